@@ -1,0 +1,15 @@
+# Debian 12 packages; scripts/setup.sh installs them.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Protobuf REQUIRED)  # module mode, and before gRPC
+find_package(gRPC CONFIG REQUIRED)
+find_package(dnnl CONFIG REQUIRED)
+find_package(hwy CONFIG REQUIRED)
+find_package(spdlog CONFIG REQUIRED)
+find_package(nlohmann_json CONFIG REQUIRED)
+find_package(CLI11 CONFIG REQUIRED)
+find_package(PNG REQUIRED)
+find_package(ZLIB REQUIRED)
+if(LINTEL_TESTS)
+  find_package(Catch2 2 CONFIG REQUIRED)
+endif()

@@ -1,0 +1,80 @@
+// AttentionBackend and AttentionState: the contract every kind of attention keeps.
+//
+// A new backend is one .cpp beside this file, one line in the table of attention.cpp and one CMake
+// line. Nothing else names it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "model/tensor.h"
+
+namespace lintel {
+
+// What one layer of one sequence remembers. Made by the backend that uses it; used by one thread at
+// a time.
+class AttentionState {
+ public:
+  virtual ~AttentionState() = default;
+
+  // Bytes held now, the flat block included. At most state_bytes(tokens seen).
+  virtual std::size_t bytes() const = 0;
+  // Becomes equal to `other`, a state of the same backend. The two share nothing afterwards.
+  virtual void assign(const AttentionState& other) = 0;
+  // Back to the state of an empty sequence; what it held is zeroed.
+  virtual void reset() = 0;
+};
+
+// Shapes and weights a backend is made from.
+struct AttentionParams {
+  AttentionConfig config;
+  int n_heads = 0;                // H
+  int d_head = 0;                 // D, of queries, keys and values
+  std::span<const float> planes;  // [rounds, bits, D]; lsh only; copied by the backend
+};
+
+// Working memory a step may use; grows to its high-water mark and stays. One per worker thread.
+struct AttentionScratch {
+  std::vector<float> floats;
+  std::vector<std::int32_t> ints;
+};
+
+// The attention of one layer. Const and shareable between threads.
+class AttentionBackend {
+ public:
+  virtual ~AttentionBackend() = default;
+
+  // Floats of flat memory that a state takes from its sequence's block: everything where the state
+  // is constant, so that a sequence is one relocatable block; 0 where it grows.
+  virtual std::size_t block_floats() const = 0;
+
+  // A state of an empty sequence. `block` has block_floats() zeroed, 64-byte aligned floats and
+  // outlives the state.
+  virtual std::unique_ptr<AttentionState> new_state(std::span<float> block) const = 0;
+
+  // Upper bound of AttentionState::bytes() after num_tokens tokens. Known before a session starts.
+  virtual std::size_t state_bytes(std::int64_t num_tokens) const = 0;
+
+  // Whether state_bytes is the same for every length.
+  virtual bool constant_state() const = 0;
+
+  // Feeds one token a row: row r extends *states[r] and attends from there. Consecutive rows may
+  // share a state, in order of position. The bits of a row's output depend on its sequence only.
+  // q, k, v, out: [rows, H*D].
+  virtual void step(std::span<AttentionState* const> states, MatrixView<const float> q,
+                    MatrixView<const float> k, MatrixView<const float> v, MatrixView<float> out,
+                    AttentionScratch& scratch) const = 0;
+};
+
+// Throws ModelError for a type that is not in the table or parameters the backend refuses.
+std::unique_ptr<AttentionBackend> make_attention(const AttentionParams& params);
+
+// Names in the table, in its order.
+std::vector<std::string> attention_types();
+
+}  // namespace lintel

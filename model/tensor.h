@@ -1,0 +1,90 @@
+// Row-major float matrices. Matrix owns 64-byte aligned memory, MatrixView borrows.
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <span>
+
+namespace lintel {
+
+inline constexpr std::size_t kAlignment = 64;  // bytes: a cache line and an AVX-512 register
+
+struct AlignedFree {
+  void operator()(void* p) const noexcept { std::free(p); }
+};
+
+template <typename T>
+using AlignedArray = std::unique_ptr<T[], AlignedFree>;
+
+// `count` zeroed elements at a 64-byte boundary. Throws std::bad_alloc.
+template <typename T>
+AlignedArray<T> make_aligned(std::size_t count);
+
+// A borrowed [rows, cols] block whose rows are `stride` elements apart. Valid as long as what it
+// borrows from. Cheap: pass by value.
+template <typename T>
+class MatrixView {
+ public:
+  MatrixView() = default;
+  MatrixView(T* data, std::size_t rows, std::size_t cols, std::size_t stride)
+      : data_(data), rows_(rows), cols_(cols), stride_(stride) {
+    assert(stride >= cols);
+  }
+  // A mutable view reads as a const one.
+  operator MatrixView<const T>() const { return {data_, rows_, cols_, stride_}; }
+
+  T* data() const { return data_; }
+  std::size_t rows() const { return rows_; }
+  std::size_t cols() const { return cols_; }
+  std::size_t stride() const { return stride_; }
+  std::span<T> row(std::size_t r) const {
+    assert(r < rows_);
+    return {data_ + r * stride_, cols_};
+  }
+  MatrixView rows_from(std::size_t first, std::size_t count) const {
+    assert(first + count <= rows_);
+    return {data_ + first * stride_, count, cols_, stride_};
+  }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t rows_ = 0;
+  std::size_t cols_ = 0;
+  std::size_t stride_ = 0;
+};
+
+// An owned, zero-initialised [rows, cols] matrix without padding between rows.
+class Matrix {
+ public:
+  Matrix() = default;
+  Matrix(std::size_t rows, std::size_t cols)
+      : rows_(rows), cols_(cols), data_(make_aligned<float>(rows * cols)) {}
+
+  std::size_t rows() const { return rows_; }
+  std::size_t cols() const { return cols_; }
+  MatrixView<float> view() { return {data_.get(), rows_, cols_, cols_}; }
+  MatrixView<const float> view() const { return {data_.get(), rows_, cols_, cols_}; }
+  std::span<float> row(std::size_t r) { return view().row(r); }
+  std::span<const float> row(std::size_t r) const { return view().row(r); }
+  std::span<float> values() { return {data_.get(), rows_ * cols_}; }
+  std::span<const float> values() const { return {data_.get(), rows_ * cols_}; }
+
+ private:
+  std::size_t rows_ = 0;
+  std::size_t cols_ = 0;
+  AlignedArray<float> data_;
+};
+
+template <typename T>
+AlignedArray<T> make_aligned(std::size_t count) {
+  const std::size_t bytes = (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+  void* p = std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes);
+  if (p == nullptr) throw std::bad_alloc();
+  std::uninitialized_value_construct_n(static_cast<T*>(p), count);
+  return AlignedArray<T>(static_cast<T*>(p));
+}
+
+}  // namespace lintel

@@ -1,0 +1,83 @@
+// Transformer: the paper's model as a recurrent network (Katharopoulos et al. 2020, section 3.4).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "model/config.h"
+#include "model/dense.h"
+#include "model/head/head.h"
+#include "model/sequence.h"
+#include "model/tensor.h"
+
+namespace lintel {
+
+// One token to feed. Consecutive rows of a step may belong to one sequence, in order; rows of one
+// sequence must be consecutive.
+struct StepRow {
+  std::int32_t token = 0;  // 0 .. V-1
+  SequenceState* sequence = nullptr;
+  bool wants_output = false;  // whether the head's output after this token is needed
+};
+
+// Buffers of Transformer::step: sized once for max_rows. One per worker thread.
+class Workspace {
+ public:
+  Workspace(Workspace&&) noexcept;
+  Workspace& operator=(Workspace&&) noexcept;
+  ~Workspace();
+  std::size_t max_rows() const;
+
+ private:
+  friend class Transformer;
+  struct Impl;
+  explicit Workspace(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Const and shareable: any number of threads may step different sequences, each with its Workspace.
+class Transformer {
+ public:
+  struct Options {
+    WeightType weight_type = WeightType::kF32;
+  };
+
+  // Loads a model directory. Throws ModelError naming file, key or tensor and both values.
+  static std::unique_ptr<Transformer> load(const std::filesystem::path& directory,
+                                           const Options& options);
+  ~Transformer();
+  Transformer(const Transformer&) = delete;
+  Transformer& operator=(const Transformer&) = delete;
+
+  Workspace new_workspace(std::size_t max_rows) const;
+  SequenceState new_sequence() const;
+
+  // Feeds every row and returns the head's outputs, [rows that want one, num_outputs], in row order;
+  // valid until the next step with this workspace. The bits of a row depend on its sequence only,
+  // not on what else is in `rows`.
+  // REQUIRES: 1 <= rows.size() <= max_rows; no sequence past max_length; tokens in 0 .. V-1.
+  MatrixView<const float> step(std::span<const StepRow> rows, Workspace& workspace) const;
+
+  const ModelConfig& config() const;
+  const Head& head() const;
+  WeightType weight_type() const;
+  std::int64_t num_parameters() const;
+  std::size_t weight_bytes() const;  // held for the packed weights
+  // Upper bound of SequenceState::bytes() after num_tokens tokens.
+  std::size_t state_bytes(std::int64_t num_tokens) const;
+  bool constant_state() const;  // state_bytes is the same for every length
+  // SHA-256 of config.json and the weights file, hexadecimal.
+  const std::string& fingerprint() const;
+  const std::string& config_json() const;  // the file's text
+
+ private:
+  struct Impl;
+  explicit Transformer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lintel

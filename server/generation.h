@@ -1,0 +1,109 @@
+// What the scheduler runs: checked requests in, values and outcomes out. Free of gRPC.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/head/head.h"
+#include "server/clock.h"
+
+namespace lintel {
+
+struct StopOptions {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::string> strings;  // byte models only; none empty
+  bool include_in_output = false;
+};
+
+// A known value at an absolute position of the sequence.
+struct GivenValue {
+  std::int64_t position = 0;
+  std::int32_t value = 0;
+};
+
+// REQUIRES (request_checks sees to it): tokens in 0 .. V-1; prompt within the model's length; given
+// ascending by position, none before the first new value (but position 0 when the sequence is empty
+// and so is the prompt); num_samples 1 with a session.
+struct GenerationRequest {
+  std::vector<std::int32_t> prompt;  // fed after the sequence's pending value, if any
+  std::int64_t max_new_tokens = 0;   // given values included
+  SamplingOptions sampling;
+  std::uint64_t seed = 0;  // sample i draws from seed + i (mod 2^64)
+  StopOptions stop;
+  bool log2_probs = false;
+  int top_log2_probs = 0;
+  bool echo_prompt = false;
+  int num_samples = 1;
+  std::vector<GivenValue> given;
+  std::optional<TimePoint> deadline;
+};
+
+enum class ValueSource { kSampled, kGiven, kPrompt };
+
+struct TopValue {
+  std::int32_t token = 0;
+  float log2_prob = 0;
+};
+
+struct TokenEvent {
+  int sample = 0;
+  std::int64_t position = 0;
+  std::int32_t token = 0;
+  ValueSource source = ValueSource::kSampled;
+  std::optional<float> log2_prob;  // absent when not asked for, or for the first value of a sequence
+  std::span<const TopValue> top;   // valid during the call only
+};
+
+enum class FinishReason {
+  kLength,
+  kStopToken,
+  kStopString,
+  kEndOfSequence,
+  kCancelled,
+  kDeadline,
+};
+
+struct SampleResult {
+  int sample = 0;
+  FinishReason reason = FinishReason::kLength;
+  std::int64_t prompt_tokens = 0;  // read by this call, a start token included
+  std::int64_t reused_tokens = 0;  // values the session already held
+  std::int64_t generated_tokens = 0;
+  std::int64_t given_tokens = 0;
+  std::uint64_t seed = 0;
+  Duration queued{};
+  Duration prompt{};
+  Duration generation{};
+  std::string stop_string;
+  std::int64_t position = 0;  // values of the sequence so far
+};
+
+// How a whole request ended.
+enum class RequestOutcome {
+  kDone,       // every sample finished by itself
+  kCancelled,  // Scheduler::cancel
+  kDeadline,
+  kShutdown,   // drain timeout or stop
+  kNonFinite,  // the model produced NaN or infinity; the session is gone
+};
+
+// Receives what a request produces. Called by one scheduler thread at a time, never under a
+// scheduler lock; the calls must not block. A sink may call Scheduler::resume or cancel from anywhere.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  // Returns whether there is room for more. On false the whole request pauses after this step, which
+  // frees its rows for others, until Scheduler::resume; tokens of the running step still arrive.
+  virtual bool on_token(const TokenEvent& event) = 0;
+  virtual void on_sample_finish(const SampleResult& result) = 0;
+  // After the last on_token and on_sample_finish of a step: the moment to flush.
+  virtual void on_step_end() = 0;
+  // Exactly once, last, always, for every accepted request.
+  virtual void on_finish(RequestOutcome outcome) = 0;
+};
+
+}  // namespace lintel

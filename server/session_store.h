@@ -1,0 +1,113 @@
+// SessionStore: who owns the state of sequences, and the memory they may take.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/transformer.h"
+#include "server/clock.h"
+
+namespace lintel {
+
+struct SessionInfo {
+  std::string id;
+  std::string model;
+  std::int64_t num_values = 0;  // pending one included; as of the last time the session was idle
+  bool has_pending = false;
+  bool busy = false;
+  std::size_t state_bytes = 0;   // admitted
+  std::int64_t max_values = 0;   // 0: unbounded
+  std::chrono::system_clock::time_point created;
+  std::chrono::system_clock::time_point last_used;
+};
+
+class SessionStore;
+
+// The right to use a sequence's state: of a session, or of a one-shot call (no id). Move-only. Gives
+// the session back, or the memory of a one-shot call, when destroyed. While it lives its session is
+// never evicted, closed or leased again.
+class SessionLease {
+ public:
+  SessionLease() = default;
+  SessionLease(SessionLease&&) noexcept;
+  SessionLease& operator=(SessionLease&&) noexcept;
+  ~SessionLease();
+
+  explicit operator bool() const { return record_ != nullptr; }
+  const std::string& session_id() const;  // empty: one-shot
+  SequenceState& sequence();
+  std::int64_t max_values() const;  // of this session; 0: unbounded
+  // The session cannot go on (non-finite state): it is removed when the lease ends.
+  void discard();
+
+ private:
+  friend class SessionStore;
+  struct Record;
+  SessionLease(SessionStore* store, std::shared_ptr<Record> record);
+  SessionStore* store_ = nullptr;
+  std::shared_ptr<Record> record_;
+};
+
+// Thread-safe. One store for all models. Memory is admitted by Transformer::state_bytes before a state
+// is made (promise 4). Idle sessions past the timeout are evicted by evict_idle(), which the server calls
+// periodically, and before anything is refused for lack of memory or places.
+class SessionStore {
+ public:
+  struct Options {
+    std::size_t max_sessions = 0;          // 0: only memory limits them
+    std::size_t session_memory_bytes = 0;  // budget of all states, one-shot calls included
+    std::chrono::seconds idle_timeout{0};  // 0: never evicted
+  };
+
+  enum class Error { kNone, kNotFound, kBusy, kTooManySessions, kOutOfMemory, kNeedsMaxTokens };
+
+  // What was found, or why not. bytes_needed and bytes_free explain kOutOfMemory.
+  struct LeaseResult {
+    SessionLease lease;
+    Error error = Error::kNone;
+    std::size_t bytes_needed = 0;
+    std::size_t bytes_free = 0;
+  };
+  struct CreateResult {
+    SessionInfo info;
+    Error error = Error::kNone;
+    std::size_t bytes_needed = 0;
+    std::size_t bytes_free = 0;
+  };
+
+  SessionStore(const Options& options, const Clock& clock);
+  ~SessionStore();  // REQUIRES: no lease lives
+
+  // max_values 0: the model's own limit. kNeedsMaxTokens where the state grows without bound.
+  CreateResult create(const std::string& model_name, std::shared_ptr<const Transformer> model,
+                      std::int64_t max_values);
+  LeaseResult lease(const std::string& id);
+  // Memory for a one-shot call of num_samples sequences of at most max_values values each.
+  LeaseResult lease_one_shot(const std::string& model_name,
+                             std::shared_ptr<const Transformer> model, std::int64_t max_values,
+                             int num_samples);
+  std::optional<SessionInfo> get(const std::string& id) const;
+  // Ordered by id, those after `after_id`, at most `limit`; all models when `model` is empty.
+  std::vector<SessionInfo> list(const std::string& model, const std::string& after_id,
+                                std::size_t limit) const;
+  Error remove(const std::string& id);  // kNone, kNotFound or kBusy
+  std::size_t evict_idle();             // how many went
+
+  std::size_t bytes_in_use() const;
+  std::size_t num_sessions() const;
+  const Options& options() const { return options_; }
+
+ private:
+  friend class SessionLease;
+  // ... (implementation's choice)
+  const Options options_;
+};
+
+}  // namespace lintel

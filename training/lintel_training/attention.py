@@ -1,0 +1,161 @@
+"""The three kinds of causal attention, parallel over the sequence.
+
+Index letters: B sequences, H heads, N positions, D width of a query, key or value, R hash rounds,
+C positions in a chunk. All inputs are [B, H, N, D].
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+# Stands for "not visible". Finite: a kernel that first meets a whole block of hidden keys then still
+# computes exp(0), which is forgotten as soon as a visible key comes, where -inf would give NaN.
+HIDDEN = -1e30
+# Added to a query's own position: weight only when nothing else is visible.
+SELF = -1e9
+
+
+def choose_chunk(n):
+    """Chunk length for N positions: the one of a few GPU-friendly sizes that pads least."""
+    sizes = (64, 56, 48, 32)
+    return min(sizes, key=lambda c: (-n % c, sizes.index(c)))
+
+
+def feature_map(x):
+    """phi(x) = elu(x) + 1, in float32 (paper, eq. 7)."""
+    return F.elu(x.float()) + 1.0
+
+
+def linear_attention(q, k, v, eps=1e-6, chunk=None):
+    """Causal linear attention (paper, eq. 8 to 12): [B, H, N, D] -> [B, H, N, D].
+
+        out_t = phi(q_t)^T S_t / (phi(q_t)^T Z_t + eps),  S_t = sum_{s<=t} phi(k_s) v_s^T,
+                                                          Z_t = sum_{s<=t} phi(k_s)
+
+    The sums are split at chunk borders: inside a chunk a masked product, and for all earlier
+    chunks the state S, Z as it was when the chunk began. That is O(N C) instead of O(N) memory
+    but uses matrix products. S, Z and the denominator are float32 whatever v is, since they are
+    sums of hundreds of positive terms.
+    """
+    batch, heads, n, d = v.shape
+    c = chunk or choose_chunk(n)
+    pad = -n % c
+    dtype = v.dtype
+    q, k = feature_map(q), feature_map(k)
+    if pad:  # later positions: nothing that is kept sees them
+        q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (q, k, v))
+    q, k, v = (x.reshape(batch, heads, -1, c, x.shape[-1]) for x in (q, k, v))  # [B, H, N/C, C, D]
+
+    z_chunk = k.sum(3)  # [B, H, N/C, D], float32
+    z = z_chunk.cumsum(2) - z_chunk  # exclusive: before the chunk
+    q16, k16 = q.to(dtype), k.to(dtype)
+    s_chunk = torch.matmul(k16.transpose(-1, -2), v).float()  # [B, H, N/C, D, D]
+    s = s_chunk.cumsum(2) - s_chunk
+
+    scores = torch.matmul(q16, k16.transpose(-1, -2)).tril()  # [B, H, N/C, C, C]
+    numerator = torch.matmul(scores, v).float() + torch.matmul(q16, s.to(dtype)).float()
+    denominator = scores.float().sum(-1) + (q * z.unsqueeze(3)).sum(-1)
+    out = (numerator / (denominator + eps).unsqueeze(-1)).to(dtype)
+    return out.reshape(batch, heads, n + pad, d)[:, :, :n]
+
+
+def attend(q, k, v, scale, bias=None):
+    """softmax(q.k * scale + bias) v; causal when there is no bias, [B, H, N, N]."""
+    if hasattr(F, "scaled_dot_product_attention"):
+        q = q * (scale * math.sqrt(q.shape[-1]))  # the function itself divides by sqrt(D)
+        if bias is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
+    scores = torch.matmul(q, k.transpose(-1, -2)) * scale
+    if bias is None:
+        n = q.shape[2]
+        future = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(future, HIDDEN)
+    else:
+        scores = scores + bias
+    return torch.matmul(torch.softmax(scores, -1), v)
+
+
+def softmax_attention(q, k, v, scale=None):
+    """Causal softmax attention (paper, eq. 2): [B, H, N, D] -> [B, H, N, D]."""
+    return attend(q, k, v, scale or 1 / math.sqrt(q.shape[-1]))
+
+
+@torch.no_grad()
+def hash_buckets(q, planes):
+    """Buckets of all rounds: q [B, H, N, D], planes [R, bits, D] -> int64 [R, B, H, N].
+
+    argmax of [kR, -kR], first maximum; scaling q to unit length would not change it. In float32
+    without autocast: a hash is a comparison, and rounding would move positions between buckets.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        projected = torch.einsum("bhnd,rkd->rbhnk", q.float(), planes.float())
+        return torch.cat([projected, -projected], -1).argmax(-1)
+
+
+@torch.no_grad()
+def lsh_visible(bucket, n_buckets, chunk_size):
+    """What the streaming computation sees, as a mask: [B, H, N] -> bool [B, H, t, s].
+
+    A position t sorts positions 0..t by (bucket, position) and sees its own chunk of the sorted
+    sequence and the one before. The rank of s in that sort is the number of u <= t in a smaller
+    bucket plus the number of u < s in the same bucket; the second term does not depend on t.
+    """
+    n = bucket.shape[-1]
+    one_hot = F.one_hot(bucket, n_buckets).to(torch.int32)
+    counts = one_hot.cumsum(2, dtype=torch.int32)  # [B, H, t, b]: u <= t in bucket b
+    own = counts.gather(-1, bucket.unsqueeze(-1)).squeeze(-1) - 1  # [B, H, s]: u < s, same bucket
+    smaller = counts.cumsum(-1, dtype=torch.int32) - counts  # [B, H, t, b]: u <= t in b' < b
+    index = bucket.unsqueeze(2).expand(-1, -1, n, -1)  # [B, H, t, s]
+    rank = smaller.gather(-1, index) + own.unsqueeze(2)
+    chunk = torch.div(rank, chunk_size, rounding_mode="floor")
+    query_rank = smaller.gather(-1, bucket.unsqueeze(-1)).squeeze(-1) + own  # s = t
+    behind = torch.div(query_rank, chunk_size, rounding_mode="floor").unsqueeze(-1) - chunk
+    position = torch.arange(n, device=bucket.device)
+    past = position.unsqueeze(0) <= position.unsqueeze(1)
+    return (behind >= 0) & (behind <= 1) & past
+
+
+@torch.no_grad()
+def lsh_bias(bucket, n_buckets, chunk_size, mask_self, dtype):
+    """Additive scores of one round: bucket [B, H, N] -> [B, H, t, s]."""
+    visible = lsh_visible(bucket, n_buckets, chunk_size)
+    n = bucket.shape[-1]
+    position = torch.arange(n, device=bucket.device)
+    own = (position.unsqueeze(0) == position.unsqueeze(1)) & mask_self
+    shown = torch.where(own, SELF, 0.0)
+    return torch.where(visible, shown, HIDDEN).to(dtype)
+
+
+def lsh_attention(q, v, planes, chunk_size, mask_self=True, combine="mean", scale=None):
+    """LSH attention with shared queries and keys, streaming pattern: [B, H, N, D] -> the same.
+
+    The gradient reaches q both as the query and, through q / |q|, as the key; the choice of
+    buckets has none.
+    """
+    scale = scale or 1 / math.sqrt(q.shape[-1])
+    q32 = q.float()
+    k = (q32 / q32.norm(dim=-1, keepdim=True)).to(v.dtype)
+    q = q.to(v.dtype)
+    buckets = hash_buckets(q, planes)
+    rounds, n_buckets = planes.shape[0], 2 * planes.shape[1]
+    if combine == "logsumexp":
+        return _lsh_logsumexp(q, k, v, buckets, n_buckets, chunk_size, mask_self, scale)
+    total = 0.0
+    for bucket in buckets.unbind(0):
+        bias = lsh_bias(bucket, n_buckets, chunk_size, mask_self, v.dtype)
+        total = total + attend(q, k, v, scale, bias)
+    return total / rounds
+
+
+def _lsh_logsumexp(q, k, v, buckets, n_buckets, chunk_size, mask_self, scale):
+    """Rounds weighted by their share of the softmax's normaliser (Reformer, eq. 6)."""
+    scores = torch.matmul(q, k.transpose(-1, -2)).float() * scale
+    outs, weights = [], []
+    for bucket in buckets.unbind(0):
+        s = scores + lsh_bias(bucket, n_buckets, chunk_size, mask_self, torch.float32)
+        outs.append(torch.matmul(torch.softmax(s, -1).to(v.dtype), v).float())
+        weights.append(torch.logsumexp(s, -1))
+    weight = torch.softmax(torch.stack(weights), 0).unsqueeze(-1)  # [R, B, H, N, 1]
+    return (torch.stack(outs) * weight).sum(0).to(v.dtype)

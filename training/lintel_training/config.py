@@ -1,0 +1,278 @@
+"""config.json of a model directory (format version 1) as dataclasses.
+
+The keys are exactly those of the format; an unknown or missing key is refused by name, so that a
+misspelt key never silently becomes a default.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Optional, Tuple, Union
+
+FORMAT_VERSION = 1
+
+
+class ConfigError(ValueError):
+    """config.json does not describe a model; the text names the key."""
+
+
+@dataclass(frozen=True)
+class LinearAttention:
+    """phi(q)^T S / (phi(q)^T Z + eps), phi = elu + 1 (paper, section 3.2)."""
+
+    feature_map: str = "elu_plus_one"
+    eps: float = 1e-6
+    type: str = "linear"
+
+    def check(self, where):
+        _require(self.feature_map == "elu_plus_one", where, "feature_map", self.feature_map)
+        _require(self.eps >= 0, where, "eps", self.eps)
+
+
+@dataclass(frozen=True)
+class SoftmaxAttention:
+    """softmax(q.k * scale); `scale` None is 1/sqrt(d_head)."""
+
+    scale: Optional[float] = None
+    type: str = "softmax"
+
+    def check(self, where):
+        _require(self.scale is None or self.scale > 0, where, "scale", self.scale)
+
+
+@dataclass(frozen=True)
+class LshAttention:
+    """Reformer's attention with shared queries and keys; each round has 2*bits buckets."""
+
+    rounds: int
+    bits: int
+    chunk_size: int
+    mask_self: bool = True
+    combine: str = "mean"
+    scale: Optional[float] = None
+    type: str = "lsh"
+
+    def check(self, where):
+        for key in ("rounds", "bits", "chunk_size"):
+            _require(_is_int(getattr(self, key)) and getattr(self, key) > 0, where, key,
+                     getattr(self, key))
+        _require(isinstance(self.mask_self, bool), where, "mask_self", self.mask_self)
+        _require(self.combine in ("mean", "logsumexp"), where, "combine", self.combine)
+        _require(self.scale is None or self.scale > 0, where, "scale", self.scale)
+
+
+@dataclass(frozen=True)
+class MixtureHead:
+    """Discretised mixture of logistics: 3 * mixtures outputs (logits, means, scales)."""
+
+    mixtures: int
+    type: str = "mixture_of_logistics"
+
+    def check(self, where):
+        _require(_is_int(self.mixtures) and self.mixtures > 0, where, "mixtures", self.mixtures)
+
+
+@dataclass(frozen=True)
+class CategoricalHead:
+    """Softmax over vocab_size logits."""
+
+    type: str = "categorical"
+
+    def check(self, where):
+        pass
+
+
+@dataclass(frozen=True)
+class ImageModality:
+    """Pixels in row order, channels innermost."""
+
+    height: int
+    width: int
+    channels: int
+    start_token: int = 0
+    type: str = "image"
+
+    def check(self, where):
+        for key in ("height", "width", "channels"):
+            _require(_is_int(getattr(self, key)) and getattr(self, key) > 0, where, key,
+                     getattr(self, key))
+        _require(_is_int(self.start_token) and self.start_token >= 0, where, "start_token",
+                 self.start_token)
+
+
+@dataclass(frozen=True)
+class BytesModality:
+    type: str = "bytes"
+
+    def check(self, where):
+        pass
+
+
+@dataclass(frozen=True)
+class TokensModality:
+    type: str = "tokens"
+
+    def check(self, where):
+        pass
+
+
+Attention = Union[LinearAttention, SoftmaxAttention, LshAttention]
+
+_ATTENTIONS = {"linear": LinearAttention, "softmax": SoftmaxAttention, "lsh": LshAttention}
+_HEADS = {"mixture_of_logistics": MixtureHead, "categorical": CategoricalHead}
+_MODALITIES = {"image": ImageModality, "bytes": BytesModality, "tokens": TokensModality}
+
+_CHOICES = {
+    "activation": ("relu", "gelu"),
+    "norm_placement": ("post", "pre"),
+    "embedding": ("value_concat_position", "value_add_position", "value"),
+    "position_encoding": ("sinusoidal", "learned", "none"),
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The architecture. One letter each in shapes: E d_model, H n_heads, D d_head, F d_ff."""
+
+    vocab_size: int
+    max_length: int
+    d_model: int
+    n_layers: int
+    n_heads: int
+    d_head: int
+    d_ff: int
+    activation: str
+    norm_placement: str
+    final_norm: bool
+    embedding: str
+    position_encoding: str
+    attention: Tuple[Attention, ...]  # one for each layer
+    head: Union[MixtureHead, CategoricalHead]
+    modality: Union[ImageModality, BytesModality, TokensModality]
+    layer_norm_eps: float = 1e-5
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self):
+        _require(self.format_version == FORMAT_VERSION, "config", "format_version",
+                 self.format_version)
+        for key in ("vocab_size", "d_model", "n_layers", "n_heads", "d_head", "d_ff"):
+            value = getattr(self, key)
+            _require(_is_int(value) and value > 0, "config", key, value)
+        _require(_is_int(self.max_length) and self.max_length >= 0, "config", "max_length",
+                 self.max_length)
+        for key, allowed in _CHOICES.items():
+            _require(getattr(self, key) in allowed, "config", key, getattr(self, key))
+        _require(isinstance(self.final_norm, bool), "config", "final_norm", self.final_norm)
+        _require(self.layer_norm_eps > 0, "config", "layer_norm_eps", self.layer_norm_eps)
+        if len(self.attention) != self.n_layers:
+            raise ConfigError(f"attention: {len(self.attention)} entries for {self.n_layers} layers")
+        for i, attention in enumerate(self.attention):
+            attention.check(f"attention[{i}]")
+        self.head.check("head")
+        self.modality.check("modality")
+        self._check_positions()
+
+    def _check_positions(self):
+        if (self.embedding == "value") != (self.position_encoding == "none"):
+            raise ConfigError(f'position_encoding: "{self.position_encoding}" does not fit '
+                              f'embedding "{self.embedding}"')
+        if self.embedding == "value_concat_position" and self.d_model % 2:
+            raise ConfigError("d_model: must be even for value_concat_position")
+        if self.position_encoding == "sinusoidal" and self.d_position % 2:
+            raise ConfigError("d_model: the position part must have an even width")
+        if self.position_encoding == "learned" and self.max_length == 0:
+            raise ConfigError("max_length: learned positions need a bound")
+
+    @property
+    def d_value_embedding(self):
+        """Width of the value part of the embedding."""
+        return self.d_model // 2 if self.embedding == "value_concat_position" else self.d_model
+
+    @property
+    def d_position(self):
+        """Width of the position part of the embedding; 0 without positions."""
+        return 0 if self.embedding == "value" else self.d_value_embedding
+
+    @property
+    def n_outputs(self):
+        """Outputs of the head per position."""
+        return 3 * self.head.mixtures if self.head.type == "mixture_of_logistics" else self.vocab_size
+
+    @property
+    def length(self):
+        """Values in a sequence: pixels of an image; None where it has no natural length."""
+        if self.modality.type != "image":
+            return None
+        return self.modality.height * self.modality.width * self.modality.channels
+
+    def to_dict(self):
+        """The JSON object, keys in the order of the format page."""
+        out = {"format_version": self.format_version}
+        for key in ("vocab_size", "max_length", "d_model", "n_layers", "n_heads", "d_head", "d_ff",
+                    "activation", "norm_placement", "final_norm", "layer_norm_eps", "embedding",
+                    "position_encoding"):
+            out[key] = getattr(self, key)
+        layers = [_part_to_dict(a) for a in self.attention]
+        out["attention"] = layers[0] if all(a == layers[0] for a in layers) else layers
+        out["head"] = _part_to_dict(self.head)
+        out["modality"] = _part_to_dict(self.modality)
+        return out
+
+    def to_json(self):
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    @staticmethod
+    def from_dict(data):
+        """Checks and converts a parsed config.json; raises ConfigError naming the key."""
+        if not isinstance(data, dict):
+            raise ConfigError("config: not a JSON object")
+        data = dict(data)
+        fields = {f for f in ModelConfig.__dataclass_fields__}
+        _check_keys("config", data, fields, fields)
+        attention = data["attention"]
+        if isinstance(attention, dict):
+            attention = [attention] * data["n_layers"]
+        data["attention"] = tuple(_part_from_dict(f"attention[{i}]", a, _ATTENTIONS)
+                                  for i, a in enumerate(attention))
+        data["head"] = _part_from_dict("head", data["head"], _HEADS)
+        data["modality"] = _part_from_dict("modality", data["modality"], _MODALITIES)
+        return ModelConfig(**data)
+
+    @staticmethod
+    def load(path):
+        with open(path, encoding="utf-8") as file:
+            return ModelConfig.from_dict(json.load(file))
+
+
+def _is_int(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(condition, where, key, value):
+    if not condition:
+        raise ConfigError(f"{where}: {key} has an unsupported value {value!r}")
+
+
+def _check_keys(where, data, known, required):
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {key!r}")
+    for key in sorted(required):
+        if key not in data:
+            raise ConfigError(f"{where}: missing key {key!r}")
+
+
+def _part_to_dict(part):
+    fields = asdict(part)
+    out = {"type": fields.pop("type")}
+    out.update({k: v for k, v in fields.items() if v is not None})
+    return out
+
+
+def _part_from_dict(where, data, table):
+    if not isinstance(data, dict) or data.get("type") not in table:
+        raise ConfigError(f"{where}: type must be one of {', '.join(table)}")
+    cls = table[data["type"]]
+    fields = cls.__dataclass_fields__
+    required = {name for name, f in fields.items() if f.default is f.default_factory}
+    _check_keys(where, data, set(fields), required)
+    return cls(**data)
