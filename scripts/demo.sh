@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# From nothing to completed digits: installs, builds, serves, completes, draws, stops.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'EOF'
+Usage: scripts/demo.sh [--images FILE] [--model DIR] [COMPLETE-ARGUMENT...]
+
+Starts lintel-server with a trained MNIST model and completes occluded digits through gRPC.
+  --images FILE   digits to complete: IDX (also .gz), e.g. the official t10k-images-idx3-ubyte.gz, or
+                  PNG. Default: weights/demo-digits.png, drawn by our own model.
+  --model DIR     default: weights/mnist-linear, or weights/mnist-linear-small if that is missing
+Further arguments go to `lintel complete`, e.g. --occlude random:0.7 --samples 8.
+Writes build/demo/completions.png and build/demo/results.json.
+EOF
+}
+
+images=weights/demo-digits.png
+model=weights/mnist-linear
+[[ -f $model/model.safetensors ]] || model=weights/mnist-linear-small
+extra=()
+while (($#)); do
+  case $1 in
+    --images) images=$2; shift 2 ;;
+    --model) model=$2; shift 2 ;;
+    -h | --help) usage; exit 0 ;;
+    *) extra+=("$1"); shift ;;
+  esac
+done
+[[ -f $images ]] || { echo "demo.sh: no such file: $images" >&2; exit 2; }
+[[ -f $model/model.safetensors ]] || { echo "demo.sh: no model in $model" >&2; exit 2; }
+
+scripts/setup.sh
+cmake --preset release -DLINTEL_TESTS=OFF >/dev/null
+cmake --build --preset release --target lintel-server lintel-cli
+
+out=build/demo
+mkdir -p "$out"
+ready=$out/ready
+: >"$ready"
+build/release/bin/lintel-server --model "$model" --listen 127.0.0.1:0 >"$ready" 2>"$out/server.log" &
+server=$!
+trap 'kill -TERM $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
+until grep -q '^lintel-server ready on ' "$ready"; do
+  kill -0 $server 2>/dev/null || { echo "demo.sh: the server did not start:" >&2; cat "$out/server.log" >&2; exit 1; }
+  sleep 0.05
+done
+address=$(sed -n 's/^lintel-server ready on //p' "$ready")
+echo "Serving $model on $address"
+
+build/release/bin/lintel complete --address "$address" --images "$images" --index 0-7 \
+  --occlude bottom:14 --samples 4 --seed 1 --concurrency 32 --watch \
+  --out "$out/completions.png" --json "$out/results.json" "${extra[@]}" | tee "$out/complete.log"
+speed=$(tail -n 1 "$out/complete.log")
+
+kill -TERM $server
+wait $server
+trap - EXIT
+echo "Original, occluded, completions: $out/completions.png"
+echo "$speed"

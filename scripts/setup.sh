@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that building, testing and training need, if they are missing.
+set -euo pipefail
+
+usage() {
+  cat <<'EOF'
+Usage: scripts/setup.sh [--training] [--sanitizers] [--check]
+
+Installs with apt (through sudo when not root) what is missing of:
+  (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, ...
+  --training     PyTorch, NumPy and Matplotlib for training/ and its tests
+  --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime
+  --check        installs nothing; exits with 1 and names what is missing
+EOF
+}
+
+packages=(
+  g++ cmake ninja-build ccache mold git ca-certificates
+  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler grpc-proto
+  libdnnl-dev opencl-headers ocl-icd-opencl-dev  # the last two: dnnl's CMake package asks for them
+  libhwy-dev libssl-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libpng-dev zlib1g-dev
+  catch2
+)
+check=false
+for argument in "$@"; do
+  case $argument in
+    --training) packages+=(python3-torch python3-numpy python3-matplotlib python3-pil) ;;
+    --sanitizers) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
+    --check) check=true ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "setup.sh: unknown argument $argument" >&2; usage >&2; exit 2 ;;
+  esac
+done
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [[ $status == installed ]] || missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then exit 0; fi
+if $check; then
+  echo "missing packages: ${missing[*]}" >&2
+  exit 1
+fi
+
+as_root=()
+if ((EUID != 0)); then
+  command -v sudo >/dev/null || { echo "setup.sh: needs root or sudo to install ${missing[*]}" >&2; exit 1; }
+  as_root=(sudo)
+fi
+echo "Installing ${#missing[@]} Debian packages: ${missing[*]}" >&2
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
