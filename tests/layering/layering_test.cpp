@@ -1,0 +1,89 @@
+// The dependency rule of CONTRIBUTING.md, held against every #include line.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path kRoot = LINTEL_SOURCE_DIR;
+
+struct Include {
+  std::string file;    // relative to the root, e.g. "model/transformer.cpp"
+  std::string header;  // as written between quotes or angle brackets
+};
+
+std::vector<Include> includes_of(const fs::path& file) {
+  static const std::regex kLine(R"(^\s*#\s*include\s*[<"]([^>"]+)[>"])");
+  std::vector<Include> found;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    std::smatch match;
+    if (std::regex_search(line, match, kLine)) {
+      found.push_back({fs::relative(file, kRoot).generic_string(), match[1]});
+    }
+  }
+  return found;
+}
+
+std::vector<Include> all_includes() {
+  std::vector<Include> all;
+  for (const char* room : {"model", "server", "client", "bench", "tests", "proto"}) {
+    if (!fs::exists(kRoot / room)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / room)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".h" && extension != ".cpp") continue;
+      const auto found = includes_of(entry.path());
+      all.insert(all.end(), found.begin(), found.end());
+    }
+  }
+  return all;
+}
+
+// One line of the table: files matching `from` must not include headers matching `header`.
+struct Rule {
+  const char* from;
+  const char* header;
+};
+
+const Rule kForbidden[] = {
+    {"^model/", "^(server/|client/|bench/|lintel/v1/|grpc|google/protobuf|spdlog/)"},
+    {"^model/attention/", "^model/(transformer|weights|head/|sequence)"},
+    {"^model/(?!dense)", "^(dnnl|oneapi/dnnl)"},
+    {"^(server|client|bench|tests)/", "^(dnnl|oneapi/dnnl)"},
+    {"^server/", "^(client/|bench/)"},
+    {"^server/(scheduler|session_store|generation|clock|stop_matcher)",
+     "^(grpc|google/|lintel/v1/|server/(request_checks|status|.*_service))"},
+    {"^server/session_store", "^server/scheduler"},
+    {"^client/", "^(server/|model/|bench/)"},
+    {"^(model|server|client|bench)/", "^tests/"},
+};
+
+}  // namespace
+
+TEST_CASE("no file includes what its room may not see") {
+  const auto includes = all_includes();
+  REQUIRE(includes.size() > 100);  // the walk found the sources
+  for (const Rule& rule : kForbidden) {
+    const std::regex from(rule.from);
+    const std::regex header(rule.header);
+    for (const Include& include : includes) {
+      if (!std::regex_search(include.file, from)) continue;
+      INFO(include.file << " includes " << include.header);
+      CHECK_FALSE(std::regex_search(include.header, header));
+    }
+  }
+}
+
+TEST_CASE("an attention backend has no header that others could include") {
+  std::set<std::string> headers;
+  for (const auto& entry : fs::directory_iterator(kRoot / "model" / "attention")) {
+    if (entry.path().extension() == ".h") headers.insert(entry.path().filename());
+  }
+  CHECK(headers == std::set<std::string>{"attention.h"});
+}
