@@ -1,0 +1,26 @@
+// Small models with random weights, for tests that need some model and not a trained one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "model/config.h"
+
+namespace lintel::testing {
+
+enum class TinyModel {
+  kImage,   // 6x5 pixels, mixture of 3 logistics, value_concat_position, start token 0
+  kBytes,   // categorical over 256 bytes, value_concat_position, pre-norm, gelu
+  kTokens,  // categorical over 50 tokens, value without position, unbounded length
+};
+
+// Two layers, two heads of 8, width 16, linear attention. Loads and steps in microseconds.
+ModelConfig tiny_config(TinyModel kind);
+
+// Writes config.json and model.safetensors (F32) into `directory`, made if absent. Matrices and
+// biases are N(0, scale), norm gains 1 + N(0, scale), value embeddings N(0, 1): a pure function of
+// (config, seed, scale).
+void write_random_model(const std::filesystem::path& directory, const ModelConfig& config,
+                        std::uint64_t seed, float scale = 0.2f);
+
+}  // namespace lintel::testing
