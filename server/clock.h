@@ -8,10 +8,16 @@ namespace lintel {
 using TimePoint = std::chrono::steady_clock::time_point;
 using Duration = std::chrono::steady_clock::duration;
 
+// Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
+  // For deadlines, timeouts and timings.
   virtual TimePoint now() const = 0;
+  // For what people read: when a session was made and last used.
+  virtual std::chrono::system_clock::time_point wall_time() const {
+    return std::chrono::system_clock::now();
+  }
 };
 
 class SteadyClock : public Clock {

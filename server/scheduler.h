@@ -26,9 +26,9 @@ class RequestHandle {
 };
 
 // Every step mixes prompt reading and decoding: a request joins at the next step and leaves at once
-// when it ends; a long prompt is read in slices of at most prefill_rows_per_step rows a step over all
-// requests of a worker, so that it never stalls the decoding of others. Cancellation, deadline and a
-// full outbox free the row within one step.
+// when it ends; a long prompt is read in slices of at most prefill_rows_per_step rows a step over
+// all requests of a worker, so that it never stalls the decoding of others. Cancellation, deadline
+// and a full outbox free the row within one step.
 //
 // Threads: submit, cancel, resume, drain are thread-safe and never block on model work. With
 // Options::workers = 0 there are no threads and a test calls run_one_step().
@@ -59,7 +59,8 @@ class Scheduler {
     SubmitError error = SubmitError::kNone;
   };
 
-  // Takes the request, or refuses it at once: then the sink is never called and the lease is given back.
+  // Takes the request, or refuses it at once: then the sink is never called and the lease is given
+  // back.
   SubmitResult submit(GenerationRequest request, SessionLease lease,
                       std::shared_ptr<TokenSink> sink);
   void cancel(const RequestHandle& handle);  // on_finish(kCancelled) within one step; idempotent

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +12,8 @@
 
 #include "model/transformer.h"
 #include "server/clock.h"
+#include "server/mutex.h"
+#include "server/thread_annotations.h"
 
 namespace lintel {
 
@@ -22,17 +23,17 @@ struct SessionInfo {
   std::int64_t num_values = 0;  // pending one included; as of the last time the session was idle
   bool has_pending = false;
   bool busy = false;
-  std::size_t state_bytes = 0;   // admitted
-  std::int64_t max_values = 0;   // 0: unbounded
+  std::size_t state_bytes = 0;  // admitted
+  std::int64_t max_values = 0;  // 0: unbounded
   std::chrono::system_clock::time_point created;
   std::chrono::system_clock::time_point last_used;
 };
 
 class SessionStore;
 
-// The right to use a sequence's state: of a session, or of a one-shot call (no id). Move-only. Gives
-// the session back, or the memory of a one-shot call, when destroyed. While it lives its session is
-// never evicted, closed or leased again.
+// The right to use a sequence's state: of a session, or of a one-shot call (no id). Move-only.
+// Gives the session back, or the memory of a one-shot call, when destroyed. While it lives its
+// session is never evicted, closed or leased again.
 class SessionLease {
  public:
   SessionLease() = default;
@@ -42,6 +43,7 @@ class SessionLease {
 
   explicit operator bool() const { return record_ != nullptr; }
   const std::string& session_id() const;  // empty: one-shot
+  const std::string& model() const;       // its name
   SequenceState& sequence();
   std::int64_t max_values() const;  // of this session; 0: unbounded
   // The session cannot go on (non-finite state): it is removed when the lease ends.
@@ -50,14 +52,16 @@ class SessionLease {
  private:
   friend class SessionStore;
   struct Record;
+  void give_back() noexcept;
   SessionLease(SessionStore* store, std::shared_ptr<Record> record);
   SessionStore* store_ = nullptr;
   std::shared_ptr<Record> record_;
 };
 
-// Thread-safe. One store for all models. Memory is admitted by Transformer::state_bytes before a state
-// is made (promise 4). Idle sessions past the timeout are evicted by evict_idle(), which the server calls
-// periodically, and before anything is refused for lack of memory or places.
+// Thread-safe. One store for all models. Memory is admitted by Transformer::state_bytes before a
+// state is made, and counted until after it is zeroed and freed (promises 4 and 5). Idle sessions
+// past the timeout are evicted by evict_idle(), which the server calls periodically, and before
+// anything is refused for lack of memory or places.
 class SessionStore {
  public:
   struct Options {
@@ -84,12 +88,16 @@ class SessionStore {
 
   SessionStore(const Options& options, const Clock& clock);
   ~SessionStore();  // REQUIRES: no lease lives
+  SessionStore(const SessionStore&) = delete;
+  SessionStore& operator=(const SessionStore&) = delete;
 
   // max_values 0: the model's own limit. kNeedsMaxTokens where the state grows without bound.
   CreateResult create(const std::string& model_name, std::shared_ptr<const Transformer> model,
                       std::int64_t max_values);
   LeaseResult lease(const std::string& id);
-  // Memory for a one-shot call of num_samples sequences of at most max_values values each.
+  // Memory for a one-shot call of num_samples sequences of at most max_values values each (0: the
+  // model's own limit). The lease's sequence is the first; the memory of the others is admitted for
+  // whoever clones it, and they must be gone before the lease is.
   LeaseResult lease_one_shot(const std::string& model_name,
                              std::shared_ptr<const Transformer> model, std::int64_t max_values,
                              int num_samples);
@@ -106,8 +114,30 @@ class SessionStore {
 
  private:
   friend class SessionLease;
-  // ... (implementation's choice)
+  using Record = SessionLease::Record;
+
+  // Takes `bytes`, and a session's place if asked to, from what is free; evicts idle sessions first
+  // when that is not enough.
+  Error reserve(std::size_t bytes, bool takes_place, std::size_t* bytes_free) EXCLUDES(mutex_);
+  void unreserve(std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
+  // Reserves, then makes the state.
+  Error new_record(const std::string& model_name, std::shared_ptr<const Transformer> model,
+                   std::int64_t max_values, int num_samples, bool takes_place,
+                   std::shared_ptr<Record>* record, std::size_t* bytes_needed,
+                   std::size_t* bytes_free);
+  // Zeroes and frees the state, then counts its memory as free.
+  void free_record(std::shared_ptr<Record> record) EXCLUDES(mutex_);
+  void give_back(std::shared_ptr<Record> record) EXCLUDES(mutex_);
+  static SessionInfo info_of(const Record& record);
+
   const Options options_;
+  const Clock& clock_;
+
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<Record>> sessions_ GUARDED_BY(mutex_);  // by id
+  std::size_t bytes_in_use_ GUARDED_BY(mutex_) = 0;
+  // Sessions in the map, and those being made or freed.
+  std::size_t places_in_use_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lintel
