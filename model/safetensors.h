@@ -1,0 +1,99 @@
+// safetensors files: a memory-mapped reader that refuses hostile headers, and a writer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lintel {
+
+enum class TensorType { kF32, kF16, kBf16, kI32 };  // weights are floats; I32 is for test vectors
+
+const char* to_string(TensorType type);  // "F32"
+std::size_t bytes_per_value(TensorType type);
+
+// "[3, 16]"
+std::string shape_to_string(std::span<const std::int64_t> shape);
+
+struct TensorEntry {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0;  // bytes from the end of the header
+  std::uint64_t end = 0;
+
+  std::int64_t num_values() const;
+};
+
+struct SafetensorsHeader {
+  std::map<std::string, TensorEntry, std::less<>> tensors;
+  std::size_t data_offset = 0;  // of the first tensor byte, from the start of the file
+};
+
+// What a header may hold; a file beyond it is refused. Together they bound the memory of parsing.
+inline constexpr std::size_t kMaxHeaderBytes = 100'000'000;
+inline constexpr std::size_t kMaxTensors = 100'000;
+inline constexpr std::size_t kMaxTensorRank = 8;
+inline constexpr std::size_t kMaxHeaderTokenBytes = 1 << 20;  // of one string or number
+inline constexpr std::size_t kMaxTensorNameBytes = 1024;
+
+// Parses and checks the header of a whole file. `bytes`: the file; `file` is only used in errors.
+// The tensors then cover the data exactly: no overlap, hole or trailing byte. Throws ModelError.
+SafetensorsHeader parse_safetensors(std::string_view bytes, const std::string& file);
+
+// A mapped file. Const calls are thread-safe. The file must not change while it is open: a new
+// version takes its place by rename.
+class SafetensorsFile {
+ public:
+  // Maps the file and checks its header. Throws ModelError.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const std::string& name() const { return name_; }  // the path, for errors
+  const std::map<std::string, TensorEntry, std::less<>>& tensors() const { return header_.tensors; }
+  // Throws ModelError when there is none.
+  const TensorEntry& tensor(std::string_view name) const;
+
+  // Converts F32, F16 or BF16 to f32. out: [num_values]. Throws ModelError, naming the tensor and
+  // the index, for another type and for NaN or infinity.
+  void read_f32(const TensorEntry& tensor, std::span<float> out) const;
+  std::vector<float> read_f32(std::string_view name) const;
+  std::vector<std::int32_t> read_i32(std::string_view name) const;
+
+ private:
+  std::string_view bytes_of(const TensorEntry& tensor) const;
+
+  std::string name_;
+  void* mapping_ = nullptr;
+  std::size_t size_ = 0;
+  SafetensorsHeader header_;
+};
+
+// A tensor to write; borrows its values.
+struct TensorToWrite {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::span<const float> values;
+};
+
+// Writes `path` with the tensors in the given order as F32, F16 or BF16 (rounded to nearest even).
+// Throws ModelError when the file cannot be written, std::invalid_argument for a shape that does
+// not fit its values or a name given twice.
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
+                       TensorType type = TensorType::kF32);
+
+// Exact.
+float f16_to_f32(std::uint16_t bits);
+float bf16_to_f32(std::uint16_t bits);
+// To nearest, ties to even; overflow becomes infinity, NaN stays NaN.
+std::uint16_t f32_to_f16(float value);
+std::uint16_t f32_to_bf16(float value);
+
+}  // namespace lintel
