@@ -1,0 +1,64 @@
+// What a failed call says: status code and the decoded google.rpc details.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace lintel {
+
+// A field of the request the server refused.
+struct FieldViolation {
+  std::string field;        // path in the request, e.g. "sampling.top_p" or "given[2].position"
+  std::string description;  // the value and the limit
+};
+
+// What was not found, or could not be used.
+struct ResourceProblem {
+  std::string type;  // "model" or "session"
+  std::string name;
+  std::string description;
+};
+
+// Thrown by every call of Client that does not end with OK. what() is one line for people: the
+// status code's name, the server's message, the fields refused and when to try again.
+class CallError : public std::runtime_error {
+ public:
+  explicit CallError(const grpc::Status& status);
+  CallError(grpc::StatusCode code, const std::string& message)
+      : CallError(grpc::Status(code, message)) {}
+
+  grpc::StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }  // the server's words alone
+
+  // Decoded from the status; empty where the server sent none of the kind.
+  const std::vector<FieldViolation>& violations() const { return violations_; }
+  const std::vector<ResourceProblem>& resources() const { return resources_; }
+  // After this long the same request is worth sending again.
+  std::optional<std::chrono::milliseconds> retry_delay() const { return retry_delay_; }
+
+ private:
+  struct Details {
+    std::vector<FieldViolation> violations;
+    std::vector<ResourceProblem> resources;
+    std::optional<std::chrono::milliseconds> retry_delay;
+  };
+  CallError(const grpc::Status& status, Details details);
+  static Details decode(const grpc::Status& status);
+  static std::string describe(const grpc::Status& status, const Details& details);
+
+  grpc::StatusCode code_;
+  std::string message_;
+  std::vector<FieldViolation> violations_;
+  std::vector<ResourceProblem> resources_;
+  std::optional<std::chrono::milliseconds> retry_delay_;
+};
+
+// "INVALID_ARGUMENT" for grpc::StatusCode::INVALID_ARGUMENT; "status 42" for a code nobody knows.
+std::string status_code_name(grpc::StatusCode code);
+
+}  // namespace lintel

@@ -1,0 +1,223 @@
+#include "client/client.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+
+namespace lintel {
+namespace {
+
+std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  // A chunk with the N best of many values can pass gRPC's 4 MB; the server bounds what it sends.
+  arguments.SetMaxReceiveMessageSize(-1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+struct Client::Stubs {
+  explicit Stubs(const std::shared_ptr<grpc::ChannelInterface>& channel)
+      : generation(channel), sessions(channel), models(channel), health(channel) {}
+  v1::GenerationService::Stub generation;
+  v1::SessionService::Stub sessions;
+  v1::ModelService::Stub models;
+  grpc::health::v1::Health::Stub health;
+};
+
+// The context of one call: deadline set, cancellation attached.
+class Client::Call {
+ public:
+  Call(const Client& client, Cancellation* cancellation) : attachment_(cancellation, context_) {
+    context_.set_deadline(std::chrono::system_clock::now() + client.deadline_);
+  }
+  grpc::ClientContext* context() { return &context_; }
+
+  static void check(const grpc::Status& status) {
+    if (!status.ok()) throw CallError(status);
+  }
+
+  // Reads a server stream to its end. If `on_message` throws, the call is cancelled on the server
+  // and its status awaited before the exception goes on: a call is never left half read.
+  template <typename Message, typename OnMessage>
+  void read_all(grpc::ClientReader<Message>& reader, const OnMessage& on_message) {
+    Message message;
+    try {
+      while (reader.Read(&message)) on_message(message);
+    } catch (...) {
+      context_.TryCancel();
+      while (reader.Read(&message)) {
+      }
+      reader.Finish();
+      throw;
+    }
+    check(reader.Finish());
+  }
+
+ private:
+  grpc::ClientContext context_;
+  Cancellation::Attachment attachment_;  // after context_: it goes first
+};
+
+Client::Client(const Options& options) : Client(make_channel(options.address), options.deadline) {}
+
+Client::Client(std::shared_ptr<grpc::ChannelInterface> channel, std::chrono::milliseconds deadline)
+    : stubs_(std::make_unique<Stubs>(channel)), deadline_(deadline) {
+  if (deadline_.count() <= 0) throw std::invalid_argument("the deadline must be positive");
+}
+
+Client::~Client() = default;
+Client::Client(Client&&) noexcept = default;
+Client& Client::operator=(Client&&) noexcept = default;
+
+std::vector<v1::SampleFinish> Client::generate(const v1::GenerateRequest& request,
+                                               const OnChunk& on_chunk,
+                                               Cancellation* cancellation) const {
+  const std::uint32_t num_samples = request.has_num_samples() ? request.num_samples() : 1;
+  std::vector<std::optional<v1::SampleFinish>> finished;
+  Call call(*this, cancellation);
+  const auto reader = stubs_->generation.Generate(call.context(), request);
+  call.read_all(*reader, [&](const v1::GenerateResponse& response) {
+    for (const v1::Chunk& chunk : response.chunks()) {
+      if (chunk.sample() >= num_samples) {
+        throw CallError(grpc::StatusCode::INTERNAL, "the server sent a sample nobody asked for");
+      }
+      if (on_chunk) on_chunk(chunk);
+    }
+    for (const v1::SampleFinish& finish : response.finished()) {
+      if (finish.sample() >= num_samples) {
+        throw CallError(grpc::StatusCode::INTERNAL, "the server ended a sample nobody asked for");
+      }
+      if (finish.sample() >= finished.size()) finished.resize(finish.sample() + 1);
+      finished[finish.sample()] = finish;
+    }
+  });
+  std::vector<v1::SampleFinish> all;
+  for (auto& finish : finished) {
+    if (finish) all.push_back(std::move(*finish));
+  }
+  if (all.size() != num_samples) {
+    throw CallError(grpc::StatusCode::INTERNAL, "the stream ended before every sample had");
+  }
+  return all;
+}
+
+std::vector<Sample> Client::generate(const v1::GenerateRequest& request,
+                                     Cancellation* cancellation) const {
+  SampleCollector collector;
+  const auto finished = generate(
+      request, [&collector](const v1::Chunk& chunk) { collector.add(chunk); }, cancellation);
+  for (const v1::SampleFinish& finish : finished) collector.finish(finish);
+  return collector.take();
+}
+
+void Client::score(const v1::ScoreRequest& request, const OnScore& on_score,
+                   Cancellation* cancellation) const {
+  Call call(*this, cancellation);
+  const auto reader = stubs_->generation.Score(call.context(), request);
+  std::uint32_t next = 0;
+  call.read_all(*reader, [&](const v1::ScoreResponse& response) {
+    if (response.index() != next++) {
+      throw CallError(grpc::StatusCode::INTERNAL, "the server's scores are out of order");
+    }
+    on_score(response);
+  });
+  if (next != static_cast<std::uint32_t>(request.sequences_size())) {
+    throw CallError(grpc::StatusCode::INTERNAL,
+                    "the stream ended before every sequence was scored");
+  }
+}
+
+v1::Session Client::create_session(const std::string& model, std::int64_t max_tokens,
+                                   Cancellation* cancellation) const {
+  v1::CreateSessionRequest request;
+  request.set_model(model);
+  request.set_max_tokens(max_tokens);
+  v1::Session session;
+  Call call(*this, cancellation);
+  Call::check(stubs_->sessions.Create(call.context(), request, &session));
+  return session;
+}
+
+v1::Session Client::get_session(const std::string& id, Cancellation* cancellation) const {
+  v1::GetSessionRequest request;
+  request.set_id(id);
+  v1::Session session;
+  Call call(*this, cancellation);
+  Call::check(stubs_->sessions.Get(call.context(), request, &session));
+  return session;
+}
+
+std::vector<v1::Session> Client::list_sessions(const std::string& model,
+                                               Cancellation* cancellation) const {
+  std::vector<v1::Session> sessions;
+  v1::ListSessionsRequest request;
+  request.set_model(model);
+  request.set_page_size(1000);
+  do {
+    v1::ListSessionsResponse page;
+    Call call(*this, cancellation);
+    Call::check(stubs_->sessions.List(call.context(), request, &page));
+    for (v1::Session& session : *page.mutable_sessions()) sessions.push_back(std::move(session));
+    if (!page.next_page_token().empty() && page.next_page_token() == request.page_token()) {
+      throw CallError(grpc::StatusCode::INTERNAL, "the server's list of sessions does not advance");
+    }
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return sessions;
+}
+
+void Client::delete_session(const std::string& id, Cancellation* cancellation) const {
+  v1::DeleteSessionRequest request;
+  request.set_id(id);
+  google::protobuf::Empty nothing;
+  Call call(*this, cancellation);
+  Call::check(stubs_->sessions.Delete(call.context(), request, &nothing));
+}
+
+std::vector<v1::Model> Client::list_models(Cancellation* cancellation) const {
+  v1::ListModelsResponse response;
+  Call call(*this, cancellation);
+  Call::check(stubs_->models.List(call.context(), {}, &response));
+  return {std::make_move_iterator(response.mutable_models()->begin()),
+          std::make_move_iterator(response.mutable_models()->end())};
+}
+
+v1::Model Client::get_model(const std::string& name, Cancellation* cancellation) const {
+  v1::GetModelRequest request;
+  request.set_name(name);
+  v1::Model model;
+  Call call(*this, cancellation);
+  Call::check(stubs_->models.Get(call.context(), request, &model));
+  return model;
+}
+
+bool Client::serving(const std::string& service, Cancellation* cancellation) const {
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  grpc::health::v1::HealthCheckResponse response;
+  Call call(*this, cancellation);
+  Call::check(stubs_->health.Check(call.context(), request, &response));
+  return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
+}
+
+v1::Values token_values(std::span<const std::int32_t> ids) {
+  v1::Values values;
+  values.mutable_tokens()->mutable_ids()->Assign(ids.begin(), ids.end());
+  return values;
+}
+
+v1::Values text_values(std::string_view bytes) {
+  v1::Values values;
+  values.set_text(std::string(bytes));
+  return values;
+}
+
+v1::Values pixel_values(std::span<const std::uint8_t> pixels) {
+  v1::Values values;
+  values.set_pixels(pixels.data(), pixels.size());
+  return values;
+}
+
+}  // namespace lintel

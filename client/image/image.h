@@ -1,0 +1,67 @@
+// Grey images, and the canvas on which they are laid out for people.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace lintel {
+
+// A file that is not the image it should be. what() names the file and both values.
+class ImageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// 8-bit grey, 0 black. pixels[row * width + column].
+struct GrayImage {
+  int height = 0;
+  int width = 0;
+  std::vector<std::uint8_t> pixels;  // [height, width]
+};
+
+// What a cell of a canvas shows: a grey value 0..255, or one of these.
+inline constexpr std::int16_t kHiddenPixel = -1;  // not known, or not yet
+inline constexpr std::int16_t kGapPixel = -2;     // between images
+
+// Pixels for looking at: images side by side, hidden parts and gaps told apart from every grey.
+struct Canvas {
+  Canvas() = default;
+  Canvas(int canvas_height, int canvas_width, std::int16_t fill)
+      : height(canvas_height),
+        width(canvas_width),
+        cells(static_cast<std::size_t>(canvas_height) * static_cast<std::size_t>(canvas_width),
+              fill) {}
+
+  std::int16_t at(int row, int column) const { return cells[index(row, column)]; }
+  void set(int row, int column, std::int16_t value) { cells[index(row, column)] = value; }
+
+  int height = 0;
+  int width = 0;
+  std::vector<std::int16_t> cells;  // [height, width]
+
+ private:
+  std::size_t index(int row, int column) const {
+    return static_cast<std::size_t>(row) * static_cast<std::size_t>(width) +
+           static_cast<std::size_t>(column);
+  }
+};
+
+Canvas to_canvas(const GrayImage& image);
+
+// Lays images of one size out in a grid, `columns` wide, with `gap` cells between them. What is
+// left of the last row is black. REQUIRES: images not empty, all of one size; columns >= 1; gap >=
+// 0.
+Canvas arrange(const std::vector<Canvas>& images, int columns, int gap);
+
+struct Rgb {
+  std::uint8_t red = 0, green = 0, blue = 0;
+  friend bool operator==(const Rgb&, const Rgb&) = default;
+};
+
+// Greys as they are, hidden a muted blue, gaps a darker one.
+Rgb color_of(std::int16_t cell);
+
+}  // namespace lintel

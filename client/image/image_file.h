@@ -1,0 +1,16 @@
+// Images of a model's size out of whatever file holds them.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "client/image/image.h"
+
+namespace lintel {
+
+// IDX (plain or gzipped) or PNG, told apart by content. A PNG is one image, or a sheet of images
+// side by side without gaps, numbered row by row. Throws ImageError naming the file, its size and
+// the size wanted when they do not go together.
+std::vector<GrayImage> read_images(const std::filesystem::path& file, int height, int width);
+
+}  // namespace lintel

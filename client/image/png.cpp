@@ -1,0 +1,86 @@
+#include "client/image/png.h"
+
+#include <png.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+namespace lintel {
+namespace {
+
+constexpr std::uint64_t kMaxPixels = 64'000'000;
+
+// libpng's simplified interface reports through its struct; nothing jumps, nothing is printed.
+class PngImage {
+ public:
+  explicit PngImage(const std::filesystem::path& file) : name_(file.string()) {
+    image_.version = PNG_IMAGE_VERSION;
+  }
+  ~PngImage() { png_image_free(&image_); }
+  PngImage(const PngImage&) = delete;
+  PngImage& operator=(const PngImage&) = delete;
+
+  png_image* get() { return &image_; }
+  void check(int succeeded) {
+    if (!succeeded) fail(image_.message);
+  }
+  [[noreturn]] void fail(const std::string& what) const { throw ImageError(name_ + ": " + what); }
+
+ private:
+  const std::string name_;
+  png_image image_{};
+};
+
+}  // namespace
+
+GrayImage read_png(const std::filesystem::path& file) {
+  PngImage png(file);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream(std::fopen(file.c_str(), "rb"),
+                                                               &std::fclose);
+  if (!stream) png.fail(std::string("cannot be opened: ") + std::strerror(errno));
+  png.check(png_image_begin_read_from_stdio(png.get(), stream.get()));
+  const std::uint64_t pixels = std::uint64_t{png.get()->width} * png.get()->height;
+  if (pixels > kMaxPixels) {
+    png.fail(std::to_string(png.get()->width) + "x" + std::to_string(png.get()->height) +
+             " pixels, more than " + std::to_string(kMaxPixels));
+  }
+  png.get()->format = PNG_FORMAT_GRAY;
+  GrayImage image{static_cast<int>(png.get()->height), static_cast<int>(png.get()->width),
+                  std::vector<std::uint8_t>(pixels)};
+  const png_color black{0, 0, 0};
+  png.check(png_image_finish_read(png.get(), &black, image.pixels.data(), /*row_stride=*/0,
+                                  /*colormap=*/nullptr));
+  return image;
+}
+
+void write_png(const std::filesystem::path& file, const Canvas& canvas, int scale) {
+  const bool gray = std::all_of(canvas.cells.begin(), canvas.cells.end(),
+                                [](std::int16_t cell) { return cell >= 0; });
+  PngImage png(file);
+  const int height = canvas.height * scale;
+  const int width = canvas.width * scale;
+  png.get()->height = static_cast<png_uint_32>(height);
+  png.get()->width = static_cast<png_uint_32>(width);
+  png.get()->format = gray ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+
+  std::vector<std::uint8_t> bytes;
+  bytes.reserve(static_cast<std::size_t>(height) * static_cast<std::size_t>(width) *
+                (gray ? 1 : 3));
+  for (int row = 0; row < height; ++row) {
+    for (int column = 0; column < width; ++column) {
+      const Rgb color = color_of(canvas.at(row / scale, column / scale));
+      bytes.push_back(color.red);
+      if (gray) continue;
+      bytes.push_back(color.green);
+      bytes.push_back(color.blue);
+    }
+  }
+  // libpng removes a file it could not finish, but prints why only into its struct.
+  png.check(png_image_write_to_file(png.get(), file.c_str(), /*convert_to_8bit=*/0, bytes.data(),
+                                    /*row_stride=*/0, /*colormap=*/nullptr));
+}
+
+}  // namespace lintel
