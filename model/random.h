@@ -17,7 +17,7 @@ struct DrawSource {
   std::uint64_t seed = 0;
   std::int64_t position = 0;  // of the value being sampled
 
-  // Uniform in the open interval (0, 1), 53 bits. `index` counts the draws made at this position.
+  // Uniform in the open interval (0, 1): an odd multiple of 2^-53. `index` counts the draws made at this position.
   double uniform(std::uint32_t index) const;
 };
 

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <span>
@@ -22,6 +23,12 @@ using AlignedArray = std::unique_ptr<T[], AlignedFree>;
 // `count` zeroed elements at a 64-byte boundary. Throws std::bad_alloc.
 template <typename T>
 AlignedArray<T> make_aligned(std::size_t count);
+
+// Zeroes memory that is about to be given back; the optimiser cannot drop it (promise 5).
+template <typename T>
+void zero_memory(std::span<T> memory) {
+  if (!memory.empty()) explicit_bzero(memory.data(), memory.size_bytes());
+}
 
 // A borrowed [rows, cols] block whose rows are `stride` elements apart. Valid as long as what it
 // borrows from. Cheap: pass by value.
@@ -43,6 +50,11 @@ class MatrixView {
   std::span<T> row(std::size_t r) const {
     assert(r < rows_);
     return {data_ + r * stride_, cols_};
+  }
+  // Columns first .. first + count - 1 of every row.
+  MatrixView cols_from(std::size_t first, std::size_t count) const {
+    assert(first + count <= cols_);
+    return {data_ + first, rows_, count, stride_};
   }
   MatrixView rows_from(std::size_t first, std::size_t count) const {
     assert(first + count <= rows_);

@@ -17,7 +17,7 @@
 namespace lintel {
 
 // What one layer of one sequence remembers. Made by the backend that uses it; used by one thread at
-// a time.
+// a time. A state that holds memory of its own zeroes it before giving it back (zero_memory).
 class AttentionState {
  public:
   virtual ~AttentionState() = default;
@@ -63,9 +63,12 @@ class AttentionBackend {
   // Whether state_bytes is the same for every length.
   virtual bool constant_state() const = 0;
 
+  // Whether step() reads k. Where it does not, the keys are never computed and k is an empty view.
+  virtual bool uses_keys() const { return true; }
+
   // Feeds one token a row: row r extends *states[r] and attends from there. Consecutive rows may
   // share a state, in order of position. The bits of a row's output depend on its sequence only.
-  // q, k, v, out: [rows, H*D].
+  // q, k, v, out: [rows, H*D], each with a stride of its own: q, k and v may lie side by side.
   virtual void step(std::span<AttentionState* const> states, MatrixView<const float> q,
                     MatrixView<const float> k, MatrixView<const float> v, MatrixView<float> out,
                     AttentionScratch& scratch) const = 0;
@@ -76,5 +79,9 @@ std::unique_ptr<AttentionBackend> make_attention(const AttentionParams& params);
 
 // Names in the table, in its order.
 std::vector<std::string> attention_types();
+
+// A small configuration of a type, valid for any n_heads and d_head: what tests run every backend
+// with. Throws ModelError for a type that is not in the table.
+AttentionConfig default_attention(const std::string& type);
 
 }  // namespace lintel

@@ -1,0 +1,241 @@
+// clang-format off: the order matters, Highway includes this file once per instruction set.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "model/kernels.cpp"
+#include "model/simd_targets.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "hwy/contrib/math/math-inl.h"
+// clang-format on
+
+#include <cmath>
+
+#include "model/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lintel {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Lanes = hn::ScalableTag<float>;
+using OneLane = hn::CappedTag<float, 1>;
+
+// Calls body(d, i) for whole vectors from 0 on, then lane by lane. Which lanes compute element i
+// depends on i and n alone, and both kinds of lane do the same operations.
+template <typename Body>
+HWY_INLINE void for_each_vector(size_t n, Body&& body) {
+  const Lanes d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) body(d, i);
+  for (; i < n; ++i) body(OneLane(), i);
+}
+
+// The sum of term(d, i) over n elements: whole vectors first, then the rest one by one.
+template <typename Term>
+HWY_INLINE float sum_of(size_t n, Term&& term) {
+  const Lanes d;
+  const size_t lanes = hn::Lanes(d);
+  auto partial = hn::Zero(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) partial = hn::Add(partial, term(d, i));
+  float sum = hn::GetLane(hn::SumOfLanes(d, partial));
+  for (; i < n; ++i) sum += hn::GetLane(term(OneLane(), i));
+  return sum;
+}
+
+void LayerNorm(const float* x, const float* gain, const float* bias, float eps, size_t n,
+               float* y) {
+  const float mean =
+      sum_of(n, [x](auto d, size_t i) { return hn::LoadU(d, x + i); }) / static_cast<float>(n);
+  const float variance = sum_of(n,
+                                [x, mean](auto d, size_t i) {
+                                  const auto c = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
+                                  return hn::Mul(c, c);
+                                }) /
+                         static_cast<float>(n);
+  const float inverse = 1.0f / std::sqrt(variance + eps);
+  for_each_vector(n, [=](auto d, size_t i) {
+    const auto c = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
+    const auto normalized = hn::Mul(c, hn::Set(d, inverse));
+    hn::StoreU(hn::MulAdd(normalized, hn::LoadU(d, gain + i), hn::LoadU(d, bias + i)), d, y + i);
+  });
+}
+
+void Add(const float* delta, float* x, size_t n) {
+  for_each_vector(n, [=](auto d, size_t i) {
+    hn::StoreU(hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, delta + i)), d, x + i);
+  });
+}
+
+void Relu(float* x, size_t n) {
+  for_each_vector(n, [=](auto d, size_t i) {
+    // In this order NaN stays NaN on x86: it shall be seen, not become 0.
+    hn::StoreU(hn::Max(hn::Zero(d), hn::LoadU(d, x + i)), d, x + i);
+  });
+}
+
+// erf by Abramowitz and Stegun 7.1.26, |error| <= 1.5e-7:
+// erf(a) = 1 - (a1 t + ... + a5 t^5) exp(-a^2), t = 1 / (1 + p a), a >= 0.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V erf_of(D d, V x) {
+  const V a = hn::Abs(x);
+  const V t = hn::Div(hn::Set(d, 1.0f), hn::MulAdd(hn::Set(d, 0.3275911f), a, hn::Set(d, 1.0f)));
+  V polynomial = hn::Set(d, 1.061405429f);
+  polynomial = hn::MulAdd(polynomial, t, hn::Set(d, -1.453152027f));
+  polynomial = hn::MulAdd(polynomial, t, hn::Set(d, 1.421413741f));
+  polynomial = hn::MulAdd(polynomial, t, hn::Set(d, -0.284496736f));
+  polynomial = hn::MulAdd(polynomial, t, hn::Set(d, 0.254829592f));
+  polynomial = hn::Mul(polynomial, t);
+  // exp(-80) is nothing beside 1, and Exp is only defined down to -FLT_MAX.
+  const V square = hn::Min(hn::Mul(a, a), hn::Set(d, 80.0f));
+  const V magnitude = hn::NegMulAdd(polynomial, hn::Exp(d, hn::Neg(square)), hn::Set(d, 1.0f));
+  return hn::CopySign(magnitude, x);
+}
+
+void Gelu(float* x, size_t n) {
+  for_each_vector(n, [=](auto d, size_t i) {
+    const auto value = hn::LoadU(d, x + i);
+    const auto erf = erf_of(d, hn::Mul(value, hn::Set(d, 0.70710678118654752f)));
+    const auto half = hn::Mul(value, hn::Set(d, 0.5f));
+    hn::StoreU(hn::MulAdd(half, erf, half), d, x + i);
+  });
+}
+
+void EluPlusOne(const float* x, float* phi, size_t n) {
+  for_each_vector(n, [=](auto d, size_t i) {
+    const auto value = hn::LoadU(d, x + i);
+    const auto zero = hn::Zero(d);
+    const auto exponential = hn::Exp(d, hn::Min(zero, value));
+    const auto linear = hn::Add(value, hn::Set(d, 1.0f));
+    hn::StoreU(hn::IfThenElse(hn::Gt(value, zero), linear, exponential), d, phi + i);
+  });
+}
+
+// kVectors vectors of columns of one head's S and of its output: S is read and written once.
+template <size_t kVectors, class D>
+HWY_INLINE void update_and_read(D d, const float* phi_q, const float* phi_k, const float* v,
+                                size_t d_head, float scale, float* s, float* out) {
+  const size_t lanes = hn::Lanes(d);
+  hn::Vec<D> value[kVectors];
+  hn::Vec<D> sum[kVectors];
+  for (size_t j = 0; j < kVectors; ++j) {
+    value[j] = hn::LoadU(d, v + j * lanes);
+    sum[j] = hn::Zero(d);
+  }
+  for (size_t c = 0; c < d_head; ++c) {
+    const auto k = hn::Set(d, phi_k[c]);
+    const auto q = hn::Set(d, phi_q[c]);
+    float* row = s + c * d_head;
+    for (size_t j = 0; j < kVectors; ++j) {
+      const auto updated = hn::MulAdd(k, value[j], hn::LoadU(d, row + j * lanes));
+      hn::StoreU(updated, d, row + j * lanes);
+      sum[j] = hn::MulAdd(q, updated, sum[j]);
+    }
+  }
+  for (size_t j = 0; j < kVectors; ++j) {
+    hn::StoreU(hn::Mul(sum[j], hn::Set(d, scale)), d, out + j * lanes);
+  }
+}
+
+void LinearAttentionStep(const LinearAttentionShape& shape, const float* phi_q, const float* phi_k,
+                         const float* v, float* s, float* z, float* out) {
+  const size_t d_head = shape.d_head;
+  const Lanes d;
+  const size_t lanes = hn::Lanes(d);
+  Add(phi_k, z, shape.n_heads * d_head);
+  for (size_t h = 0; h < shape.n_heads; ++h) {
+    const float denominator = shape.eps + sum_of(d_head, [=](auto tag, size_t i) {
+                                return hn::Mul(hn::LoadU(tag, phi_q + i), hn::LoadU(tag, z + i));
+                              });
+    const float scale = 1.0f / denominator;
+    size_t m = 0;
+    for (; m + 4 * lanes <= d_head; m += 4 * lanes) {
+      update_and_read<4>(d, phi_q, phi_k, v + m, d_head, scale, s + m, out + m);
+    }
+    for (; m + 2 * lanes <= d_head; m += 2 * lanes) {
+      update_and_read<2>(d, phi_q, phi_k, v + m, d_head, scale, s + m, out + m);
+    }
+    for (; m + lanes <= d_head; m += lanes) {
+      update_and_read<1>(d, phi_q, phi_k, v + m, d_head, scale, s + m, out + m);
+    }
+    for (; m < d_head; ++m) {
+      update_and_read<1>(OneLane(), phi_q, phi_k, v + m, d_head, scale, s + m, out + m);
+    }
+    phi_q += d_head;
+    phi_k += d_head;
+    v += d_head;
+    out += d_head;
+    z += d_head;
+    s += d_head * d_head;
+  }
+}
+
+bool AllFinite(const float* x, size_t n) {
+  // x * 0 is 0, or NaN for an infinity and for NaN, and a sum keeps NaN.
+  const float sum = sum_of(n, [x](auto d, size_t i) {
+    return hn::Mul(hn::LoadU(d, x + i), hn::Zero(d));
+  });
+  return sum == 0.0f;
+}
+
+const char* Target() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lintel
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lintel {
+namespace {
+HWY_EXPORT(LayerNorm);
+HWY_EXPORT(Add);
+HWY_EXPORT(Relu);
+HWY_EXPORT(Gelu);
+HWY_EXPORT(EluPlusOne);
+HWY_EXPORT(LinearAttentionStep);
+HWY_EXPORT(AllFinite);
+HWY_EXPORT(Target);
+}  // namespace
+
+void layer_norm(MatrixView<const float> x, std::span<const float> gain, std::span<const float> bias,
+                float eps, MatrixView<float> y) {
+  assert(x.rows() == y.rows() && x.cols() == y.cols());
+  assert(gain.size() == x.cols() && bias.size() == x.cols());
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    HWY_DYNAMIC_DISPATCH(LayerNorm)
+    (x.row(r).data(), gain.data(), bias.data(), eps, x.cols(), y.row(r).data());
+  }
+}
+
+void add_residual(MatrixView<const float> delta, MatrixView<float> x) {
+  assert(x.rows() == delta.rows() && x.cols() == delta.cols());
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    HWY_DYNAMIC_DISPATCH(Add)(delta.row(r).data(), x.row(r).data(), x.cols());
+  }
+}
+
+void relu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Relu)(x.data(), x.size()); }
+
+void gelu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Gelu)(x.data(), x.size()); }
+
+void elu_plus_one(std::span<const float> x, std::span<float> phi) {
+  assert(x.size() == phi.size());
+  HWY_DYNAMIC_DISPATCH(EluPlusOne)(x.data(), phi.data(), x.size());
+}
+
+void linear_attention_step(const LinearAttentionShape& shape, const float* phi_q,
+                           const float* phi_k, const float* v, float* s, float* z, float* out) {
+  HWY_DYNAMIC_DISPATCH(LinearAttentionStep)(shape, phi_q, phi_k, v, s, z, out);
+}
+
+bool all_finite(std::span<const float> x) {
+  return HWY_DYNAMIC_DISPATCH(AllFinite)(x.data(), x.size());
+}
+
+std::string kernel_target() { return HWY_DYNAMIC_DISPATCH(Target)(); }
+
+}  // namespace lintel
+#endif  // HWY_ONCE

@@ -1,0 +1,81 @@
+#include "model/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+// Each layer's part of the block starts at a cache line.
+std::size_t padded(std::size_t floats) {
+  constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
+  return (floats + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
+}
+
+}  // namespace
+
+SequenceState::SequenceState(std::span<const std::unique_ptr<AttentionBackend>> backends,
+                             int vocab_size)
+    : counts(static_cast<std::size_t>(vocab_size), 0), backends_(backends) {
+  for (const auto& backend : backends_) block_floats_ += padded(backend->block_floats());
+  block_ = make_aligned<float>(block_floats_);
+  std::size_t offset = 0;
+  for (const auto& backend : backends_) {
+    layers_.push_back(backend->new_state({block_.get() + offset, backend->block_floats()}));
+    offset += padded(backend->block_floats());
+  }
+}
+
+SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
+  if (this == &other) return *this;
+  forget();
+  pending = std::exchange(other.pending, std::nullopt);
+  counts = std::move(other.counts);
+  generated_tail = std::move(other.generated_tail);
+  backends_ = other.backends_;
+  block_floats_ = other.block_floats_;
+  layers_ = std::move(other.layers_);
+  block_ = std::move(other.block_);
+  position_ = std::exchange(other.position_, 0);
+  return *this;
+}
+
+SequenceState::~SequenceState() { forget(); }
+
+SequenceState SequenceState::clone() const {
+  SequenceState copy(backends_, static_cast<int>(counts.size()));
+  std::copy_n(block_.get(), block_floats_, copy.block_.get());
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    // What lies in the block is there already.
+    if (backends_[i]->block_floats() == 0) copy.layers_[i]->assign(*layers_[i]);
+  }
+  copy.pending = pending;
+  copy.counts = counts;
+  copy.generated_tail = generated_tail;
+  copy.position_ = position_;
+  return copy;
+}
+
+void SequenceState::reset() {
+  for (const auto& layer : layers_) layer->reset();
+  forget();
+  pending.reset();
+  generated_tail.clear();
+  position_ = 0;
+}
+
+std::size_t SequenceState::bytes() const {
+  std::size_t total = counts.size() * sizeof(counts[0]);
+  for (const auto& layer : layers_) total += layer->bytes();
+  return total;
+}
+
+void SequenceState::forget() {
+  if (block_ != nullptr) zero_memory(std::span(block_.get(), block_floats_));
+  zero_memory(std::span(counts));
+  // The capacity too: a longer tail may have been there.
+  generated_tail.resize(generated_tail.capacity());
+  zero_memory(std::span(generated_tail));
+}
+
+}  // namespace lintel
