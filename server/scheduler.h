@@ -10,9 +10,16 @@
 #include "model/transformer.h"
 #include "server/clock.h"
 #include "server/generation.h"
+#include "server/mutex.h"
 #include "server/session_store.h"
+#include "server/thread_annotations.h"
 
 namespace lintel {
+
+struct RequestControl;
+struct SchedulerCounters;
+class RequestQueue;
+class Worker;
 
 // A submitted request, for cancel() and resume(). Cheap to copy; outlives the request safely.
 class RequestHandle {
@@ -21,14 +28,17 @@ class RequestHandle {
 
  private:
   friend class Scheduler;
-  struct Shared;
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<RequestControl> control_;
 };
 
 // Every step mixes prompt reading and decoding: a request joins at the next step and leaves at once
 // when it ends; a long prompt is read in slices of at most prefill_rows_per_step rows a step over
-// all requests of a worker, so that it never stalls the decoding of others. Cancellation, deadline
-// and a full outbox free the row within one step.
+// all requests of a worker, so that it never stalls the decoding of others. Runs of given values
+// are read like prompts. Cancellation, deadline and a full outbox free the row within one step.
+//
+// Requests are admitted first come, first served, each when as many rows are free as it has
+// samples; a worker takes no more than its share of the load. A paused request keeps its state and
+// its worker, gives up its rows, and has the first claim to free ones when resumed.
 //
 // Threads: submit, cancel, resume, drain are thread-safe and never block on model work. With
 // Options::workers = 0 there are no threads and a test calls run_one_step().
@@ -50,6 +60,7 @@ class Scheduler {
     std::uint64_t queued = 0;
   };
 
+  // The clock outlives the scheduler. Throws std::invalid_argument for options that make no sense.
   Scheduler(std::shared_ptr<const Transformer> model, const Options& options, const Clock& clock);
   ~Scheduler();  // stop()
 
@@ -60,7 +71,9 @@ class Scheduler {
   };
 
   // Takes the request, or refuses it at once: then the sink is never called and the lease is given
-  // back.
+  // back. REQUIRES: lease; the lease is of this model; num_samples <= max_batch_rows. Throws
+  // std::invalid_argument, the sink never called, for a request that cannot run: too many samples,
+  // or neither prompt nor pending value nor start token to begin with.
   SubmitResult submit(GenerationRequest request, SessionLease lease,
                       std::shared_ptr<TokenSink> sink);
   void cancel(const RequestHandle& handle);  // on_finish(kCancelled) within one step; idempotent
@@ -69,18 +82,33 @@ class Scheduler {
   // New requests are refused; running ones go on. Returns at once.
   void begin_drain();
   bool idle() const;  // nothing queued, running or paused
-  // Ends what is left with kShutdown and joins the workers. Idempotent.
+  // Refuses new requests, ends what is left with kShutdown and joins the workers. Idempotent; not
+  // to be called by a sink.
   void stop();
 
-  // One step of a worker without threads. Returns whether there was anything to do.
+  // One step of a worker without threads. Returns whether there was anything to do. REQUIRES:
+  // workers is 0; one caller at a time.
   bool run_one_step();
 
   Stats stats() const;
   const Options& options() const { return options_; }
 
  private:
-  // ... (implementation's choice)
+  void run_worker(Worker& worker);
+
+  // Constant after construction.
+  const std::shared_ptr<const Transformer> model_;
   const Options options_;
+  const Clock& clock_;
+
+  // Have their own locks.
+  const std::unique_ptr<SchedulerCounters> counters_;
+  const std::unique_ptr<RequestQueue> queue_;
+  std::atomic<bool> stopping_{false};
+  Mutex stop_mutex_;  // one stop() at a time
+
+  std::vector<std::unique_ptr<Worker>> workers_;  // each used by its thread alone
+  std::vector<std::thread> threads_ GUARDED_BY(stop_mutex_);
 };
 
 }  // namespace lintel

@@ -155,7 +155,8 @@ SessionStore::Error SessionStore::new_record(const std::string& model_name,
     made->model_name = model_name;
     made->sequence.emplace(model->new_sequence());
     made->model = std::move(model);
-    made->max_values = limit;
+    // What a one-shot call was admitted for is a matter of memory, not the end of its sequence.
+    made->max_values = takes_place ? limit : value_limit(made->model->config(), 0);
     made->state_bytes = *bytes_needed;
     made->takes_place = takes_place;
     made->last_used = clock_.now();

@@ -45,7 +45,9 @@ class SessionLease {
   const std::string& session_id() const;  // empty: one-shot
   const std::string& model() const;       // its name
   SequenceState& sequence();
-  std::int64_t max_values() const;  // of this session; 0: unbounded
+  // Most values the sequence may hold: the model's limit (image complete, position table full), or
+  // a session's own if lower. 0: unbounded.
+  std::int64_t max_values() const;
   // The session cannot go on (non-finite state): it is removed when the lease ends.
   void discard();
 
@@ -95,9 +97,10 @@ class SessionStore {
   CreateResult create(const std::string& model_name, std::shared_ptr<const Transformer> model,
                       std::int64_t max_values);
   LeaseResult lease(const std::string& id);
-  // Memory for a one-shot call of num_samples sequences of at most max_values values each (0: the
-  // model's own limit). The lease's sequence is the first; the memory of the others is admitted for
-  // whoever clones it, and they must be gone before the lease is.
+  // Memory for a one-shot call of num_samples sequences that will have at most max_values values
+  // each (0: the model's own limit, which is also the lease's max_values()). The lease's sequence
+  // is the first; the memory of the others is admitted for whoever clones it, and they must be gone
+  // before the lease is.
   LeaseResult lease_one_shot(const std::string& model_name,
                              std::shared_ptr<const Transformer> model, std::int64_t max_values,
                              int num_samples);

@@ -1,0 +1,17 @@
+// RequestControl: what others may ask of a request while a worker owns it.
+#pragma once
+
+#include <atomic>
+
+namespace lintel {
+
+// Shared by a request and its handles; outlives whichever goes first. Thread-safe.
+struct RequestControl {
+  std::atomic<bool> cancelled{false};  // stays set
+  // The sink has room again. Cleared before every on_token of a step until one is refused, so that
+  // a resume that comes between the refusal and the end of the step is not lost, and an old one
+  // does not undo a later pause.
+  std::atomic<bool> resumed{false};
+};
+
+}  // namespace lintel

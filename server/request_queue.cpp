@@ -1,0 +1,118 @@
+#include "server/request_queue.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+std::int64_t ticks(std::optional<TimePoint> time) {
+  return time ? static_cast<std::int64_t>(time->time_since_epoch().count()) : kNever;
+}
+
+}  // namespace
+
+RequestQueue::RequestQueue(std::size_t capacity, int num_workers)
+    : capacity_(capacity), num_workers_(std::max(num_workers, 1)), next_deadline_(kNever) {}
+
+RequestQueue::Push RequestQueue::push(std::unique_ptr<RunningRequest>& request) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return Push::kClosed;
+    if (queue_.size() >= capacity_) return Push::kFull;
+    const int rows = request->slots();
+    const std::int64_t deadline = ticks(request->deadline());
+    queue_.push_back(std::move(request));
+    queued_rows_ += rows;
+    next_deadline_.store(std::min(next_deadline_.load(), deadline));
+    size_.store(queue_.size());
+  }
+  wake();
+  return Push::kAccepted;
+}
+
+std::unique_ptr<RunningRequest> RequestQueue::pop(int own_rows, int free_rows) {
+  if (size_.load() == 0) return nullptr;
+  MutexLock lock(mutex_);
+  if (queue_.empty()) return nullptr;
+  const int rows = queue_.front()->slots();
+  const int load = running_rows_.load() + queued_rows_;
+  const int share = (load + num_workers_ - 1) / num_workers_;
+  if (rows > free_rows || own_rows >= share) return nullptr;
+  std::unique_ptr<RunningRequest> request = std::move(queue_.front());
+  queue_.pop_front();
+  queued_rows_ -= rows;
+  running_rows_.fetch_add(rows);
+  size_.store(queue_.size());
+  return request;
+}
+
+std::vector<std::unique_ptr<RunningRequest>> RequestQueue::take_lost(TimePoint now) {
+  std::vector<std::unique_ptr<RunningRequest>> lost;
+  if (size_.load() == 0) return lost;
+  if (!may_hold_cancelled_.load() && ticks(now) < next_deadline_.load()) return lost;
+  MutexLock lock(mutex_);
+  may_hold_cancelled_.store(false);  // before looking: a later cancel sets it again
+  const auto kept = std::stable_partition(queue_.begin(), queue_.end(), [&](const auto& request) {
+    return !request->lost(now).has_value();
+  });
+  for (auto it = kept; it != queue_.end(); ++it) {
+    queued_rows_ -= (*it)->slots();
+    lost.push_back(std::move(*it));
+  }
+  queue_.erase(kept, queue_.end());
+  next_deadline_.store(earliest_deadline());
+  size_.store(queue_.size());
+  return lost;
+}
+
+std::vector<std::unique_ptr<RunningRequest>> RequestQueue::take_all() {
+  MutexLock lock(mutex_);
+  std::vector<std::unique_ptr<RunningRequest>> all(std::make_move_iterator(queue_.begin()),
+                                                   std::make_move_iterator(queue_.end()));
+  queue_.clear();
+  queued_rows_ = 0;
+  next_deadline_.store(kNever);
+  size_.store(0);
+  return all;
+}
+
+void RequestQueue::close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+}
+
+std::int64_t RequestQueue::earliest_deadline() const {
+  std::int64_t earliest = kNever;
+  for (const auto& request : queue_) earliest = std::min(earliest, ticks(request->deadline()));
+  return earliest;
+}
+
+void RequestQueue::note_cancel() {
+  may_hold_cancelled_.store(true);
+  wake();
+}
+
+void RequestQueue::wake() {
+  {
+    MutexLock lock(mutex_);
+    wakes_.fetch_add(1);
+  }
+  woken_.notify_all();
+}
+
+void RequestQueue::wait(std::uint64_t seen, std::optional<TimePoint> until, const Clock& clock) {
+  const std::int64_t deadline = std::min(ticks(until), next_deadline_.load());
+  MutexLock lock(mutex_);
+  if (deadline == kNever) {
+    while (wakes_.load() == seen) woken_.wait(mutex_);
+  } else if (wakes_.load() == seen) {
+    const std::int64_t left = deadline - ticks(clock.now());
+    if (left > 0) woken_.wait_for(mutex_, Duration(left));
+  }
+}
+
+}  // namespace lintel

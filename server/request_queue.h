@@ -1,0 +1,71 @@
+// RequestQueue: what the workers of one model share: the queue, the load, and the alarm clock.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "server/clock.h"
+#include "server/mutex.h"
+#include "server/running_request.h"
+#include "server/thread_annotations.h"
+
+namespace lintel {
+
+// Thread-safe. Strictly first in, first out: a large request is not overtaken, so it cannot starve.
+// What a busy worker asks in every step takes no lock while there is nothing to do.
+class RequestQueue {
+ public:
+  RequestQueue(std::size_t capacity, int num_workers);
+
+  enum class Push { kAccepted, kFull, kClosed };
+  // Takes the request only when it returns kAccepted.
+  Push push(std::unique_ptr<RunningRequest>& request);
+  // The first request, if its rows fit and the caller has less than its fair share of the load,
+  // ceil((running + queued) / workers) in rows. Null otherwise.
+  std::unique_ptr<RunningRequest> pop(int own_rows, int free_rows);
+  // Requests that were cancelled or expired while they waited.
+  std::vector<std::unique_ptr<RunningRequest>> take_lost(TimePoint now);
+  std::vector<std::unique_ptr<RunningRequest>> take_all();
+  // No more requests are accepted.
+  void close();
+  std::size_t size() const { return size_.load(); }
+
+  // A worker's rows changed by this much.
+  void add_running_rows(int difference) { running_rows_.fetch_add(difference); }
+
+  // Somebody set a RequestControl's `cancelled`: the queue may hold that request.
+  void note_cancel();
+  // Ends the waits of all workers that began before this call.
+  void wake();
+  // Counts the wakes. A worker reads it before it looks for work, so that it misses none.
+  std::uint64_t wakes() const { return wakes_.load(); }
+  // Waits until there was a wake after `seen`, the first queued request's deadline, or `until`.
+  void wait(std::uint64_t seen, std::optional<TimePoint> until, const Clock& clock);
+
+ private:
+  std::int64_t earliest_deadline() const REQUIRES(mutex_);
+
+  const std::size_t capacity_;
+  const int num_workers_;
+
+  // Mirrors of the queue, written under the mutex and read without.
+  std::atomic<std::size_t> size_{0};
+  std::atomic<std::int64_t> next_deadline_;  // ticks of TimePoint; may be too early, never too late
+  std::atomic<bool> may_hold_cancelled_{false};
+  std::atomic<std::uint64_t> wakes_{0};
+  std::atomic<int> running_rows_{0};
+
+  Mutex mutex_;
+  CondVar woken_;
+  std::deque<std::unique_ptr<RunningRequest>> queue_ GUARDED_BY(mutex_);
+  int queued_rows_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lintel

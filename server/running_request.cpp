@@ -1,0 +1,168 @@
+#include "server/running_request.h"
+
+#include <algorithm>
+#include <cassert>
+#include <exception>
+#include <utility>
+
+namespace lintel {
+
+RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
+                               std::shared_ptr<TokenSink> sink,
+                               std::shared_ptr<RequestControl> control, const Transformer& model,
+                               TimePoint submitted, std::atomic<std::uint64_t>& in_flight)
+    : in_flight_(in_flight),
+      lease_(std::move(lease)),
+      sink_(std::move(sink)),
+      control_(std::move(control)),
+      context_(std::move(request), model, lease_.sequence(), lease_.max_values()),
+      outlet_(*sink_, *control_, context_.request.num_samples),
+      submitted_(submitted) {
+  const int num_samples = context_.request.num_samples;
+  assert(num_samples >= 1);
+  samples_.reserve(static_cast<std::size_t>(num_samples));
+  for (int i = 0; i < num_samples; ++i) {
+    samples_.emplace_back(context_, outlet_, lease_.sequence(), i);
+  }
+  reported_.resize(samples_.size(), false);
+}
+
+RunningRequest::~RunningRequest() { end(RequestOutcome::kInternal, submitted_); }
+
+template <typename Body>
+void RunningRequest::guarded(Body&& body) {
+  if (failure_) return;
+  try {
+    body();
+  } catch (...) {  // a sink's own exception, or no memory: this request's trouble, nobody else's
+    failure_ = RequestOutcome::kInternal;
+  }
+}
+
+int RunningRequest::slots() const {
+  return static_cast<int>(std::count_if(samples_.begin(), samples_.end(),
+                                        [](const SampleRun& s) { return !s.finished(); }));
+}
+
+std::optional<RequestOutcome> RunningRequest::lost(TimePoint now) const {
+  if (control_->cancelled.load()) return RequestOutcome::kCancelled;
+  if (deadline() && now >= *deadline()) return RequestOutcome::kDeadline;
+  return std::nullopt;
+}
+
+void RunningRequest::start(StepContext& step) {
+  started_ = step.now;
+  guarded([&] {
+    samples_.front().begin(step);
+    fork_when_prompt_read(step);
+  });
+}
+
+void RunningRequest::fork_when_prompt_read(StepContext& step) {
+  SampleRun& first = samples_.front();
+  if (forked_ || !(first.prompt_read() || first.finished())) return;
+  forked_ = true;
+  for (std::size_t i = 1; i < samples_.size(); ++i) samples_[i].fork();
+  for (SampleRun& sample : samples_) sample.begin_new_values(step);
+}
+
+void RunningRequest::propose(int max_rows, std::vector<RowRun>& runs) {
+  if (failure_) return;
+  const bool shares_prompt = !forked_ && samples_.size() > 1;
+  for (SampleRun& sample : samples_) {
+    if (sample.finished()) continue;
+    RowRun run;
+    run.request = this;
+    run.sample = &sample;
+    run.is_decoding = forked_;
+    run.samples_next = sample.samples_next();
+    run.wanted = shares_prompt ? sample.prompt_rows_wanted(max_rows) : sample.rows_wanted(max_rows);
+    runs.push_back(run);
+    if (shares_prompt) break;  // the first reads it for all
+  }
+}
+
+void RunningRequest::absorb(const RowRun& run, MatrixView<const float> outputs, StepContext& step) {
+  guarded([&] {
+    const bool finite = run.sample->absorb(run.rows, {outputs, run.first_output}, step);
+    if (!finite) {
+      failure_ = RequestOutcome::kNonFinite;
+      return;
+    }
+    fork_when_prompt_read(step);
+  });
+}
+
+RunningRequest::Status RunningRequest::end_step(StepContext& step) {
+  const bool is_last = slots() == 0;
+  if (!failure_) report_finished(step.now, is_last);
+  guarded([&] {
+    if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();
+  });
+  if (failure_ || is_last) {
+    end(failure_.value_or(RequestOutcome::kDone), step.now);
+    return Status::kEnded;
+  }
+  return outlet_.full ? Status::kPaused : Status::kRunning;
+}
+
+void RunningRequest::report_finished(TimePoint now, bool is_last) {
+  guarded([&] {
+    std::vector<SampleResult> results;
+    for (std::size_t i = 0; i < samples_.size(); ++i) {
+      if (reported_[i] || !samples_[i].finished()) continue;
+      reported_[i] = true;
+      results.push_back(samples_[i].result(submitted_, started_, now));
+      samples_[i].release();
+    }
+    if (is_last) release();
+    for (const SampleResult& result : results) {
+      outlet_.delivered = true;
+      sink_->on_sample_finish(result);
+    }
+  });
+}
+
+bool RunningRequest::take_resume() {
+  if (!control_->resumed.exchange(false)) return false;
+  outlet_.full = false;
+  return true;
+}
+
+void RunningRequest::release() {
+  for (SampleRun& sample : samples_) sample.release();
+  lease_ = SessionLease();
+}
+
+void RunningRequest::refuse() {
+  ended_ = true;
+  release();
+}
+
+void RunningRequest::end(RequestOutcome outcome, TimePoint now) {
+  if (ended_) return;
+  ended_ = true;
+  if (outcome == RequestOutcome::kCancelled || outcome == RequestOutcome::kDeadline) {
+    guarded([&] {
+      for (SampleRun& sample : samples_) {
+        sample.finish(outcome == RequestOutcome::kCancelled ? FinishReason::kCancelled
+                                                            : FinishReason::kDeadline);
+      }
+    });
+    report_finished(now, /*is_last=*/true);
+    guarded([&] {
+      if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();
+    });
+    if (failure_) outcome = *failure_;
+  }
+  const bool in_doubt =
+      outcome == RequestOutcome::kNonFinite || outcome == RequestOutcome::kInternal;
+  if (lease_ && in_doubt) lease_.discard();
+  release();
+  try {
+    sink_->on_finish(outcome);
+  } catch (...) {  // it has been told; there is nobody left to tell
+  }
+}
+
+}  // namespace lintel

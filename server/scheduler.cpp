@@ -1,0 +1,134 @@
+#include "server/scheduler.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "server/request_control.h"
+#include "server/request_queue.h"
+#include "server/running_request.h"
+#include "server/worker.h"
+
+namespace lintel {
+namespace {
+
+void check_option(const char* name, int value, int least) {
+  if (value >= least) return;
+  throw std::invalid_argument(std::string("Scheduler: ") + name + " is " + std::to_string(value) +
+                              ", must be at least " + std::to_string(least));
+}
+
+}  // namespace
+
+Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& options,
+                     const Clock& clock)
+    : model_(std::move(model)),
+      options_(options),
+      clock_(clock),
+      counters_(std::make_unique<SchedulerCounters>()),
+      queue_(std::make_unique<RequestQueue>(
+          static_cast<std::size_t>(std::max(options.max_queued_requests, 0)), options.workers)) {
+  check_option("workers", options.workers, 0);
+  check_option("max_batch_rows", options.max_batch_rows, 1);
+  check_option("max_queued_requests", options.max_queued_requests, 1);
+  check_option("prefill_rows_per_step", options.prefill_rows_per_step, 1);
+
+  Worker::Options worker_options;
+  worker_options.max_rows = options.max_batch_rows;
+  worker_options.prefill_rows = options.prefill_rows_per_step;
+  for (int i = 0; i < std::max(options.workers, 1); ++i) {
+    workers_.push_back(
+        std::make_unique<Worker>(*model_, worker_options, clock_, *queue_, *counters_));
+  }
+  MutexLock lock(stop_mutex_);
+  for (int i = 0; i < options.workers; ++i) {
+    Worker& worker = *workers_[static_cast<std::size_t>(i)];
+    threads_.emplace_back([this, &worker] { run_worker(worker); });
+  }
+}
+
+Scheduler::~Scheduler() { stop(); }
+
+void Scheduler::run_worker(Worker& worker) {
+  while (!stopping_.load()) {
+    const std::uint64_t wakes = queue_->wakes();
+    try {
+      if (!worker.run_one_step()) queue_->wait(wakes, worker.next_deadline(), clock_);
+    } catch (...) {  // no memory for the worker's own lists: its requests end, the thread goes on
+      worker.end_all(RequestOutcome::kInternal);
+    }
+  }
+  worker.end_all(RequestOutcome::kShutdown);
+}
+
+Scheduler::SubmitResult Scheduler::submit(GenerationRequest request, SessionLease lease,
+                                          std::shared_ptr<TokenSink> sink) {
+  if (request.num_samples < 1 || request.num_samples > options_.max_batch_rows) {
+    throw std::invalid_argument("Scheduler: num_samples is " + std::to_string(request.num_samples) +
+                                ", must be 1 to " + std::to_string(options_.max_batch_rows));
+  }
+  SubmitResult result;
+  result.handle.control_ = std::make_shared<RequestControl>();
+  auto running = std::make_unique<RunningRequest>(std::move(request), std::move(lease),
+                                                  std::move(sink), result.handle.control_, *model_,
+                                                  clock_.now(), counters_->in_flight);
+  switch (queue_->push(running)) {
+    case RequestQueue::Push::kAccepted:
+      return result;
+    case RequestQueue::Push::kFull:
+      result.error = SubmitError::kQueueFull;
+      break;
+    case RequestQueue::Push::kClosed:
+      result.error = SubmitError::kDraining;
+      break;
+  }
+  running->refuse();
+  return result;
+}
+
+void Scheduler::cancel(const RequestHandle& handle) {
+  if (handle.control_ == nullptr || handle.control_->cancelled.exchange(true)) return;
+  queue_->note_cancel();
+}
+
+void Scheduler::resume(const RequestHandle& handle) {
+  if (handle.control_ == nullptr) return;
+  handle.control_->resumed.store(true);
+  queue_->wake();
+}
+
+void Scheduler::begin_drain() { queue_->close(); }
+
+bool Scheduler::idle() const { return counters_->in_flight.load() == 0; }
+
+void Scheduler::stop() {
+  MutexLock lock(stop_mutex_);
+  queue_->close();
+  stopping_.store(true);
+  queue_->wake();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  for (auto& worker : workers_) worker->end_all(RequestOutcome::kShutdown);
+  const TimePoint now = clock_.now();
+  for (auto& request : queue_->take_all()) {
+    request->end(RequestOutcome::kShutdown, now);
+    request.reset();
+  }
+}
+
+bool Scheduler::run_one_step() { return workers_.front()->run_one_step(); }
+
+Scheduler::Stats Scheduler::stats() const {
+  Stats stats;
+  stats.steps = counters_->steps.load();
+  stats.rows = counters_->rows.load();
+  stats.prompt_tokens = counters_->prompt_tokens.load();
+  stats.generated_tokens = counters_->generated_tokens.load();
+  stats.queued = queue_->size();
+  const std::uint64_t in_flight = counters_->in_flight.load();
+  stats.running = in_flight > stats.queued ? in_flight - stats.queued : 0;
+  return stats;
+}
+
+}  // namespace lintel

@@ -1,0 +1,207 @@
+#include "server/worker.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lintel {
+
+Worker::Worker(const Transformer& model, const Options& options, const Clock& clock,
+               RequestQueue& queue, SchedulerCounters& counters)
+    : model_(model),
+      options_(options),
+      clock_(clock),
+      queue_(queue),
+      counters_(counters),
+      workspace_(model.new_workspace(static_cast<std::size_t>(options.max_rows))) {
+  runs_.reserve(static_cast<std::size_t>(options.max_rows));
+  rows_.reserve(static_cast<std::size_t>(options.max_rows));
+}
+
+bool Worker::run_one_step() {
+  step_.now = clock_.now();
+  const bool lost = end_lost(step_.now);
+  move_resumed();
+  admit();
+  if (active_.empty()) {
+    publish_rows();
+    return lost;
+  }
+  runs_.clear();
+  rows_.clear();
+  for (const auto& request : active_) request->propose(options_.max_rows, runs_);
+  grant_rows();
+  step_model();
+  settle();
+  publish_rows();
+  return true;
+}
+
+bool Worker::end_lost(TimePoint now) {
+  bool any = end_lost(active_, now);
+  any |= end_lost(paused_, now);
+  any |= end_lost(resumed_, now);
+  for (auto& request : queue_.take_lost(now)) {
+    request->end(request->lost(now).value_or(RequestOutcome::kCancelled), now);
+    request.reset();
+    any = true;
+  }
+  return any;
+}
+
+template <typename Container>
+bool Worker::end_lost(Container& requests, TimePoint now) {
+  bool any = false;
+  for (auto& request : requests) {
+    if (const auto outcome = request->lost(now)) {
+      request->end(*outcome, now);
+      request.reset();
+      any = true;
+    }
+  }
+  if (any) std::erase(requests, nullptr);
+  return any;
+}
+
+void Worker::move_resumed() {
+  for (auto& request : paused_) {
+    if (request->take_resume()) resumed_.push_back(std::move(request));
+  }
+  std::erase(paused_, nullptr);
+}
+
+// Resumed requests come before queued ones: they hold memory already.
+void Worker::admit() {
+  int own = own_rows();
+  while (!resumed_.empty() && own + resumed_.front()->slots() <= options_.max_rows) {
+    own += resumed_.front()->slots();
+    active_.push_back(std::move(resumed_.front()));
+    resumed_.pop_front();
+  }
+  publish_rows();
+  while (resumed_.empty()) {
+    auto request = queue_.pop(own, options_.max_rows - own);
+    if (request == nullptr) return;
+    own += request->slots();
+    published_rows_ += request->slots();  // the queue has counted them
+    request->start(step_);
+    active_.push_back(std::move(request));
+  }
+}
+
+// Every decoding sample has its row. Prompts, and runs of given values, share what prefill_rows
+// leaves them beside somebody who waits for a row to be sampled, or else the whole step.
+void Worker::grant_rows() {
+  int left = options_.max_rows;
+  bool somebody_waits = false;
+  for (RowRun& run : runs_) {
+    run.rows = run.is_decoding ? 1 : 0;
+    left -= run.rows;
+    somebody_waits |= run.is_decoding && run.samples_next;
+  }
+  if (somebody_waits) left = std::min(left, options_.prefill_rows);
+
+  std::vector<RowRun*> hungry;
+  for (RowRun& run : runs_) {
+    if (run.rows < run.wanted) hungry.push_back(&run);
+  }
+  if (hungry.empty()) return;
+  std::rotate(hungry.begin(), hungry.begin() + static_cast<std::ptrdiff_t>(turn_++ % hungry.size()),
+              hungry.end());
+  while (left > 0 && !hungry.empty()) {
+    const int share = std::max(left / static_cast<int>(hungry.size()), 1);
+    for (RowRun* run : hungry) {
+      const int granted = std::min({share, run->wanted - run->rows, left});
+      run->rows += granted;
+      left -= granted;
+    }
+    std::erase_if(hungry, [](const RowRun* run) { return run->rows == run->wanted; });
+  }
+}
+
+void Worker::step_model() {
+  std::size_t outputs = 0;
+  for (RowRun& run : runs_) {
+    run.first_output = outputs;
+    if (run.rows > 0) outputs += static_cast<std::size_t>(run.sample->append_rows(run.rows, rows_));
+  }
+  if (rows_.empty()) return;
+  MatrixView<const float> rows;
+  try {
+    rows = model_.step(rows_, workspace_);
+  } catch (...) {  // out of memory: how far each sequence got is not known
+    for (const RowRun& run : runs_) {
+      if (run.rows > 0) run.request->fail();
+    }
+    return;
+  }
+  step_.now = clock_.now();
+  counters_.steps.fetch_add(1, std::memory_order_relaxed);
+  counters_.rows.fetch_add(rows_.size(), std::memory_order_relaxed);
+  for (const RowRun& run : runs_) {
+    if (run.rows > 0) run.request->absorb(run, rows, step_);
+  }
+}
+
+// The sinks hear what ended, and requests whose sinks are full leave the batch.
+void Worker::settle() {
+  counters_.prompt_tokens.fetch_add(std::exchange(step_.prompt_tokens, 0),
+                                    std::memory_order_relaxed);
+  counters_.generated_tokens.fetch_add(std::exchange(step_.generated_tokens, 0),
+                                       std::memory_order_relaxed);
+  for (auto& request : active_) {
+    switch (request->end_step(step_)) {
+      case RunningRequest::Status::kRunning:
+        break;
+      case RunningRequest::Status::kPaused:
+        paused_.push_back(std::move(request));
+        break;
+      case RunningRequest::Status::kEnded:
+        request.reset();
+        break;
+    }
+  }
+  std::erase(active_, nullptr);
+}
+
+std::optional<TimePoint> Worker::next_deadline() const {
+  std::optional<TimePoint> next;
+  const auto look_at = [&](const auto& requests) {
+    for (const auto& request : requests) {
+      const auto deadline = request->deadline();
+      if (deadline && (!next || *deadline < *next)) next = deadline;
+    }
+  };
+  look_at(paused_);
+  look_at(resumed_);
+  return next;
+}
+
+void Worker::end_all(RequestOutcome outcome) {
+  const TimePoint now = clock_.now();
+  const auto end_these = [&](auto& requests) {
+    for (auto& request : requests) {
+      if (request == nullptr) continue;
+      request->end(outcome, now);
+      request.reset();
+    }
+    requests.clear();
+  };
+  end_these(active_);
+  end_these(paused_);
+  end_these(resumed_);
+  publish_rows();
+}
+
+int Worker::own_rows() const {
+  int rows = 0;
+  for (const auto& request : active_) rows += request->slots();
+  return rows;
+}
+
+void Worker::publish_rows() {
+  const int rows = own_rows();
+  if (rows != published_rows_) queue_.add_running_rows(rows - published_rows_);
+  published_rows_ = rows;
+}
+
+}  // namespace lintel
