@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,8 @@ inline constexpr std::size_t kMaxTensors = 100'000;
 inline constexpr std::size_t kMaxTensorRank = 8;
 inline constexpr std::size_t kMaxHeaderTokenBytes = 1 << 20;  // of one string or number
 inline constexpr std::size_t kMaxTensorNameBytes = 1024;
+inline constexpr std::size_t kMaxMetadataEntries = 10'000;
+inline constexpr std::uint64_t kMaxTensorDimension = std::uint64_t{1} << 40;
 
 // Parses and checks the header of a whole file. `bytes`: the file; `file` is only used in errors.
 // The tensors then cover the data exactly: no overlap, hole or trailing byte. Throws ModelError.
@@ -52,7 +55,6 @@ class SafetensorsFile {
  public:
   // Maps the file and checks its header. Throws ModelError.
   explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
@@ -70,9 +72,13 @@ class SafetensorsFile {
  private:
   std::string_view bytes_of(const TensorEntry& tensor) const;
 
+  struct Unmap {
+    std::size_t size;
+    void operator()(const char* mapping) const;
+  };
+
   std::string name_;
-  void* mapping_ = nullptr;
-  std::size_t size_ = 0;
+  std::unique_ptr<const char, Unmap> mapping_{nullptr, Unmap{0}};
   SafetensorsHeader header_;
 };
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "model/config.h"
+#include "model/weights.h"
 
 namespace lintel::testing {
 
@@ -17,9 +18,12 @@ enum class TinyModel {
 // Two layers, two heads of 8, width 16, linear attention. Loads and steps in microseconds.
 ModelConfig tiny_config(TinyModel kind);
 
-// Writes config.json and model.safetensors (F32) into `directory`, made if absent. Matrices and
-// biases are N(0, scale), norm gains 1 + N(0, scale), value embeddings N(0, 1): a pure function of
-// (config, seed, scale).
+// Matrices and biases are N(0, scale), norm gains 1 + N(0, scale), value embeddings and hash planes
+// N(0, 1); tables that can be computed stay empty. A pure function of its arguments.
+ModelWeights random_weights(const ModelConfig& config, std::uint64_t seed, float scale = 0.2f);
+
+// Writes config.json and model.safetensors (F32) with random_weights into `directory`, made if
+// absent.
 void write_random_model(const std::filesystem::path& directory, const ModelConfig& config,
                         std::uint64_t seed, float scale = 0.2f);
 

@@ -1,0 +1,15 @@
+// Pieces of error messages made from untrusted text: short, printable, valid UTF-8.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lintel {
+
+// At most max_bytes of `text`, cut between characters, with "..." when something is missing.
+std::string shorten(std::string_view text, std::size_t max_bytes = 120);
+
+// `text` as a JSON string, shortened: control characters and broken UTF-8 cannot reach a log.
+std::string quote(std::string_view text);
+
+}  // namespace lintel
