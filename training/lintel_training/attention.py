@@ -18,8 +18,11 @@ SELF = -1e9
 
 def choose_chunk(n):
     """Chunk length for N positions: the one of a few GPU-friendly sizes that pads least."""
-    sizes = (64, 56, 48, 32)
-    return min(sizes, key=lambda c: (-n % c, sizes.index(c)))
+    best = 64
+    for size in (56, 48, 32):
+        if -n % size < -n % best:
+            best = size
+    return best
 
 
 def feature_map(x):
@@ -63,7 +66,9 @@ def linear_attention(q, k, v, eps=1e-6, chunk=None):
 def attend(q, k, v, scale, bias=None):
     """softmax(q.k * scale + bias) v; causal when there is no bias, [B, H, N, N]."""
     if hasattr(F, "scaled_dot_product_attention"):
-        q = q * (scale * math.sqrt(q.shape[-1]))  # the function itself divides by sqrt(D)
+        factor = scale * math.sqrt(q.shape[-1])  # the function itself divides by sqrt(D)
+        if abs(factor - 1) > 1e-9:
+            q = q * factor
         if bias is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
@@ -103,7 +108,7 @@ def lsh_visible(bucket, n_buckets, chunk_size):
     bucket plus the number of u < s in the same bucket; the second term does not depend on t.
     """
     n = bucket.shape[-1]
-    one_hot = F.one_hot(bucket, n_buckets).to(torch.int32)
+    one_hot = (bucket.unsqueeze(-1) == torch.arange(n_buckets, device=bucket.device)).int()
     counts = one_hot.cumsum(2, dtype=torch.int32)  # [B, H, t, b]: u <= t in bucket b
     own = counts.gather(-1, bucket.unsqueeze(-1)).squeeze(-1) - 1  # [B, H, s]: u < s, same bucket
     smaller = counts.cumsum(-1, dtype=torch.int32) - counts  # [B, H, t, b]: u <= t in b' < b
@@ -136,7 +141,7 @@ def lsh_attention(q, v, planes, chunk_size, mask_self=True, combine="mean", scal
     """
     scale = scale or 1 / math.sqrt(q.shape[-1])
     q32 = q.float()
-    k = (q32 / q32.norm(dim=-1, keepdim=True)).to(v.dtype)
+    k = (q32 / q32.norm(dim=-1, keepdim=True).clamp_min(1e-12)).to(v.dtype)
     q = q.to(v.dtype)
     buckets = hash_buckets(q, planes)
     rounds, n_buckets = planes.shape[0], 2 * planes.shape[1]

@@ -230,9 +230,11 @@ class ModelConfig:
         _check_keys("config", data, fields, fields)
         attention = data["attention"]
         if isinstance(attention, dict):
-            attention = [attention] * data["n_layers"]
-        data["attention"] = tuple(_part_from_dict(f"attention[{i}]", a, _ATTENTIONS)
-                                  for i, a in enumerate(attention))
+            one = _part_from_dict("attention", attention, _ATTENTIONS)
+            data["attention"] = (one,) * data["n_layers"]
+        else:
+            data["attention"] = tuple(_part_from_dict(f"attention[{i}]", a, _ATTENTIONS)
+                                      for i, a in enumerate(attention))
         data["head"] = _part_from_dict("head", data["head"], _HEADS)
         data["modality"] = _part_from_dict("modality", data["modality"], _MODALITIES)
         return ModelConfig(**data)

@@ -1,0 +1,37 @@
+"""Model directories: config.json and model.safetensors."""
+
+import os
+
+import torch
+
+from . import safetensors_io
+from .config import ModelConfig
+from .model import Model
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def export_model(model, directory, dtype="bf16"):
+    """Writes a model directory, each file atomically; weights are rounded to `dtype`."""
+    os.makedirs(directory, exist_ok=True)
+    tensors = {name: tensor.detach().to("cpu", DTYPES[dtype])
+               for name, tensor in model.state_dict().items()}
+    safetensors_io.write_atomically(os.path.join(directory, "config.json"),
+                                    model.config.to_json().encode())
+    safetensors_io.save(tensors, os.path.join(directory, "model.safetensors"))
+
+
+def load_model(directory, device="cpu"):
+    """A model directory as a float32 Model in evaluation mode."""
+    config = ModelConfig.load(os.path.join(directory, "config.json"))
+    model = Model(config)
+    tensors = safetensors_io.load(os.path.join(directory, "model.safetensors"))
+    model.load_tensors({name: tensor.float() for name, tensor in tensors.items()})
+    return model.to(device).eval()
+
+
+@torch.no_grad()
+def round_weights(model, dtype):
+    """Rounds a model's weights to `dtype` in place, as an export followed by a load would."""
+    for tensor in model.state_dict().values():
+        tensor.copy_(tensor.to(DTYPES[dtype]).to(tensor.dtype))

@@ -1,0 +1,253 @@
+"""The autoregressive transformer, parallel over the sequence.
+
+The names of its `state_dict` are those of the model directory's tensors. Index letters in shapes:
+B sequences, N positions, E d_model, H n_heads, D d_head, F d_ff, V vocab_size, O outputs of the head.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from .attention import linear_attention, lsh_attention, softmax_attention
+
+# Sequences are padded at their end to a multiple of this: matrix products and the attention
+# kernels want aligned rows, and in a causal model nothing before the padding sees it.
+LENGTH_MULTIPLE = 16
+
+
+def sinusoidal(positions, d):
+    """pe[p, 2i] = sin(p * 10000^(-2i/d)), pe[p, 2i+1] = cos: [...] -> float32 [..., d].
+
+    The angle is in double, so that positions of a million still have a phase.
+    """
+    i = torch.arange(0, d, 2, dtype=torch.float64, device=positions.device)
+    angle = positions.double().unsqueeze(-1) * torch.exp(i * (-math.log(10000.0) / d))
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2).float()
+
+
+class PositionEmbedding(nn.Module):
+    """Holds `pe` [1, max_length, d]: learned, or a table, or nothing when unbounded."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.d = config.d_position
+        self.max_length = config.max_length
+        if config.position_encoding == "learned":
+            self.pe = nn.Parameter(torch.zeros(1, config.max_length, self.d))
+        elif config.max_length:
+            self.register_buffer("pe", sinusoidal(torch.arange(config.max_length), self.d)[None])
+
+    def forward(self, positions):
+        """int64 positions [...] -> [..., d]."""
+        if self.max_length == 0:
+            return sinusoidal(positions, self.d)
+        # The clamp is for the padding behind a full-length sequence.
+        return self.pe[0][positions.clamp(max=self.max_length - 1)]
+
+
+class InnerAttention(nn.Module):
+    """One layer's attention over projected queries, keys and values; holds the LSH planes."""
+
+    def __init__(self, attention, d_head):
+        super().__init__()
+        self.attention = attention
+        if attention.type == "lsh":
+            self.register_buffer("planes", torch.zeros(attention.rounds, attention.bits, d_head))
+
+    def forward(self, q, k, v):
+        """[B, H, N, D] each (k is None for lsh) -> [B, H, N, D]."""
+        a = self.attention
+        if a.type == "linear":
+            return linear_attention(q, k, v, a.eps)
+        if a.type == "softmax":
+            return softmax_attention(q, k, v, a.scale)
+        return lsh_attention(q, v, self.planes, a.chunk_size, a.mask_self, a.combine, a.scale)
+
+
+class SelfAttention(nn.Module):
+    """Projections around the inner attention."""
+
+    def __init__(self, config, attention):
+        super().__init__()
+        inner = config.n_heads * config.d_head
+        self.n_heads, self.d_head = config.n_heads, config.d_head
+        self.query_projection = nn.Linear(config.d_model, inner)
+        self.key_projection = nn.Linear(config.d_model, inner)
+        self.value_projection = nn.Linear(config.d_model, inner)
+        self.out_projection = nn.Linear(inner, config.d_model)
+        self.inner_attention = InnerAttention(attention, config.d_head)
+        self.shares_keys = attention.type == "lsh"
+        if self.shares_keys:  # stored for the format, used by nothing
+            self.key_projection.requires_grad_(False)
+
+    def project(self, x):
+        """[B, N, E] -> queries, keys (None when shared), values, [B, H, N, D] each.
+
+        One matrix product for all of them: their weights are laid end to end at run time, which
+        is cheap, and the tensors keep the names of the format.
+        """
+        parts = [self.query_projection, self.key_projection, self.value_projection]
+        if self.shares_keys:
+            parts.pop(1)
+        weight = torch.cat([p.weight for p in parts])
+        bias = torch.cat([p.bias for p in parts])
+        y = F.linear(x, weight, bias)
+        batch, n, _ = x.shape
+        y = y.view(batch, n, len(parts), self.n_heads, self.d_head).permute(2, 0, 3, 1, 4)
+        if self.shares_keys:
+            return y[0], None, y[1]
+        return y[0], y[1], y[2]
+
+    def merge(self, heads):
+        """[B, H, N, D] -> [B, N, E], through the output projection."""
+        batch, _, n, _ = heads.shape
+        return self.out_projection(heads.transpose(1, 2).reshape(batch, n, -1))
+
+    def forward(self, x):
+        return self.merge(self.inner_attention(*self.project(x)))
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each with a residual sum; LayerNorm before or after."""
+
+    def __init__(self, config, attention, dropout):
+        super().__init__()
+        self.pre_norm = config.norm_placement == "pre"
+        self.activation = F.relu if config.activation == "relu" else F.gelu
+        self.attention = SelfAttention(config, attention)
+        self.linear1 = nn.Linear(config.d_model, config.d_ff)
+        self.linear2 = nn.Linear(config.d_ff, config.d_model)
+        self.norm1 = nn.LayerNorm(config.d_model, config.layer_norm_eps)
+        self.norm2 = nn.LayerNorm(config.d_model, config.layer_norm_eps)
+        self.dropout = nn.Dropout(dropout)
+
+    def feed_forward(self, x):
+        hidden = self.dropout(self.activation(self.linear1(x)))
+        return self.dropout(self.linear2(hidden))
+
+    def forward(self, x, attention=None):
+        """[B, N, E] -> [B, N, E]; `attention` replaces self.attention (incremental decoding)."""
+        attention = attention or self.attention
+        if self.pre_norm:
+            x = x + self.dropout(attention(self.norm1(x)))
+            return x + self.feed_forward(self.norm2(x))
+        x = self.norm1(x + self.dropout(attention(x)))
+        return self.norm2(x + self.feed_forward(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self, config, dropout, checkpointing):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(config, a, dropout) for a in config.attention)
+        self.norm = (nn.LayerNorm(config.d_model, config.layer_norm_eps)
+                     if config.final_norm else None)
+        self.checkpointing = checkpointing
+
+    def forward(self, x):
+        for layer in self.layers:
+            if self.checkpointing and self.training:
+                x = checkpoint(layer, x, use_reentrant=False)
+            else:
+                x = layer(x)
+        return x if self.norm is None else self.norm(x)
+
+
+class Model(nn.Module):
+    """int64 tokens [B, N] -> head outputs [B, N, O].
+
+    Options: `dropout` is the rate on the embedding, after attention and in the feed-forward;
+    `checkpointing` recomputes each layer in the backward pass instead of keeping its
+    intermediate values.
+    """
+
+    def __init__(self, config, dropout=0.0, checkpointing=False):
+        super().__init__()
+        self.config = config
+        self.value_embedding = nn.Embedding(config.vocab_size, config.d_value_embedding)
+        if config.position_encoding != "none":
+            self.pos_embedding = PositionEmbedding(config)
+        self.transformer = Transformer(config, dropout, checkpointing)
+        self.predictor = nn.Linear(config.d_model, config.n_outputs)
+        self.dropout = nn.Dropout(dropout)
+
+    def embed(self, tokens, offsets=None):
+        """tokens [B, N], the position of each sequence's first token [B] or 0 -> [B, N, E]."""
+        x = self.value_embedding(tokens)
+        if self.config.position_encoding == "none":
+            return x
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        if offsets is not None:
+            positions = positions + offsets.unsqueeze(1)
+        p = self.pos_embedding(positions)
+        if self.config.embedding == "value_add_position":
+            return x + p
+        return torch.cat([x, p.expand(*x.shape[:2], -1)], -1)
+
+    def forward(self, tokens, offsets=None):
+        n = tokens.shape[1]
+        if self.config.max_length and n > self.config.max_length:
+            raise ValueError(f"{n} tokens, but max_length is {self.config.max_length}")
+        x = self.embed(F.pad(tokens, (0, -n % LENGTH_MULTIPLE)), offsets)
+        x = self.transformer(self.dropout(x))
+        # In float32 also under autocast: a mean or a scale in bfloat16 is coarser than a pixel.
+        with torch.autocast(x.device.type, enabled=False):
+            return self.predictor(x.float())[:, :n]
+
+    def load_tensors(self, tensors):
+        """Loads the tensors of a model directory; ValueError names each one that does not fit."""
+        expected = self.state_dict()
+        if self.config.position_encoding == "sinusoidal":  # the table may be left out
+            expected = {k: v for k, v in expected.items()
+                        if k != "pos_embedding.pe" or k in tensors}
+        problems = mismatches(expected, tensors)
+        if problems:
+            raise ValueError("\n".join(problems))
+        self.load_state_dict(tensors, strict=False)
+
+
+def mismatches(expected, given):
+    """A line for each tensor that is missing, surplus, mis-shaped or not finite."""
+    lines = []
+    for name, tensor in expected.items():
+        if name not in given:
+            lines.append(f"{name}: missing, expected {list(tensor.shape)}")
+        elif given[name].shape != tensor.shape:
+            lines.append(f"{name}: has {list(given[name].shape)}, expected {list(tensor.shape)}")
+        elif not torch.isfinite(given[name].float()).all():
+            lines.append(f"{name}: {list(tensor.shape)} holds a value that is not finite")
+    lines += [f"{name}: {list(tensor.shape)} is not part of the model"
+              for name, tensor in given.items() if name not in expected]
+    return lines
+
+
+@torch.no_grad()
+def initialise(model, seed):
+    """GPT-2's initialisation: N(0, 0.02), residual outputs scaled down by sqrt(2 n_layers).
+
+    Means of the mixture components start spread over the pixel range, with a wide scale, so that
+    each component has something to specialise in from the first step.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(tensor, std):
+        tensor.copy_(torch.randn(tensor.shape, generator=generator) * std)
+
+    residual = 0.02 / math.sqrt(2 * model.config.n_layers)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias"):
+            parameter.zero_()
+        elif ".norm" in name:
+            parameter.fill_(1.0)
+        else:
+            is_residual = name.endswith(("out_projection.weight", "linear2.weight"))
+            normal(parameter, residual if is_residual else 0.02)
+    for name, buffer in model.named_buffers():
+        if name.endswith(".planes"):
+            normal(buffer, 1.0)
+    if model.config.head.type == "mixture_of_logistics":
+        m = model.config.head.mixtures
+        model.predictor.bias[m:2 * m] = torch.linspace(-1, 1, m)
+        model.predictor.bias[2 * m:] = -2.0

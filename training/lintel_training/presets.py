@@ -1,0 +1,90 @@
+"""Named recipes: an architecture and how to train it."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that determines the weights, apart from the data and the architecture."""
+
+    seed: int = 0
+    batch_size: int = 128  # sequences in one forward pass
+    accumulate: int = 1  # forward passes in one update
+    epochs: Optional[float] = None
+    steps: Optional[int] = None  # updates; wins over epochs
+    learning_rate: float = 1e-3  # peak
+    final_learning_rate: float = 0.01  # of the peak, at the end of the cosine
+    warmup_steps: int = 400
+    weight_decay: float = 0.05  # of weight matrices only
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip_norm: float = 1.0
+    ema_decay: float = 0.999
+    dropout: float = 0.0
+    shift_augment: float = 0.0  # images: probability of a shift by up to a pixel
+    context: int = 512  # text: bytes in a training window
+    valid_count: int = 2000  # images: the last of the training file, for validation
+    limit_train: Optional[int] = None  # images or bytes, for trials
+
+    to_dict = asdict
+
+
+@dataclass(frozen=True)
+class Preset:
+    about: str
+    config: dict  # as config.json
+    recipe: Recipe
+
+
+def _image(attention, **changes):
+    config = {
+        "format_version": 1, "vocab_size": 256, "max_length": 783, "d_model": 256, "n_layers": 8,
+        "n_heads": 8, "d_head": 32, "d_ff": 1024, "activation": "relu", "norm_placement": "pre",
+        "final_norm": True, "layer_norm_eps": 1e-5, "embedding": "value_add_position",
+        "position_encoding": "learned", "attention": attention,
+        "head": {"type": "mixture_of_logistics", "mixtures": 10},
+        "modality": {"type": "image", "height": 28, "width": 28, "channels": 1, "start_token": 0},
+    }
+    config.update(changes)
+    return config
+
+
+def _lsh(rounds):
+    # 27 chunks of 29 are the 783 positions of an image.
+    return {"type": "lsh", "rounds": rounds, "bits": 32, "chunk_size": 29, "mask_self": True,
+            "combine": "mean"}
+
+
+_TEXT = {
+    "format_version": 1, "vocab_size": 256, "max_length": 0, "d_model": 256, "n_layers": 8,
+    "n_heads": 4, "d_head": 64, "d_ff": 1024, "activation": "relu", "norm_placement": "pre",
+    "final_norm": True, "layer_norm_eps": 1e-5, "embedding": "value_add_position",
+    "position_encoding": "sinusoidal", "attention": {"type": "linear"},
+    "head": {"type": "categorical"}, "modality": {"type": "bytes"},
+}
+
+_IMAGE_RECIPE = Recipe(epochs=250, dropout=0.05)
+
+PRESETS = {
+    "mnist-linear": Preset("MNIST, linear attention, the paper's size (8 layers, 8 heads of 32)",
+                           _image({"type": "linear"}), _IMAGE_RECIPE),
+    "mnist-softmax": Preset("the same with softmax attention",
+                            _image({"type": "softmax"}), _IMAGE_RECIPE),
+    "mnist-lsh1": Preset("the same with LSH attention, one hash round",
+                         _image(_lsh(1)), _IMAGE_RECIPE),
+    "mnist-lsh4": Preset("the same with LSH attention, four hash rounds",
+                         _image(_lsh(4)), _IMAGE_RECIPE),
+    "mnist-linear-small": Preset("MNIST, linear attention, small enough for a CPU",
+                                 _image({"type": "linear"}, d_model=128, n_layers=4, n_heads=4,
+                                        d_ff=512),
+                                 Recipe(epochs=2, batch_size=32, learning_rate=1.5e-3,
+                                        warmup_steps=200)),
+    "text-linear": Preset("bytes of text, linear attention, unbounded length", _TEXT,
+                          Recipe(epochs=60, batch_size=64, dropout=0.2)),
+}
+
+
+def override(recipe, **changes):
+    """A recipe with those of `changes` that are not None."""
+    return replace(recipe, **{k: v for k, v in changes.items() if v is not None})

@@ -1,0 +1,48 @@
+"""log.jsonl of a run, and a progress line when a person watches."""
+
+import json
+import os
+import sys
+
+NAME = "log.jsonl"
+
+
+class RunLog:
+    """Appends one JSON object a line; REQUIRES: one process at a time per directory."""
+
+    def __init__(self, directory, resumed_step=None):
+        path = os.path.join(directory, NAME)
+        kept = []
+        if resumed_step is not None and os.path.exists(path):
+            # What the run did after its last checkpoint will be done again.
+            kept = [line for line in read_log(directory) if line.get("step", 0) <= resumed_step]
+        self._file = open(path, "w", encoding="utf-8")
+        for line in kept:
+            self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        self._terminal = sys.stderr.isatty()
+
+    def write(self, **entry):
+        self._file.write(json.dumps(entry) + "\n")
+        self._file.flush()
+
+    def progress(self, text):
+        if self._terminal:
+            print("\r\033[K" + text, end="", file=sys.stderr, flush=True)
+
+    def close(self):
+        self._file.close()
+        if self._terminal:
+            print(file=sys.stderr)
+
+
+def read_log(directory):
+    """Lines of a run's log; a last line cut off by a crash is left out."""
+    lines = []
+    with open(os.path.join(directory, NAME), encoding="utf-8") as file:
+        for text in file:
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                pass
+    return lines

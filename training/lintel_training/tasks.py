@@ -1,0 +1,77 @@
+"""What a run trains on: its data, its unit of loss and its validation and test figures."""
+
+import hashlib
+import os
+
+from . import data
+from .evaluate import image_bits, text_nats
+from .losses import LN2
+
+
+def _file_facts(path):
+    with open(path, "rb") as file:
+        return {"file": os.path.basename(path), "sha256": hashlib.sha256(file.read()).hexdigest()}
+
+
+class ImageTask:
+    """MNIST-like images. Validation: the last `valid_count` of the training file; test: its own."""
+
+    unit = "bits/dim"
+    scale = 1 / LN2  # from nats
+
+    def __init__(self, config, recipe, device, train_path, test_path, test_limit=None):
+        m = config.modality
+        images = data.read_images(train_path)
+        if images.shape[1] != config.length:
+            raise ValueError(f"{train_path}: images of {images.shape[1]} values, "
+                             f"the model has {config.length}")
+        if not 0 < recipe.valid_count < len(images):
+            raise ValueError(f"valid_count: {recipe.valid_count} of {len(images)} images")
+        train = images[:-recipe.valid_count][:recipe.limit_train]
+        self.batches = data.ImageBatches(train, m.height, m.width, recipe.batch_size, recipe.seed,
+                                         device, recipe.shift_augment)
+        self.valid = images[-recipe.valid_count:].to(device)
+        self.test = data.read_images(test_path, test_limit).to(device) if test_path else None
+        self.eval_batch = 32 if any(a.type == "lsh" for a in config.attention) else 128
+        self.facts = {"train": dict(_file_facts(train_path), images=len(train)),
+                      "validation": {"images": len(self.valid),
+                                     "taken from": "the end of the training file"}}
+        if test_path:
+            self.facts["test"] = dict(_file_facts(test_path), images=len(self.test))
+        # Sequences that a whole evaluation at the end goes through (test twice: both dtypes).
+        self.final_items = len(self.valid) + (2 * len(self.test) if test_path else 0)
+        self.valid_items = len(self.valid)
+
+    def validate(self, model, limit=None):
+        return image_bits(model, self.valid[:limit], self.eval_batch).mean().item()
+
+    def test_score(self, model):
+        if self.test is None:
+            return None
+        return image_bits(model, self.test, self.eval_batch).mean().item()
+
+
+class TextTask:
+    """Bytes of a file: its first 90 % for training, the last 10 % for validation."""
+
+    unit = "nats/byte"
+    scale = 1.0
+
+    def __init__(self, config, recipe, device, path):
+        train, valid = data.split_text(data.read_text(path))
+        train = train[:recipe.limit_train]
+        self.batches = data.TextBatches(train, recipe.context, recipe.batch_size, recipe.seed,
+                                        device, random_offsets=config.max_length == 0)
+        self.context, self.valid = recipe.context, valid.to(device)
+        self.facts = {"train": dict(_file_facts(path), bytes=len(train)),
+                      "validation": {"bytes": len(valid), "taken from": "the end of the file"}}
+        windows = 2 * len(valid) // recipe.context + 1
+        self.valid_items, self.final_items = windows, 2 * windows
+
+    def validate(self, model, limit=None):
+        n = None if limit is None else limit * self.context // 2 + 1
+        return text_nats(model, self.valid[:n], self.context)
+
+    def test_score(self, model):
+        """There is no third part: the figure is of the validation part."""
+        return self.validate(model)

@@ -1,0 +1,160 @@
+"""Trains a model of a preset and writes a run directory.
+
+    python3 -m lintel_training.train --preset mnist-linear --data DIR --out runs/mnist-linear
+
+The run directory holds
+    model/            the model directory to serve (averaged weights, bfloat16)
+    result.json       test and validation figures, recipe, data, hardware, time
+    log.jsonl         one JSON object for each log line; curve.png drawn from it
+    samples-STEP.png  samples
+    checkpoint.pt     all that is needed to go on
+
+The same command again continues an interrupted run exactly where its last checkpoint was. SIGTERM
+and SIGINT save one and exit with status 0.
+
+--data is, for images, a directory with the four MNIST files (or use --train-images and
+--test-images), and for text a file.
+"""
+
+import time
+
+_BEGAN = time.monotonic()  # before the slow imports: a time budget includes them
+
+import argparse  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+
+import torch  # noqa: E402
+
+from . import data  # noqa: E402
+from .config import ModelConfig  # noqa: E402
+from .presets import PRESETS, override  # noqa: E402
+from .tasks import ImageTask, TextTask  # noqa: E402
+from .trainer import Options, Trainer  # noqa: E402
+
+
+def make_parser():
+    presets = "\n".join(f"    {name:20}{p.about}" for name, p in PRESETS.items())
+    parser = argparse.ArgumentParser(
+        prog="python3 -m lintel_training.train", description=f"{__doc__}\npresets:\n{presets}",
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", required=True, choices=list(PRESETS))
+    parser.add_argument("--out", required=True, help="run directory")
+    parser.add_argument("--data", help="MNIST directory or text file")
+    parser.add_argument("--train-images", help="IDX file")
+    parser.add_argument("--test-images", help="IDX file")
+
+    length = parser.add_argument_group("length of the run (default: the preset's epochs)")
+    length.add_argument("--epochs", type=float)
+    length.add_argument("--steps", type=int, help="updates")
+    length.add_argument("--time-budget", type=float, metavar="SECONDS",
+                        help="measure the speed, then fix the number of steps so that everything "
+                             "ends within this time; the number is kept for resuming")
+
+    recipe = parser.add_argument_group("recipe (default: the preset's)")
+    recipe.add_argument("--seed", type=int)
+    recipe.add_argument("--batch-size", type=int)
+    recipe.add_argument("--accumulate", type=int, help="batches in an update")
+    recipe.add_argument("--learning-rate", "--lr", type=float, help="peak")
+    recipe.add_argument("--final-learning-rate", type=float, help="as a fraction of the peak")
+    recipe.add_argument("--warmup-steps", type=int)
+    recipe.add_argument("--weight-decay", type=float)
+    recipe.add_argument("--clip-norm", type=float)
+    recipe.add_argument("--ema-decay", type=float)
+    recipe.add_argument("--dropout", type=float)
+    recipe.add_argument("--shift-augment", type=float, metavar="P",
+                        help="images: probability of a shift by up to a pixel each way")
+    recipe.add_argument("--context", type=int, help="text: bytes in a window")
+    recipe.add_argument("--valid-count", type=int, help="images taken from training")
+    recipe.add_argument("--limit-train", type=int, help="first images or bytes only")
+    recipe.add_argument("--limit-test", type=int, help="first images only")
+
+    model = parser.add_argument_group("architecture (default: the preset's)")
+    for name in ("n-layers", "n-heads", "d-model", "d-head", "d-ff", "mixtures"):
+        model.add_argument("--" + name, type=int)
+    model.add_argument("--activation", choices=["relu", "gelu"])
+    model.add_argument("--rounds", type=int, help="lsh: hash rounds")
+    model.add_argument("--bits", type=int, help="lsh: planes of a round")
+    model.add_argument("--chunk-size", type=int, help="lsh: positions in a chunk")
+
+    run = parser.add_argument_group("how to run")
+    run.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    run.add_argument("--threads", type=int, help="CPU threads")
+    run.add_argument("--compile", choices=["layers", "model", "none"], default="layers",
+                     help="what torch.compile sees on a GPU: one layer, shared by all (starts "
+                          "sooner), or the model and loss as one graph")
+    run.add_argument("--no-compile", action="store_const", const="none", dest="compile")
+    run.add_argument("--cuda-graphs", action="store_true", help="with --compile model")
+    run.add_argument("--checkpointing", action="store_true",
+                     help="recompute layers in the backward pass: less memory, more time")
+    run.add_argument("--log-every", type=int, help="steps (default 50, on a CPU 10)")
+    run.add_argument("--validations", type=int, default=6, help="during the run")
+    run.add_argument("--save-seconds", type=float, default=120.0, help="between checkpoints")
+    run.add_argument("--sample-every", type=int, help="steps (default: at the end only)")
+    run.add_argument("--sample-count", type=int,
+                     help="images in a grid (default: 64 for linear attention, else none)")
+    run.add_argument("--stop-after", type=int, help="steps, then save and exit, to be resumed")
+    return parser
+
+
+def make_config(args):
+    """The preset's architecture with the overrides of the command line."""
+    config = dict(PRESETS[args.preset].config)
+    for key in ("n_layers", "n_heads", "d_model", "d_head", "d_ff", "activation"):
+        if getattr(args, key) is not None:
+            config[key] = getattr(args, key)
+    if args.mixtures is not None:
+        config["head"] = dict(config["head"], mixtures=args.mixtures)
+    lsh = {k: getattr(args, k) for k in ("rounds", "bits", "chunk_size")
+           if getattr(args, k) is not None}
+    config["attention"] = dict(config["attention"], **lsh)
+    return ModelConfig.from_dict(config)
+
+
+def make_task(args, config, recipe):
+    if config.modality.type == "bytes":
+        return TextTask(config, recipe, args.device, args.data)
+    train = args.train_images or data.find_images(args.data, "train")
+    test = args.test_images or (data.find_images(args.data, "t10k") if args.data else None)
+    return ImageTask(config, recipe, args.device, train, test, args.limit_test)
+
+
+def main(argv=None):
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    if not args.data and not args.train_images:
+        parser.error("--data is needed")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    on_cuda = args.device.startswith("cuda")
+    config = make_config(args)
+    recipe = override(
+        PRESETS[args.preset].recipe,
+        **{k: getattr(args, k) for k in (
+            "epochs", "steps", "seed", "batch_size", "accumulate", "learning_rate",
+            "final_learning_rate", "warmup_steps", "weight_decay", "clip_norm", "ema_decay",
+            "dropout", "shift_augment", "context", "valid_count", "limit_train")})
+    is_linear = all(a.type == "linear" for a in config.attention)
+    sample_count = args.sample_count
+    if sample_count is None:
+        sample_count = 64 if is_linear or args.sample_every else 0
+    options = Options(
+        out=args.out, device=args.device, compile=args.compile if on_cuda else "none",
+        cuda_graphs=args.cuda_graphs and on_cuda and args.compile == "model",
+        checkpointing=args.checkpointing, time_budget=args.time_budget,
+        began=_BEGAN if argv is None else None,
+        log_every=args.log_every or (50 if on_cuda else 10), validations=args.validations,
+        save_seconds=args.save_seconds, sample_every=args.sample_every, sample_count=sample_count,
+        stop_after=args.stop_after)
+    trainer = Trainer(config, recipe, make_task(args, config, recipe), options, args.preset)
+    if trainer.resumed:
+        print(f"continuing at step {trainer.step}", file=sys.stderr)
+    if trainer.run():
+        print(os.path.join(args.out, "result.json"))
+    else:
+        print(f"stopped at step {trainer.step}; the same command continues", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,359 @@
+"""The training loop: updates, validation, checkpoints, and what is written at the end."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+
+import torch
+
+from . import checkpoint
+from .compiled import compile_layers, loss_function
+from .config import ModelConfig
+from .curve import draw_curve
+from .export import export_model, round_weights
+from .model import Model, initialise
+from .optim import Average, learning_rate, make_optimizer
+from .pace import Pace
+from .report import hardware, versions
+from .run_log import RunLog
+from .safetensors_io import write_atomically
+from .sample import image_grid, sample_images, sample_text, write_png
+
+# Updates that may be skipped for a loss or gradient that is not finite, before giving up.
+MAX_SKIPPED = 100
+
+
+class Options:
+    """How a run is carried out; none of this changes which updates are made."""
+
+    def __init__(self, out, device, compile="none", cuda_graphs=False, checkpointing=False,
+                 time_budget=None, began=None, log_every=50, validations=6, save_seconds=120.0,
+                 sample_every=None, sample_count=0, stop_after=None):
+        self.out, self.device = out, device
+        self.compile = compile  # "none", "layers" or "model", see compiled.py
+        self.cuda_graphs, self.checkpointing = cuda_graphs, checkpointing
+        self.time_budget = time_budget  # seconds from `began` to the end of everything
+        self.began = time.monotonic() if began is None else began
+        self.log_every = log_every  # steps between fetches of the loss
+        self.validations = validations  # spread over the run, beside the one at the end
+        self.save_seconds = save_seconds  # between checkpoints
+        self.sample_every, self.sample_count = sample_every, sample_count
+        self.stop_after = stop_after  # steps in this process, then save and stop
+
+
+class Trainer:
+    """One run in one directory; continues from the directory's checkpoint when it has one."""
+
+    def __init__(self, config, recipe, task, options, preset=""):
+        self.config, self.recipe, self.task, self.options = config, recipe, task, options
+        self.preset = preset
+        self.on_cuda = options.device.startswith("cuda")
+        os.makedirs(options.out, exist_ok=True)
+        torch.manual_seed(recipe.seed)
+        model = Model(config, recipe.dropout, options.checkpointing)
+        initialise(model, recipe.seed)
+        self.model = model.to(options.device).train()
+        self.average = Average(self.model, recipe.ema_decay)
+        self.optimizer = make_optimizer(self.model, recipe, fused=self.on_cuda)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.step, self.seconds_before = 0, 0.0
+        self.total_steps = self._planned_steps()
+        zero = torch.zeros((), device=options.device)
+        self.loss_sum, self.skipped, self.grad_norm = zero.clone(), zero.clone(), zero.clone()
+        self.stop_asked = False
+        self.resumed = self._restore()
+        self.log = RunLog(options.out, self.step if self.resumed else None)
+        self.began_here = time.monotonic()
+        self.loss = loss_function(self.model, options.compile, options.cuda_graphs)
+        if options.compile != "none" and any(a.type == "lsh" for a in config.attention):
+            compile_layers(self.average.model)  # elsewhere validation is fast enough without
+
+    # ---- set-up ----
+
+    def _planned_steps(self):
+        r = self.recipe
+        if r.steps is not None:
+            return r.steps
+        if self.options.time_budget is not None:
+            return None
+        return max(1, int(r.epochs * self.task.batches.batches_per_epoch / r.accumulate))
+
+    def _restore(self):
+        state = checkpoint.load(self.options.out)
+        if state is None:
+            return False
+        differing = [key for key, mine, theirs in (
+            ("config", self.config.to_dict(), ModelConfig.from_dict(
+                json.loads(state["config"])).to_dict()),
+            *((k, v, json.loads(state["recipe"]).get(k)) for k, v in self.recipe.to_dict().items()))
+            if mine != theirs]
+        if differing:
+            raise ValueError(f"{self.options.out} holds a run with another "
+                             f"{', '.join(differing)}; repeat its flags or choose another directory")
+        self.model.load_state_dict(state["model"])
+        self.average.model.load_state_dict(state["average"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.total_steps = state["step"], state["total_steps"]
+        self.seconds_before = state["seconds"]
+        self.skipped.fill_(state["skipped"])
+        self.loss_sum.fill_(state["loss_sum"])
+        checkpoint.set_rng_state(state["rng"])
+        return True
+
+    # ---- pieces of the loop ----
+
+    def _autocast(self):
+        if self.on_cuda:
+            return torch.autocast("cuda", dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def _sync(self):
+        if self.on_cuda:
+            torch.cuda.synchronize()
+
+    def _seconds(self):
+        """Training time so far, over all resumptions."""
+        return self.seconds_before + time.monotonic() - self.began_here
+
+    def _augment(self):
+        """Augmentation ends before the last quarter: the model finishes on unmoved images."""
+        return self.total_steps is None or self.step < 0.75 * self.total_steps
+
+    def _update(self):
+        """One update; nothing here waits for the device when that is a GPU."""
+        recipe = self.recipe
+        rate = learning_rate(recipe, self.step, self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        for i in range(recipe.accumulate):
+            batch = self.task.batches.batch(self.step * recipe.accumulate + i, self._augment())
+            if self.options.cuda_graphs:
+                torch.compiler.cudagraph_mark_step_begin()
+            with self._autocast():
+                loss = self.loss(*batch)
+            (loss / recipe.accumulate).backward()
+            self.loss_sum += loss.detach() / recipe.accumulate
+        self.grad_norm = torch.nn.utils.clip_grad_norm_(self.parameters, recipe.clip_norm)
+        if self._apply():
+            self.average.update(self.step)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+
+    def _apply(self):
+        """optimizer.step(), unless the gradient is not finite; False when known to be skipped."""
+        bad = (~torch.isfinite(self.grad_norm)).float()
+        self.skipped += bad
+        if self.on_cuda:
+            # The fused kernel reads this flag on the device and then leaves all as it was, as it
+            # does for gradient scaling.
+            self.optimizer.found_inf = bad
+            self.optimizer.step()
+            return True
+        if bad:
+            return False
+        self.optimizer.step()
+        return True
+
+    def _record(self, steps, seconds):
+        """Logs the mean loss of the last `steps` updates; this fetches it from the device."""
+        loss = self.loss_sum.item() / steps * self.task.scale
+        self.loss_sum.zero_()
+        skipped = int(self.skipped.item())
+        items = self.recipe.batch_size * self.recipe.accumulate
+        epoch = self.step * self.recipe.accumulate / self.task.batches.batches_per_epoch
+        self.log.write(step=self.step, epoch=round(epoch, 4), loss=loss, unit=self.task.unit,
+                       lr=learning_rate(self.recipe, self.step - 1, self.total_steps),
+                       grad_norm=self.grad_norm.item(), skipped=skipped,
+                       items_per_second=round(steps * items / seconds, 2),
+                       elapsed=round(self._seconds(), 2))
+        self.log.progress(f"step {self.step}/{self.total_steps or '?'}  epoch {epoch:.2f}  "
+                          f"{loss:.4f} {self.task.unit}  {steps * items / seconds:.0f} items/s")
+        if skipped > MAX_SKIPPED:
+            raise RuntimeError(f"{skipped} updates had a loss or gradient that is not finite; "
+                               "try a lower --learning-rate")
+
+    def _save(self):
+        checkpoint.save({
+            "config": self.config.to_json(), "recipe": json.dumps(self.recipe.to_dict()),
+            "model": self.model.state_dict(), "average": self.average.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(), "rng": checkpoint.rng_state(),
+            "step": self.step, "total_steps": self.total_steps, "seconds": self._seconds(),
+            "skipped": self.skipped.item(), "loss_sum": self.loss_sum.item(),
+        }, self.options.out)
+
+    def _validate(self):
+        """Validation figure of the averaged weights, which are exported as well."""
+        value = self.task.validate(self.average.model)
+        export_model(self.average.model, os.path.join(self.options.out, "model"))
+        self.log.write(step=self.step, validation=value, unit=self.task.unit,
+                       elapsed=round(self._seconds(), 2))
+        return value
+
+    def _sample(self):
+        """Writes samples-STEP.png (or .txt) from the averaged weights."""
+        stem = os.path.join(self.options.out, f"samples-{self.step}")
+        count = self.options.sample_count
+        if not count:
+            return
+        if self.config.modality.type == "image":
+            write_png(stem + ".png", image_grid(sample_images(self.average.model, count)))
+        else:
+            with open(stem + ".txt", "wb") as file:
+                file.write(sample_text(self.average.model, b"\n", 500) + b"\n")
+
+    def _reserve_seconds(self):
+        """Estimate of all that is not training: validations, final evaluation, samples, files."""
+        probe = 2 * getattr(self.task, "eval_batch", 32) if self.on_cuda else 4
+        seconds = []
+        for _ in range(2):  # the first pass also loads kernels
+            began = time.monotonic()
+            self.task.validate(self.average.model, probe)
+            self._sync()
+            seconds.append(time.monotonic() - began)
+        items = self.options.validations * self.task.valid_items + self.task.final_items
+        evaluation = seconds[1] * items / min(probe, self.task.valid_items)
+        began = time.monotonic()
+        self._save()
+        saving = (time.monotonic() - began) * (self.options.validations + 2)
+        sampling = 0.0
+        if self.options.sample_count:
+            sampling = self._sampling_seconds()
+            if self.options.sample_every:  # how many there will be is not known yet
+                sampling *= 3
+        return 1.1 * evaluation + 1.5 * saving + 1.3 * sampling + 4.0
+
+    def _sampling_seconds(self):
+        steps = 12
+        image = self.config.modality.type == "image"
+        length = self.config.length if image else 500
+        from .recurrent import Session
+        session = Session(self.average.model, self.options.sample_count if image else 1, length)
+        tokens = torch.zeros(self.options.sample_count if image else 1, dtype=torch.int64,
+                             device=self.options.device)
+        for i in range(2 + steps):
+            if i == 2:
+                self._sync()
+                began = time.monotonic()
+            session.step(tokens)
+        self._sync()
+        growth = 1.0 if self.config.attention[0].type == "linear" else 4.0
+        return (time.monotonic() - began) / steps * length * growth
+
+    # ---- the run ----
+
+    def run(self):
+        """Trains to the end; True when finished, False when stopped with a checkpoint."""
+        with _signals(self._ask_stop):
+            finished = self._train()
+        self.log.progress("")
+        if finished:
+            self._finish()
+        self.log.close()
+        return finished
+
+    def _ask_stop(self, *_):
+        self.stop_asked = True
+
+    def _train(self):
+        options = self.options
+        if self.on_cuda:
+            torch.set_float32_matmul_precision("high")  # TF32 where autocast leaves float32
+        pace = None
+        if self.total_steps is None:
+            pace = Pace(options.time_budget, options.began, self._sync)
+        deadline = None
+        logged_step, logged_at, saved_at, done_here = self.step, time.monotonic(), time.monotonic(), 0
+        while self.total_steps is None or self.step < self.total_steps:
+            self._update()
+            done_here += 1
+            if self.step % options.log_every == 0:
+                now = time.monotonic()
+                self._record(self.step - logged_step, now - logged_at)
+                logged_step, logged_at = self.step, time.monotonic()
+            if pace is not None:
+                reserve = []
+                total = pace.total_steps(
+                    self.step, lambda: reserve.append(self._reserve_seconds()) or reserve[0])
+                if total is not None:
+                    self.total_steps, pace = total, None
+                    final = reserve[0] / (options.validations + 1) + 2.0
+                    deadline = options.began + options.time_budget - final
+                    self.log.write(step=self.step, total_steps=total, reserve=round(reserve[0], 1),
+                                   elapsed=round(self._seconds(), 2))
+            if self._validation_due():
+                self._validate()
+                self._save()
+                saved_at = time.monotonic()
+            if options.sample_every and self.step % options.sample_every == 0:
+                self._sample()
+            if time.monotonic() - saved_at > options.save_seconds:
+                self._save()
+                saved_at = time.monotonic()
+            if self.stop_asked or (options.stop_after and done_here >= options.stop_after):
+                self._save()
+                self.log.write(step=self.step, stopped=True, elapsed=round(self._seconds(), 2))
+                return False
+            if deadline is not None and time.monotonic() > deadline:
+                # Slower than measured: better an unfinished schedule than no evaluation.
+                self.log.write(step=self.step, out_of_time=True, planned=self.total_steps)
+                self.total_steps = self.step
+        if self.step > logged_step:
+            self._record(self.step - logged_step, time.monotonic() - logged_at)
+        self._save()
+        return True
+
+    def _validation_due(self):
+        if self.total_steps is None or self.step == self.total_steps:
+            return False
+        every = self.total_steps // (self.options.validations + 1)
+        return every > 0 and self.step % every == 0 and self.total_steps - self.step >= every // 2
+
+    def _finish(self):
+        """Final figures, result.json, samples and curve."""
+        out, model = self.options.out, self.average.model
+        began = time.monotonic()
+        validation = self._validate()
+        test_f32 = self.task.test_score(model)
+        self._sample()
+        round_weights(model, "bf16")  # in place: nothing is trained or saved any more
+        result = {
+            "preset": self.preset, "unit": self.task.unit, "validation": validation,
+            "test_f32": test_f32, "test_bf16": self.task.test_score(model),
+            "arithmetic": "network float32, likelihood float64 of its outputs",
+            "steps": self.step,
+            "epochs": self.step * self.recipe.accumulate / self.task.batches.batches_per_epoch,
+            "skipped_updates": int(self.skipped.item()),
+            "training_seconds": round(self._seconds() - (time.monotonic() - began), 1),
+            "items_per_second": self._throughput(),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "recipe": self.recipe.to_dict(), "config": self.config.to_dict(),
+            "data": self.task.facts, "hardware": hardware(self.options.device),
+            "versions": versions(),
+            "precision": "bfloat16 autocast" if self.on_cuda else "float32",
+        }
+        self._write_result(result)
+        draw_curve(out)
+        result["seconds_with_evaluation"] = round(time.monotonic() - self.options.began, 1)
+        self._write_result(result)
+
+    def _throughput(self):
+        seconds = self._seconds()
+        items = self.step * self.recipe.batch_size * self.recipe.accumulate
+        return round(items / seconds, 1) if seconds > 0 else None
+
+    def _write_result(self, result):
+        write_atomically(os.path.join(self.options.out, "result.json"),
+                         (json.dumps(result, indent=2) + "\n").encode())
+
+
+@contextlib.contextmanager
+def _signals(handler):
+    """SIGTERM and SIGINT call `handler` while the block runs."""
+    before = {s: signal.signal(s, handler) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
