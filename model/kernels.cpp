@@ -1,4 +1,5 @@
-// clang-format off: the order matters, Highway includes this file once per instruction set.
+// Highway includes this file once per instruction set: the order matters.
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/kernels.cpp"
 #include "model/simd_targets.h"
@@ -7,9 +8,9 @@
 #include "hwy/contrib/math/math-inl.h"
 // clang-format on
 
-#include <cmath>
-
 #include "model/kernels.h"
+
+#include <cmath>
 
 HWY_BEFORE_NAMESPACE();
 namespace lintel {
@@ -47,16 +48,16 @@ HWY_INLINE float sum_of(size_t n, Term&& term) {
 
 void LayerNorm(const float* x, const float* gain, const float* bias, float eps, size_t n,
                float* y) {
-  const float mean =
-      sum_of(n, [x](auto d, size_t i) { return hn::LoadU(d, x + i); }) / static_cast<float>(n);
+  const float mean = sum_of(n, [x](auto d, size_t i) HWY_ATTR { return hn::LoadU(d, x + i); }) /
+                     static_cast<float>(n);
   const float variance = sum_of(n,
-                                [x, mean](auto d, size_t i) {
+                                [x, mean](auto d, size_t i) HWY_ATTR {
                                   const auto c = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
                                   return hn::Mul(c, c);
                                 }) /
                          static_cast<float>(n);
   const float inverse = 1.0f / std::sqrt(variance + eps);
-  for_each_vector(n, [=](auto d, size_t i) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
     const auto c = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
     const auto normalized = hn::Mul(c, hn::Set(d, inverse));
     hn::StoreU(hn::MulAdd(normalized, hn::LoadU(d, gain + i), hn::LoadU(d, bias + i)), d, y + i);
@@ -64,13 +65,13 @@ void LayerNorm(const float* x, const float* gain, const float* bias, float eps, 
 }
 
 void Add(const float* delta, float* x, size_t n) {
-  for_each_vector(n, [=](auto d, size_t i) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
     hn::StoreU(hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, delta + i)), d, x + i);
   });
 }
 
 void Relu(float* x, size_t n) {
-  for_each_vector(n, [=](auto d, size_t i) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
     // In this order NaN stays NaN on x86: it shall be seen, not become 0.
     hn::StoreU(hn::Max(hn::Zero(d), hn::LoadU(d, x + i)), d, x + i);
   });
@@ -95,7 +96,7 @@ HWY_INLINE V erf_of(D d, V x) {
 }
 
 void Gelu(float* x, size_t n) {
-  for_each_vector(n, [=](auto d, size_t i) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
     const auto value = hn::LoadU(d, x + i);
     const auto erf = erf_of(d, hn::Mul(value, hn::Set(d, 0.70710678118654752f)));
     const auto half = hn::Mul(value, hn::Set(d, 0.5f));
@@ -104,7 +105,7 @@ void Gelu(float* x, size_t n) {
 }
 
 void EluPlusOne(const float* x, float* phi, size_t n) {
-  for_each_vector(n, [=](auto d, size_t i) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
     const auto value = hn::LoadU(d, x + i);
     const auto zero = hn::Zero(d);
     const auto exponential = hn::Exp(d, hn::Min(zero, value));
@@ -146,7 +147,7 @@ void LinearAttentionStep(const LinearAttentionShape& shape, const float* phi_q, 
   const size_t lanes = hn::Lanes(d);
   Add(phi_k, z, shape.n_heads * d_head);
   for (size_t h = 0; h < shape.n_heads; ++h) {
-    const float denominator = shape.eps + sum_of(d_head, [=](auto tag, size_t i) {
+    const float denominator = shape.eps + sum_of(d_head, [=](auto tag, size_t i) HWY_ATTR {
                                 return hn::Mul(hn::LoadU(tag, phi_q + i), hn::LoadU(tag, z + i));
                               });
     const float scale = 1.0f / denominator;
@@ -174,9 +175,8 @@ void LinearAttentionStep(const LinearAttentionShape& shape, const float* phi_q, 
 
 bool AllFinite(const float* x, size_t n) {
   // x * 0 is 0, or NaN for an infinity and for NaN, and a sum keeps NaN.
-  const float sum = sum_of(n, [x](auto d, size_t i) {
-    return hn::Mul(hn::LoadU(d, x + i), hn::Zero(d));
-  });
+  const float sum = sum_of(
+      n, [x](auto d, size_t i) HWY_ATTR { return hn::Mul(hn::LoadU(d, x + i), hn::Zero(d)); });
   return sum == 0.0f;
 }
 

@@ -13,8 +13,8 @@
 
 namespace lintel {
 
-// y = (x - mean) / sqrt(variance + eps) * gain + bias for every row; the biased variance. y may be x.
-// x, y: [rows, E]; gain, bias: [E].
+// y = (x - mean) / sqrt(variance + eps) * gain + bias for every row; the biased variance. y may be
+// x. x, y: [rows, E]; gain, bias: [E].
 void layer_norm(MatrixView<const float> x, std::span<const float> gain, std::span<const float> bias,
                 float eps, MatrixView<float> y);
 
@@ -25,8 +25,8 @@ void add_residual(MatrixView<const float> delta, MatrixView<float> x);
 void relu(std::span<float> x);
 void gelu(std::span<float> x);
 
-// phi(x) = elu(x) + 1: x + 1 where x > 0, exp(x) elsewhere. The spans have one length and may be the
-// same.
+// phi(x) = elu(x) + 1: x + 1 where x > 0, exp(x) elsewhere. The spans have one length and may be
+// the same.
 void elu_plus_one(std::span<const float> x, std::span<float> phi);
 
 // Shape of the linear attention of one layer; C = M = D.

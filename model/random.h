@@ -1,5 +1,6 @@
 // Counter-based random numbers: a draw is a pure function of (seed, position, index), so a value
-// sampled at a position is the same whoever shares the batch and however often it is computed again.
+// sampled at a position is the same whoever shares the batch and however often it is computed
+// again.
 #pragma once
 
 #include <array>
@@ -17,7 +18,8 @@ struct DrawSource {
   std::uint64_t seed = 0;
   std::int64_t position = 0;  // of the value being sampled
 
-  // Uniform in the open interval (0, 1): an odd multiple of 2^-53. `index` counts the draws made at this position.
+  // Uniform in the open interval (0, 1): an odd multiple of 2^-53. `index` counts the draws made at
+  // this position.
   double uniform(std::uint32_t index) const;
 };
 

@@ -43,8 +43,7 @@ void apply_penalties(const SamplingOptions& options, std::span<const std::uint32
 
 // Lowest id among the highest.
 std::int32_t most_likely(std::span<const double> values) {
-  return static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) -
-                                   values.begin());
+  return static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin());
 }
 
 // Drops what top_k and top_p exclude by setting its weight to 0. `order` is working memory, [V].

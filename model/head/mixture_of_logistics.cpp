@@ -139,8 +139,7 @@ class MixtureOfLogisticsHead final : public Head {
     if (sum > kMinSum) return std::log(sum) * kLog2E;
     const auto log_term = [&](int j) {
       const Component c = component(output, j, normalizer);
-      return c.log_weight +
-             c.log_prob(value, sigmoid(c.edge(value + 1)) - sigmoid(c.edge(value)));
+      return c.log_weight + c.log_prob(value, sigmoid(c.edge(value + 1)) - sigmoid(c.edge(value)));
     };
     double highest = -std::numeric_limits<double>::infinity();
     for (int j = 0; j < mixtures_; ++j) highest = std::max(highest, log_term(j));
