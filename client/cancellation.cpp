@@ -10,11 +10,17 @@ void Cancellation::cancel() {
   const std::lock_guard lock(mutex_);
   cancelled_ = true;
   for (grpc::ClientContext* context : contexts_) context->TryCancel();
+  changed_.notify_all();
 }
 
 bool Cancellation::cancelled() const {
   const std::lock_guard lock(mutex_);
   return cancelled_;
+}
+
+bool Cancellation::wait_for(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, time, [this] { return cancelled_; });
 }
 
 Cancellation::Attachment::Attachment(Cancellation* cancellation, grpc::ClientContext& context)

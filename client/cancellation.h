@@ -1,6 +1,8 @@
 // Ends calls from another thread.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <set>
 
@@ -24,6 +26,8 @@ class Cancellation {
 
   void cancel();
   bool cancelled() const;
+  // Sleeps, but not past cancel(). Returns cancelled().
+  bool wait_for(std::chrono::milliseconds time);
 
   // Keeps a context attached for as long as it lives. For Client; `cancellation` may be null.
   class Attachment {
@@ -40,6 +44,7 @@ class Cancellation {
 
  private:
   mutable std::mutex mutex_;
+  std::condition_variable changed_;
   bool cancelled_ = false;                   // guarded by mutex_
   std::set<grpc::ClientContext*> contexts_;  // guarded by mutex_
 };

@@ -27,7 +27,7 @@ struct Sample {
   std::vector<std::int32_t> tokens;
   std::vector<std::optional<float>> log2_probs;  // parallel to tokens; absent: none was asked for,
                                                  // or the value is the first of its sequence
-  std::vector<bool> given;          // parallel to tokens: fed rather than sampled
+  std::vector<bool> given;                       // parallel to tokens: fed rather than sampled
   std::vector<v1::TopValues> top;   // parallel to tokens; empty entries where there is none
   std::int64_t first_position = 0;  // of tokens[0] in the sequence
 

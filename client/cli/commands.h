@@ -1,0 +1,19 @@
+// The sub-commands. Each function adds one to the command line; its file holds all of it.
+#pragma once
+
+#include "client/cli/flags.h"
+
+namespace lintel::cli {
+
+void add_generate(CLI::App& app, CommandLine& command_line);
+void add_complete(CLI::App& app, CommandLine& command_line);
+void add_score(CLI::App& app, CommandLine& command_line);
+void add_session(CLI::App& app, CommandLine& command_line);
+void add_model(CLI::App& app, CommandLine& command_line);
+void add_health(CLI::App& app, CommandLine& command_line);
+
+// The whole program but for signals: parses, runs, reports. `arguments` without the program's name.
+// Returns an ExitCode; throws nothing.
+int run_command_line(std::vector<std::string> arguments, Console& console);
+
+}  // namespace lintel::cli

@@ -1,0 +1,117 @@
+#include "client/cli/flags.h"
+
+#include <algorithm>
+
+namespace lintel::cli {
+
+CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& target,
+                      const std::string& type_name, const std::string& help) {
+  return app.add_option(flag, target, help)
+      ->type_name(type_name)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+CLI::Option* add_repeated(CLI::App& app, const std::string& flag, std::vector<std::string>& target,
+                          const std::string& type_name, const std::string& help) {
+  return app.add_option(flag, target, help + " (may be repeated)")
+      ->type_name(type_name)
+      ->allow_extra_args(false);  // one value after each flag
+}
+
+void ConnectionFlags::add_to(CLI::App& app, bool with_model) {
+  add_text(app, "--address", address, "HOST:PORT", "Server to call")
+      ->envname("LINTEL_ADDRESS")
+      ->capture_default_str()
+      ->group("Connection");
+  if (with_model) {
+    add_text(app, "--model", model, "NAME", "Model to use; needless when one is loaded")
+        ->envname("LINTEL_MODEL")
+        ->group("Connection");
+  }
+  add_parsed(
+      app, "--deadline", deadline_seconds,
+      [](std::string_view flag, std::string_view text) {
+        const double seconds = parse_double(flag, text);
+        if (!(seconds >= 0.001 && seconds <= 1e8)) {
+          throw UsageError(std::string(flag) + " '" + std::string(text) +
+                           "': expected seconds from 0.001 to 1e8");
+        }
+        return seconds;
+      },
+      "SECONDS", "Longest time a call may take [300]")
+      ->envname("LINTEL_DEADLINE")
+      ->group("Connection");
+}
+
+Client ConnectionFlags::connect() const {
+  if (address.empty()) throw UsageError("--address is empty: expected HOST:PORT");
+  return Client({.address = address,
+                 .deadline = std::chrono::milliseconds(
+                     static_cast<std::int64_t>(std::max(1.0, deadline_seconds * 1000)))});
+}
+
+void SamplingFlags::add_to(CLI::App& app, const std::string& seed_help) {
+  const std::string group = "Sampling";
+  add_parsed(app, "--seed", seed, parse_uint64, "N", seed_help)->group(group);
+  add_parsed(app, "--temperature", temperature, parse_float, "T",
+             "0: the most likely value; 1: the model's distribution [1]")
+      ->group(group);
+  add_parsed(app, "--top-k", top_k, parse_uint32, "K", "Keep the K most likely tokens [all]")
+      ->group(group);
+  add_parsed(app, "--top-p", top_p, parse_float, "P",
+             "Keep the smallest set of tokens with this probability [1]")
+      ->group(group);
+  add_parsed(app, "--min-p", min_p, parse_float, "P",
+             "Drop tokens below this share of the most likely one's probability [0]")
+      ->group(group);
+  add_parsed(app, "--repetition-penalty", repetition_penalty, parse_float, "X",
+             "Divides (multiplies) positive (negative) logits of tokens that occurred [1]")
+      ->group(group);
+  add_parsed(app, "--presence-penalty", presence_penalty, parse_float, "X",
+             "Subtracted once from the logits of tokens that occurred [0]")
+      ->group(group);
+  add_parsed(app, "--frequency-penalty", frequency_penalty, parse_float, "X",
+             "Subtracted from logits once per occurrence of the token [0]")
+      ->group(group);
+  add_repeated(app, "--logit-bias", logit_bias, "ID=VALUE", "Added to the logit of a token")
+      ->group(group);
+}
+
+void SamplingFlags::fill(v1::Sampling& sampling) const {
+  if (seed) sampling.set_seed(*seed);
+  if (temperature) sampling.set_temperature(*temperature);
+  if (top_k) sampling.set_top_k(*top_k);
+  if (top_p) sampling.set_top_p(*top_p);
+  if (min_p) sampling.set_min_p(*min_p);
+  if (repetition_penalty) sampling.set_repetition_penalty(*repetition_penalty);
+  if (presence_penalty) sampling.set_presence_penalty(*presence_penalty);
+  if (frequency_penalty) sampling.set_frequency_penalty(*frequency_penalty);
+  for (const std::string& text : logit_bias) {
+    const auto [id, value] = parse_bias("--logit-bias", text);
+    if (!sampling.mutable_logit_bias()->insert({id, value}).second) {
+      throw UsageError("--logit-bias: token " + std::to_string(id) + " is named twice");
+    }
+  }
+}
+
+void retry_when_full(Cancellation& cancellation, std::chrono::milliseconds patience,
+                     const std::function<void()>& call, const std::function<bool()>& untouched) {
+  const auto give_up = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    try {
+      return call();
+    } catch (const CallError& error) {
+      if (error.code() != grpc::StatusCode::RESOURCE_EXHAUSTED || !error.retry_delay() ||
+          !untouched()) {
+        throw;
+      }
+      const auto delay = std::max(*error.retry_delay(), std::chrono::milliseconds(1));
+      if (std::chrono::steady_clock::now() + delay > give_up) throw;
+      if (cancellation.wait_for(delay)) {
+        throw CallError(grpc::StatusCode::CANCELLED, "cancelled");
+      }
+    }
+  }
+}
+
+}  // namespace lintel::cli

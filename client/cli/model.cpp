@@ -1,0 +1,152 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "client/cli/commands.h"
+#include "client/cli/json_writer.h"
+#include "client/cli/table.h"
+
+namespace lintel::cli {
+namespace {
+
+struct ModelFlags {
+  ConnectionFlags connection;
+  std::string name;
+  bool json = false;
+};
+
+void write_limits(JsonWriter& json, const v1::ModelLimits& limits) {
+  json.begin_object();
+  json.field("max_prompt_tokens", limits.max_prompt_tokens());
+  json.field("max_new_tokens", limits.max_new_tokens());
+  json.field("max_samples", limits.max_samples());
+  json.field("max_top_log2_probs", limits.max_top_log2_probs());
+  json.field("max_stop_strings", limits.max_stop_strings());
+  json.field("max_stop_string_bytes", limits.max_stop_string_bytes());
+  json.field("max_given_tokens", limits.max_given_tokens());
+  json.field("max_score_tokens", limits.max_score_tokens());
+  json.end_object();
+}
+
+void write_model(JsonWriter& json, const v1::Model& model) {
+  json.begin_object();
+  json.field("name", model.name()).field("modality", model.modality());
+  if (model.has_image()) {
+    const v1::ImageShape& image = model.image();
+    json.key("image").begin_object();
+    json.field("height", image.height()).field("width", image.width());
+    json.field("channels", image.channels());
+    if (image.has_start_token()) json.field("start_token", image.start_token());
+    json.end_object();
+  }
+  json.field("head", model.head()).field("attention", model.attention());
+  json.field("vocab_size", model.vocab_size()).field("max_length", model.max_length());
+  json.field("parameters", model.parameters()).field("weight_type", model.weight_type());
+  json.field("weight_bytes", model.weight_bytes()).field("state_bytes", model.state_bytes());
+  json.field("constant_state", model.constant_state());
+  json.field("fingerprint", model.fingerprint());
+  json.field("workers", model.workers()).field("max_batch_rows", model.max_batch_rows());
+  json.key("limits");
+  write_limits(json, model.limits());
+  json.key("warnings").begin_array();
+  for (const std::string& warning : model.warnings()) json.value(warning);
+  json.end_array();
+  // As an object; it must not break the line that standard output holds.
+  const auto config = nlohmann::json::parse(model.config_json(), nullptr, /*exceptions=*/false);
+  json.key("config");
+  config.is_discarded() ? json.null() : json.raw(config.dump());
+  json.end_object();
+}
+
+std::string describe(const v1::Model& model) {
+  std::vector<std::vector<std::string>> rows = {
+      {"name", model.name()},
+      {"modality", model.modality()},
+  };
+  if (model.has_image()) {
+    const v1::ImageShape& image = model.image();
+    rows.push_back({"image", std::to_string(image.height()) + "x" + std::to_string(image.width()) +
+                                 ", " + std::to_string(image.channels()) + " channel(s)"});
+  }
+  const std::vector<std::vector<std::string>> more = {
+      {"head", model.head()},
+      {"attention", model.attention()},
+      {"vocabulary", std::to_string(model.vocab_size())},
+      {"max length",
+       model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()) + " positions"},
+      {"parameters", std::to_string(model.parameters())},
+      {"weights", model.weight_type() + ", " + std::to_string(model.weight_bytes()) + " bytes"},
+      {"session state", std::to_string(model.state_bytes()) + " bytes" +
+                            (model.constant_state() ? ", constant" : ", at its largest")},
+      {"fingerprint", model.fingerprint()},
+      {"workers",
+       std::to_string(model.workers()) + " of " + std::to_string(model.max_batch_rows()) + " rows"},
+      {"prompt", "at most " + std::to_string(model.limits().max_prompt_tokens()) + " tokens"},
+      {"new tokens", "at most " + std::to_string(model.limits().max_new_tokens())},
+      {"samples", "at most " + std::to_string(model.limits().max_samples())},
+  };
+  rows.insert(rows.end(), more.begin(), more.end());
+  for (const std::string& warning : model.warnings()) rows.push_back({"warning", warning});
+  return format_table(rows) + "\n" + model.config_json() + "\n";
+}
+
+int run_list(const ModelFlags& flags, Console& console) {
+  const auto models = flags.connection.connect().list_models(&console.cancellation());
+  if (flags.json) {
+    JsonWriter json;
+    json.begin_array();
+    for (const v1::Model& model : models) write_model(json, model);
+    json.end_array();
+    console.out(json.take() + "\n");
+    return kOk;
+  }
+  std::vector<std::vector<std::string>> rows = {{"NAME", "MODALITY", "HEAD", "ATTENTION",
+                                                 "PARAMETERS", "WEIGHTS", "MAX LENGTH",
+                                                 "STATE BYTES"}};
+  for (const v1::Model& model : models) {
+    rows.push_back({model.name(), model.modality(), model.head(), model.attention(),
+                    std::to_string(model.parameters()), model.weight_type(),
+                    model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()),
+                    std::to_string(model.state_bytes())});
+  }
+  console.out(format_table(rows));
+  return kOk;
+}
+
+int run_get(const ModelFlags& flags, Console& console) {
+  const std::string& name = flags.name.empty() ? flags.connection.model : flags.name;
+  const v1::Model model = flags.connection.connect().get_model(name, &console.cancellation());
+  if (flags.json) {
+    JsonWriter json;
+    write_model(json, model);
+    console.out(json.take() + "\n");
+  } else {
+    console.out(describe(model));
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void add_model(CLI::App& app, CommandLine& command_line) {
+  auto flags = std::make_shared<ModelFlags>();
+  CLI::App* command = app.add_subcommand("model", "Show what is being served");
+  command->require_subcommand(1);
+  command->footer("\nExamples:\n  lintel model list\n  lintel model get mnist-linear --json");
+
+  CLI::App* list = command->add_subcommand("list", "All models, a line each");
+  list->add_flag("--json", flags->json, "Print an array of objects");
+  flags->connection.add_to(*list, /*with_model=*/false);
+  list->callback([flags, &command_line] {
+    command_line.run = [flags, &command_line] { return run_list(*flags, command_line.console); };
+  });
+
+  CLI::App* get = command->add_subcommand("get", "One model, all about it");
+  get->add_option("NAME", flags->name, "The model; needless when one is loaded");
+  get->add_flag("--json", flags->json, "Print an object");
+  flags->connection.add_to(*get);
+  get->callback([flags, &command_line] {
+    command_line.run = [flags, &command_line] { return run_get(*flags, command_line.console); };
+  });
+}
+
+}  // namespace lintel::cli
