@@ -1,0 +1,61 @@
+// ActiveCalls: how many streams are running, and whether new ones may begin.
+#pragma once
+
+#include <chrono>
+
+#include "server/mutex.h"
+
+namespace lintel {
+
+// Thread-safe.
+class ActiveCalls {
+ public:
+  // Counts a call in. False, and nothing counted, once closed.
+  bool enter() {
+    MutexLock lock(mutex_);
+    if (closed_) return false;
+    ++count_;
+    return true;
+  }
+
+  void leave() {
+    MutexLock lock(mutex_);
+    if (--count_ == 0) none_left_.notify_all();
+  }
+
+  // No call enters any more. Those inside go on.
+  void close() {
+    MutexLock lock(mutex_);
+    closed_ = true;
+  }
+
+  bool closed() const {
+    MutexLock lock(mutex_);
+    return closed_;
+  }
+
+  int count() const {
+    MutexLock lock(mutex_);
+    return count_;
+  }
+
+  // Waits until no call is left, or for `timeout`. Returns whether none is.
+  bool wait_until_none(std::chrono::nanoseconds timeout) {
+    const auto end = std::chrono::steady_clock::now() + timeout;
+    MutexLock lock(mutex_);
+    while (count_ > 0) {
+      const auto left = end - std::chrono::steady_clock::now();
+      if (left <= std::chrono::nanoseconds(0)) return false;
+      none_left_.wait_for(mutex_, left);
+    }
+    return true;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  CondVar none_left_;
+  int count_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lintel

@@ -1,0 +1,241 @@
+#include "server/generate_stream.h"
+
+#include <algorithm>
+
+#include "server/status.h"
+
+namespace lintel {
+namespace {
+
+constexpr std::size_t kDefaultMessageTokens = 1024;
+// gRPC clients accept 4 MiB by default; a value and its log-probability take up to 10 bytes.
+constexpr std::size_t kMaxMessageValues = 300'000;
+
+std::size_t message_tokens(const GenerateStream::Options& options) {
+  std::size_t most = options.max_tokens_per_message > 0
+                         ? static_cast<std::size_t>(options.max_tokens_per_message)
+                         : kDefaultMessageTokens;
+  most = std::min(most, kMaxMessageValues / (1 + static_cast<std::size_t>(options.top_log2_probs)));
+  // A paused stream has to get below half its bound by writing full messages.
+  most = std::min(most, static_cast<std::size_t>(options.outbox_tokens) / 2);
+  return std::max<std::size_t>(most, 1);
+}
+
+void write_duration(Duration duration, google::protobuf::Duration& wire) {
+  const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+  wire.set_seconds(nanos / 1'000'000'000);
+  wire.set_nanos(static_cast<int>(nanos % 1'000'000'000));
+}
+
+v1::FinishReason wire_reason(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kStopToken:
+      return v1::FINISH_REASON_STOP_TOKEN;
+    case FinishReason::kStopString:
+      return v1::FINISH_REASON_STOP_STRING;
+    case FinishReason::kEndOfSequence:
+      return v1::FINISH_REASON_END_OF_SEQUENCE;
+    case FinishReason::kCancelled:
+      return v1::FINISH_REASON_CANCELLED;
+    case FinishReason::kDeadline:
+      return v1::FINISH_REASON_DEADLINE;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+v1::ValueSource wire_source(ValueSource source) {
+  switch (source) {
+    case ValueSource::kSampled:
+      return v1::VALUE_SOURCE_SAMPLED;
+    case ValueSource::kGiven:
+      return v1::VALUE_SOURCE_GIVEN;
+    case ValueSource::kPrompt:
+      return v1::VALUE_SOURCE_PROMPT;
+  }
+  return v1::VALUE_SOURCE_UNSPECIFIED;
+}
+
+}  // namespace
+
+void write_result(const SampleResult& result, v1::SampleFinish& wire) {
+  wire.set_sample(static_cast<std::uint32_t>(result.sample));
+  wire.set_reason(wire_reason(result.reason));
+  wire.set_prompt_tokens(static_cast<std::uint32_t>(result.prompt_tokens));
+  wire.set_reused_tokens(result.reused_tokens);
+  wire.set_generated_tokens(static_cast<std::uint32_t>(result.generated_tokens));
+  wire.set_given_tokens(static_cast<std::uint32_t>(result.given_tokens));
+  wire.set_seed(result.seed);
+  wire.set_stop_string(result.stop_string);
+  wire.set_position(result.position);
+  v1::Timings& timings = *wire.mutable_timings();
+  write_duration(result.queued, *timings.mutable_queued());
+  write_duration(result.prompt, *timings.mutable_prompt());
+  write_duration(result.generation, *timings.mutable_generation());
+  if (result.generated_tokens > 1) {
+    write_duration(result.generation / (result.generated_tokens - 1), *timings.mutable_per_token());
+  }
+}
+
+GenerateStream::GenerateStream(Scheduler& scheduler, const Clock& clock, Options options)
+    : scheduler_(scheduler),
+      clock_(clock),
+      options_(std::move(options)),
+      message_tokens_(message_tokens(options_)),
+      chunk_of_sample_(static_cast<std::size_t>(options_.num_samples), -1) {}
+
+void GenerateStream::attach(RequestHandle handle) {
+  MutexLock lock(mutex_);
+  handle_ = std::move(handle);
+}
+
+bool GenerateStream::on_token(const TokenEvent& event) {
+  MutexLock lock(mutex_);
+  if (gone_) return true;  // nobody reads it; the cancellation is on its way
+  Entry entry;
+  entry.position = event.position;
+  entry.token = event.token;
+  entry.sample = event.sample;
+  entry.source = event.source;
+  entry.has_log2_prob = event.log2_prob.has_value();
+  entry.log2_prob = event.log2_prob.value_or(0.0f);
+  entry.top.assign(event.top.begin(), event.top.end());
+  outbox_.push_back(std::move(entry));
+  ++tokens_;
+  if (tokens_ >= static_cast<std::size_t>(options_.outbox_tokens)) paused_ = true;
+  return !paused_;
+}
+
+void GenerateStream::on_sample_finish(const SampleResult& result) {
+  MutexLock lock(mutex_);
+  Entry entry;
+  entry.sample = result.sample;
+  entry.is_finish = true;
+  outbox_.push_back(std::move(entry));
+  results_.push_back(result);
+}
+
+void GenerateStream::on_step_end() { pump(); }
+
+void GenerateStream::on_finish(RequestOutcome outcome) {
+  {
+    MutexLock lock(mutex_);
+    outcome_ = outcome;
+  }
+  pump();
+}
+
+bool GenerateStream::due() const {
+  if (outbox_.empty()) return false;
+  return outcome_.has_value() || first_ || paused_ || tokens_ >= message_tokens_ ||
+         outbox_.back().is_finish || clock_.now() - last_write_ >= options_.chunk_interval;
+}
+
+ResponseStream<v1::GenerateResponse>::Next GenerateStream::next(v1::GenerateResponse& message,
+                                                                grpc::Status& status) {
+  if (gone_) {
+    if (!outcome_) return Next::kNothing;
+    status = cancelled();
+    return Next::kFinish;
+  }
+  if (due()) {
+    fill(message);
+    first_ = false;
+    last_write_ = clock_.now();
+    // gRPC sends no message together with an error.
+    const bool last = outbox_.empty() && outcome_.has_value();
+    if (last) status = final_status();
+    return last && status.ok() ? Next::kWriteAndFinish : Next::kWrite;
+  }
+  if (!outcome_) return Next::kNothing;
+  status = final_status();
+  return Next::kFinish;
+}
+
+void GenerateStream::fill(v1::GenerateResponse& message) {
+  std::size_t values = 0;
+  std::fill(chunk_of_sample_.begin(), chunk_of_sample_.end(), -1);
+  while (!outbox_.empty()) {
+    const Entry& entry = outbox_.front();
+    if (entry.is_finish) {
+      write_result(results_.front(), *message.add_finished());
+      results_.pop_front();
+    } else {
+      if (values == message_tokens_) break;
+      append_value(entry, message);
+      ++values;
+      --tokens_;
+    }
+    outbox_.pop_front();
+  }
+}
+
+void GenerateStream::append_value(const Entry& entry, v1::GenerateResponse& message) {
+  int& index = chunk_of_sample_[static_cast<std::size_t>(entry.sample)];
+  v1::Chunk* chunk = index < 0 ? nullptr : message.mutable_chunks(index);
+  const bool continues = chunk != nullptr && chunk->source() == wire_source(entry.source) &&
+                         chunk->first_position() + chunk->tokens_size() == entry.position &&
+                         (chunk->log2_probs_size() > 0) == entry.has_log2_prob;
+  if (!continues) {
+    index = message.chunks_size();
+    chunk = message.add_chunks();
+    chunk->set_sample(static_cast<std::uint32_t>(entry.sample));
+    chunk->set_first_position(entry.position);
+    chunk->set_source(wire_source(entry.source));
+  }
+  chunk->add_tokens(entry.token);
+  if (!entry.has_log2_prob) return;
+  chunk->add_log2_probs(entry.log2_prob);
+  if (options_.top_log2_probs == 0) return;
+  v1::TopValues& top = *chunk->add_top();
+  for (const TopValue& value : entry.top) {
+    top.add_tokens(value.token);
+    top.add_log2_probs(value.log2_prob);
+  }
+}
+
+grpc::Status GenerateStream::final_status() const {
+  switch (*outcome_) {
+    case RequestOutcome::kDone:
+      return grpc::Status::OK;
+    case RequestOutcome::kCancelled:
+      return cancelled();
+    case RequestOutcome::kDeadline:
+      return options_.deadline_is_calls ? deadline_exceeded() : grpc::Status::OK;
+    case RequestOutcome::kShutdown:
+      return shutting_down();
+    case RequestOutcome::kNonFinite:
+      return non_finite(options_.model, options_.session_id);
+    case RequestOutcome::kInternal:
+      return call_failed(options_.model, options_.session_id);
+  }
+  return grpc::Status::OK;
+}
+
+void GenerateStream::on_written() {
+  RequestHandle handle;
+  {
+    MutexLock lock(mutex_);
+    if (!paused_ || tokens_ > static_cast<std::size_t>(options_.outbox_tokens) / 2) return;
+    paused_ = false;
+    handle = handle_;
+  }
+  scheduler_.resume(handle);
+}
+
+void GenerateStream::on_gone() {
+  RequestHandle handle;
+  {
+    MutexLock lock(mutex_);
+    gone_ = true;
+    outbox_.clear();
+    results_.clear();
+    tokens_ = 0;
+    handle = handle_;
+  }
+  scheduler_.cancel(handle);
+  pump();
+}
+
+}  // namespace lintel

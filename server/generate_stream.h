@@ -1,0 +1,87 @@
+// GenerateStream: carries what one Generate request produces from the scheduler to the wire.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/clock.h"
+#include "server/generation.h"
+#include "server/response_stream.h"
+#include "server/scheduler.h"
+
+namespace lintel {
+
+// The outbox between a scheduler that must not wait and a reader that may be slow. Values gather in
+// it until a message is due: it is full, the interval has passed, it is the first, or the request
+// is over. More than `outbox_tokens` in it pause the request; below half of that it goes on.
+class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public TokenSink {
+ public:
+  struct Options {
+    std::chrono::nanoseconds chunk_interval{};
+    int outbox_tokens = 4096;
+    int max_tokens_per_message = 0;  // what the client asked for; 0: up to 1024
+    int num_samples = 1;
+    int top_log2_probs = 0;
+    bool deadline_is_calls =
+        false;  // kDeadline means the RPC's deadline, not the request's time limit
+    std::string model;
+    std::string session_id;  // empty: one-shot
+  };
+
+  GenerateStream(Scheduler& scheduler, const Clock& clock, Options options);
+
+  // The request this stream belongs to. Called once, before the reactor is returned to gRPC: only
+  // then are writes completed and cancellations told.
+  void attach(RequestHandle handle) EXCLUDES(mutex_);
+
+  bool on_token(const TokenEvent& event) override EXCLUDES(mutex_);
+  void on_sample_finish(const SampleResult& result) override EXCLUDES(mutex_);
+  void on_step_end() override;
+  void on_finish(RequestOutcome outcome) override EXCLUDES(mutex_);
+
+ private:
+  // A value, or (finish >= 0) the end of a sample.
+  struct Entry {
+    std::int64_t position = 0;
+    std::int32_t token = 0;
+    int sample = 0;
+    ValueSource source = ValueSource::kSampled;
+    bool has_log2_prob = false;
+    float log2_prob = 0;
+    std::vector<TopValue> top;
+    bool is_finish = false;
+  };
+
+  Next next(v1::GenerateResponse& message, grpc::Status& status) override REQUIRES(mutex_);
+  void on_written() override EXCLUDES(mutex_);
+  void on_gone() override EXCLUDES(mutex_);
+
+  bool due() const REQUIRES(mutex_);
+  void fill(v1::GenerateResponse& message) REQUIRES(mutex_);
+  void append_value(const Entry& entry, v1::GenerateResponse& message) REQUIRES(mutex_);
+  grpc::Status final_status() const REQUIRES(mutex_);
+
+  Scheduler& scheduler_;
+  const Clock& clock_;
+  const Options options_;
+  const std::size_t message_tokens_;  // most values of one message
+
+  RequestHandle handle_ GUARDED_BY(mutex_);
+  std::deque<Entry> outbox_ GUARDED_BY(mutex_);
+  std::deque<SampleResult> results_ GUARDED_BY(mutex_);  // one for each finish in the outbox
+  std::size_t tokens_ GUARDED_BY(mutex_) = 0;            // values in the outbox
+  bool paused_ GUARDED_BY(mutex_) = false;
+  bool gone_ GUARDED_BY(mutex_) = false;
+  bool first_ GUARDED_BY(mutex_) = true;  // nothing was written yet
+  TimePoint last_write_ GUARDED_BY(mutex_){};
+  std::optional<RequestOutcome> outcome_ GUARDED_BY(mutex_);
+  std::vector<int> chunk_of_sample_ GUARDED_BY(mutex_);  // in the message being filled; -1: none
+};
+
+// A result as the wire has it.
+void write_result(const SampleResult& result, v1::SampleFinish& wire);
+
+}  // namespace lintel

@@ -1,0 +1,30 @@
+// GenerationService: translates Generate and Score between the wire and the scheduler.
+#pragma once
+
+#include "lintel/v1/generation.grpc.pb.h"
+#include "server/service_context.h"
+
+namespace lintel {
+
+// Thread-safe. Checks, takes a lease, submits; the streams do the rest.
+class GenerationService final : public v1::GenerationService::CallbackService {
+ public:
+  explicit GenerationService(const ServiceContext& context) : context_(context) {}
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext* call, const v1::GenerateRequest* request) override;
+  grpc::ServerWriteReactor<v1::ScoreResponse>* Score(grpc::CallbackServerContext* call,
+                                                     const v1::ScoreRequest* request) override;
+
+ private:
+  grpc::Status generate(const grpc::CallbackServerContext& call, const v1::GenerateRequest& wire,
+                        grpc::ServerWriteReactor<v1::GenerateResponse>** reactor);
+  grpc::Status score(const grpc::CallbackServerContext& call, const v1::ScoreRequest& wire,
+                     grpc::ServerWriteReactor<v1::ScoreResponse>** reactor);
+  // The model a Generate call means: the session's, which a named one has to agree with.
+  grpc::Status find_model(const v1::GenerateRequest& wire, const ServedModel** model) const;
+
+  const ServiceContext context_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,211 @@
+#include "server/lintel_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "grpc/health/v1/health.pb.h"
+#include "server/generation_service.h"
+#include "server/model_service.h"
+#include "server/served_model.h"
+#include "server/service_context.h"
+#include "server/session_service.h"
+
+namespace lintel {
+namespace {
+
+// After streams were ended, for their last messages to go out.
+constexpr std::chrono::milliseconds kFlushTime{1000};
+// What is left then, Health.Watch for one, gets this long to see NOT_SERVING.
+constexpr std::chrono::milliseconds kShutdownTime{250};
+// gRPC cancels clients that ping more often.
+constexpr int kMinClientPingIntervalMs = 10'000;
+constexpr int kMaxSendBytes = 64 << 20;
+
+constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
+                                     "lintel.v1.ModelService"};
+
+ModelRegistry make_registry(const ServerOptions& options, std::vector<NamedTransformer> models,
+                            const Clock& clock) {
+  Scheduler::Options scheduling;
+  scheduling.workers = options.scheduling.workers;
+  scheduling.max_batch_rows = options.scheduling.max_batch_rows;
+  scheduling.max_queued_requests = options.scheduling.max_queued_requests;
+  scheduling.prefill_rows_per_step = options.scheduling.prefill_rows_per_step;
+  ModelRegistry registry;
+  for (NamedTransformer& model : models) {
+    ServedModel served;
+    served.name = std::move(model.name);
+    served.scheduler = std::make_unique<Scheduler>(model.transformer, scheduling, clock);
+    served.transformer = std::move(model.transformer);
+    served.limits = options.limits;
+    served.limits.max_samples = std::min(served.limits.max_samples, scheduling.max_batch_rows);
+    registry.add(std::move(served));
+  }
+  return registry;
+}
+
+SessionStore::Options store_options(const ServerOptions& options) {
+  SessionStore::Options store;
+  store.max_sessions = options.sessions.max_sessions;
+  store.session_memory_bytes = options.sessions.memory_bytes;
+  store.idle_timeout = options.sessions.idle_timeout_seconds;
+  return store;
+}
+
+int milliseconds(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
+
+void set_connection_options(const ServerOptions::Connections& connections,
+                            grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(connections.max_message_bytes));
+  builder.SetMaxSendMessageSize(kMaxSendBytes);
+  // Two servers on one port would share its connections silently.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A half-open connection answers no ping; without them its streams would hold their rows and
+  // state.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                             milliseconds(connections.keepalive_time_ms));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             milliseconds(connections.keepalive_timeout_ms));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kMinClientPingIntervalMs);
+}
+
+}  // namespace
+
+// In the order of construction: services last, so that they go first.
+struct LintelServer::Impl {
+  Impl(const ServerOptions& options, std::vector<NamedTransformer> models, const Clock& clock)
+      : store(store_options(options), clock),
+        registry(make_registry(options, std::move(models), clock)),
+        context{registry, store, calls, clock, options},
+        generation(context),
+        session(context),
+        model(context) {}
+
+  SessionStore store;
+  ModelRegistry registry;
+  ActiveCalls calls;
+  ServiceContext context;
+  GenerationService generation;
+  SessionService session;
+  ModelService model;
+  std::unique_ptr<grpc::Server> server;
+};
+
+std::vector<NamedTransformer> load_models(const ServerOptions& options) {
+  std::vector<NamedTransformer> models;
+  for (const ServerOptions::ModelDirectory& directory : options.models) {
+    Transformer::Options transformer_options;
+    transformer_options.weight_type = options.weight_type;
+    std::shared_ptr<const Transformer> transformer =
+        Transformer::load(directory.path, transformer_options);
+    spdlog::info(
+        "model {} from {}: {} parameters, {} weights in {} bytes, attention {}, at most {} bytes a "
+        "session{}, {}, fingerprint {}",
+        directory.name, directory.path.string(), transformer->num_parameters(),
+        to_string(transformer->weight_type()), transformer->weight_bytes(),
+        attention_names(transformer->config()),
+        transformer->state_bytes(transformer->config().max_length),
+        transformer->constant_state() ? "" : " of full length", dense_kernels_description(),
+        transformer->fingerprint());
+    models.push_back({directory.name, std::move(transformer)});
+  }
+  return models;
+}
+
+LintelServer::LintelServer(const ServerOptions& options, std::vector<NamedTransformer> models,
+                           const Clock& clock)
+    : options_(options), impl_(std::make_unique<Impl>(options_, std::move(models), clock)) {}
+
+LintelServer::~LintelServer() { stop(); }
+
+void LintelServer::start() {
+  // Both are switches of the whole process, read by every server built afterwards.
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  // Links the descriptor of the health protocol in, for reflection.
+  grpc::health::v1::HealthCheckRequest::descriptor();
+
+  grpc::ServerBuilder builder;
+  set_connection_options(options_.connections, builder);
+  const std::string wanted = options_.listen.to_string(options_.listen.port);
+  builder.AddListeningPort(wanted, grpc::InsecureServerCredentials(), &port_);
+  builder.RegisterService(&impl_->generation);
+  builder.RegisterService(&impl_->session);
+  builder.RegisterService(&impl_->model);
+  impl_->server = builder.BuildAndStart();
+  if (impl_->server == nullptr || port_ == 0) {
+    impl_->server = nullptr;
+    throw std::runtime_error("cannot listen on " + wanted);
+  }
+  grpc::HealthCheckServiceInterface* const health = impl_->server->GetHealthCheckService();
+  for (const char* const service : kServices) health->SetServingStatus(service, true);
+  health->SetServingStatus("", true);
+  housekeeping_ = std::thread([this] { evict_idle_sessions(); });
+}
+
+std::string LintelServer::address() const { return options_.listen.to_string(port_); }
+
+void LintelServer::evict_idle_sessions() {
+  const std::chrono::milliseconds timeout = options_.sessions.idle_timeout_seconds;
+  if (timeout.count() == 0) return;
+  const std::chrono::milliseconds interval = std::clamp<std::chrono::milliseconds>(
+      timeout / 4, std::chrono::milliseconds(50), std::chrono::seconds(10));
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    stop_requested_.wait_for(mutex_, interval);
+    if (stopping_) return;
+    const std::size_t evicted = impl_->store.evict_idle();
+    if (evicted > 0) spdlog::info("{} idle sessions evicted", evicted);
+  }
+}
+
+void LintelServer::begin_drain() {
+  impl_->calls.close();
+  if (impl_->server != nullptr) impl_->server->GetHealthCheckService()->SetServingStatus(false);
+}
+
+bool LintelServer::drain(std::chrono::nanoseconds timeout) {
+  begin_drain();
+  const bool all_ended = impl_->calls.wait_until_none(timeout);
+  if (!all_ended) spdlog::warn("{} streams did not end in time", impl_->calls.count());
+  stop();
+  return all_ended;
+}
+
+void LintelServer::stop() {
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return;
+    stopping_ = true;
+    stop_requested_.notify_all();
+  }
+  if (housekeeping_.joinable()) housekeeping_.join();
+  begin_drain();
+  // Everything accepted is answered: the schedulers end what runs, then the streams flush.
+  for (const auto& [name, model] : impl_->registry.all()) model.scheduler->stop();
+  impl_->calls.wait_until_none(kFlushTime);
+  if (impl_->server != nullptr) {
+    impl_->server->Shutdown(std::chrono::system_clock::now() + kShutdownTime);
+    impl_->server->Wait();
+  }
+  // Cancelled by the shutdown, the last streams end now.
+  while (!impl_->calls.wait_until_none(std::chrono::seconds(10))) {
+    spdlog::warn("waiting for {} streams to end", impl_->calls.count());
+  }
+}
+
+SessionStore& LintelServer::store() { return impl_->store; }
+
+Scheduler& LintelServer::scheduler(const std::string& model) {
+  return *impl_->registry.find(model)->scheduler;
+}
+
+}  // namespace lintel

@@ -1,0 +1,72 @@
+// LintelServer: models, sessions, schedulers, services and the gRPC server, put together.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "model/transformer.h"
+#include "server/clock.h"
+#include "server/mutex.h"
+#include "server/options.h"
+#include "server/scheduler.h"
+#include "server/session_store.h"
+
+namespace grpc {
+class Server;
+}
+
+namespace lintel {
+
+struct NamedTransformer {
+  std::string name;
+  std::shared_ptr<const Transformer> transformer;
+};
+
+// Loads every model of the options. Throws ModelError naming the model and what is wrong.
+std::vector<NamedTransformer> load_models(const ServerOptions& options);
+
+// Also used in-process by tests. The constructor makes no thread but the schedulers' workers; with
+// options.scheduling.workers = 0 a test steps scheduler() itself. Threads: start, drain and stop by
+// one thread; the rest by any.
+class LintelServer {
+ public:
+  // REQUIRES: at least one model; names differ; `clock` outlives the server.
+  LintelServer(const ServerOptions& options, std::vector<NamedTransformer> models,
+               const Clock& clock);
+  ~LintelServer();  // stop()
+
+  // Listens and serves. Throws std::runtime_error when the address cannot be listened on.
+  void start();
+  // HOST:PORT with the real port, [IPv6]:PORT or unix:PATH. REQUIRES: started.
+  std::string address() const;
+  int port() const { return port_; }
+
+  // Health turns NOT_SERVING and new streams and sessions are refused; running streams go on.
+  void begin_drain();
+  // begin_drain, then waits for running streams, at most `timeout`, and stops. Returns whether all
+  // streams ended by themselves.
+  bool drain(std::chrono::nanoseconds timeout);
+  // Ends everything. Idempotent.
+  void stop();
+
+  SessionStore& store();
+  Scheduler& scheduler(const std::string& model);  // REQUIRES: there is such a model
+
+ private:
+  struct Impl;  // keeps gRPC out of this header
+
+  void evict_idle_sessions();  // the housekeeping thread
+
+  const ServerOptions options_;
+  std::unique_ptr<Impl> impl_;
+  int port_ = 0;
+
+  Mutex mutex_;
+  CondVar stop_requested_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::thread housekeeping_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,80 @@
+// lintel-server: loads models, serves until SIGTERM or SIGINT, drains.
+// Exit codes: 0 after a drain, 1 when a model or the address fails, 2 for flags that make no sense.
+#include <signal.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+#include <future>
+#include <iostream>
+
+#include "model/config.h"
+#include "server/lintel_server.h"
+#include "server/logging.h"
+#include "server/options.h"
+#include "server/signals.h"
+
+namespace lintel {
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+
+// Waits for the first signal; before serving there is nothing to drain and it ends the process.
+class Termination {
+ public:
+  void serve() { serving_ = true; }
+  void operator()(int signal) {
+    if (!serving_) std::_Exit(EXIT_SUCCESS);
+    signal_.set_value(signal);
+  }
+  int wait() { return signal_.get_future().get(); }
+
+ private:
+  std::atomic<bool> serving_{false};
+  std::promise<int> signal_;
+};
+
+int serve(const ServerOptions& options) {
+  Termination termination;
+  SignalWatcher signals([&termination](int signal) { termination(signal); });
+  signal(SIGPIPE, SIG_IGN);
+  set_up_logging(options.logging);
+
+  const SteadyClock clock;
+  LintelServer server(options, load_models(options), clock);
+  server.start();
+  termination.serve();
+  spdlog::info("serving on {}: {} workers of {} rows for each model", server.address(),
+               options.scheduling.workers, options.scheduling.max_batch_rows);
+  // The only line on standard output: whoever started the server waits for it.
+  std::cout << "lintel-server ready on " << server.address() << std::endl;
+
+  const int received = termination.wait();
+  spdlog::info("signal {}: draining for at most {} ms", received, options.drain_timeout_ms.count());
+  const bool all_ended = server.drain(options.drain_timeout_ms);
+  spdlog::info("stopped{}", all_ended ? "" : "; streams were cut short");
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace lintel
+
+int main(int argc, char** argv) {
+  lintel::ServerOptions options;
+  try {
+    std::string help;
+    if (!lintel::parse_server_options(argc, argv, &options, &help)) {
+      std::cout << help;
+      return EXIT_SUCCESS;
+    }
+  } catch (const lintel::UsageError& error) {
+    std::cerr << "lintel-server: " << error.what() << "\nTry lintel-server --help\n";
+    return lintel::kExitUsage;
+  }
+  try {
+    return lintel::serve(options);
+  } catch (const std::exception& error) {
+    std::cerr << "lintel-server: " << error.what() << "\n";
+    return lintel::kExitFailed;
+  }
+}

@@ -1,0 +1,95 @@
+#include "server/model_service.h"
+
+#include <algorithm>
+
+#include "server/request_checks.h"
+#include "server/service_call.h"
+#include "server/wire_names.h"
+
+namespace lintel {
+namespace {
+
+void write_limits(const RequestLimits& limits, v1::ModelLimits& wire) {
+  wire.set_max_prompt_tokens(static_cast<std::uint32_t>(limits.max_prompt_tokens));
+  wire.set_max_new_tokens(static_cast<std::uint32_t>(limits.max_new_tokens));
+  wire.set_max_samples(static_cast<std::uint32_t>(limits.max_samples));
+  wire.set_max_top_log2_probs(static_cast<std::uint32_t>(limits.max_top_log2_probs));
+  wire.set_max_stop_strings(static_cast<std::uint32_t>(limits.max_stop_strings));
+  wire.set_max_stop_string_bytes(static_cast<std::uint32_t>(limits.max_stop_string_bytes));
+  wire.set_max_given_tokens(static_cast<std::uint32_t>(limits.max_given_tokens));
+  wire.set_max_score_tokens(static_cast<std::uint32_t>(limits.max_score_tokens));
+}
+
+void write_model(const ServedModel& model, v1::Model& wire) {
+  const Transformer& transformer = *model.transformer;
+  const ModelConfig& config = transformer.config();
+  wire.set_name(model.name);
+  wire.set_config_json(transformer.config_json());
+  wire.set_modality(to_string(config.modality));
+  if (config.modality == ModalityKind::kImage) {
+    v1::ImageShape& image = *wire.mutable_image();
+    image.set_height(static_cast<std::uint32_t>(config.image.height));
+    image.set_width(static_cast<std::uint32_t>(config.image.width));
+    image.set_channels(static_cast<std::uint32_t>(config.image.channels));
+    image.set_start_token(config.image.start_token);
+  }
+  wire.set_head(to_string(config.head));
+  wire.set_attention(attention_names(config));
+  wire.set_vocab_size(static_cast<std::uint32_t>(config.vocab_size));
+  wire.set_max_length(config.max_length);
+  wire.set_parameters(transformer.num_parameters());
+  wire.set_weight_type(to_string(transformer.weight_type()));
+  wire.set_weight_bytes(static_cast<std::int64_t>(transformer.weight_bytes()));
+  // The last value of a sequence is never fed. Unbounded growing states have no size to report.
+  const bool bounded = transformer.constant_state() || config.max_length > 0;
+  if (bounded) {
+    wire.set_state_bytes(static_cast<std::int64_t>(transformer.state_bytes(config.max_length)));
+  }
+  wire.set_constant_state(transformer.constant_state());
+  wire.set_fingerprint(transformer.fingerprint());
+  wire.set_workers(static_cast<std::uint32_t>(model.scheduler->options().workers));
+  wire.set_max_batch_rows(static_cast<std::uint32_t>(model.scheduler->options().max_batch_rows));
+  write_limits(model.limits, *wire.mutable_limits());
+  for (const std::string& warning : model.warnings) wire.add_warnings(warning);
+}
+
+}  // namespace
+
+std::string attention_names(const ModelConfig& config) {
+  std::string names;
+  bool differ = false;
+  for (const AttentionConfig& layer : config.attention) {
+    differ = differ || layer.type != config.attention.front().type;
+    names += (names.empty() ? "" : ",") + layer.type;
+  }
+  return differ || config.attention.empty() ? names : config.attention.front().type;
+}
+
+grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
+                                             const v1::ListModelsRequest*,
+                                             v1::ListModelsResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
+  reactor->Finish(guarded([&] {
+    for (const auto& [name, model] : context_.models.all()) {
+      write_model(model, *response->add_models());
+    }
+    return grpc::Status::OK;
+  }));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
+                                            const v1::GetModelRequest* request,
+                                            v1::Model* response) {
+  grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
+  reactor->Finish(guarded([&]() -> grpc::Status {
+    grpc::Status status;
+    const ServedModel* const model =
+        resolve_model(request->name(), context_.models, &status, "name");
+    if (model != nullptr) write_model(*model, *response);
+    return status;
+  }));
+  return reactor;
+}
+
+}  // namespace lintel

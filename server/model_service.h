@@ -1,0 +1,27 @@
+// ModelService: what is being served.
+#pragma once
+
+#include "lintel/v1/model.grpc.pb.h"
+#include "server/service_context.h"
+
+namespace lintel {
+
+// Thread-safe.
+class ModelService final : public v1::ModelService::CallbackService {
+ public:
+  explicit ModelService(const ServiceContext& context) : context_(context) {}
+
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* call,
+                                 const v1::ListModelsRequest* request,
+                                 v1::ListModelsResponse* response) override;
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* call,
+                                const v1::GetModelRequest* request, v1::Model* response) override;
+
+ private:
+  const ServiceContext context_;
+};
+
+// Names of the attention backends, "linear", or one for each layer, with commas, when they differ.
+std::string attention_names(const ModelConfig& config);
+
+}  // namespace lintel

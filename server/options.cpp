@@ -1,0 +1,262 @@
+#include "server/options.h"
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <set>
+#include <thread>
+
+namespace lintel {
+namespace {
+
+std::string format_bytes(std::uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  while (bytes != 0 && bytes % 1024 == 0 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return std::to_string(bytes) + kUnits[unit];
+}
+
+std::string format_duration(std::chrono::milliseconds duration) {
+  const auto ms = duration.count();
+  if (ms == 0) return "0";
+  if (ms % 60'000 == 0) return std::to_string(ms / 60'000) + "m";
+  if (ms % 1000 == 0) return std::to_string(ms / 1000) + "s";
+  return std::to_string(ms) + "ms";
+}
+
+// Declares the flags of ServerOptions on a CLI11 app; `options` holds the defaults and takes the
+// values.
+class Flags {
+ public:
+  Flags(CLI::App& app, ServerOptions& options) : app_(app), options_(options) {}
+
+  void declare() {
+    declare_models();
+    declare_network();
+    declare_scheduling();
+    declare_sessions();
+    declare_limits();
+    declare_streaming();
+    declare_logging();
+  }
+
+ private:
+  // A flag whose text `store` reads; what it throws as UsageError is refused under the flag's name.
+  CLI::Option* text(const std::string& name, const std::string& type, const std::string& initial,
+                    const std::string& help, std::function<void(const std::string&)> store) {
+    CLI::Option* const option = app_.add_option_function<std::string>(
+        name,
+        [name, store = std::move(store)](const std::string& value) {
+          try {
+            store(value);
+          } catch (const UsageError& error) {
+            throw CLI::ValidationError(name, error.what());
+          }
+        },
+        help);
+    option->type_name(type)->group(group_);
+    if (!initial.empty()) option->default_str(initial);
+    return option;
+  }
+
+  template <typename T>
+  void number(const std::string& name, T& value, T low, T high, const std::string& help) {
+    app_.add_option(name, value, help)
+        ->type_name("N")
+        ->check(CLI::Range(low, high))
+        ->capture_default_str()
+        ->group(group_);
+  }
+
+  template <typename Duration>
+  void duration(const std::string& name, Duration& value, std::chrono::milliseconds low,
+                const std::string& help) {
+    text(name, "DURATION", format_duration(value), help, [&value, low](const std::string& given) {
+      const std::chrono::milliseconds parsed = parse_duration(given);
+      const Duration rounded = std::chrono::duration_cast<Duration>(parsed);
+      if (parsed < low || rounded != parsed) {
+        const bool seconds = std::is_same_v<Duration, std::chrono::seconds>;
+        throw UsageError("'" + given + "' is not at least " + format_duration(low) +
+                         (seconds ? " and whole seconds" : ""));
+      }
+      value = rounded;
+    });
+  }
+
+  void declare_models() {
+    group_ = "Models";
+    app_.add_option_function<std::vector<std::string>>(
+            "--model",
+            [this](const std::vector<std::string>& values) {
+              for (const std::string& value : values) {
+                try {
+                  options_.models.push_back(parse_model_directory(value));
+                } catch (const UsageError& error) {
+                  throw CLI::ValidationError("--model", error.what());
+                }
+              }
+            },
+            "Model directory to serve; repeat for several. NAME is the last component of DIR "
+            "unless given")
+        ->type_name("[NAME=]DIR")
+        ->required()
+        ->group(group_);
+    text("--weight-type", "TYPE", "f32", "What the matrices are computed in. This build has: f32",
+         [this](const std::string& given) {
+           if (given != "f32") throw UsageError("'" + given + "' is not one of: f32");
+           options_.weight_type = WeightType::kF32;
+         });
+  }
+
+  void declare_network() {
+    group_ = "Network";
+    text("--listen", "ADDRESS", options_.listen.to_string(options_.listen.port),
+         "HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks a free one",
+         [this](const std::string& given) { options_.listen = parse_listen_address(given); });
+    text("--max-message-size", "BYTES",
+         format_bytes(static_cast<std::uint64_t>(options_.connections.max_message_bytes)),
+         "Largest request message, in bytes (suffixes KB, MB, GB, KiB, MiB, GiB)",
+         [this](const std::string& given) {
+           const std::uint64_t bytes = parse_bytes(given);
+           if (bytes < 4096 || bytes > 0x7fffffff) {
+             throw UsageError("'" + given + "' is not from 4KiB to 2GiB - 1");
+           }
+           options_.connections.max_message_bytes = static_cast<std::int64_t>(bytes);
+         });
+    duration("--keepalive-time", options_.connections.keepalive_time_ms, std::chrono::seconds(1),
+             "A connection silent for this long is pinged (ms, s, m, h)");
+    duration("--keepalive-timeout", options_.connections.keepalive_timeout_ms,
+             std::chrono::milliseconds(100),
+             "A ping unanswered for this long closes the connection and cancels its calls");
+    duration("--drain-timeout", options_.drain_timeout_ms, std::chrono::milliseconds(0),
+             "After SIGTERM running streams may go on for this long (ms, s, m, h)");
+  }
+
+  void declare_scheduling() {
+    group_ = "Scheduling, for each model";
+    number("--workers", options_.scheduling.workers, 1, 1024,
+           "Worker threads; the default is one per processor");
+    number("--max-batch-rows", options_.scheduling.max_batch_rows, 1, 4096,
+           "Sequences a worker decodes together, and rows of its step");
+    number("--prefill-rows", options_.scheduling.prefill_rows_per_step, 1, 4096,
+           "Rows of a step that read prompts while others decode; at most --max-batch-rows");
+    number("--max-queued-requests", options_.scheduling.max_queued_requests, 1, 1'000'000,
+           "Requests accepted but not yet in a batch; one more is refused");
+  }
+
+  void declare_sessions() {
+    group_ = "Sessions";
+    number("--max-sessions", options_.sessions.max_sessions, std::size_t{0},
+           std::size_t{100'000'000}, "Sessions at a time; 0: only --session-memory limits them");
+    text("--session-memory", "BYTES", format_bytes(options_.sessions.memory_bytes),
+         "Memory for the state of sessions and running calls, in bytes (suffixes as above)",
+         [this](const std::string& given) {
+           const std::uint64_t bytes = parse_bytes(given);
+           if (bytes == 0) throw UsageError("no session fits into 0 bytes");
+           options_.sessions.memory_bytes = bytes;
+         });
+    duration("--session-idle-timeout", options_.sessions.idle_timeout_seconds,
+             std::chrono::milliseconds(0),
+             "A session unused for this long is evicted (s, m, h); 0: never");
+  }
+
+  void declare_limits() {
+    group_ = "Limits of one request";
+    RequestLimits& limits = options_.limits;
+    constexpr std::int64_t kMost = 1'000'000'000;
+    number("--max-prompt-tokens", limits.max_prompt_tokens, std::int64_t{1}, kMost,
+           "Tokens of a prompt");
+    number("--max-new-tokens", limits.max_new_tokens, std::int64_t{1}, kMost,
+           "Tokens a call produces for each sample");
+    number("--max-samples", limits.max_samples, 1, 4096,
+           "Samples of one prompt; also at most --max-batch-rows");
+    number("--max-top-log2-probs", limits.max_top_log2_probs, 0, 4096,
+           "Most likely values reported for each token");
+    number("--max-stop-strings", limits.max_stop_strings, 0, 1024, "Stop strings of a call");
+    number("--max-given-tokens", limits.max_given_tokens, std::int64_t{0}, kMost,
+           "Given tokens of a call");
+    number("--max-score-tokens", limits.max_score_tokens, std::int64_t{2}, kMost,
+           "Tokens of a Score call, all sequences together");
+  }
+
+  void declare_streaming() {
+    group_ = "Streaming";
+    duration("--chunk-interval", options_.streaming.chunk_interval_ms, std::chrono::milliseconds(0),
+             "Tokens of a stream are gathered for this long into one message (ms, s)");
+    number("--outbox-tokens", options_.streaming.outbox_tokens, 1, 10'000'000,
+           "A stream whose reader leaves more tokens than this unread is paused");
+  }
+
+  void declare_logging() {
+    group_ = "Logging, to standard error";
+    app_.add_option("--log-level", options_.logging.level, "Least severe messages logged")
+        ->type_name("LEVEL")
+        ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical", "off"}))
+        ->capture_default_str()
+        ->group(group_);
+    text("--log-format", "FORMAT", "text", "text, or json for one JSON object a line",
+         [this](const std::string& given) {
+           if (given != "text" && given != "json") {
+             throw UsageError("'" + given + "' is not one of: text, json");
+           }
+           options_.logging.json = given == "json";
+         });
+  }
+
+  CLI::App& app_;
+  ServerOptions& options_;
+  std::string group_;
+};
+
+// Flags that make sense alone but not together.
+void check_together(ServerOptions& options, const CLI::App& app) {
+  std::set<std::string> names;
+  for (const auto& model : options.models) {
+    if (!names.insert(model.name).second) {
+      throw UsageError("--model: two models are named '" + model.name +
+                       "'; give one another name with NAME=DIR");
+    }
+  }
+  ServerOptions::Scheduling& scheduling = options.scheduling;
+  if (scheduling.prefill_rows_per_step > scheduling.max_batch_rows) {
+    if (app.count("--prefill-rows") > 0) {
+      throw UsageError("--prefill-rows " + std::to_string(scheduling.prefill_rows_per_step) +
+                       " is more than --max-batch-rows " +
+                       std::to_string(scheduling.max_batch_rows));
+    }
+    scheduling.prefill_rows_per_step = scheduling.max_batch_rows;
+  }
+}
+
+}  // namespace
+
+bool parse_server_options(int argc, const char* const* argv, ServerOptions* options,
+                          std::string* help) {
+  ServerOptions parsed;
+  parsed.scheduling.workers = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  CLI::App app("Serves autoregressive linear transformers over gRPC.", "lintel-server");
+  app.set_version_flag("--version", "lintel-server " LINTEL_VERSION);
+  app.set_config("--config", "", "File with the flags below as keys, TOML or INI; flags win")
+      ->type_name("FILE");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.get_formatter()->column_width(34);
+  Flags(app, parsed).declare();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    *help = app.help();
+    return false;
+  } catch (const CLI::CallForVersion&) {
+    *help = std::string("lintel-server ") + LINTEL_VERSION + "\n";
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
+  check_together(parsed, app);
+  *options = std::move(parsed);
+  return true;
+}
+
+}  // namespace lintel

@@ -1,0 +1,106 @@
+// ServerOptions: everything an operator can choose, grouped, with its unit in its name.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/dense.h"
+
+namespace lintel {
+
+// Where the server listens: HOST:PORT, [IPv6]:PORT or unix:PATH.
+struct ListenAddress {
+  std::string host = "127.0.0.1";  // without brackets; empty for a unix socket
+  int port = 50051;                // 0: the system picks one
+  std::string unix_path;           // not empty: a unix socket
+
+  // As gRPC takes it and as the ready line prints it, with `bound_port` in place of the port.
+  std::string to_string(int bound_port) const;
+};
+
+// What one request may ask for. Also what ModelService reports.
+struct RequestLimits {
+  std::int64_t max_prompt_tokens = 1'000'000;
+  std::int64_t max_new_tokens = 1'000'000;
+  int max_samples = 64;  // and never more than max_batch_rows
+  int max_top_log2_probs = 64;
+  int max_stop_tokens = 256;
+  int max_stop_strings = 16;
+  int max_stop_string_bytes = 256;
+  std::int64_t max_given_tokens = 1'000'000;
+  // All sequences of a Score request. One sequence of this length answers within the 4 MiB that
+  // gRPC clients accept by default.
+  std::int64_t max_score_tokens = 1'000'000;
+};
+
+struct ServerOptions {
+  struct ModelDirectory {
+    std::string name;
+    std::filesystem::path path;
+  };
+  std::vector<ModelDirectory> models;  // names differ
+  WeightType weight_type = WeightType::kF32;
+
+  ListenAddress listen;
+  struct Connections {
+    std::int64_t max_message_bytes = 16 << 20;  // of a request
+    // A client that answers no ping for time + timeout is gone: its calls are cancelled.
+    std::chrono::milliseconds keepalive_time_ms{30'000};
+    std::chrono::milliseconds keepalive_timeout_ms{10'000};
+  } connections;
+
+  struct Scheduling {
+    int workers = 1;  // threads of each model; parse_server_options makes it one per processor
+    int max_batch_rows = 64;
+    int prefill_rows_per_step = 32;
+    int max_queued_requests = 1024;
+  } scheduling;
+
+  struct Sessions {
+    std::size_t max_sessions = 0;  // 0: only memory limits them
+    std::size_t memory_bytes = std::size_t{1} << 30;
+    std::chrono::seconds idle_timeout_seconds{600};  // 0: never evicted
+  } sessions;
+
+  RequestLimits limits;
+
+  struct Streaming {
+    std::chrono::milliseconds chunk_interval_ms{10};  // between messages of one stream
+    int outbox_tokens = 4096;                         // a stream that holds more is paused
+  } streaming;
+
+  std::chrono::milliseconds drain_timeout_ms{30'000};
+
+  struct Logging {
+    std::string level = "info";
+    bool json = false;
+  } logging;
+};
+
+// A command line or configuration that makes no sense. what() says which flag and why.
+class UsageError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Reads flags and, with --config FILE, a TOML or INI file whose keys are the long flags; flags win.
+// Returns false when --help or --version was asked for and `help` holds the text. Throws
+// UsageError; touches no file but the configuration.
+bool parse_server_options(int argc, const char* const* argv, ServerOptions* options,
+                          std::string* help);
+
+// "512MiB", "2GB", "1048576": bytes; KB is 1000, KiB is 1024. Throws UsageError.
+std::uint64_t parse_bytes(std::string_view text);
+// "250ms", "30s", "10m", "2h", "0": a number needs its unit unless it is 0. Throws UsageError.
+std::chrono::milliseconds parse_duration(std::string_view text);
+// Throws UsageError.
+ListenAddress parse_listen_address(const std::string& text);
+// "[NAME=]DIR"; without a name, the last component of DIR. Throws UsageError.
+ServerOptions::ModelDirectory parse_model_directory(const std::string& text);
+
+}  // namespace lintel

@@ -1,0 +1,202 @@
+#include "server/score_stream.h"
+
+#include <chrono>
+#include <utility>
+
+#include "server/status.h"
+
+namespace lintel {
+namespace {
+
+// How soon a sequence that found no place is tried again when nothing of its own request will end.
+constexpr std::chrono::milliseconds kRetryInterval{5};
+
+}  // namespace
+
+void write_score(std::size_t index, const std::vector<float>& log2_probs, v1::ScoreResponse& wire) {
+  wire.set_index(static_cast<std::uint32_t>(index));
+  wire.mutable_log2_probs()->Add(log2_probs.begin(), log2_probs.end());
+  double sum = 0;
+  for (const float log2_prob : log2_probs) sum += log2_prob;
+  wire.set_bits_per_dim(log2_probs.empty() ? 0.0 : -sum / static_cast<double>(log2_probs.size()));
+}
+
+// Gathers the log2-probabilities of one sequence.
+class ScoreStream::SequenceSink final : public TokenSink {
+ public:
+  SequenceSink(std::shared_ptr<ScoreStream> stream, std::size_t index)
+      : stream_(std::move(stream)), index_(index) {}
+
+  bool on_token(const TokenEvent& event) override {
+    if (event.log2_prob) log2_probs_.push_back(*event.log2_prob);
+    return true;  // bounded by the sequence
+  }
+  void on_sample_finish(const SampleResult&) override {}
+  void on_step_end() override {}
+  void on_finish(RequestOutcome outcome) override {
+    stream_->sequence_done(index_, std::move(log2_probs_), outcome);
+  }
+
+ private:
+  const std::shared_ptr<ScoreStream> stream_;
+  const std::size_t index_;
+  std::vector<float> log2_probs_;
+};
+
+ScoreStream::ScoreStream(const ServedModel& model, SessionStore& store,
+                         std::vector<GenerationRequest> sequences, const Options& options)
+    : model_(model), store_(store), options_(options), slots_(sequences.size()) {
+  for (std::size_t i = 0; i < sequences.size(); ++i) slots_[i].request = std::move(sequences[i]);
+}
+
+grpc::Status ScoreStream::begin() { return advance(); }
+
+grpc::Status ScoreStream::submit(std::size_t index, const GenerationRequest& request,
+                                 RequestHandle* handle) {
+  const auto num_values = static_cast<std::int64_t>(request.prompt.size());
+  SessionStore::LeaseResult leased =
+      store_.lease_one_shot(model_.name, model_.transformer, num_values, /*num_samples=*/1);
+  if (leased.error != SessionStore::Error::kNone) {
+    return store_refusal(leased.error, leased.bytes_needed, leased.bytes_free, store_.options(),
+                         /*session_id=*/"");
+  }
+  auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
+  const Scheduler::SubmitResult result = model_.scheduler->submit(
+      request, std::move(leased.lease), std::make_shared<SequenceSink>(std::move(self), index));
+  if (result.error == Scheduler::SubmitError::kDraining) return shutting_down();
+  if (result.error == Scheduler::SubmitError::kQueueFull) {
+    return queue_full(options_.max_queued_requests);
+  }
+  *handle = result.handle;
+  return grpc::Status::OK;
+}
+
+grpc::Status ScoreStream::advance() {
+  while (true) {
+    std::size_t index = 0;
+    GenerationRequest request;  // a copy: a refused one is tried again
+    {
+      MutexLock lock(mutex_);
+      if (failure_ || submitting_ || next_submit_ == slots_.size()) return grpc::Status::OK;
+      if (next_submit_ >= next_write_ + options_.window) return grpc::Status::OK;
+      submitting_ = true;
+      index = next_submit_;
+      request = *slots_[index].request;
+      ++running_;  // before it can be done
+    }
+    RequestHandle handle;
+    const grpc::Status status = submit(index, request, &handle);
+    // Until submitting_ falls the call cannot finish, so the scheduler is there.
+    if (!settle(index, status, handle)) return index == 0 ? status : grpc::Status::OK;
+  }
+}
+
+bool ScoreStream::settle(std::size_t index, const grpc::Status& status,
+                         const RequestHandle& handle) {
+  bool cancel = false;
+  {
+    MutexLock lock(mutex_);
+    if (status.ok()) {
+      slots_[index].request.reset();
+      slots_[index].handle = handle;
+      ++next_submit_;
+      cancel = failure_.has_value();  // came while nobody could know this handle
+    } else {
+      --running_;
+    }
+  }
+  if (cancel) model_.scheduler->cancel(handle);
+  const bool full = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+  if (!status.ok() && !full && index > 0) fail(status);
+  bool wait = false;
+  {
+    MutexLock lock(mutex_);
+    submitting_ = false;
+    // What of this request still runs calls advance() again when it is done.
+    wait = full && index > 0 && running_ == 0 && !failure_ && !alarm_set_;
+    alarm_set_ = alarm_set_ || wait;
+  }
+  if (wait) try_again_soon();
+  if (index > 0) pump();  // a failure may have waited for submitting_
+  return status.ok();
+}
+
+void ScoreStream::try_again_soon() {
+  auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
+  alarm_.Set(std::chrono::system_clock::now() + kRetryInterval, [self](bool) {
+    {
+      MutexLock lock(self->mutex_);
+      self->alarm_set_ = false;
+    }
+    self->advance();
+  });
+}
+
+void ScoreStream::sequence_done(std::size_t index, std::vector<float> log2_probs,
+                                RequestOutcome outcome) {
+  {
+    MutexLock lock(mutex_);
+    --running_;
+    slots_[index].log2_probs = std::move(log2_probs);
+    slots_[index].done = outcome == RequestOutcome::kDone;
+  }
+  switch (outcome) {
+    case RequestOutcome::kDone:
+      break;
+    case RequestOutcome::kCancelled:
+      fail(cancelled());
+      break;
+    case RequestOutcome::kDeadline:
+      fail(deadline_exceeded());
+      break;
+    case RequestOutcome::kShutdown:
+      fail(shutting_down());
+      break;
+    case RequestOutcome::kNonFinite:
+      fail(non_finite(model_.name, /*session_id=*/""));
+      break;
+    case RequestOutcome::kInternal:
+      fail(call_failed(model_.name, /*session_id=*/""));
+      break;
+  }
+  pump();
+  advance();
+}
+
+void ScoreStream::fail(const grpc::Status& status) {
+  std::vector<RequestHandle> running;
+  {
+    MutexLock lock(mutex_);
+    if (failure_) return;
+    failure_ = status;
+    for (std::size_t i = next_write_; i < next_submit_; ++i) {
+      if (!slots_[i].done) running.push_back(slots_[i].handle);
+    }
+  }
+  for (const RequestHandle& handle : running) model_.scheduler->cancel(handle);
+}
+
+void ScoreStream::on_gone() {
+  fail(cancelled());
+  pump();
+}
+
+ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& message,
+                                                          grpc::Status& status) {
+  if (failure_) {
+    // Not while a sequence could still join: the call's end may be the server's.
+    if (running_ > 0 || submitting_) return Next::kNothing;
+    status = *failure_;
+    return Next::kFinish;
+  }
+  if (!slots_[next_write_].done) return Next::kNothing;
+  Slot& slot = slots_[next_write_];
+  write_score(next_write_, slot.log2_probs, message);
+  slot = Slot{};
+  ++next_write_;
+  if (next_write_ < slots_.size()) return Next::kWrite;
+  status = grpc::Status::OK;
+  return Next::kWriteAndFinish;
+}
+
+}  // namespace lintel

@@ -1,0 +1,84 @@
+// ScoreStream: the sequences of one Score request, a window of them in the scheduler at a time,
+// their results written in the order of the request.
+#pragma once
+
+#include <grpcpp/alarm.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/generation.h"
+#include "server/response_stream.h"
+#include "server/scheduler.h"
+#include "server/served_model.h"
+#include "server/session_store.h"
+
+namespace lintel {
+
+// A sequence joins when it is less than `window` ahead of what was written, so a slow reader holds
+// up its own request only, and memory is bounded. A queue that is full when the request arrives
+// refuses it; one that fills up later is waited for.
+class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
+ public:
+  struct Options {
+    std::size_t window = 1;
+    int max_queued_requests = 0;  // for the refusal's text
+  };
+
+  ScoreStream(const ServedModel& model, SessionStore& store,
+              std::vector<GenerationRequest> sequences, const Options& options);
+
+  // Submits what the window takes. Not OK when the first sequence found no place: nothing was
+  // submitted and the stream has to be refused.
+  grpc::Status begin() EXCLUDES(mutex_);
+
+ private:
+  class SequenceSink;
+
+  struct Slot {
+    std::optional<GenerationRequest> request;  // until it is submitted
+    RequestHandle handle;
+    std::vector<float> log2_probs;
+    bool done = false;
+  };
+
+  // Submits one sequence. Returns what stood in the way.
+  grpc::Status submit(std::size_t index, const GenerationRequest& request, RequestHandle* handle);
+  // Submits while the window and the scheduler have room; tries again later when they have not.
+  // Returns the refusal of the first sequence.
+  grpc::Status advance() EXCLUDES(mutex_);
+  // After submit(): keeps the handle, or sees to it that the sequence is tried again. Returns
+  // whether the next one may be submitted.
+  bool settle(std::size_t index, const grpc::Status& status, const RequestHandle& handle)
+      EXCLUDES(mutex_);
+  void try_again_soon() EXCLUDES(mutex_);
+  void sequence_done(std::size_t index, std::vector<float> log2_probs, RequestOutcome outcome)
+      EXCLUDES(mutex_);
+  // Ends everything with `status`; what runs is cancelled.
+  void fail(const grpc::Status& status) EXCLUDES(mutex_);
+
+  Next next(v1::ScoreResponse& message, grpc::Status& status) override REQUIRES(mutex_);
+  void on_written() override { advance(); }
+  void on_gone() override;
+
+  const ServedModel& model_;
+  SessionStore& store_;
+  const Options options_;
+
+  std::vector<Slot> slots_ GUARDED_BY(mutex_);
+  std::size_t next_submit_ GUARDED_BY(mutex_) = 0;
+  std::size_t next_write_ GUARDED_BY(mutex_) = 0;
+  std::size_t running_ GUARDED_BY(mutex_) = 0;
+  bool submitting_ GUARDED_BY(mutex_) = false;  // a thread is in advance()
+  bool alarm_set_ GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> failure_ GUARDED_BY(mutex_);
+  grpc::Alarm alarm_;  // set by one thread at a time: alarm_set_
+};
+
+// The response of a sequence; bits/dim is minus the mean of the log2-probabilities, summed in
+// double.
+void write_score(std::size_t index, const std::vector<float>& log2_probs, v1::ScoreResponse& wire);
+
+}  // namespace lintel

@@ -1,0 +1,20 @@
+// ServiceContext: what the services share. Borrowed; the server owns all of it and outlives them.
+#pragma once
+
+#include "server/active_calls.h"
+#include "server/clock.h"
+#include "server/options.h"
+#include "server/served_model.h"
+#include "server/session_store.h"
+
+namespace lintel {
+
+struct ServiceContext {
+  const ModelRegistry& models;
+  SessionStore& store;
+  ActiveCalls& calls;
+  const Clock& clock;
+  const ServerOptions& options;
+};
+
+}  // namespace lintel

@@ -1,0 +1,115 @@
+#include "server/session_service.h"
+
+#include "server/request_checks.h"
+#include "server/service_call.h"
+#include "server/status.h"
+
+namespace lintel {
+namespace {
+
+void write_time(std::chrono::system_clock::time_point time, google::protobuf::Timestamp& wire) {
+  const auto nanos =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  wire.set_seconds(nanos / 1'000'000'000);
+  wire.set_nanos(static_cast<int>(nanos % 1'000'000'000));
+}
+
+grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* call, const grpc::Status& status) {
+  grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
+  reactor->Finish(status);
+  return reactor;
+}
+
+}  // namespace
+
+void SessionService::write_session(const SessionInfo& info, v1::Session& wire) const {
+  wire.set_id(info.id);
+  wire.set_model(info.model);
+  wire.set_position(info.num_values);
+  wire.set_has_pending_value(info.has_pending);
+  wire.set_busy(info.busy);
+  wire.set_state_bytes(static_cast<std::int64_t>(info.state_bytes));
+  wire.set_max_tokens(info.max_values);
+  write_time(info.created, *wire.mutable_create_time());
+  write_time(info.last_used, *wire.mutable_last_used_time());
+  wire.mutable_idle_timeout()->set_seconds(context_.store.options().idle_timeout.count());
+}
+
+grpc::Status SessionService::create(const v1::CreateSessionRequest& wire, v1::Session& session) {
+  if (context_.calls.closed()) return shutting_down();
+  grpc::Status status;
+  const ServedModel* const model = resolve_model(wire.model(), context_.models, &status);
+  if (model == nullptr) return status;
+  Violations violations;
+  const std::int64_t max_values = check_create(wire, model->transformer->config(), violations);
+  if (!violations.empty()) return violations.status();
+  const SessionStore::CreateResult created =
+      context_.store.create(model->name, model->transformer, max_values);
+  if (created.error != SessionStore::Error::kNone) {
+    return store_refusal(created.error, created.bytes_needed, created.bytes_free,
+                         context_.store.options(), /*session_id=*/"");
+  }
+  write_session(created.info, session);
+  return status;
+}
+
+grpc::Status SessionService::get(const v1::GetSessionRequest& wire, v1::Session& session) {
+  if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
+  const std::optional<SessionInfo> info = context_.store.get(wire.id());
+  if (!info) {
+    return store_refusal(SessionStore::Error::kNotFound, 0, 0, context_.store.options(), wire.id());
+  }
+  write_session(*info, session);
+  return grpc::Status::OK;
+}
+
+grpc::Status SessionService::list(const v1::ListSessionsRequest& wire,
+                                  v1::ListSessionsResponse& page) {
+  grpc::Status status;
+  if (!wire.model().empty() && resolve_model(wire.model(), context_.models, &status) == nullptr) {
+    return status;
+  }
+  Violations violations;
+  const CheckedList checked = check_list(wire, violations);
+  if (!violations.empty()) return violations.status();
+  // One more than asked for tells whether there is a next page.
+  std::vector<SessionInfo> found =
+      context_.store.list(wire.model(), checked.after_id, checked.page_size + 1);
+  if (found.size() > checked.page_size) {
+    found.resize(checked.page_size);
+    page.set_next_page_token(found.back().id);
+  }
+  for (const SessionInfo& info : found) write_session(info, *page.add_sessions());
+  return status;
+}
+
+grpc::Status SessionService::remove(const v1::DeleteSessionRequest& wire) {
+  if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
+  return store_refusal(context_.store.remove(wire.id()), 0, 0, context_.store.options(), wire.id());
+}
+
+grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* call,
+                                                 const v1::CreateSessionRequest* request,
+                                                 v1::Session* response) {
+  return answer(call, guarded([&] { return create(*request, *response); }));
+}
+
+grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* call,
+                                              const v1::GetSessionRequest* request,
+                                              v1::Session* response) {
+  return answer(call, guarded([&] { return get(*request, *response); }));
+}
+
+grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* call,
+                                               const v1::ListSessionsRequest* request,
+                                               v1::ListSessionsResponse* response) {
+  return answer(call, guarded([&] { return list(*request, *response); }));
+}
+
+grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* call,
+                                                 const v1::DeleteSessionRequest* request,
+                                                 google::protobuf::Empty*) {
+  return answer(call, guarded([&] { return remove(*request); }));
+}
+
+}  // namespace lintel

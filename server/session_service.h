@@ -1,0 +1,37 @@
+// SessionService: creates, shows and deletes sessions.
+#pragma once
+
+#include "lintel/v1/session.grpc.pb.h"
+#include "server/service_context.h"
+
+namespace lintel {
+
+// Thread-safe. Nothing here waits: every method answers before it returns.
+class SessionService final : public v1::SessionService::CallbackService {
+ public:
+  explicit SessionService(const ServiceContext& context) : context_(context) {}
+
+  grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* call,
+                                   const v1::CreateSessionRequest* request,
+                                   v1::Session* response) override;
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* call,
+                                const v1::GetSessionRequest* request,
+                                v1::Session* response) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* call,
+                                 const v1::ListSessionsRequest* request,
+                                 v1::ListSessionsResponse* response) override;
+  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* call,
+                                   const v1::DeleteSessionRequest* request,
+                                   google::protobuf::Empty* response) override;
+
+ private:
+  grpc::Status create(const v1::CreateSessionRequest& wire, v1::Session& session);
+  grpc::Status get(const v1::GetSessionRequest& wire, v1::Session& session);
+  grpc::Status list(const v1::ListSessionsRequest& wire, v1::ListSessionsResponse& page);
+  grpc::Status remove(const v1::DeleteSessionRequest& wire);
+  void write_session(const SessionInfo& info, v1::Session& wire) const;
+
+  const ServiceContext context_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,44 @@
+#include "server/signals.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <cstdlib>
+
+namespace lintel {
+namespace {
+
+constexpr int kQuit = SIGUSR1;  // from the destructor
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, kQuit);
+  return set;
+}
+
+}  // namespace
+
+SignalWatcher::SignalWatcher(std::function<void(int)> on_first) {
+  const sigset_t set = watched_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  thread_ = std::thread([set, on_first = std::move(on_first)] {
+    bool first = true;
+    while (true) {
+      int signal = 0;
+      if (sigwait(&set, &signal) != 0 || signal == kQuit) return;
+      if (!first) std::_Exit(128 + signal);
+      first = false;
+      on_first(signal);
+    }
+  });
+}
+
+SignalWatcher::~SignalWatcher() {
+  pthread_kill(thread_.native_handle(), kQuit);
+  thread_.join();
+}
+
+}  // namespace lintel

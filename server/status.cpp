@@ -1,0 +1,165 @@
+#include "server/status.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace lintel {
+namespace {
+
+// A peer accepts about 8 KB of trailers; what is listed has to stay well below.
+constexpr std::size_t kMaxViolations = 16;
+constexpr std::size_t kMaxTextBytes = 200;
+constexpr std::size_t kMaxNameBytes = 64;
+
+// When trying again may help.
+constexpr std::chrono::milliseconds kQueueRetry{200};
+constexpr std::chrono::milliseconds kMemoryRetry{1000};
+constexpr std::chrono::milliseconds kDrainRetry{5000};
+
+std::string clipped(std::string_view text, std::size_t max_bytes) {
+  std::string out(text.substr(0, max_bytes));
+  for (char& c : out) {
+    if (c < 0x20 || c > 0x7e) c = '?';
+  }
+  if (text.size() > max_bytes) out += "...";
+  return out;
+}
+
+grpc::Status with_detail(grpc::StatusCode code, const std::string& message,
+                         const google::protobuf::Message& detail) {
+  google::rpc::Status status;
+  status.set_code(code);
+  status.set_message(message);
+  status.add_details()->PackFrom(detail);
+  return grpc::Status(code, message, status.SerializeAsString());
+}
+
+grpc::Status with_retry(grpc::StatusCode code, std::string_view message,
+                        std::chrono::milliseconds retry_after) {
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(retry_after.count() / 1000);
+  retry.mutable_retry_delay()->set_nanos(static_cast<int>(retry_after.count() % 1000) * 1'000'000);
+  return with_detail(code, std::string(message), retry);
+}
+
+grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::string_view name,
+                           std::string_view message) {
+  google::rpc::ResourceInfo resource;
+  resource.set_resource_type(std::string(type));
+  resource.set_resource_name(clip(name));
+  resource.set_description(std::string(message));
+  return with_detail(code, std::string(message), resource);
+}
+
+}  // namespace
+
+std::string clip(std::string_view text) { return clipped(text, kMaxNameBytes); }
+
+grpc::Status invalid_argument(const std::vector<FieldViolation>& violations) {
+  assert(!violations.empty());
+  google::rpc::BadRequest bad;
+  for (std::size_t i = 0; i < std::min(violations.size(), kMaxViolations); ++i) {
+    auto* const violation = bad.add_field_violations();
+    violation->set_field(clipped(violations[i].field, kMaxTextBytes));
+    violation->set_description(clipped(violations[i].description, kMaxTextBytes));
+  }
+  const auto& first = bad.field_violations(0);
+  std::string message = first.field() + ": " + first.description();
+  if (violations.size() > 1) {
+    message += " (and " + std::to_string(violations.size() - 1) + " more)";
+  }
+  return with_detail(grpc::StatusCode::INVALID_ARGUMENT, message, bad);
+}
+
+grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message) {
+  return with_resource(grpc::StatusCode::NOT_FOUND, type, name, message);
+}
+
+grpc::Status session_busy(std::string_view id) {
+  return with_resource(grpc::StatusCode::ABORTED, "session", id,
+                       "session " + clip(id) + " is in use by another call");
+}
+
+grpc::Status failed_precondition(std::string_view type, std::string_view subject,
+                                 std::string_view message) {
+  google::rpc::PreconditionFailure failure;
+  auto* const violation = failure.add_violations();
+  violation->set_type(std::string(type));
+  violation->set_subject(clip(subject));
+  violation->set_description(std::string(message));
+  return with_detail(grpc::StatusCode::FAILED_PRECONDITION, std::string(message), failure);
+}
+
+grpc::Status resource_exhausted(std::string_view message, std::chrono::milliseconds retry_after) {
+  return with_retry(grpc::StatusCode::RESOURCE_EXHAUSTED, message, retry_after);
+}
+
+grpc::Status unavailable(std::string_view message, std::chrono::milliseconds retry_after) {
+  return with_retry(grpc::StatusCode::UNAVAILABLE, message, retry_after);
+}
+
+grpc::Status internal_error(std::string_view type, std::string_view name,
+                            std::string_view message) {
+  return with_resource(grpc::StatusCode::INTERNAL, type, name, message);
+}
+
+grpc::Status non_finite(std::string_view model, std::string_view session_id) {
+  const std::string cause = "model " + clip(model) + " produced a value that is not finite";
+  if (session_id.empty()) return internal_error("model", model, cause);
+  return internal_error("session", session_id,
+                        cause + "; session " + clip(session_id) + " is gone");
+}
+
+grpc::Status call_failed(std::string_view model, std::string_view session_id) {
+  const std::string cause = "the server failed while running model " + clip(model);
+  if (session_id.empty()) return internal_error("model", model, cause);
+  return internal_error("session", session_id,
+                        cause + "; session " + clip(session_id) + " is gone");
+}
+
+grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
+                           std::size_t bytes_free, const SessionStore::Options& store,
+                           std::string_view session_id) {
+  switch (error) {
+    case SessionStore::Error::kNone:
+      break;
+    case SessionStore::Error::kNotFound:
+      return not_found(
+          "session", session_id,
+          "no session " + clip(session_id) + ": unknown, deleted or evicted when idle");
+    case SessionStore::Error::kBusy:
+      return session_busy(session_id);
+    case SessionStore::Error::kTooManySessions:
+      return resource_exhausted(
+          "all " + std::to_string(store.max_sessions) + " sessions are in use", kMemoryRetry);
+    case SessionStore::Error::kOutOfMemory:
+      return resource_exhausted("the state needs " + std::to_string(bytes_needed) + " bytes and " +
+                                    std::to_string(bytes_free) + " of " +
+                                    std::to_string(store.session_memory_bytes) + " are free",
+                                kMemoryRetry);
+    case SessionStore::Error::kNeedsMaxTokens:
+      return invalid_argument(
+          {{"max_tokens", "is needed: the state of this model grows with the sequence"}});
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status queue_full(int max_queued_requests) {
+  return resource_exhausted(
+      "the queue is full: " + std::to_string(max_queued_requests) + " requests wait", kQueueRetry);
+}
+
+grpc::Status shutting_down() { return unavailable("the server is shutting down", kDrainRetry); }
+
+grpc::Status cancelled() {
+  return grpc::Status(grpc::StatusCode::CANCELLED, "the call was cancelled");
+}
+
+grpc::Status deadline_exceeded() {
+  return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the call's deadline passed");
+}
+
+}  // namespace lintel

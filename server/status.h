@@ -1,0 +1,64 @@
+// The one place that makes grpc::Status. Every error carries google.rpc details in the trailer
+// grpc-status-details-bin, so that a program can read what a person reads in the message.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/session_store.h"
+
+namespace lintel {
+
+// A field of a request that cannot be served as it is.
+struct FieldViolation {
+  std::string field;        // path in the request: "sampling.top_p", "given[2].position"
+  std::string description;  // the value and the limit
+};
+
+// INVALID_ARGUMENT with google.rpc.BadRequest. REQUIRES: violations is not empty. Trailers have to
+// stay small: at most 16 violations are listed, long texts are clipped.
+grpc::Status invalid_argument(const std::vector<FieldViolation>& violations);
+
+// NOT_FOUND with google.rpc.ResourceInfo. type: "model" or "session".
+grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message);
+
+// ABORTED with google.rpc.ResourceInfo: the session is in use by another call.
+grpc::Status session_busy(std::string_view id);
+
+// FAILED_PRECONDITION with google.rpc.PreconditionFailure about `subject`.
+grpc::Status failed_precondition(std::string_view type, std::string_view subject,
+                                 std::string_view message);
+
+// RESOURCE_EXHAUSTED and UNAVAILABLE with google.rpc.RetryInfo.
+grpc::Status resource_exhausted(std::string_view message, std::chrono::milliseconds retry_after);
+grpc::Status unavailable(std::string_view message, std::chrono::milliseconds retry_after);
+
+// INTERNAL with google.rpc.ResourceInfo of the session or model that failed.
+grpc::Status internal_error(std::string_view type, std::string_view name, std::string_view message);
+
+// INTERNAL: the model produced NaN or infinity, and the session (empty: a one-shot call) is gone.
+grpc::Status non_finite(std::string_view model, std::string_view session_id);
+
+// INTERNAL: the server failed, for want of memory most likely; a session it held is gone.
+grpc::Status call_failed(std::string_view model, std::string_view session_id);
+
+// The store's refusals.
+grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
+                           std::size_t bytes_free, const SessionStore::Options& store,
+                           std::string_view session_id);
+// RESOURCE_EXHAUSTED: the scheduler's queue is full.
+grpc::Status queue_full(int max_queued_requests);
+// UNAVAILABLE: the server takes nothing new, or ended what was running.
+grpc::Status shutting_down();
+
+grpc::Status cancelled();
+grpc::Status deadline_exceeded();
+
+// A client's text for an error message: at most 64 bytes, unprintable ones as '?'.
+std::string clip(std::string_view text);
+
+}  // namespace lintel
