@@ -31,6 +31,24 @@ def load_model(directory, device="cpu"):
 
 
 @torch.no_grad()
+def start_from(model, directory):
+    """Copies the weights of a model directory into `model`; their attention may differ.
+
+    What only one of them has (hash planes) stays as it is. ValueError for another architecture.
+    """
+    given = load_model(directory).state_dict()
+    own = model.state_dict()
+    shared = {name: tensor for name, tensor in given.items() if name in own}
+    different = [f"{name}: has {list(tensor.shape)}, expected {list(own[name].shape)}"
+                 for name, tensor in shared.items() if tensor.shape != own[name].shape]
+    different += [f"{name}: missing" for name in own
+                  if name not in given and not name.endswith(".planes")]
+    if different:
+        raise ValueError("\n".join([f"{directory} cannot start this model:"] + different))
+    model.load_state_dict(shared, strict=False)
+
+
+@torch.no_grad()
 def round_weights(model, dtype):
     """Rounds a model's weights to `dtype` in place, as an export followed by a load would."""
     for tensor in model.state_dict().values():

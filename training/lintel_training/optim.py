@@ -11,14 +11,18 @@ _NOT_DECAYED = ("value_embedding.", "pos_embedding.", ".norm")
 
 def make_optimizer(model, recipe, fused):
     """AdamW with decay on weight matrices only; parameters without gradient are left out."""
-    decayed, others = [], []
+    decayed, others, head = [], [], []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         plain = name.endswith(".bias") or any(part in name for part in _NOT_DECAYED)
-        (others if plain else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": recipe.weight_decay},
-              {"params": others, "weight_decay": 0.0}]
+        if name.startswith("predictor."):
+            head.append(parameter)
+        else:
+            (others if plain else decayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": recipe.weight_decay, "rate": 1.0},
+              {"params": others, "weight_decay": 0.0, "rate": 1.0},
+              {"params": head, "weight_decay": 0.0, "rate": recipe.head_rate}]
     options = {"fused": True} if fused else {}
     return torch.optim.AdamW(groups, lr=recipe.learning_rate,
                              betas=(recipe.beta1, recipe.beta2), **options)

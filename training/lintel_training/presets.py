@@ -14,6 +14,9 @@ class Recipe:
     epochs: Optional[float] = None
     steps: Optional[int] = None  # updates; wins over epochs
     learning_rate: float = 1e-3  # peak
+    # Learning rate of the predictor against the rest. Adam moves an output by up to rate * d_model a
+    # step; the mean of a narrow logistic must move by less than a pixel (1/128).
+    head_rate: float = 1.0
     final_learning_rate: float = 0.01  # of the peak, at the end of the cosine
     warmup_steps: int = 400
     weight_decay: float = 0.05  # of weight matrices only
@@ -25,6 +28,7 @@ class Recipe:
     shift_augment: float = 0.0  # images: probability of a shift by up to a pixel
     context: int = 512  # text: bytes in a training window
     valid_count: int = 2000  # images: the last of the training file, for validation
+    init_from: Optional[str] = None  # model directory to start from, with any attention
     limit_train: Optional[int] = None  # images or bytes, for trials
 
     to_dict = asdict

@@ -56,6 +56,7 @@ def make_parser():
     recipe.add_argument("--batch-size", type=int)
     recipe.add_argument("--accumulate", type=int, help="batches in an update")
     recipe.add_argument("--learning-rate", "--lr", type=float, help="peak")
+    recipe.add_argument("--head-rate", type=float, help="the predictor's rate, as a fraction")
     recipe.add_argument("--final-learning-rate", type=float, help="as a fraction of the peak")
     recipe.add_argument("--warmup-steps", type=int)
     recipe.add_argument("--weight-decay", type=float)
@@ -66,6 +67,8 @@ def make_parser():
                         help="images: probability of a shift by up to a pixel each way")
     recipe.add_argument("--context", type=int, help="text: bytes in a window")
     recipe.add_argument("--valid-count", type=int, help="images taken from training")
+    recipe.add_argument("--init-from", metavar="DIR",
+                        help="start from this model's weights; its attention may be another")
     recipe.add_argument("--limit-train", type=int, help="first images or bytes only")
     recipe.add_argument("--limit-test", type=int, help="first images only")
 
@@ -119,13 +122,11 @@ def make_task(args, config, recipe):
     return ImageTask(config, recipe, args.device, train, test, args.limit_test)
 
 
-def main(argv=None):
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    if not args.data and not args.train_images:
-        parser.error("--data is needed")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+def make_trainer(args, began=None):
+    """The Trainer that the parsed flags describe; it has loaded its checkpoint, if there is one.
+
+    began: time.monotonic() from which a time budget counts.
+    """
     on_cuda = args.device.startswith("cuda")
     config = make_config(args)
     recipe = override(
@@ -134,19 +135,28 @@ def main(argv=None):
             "epochs", "steps", "seed", "batch_size", "accumulate", "learning_rate",
             "final_learning_rate", "warmup_steps", "weight_decay", "clip_norm", "ema_decay",
             "dropout", "shift_augment", "context", "valid_count", "limit_train")})
-    is_linear = all(a.type == "linear" for a in config.attention)
     sample_count = args.sample_count
     if sample_count is None:
+        is_linear = all(a.type == "linear" for a in config.attention)
         sample_count = 64 if is_linear or args.sample_every else 0
     options = Options(
         out=args.out, device=args.device, compile=args.compile if on_cuda else "none",
         cuda_graphs=args.cuda_graphs and on_cuda and args.compile == "model",
-        checkpointing=args.checkpointing, time_budget=args.time_budget,
-        began=_BEGAN if argv is None else None,
+        checkpointing=args.checkpointing, time_budget=args.time_budget, began=began,
         log_every=args.log_every or (50 if on_cuda else 10), validations=args.validations,
         save_seconds=args.save_seconds, sample_every=args.sample_every, sample_count=sample_count,
         stop_after=args.stop_after)
-    trainer = Trainer(config, recipe, make_task(args, config, recipe), options, args.preset)
+    return Trainer(config, recipe, make_task(args, config, recipe), options, args.preset)
+
+
+def main(argv=None):
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    if not args.data and not args.train_images:
+        parser.error("--data is needed")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    trainer = make_trainer(args, _BEGAN if argv is None else None)
     if trainer.resumed:
         print(f"continuing at step {trainer.step}", file=sys.stderr)
     if trainer.run():

@@ -12,7 +12,7 @@ from . import checkpoint
 from .compiled import compile_layers, loss_function
 from .config import ModelConfig
 from .curve import draw_curve
-from .export import export_model, round_weights
+from .export import export_model, round_weights, start_from
 from .model import Model, initialise
 from .optim import Average, learning_rate, make_optimizer
 from .pace import Pace
@@ -54,6 +54,8 @@ class Trainer:
         torch.manual_seed(recipe.seed)
         model = Model(config, recipe.dropout, options.checkpointing)
         initialise(model, recipe.seed)
+        if recipe.init_from:
+            start_from(model, recipe.init_from)
         self.model = model.to(options.device).train()
         self.average = Average(self.model, recipe.ema_decay)
         self.optimizer = make_optimizer(self.model, recipe, fused=self.on_cuda)
@@ -126,7 +128,7 @@ class Trainer:
         recipe = self.recipe
         rate = learning_rate(recipe, self.step, self.total_steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["rate"]
         for i in range(recipe.accumulate):
             batch = self.task.batches.batch(self.step * recipe.accumulate + i, self._augment())
             if self.options.cuda_graphs:

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Turns a PyTorch checkpoint into a model directory.
+
+Takes a checkpoint of idiap/linear-transformer-experiments (a dict with `model_state`) or a bare
+state_dict, with or without a `module.` prefix:
+
+    python3 training/convert_checkpoint.py model.pth --out DIR --heads 8
+
+Widths and the number of layers are read off the tensors. The number of heads cannot be, unless the
+layers hold LSH planes; what else the tensors do not tell are flags. Tensors that do not fit are
+named with both shapes, and the exit status is 1.
+"""
+
+import argparse
+import os
+import pickle
+import re
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import torch  # noqa: E402
+
+from lintel_training.config import ConfigError, ModelConfig  # noqa: E402
+from lintel_training.export import DTYPES, export_model  # noqa: E402
+from lintel_training.model import Model  # noqa: E402
+
+_LAYER = "transformer.layers.0."
+
+
+class ConversionError(Exception):
+    """The checkpoint does not describe a model that the server knows."""
+
+
+def read_state(path, trust=False):
+    """{name: tensor} of a checkpoint, without a `module.` prefix."""
+    try:  # restricted, because a pickle from elsewhere could run code
+        data = torch.load(path, map_location="cpu", weights_only=not trust)
+    except pickle.UnpicklingError as error:
+        # That of PyTorch 1.13 refuses even the floats of an optimiser's state.
+        raise ConversionError(f"{path}: holds more than tensors and containers; --trust loads it "
+                              "all the same, running whatever code is in it") from error
+    if isinstance(data, dict) and "model_state" in data:
+        data = data["model_state"]
+    if not isinstance(data, dict):
+        raise ConversionError(f"{path}: neither a state_dict nor a dict with model_state")
+    state = {name[7:] if name.startswith("module.") else name: value
+             for name, value in data.items() if isinstance(value, torch.Tensor)}
+    if not state:
+        raise ConversionError(f"{path}: holds no tensors")
+    return state
+
+
+def _shape(state, name):
+    if name not in state:
+        raise ConversionError(f"{name}: missing, and needed to tell the architecture")
+    return list(state[name].shape)
+
+
+def infer_config(state, args):
+    """config.json as a dict, from the shapes of the tensors and the flags."""
+    layers = {int(m.group(1)) for m in map(re.compile(r"transformer\.layers\.(\d+)\.").match, state)
+              if m}
+    if not layers:
+        raise ConversionError("transformer.layers.*: no layer in the checkpoint")
+    inner, d_model = _shape(state, _LAYER + "attention.query_projection.weight")
+    d_ff, _ = _shape(state, _LAYER + "linear1.weight")
+    vocab_size, d_value = _shape(state, "value_embedding.weight")
+    outputs, _ = _shape(state, "predictor.weight")
+
+    planes = state.get(_LAYER + "attention.inner_attention.planes")
+    heads = args.heads or (inner // planes.shape[2] if planes is not None else None)
+    if heads is None:
+        raise ConversionError("--heads is needed: the number of heads is not in any shape")
+    if inner % heads:
+        raise ConversionError(f"--heads {heads} does not divide the projections' {inner} rows")
+
+    categorical = args.head == "categorical" or (args.head is None and outputs == vocab_size)
+    if not categorical and outputs % 3:
+        raise ConversionError(f"predictor.weight: {outputs} outputs are neither 3 for each mixture "
+                              f"component nor the {vocab_size} symbols")
+    has_pe = "pos_embedding.pe" in state
+    embedding = args.embedding or ("value_concat_position" if d_value * 2 == d_model else
+                                   "value_add_position" if has_pe else "value")
+    max_length = args.max_length
+    if max_length is None:
+        max_length = state["pos_embedding.pe"].shape[1] if has_pe else 0
+    position = args.position_encoding or ("none" if embedding == "value" else "sinusoidal")
+    head = {"type": "categorical"} if categorical else {"type": "mixture_of_logistics",
+                                                        "mixtures": outputs // 3}
+    return {
+        "format_version": 1, "vocab_size": vocab_size, "max_length": max_length,
+        "d_model": d_model, "n_layers": max(layers) + 1, "n_heads": heads,
+        "d_head": inner // heads, "d_ff": d_ff, "activation": args.activation,
+        "norm_placement": args.norm_placement, "final_norm": "transformer.norm.weight" in state,
+        "layer_norm_eps": args.layer_norm_eps, "embedding": embedding,
+        "position_encoding": position, "attention": _attention(args, planes), "head": head,
+        "modality": _modality(args, categorical),
+    }
+
+
+def _attention(args, planes):
+    kind = args.attention or ("lsh" if planes is not None else "linear")
+    if kind != "lsh":
+        return {"type": kind}
+    if planes is None:
+        raise ConversionError(f"{_LAYER}attention.inner_attention.planes: missing. The reference "
+                              "draws new planes at every call; a model to serve needs fixed ones")
+    return {"type": "lsh", "rounds": planes.shape[0], "bits": planes.shape[1],
+            "chunk_size": args.chunk_size, "mask_self": True, "combine": "mean"}
+
+
+def _modality(args, categorical):
+    kind = args.modality or ("bytes" if categorical else "image")
+    if kind != "image":
+        return {"type": kind}
+    height, width, channels = args.image_shape
+    return {"type": "image", "height": height, "width": width, "channels": channels,
+            "start_token": args.start_token}
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help=".pth file")
+    parser.add_argument("--out", required=True, help="model directory to write")
+    parser.add_argument("--dtype", choices=list(DTYPES), default="f32")
+    parser.add_argument("--heads", type=int)
+    parser.add_argument("--attention", choices=["linear", "softmax", "lsh"],
+                        help="default: lsh when there are planes, else linear")
+    parser.add_argument("--chunk-size", type=int, default=32, help="lsh")
+    parser.add_argument("--activation", choices=["relu", "gelu"], default="relu")
+    parser.add_argument("--norm-placement", choices=["post", "pre"], default="post")
+    parser.add_argument("--layer-norm-eps", type=float, default=1e-5)
+    parser.add_argument("--embedding",
+                        choices=["value_concat_position", "value_add_position", "value"],
+                        help="default: by the width of value_embedding")
+    parser.add_argument("--position-encoding", choices=["sinusoidal", "learned", "none"],
+                        help="default: sinusoidal, or none without positions")
+    parser.add_argument("--max-length", type=int, help="default: the rows of pos_embedding.pe")
+    parser.add_argument("--head", choices=["mixture_of_logistics", "categorical"],
+                        help="default: categorical when there are as many outputs as symbols")
+    parser.add_argument("--modality", choices=["image", "bytes", "tokens"],
+                        help="default: image for mixtures, else bytes")
+    parser.add_argument("--image-shape", type=int, nargs=3, default=[28, 28, 1],
+                        metavar=("HEIGHT", "WIDTH", "CHANNELS"))
+    parser.add_argument("--start-token", type=int, default=0)
+    parser.add_argument("--trust", action="store_true",
+                        help="load the pickle without restrictions: it can run code")
+    return parser
+
+
+def convert(args):
+    state = read_state(args.checkpoint, args.trust)
+    config = ModelConfig.from_dict(infer_config(state, args))
+    model = Model(config)
+    pe = state.get("pos_embedding.pe")
+    if pe is not None and config.position_encoding == "sinusoidal":
+        # The reference's table is often longer than the sequences it was trained on.
+        state["pos_embedding.pe"] = pe[:, :config.max_length]
+    model.load_tensors({name: tensor.float() for name, tensor in state.items()})
+    export_model(model, args.out, args.dtype)
+    return config
+
+
+def main(argv=None):
+    args = make_parser().parse_args(argv)
+    try:
+        config = convert(args)
+    except (ConversionError, ConfigError, ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{args.out}: {config.n_layers} layers, {config.n_heads} heads of {config.d_head}, "
+          f"d_model {config.d_model}, {config.attention[0].type} attention")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Writes the model card, README.md, of a trained model from its run directory.
+
+    python3 -m lintel_training.model_card --run runs/mnist-linear --name mnist-linear \\
+        --out weights/mnist-linear
+
+--out receives README.md, the curve and the last samples; with --copy-model the model as well.
+"""
+
+import argparse
+import glob
+import json
+import os
+import shutil
+
+from .presets import PRESETS, Recipe
+
+_NO_FLAG = ("steps", "epochs", "beta1", "beta2")
+_ARCHITECTURE = ("n_layers", "n_heads", "d_model", "d_head", "d_ff", "activation")
+
+
+def command(result):
+    """The shell command that repeats a run: the preset and every flag that differs from it."""
+    preset, recipe = result["preset"], result["recipe"]
+    data = "tinyshakespeare.txt" if result["unit"] == "nats/byte" else "mnist/"
+    parts = ["python3 -m lintel_training.train", f"--preset {preset}", f"--data {data}",
+             f"--out runs/{preset}", f"--steps {result['steps']}"]
+    usual = PRESETS[preset].recipe.to_dict() if preset in PRESETS else Recipe().to_dict()
+    for key, value in recipe.items():
+        if key in _NO_FLAG or value == usual[key]:
+            continue
+        parts.append(f"--{key.replace('_', '-')} {value}")
+    parts += _architecture_flags(result["config"], preset)
+    return " \\\n    ".join(parts)
+
+
+def _architecture_flags(config, preset):
+    usual = PRESETS[preset].config if preset in PRESETS else {}
+    changed = {k: config[k] for k in _ARCHITECTURE if config[k] != usual.get(k)}
+    for part in ("attention", "head"):
+        if isinstance(config[part], dict):
+            changed.update({k: config[part][k] for k in ("rounds", "bits", "chunk_size", "mixtures")
+                            if config[part].get(k) != usual.get(part, {}).get(k)})
+    return [f"--{k.replace('_', '-')} {v}" for k, v in changed.items()]
+
+
+def _figures(result):
+    rows = [("validation, float32 weights", result["validation"]),
+            ("test, float32 weights", result["test_f32"]),
+            ("test, weights rounded to bfloat16 (the file here)", result["test_bf16"])]
+    if result["unit"] == "nats/byte":  # there is no third part of the text
+        rows = [("validation, float32 weights", result["validation"]),
+                ("validation, weights rounded to bfloat16 (the file here)", result["test_bf16"])]
+    lines = [f"| | {result['unit']} |", "|---|---|"]
+    return lines + [f"| {name} | {value:.4f} |" for name, value in rows if value is not None]
+
+
+def _data_lines(facts):
+    lines = []
+    for part, about in facts.items():
+        size = ", ".join(f"{about[k]:,} {k}" for k in ("images", "bytes") if k in about)
+        source = f"`{about['file']}`" if "file" in about else about.get("taken from", "")
+        digest = f" (SHA-256 {about['sha256'][:16]}...)" if "sha256" in about else ""
+        lines.append(f"- {part}: {size}, {source}{digest}")
+    return lines
+
+
+def card(result, name, curve=None, samples=None):
+    """The text of README.md."""
+    c, r = result["config"], result["recipe"]
+    attention = c["attention"] if isinstance(c["attention"], dict) else c["attention"][0]
+    machine = result["hardware"].get("gpu") or \
+        f"{result['hardware']['cpu']}, {result['hardware']['threads']} threads"
+    lines = [
+        f"# {name}", "",
+        f"{c['n_layers']} layers, {c['n_heads']} heads of {c['d_head']}, d_model {c['d_model']}, "
+        f"feed-forward {c['d_ff']}, {attention['type']} attention; "
+        f"{result['parameters']:,} parameters, stored in bfloat16.", "",
+        *_figures(result), "",
+        f"Evaluated with: {result['arithmetic']}.", "",
+        "## Data", "", *_data_lines(result["data"]), "",
+        "## Training", "",
+        f"{result['steps']:,} updates of {r['batch_size'] * r['accumulate']} sequences "
+        f"({result['epochs']:.1f} epochs), seed {r['seed']}, {result['precision']}. AdamW "
+        f"(betas {r['beta1']}, {r['beta2']}; weight decay {r['weight_decay']} on matrices), "
+        f"learning rate {r['learning_rate']} after {r['warmup_steps']} steps of warm-up, cosine to "
+        f"{r['final_learning_rate']:g} of it, gradient norm clipped to {r['clip_norm']}, dropout "
+        f"{r['dropout']}, shift augmentation {r['shift_augment']}. The weights are an exponential "
+        f"moving average (decay {r['ema_decay']}).", "",
+        f"{result['training_seconds']:.0f} s on {machine}; PyTorch {result['versions']['torch']}. "
+        f"{result['skipped_updates']} updates were skipped for a gradient that was not finite.", "",
+    ]
+    if curve:
+        lines += [f"![loss over steps]({curve})", ""]
+    if samples:
+        lines += ["Samples:", "", f"![samples]({samples})", ""]
+    lines += ["## To repeat", "", "In `training/`, with the data that its README names:", "",
+              "```sh", command(result), "```", ""]
+    return "\n".join(lines)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", required=True, help="run directory")
+    parser.add_argument("--out", required=True, help="folder of the card")
+    parser.add_argument("--name", help="default: the name of the folder")
+    parser.add_argument("--copy-model", action="store_true",
+                        help="copy config.json and model.safetensors as well")
+    args = parser.parse_args(argv)
+
+    with open(os.path.join(args.run, "result.json"), encoding="utf-8") as file:
+        result = json.load(file)
+    os.makedirs(args.out, exist_ok=True)
+
+    def bring(pattern, name):
+        found = sorted(glob.glob(os.path.join(args.run, pattern)), key=os.path.getmtime)
+        if not found:
+            return None
+        shutil.copyfile(found[-1], os.path.join(args.out, name))
+        return name
+
+    curve, samples = bring("curve.png", "curve.png"), bring("samples-*.png", "samples.png")
+    name = args.name or os.path.basename(os.path.normpath(args.out))
+    with open(os.path.join(args.out, "README.md"), "w", encoding="utf-8") as file:
+        file.write(card(result, name, curve, samples))
+    if args.copy_model:
+        bring("model/config.json", "config.json")
+        bring("model/model.safetensors", "model.safetensors")
+
+
+if __name__ == "__main__":
+    main()

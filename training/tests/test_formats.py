@@ -1,0 +1,151 @@
+"""config.json, safetensors files, exports and converted checkpoints."""
+
+import contextlib
+import io
+import os
+import tempfile
+import unittest
+
+import torch
+
+import small
+import convert_checkpoint
+from lintel_training import safetensors_io
+from lintel_training.config import ConfigError, ModelConfig
+from lintel_training.export import export_model, load_model, round_weights
+from lintel_training.presets import PRESETS
+
+
+class ConfigTest(unittest.TestCase):
+    def test_every_preset_survives_a_round_trip(self):
+        for name, preset in PRESETS.items():
+            config = ModelConfig.from_dict(preset.config)
+            self.assertEqual(ModelConfig.from_dict(config.to_dict()), config, name)
+
+    def test_a_key_that_does_not_belong_is_named(self):
+        good = small.config({"type": "linear"}).to_dict()
+        for change, text in (({"d_modle": 3}, "d_modle"),
+                             ({"format_version": 2}, "format_version"),
+                             ({"attention": {"type": "linear", "esp": 1}}, "esp"),
+                             ({"attention": {"type": "lsh", "rounds": 1}}, "bits"),
+                             ({"attention": [{"type": "linear"}]}, "1 entries for 2 layers"),
+                             ({"n_heads": True}, "n_heads"),
+                             ({"activation": "swish"}, "activation")):
+            with self.assertRaisesRegex(ConfigError, text):
+                ModelConfig.from_dict(dict(good, **change))
+
+
+class SafetensorsTest(unittest.TestCase):
+    TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1.5, -2.0]).bfloat16(),
+               "c": torch.zeros(0, 3), "d": torch.tensor(7), "e": torch.tensor([1, 2]).byte()}
+
+    def check(self, tensors):
+        self.assertEqual(set(tensors), set(self.TENSORS))
+        for name, tensor in self.TENSORS.items():
+            self.assertEqual(tensors[name].dtype, tensor.dtype)
+            self.assertTrue(torch.equal(tensors[name], tensor), name)
+
+    def test_our_reader_and_writer(self):
+        self.check(safetensors_io.decode(safetensors_io.encode(self.TENSORS)))
+
+    def test_files(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "x.safetensors")
+            safetensors_io.save(self.TENSORS, path)
+            self.check(safetensors_io.load(path))
+            with open(path, "rb") as file:  # whoever wrote it, our own reader reads it
+                self.check(safetensors_io.decode(file.read()))
+            self.assertEqual(os.listdir(directory), ["x.safetensors"])
+
+    def test_cut_off_files_are_refused(self):
+        data = safetensors_io.encode(self.TENSORS)
+        for n in (0, 7, 9, len(data) - 1):
+            with self.assertRaises(ValueError):
+                safetensors_io.decode(data[:n])
+
+
+class ExportTest(unittest.TestCase):
+    def test_export_and_load_give_the_rounded_weights(self):
+        for name, attention in small.ATTENTIONS.items():
+            model = small.model(attention)
+            for dtype in ("f32", "bf16"):
+                with tempfile.TemporaryDirectory() as directory:
+                    export_model(model, directory, dtype)
+                    loaded = load_model(directory)
+                round_weights(model, dtype)
+                self.assertEqual(loaded.config, model.config)
+                for key, tensor in model.state_dict().items():
+                    self.assertTrue(torch.equal(loaded.state_dict()[key], tensor), (name, key))
+
+    def test_tensors_that_do_not_fit_are_named(self):
+        model = small.model({"type": "linear"})
+        tensors = model.state_dict()
+        tensors["predictor.bias"] = torch.zeros(3)
+        tensors["stray"] = torch.zeros(2)
+        tensors["transformer.norm.bias"] = tensors["transformer.norm.bias"] * float("nan")
+        del tensors["transformer.norm.weight"]
+        with self.assertRaises(ValueError) as caught:
+            model.load_tensors(tensors)
+        lines = sorted(str(caught.exception).splitlines())
+        self.assertEqual(lines, [
+            "predictor.bias: has [3], expected [17]",
+            "stray: [2] is not part of the model",
+            "transformer.norm.bias: [12] holds a value that is not finite",
+            "transformer.norm.weight: missing, expected [12]"])
+
+
+class ConvertTest(unittest.TestCase):
+    """Checkpoints as image-generation of linear-transformer-experiments saves them."""
+
+    def convert(self, checkpoint, *flags):
+        """(exit status, standard error, the converted model or None)."""
+        with tempfile.TemporaryDirectory() as directory:
+            path, out = os.path.join(directory, "model.pth"), os.path.join(directory, "out")
+            torch.save(checkpoint, path)
+            errors = io.StringIO()
+            with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+                status = convert_checkpoint.main([path, "--out", out, *flags])
+            return status, errors.getvalue(), load_model(out) if status == 0 else None
+
+    def test_the_same_outputs_after_conversion(self):
+        for name in ("linear", "softmax", "lsh"):
+            model = small.model(
+                small.ATTENTIONS[name], norm_placement="post", embedding="value_concat_position",
+                position_encoding="sinusoidal",
+                head={"type": "mixture_of_logistics", "mixtures": 4},
+                modality={"type": "image", "height": 5, "width": 5, "channels": 1})
+            state = {"module." + k: v for k, v in model.state_dict().items()}
+            flags = ["--heads", "2", "--attention", name, "--chunk-size", "4", "--image-shape",
+                     "5", "5", "1"]
+            status, errors, converted = self.convert({"model_state": state, "epoch": 3}, *flags)
+            self.assertEqual(status, 0, errors)
+            self.assertEqual(converted.config, model.config)
+            tokens = torch.arange(14).unsqueeze(0)
+            with torch.no_grad():
+                self.assertTrue(torch.equal(converted(tokens), model(tokens)), name)
+
+    def test_a_bare_state_dict_of_text(self):
+        model = small.model({"type": "linear"}, norm_placement="post", final_norm=False,
+                            position_encoding="sinusoidal")
+        status, errors, converted = self.convert(model.state_dict(), "--heads", "2",
+                                                 "--modality", "tokens")
+        self.assertEqual(status, 0, errors)
+        self.assertEqual(converted.config, model.config)
+
+    def test_what_does_not_fit_is_named_with_its_shapes(self):
+        state = small.model({"type": "linear"}, position_encoding="sinusoidal").state_dict()
+        state["transformer.layers.1.norm1.bias"] = torch.zeros(5)
+        state["extra.weight"] = torch.zeros(2, 3)
+        status, errors, _ = self.convert(state, "--heads", "2")
+        self.assertEqual(status, 1)
+        self.assertIn("transformer.layers.1.norm1.bias: has [5], expected [12]", errors)
+        self.assertIn("extra.weight: [2, 3] is not part of the model", errors)
+
+    def test_the_number_of_heads_must_be_told(self):
+        status, errors, _ = self.convert(small.model({"type": "linear"}).state_dict())
+        self.assertEqual(status, 1)
+        self.assertIn("--heads", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,196 @@
+"""Whole runs: every preset, text, exact resumption, time budgets, and the model card."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import torch
+
+import small
+from context import TRAINING
+from lintel_training import checkpoint, evaluate, model_card, train
+from lintel_training.export import load_model
+from lintel_training.optim import learning_rate
+from lintel_training.pace import Pace
+from lintel_training.presets import PRESETS, Recipe
+
+
+@contextlib.contextmanager
+def _quiet():
+    with contextlib.redirect_stdout(io.StringIO()) as out, \
+            contextlib.redirect_stderr(io.StringIO()):
+        yield out
+
+
+class RunTest(unittest.TestCase):
+    def setUp(self):
+        self._directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self._directory.cleanup)
+        self.root = self._directory.name
+        # Images of 5 x 4 in presets of 28 x 28.
+        for name, preset in PRESETS.items():
+            if preset.config["modality"]["type"] == "image":
+                changes = {"max_length": 19, "modality": dict(preset.config["modality"], height=5,
+                                                              width=4)}
+                before = {k: preset.config[k] for k in changes}
+                preset.config.update(changes)
+                self.addCleanup(preset.config.update, before)
+        small.write_images(self.path("mnist"))
+
+    def path(self, *names):
+        return os.path.join(self.root, *names)
+
+    def train(self, out, *flags, preset="mnist-linear"):
+        with _quiet():
+            small.run("--preset", preset, "--data", self.path("mnist"), "--out", self.path(out),
+                      "--valid-count", "4", "--sample-count", "1", *flags)
+
+    def result(self, out):
+        with open(self.path(out, "result.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_every_image_preset_trains_and_exports(self):
+        for preset in PRESETS:
+            if not preset.startswith("mnist"):
+                continue
+            self.train(preset, "--steps", "3", "--shift-augment", "0.5", preset=preset)
+            result = self.result(preset)
+            self.assertEqual(result["steps"], 3)
+            with _quiet() as out:
+                evaluate.main(["--model", self.path(preset, "model"), "--images",
+                               self.path("mnist", "t10k-images-idx3-ubyte.gz"), "--json"])
+            report = json.loads(out.getvalue())
+            self.assertAlmostEqual(report["bits_per_dim"], result["test_bf16"], places=5)
+            self.assertEqual(len(report["per_image"]), 24)
+
+    def test_a_resumed_run_has_the_same_weights_to_the_bit(self):
+        flags = ["--steps", "23", "--dropout", "0.1", "--shift-augment", "0.5", "--accumulate", "2"]
+        self.train("straight", *flags)
+        self.train("stopped", *flags, "--stop-after", "7")
+        self.assertFalse(os.path.exists(self.path("stopped", "result.json")))
+        self.train("stopped", *flags, "--stop-after", "8")
+        self.train("stopped", *flags)
+        straight, stopped = (checkpoint.load(self.path(d)) for d in ("straight", "stopped"))
+        for part in ("model", "average"):
+            for name, tensor in straight[part].items():
+                self.assertTrue(torch.equal(tensor, stopped[part][name]), f"{part} {name}")
+        self.assertEqual(self.result("straight")["test_bf16"], self.result("stopped")["test_bf16"])
+
+    def test_a_resumed_run_refuses_another_recipe(self):
+        self.train("run", "--steps", "4", "--stop-after", "2")
+        with self.assertRaisesRegex(ValueError, "another learning_rate"):
+            self.train("run", "--steps", "4", "--learning-rate", "0.5")
+
+    def test_a_terminated_process_saves_and_exits_with_0(self):
+        text = self.path("text.txt")
+        with open(text, "wb") as file:
+            file.write(b"to be or not to be " * 200)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lintel_training.train", "--preset", "text-linear", "--data",
+             text, "--out", self.path("killed"), "--steps", "1000000", "--context", "32",
+             "--validations", "0", "--threads", "1", *small.TINY],
+            cwd=TRAINING, stderr=subprocess.DEVNULL)
+        log = self.path("killed", "log.jsonl")
+        deadline = time.monotonic() + 60
+        while not (os.path.exists(log) and os.path.getsize(log)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(60), 0)
+        self.assertGreater(checkpoint.load(self.path("killed"))["step"], 0)
+
+    def test_a_time_budget_fixes_the_number_of_steps(self):
+        began = time.monotonic()
+        self.train("budget", "--time-budget", "7", "--validations", "1")
+        self.assertLess(time.monotonic() - began, 8)
+        state = checkpoint.load(self.path("budget"))
+        self.assertEqual(state["total_steps"], state["step"])
+        self.assertGreater(state["step"], Pace.TIMED)
+
+    def test_an_update_with_a_gradient_that_is_not_finite_is_skipped(self):
+        with _quiet():
+            trainer = self.trainer("skips")
+            self.addCleanup(trainer.log.close)
+            trainer._update()
+            before = [p.clone() for p in trainer.parameters]
+            finite = trainer.loss
+            trainer.loss = lambda *batch: finite(*batch) * float("nan")
+            trainer._update()
+            trainer.loss = finite
+        for p, q in zip(before, trainer.parameters):
+            self.assertTrue(torch.equal(p, q))
+        self.assertEqual(trainer.skipped.item(), 1)
+        trainer._update()
+        self.assertFalse(torch.equal(before[0], trainer.parameters[0]))
+
+    def trainer(self, out):
+        args = train.make_parser().parse_args(
+            ["--preset", "mnist-linear", "--data", self.path("mnist"), "--out", self.path(out),
+             "--steps", "9", "--valid-count", "4", *small.TINY])
+        return train.make_trainer(args)
+
+    def test_text_is_learned_and_sampled(self):
+        text = self.path("text.txt")
+        with open(text, "wb") as file:
+            file.write(b"abcd" * 500)
+        with _quiet():
+            small.run("--preset", "text-linear", "--data", text, "--out", self.path("text"),
+                      "--context", "32", "--steps", "120", "--batch-size", "8", "--dropout", "0",
+                      "--learning-rate", "0.02", "--d-model", "16")
+        # Guessing among the four letters costs log 4 = 1.39 nats.
+        self.assertLess(self.result("text")["validation"], 1.1)
+        model = load_model(self.path("text", "model"))
+        self.assertEqual(model.config.max_length, 0)
+
+    def test_the_model_card_states_figures_and_how_to_repeat(self):
+        self.train("run", "--steps", "3", "--dropout", "0.3")
+        model_card.main(["--run", self.path("run"), "--out", self.path("card"), "--copy-model"])
+        with open(self.path("card", "README.md"), encoding="utf-8") as file:
+            text = file.read()
+        for part in (f"{self.result('run')['test_bf16']:.4f}", "--dropout 0.3", "--d-model 8",
+                     "SHA-256", "seed 0"):
+            self.assertIn(part, text)
+        load_model(self.path("card"))
+
+
+class ScheduleTest(unittest.TestCase):
+    def test_warm_up_then_cosine(self):
+        recipe = Recipe(learning_rate=1.0, warmup_steps=10, final_learning_rate=0.1)
+        rates = [learning_rate(recipe, s, 100) for s in range(100)]
+        self.assertAlmostEqual(rates[0], 0.1)
+        self.assertAlmostEqual(rates[9], 1.0)
+        self.assertEqual(rates[10:], sorted(rates[10:], reverse=True))
+        self.assertAlmostEqual(rates[-1], 0.1, places=2)
+
+    def test_pace_leaves_out_the_slow_first_steps(self):
+        now = [0.0]
+        pace = Pace(1000, 0.0, sync=lambda: None, clock=lambda: now[0])
+        total = None
+        for step in range(1, 100):
+            now[0] += 20.0 if step == 1 else 0.5  # the first compiles
+            total = pace.total_steps(step, reserve_seconds=lambda: 100.0)
+            if total is not None:
+                break
+        left = 1000 - now[0] - 100
+        self.assertEqual(total, step + int(left * Pace.MARGIN / 0.5))
+
+
+class TextWindowsTest(unittest.TestCase):
+    def test_every_byte_is_scored_once(self):
+        model = small.model({"type": "linear"}, embedding="value", position_encoding="none",
+                            max_length=0)
+        model.predictor.weight.data.zero_()  # each byte then costs the same, whatever its context
+        model.predictor.bias.data.zero_()
+        for n in (2, 9, 10, 11, 37):
+            value = evaluate.text_nats(model, torch.zeros(n, dtype=torch.uint8), 8)
+            self.assertAlmostEqual(value, torch.tensor(17.0).log().item(), places=5)
+
+
+if __name__ == "__main__":
+    unittest.main()
