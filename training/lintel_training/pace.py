@@ -21,9 +21,9 @@ class Pace:
         return self.budget - (self.clock() - self.began)
 
     def total_steps(self, step, reserve_seconds):
-        """Call after each update; returns the total once it is known, else None.
+        """Call after each update: None, and once it is known (total, seconds after the last step).
 
-        reserve_seconds(): what validation, the final evaluation and saving will take; asked once.
+        reserve_seconds(): what else will take time, as (until the last step, after it); asked once.
         """
         self.steps += 1
         if self.since is None:
@@ -36,8 +36,9 @@ class Pace:
             return None
         self.sync()
         seconds_per_step = (self.clock() - self.since) / timed
-        left = (self.left() - reserve_seconds()) * self.MARGIN
-        return step + max(1, int(left / seconds_per_step))
+        during, after = reserve_seconds()
+        left = (self.left() - during - after) * self.MARGIN
+        return step + max(1, int(left / seconds_per_step)), after
 
     def _is_slow(self, since):
         return self.clock() - since > 0.1 * self.budget

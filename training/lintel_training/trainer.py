@@ -16,6 +16,7 @@ from .export import export_model, round_weights, start_from
 from .model import Model, initialise
 from .optim import Average, learning_rate, make_optimizer
 from .pace import Pace
+from .recurrent import Session
 from .report import hardware, versions
 from .run_log import RunLog
 from .safetensors_io import write_atomically
@@ -23,6 +24,7 @@ from .sample import image_grid, sample_images, sample_text, write_png
 
 # Updates that may be skipped for a loss or gradient that is not finite, before giving up.
 MAX_SKIPPED = 100
+TEXT_SAMPLE_BYTES = 500
 
 
 class Options:
@@ -97,7 +99,9 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.average.model.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.total_steps = state["step"], state["total_steps"]
+        self.step = state["step"]
+        if state["total_steps"] is not None:  # else stopped before a time budget was measured
+            self.total_steps = state["total_steps"]
         self.seconds_before = state["seconds"]
         self.skipped.fill_(state["skipped"])
         self.loss_sum.fill_(state["loss_sum"])
@@ -203,10 +207,10 @@ class Trainer:
             write_png(stem + ".png", image_grid(sample_images(self.average.model, count)))
         else:
             with open(stem + ".txt", "wb") as file:
-                file.write(sample_text(self.average.model, b"\n", 500) + b"\n")
+                file.write(sample_text(self.average.model, b"\n", TEXT_SAMPLE_BYTES) + b"\n")
 
     def _reserve_seconds(self):
-        """Estimate of all that is not training: validations, final evaluation, samples, files."""
+        """Estimates of what is not training, as (until the last update, after it)."""
         probe = 2 * getattr(self.task, "eval_batch", 32) if self.on_cuda else 4
         seconds = []
         for _ in range(2):  # the first pass also loads kernels
@@ -214,33 +218,33 @@ class Trainer:
             self.task.validate(self.average.model, probe)
             self._sync()
             seconds.append(time.monotonic() - began)
-        items = self.options.validations * self.task.valid_items + self.task.final_items
-        evaluation = seconds[1] * items / min(probe, self.task.valid_items)
+        per_item = 1.1 * seconds[1] / min(probe, self.task.valid_items)
         began = time.monotonic()
         self._save()
-        saving = (time.monotonic() - began) * (self.options.validations + 2)
-        sampling = 0.0
-        if self.options.sample_count:
-            sampling = self._sampling_seconds()
-            if self.options.sample_every:  # how many there will be is not known yet
-                sampling *= 3
-        return 1.1 * evaluation + 1.5 * saving + 1.3 * sampling + 4.0
+        saving = 1.5 * (time.monotonic() - began)
+        sampling = 1.3 * self._sampling_seconds() if self.options.sample_count else 0.0
+        during = self.options.validations * (per_item * self.task.valid_items + saving)
+        if self.options.sample_every:  # how many there will be is not known yet
+            during += 2 * sampling
+        final = per_item * self.task.final_items + 2 * saving + sampling + 4.0
+        return during, final
 
     def _sampling_seconds(self):
+        """Estimate for one call of _sample(), from a few steps of it."""
         steps = 12
         image = self.config.modality.type == "image"
-        length = self.config.length if image else 500
-        from .recurrent import Session
-        session = Session(self.average.model, self.options.sample_count if image else 1, length)
-        tokens = torch.zeros(self.options.sample_count if image else 1, dtype=torch.int64,
-                             device=self.options.device)
-        for i in range(2 + steps):
-            if i == 2:
-                self._sync()
-                began = time.monotonic()
+        length = self.config.length if image else TEXT_SAMPLE_BYTES
+        batch = self.options.sample_count if image else 1
+        session = Session(self.average.model, batch, length)
+        tokens = torch.zeros(batch, dtype=torch.int64, device=self.options.device)
+        session.step(tokens)  # not timed: it loads kernels
+        self._sync()
+        began = time.monotonic()
+        for _ in range(steps):
             session.step(tokens)
         self._sync()
-        growth = 1.0 if self.config.attention[0].type == "linear" else 4.0
+        is_constant = all(a.type == "linear" for a in self.config.attention)
+        growth = 1.0 if is_constant else 4.0  # the others slow down as they go
         return (time.monotonic() - began) / steps * length * growth
 
     # ---- the run ----
@@ -275,14 +279,13 @@ class Trainer:
                 self._record(self.step - logged_step, now - logged_at)
                 logged_step, logged_at = self.step, time.monotonic()
             if pace is not None:
-                reserve = []
-                total = pace.total_steps(
-                    self.step, lambda: reserve.append(self._reserve_seconds()) or reserve[0])
-                if total is not None:
-                    self.total_steps, pace = total, None
-                    final = reserve[0] / (options.validations + 1) + 2.0
+                planned = pace.total_steps(self.step, self._reserve_seconds)
+                if planned is not None:
+                    self.total_steps, final = planned
+                    pace = None
                     deadline = options.began + options.time_budget - final
-                    self.log.write(step=self.step, total_steps=total, reserve=round(reserve[0], 1),
+                    self.log.write(step=self.step, total_steps=self.total_steps,
+                                   final_seconds=round(final, 1),
                                    elapsed=round(self._seconds(), 2))
             if self._validation_due():
                 self._validate()
