@@ -1,0 +1,101 @@
+#include "server/request_queue.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/server/harness.h"
+
+namespace lintel::testing {
+namespace {
+
+// Requests that are never stepped.
+struct QueueFixture {
+  std::unique_ptr<RunningRequest> request(int num_samples = 1) {
+    GenerationRequest wanted;
+    wanted.prompt = {1};
+    wanted.num_samples = num_samples;
+    auto lease = store.lease_one_shot("tiny", model, 0, num_samples).lease;
+    auto made = std::make_unique<RunningRequest>(
+        wanted, std::move(lease), std::make_shared<RecordingSink>(num_samples),
+        std::make_shared<RequestControl>(), *model, clock.now(), in_flight);
+    return made;
+  }
+  void push(RequestQueue& queue, int num_samples = 1) {
+    auto made = request(num_samples);
+    REQUIRE(queue.push(made) == RequestQueue::Push::kAccepted);
+  }
+
+  std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kTokens);
+  ManualClock clock;
+  SessionStore store{{.session_memory_bytes = 1u << 30}, clock};
+  std::atomic<std::uint64_t> in_flight{0};
+};
+
+TEST_CASE("a worker takes no more than its share of the load") {
+  QueueFixture f;
+  RequestQueue queue(100, /*num_workers=*/2);
+  for (int i = 0; i < 5; ++i) f.push(queue);
+  int first_rows = 0;
+  while (queue.pop(first_rows, 64 - first_rows)) ++first_rows;
+  REQUIRE(first_rows == 3);
+  int second_rows = 0;
+  while (queue.pop(second_rows, 64 - second_rows)) ++second_rows;
+  REQUIRE(second_rows == 2);
+  // The first has lost all of its rows: what comes now is its own.
+  queue.add_running_rows(-first_rows);
+  f.push(queue);
+  REQUIRE(!queue.pop(second_rows, 64 - second_rows));
+  REQUIRE(queue.pop(0, 64));
+}
+
+TEST_CASE("samples weigh as much as requests") {
+  QueueFixture f;
+  RequestQueue queue(100, /*num_workers=*/2);
+  f.push(queue, 6);
+  f.push(queue);
+  f.push(queue);
+  REQUIRE(queue.pop(0, 64));
+  REQUIRE(!queue.pop(6, 58));
+  REQUIRE(queue.pop(0, 64));
+  REQUIRE(queue.pop(1, 63));
+}
+
+TEST_CASE("the first request is not overtaken by one that would fit") {
+  QueueFixture f;
+  RequestQueue queue(100, 1);
+  f.push(queue, 6);
+  f.push(queue, 1);
+  REQUIRE(!queue.pop(0, 5));
+  REQUIRE(queue.pop(0, 6)->slots() == 6);
+}
+
+TEST_CASE("a closed queue accepts nothing and keeps what it has") {
+  QueueFixture f;
+  RequestQueue queue(100, 1);
+  f.push(queue);
+  queue.close();
+  auto late = f.request();
+  REQUIRE(queue.push(late) == RequestQueue::Push::kClosed);
+  REQUIRE(late != nullptr);
+  REQUIRE(queue.size() == 1);
+  REQUIRE(queue.pop(0, 64));
+}
+
+TEST_CASE("a request that nobody ends is still answered, once") {
+  QueueFixture f;
+  auto sink = std::make_shared<RecordingSink>();
+  {
+    GenerationRequest wanted;
+    wanted.prompt = {1};
+    RunningRequest dropped(wanted, f.store.lease_one_shot("tiny", f.model, 0, 1).lease, sink,
+                           std::make_shared<RequestControl>(), *f.model, f.clock.now(),
+                           f.in_flight);
+    REQUIRE(f.in_flight == 1);
+  }
+  REQUIRE(f.in_flight == 0);
+  REQUIRE(sink->finishes == 1);
+  REQUIRE(sink->outcome == RequestOutcome::kInternal);
+  REQUIRE(f.store.bytes_in_use() == 0);
+}
+
+}  // namespace
+}  // namespace lintel::testing
