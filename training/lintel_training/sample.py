@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from .export import load_model
 from .recurrent import Session
 
+TEXT_SAMPLE_BYTES = 500  # of a sample drawn while training
+
 
 def draw(config, outputs, generator, temperature=1.0):
     """One token for each row of head outputs: [B, O] -> int64 [B].
@@ -108,7 +110,7 @@ def main(argv=None):
     parser.add_argument("--out", help="PNG to write (images); text goes to standard output")
     parser.add_argument("--count", type=int, default=64, help="images in the grid")
     parser.add_argument("--prompt", default="\n", help="what a text begins with")
-    parser.add_argument("--length", type=int, default=500, help="bytes of text")
+    parser.add_argument("--length", type=int, default=TEXT_SAMPLE_BYTES, help="bytes of text")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

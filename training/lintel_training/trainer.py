@@ -16,15 +16,14 @@ from .export import export_model, round_weights, start_from
 from .model import Model, initialise
 from .optim import Average, learning_rate, make_optimizer
 from .pace import Pace
-from .recurrent import Session
 from .report import hardware, versions
+from .reserve import reserve_seconds
 from .run_log import RunLog
 from .safetensors_io import write_atomically
-from .sample import image_grid, sample_images, sample_text, write_png
+from .sample import TEXT_SAMPLE_BYTES, image_grid, sample_images, sample_text, write_png
 
 # Updates that may be skipped for a loss or gradient that is not finite, before giving up.
 MAX_SKIPPED = 100
-TEXT_SAMPLE_BYTES = 500
 
 
 class Options:
@@ -115,7 +114,7 @@ class Trainer:
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return contextlib.nullcontext()
 
-    def _sync(self):
+    def sync(self):
         if self.on_cuda:
             torch.cuda.synchronize()
 
@@ -180,7 +179,7 @@ class Trainer:
             raise RuntimeError(f"{skipped} updates had a loss or gradient that is not finite; "
                                "try a lower --learning-rate")
 
-    def _save(self):
+    def save(self):
         checkpoint.save({
             "config": self.config.to_json(), "recipe": json.dumps(self.recipe.to_dict()),
             "model": self.model.state_dict(), "average": self.average.model.state_dict(),
@@ -209,44 +208,6 @@ class Trainer:
             with open(stem + ".txt", "wb") as file:
                 file.write(sample_text(self.average.model, b"\n", TEXT_SAMPLE_BYTES) + b"\n")
 
-    def _reserve_seconds(self):
-        """Estimates of what is not training, as (until the last update, after it)."""
-        probe = 2 * getattr(self.task, "eval_batch", 32) if self.on_cuda else 4
-        seconds = []
-        for _ in range(2):  # the first pass also loads kernels
-            began = time.monotonic()
-            self.task.validate(self.average.model, probe)
-            self._sync()
-            seconds.append(time.monotonic() - began)
-        per_item = 1.1 * seconds[1] / min(probe, self.task.valid_items)
-        began = time.monotonic()
-        self._save()
-        saving = 1.5 * (time.monotonic() - began)
-        sampling = 1.3 * self._sampling_seconds() if self.options.sample_count else 0.0
-        during = self.options.validations * (per_item * self.task.valid_items + saving)
-        if self.options.sample_every:  # how many there will be is not known yet
-            during += 2 * sampling
-        final = per_item * self.task.final_items + 2 * saving + sampling + 4.0
-        return during, final
-
-    def _sampling_seconds(self):
-        """Estimate for one call of _sample(), from a few steps of it."""
-        steps = 12
-        image = self.config.modality.type == "image"
-        length = self.config.length if image else TEXT_SAMPLE_BYTES
-        batch = self.options.sample_count if image else 1
-        session = Session(self.average.model, batch, length)
-        tokens = torch.zeros(batch, dtype=torch.int64, device=self.options.device)
-        session.step(tokens)  # not timed: it loads kernels
-        self._sync()
-        began = time.monotonic()
-        for _ in range(steps):
-            session.step(tokens)
-        self._sync()
-        is_constant = all(a.type == "linear" for a in self.config.attention)
-        growth = 1.0 if is_constant else 4.0  # the others slow down as they go
-        return (time.monotonic() - began) / steps * length * growth
-
     # ---- the run ----
 
     def run(self):
@@ -268,7 +229,7 @@ class Trainer:
             torch.set_float32_matmul_precision("high")  # TF32 where autocast leaves float32
         pace = None
         if self.total_steps is None:
-            pace = Pace(options.time_budget, options.began, self._sync)
+            pace = Pace(options.time_budget, options.began, self.sync)
         deadline = None
         logged_step, logged_at, saved_at, done_here = self.step, time.monotonic(), time.monotonic(), 0
         while self.total_steps is None or self.step < self.total_steps:
@@ -279,7 +240,7 @@ class Trainer:
                 self._record(self.step - logged_step, now - logged_at)
                 logged_step, logged_at = self.step, time.monotonic()
             if pace is not None:
-                planned = pace.total_steps(self.step, self._reserve_seconds)
+                planned = pace.total_steps(self.step, lambda: reserve_seconds(self))
                 if planned is not None:
                     self.total_steps, final = planned
                     pace = None
@@ -289,15 +250,15 @@ class Trainer:
                                    elapsed=round(self._seconds(), 2))
             if self._validation_due():
                 self._validate()
-                self._save()
+                self.save()
                 saved_at = time.monotonic()
             if options.sample_every and self.step % options.sample_every == 0:
                 self._sample()
             if time.monotonic() - saved_at > options.save_seconds:
-                self._save()
+                self.save()
                 saved_at = time.monotonic()
             if self.stop_asked or (options.stop_after and done_here >= options.stop_after):
-                self._save()
+                self.save()
                 self.log.write(step=self.step, stopped=True, elapsed=round(self._seconds(), 2))
                 return False
             if deadline is not None and time.monotonic() > deadline:
@@ -306,7 +267,7 @@ class Trainer:
                 self.total_steps = self.step
         if self.step > logged_step:
             self._record(self.step - logged_step, time.monotonic() - logged_at)
-        self._save()
+        self.save()
         return True
 
     def _validation_due(self):
