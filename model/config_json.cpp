@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <unordered_set>
 #include <utility>
 
 #include "model/config.h"
@@ -17,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 8;
+constexpr std::size_t kMaxDepth = 8;
 
 // Text of a found value for an error.
 std::string found_text(const json& value) {
@@ -201,38 +202,57 @@ void read_modality(Fields& root, const std::string& file, ModelConfig& config) {
   modality.finish();
 }
 
-// Refuses depth and repeated keys while the text is still being read.
-json parse_strictly(std::string_view text, const std::string& file) {
-  std::vector<std::set<std::string>> keys;  // of the objects being read, outermost first
-  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    switch (event) {
-      case json::parse_event_t::array_start:
-      case json::parse_event_t::object_start:
-        if (depth >= kMaxDepth) {
-          throw ModelError(file + ": found JSON nested " + std::to_string(depth + 1) +
-                           " deep, expected at most " + std::to_string(kMaxDepth));
-        }
-        if (event == json::parse_event_t::object_start) keys.emplace_back();
-        break;
-      case json::parse_event_t::object_end:
-        keys.pop_back();
-        break;
-      case json::parse_event_t::key:
-        if (!keys.back().insert(parsed.get<std::string>()).second) {
-          throw ModelError(file + ": key " + quote(parsed.get_ref<const std::string&>()) +
-                           " is there twice, expected once");
-        }
-        break;
-      default:
-        break;
+// Refuses depth and repeated keys before a tree is built. (The parser's own callback would do both,
+// but takes quadratic time over many small objects.)
+class StrictReader : public nlohmann::json_sax<json> {
+ public:
+  explicit StrictReader(const std::string& file) : file_(file) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(std::int64_t) override { return true; }
+  bool number_unsigned(std::uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(json::binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return enter(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+
+  bool key(std::string& name) override {
+    if (!keys_.back().insert(name).second) {
+      throw ModelError(file_ + ": key " + quote(name) + " is there twice, expected once");
     }
     return true;
-  };
-  try {
-    return json::parse(text.begin(), text.end(), watch);
-  } catch (const json::exception& error) {
-    throw ModelError(file + ": not JSON: " + shorten(error.what(), 300));
   }
+
+  bool parse_error(std::size_t, const std::string&, const json::exception& error) override {
+    throw ModelError(file_ + ": not JSON: " + shorten(error.what(), 300));
+  }
+
+ private:
+  bool enter() {
+    keys_.emplace_back();
+    if (keys_.size() > kMaxDepth) {
+      throw ModelError(file_ + ": found JSON nested " + std::to_string(keys_.size()) +
+                       " deep, expected at most " + std::to_string(kMaxDepth));
+    }
+    return true;
+  }
+  bool leave() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& file_;
+  std::vector<std::unordered_set<std::string>> keys_;  // of the open objects, outermost first
+};
+
+json parse_strictly(std::string_view text, const std::string& file) {
+  StrictReader reader(file);
+  json::sax_parse(text.begin(), text.end(), &reader);
+  return json::parse(text.begin(), text.end());
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ struct SafetensorsHeader {
 inline constexpr std::size_t kMaxHeaderBytes = 100'000'000;
 inline constexpr std::size_t kMaxTensors = 100'000;
 inline constexpr std::size_t kMaxTensorRank = 8;
-inline constexpr std::size_t kMaxHeaderTokenBytes = 1 << 20;  // of one string or number
+inline constexpr std::size_t kMaxHeaderTokenBytes =
+    1 << 20;  // of one string, number or run of spaces
 inline constexpr std::size_t kMaxTensorNameBytes = 1024;
 inline constexpr std::size_t kMaxMetadataEntries = 10'000;
 inline constexpr std::uint64_t kMaxTensorDimension = std::uint64_t{1} << 40;

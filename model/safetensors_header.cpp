@@ -1,7 +1,6 @@
 // The header of a safetensors file: JSON read event by event, so that no header, however nested or
 // long, makes a tree of itself in memory.
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_set>
@@ -177,20 +176,22 @@ class HeaderReader : public nlohmann::json_sax<json> {
   std::map<std::string, TensorEntry, std::less<>> tensors_;
 };
 
-// The JSON lexer holds a whole string or number, several times over: bound it first.
+// The JSON lexer holds a whole string, number or run of spaces, several times over: bound it first.
 void check_token_lengths(std::string_view header, const std::string& file) {
   bool in_string = false;
   bool escaped = false;
   std::size_t length = 0;
   for (const char c : header) {
-    const bool ends_string = in_string && c == '"' && !escaped;
-    const bool separates = !in_string && std::memchr(" \t\r\n{}[],:\"", c, 11) != nullptr;
+    const bool quote_mark = c == '"' && !escaped;
+    const bool separates =
+        quote_mark ||
+        (!in_string && (c == '{' || c == '}' || c == '[' || c == ']' || c == ',' || c == ':'));
     escaped = in_string && c == '\\' && !escaped;
-    if (ends_string || separates) {
-      in_string = !ends_string && c == '"';
+    if (quote_mark) in_string = !in_string;
+    if (separates) {
       length = 0;
     } else if (++length > kMaxHeaderTokenBytes) {
-      throw ModelError(file + ": header: found a string or number of more than " +
+      throw ModelError(file + ": header: found a string, number or run of spaces of more than " +
                        std::to_string(kMaxHeaderTokenBytes) + " bytes, expected at most that");
     }
   }

@@ -1,0 +1,127 @@
+// Both parsers over mutated files, under a memory limit: parsed, or refused by a ModelError.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/fuzz/counted_memory.h"
+#include "tests/fuzz/inputs.h"
+#include "tests/fuzz/mutations.h"
+
+namespace lintel::fuzz {
+namespace {
+
+constexpr std::size_t kSmallFileLimit = 4 << 20;
+constexpr std::size_t kLargeHeaderBytes = 50'000'000;
+constexpr std::size_t kLargeHeaderLimit = 64 << 20;
+
+using Try = bool (*)(std::string_view);
+
+bool try_limited(Try parse, const std::string& bytes, std::size_t limit_bytes) {
+  const MemoryLimit limit(limit_bytes);
+  return parse(bytes);
+}
+
+struct Counts {
+  int files = 0;
+  int taken = 0;
+};
+
+Counts run_corpus(const char* room, Try parse) {
+  Counts counts;
+  const std::filesystem::path directory = LINTEL_TEST_DATA "/fuzz/corpus";
+  for (const auto& entry : std::filesystem::directory_iterator(directory / room)) {
+    INFO(entry.path().string());
+    std::ifstream in(entry.path(), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    CHECK_NOTHROW(counts.taken += try_limited(parse, bytes, kSmallFileLimit) ? 1 : 0);
+    ++counts.files;
+  }
+  return counts;
+}
+
+std::string with_length(const std::string& header) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(std::uint64_t{header.size()} >> (8 * i));
+  return bytes + header;
+}
+
+std::string repeated(const std::string& open, const std::string& piece) {
+  std::string text = open;
+  text.reserve(kLargeHeaderBytes);
+  while (text.size() + piece.size() <= kLargeHeaderBytes) text += piece;
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("the corpus of mutated files is parsed or refused, within its memory") {
+  const Counts config = run_corpus("config", try_config);
+  const Counts safetensors = run_corpus("safetensors", try_safetensors);
+  CHECK(config.files + safetensors.files >= 200);
+  // Both outcomes occur, or the corpus says nothing.
+  CHECK(config.taken >= 3);
+  CHECK(safetensors.taken >= 2);
+  CHECK(config.taken < config.files / 2);
+  CHECK(safetensors.taken < safetensors.files / 2);
+}
+
+TEST_CASE("thousands of fresh mutations are parsed or refused, within their memory") {
+  const std::vector<std::string> configs = config_seeds();
+  const std::vector<std::string> files = safetensors_seeds();
+  for (std::uint64_t number = 0; number < 5000; ++number) {
+    INFO("mutation " << number);
+    const std::string config = mutate_text(configs[number % configs.size()], number);
+    const std::string file = mutate_safetensors(files[number % files.size()], number);
+    REQUIRE_NOTHROW(try_limited(try_config, config, kSmallFileLimit));
+    REQUIRE_NOTHROW(try_limited(try_safetensors, file, kSmallFileLimit));
+  }
+}
+
+TEST_CASE("no header of 50 MB takes more than 64 MB to refuse") {
+  const std::string tensor = R"("dtype":"F32","shape":[0],"data_offsets":[0,0])";
+  const auto refused = [](const std::string& header) {
+    const std::string bytes = with_length(header);
+    const MemoryLimit limit(kLargeHeaderLimit);
+    bool taken = true;
+    CHECK_NOTHROW(taken = try_safetensors(bytes));
+    CHECK_FALSE(taken);
+    UNSCOPED_INFO(header.substr(0, 24) << "...: " << limit.peak_bytes() << " bytes");
+  };
+  refused(repeated("{", "[[[["));
+  refused(repeated("{\"a\":", "{\"a\":"));
+  refused(repeated("{\"", "a"));
+  refused(repeated("{\"a\":", "1"));
+  refused(repeated("{", " "));
+  refused(repeated("{\"a\":{\"shape\":[1", ",1"));
+  refused(repeated("{\"a\":{\"dtype\":\"", "F"));
+
+  std::string tensors = "{", metadata = "{\"__metadata__\":{";
+  for (int i = 0; tensors.size() < kLargeHeaderBytes; ++i) {
+    tensors += "\"" + std::to_string(i) + "\":{" + tensor + "},";
+  }
+  for (int i = 0; metadata.size() < kLargeHeaderBytes; ++i) {
+    metadata += "\"" + std::to_string(i) + "\":\"\",";
+  }
+  refused(tensors);
+  refused(metadata);
+}
+
+TEST_CASE("no config of 1 MB takes more than 64 MB to refuse") {
+  for (const char* piece : {"[", "{\"a\":", "[],", "{},", "1,", "\"\",", "a", " "}) {
+    for (const char* open : {"", "[", "{\"a\":[", "{\"a\":\""}) {
+      std::string text = open;
+      while (text.size() < (1 << 20) - 8) text += piece;
+      INFO(open << piece);
+      bool taken = true;
+      CHECK_NOTHROW(taken = try_limited(try_config, text, 64 << 20));
+      CHECK_FALSE(taken);
+    }
+  }
+  std::string keys = "{";
+  for (int i = 0; keys.size() < (1 << 20) - 32; ++i) keys += "\"" + std::to_string(i) + "\":0,";
+  keys.back() = '}';
+  CHECK_NOTHROW(try_limited(try_config, keys, 64 << 20));
+}
+
+}  // namespace lintel::fuzz

@@ -1,0 +1,14 @@
+// What a fuzzer feeds: one input to one parser, with the promises of the parser checked.
+#pragma once
+
+#include <string_view>
+
+namespace lintel::fuzz {
+
+// Whether the parser took the input. A refusal is a ModelError with a short, printable text;
+// whatever is taken keeps the parser's promises. Anything else leaves as an exception of another
+// type.
+bool try_config(std::string_view bytes);
+bool try_safetensors(std::string_view bytes);
+
+}  // namespace lintel::fuzz

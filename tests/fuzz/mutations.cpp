@@ -1,0 +1,176 @@
+#include "tests/fuzz/mutations.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "model/config.h"
+#include "tests/support/random_model.h"
+
+namespace lintel::fuzz {
+namespace {
+
+// SplitMix64: the same corpus from every standard library.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  std::size_t below(std::size_t n) { return n == 0 ? 0 : static_cast<std::size_t>(next() % n); }
+
+ private:
+  std::uint64_t state_;
+};
+
+constexpr std::array kAwkward = {"0",
+                                 "-1",
+                                 "1.5",
+                                 "1e999",
+                                 "-0",
+                                 "4294967296",
+                                 "9223372036854775808",
+                                 "[]",
+                                 "{}",
+                                 "null",
+                                 "true",
+                                 "\"\"",
+                                 "1e-320",
+                                 "18446744073709551615",
+                                 "\"",
+                                 "\\u0",
+                                 "NaN",
+                                 "[[[[",
+                                 "{\"\":",
+                                 "18446744073709551616"};
+
+std::string repeat_slice(const std::string& text, Random& random) {
+  const std::size_t from = random.below(text.size());
+  const std::size_t length = 1 + random.below(std::min<std::size_t>(64, text.size() - from));
+  const std::string slice = text.substr(from, length);
+  std::string out = text;
+  return out.insert(random.below(out.size()), slice);
+}
+
+// A number, or a string with its quotes, becomes something awkward.
+std::string replace_value(const std::string& text, Random& random) {
+  std::size_t from = random.below(text.size());
+  const auto starts = [&](char c) {
+    return c == '"' || std::isdigit(static_cast<unsigned char>(c));
+  };
+  while (from < text.size() && !starts(text[from])) ++from;
+  if (from == text.size()) return text;
+  std::size_t end = from + 1;
+  if (text[from] == '"') {
+    end = text.find('"', end);
+    end = end == text.npos ? text.size() : end + 1;
+  } else {
+    while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end]))) ++end;
+  }
+  std::string out = text;
+  return out.replace(from, end - from, kAwkward[random.below(kAwkward.size())]);
+}
+
+std::string edit_once(std::string text, Random& random) {
+  if (text.empty()) return "{";
+  const std::size_t at = random.below(text.size());
+  switch (random.below(7)) {
+    case 0:
+      text[at] = static_cast<char>(text[at] ^ (1 << random.below(8)));
+      return text;
+    case 1:
+      return text.erase(at, 1 + random.below(16));
+    case 2:
+      return text.insert(at, 1, static_cast<char>(random.below(256)));
+    case 3:
+      return repeat_slice(text, random);
+    case 4:
+      std::swap(text[at], text[random.below(text.size())]);
+      return text;
+    default:
+      return replace_value(text, random);
+  }
+}
+
+std::string edit(std::string text, Random& random) {
+  const std::size_t edits = 1 + random.below(3);
+  for (std::size_t i = 0; i < edits; ++i) text = edit_once(std::move(text), random);
+  return text;
+}
+
+std::string length_bytes(std::uint64_t length) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(length >> (8 * i));
+  return bytes;
+}
+
+std::uint64_t length_of(const std::string& file) {
+  std::uint64_t length = 0;
+  for (int i = 0; i < 8; ++i) {
+    length |= std::uint64_t{static_cast<unsigned char>(file[i])} << (8 * i);
+  }
+  return length;
+}
+
+}  // namespace
+
+std::vector<std::string> config_seeds() {
+  using testing::tiny_config;
+  using testing::TinyModel;
+  ModelConfig mixed = tiny_config(TinyModel::kBytes);
+  mixed.attention[0] = {.type = "softmax", .scale = 0.25};
+  mixed.attention[1] = {.type = "lsh", .rounds = 2, .bits = 8, .chunk_size = 32};
+  return {to_json(tiny_config(TinyModel::kImage)), to_json(tiny_config(TinyModel::kTokens)),
+          to_json(mixed)};
+}
+
+std::vector<std::string> safetensors_seeds() {
+  const std::string three =
+      R"({"__metadata__":{"format":"pt"},"a.weight":{"dtype":"F32","shape":[2,3],)"
+      R"("data_offsets":[0,24]},"a.bias":{"dtype":"BF16","shape":[2],"data_offsets":[24,28]},)"
+      R"("b":{"dtype":"F16","shape":[1,2,1],"data_offsets":[28,32]}}  )";
+  const std::string one = R"({"pe":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})";
+  return {length_bytes(three.size()) + three + std::string(32, '\1'),
+          length_bytes(one.size()) + one + std::string(16, '\2')};
+}
+
+std::string mutate_text(const std::string& seed, std::uint64_t number) {
+  Random random(number);
+  return edit(seed, random);
+}
+
+std::string mutate_safetensors(const std::string& seed, std::uint64_t number) {
+  Random random(number);
+  const std::uint64_t length = length_of(seed);
+  const std::string header = seed.substr(8, length);
+  const std::string data = seed.substr(8 + length);
+  switch (random.below(8)) {
+    case 0:  // truncated or extended
+      return random.below(2) == 0 ? seed.substr(0, random.below(seed.size()))
+                                  : seed + std::string(1 + random.below(40), '\0');
+    case 1: {  // another length
+      const std::uint64_t lengths[] = {0,
+                                       1,
+                                       length - 1,
+                                       length + 1,
+                                       seed.size(),
+                                       100000000,
+                                       std::uint64_t{1} << 63,
+                                       ~std::uint64_t{0}};
+      return length_bytes(lengths[random.below(8)]) + header + data;
+    }
+    case 2:  // anything anywhere
+      return edit(seed, random);
+    case 3:  // the length no longer fits
+      return length_bytes(length) + edit(header, random) + data;
+    default: {
+      const std::string edited = edit(header, random);
+      return length_bytes(edited.size()) + edited + data;
+    }
+  }
+}
+
+}  // namespace lintel::fuzz

@@ -1,0 +1,21 @@
+// Deterministic mutations of valid files, for the corpus and the test that runs it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lintel::fuzz {
+
+// Small valid inputs to start from.
+std::vector<std::string> config_seeds();
+std::vector<std::string> safetensors_seeds();
+
+// A few random edits of `seed`: bytes flipped, dropped, inserted; slices repeated or swapped;
+// numbers and strings replaced by awkward ones. A pure function of its arguments.
+std::string mutate_text(const std::string& seed, std::uint64_t number);
+// The same within the header, half the time with the length in front made right again; or damage to
+// the length or the data.
+std::string mutate_safetensors(const std::string& seed, std::uint64_t number);
+
+}  // namespace lintel::fuzz
