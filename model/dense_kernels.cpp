@@ -45,29 +45,37 @@ HWY_INLINE void multiply_tile(const PackedPanels& weights, size_t first, const R
   constexpr size_t kColumns = kPanels * kVectors;
   const size_t k_end = weights.in_features();
   PanelVector sum[kRows][kColumns];
+  LINTEL_UNROLL
   for (size_t r = 0; r < kRows; ++r) {
+    LINTEL_UNROLL
     for (size_t c = 0; c < kColumns; ++c) sum[r][c] = hn::Zero(d);
   }
   const float* panel = weights.panel(first);
   const size_t panel_floats = k_end * kPanelWidth;
   for (size_t k = 0; k < k_end; ++k) {
     PanelVector w[kColumns];
+    LINTEL_UNROLL
     for (size_t c = 0; c < kColumns; ++c) {
       w[c] = hn::Load(
           d, panel + (c / kVectors) * panel_floats + k * kPanelWidth + (c % kVectors) * kLanes);
     }
+    LINTEL_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
       const PanelVector x = hn::Set(d, rows.x[r * rows.x_stride + k]);
+      LINTEL_UNROLL
       for (size_t c = 0; c < kColumns; ++c) sum[r][c] = hn::MulAdd(x, w[c], sum[r][c]);
     }
   }
+  LINTEL_UNROLL
   for (size_t p = 0; p < kPanels; ++p) {
     const size_t column = (first + p) * kPanelWidth;
     const size_t width = std::min(kPanelWidth, weights.out_features() - column);
+    LINTEL_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
       HWY_ALIGN float padded[kPanelWidth];
       float* y = rows.y + r * rows.y_stride + column;
       float* target = width == kPanelWidth ? y : padded;
+      LINTEL_UNROLL
       for (size_t v = 0; v < kVectors; ++v) {
         const PanelVector bias = hn::Load(d, weights.bias(first + p) + v * kLanes);
         hn::StoreU(hn::Add(sum[r][p * kVectors + v], bias), d, target + v * kLanes);

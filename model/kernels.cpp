@@ -121,6 +121,7 @@ HWY_INLINE void update_and_read(D d, const float* phi_q, const float* phi_k, con
   const size_t lanes = hn::Lanes(d);
   hn::Vec<D> value[kVectors];
   hn::Vec<D> sum[kVectors];
+  LINTEL_UNROLL
   for (size_t j = 0; j < kVectors; ++j) {
     value[j] = hn::LoadU(d, v + j * lanes);
     sum[j] = hn::Zero(d);
@@ -129,12 +130,14 @@ HWY_INLINE void update_and_read(D d, const float* phi_q, const float* phi_k, con
     const auto k = hn::Set(d, phi_k[c]);
     const auto q = hn::Set(d, phi_q[c]);
     float* row = s + c * d_head;
+    LINTEL_UNROLL
     for (size_t j = 0; j < kVectors; ++j) {
       const auto updated = hn::MulAdd(k, value[j], hn::LoadU(d, row + j * lanes));
       hn::StoreU(updated, d, row + j * lanes);
       sum[j] = hn::MulAdd(q, updated, sum[j]);
     }
   }
+  LINTEL_UNROLL
   for (size_t j = 0; j < kVectors; ++j) {
     hn::StoreU(hn::Mul(sum[j], hn::Set(d, scale)), d, out + j * lanes);
   }

@@ -92,8 +92,8 @@ TEST_CASE("outputs and bits are those of the official implementation") {
   std::vector<double> all_values(golden.model->head().num_values());
   for (std::size_t b = 0; b < golden.batch; ++b) {
     for (std::size_t t = 0; t + 1 < golden.length; ++t) {
-      const std::span<const float> output(
-          outputs.data() + (b * golden.length + t) * golden.width, golden.width);
+      const std::span<const float> output(outputs.data() + (b * golden.length + t) * golden.width,
+                                          golden.width);
       const std::int32_t next = golden.token(b, t + 1);
       const double log2_prob = golden.model->head().log2_prob(output, next);
       const double expected = golden.bits[b * (golden.length - 1) + t];
