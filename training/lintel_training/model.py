@@ -244,6 +244,8 @@ def initialise(model, seed):
         else:
             is_residual = name.endswith(("out_projection.weight", "linear2.weight"))
             normal(parameter, residual if is_residual else 0.02)
+    if model.config.modality.type == "image":
+        _initialise_image_embedding(model)
     for name, buffer in model.named_buffers():
         if name.endswith(".planes"):
             normal(buffer, 1.0)
@@ -251,3 +253,34 @@ def initialise(model, seed):
         m = model.config.head.mixtures
         model.predictor.bias[m:2 * m] = torch.linspace(-1, 1, m)
         model.predictor.bias[2 * m:] = -2.0
+
+
+def _waves(x, periods):
+    """cos and sin of x [N] at each period: [N, 2 * len(periods)]."""
+    angle = 2 * math.pi * x.unsqueeze(1) / periods
+    return torch.cat([angle.cos(), angle.sin()], 1)
+
+
+def _initialise_image_embedding(model):
+    """Adds what is known of pixels to the random embedding: values are ordered, positions a grid.
+
+    Waves over the value fill the first half of the features and, where positions are learned,
+    waves over column and row the second. From 256 + 783 unrelated vectors the network would have
+    to find both out, the rarer values from few examples.
+    """
+    config, m = model.config, model.config.modality
+    values = model.value_embedding.weight
+    half = (config.d_model // 2) // 2 * 2
+    if values.shape[1] >= half:
+        periods = torch.logspace(math.log10(1 / 16), math.log10(2.0), half // 2)
+        v = torch.arange(config.vocab_size) / (config.vocab_size - 1.0)
+        values[:, :half] += 0.5 * _waves(v, periods)
+    if config.position_encoding != "learned" or m.channels != 1:
+        return
+    table = model.pos_embedding.pe[0]  # [max_length, d]
+    quarter = half // 4 * 2
+    target = torch.arange(config.max_length) + 1  # the pixel that is predicted from there
+    size = max(m.height, m.width)
+    periods = torch.logspace(math.log10(2.0), math.log10(2.0 * size), quarter // 2)
+    grid = torch.cat([_waves(target % m.width, periods), _waves(target // m.width, periods)], 1)
+    table[:, -grid.shape[1]:] += 0.5 * grid

@@ -24,6 +24,7 @@ class Recipe:
     beta2: float = 0.95
     clip_norm: float = 1.0
     ema_decay: float = 0.999
+    precision: str = "bf16"  # of matrix products in training: "bf16" (autocast) or "f32"
     dropout: float = 0.0
     shift_augment: float = 0.0  # images: probability of a shift by up to a pixel
     context: int = 512  # text: bytes in a training window
@@ -82,8 +83,8 @@ PRESETS = {
     "mnist-linear-small": Preset("MNIST, linear attention, small enough for a CPU",
                                  _image({"type": "linear"}, d_model=128, n_layers=4, n_heads=4,
                                         d_ff=512),
-                                 Recipe(epochs=2, batch_size=32, learning_rate=1.5e-3,
-                                        warmup_steps=200)),
+                                 Recipe(epochs=2, batch_size=8, learning_rate=1.5e-3,
+                                        head_rate=0.2, warmup_steps=200, ema_decay=0.998)),
     "text-linear": Preset("bytes of text, linear attention, unbounded length", _TEXT,
                           Recipe(epochs=60, batch_size=64, dropout=0.2)),
 }

@@ -110,8 +110,8 @@ class Trainer:
     # ---- pieces of the loop ----
 
     def _autocast(self):
-        if self.on_cuda:
-            return torch.autocast("cuda", dtype=torch.bfloat16)
+        if self.recipe.precision == "bf16":
+            return torch.autocast("cuda" if self.on_cuda else "cpu", dtype=torch.bfloat16)
         return contextlib.nullcontext()
 
     def sync(self):
@@ -297,7 +297,7 @@ class Trainer:
             "recipe": self.recipe.to_dict(), "config": self.config.to_dict(),
             "data": self.task.facts, "hardware": hardware(self.options.device),
             "versions": versions(),
-            "precision": "bfloat16 autocast" if self.on_cuda else "float32",
+            "precision": {"bf16": "bfloat16 autocast", "f32": "float32"}[self.recipe.precision],
         }
         self._write_result(result)
         draw_curve(out)
