@@ -78,7 +78,7 @@ std::vector<float> run(const Golden& golden, std::size_t slice, bool together) {
 
 const std::vector<std::string> kCases = {"linear-small", "linear-gelu-nofinalnorm-small"};
 
-TEST_CASE("outputs and bits are those of the official implementation") {
+TEST_CASE("outputs and bits are those of the official implementation", "[rows]") {
   const std::string name = GENERATE(from_range(kCases));
   CAPTURE(name);
   const Golden golden(name);
@@ -110,7 +110,7 @@ TEST_CASE("outputs and bits are those of the official implementation") {
   CHECK(largest_bits <= kBitsTolerance);
 }
 
-TEST_CASE("slices and batches reproduce the bits of single steps") {
+TEST_CASE("slices and batches reproduce the bits of single steps", "[rows]") {
   const std::string name = GENERATE(from_range(kCases));
   const Golden golden(name);
   const std::vector<float> single = run(golden, 1, false);

@@ -1,0 +1,17 @@
+// Counts what operator new is asked for on the calling thread.
+#pragma once
+
+#include <cstddef>
+
+namespace lintel::testing {
+
+class AllocationCount {
+ public:
+  AllocationCount();  // from here on
+  std::size_t so_far() const;
+
+ private:
+  std::size_t start_;
+};
+
+}  // namespace lintel::testing
