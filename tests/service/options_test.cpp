@@ -1,0 +1,212 @@
+// Flags and the configuration file.
+#include "server/options.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+ServerOptions parse(std::vector<const char*> flags) {
+  flags.insert(flags.begin(), "lintel-server");
+  ServerOptions options;
+  std::string help;
+  REQUIRE(parse_server_options(static_cast<int>(flags.size()), flags.data(), &options, &help));
+  return options;
+}
+
+std::string refusal(std::vector<const char*> flags) {
+  flags.insert(flags.begin(), "lintel-server");
+  ServerOptions options;
+  std::string help;
+  try {
+    parse_server_options(static_cast<int>(flags.size()), flags.data(), &options, &help);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("defaults serve one model on the loopback") {
+  const ServerOptions options = parse({"--model", "weights/digits/"});
+  REQUIRE(options.models.size() == 1);
+  CHECK(options.models[0].name == "digits");
+  CHECK(options.listen.to_string(options.listen.port) == "127.0.0.1:50051");
+  CHECK(options.weight_type == WeightType::kF32);
+  CHECK(options.scheduling.workers >= 1);
+  CHECK(options.scheduling.max_batch_rows == 64);
+  CHECK(options.sessions.memory_bytes == std::size_t{1} << 30);
+  CHECK(options.sessions.idle_timeout_seconds == std::chrono::minutes(10));
+  CHECK(options.drain_timeout_ms == std::chrono::seconds(30));
+  CHECK_FALSE(options.logging.json);
+}
+
+TEST_CASE("a model is named by its flag or by the last component of its directory") {
+  CHECK(parse_model_directory("a/b").name == "b");
+  CHECK(parse_model_directory("a/b/").name == "b");
+  CHECK(parse_model_directory("/x/y/../z").name == "z");
+  CHECK(parse_model_directory("n=a/b").name == "n");
+  CHECK(parse_model_directory("n=a/b").path == "a/b");
+  CHECK(parse_model_directory("a=1/b").name == "a");
+  CHECK(parse_model_directory("./a=1/b").name == "b");
+  CHECK_THROWS_AS(parse_model_directory(""), UsageError);
+  CHECK_THROWS_AS(parse_model_directory("n="), UsageError);
+  CHECK_THROWS_AS(parse_model_directory("=a"), UsageError);
+  CHECK_THROWS_AS(parse_model_directory("a b=c"), UsageError);
+  CHECK_THROWS_AS(parse_model_directory("/"), UsageError);
+}
+
+TEST_CASE("every flag reaches its option") {
+  const ServerOptions options = parse({"--model",
+                                       "a",
+                                       "--model",
+                                       "second=b",
+                                       "--listen",
+                                       "[::1]:0",
+                                       "--workers",
+                                       "3",
+                                       "--max-batch-rows",
+                                       "16",
+                                       "--prefill-rows",
+                                       "8",
+                                       "--max-sessions",
+                                       "100",
+                                       "--session-memory",
+                                       "512MiB",
+                                       "--session-idle-timeout",
+                                       "30s",
+                                       "--max-queued-requests",
+                                       "7",
+                                       "--max-prompt-tokens",
+                                       "1000",
+                                       "--max-new-tokens",
+                                       "2000",
+                                       "--max-samples",
+                                       "4",
+                                       "--drain-timeout",
+                                       "250ms",
+                                       "--chunk-interval",
+                                       "0",
+                                       "--outbox-tokens",
+                                       "99",
+                                       "--weight-type",
+                                       "f32",
+                                       "--log-level",
+                                       "debug",
+                                       "--log-format",
+                                       "json",
+                                       "--max-message-size",
+                                       "1MB"});
+  REQUIRE(options.models.size() == 2);
+  CHECK(options.models[1].name == "second");
+  CHECK(options.listen.to_string(5) == "[::1]:5");
+  CHECK(options.scheduling.workers == 3);
+  CHECK(options.scheduling.max_batch_rows == 16);
+  CHECK(options.scheduling.prefill_rows_per_step == 8);
+  CHECK(options.scheduling.max_queued_requests == 7);
+  CHECK(options.sessions.max_sessions == 100);
+  CHECK(options.sessions.memory_bytes == 512u << 20);
+  CHECK(options.sessions.idle_timeout_seconds == std::chrono::seconds(30));
+  CHECK(options.limits.max_prompt_tokens == 1000);
+  CHECK(options.limits.max_new_tokens == 2000);
+  CHECK(options.limits.max_samples == 4);
+  CHECK(options.drain_timeout_ms == std::chrono::milliseconds(250));
+  CHECK(options.streaming.chunk_interval_ms == std::chrono::milliseconds(0));
+  CHECK(options.streaming.outbox_tokens == 99);
+  CHECK(options.logging.level == "debug");
+  CHECK(options.logging.json);
+  CHECK(options.connections.max_message_bytes == 1'000'000);
+}
+
+TEST_CASE("a flag that makes no sense is refused by its name") {
+  const std::vector<std::vector<const char*>> refused = {
+      {"--listen", "localhost"},
+      {"--listen", "localhost:70000"},
+      {"--listen", "localhost:x"},
+      {"--listen", ":80"},
+      {"--listen", "::1:80"},
+      {"--listen", "unix:"},
+      {"--workers", "0"},
+      {"--workers", "-1"},
+      {"--workers", "two"},
+      {"--max-batch-rows", "0"},
+      {"--max-queued-requests", "0"},
+      {"--prefill-rows", "65"},
+      {"--max-sessions", "-1"},
+      {"--session-memory", "0"},
+      {"--session-memory", "12 parsecs"},
+      {"--session-memory", "99999999TiB"},
+      {"--session-idle-timeout", "10"},
+      {"--session-idle-timeout", "1500ms"},
+      {"--session-idle-timeout", "-5s"},
+      {"--max-prompt-tokens", "0"},
+      {"--max-new-tokens", "1e3x"},
+      {"--drain-timeout", "soon"},
+      {"--weight-type", "bf16"},
+      {"--weight-type", "int8"},
+      {"--log-level", "loud"},
+      {"--log-format", "xml"},
+      {"--no-such-flag", "1"},
+      {"--model", "other/m"},  // a name twice
+  };
+  for (std::vector<const char*> flags : refused) {
+    const std::string name = flags.front();
+    flags.insert(flags.begin(), {"--model", "m"});
+    INFO(name << " " << flags.back());
+    CHECK(refusal(flags).find(name) != std::string::npos);
+  }
+  CHECK(refusal({}).find("--model") != std::string::npos);
+  CHECK(refusal({"--model", "m", "--weight-type", "int8"}).find("f32") != std::string::npos);
+}
+
+TEST_CASE("fewer batch rows bring the default prompt rows down") {
+  CHECK(parse({"--model", "m", "--max-batch-rows", "4"}).scheduling.prefill_rows_per_step == 4);
+}
+
+TEST_CASE("sizes and durations have units") {
+  CHECK(parse_bytes("1048576") == 1048576);
+  CHECK(parse_bytes("2GB") == 2'000'000'000);
+  CHECK(parse_bytes("3kib") == 3072);
+  CHECK(parse_duration("0").count() == 0);
+  CHECK(parse_duration("250ms").count() == 250);
+  CHECK(parse_duration("10m") == std::chrono::minutes(10));
+  CHECK(parse_duration("2h") == std::chrono::hours(2));
+  for (const char* wrong : {"", "5", "ms", "-1s", "1.5s", "99999999999999999999s", "400000d"}) {
+    CHECK_THROWS_AS(parse_duration(wrong), UsageError);
+  }
+}
+
+TEST_CASE("help names every flag with its default") {
+  const char* const argv[] = {"lintel-server", "--help"};
+  ServerOptions options;
+  std::string help;
+  CHECK_FALSE(parse_server_options(2, argv, &options, &help));
+  for (const char* flag :
+       {"--model", "--listen", "--workers", "--max-batch-rows", "--max-sessions",
+        "--session-memory", "--session-idle-timeout", "--max-queued-requests",
+        "--max-prompt-tokens", "--max-new-tokens", "--log-level", "--log-format", "--config",
+        "--drain-timeout", "--weight-type", "1GiB", "10m", "127.0.0.1:50051"}) {
+    CHECK(help.find(flag) != std::string::npos);
+  }
+}
+
+TEST_CASE("a configuration file sets flags, the command line wins, an unknown key is refused") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "server.toml";
+  std::ofstream(file) << "model = [\"a\", \"other=b\"]\nworkers = 5\nmax-batch-rows = 8\n"
+                         "session-memory = \"64MiB\"\n";
+  const ServerOptions options = parse({"--config", file.c_str(), "--workers", "2"});
+  CHECK(options.models.size() == 2);
+  CHECK(options.scheduling.workers == 2);
+  CHECK(options.scheduling.max_batch_rows == 8);
+  CHECK(options.sessions.memory_bytes == 64u << 20);
+  std::ofstream(file) << "model = \"a\"\nwrokers = 5\n";
+  CHECK(refusal({"--config", file.c_str()}).find("wrokers") != std::string::npos);
+  CHECK(refusal({"--config", "/no/such/file", "--model", "m"}).find("/no/such/file") !=
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace lintel::testing

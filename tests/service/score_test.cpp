@@ -1,0 +1,149 @@
+// Score: log-probabilities of given sequences, in the order of the request.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "tests/service/service_fixture.h"
+
+namespace lintel::testing {
+namespace {
+
+v1::ScoreRequest many_sequences(int count) {
+  v1::ScoreRequest request;
+  request.set_model("tokens");
+  for (int i = 0; i < count; ++i) {
+    auto& ids = *request.add_sequences()->mutable_tokens();
+    for (int k = 0; k < 2 + (i * 7) % 40; ++k) ids.add_ids((i + k * k) % 50);
+  }
+  return request;
+}
+
+TEST_CASE("sequences come back in order, one probability fewer than values") {
+  TestServer server({"tokens"});
+  const v1::ScoreRequest request = many_sequences(300);
+  const Scored out = score(server, request);
+  REQUIRE(out.status.ok());
+  REQUIRE(out.responses.size() == 300);
+  for (int i = 0; i < 300; ++i) {
+    const v1::ScoreResponse& response = out.responses[static_cast<std::size_t>(i)];
+    CHECK(response.index() == static_cast<unsigned>(i));
+    REQUIRE(response.log2_probs_size() == request.sequences(i).tokens().ids_size() - 1);
+    double sum = 0;
+    for (const float log2_prob : response.log2_probs()) {
+      CHECK(log2_prob < 0);
+      sum += log2_prob;
+    }
+    CHECK(response.bits_per_dim() == Approx(-sum / response.log2_probs_size()).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("a sequence scores the same alone and among others") {
+  TestServer server({"tokens"});
+  const v1::ScoreRequest all = many_sequences(20);
+  const Scored together = score(server, all);
+  REQUIRE(together.status.ok());
+  for (int i = 0; i < 20; ++i) {
+    v1::ScoreRequest one;
+    one.set_model("tokens");
+    *one.add_sequences() = all.sequences(i);
+    const Scored alone = score(server, one);
+    REQUIRE(alone.status.ok());
+    const auto& a = alone.responses.at(0).log2_probs();
+    const auto& b = together.responses[static_cast<std::size_t>(i)].log2_probs();
+    CHECK(std::vector<float>(a.begin(), a.end()) == std::vector<float>(b.begin(), b.end()));
+  }
+}
+
+TEST_CASE("a whole image can be scored, one value more cannot") {
+  TestServer server({"image"});
+  v1::ScoreRequest request;
+  request.add_sequences()->set_pixels(std::string(30, '\x20'));
+  const Scored whole = score(server, request);
+  REQUIRE(whole.status.ok());
+  CHECK(whole.responses.at(0).log2_probs_size() == 29);
+  request.mutable_sequences(0)->set_pixels(std::string(31, '\x20'));
+  CHECK(violated_fields(score(server, request).status) == std::vector<std::string>{"sequences[0]"});
+}
+
+TEST_CASE("a queue of one place serves a long Score all the same") {
+  ServerOptions options = test_options();
+  options.scheduling.max_queued_requests = 1;
+  options.scheduling.max_batch_rows = 2;
+  options.scheduling.prefill_rows_per_step = 2;
+  TestServer server({"tokens"}, options);
+  const Scored out = score(server, many_sequences(100));
+  REQUIRE(out.status.ok());
+  CHECK(out.responses.size() == 100);
+}
+
+TEST_CASE("a Score in progress waits for a queue others keep full") {
+  ServerOptions options = test_options();
+  options.scheduling.workers = 0;
+  options.scheduling.max_queued_requests = 1;
+  TestServer server({"tokens"}, options);
+  Scheduler& scheduler = server.scheduler("tokens");
+
+  grpc::ClientContext score_context;
+  const auto reader = server.generation->Score(&score_context, many_sequences(3));
+  REQUIRE(eventually([&] { return scheduler.stats().queued == 1; }));
+  scheduler
+      .run_one_step();  // the first of the three has two values: it is done and the next queued
+  grpc::ClientContext other_context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> other;
+  // Whatever place is free, another request may take it first: keep stepping until all have ended.
+  other = server.generation->Generate(&other_context, request_for("tokens", {1}, 3));
+  std::vector<v1::ScoreResponse> responses;
+  std::atomic<bool> ended{false};
+  std::thread stepping([&] {
+    while (!ended) scheduler.run_one_step();
+  });
+  v1::ScoreResponse response;
+  while (reader->Read(&response)) responses.push_back(response);
+  CHECK(reader->Finish().ok());
+  CHECK(responses.size() == 3);
+  v1::GenerateResponse message;
+  while (other->Read(&message)) {
+  }
+  const grpc::Status status = other->Finish();
+  CHECK((status.ok() || status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED));
+  ended = true;
+  stepping.join();
+}
+
+TEST_CASE("a Score that arrives at a full queue is refused at once") {
+  ServerOptions options = test_options();
+  options.scheduling.workers = 0;
+  options.scheduling.max_queued_requests = 1;
+  TestServer server({"tokens"}, options);
+  grpc::ClientContext context;
+  const auto waiting = server.generation->Generate(&context, request_for("tokens", {1}, 3));
+  REQUIRE(eventually([&] { return server.scheduler("tokens").stats().queued == 1; }));
+  const Scored refused = score(server, many_sequences(3));
+  CHECK(refused.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  CHECK(detail_of<google::rpc::RetryInfo>(refused.status));
+  run_until_idle(server.scheduler("tokens"));
+}
+
+TEST_CASE("a cancelled Score frees everything it held") {
+  ServerOptions options = test_options();
+  options.scheduling.workers = 0;
+  TestServer server({"tokens"}, options);
+  Scheduler& scheduler = server.scheduler("tokens");
+  grpc::ClientContext context;
+  const auto reader = server.generation->Score(&context, many_sequences(500));
+  REQUIRE(eventually([&] { return scheduler.stats().queued > 100; }));
+  scheduler.run_one_step();
+  context.TryCancel();
+  v1::ScoreResponse response;
+  while (reader->Read(&response)) {
+  }
+  CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
+  CHECK(eventually([&] {
+    scheduler.run_one_step();
+    return scheduler.idle();
+  }));
+  CHECK(server.server().store().bytes_in_use() == 0);
+}
+
+}  // namespace
+}  // namespace lintel::testing
