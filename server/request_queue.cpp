@@ -24,11 +24,10 @@ RequestQueue::Push RequestQueue::push(std::unique_ptr<RunningRequest>& request) 
     if (closed_) return Push::kClosed;
     if (queue_.size() >= capacity_) return Push::kFull;
     const int rows = request->slots();
-    const std::int64_t deadline = ticks(request->deadline());
     queue_.push_back(std::move(request));
     queued_rows_ += rows;
-    next_deadline_.store(std::min(next_deadline_.load(), deadline));
     size_.store(queue_.size());
+    next_deadline_.store(std::min(next_deadline_.load(), ticks(queue_.back()->deadline())));
   }
   wake();
   return Push::kAccepted;
@@ -46,7 +45,7 @@ std::unique_ptr<RunningRequest> RequestQueue::pop(int own_rows, int free_rows) {
   queue_.pop_front();
   queued_rows_ -= rows;
   running_rows_.fetch_add(rows);
-  size_.store(queue_.size());
+  update_mirrors();
   return request;
 }
 
@@ -64,8 +63,7 @@ std::vector<std::unique_ptr<RunningRequest>> RequestQueue::take_lost(TimePoint n
     lost.push_back(std::move(*it));
   }
   queue_.erase(kept, queue_.end());
-  next_deadline_.store(earliest_deadline());
-  size_.store(queue_.size());
+  update_mirrors();
   return lost;
 }
 
@@ -75,8 +73,7 @@ std::vector<std::unique_ptr<RunningRequest>> RequestQueue::take_all() {
                                                    std::make_move_iterator(queue_.end()));
   queue_.clear();
   queued_rows_ = 0;
-  next_deadline_.store(kNever);
-  size_.store(0);
+  update_mirrors();
   return all;
 }
 
@@ -85,10 +82,17 @@ void RequestQueue::close() {
   closed_ = true;
 }
 
-std::int64_t RequestQueue::earliest_deadline() const {
+void RequestQueue::update_mirrors() {
   std::int64_t earliest = kNever;
   for (const auto& request : queue_) earliest = std::min(earliest, ticks(request->deadline()));
-  return earliest;
+  next_deadline_.store(earliest);
+  size_.store(queue_.size());
+}
+
+std::optional<TimePoint> RequestQueue::next_deadline() const {
+  const std::int64_t deadline = next_deadline_.load();
+  if (deadline == kNever) return std::nullopt;
+  return TimePoint(Duration(deadline));
 }
 
 void RequestQueue::note_cancel() {

@@ -45,18 +45,21 @@ class RequestQueue {
   void wake();
   // Counts the wakes. A worker reads it before it looks for work, so that it misses none.
   std::uint64_t wakes() const { return wakes_.load(); }
-  // Waits until there was a wake after `seen`, the first queued request's deadline, or `until`.
+  // When the first of the queued requests expires.
+  std::optional<TimePoint> next_deadline() const;
+  // Waits until there was a wake after `seen`, next_deadline(), or `until`.
   void wait(std::uint64_t seen, std::optional<TimePoint> until, const Clock& clock);
 
  private:
-  std::int64_t earliest_deadline() const REQUIRES(mutex_);
+  // After the queue has changed.
+  void update_mirrors() REQUIRES(mutex_);
 
   const std::size_t capacity_;
   const int num_workers_;
 
   // Mirrors of the queue, written under the mutex and read without.
   std::atomic<std::size_t> size_{0};
-  std::atomic<std::int64_t> next_deadline_;  // ticks of TimePoint; may be too early, never too late
+  std::atomic<std::int64_t> next_deadline_;  // ticks of TimePoint
   std::atomic<bool> may_hold_cancelled_{false};
   std::atomic<std::uint64_t> wakes_{0};
   std::atomic<int> running_rows_{0};

@@ -281,6 +281,24 @@ TEST_CASE("a resumed request goes before queued ones") {
   REQUIRE(!second.sink->finished());
 }
 
+TEST_CASE("small requests do not keep a large resumed one waiting") {
+  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_batch_rows = 2});
+  GenerationRequest wide = tokens_request(1, 2);
+  wide.num_samples = 2;
+  const auto slow = std::make_shared<RecordingSink>(2);
+  slow->room = 1;
+  const auto call = core.submit(wide, "", slow);
+  core.scheduler.run_one_step();
+  core.submit(tokens_request(1, 3));
+  core.scheduler.run_one_step();
+  slow->room = 10;
+  core.scheduler.resume(call.handle);
+  const auto small = core.submit(tokens_request(1, 5));
+  for (int i = 0; i < 3; ++i) core.scheduler.run_one_step();
+  REQUIRE(slow->finished());
+  REQUIRE(small.sink->values[0].empty());
+}
+
 TEST_CASE("a resume between the refusal and the end of the step is not lost") {
   Core core(tiny_model(TinyModel::kTokens));
   const auto sink = std::make_shared<RecordingSink>();

@@ -315,7 +315,8 @@ TEST_CASE("a given byte breaks the match of a stop string") {
   GenerationRequest request = text_request("gap", 12);
   request.given = {{6, '-'}};
   const std::string free_run = core.generate(request)->text();
-  request.stop.strings = {free_run.substr(2, 4)};  // across the given byte
+  // Across the given byte, with and without it.
+  request.stop.strings = {free_run.substr(2, 4), free_run.substr(1, 2) + free_run.substr(4, 2)};
   REQUIRE(core.generate(request)->text() == free_run);
   request.stop.strings = {free_run.substr(4, 3)};  // behind it
   REQUIRE(core.generate(request)->result().reason == FinishReason::kStopString);

@@ -2,6 +2,7 @@
 // threads.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -67,7 +68,7 @@ class RecordingSink : public TokenSink {
   int out_of_order = 0;  // calls after the last one
 
   // How many more tokens it accepts before it is full.
-  std::int64_t room = std::numeric_limits<std::int64_t>::max();
+  std::atomic<std::int64_t> room{std::numeric_limits<std::int64_t>::max()};
   std::function<void(const TokenEvent&)> when_token;
   std::function<void()> when_sample_finished;
   std::function<void()> when_finished;

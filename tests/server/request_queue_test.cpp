@@ -9,8 +9,10 @@ namespace {
 
 // Requests that are never stepped.
 struct QueueFixture {
-  std::unique_ptr<RunningRequest> request(int num_samples = 1) {
+  std::unique_ptr<RunningRequest> request(int num_samples = 1,
+                                          std::optional<TimePoint> deadline = std::nullopt) {
     GenerationRequest wanted;
+    wanted.deadline = deadline;
     wanted.prompt = {1};
     wanted.num_samples = num_samples;
     auto lease = store.lease_one_shot("tiny", model, 0, num_samples).lease;
@@ -66,6 +68,26 @@ TEST_CASE("the first request is not overtaken by one that would fit") {
   f.push(queue, 1);
   REQUIRE(!queue.pop(0, 5));
   REQUIRE(queue.pop(0, 6)->slots() == 6);
+}
+
+TEST_CASE("the next deadline is that of a queued request, not of one that left") {
+  QueueFixture f;
+  RequestQueue queue(100, 1);
+  const TimePoint soon = f.clock.now() + std::chrono::seconds(1);
+  const TimePoint later = f.clock.now() + std::chrono::seconds(5);
+  REQUIRE(!queue.next_deadline());
+  for (const auto& deadline : {soon, later}) {
+    auto made = f.request(1, deadline);
+    REQUIRE(queue.push(made) == RequestQueue::Push::kAccepted);
+  }
+  f.push(queue);
+  REQUIRE(queue.next_deadline() == soon);
+  REQUIRE(queue.pop(0, 64));
+  REQUIRE(queue.next_deadline() == later);
+  REQUIRE(queue.take_lost(later - Duration(1)).empty());
+  REQUIRE(queue.take_lost(later).size() == 1);
+  REQUIRE(!queue.next_deadline());
+  REQUIRE(queue.size() == 1);
 }
 
 TEST_CASE("a closed queue accepts nothing and keeps what it has") {
