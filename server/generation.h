@@ -105,7 +105,7 @@ enum class RequestOutcome {
   kDone,       // every sample finished by itself
   kCancelled,  // Scheduler::cancel
   kDeadline,   // GenerationRequest::deadline passed, in a batch, paused or still queued
-  kShutdown,   // drain timeout or stop
+  kShutdown,   // drain timeout or stop; the samples have ended with kCancelled
   kNonFinite,  // the model produced NaN or infinity; the session is gone
   kInternal,   // an exception (out of memory, a sink that threw); the session is gone
 };

@@ -142,11 +142,12 @@ void RunningRequest::refuse() {
 void RunningRequest::end(RequestOutcome outcome, TimePoint now) {
   if (ended_) return;
   ended_ = true;
-  if (outcome == RequestOutcome::kCancelled || outcome == RequestOutcome::kDeadline) {
+  if (outcome == RequestOutcome::kCancelled || outcome == RequestOutcome::kDeadline ||
+      outcome == RequestOutcome::kShutdown) {
     guarded([&] {
       for (SampleRun& sample : samples_) {
-        sample.finish(outcome == RequestOutcome::kCancelled ? FinishReason::kCancelled
-                                                            : FinishReason::kDeadline);
+        sample.finish(outcome == RequestOutcome::kDeadline ? FinishReason::kDeadline
+                                                           : FinishReason::kCancelled);
       }
     });
     report_finished(now, /*is_last=*/true);

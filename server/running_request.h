@@ -75,8 +75,8 @@ class RunningRequest {
   // Whether a paused request may go on.
   bool take_resume();
 
-  // Ends it from outside. kCancelled and kDeadline flush and report what there is; kInternal
-  // discards the session, whose state is in doubt. No effect when ended.
+  // Ends it from outside. kCancelled, kDeadline and kShutdown flush and report what there is;
+  // kInternal discards the session, whose state is in doubt. No effect when ended.
   void end(RequestOutcome outcome, TimePoint now);
   // It was never accepted: gives the lease back and leaves the sink alone.
   void refuse();

@@ -27,19 +27,25 @@ TEST_CASE("a cancelled call frees its row and its memory") {
 
 TEST_CASE("a call cancelled while it waits in the queue is answered and gone") {
   ServerOptions options = test_options();
-  options.scheduling.workers = 0;
+  options.scheduling.workers = 1;
+  options.scheduling.max_batch_rows = 1;
+  options.scheduling.prefill_rows_per_step = 1;
   TestServer server({"tokens"}, options);
   Scheduler& scheduler = server.scheduler("tokens");
+  // The one row is taken for as long as the test likes.
+  grpc::ClientContext first_context;
+  const auto first =
+      server.generation->Generate(&first_context, request_for("tokens", {1}, kForever));
+  REQUIRE(eventually([&] { return scheduler.stats().running == 1; }));
   grpc::ClientContext context;
-  const auto reader = server.generation->Generate(&context, request_for("tokens", {1}, 5));
+  const auto waiting = server.generation->Generate(&context, request_for("tokens", {1}, 5));
   REQUIRE(eventually([&] { return scheduler.stats().queued == 1; }));
   context.TryCancel();
-  CHECK(eventually([&] {
-    scheduler.run_one_step();
-    return scheduler.idle();
-  }));
-  CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
-  CHECK(scheduler.stats().generated_tokens == 0);
+  CHECK(waiting->Finish().error_code() == grpc::StatusCode::CANCELLED);
+  CHECK(eventually([&] { return scheduler.stats().queued == 0; }));
+  CHECK(scheduler.stats().running == 1);
+  first_context.TryCancel();
+  CHECK(eventually([&] { return scheduler.idle(); }));
 }
 
 TEST_CASE("the call's own deadline ends it with DEADLINE_EXCEEDED") {
@@ -83,12 +89,18 @@ TEST_CASE("a slow reader is paused, loses nothing, and slows nobody else") {
   options.scheduling.workers = 1;
   TestServer server({"tokens"}, options);
   Scheduler& scheduler = server.scheduler("tokens");
-  constexpr unsigned kMany = 100'000;
+  constexpr unsigned kMany = 20'000;
 
+  // A connection of its own, whose window does not grow while nobody reads.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65'535);
+  const auto slow_client = v1::GenerationService::NewStub(grpc::CreateCustomChannel(
+      server.server().address(), grpc::InsecureChannelCredentials(), arguments));
   grpc::ClientContext context;
   v1::GenerateRequest slow = request_for("tokens", {1}, kMany);
   slow.set_max_tokens_per_message(1);
-  const auto reader = server.generation->Generate(&context, slow);
+  const auto reader = slow_client->Generate(&context, slow);
   REQUIRE(eventually([&] { return scheduler.stats().generated_tokens > 64; }));
 
   // Others run to their end while nobody reads the first; sooner or later its row stands still.
