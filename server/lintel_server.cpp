@@ -11,6 +11,7 @@
 #include "grpc/health/v1/health.pb.h"
 #include "server/generation_service.h"
 #include "server/model_service.h"
+#include "server/self_check.h"
 #include "server/served_model.h"
 #include "server/service_context.h"
 #include "server/session_service.h"
@@ -42,6 +43,7 @@ ModelRegistry make_registry(const ServerOptions& options, std::vector<NamedTrans
     served.name = std::move(model.name);
     served.scheduler = std::make_unique<Scheduler>(model.transformer, scheduling, clock);
     served.transformer = std::move(model.transformer);
+    served.warnings = std::move(model.warnings);
     served.limits = options.limits;
     served.limits.max_samples = std::min(served.limits.max_samples, scheduling.max_batch_rows);
     registry.add(std::move(served));
@@ -115,7 +117,13 @@ std::vector<NamedTransformer> load_models(const ServerOptions& options) {
         transformer->state_bytes(transformer->config().max_length),
         transformer->constant_state() ? "" : " of full length", dense_kernels_description(),
         transformer->fingerprint());
-    models.push_back({directory.name, std::move(transformer)});
+    NamedTransformer model{directory.name, std::move(transformer), {}};
+    if (!rows_are_independent(*model.transformer, options.scheduling.max_batch_rows)) {
+      model.warnings.push_back(
+          "on this machine the values of a request depend on what shares its batch");
+      spdlog::error("model {}: {}", model.name, model.warnings.back());
+    }
+    models.push_back(std::move(model));
   }
   return models;
 }

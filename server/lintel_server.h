@@ -22,6 +22,7 @@ namespace lintel {
 struct NamedTransformer {
   std::string name;
   std::shared_ptr<const Transformer> transformer;
+  std::vector<std::string> warnings;  // what an operator should know
 };
 
 // Loads every model of the options. Throws ModelError naming the model and what is wrong.

@@ -29,7 +29,7 @@ struct TinyModels {
 std::vector<NamedTransformer> tiny_models(const std::vector<std::string>& names) {
   static const TinyModels models;
   std::vector<NamedTransformer> out;
-  for (const std::string& name : names) out.push_back({name, models.loaded.at(name)});
+  for (const std::string& name : names) out.push_back({name, models.loaded.at(name), {}});
   return out;
 }
 
