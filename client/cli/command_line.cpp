@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <sstream>
 
 #include "client/cli/commands.h"
@@ -46,7 +47,14 @@ int run(std::vector<std::string> arguments, Console& console) {
     const bool help = app.exit(error, out, err) == 0;
     console.out(out.str());
     console.flush();
-    console.err(err.str());
+    // CLI11 says of an unknown command only that one is missing.
+    const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+    if (error.get_name() == "RequiredError" && !unknown.empty()) {
+      console.err("lintel: no such command: " + unknown.front() + "\n" +
+                  "Run with --help for more information.\n");
+    } else {
+      console.err(err.str());
+    }
     return help ? kOk : kUsage;
   }
   const int code = command_line.run();

@@ -71,7 +71,6 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
          "--format", format,
          "text: bytes as they are, streamed; tokens: ids; jsonl: one object per sample with "
          "everything [text for byte models, else tokens]")
-      ->type_name("text|tokens|jsonl")
       ->check(CLI::IsMember({"text", "tokens", "jsonl"}))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
       ->group("Output");

@@ -29,10 +29,11 @@ class Reader {
   // Returns how many bytes there were, at most `size`.
   std::size_t read(void* to, std::size_t size) {
     const int got = gzread(file_.get(), to, static_cast<unsigned>(size));
-    if (got < 0) {
-      int code = 0;
-      fail(std::string("cannot be read: ") + gzerror(file_.get(), &code));
-    }
+    int code = Z_OK;
+    const char* const message = gzerror(file_.get(), &code);
+    if (got < 0) fail(std::string("cannot be read: ") + message);
+    // The end of the file inside a gzip stream is no error to gzread.
+    if (code == Z_BUF_ERROR) fail("the gzip stream is truncated");
     return static_cast<std::size_t>(got);
   }
 
