@@ -132,9 +132,7 @@ class CategoricalHead final : public Head {
     if (options.temperature == 0.0f) return most_likely(values);
 
     // Weights relative to the highest: it has 1, whatever the temperature.
-    for (double& value : values) {
-      value = value == highest ? 1.0 : std::exp((value - highest) / options.temperature);
-    }
+    for (double& value : values) value = std::exp((value - highest) / options.temperature);
     keep_top(options, values, scratch.order);
     for (double& weight : values) {
       if (weight < options.min_p) weight = 0.0;

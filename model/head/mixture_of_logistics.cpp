@@ -159,10 +159,7 @@ class MixtureOfLogisticsHead final : public Head {
   // The inverse of the cumulative distribution of softmax(mixture logits / temperature).
   int draw_component(std::span<const float> output, double temperature, double uniform) const {
     const double highest = *std::max_element(output.begin(), output.begin() + mixtures_);
-    const auto weight = [&](int j) {
-      const double below = output[j] - highest;
-      return below == 0.0 ? 1.0 : std::exp(below / temperature);
-    };
+    const auto weight = [&](int j) { return std::exp((output[j] - highest) / temperature); };
     double total = 0.0;
     for (int j = 0; j < mixtures_; ++j) total += weight(j);
     double sum = 0.0;

@@ -230,7 +230,8 @@ TEST_CASE("attention: after a reset the bits are those of an empty state") {
   const auto expected = layer.walk(fresh, 0, 0, Layer::kTokens);
   SequenceState used = layer.new_sequence();
   layer.walk(used, 1, 0, Layer::kTokens);
-  used.reset();
+  SECTION("of the sequence") { used.reset(); }
+  SECTION("of the state alone") { used.layer(0)->reset(); }
   CHECK(used.layer(0)->bytes() <= layer.backend().state_bytes(0));
   CHECK(same_bits(layer.walk(used, 0, 0, Layer::kTokens), expected));
 }
