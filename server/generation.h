@@ -98,9 +98,9 @@ struct SampleResult {
   std::int64_t position = 0;  // values of the sequence so far
 };
 
-// How a whole request ended. With kDone, kCancelled and kDeadline every sample has had its
-// on_sample_finish (the reason of those still unfinished is kCancelled or kDeadline, with what they
-// had produced); with the others only the samples that had finished before.
+// How a whole request ended. With kDone, kCancelled, kDeadline and kShutdown every sample has had
+// its on_sample_finish (the reason of those still unfinished is kCancelled or kDeadline, with what
+// they had produced); with the others only the samples that had finished before.
 enum class RequestOutcome {
   kDone,       // every sample finished by itself
   kCancelled,  // Scheduler::cancel

@@ -430,6 +430,7 @@ TEST_CASE("stop ends what is left: running, paused and queued") {
   core.scheduler.stop();
   for (const auto& sink : {paused, running.sink, queued.sink}) {
     REQUIRE(sink->outcome == RequestOutcome::kShutdown);
+    REQUIRE(sink->result().reason == FinishReason::kCancelled);
     REQUIRE(sink->finishes == 1);
     REQUIRE(sink->out_of_order == 0);
   }
