@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "hwy/contrib/math/math-inl.h"
+#include "model/vector_loops-inl.h"
 // clang-format on
 
 #include "model/kernels.h"
@@ -16,35 +17,6 @@ HWY_BEFORE_NAMESPACE();
 namespace lintel {
 namespace HWY_NAMESPACE {
 namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-using Lanes = hn::ScalableTag<float>;
-using OneLane = hn::CappedTag<float, 1>;
-
-// Calls body(d, i) for whole vectors from 0 on, then lane by lane. Which lanes compute element i
-// depends on i and n alone, and both kinds of lane do the same operations.
-template <typename Body>
-HWY_INLINE void for_each_vector(size_t n, Body&& body) {
-  const Lanes d;
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= n; i += lanes) body(d, i);
-  for (; i < n; ++i) body(OneLane(), i);
-}
-
-// The sum of term(d, i) over n elements: whole vectors first, then the rest one by one.
-template <typename Term>
-HWY_INLINE float sum_of(size_t n, Term&& term) {
-  const Lanes d;
-  const size_t lanes = hn::Lanes(d);
-  auto partial = hn::Zero(d);
-  size_t i = 0;
-  for (; i + lanes <= n; i += lanes) partial = hn::Add(partial, term(d, i));
-  float sum = hn::GetLane(hn::SumOfLanes(d, partial));
-  for (; i < n; ++i) sum += hn::GetLane(term(OneLane(), i));
-  return sum;
-}
 
 void LayerNorm(const float* x, const float* gain, const float* bias, float eps, size_t n,
                float* y) {

@@ -42,6 +42,7 @@ struct AttentionParams {
 struct AttentionScratch {
   std::vector<float> floats;
   std::vector<std::int32_t> ints;
+  std::vector<const float*> pointers;
 };
 
 // The attention of one layer. Const and shareable between threads.
@@ -72,6 +73,17 @@ class AttentionBackend {
   virtual void step(std::span<AttentionState* const> states, MatrixView<const float> q,
                     MatrixView<const float> k, MatrixView<const float> v, MatrixView<float> out,
                     AttentionScratch& scratch) const = 0;
+
+  // All tokens of one sequence at once, as recompute mode runs a prefix: row t attends from
+  // position t to those up to it. Shapes as in step(). By default what a fresh state gives step by
+  // step.
+  virtual void full_pass(MatrixView<const float> q, MatrixView<const float> k,
+                         MatrixView<const float> v, MatrixView<float> out,
+                         AttentionScratch& scratch) const;
+
+  // Whether full_pass() has the bits of step(). Where it has not, the backend documents how the two
+  // differ.
+  virtual bool full_pass_equals_steps() const { return true; }
 };
 
 // Throws ModelError for a type that is not in the table or parameters the backend refuses.
@@ -83,5 +95,10 @@ std::vector<std::string> attention_types();
 // A small configuration of a type, valid for any n_heads and d_head: what tests run every backend
 // with. Throws ModelError for a type that is not in the table.
 AttentionConfig default_attention(const std::string& type);
+
+// Planes [rounds, bits, D] for a layer of a model whose weights have none, drawn from N(0, 1): a
+// pure function of its arguments. Empty for a type that hashes nothing (bits 0).
+std::vector<float> draw_planes(const AttentionConfig& config, int d_head, std::uint64_t seed,
+                               int layer);
 
 }  // namespace lintel

@@ -1,0 +1,455 @@
+// Attention by locality-sensitive hashing with shared queries and keys (Reformer, Kitaev et al.
+// 2020), in the streaming and the prefix form of docs/model_format.md.
+//
+// A round cuts the positions, sorted by (bucket, position), into chunks; a query sees its own chunk
+// and the one before it. As positions come in order, each bucket is a list that only grows at its
+// end, and the ranks of a bucket follow from how many positions the buckets before it hold: the
+// neighbours of a new position are found from the end of its bucket without sorting.
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "model/attention/attention.h"
+#include "model/attention_kernels.h"
+#include "model/paged_array.h"
+
+namespace lintel {
+namespace {
+
+// Added to a query's score with itself: nothing is left of it beside any other score.
+constexpr float kSelfBias = -1e9f;
+
+constexpr std::size_t kPagePositions = 64;  // of keys and values
+constexpr std::size_t kPageBlocks = 64;     // of the buckets' lists
+
+struct LshShape {
+  std::size_t n_heads = 0;  // H
+  std::size_t d_head = 0;   // D = M
+  std::size_t rounds = 0;
+  std::size_t bits = 0;
+  std::size_t padded_bits = 0;  // to a multiple of kPlaneMultiple
+  std::size_t chunk_size = 0;
+
+  std::size_t num_buckets() const { return 2 * bits; }
+  std::size_t num_tables() const { return rounds * n_heads; }
+  std::size_t member_floats() const { return 2 * d_head; }  // k, then v
+  std::size_t page_floats() const { return kPagePositions * n_heads * member_floats(); }
+};
+
+// Some consecutive positions of a bucket, and the blocks around it in the bucket's list. A cache
+// line.
+struct Block {
+  static constexpr std::int32_t kPositions = 14;
+  std::int32_t positions[kPositions];
+  std::int32_t before;
+  std::int32_t after;
+};
+static_assert(sizeof(Block) == kAlignment);
+
+// A list of positions in ascending order. Of its blocks only the last may be partly filled.
+struct Bucket {
+  std::int32_t count;  // positions
+  std::int32_t first;  // blocks; valid where count > 0
+  std::int32_t last;
+};
+
+// Keys and values of every position, and for each round and head its buckets.
+class LshState final : public AttentionState {
+ public:
+  explicit LshState(const LshShape& shape)
+      : shape_(shape),
+        members_(shape.page_floats()),
+        blocks_(kPageBlocks),
+        buckets_(shape.num_tables() * shape.num_buckets()) {}
+  ~LshState() override { zero_memory(std::span(buckets_)); }
+
+  static std::size_t most_bytes(const LshShape& shape, std::size_t num_tokens) {
+    const std::size_t member_pages = (num_tokens + kPagePositions - 1) / kPagePositions;
+    // Most blocks are needed when as many buckets as possible have just begun one.
+    const std::size_t begun = std::min(num_tokens, shape.num_buckets());
+    const std::size_t blocks =
+        shape.num_tables() * (begun + (num_tokens - begun) / Block::kPositions);
+    const std::size_t block_pages = (blocks + kPageBlocks - 1) / kPageBlocks;
+    return PagedArray<float>::bytes_of(member_pages, shape.page_floats()) +
+           PagedArray<Block>::bytes_of(block_pages, kPageBlocks) +
+           shape.num_tables() * shape.num_buckets() * sizeof(Bucket);
+  }
+
+  std::size_t bytes() const override {
+    return members_.bytes() + blocks_.bytes() + buckets_.size() * sizeof(Bucket);
+  }
+
+  void assign(const AttentionState& other) override {
+    const auto& from = static_cast<const LshState&>(other);
+    members_.assign(from.members_);
+    blocks_.assign(from.blocks_);
+    std::ranges::copy(from.buckets_, buckets_.begin());
+    length_ = from.length_;
+    num_blocks_ = from.num_blocks_;
+  }
+
+  void reset() override {
+    members_.clear();
+    blocks_.clear();
+    zero_memory(std::span(buckets_));
+    length_ = 0;
+    num_blocks_ = 0;
+  }
+
+  std::size_t length() const { return length_; }
+  const float* member(std::size_t position, std::size_t head) const {
+    return members_.page(position / kPagePositions) + member_offset(position, head);
+  }
+  // Makes room for one more position and says where head's key and value go.
+  void begin_position() {
+    members_.grow_to(length_ / kPagePositions + 1);
+    ++length_;
+  }
+  float* newest_member(std::size_t head) {
+    const std::size_t position = length_ - 1;
+    return members_.page(position / kPagePositions) + member_offset(position, head);
+  }
+
+  // Puts the newest position into a bucket of a table.
+  void append(std::size_t table, std::size_t bucket_index) {
+    Bucket& bucket = this->bucket(table, bucket_index);
+    const std::int32_t slot = bucket.count % Block::kPositions;
+    if (slot == 0) {
+      const std::int32_t added = num_blocks_++;
+      blocks_.grow_to(static_cast<std::size_t>(added) / kPageBlocks + 1);
+      if (bucket.count == 0) {
+        bucket.first = added;
+      } else {
+        block(bucket.last).after = added;
+        block(added).before = bucket.last;
+      }
+      bucket.last = added;
+    }
+    block(bucket.last).positions[slot] = static_cast<std::int32_t>(length_ - 1);
+    ++bucket.count;
+  }
+
+  // Calls visit for every position in the chunk of the newest one and in the chunk before: from the
+  // newest, which is the last of its bucket, down to the lowest rank, then up from it.
+  template <typename Visit>
+  void visit_neighbours(std::size_t table, std::size_t bucket_index, Visit&& visit) const {
+    const Bucket* const buckets = &buckets_[table * shape_.num_buckets()];
+    std::size_t rank = static_cast<std::size_t>(buckets[bucket_index].count) - 1;
+    for (std::size_t b = 0; b < bucket_index; ++b) {
+      rank += static_cast<std::size_t>(buckets[b].count);
+    }
+    const std::size_t chunk_begin = rank / shape_.chunk_size * shape_.chunk_size;
+    const std::size_t begin = chunk_begin - std::min(chunk_begin, shape_.chunk_size);
+    const std::size_t end = std::min(chunk_begin + shape_.chunk_size, length_);
+
+    std::size_t down = rank + 1 - begin;
+    for (std::size_t b = bucket_index + 1; b-- > 0 && down > 0;) {
+      down -= visit_last(buckets[b], down, visit);
+    }
+    std::size_t up = end - rank - 1;
+    for (std::size_t b = bucket_index + 1; up > 0; ++b) up -= visit_first(buckets[b], up, visit);
+  }
+
+ private:
+  std::size_t member_offset(std::size_t position, std::size_t head) const {
+    return (head * kPagePositions + position % kPagePositions) * shape_.member_floats();
+  }
+  Bucket& bucket(std::size_t table, std::size_t index) {
+    return buckets_[table * shape_.num_buckets() + index];
+  }
+  Block& block(std::int32_t i) {
+    const auto index = static_cast<std::size_t>(i);
+    return blocks_.page(index / kPageBlocks)[index % kPageBlocks];
+  }
+  const Block& block(std::int32_t i) const { return const_cast<LshState*>(this)->block(i); }
+
+  // The last `most` positions of a bucket, downwards; returns how many there were.
+  template <typename Visit>
+  std::size_t visit_last(const Bucket& bucket, std::size_t most, Visit& visit) const {
+    const std::size_t total = std::min(most, static_cast<std::size_t>(bucket.count));
+    std::size_t left = total;
+    std::int32_t at = bucket.last;
+    std::int32_t slot = (bucket.count - 1) % Block::kPositions;
+    while (left > 0) {
+      const Block& here = block(at);
+      for (; slot >= 0 && left > 0; --slot, --left) visit(here.positions[slot]);
+      at = here.before;
+      slot = Block::kPositions - 1;
+    }
+    return total;
+  }
+
+  // The first `most` positions of a bucket, upwards; returns how many there were.
+  template <typename Visit>
+  std::size_t visit_first(const Bucket& bucket, std::size_t most, Visit& visit) const {
+    const std::size_t total = std::min(most, static_cast<std::size_t>(bucket.count));
+    std::size_t left = total;
+    for (std::int32_t at = bucket.first; left > 0;) {
+      const Block& here = block(at);
+      for (std::int32_t slot = 0; slot < Block::kPositions && left > 0; ++slot, --left) {
+        visit(here.positions[slot]);
+      }
+      at = here.after;
+    }
+    return total;
+  }
+
+  const LshShape shape_;
+  PagedArray<float> members_;    // a page: [H, kPagePositions, k D | v M]
+  PagedArray<Block> blocks_;     // of all buckets
+  std::vector<Bucket> buckets_;  // [rounds, H, 2 * bits]
+  std::size_t length_ = 0;
+  std::int32_t num_blocks_ = 0;
+};
+
+class LshAttention final : public AttentionBackend {
+ public:
+  explicit LshAttention(const AttentionParams& params)
+      : shape_(shape_of(params)),
+        scale_(static_cast<float>(params.config.scale != 0.0 ? params.config.scale
+                                                             : 1.0 / std::sqrt(params.d_head))),
+        self_bias_(params.config.mask_self ? kSelfBias : 0.0f),
+        combine_(params.config.combine),
+        planes_(shape_.d_head * plane_columns()) {
+    const std::size_t expected = shape_.rounds * shape_.bits * shape_.d_head;
+    if (shape_.rounds == 0 || shape_.bits == 0 || shape_.chunk_size == 0 ||
+        params.planes.size() != expected) {
+      throw ModelError("attention lsh: found " + std::to_string(params.planes.size()) +
+                       " values of planes and chunks of " + std::to_string(shape_.chunk_size) +
+                       ", expected rounds * bits * d_head = " + std::to_string(expected) +
+                       " and chunks, neither of them 0");
+    }
+    // [rounds, bits, D] -> [D, rounds, padded bits]: a vector holds one feature of several planes.
+    for (std::size_t round = 0; round < shape_.rounds; ++round) {
+      for (std::size_t bit = 0; bit < shape_.bits; ++bit) {
+        for (std::size_t c = 0; c < shape_.d_head; ++c) {
+          planes_[c * plane_columns() + round * shape_.padded_bits + bit] =
+              params.planes[(round * shape_.bits + bit) * shape_.d_head + c];
+        }
+      }
+    }
+  }
+
+  std::size_t block_floats() const override { return 0; }
+
+  std::unique_ptr<AttentionState> new_state(std::span<float> /*block*/) const override {
+    return std::make_unique<LshState>(shape_);
+  }
+
+  std::size_t state_bytes(std::int64_t num_tokens) const override {
+    return LshState::most_bytes(shape_, static_cast<std::size_t>(num_tokens));
+  }
+
+  bool constant_state() const override { return false; }
+  bool uses_keys() const override { return false; }
+  bool full_pass_equals_steps() const override { return false; }
+
+  void step(std::span<AttentionState* const> states, MatrixView<const float> q,
+            MatrixView<const float> /*k*/, MatrixView<const float> v, MatrixView<float> out,
+            AttentionScratch& scratch) const override {
+    scratch.ints.resize(std::max(scratch.ints.size(), shape_.rounds));
+    for (std::size_t r = 0; r < states.size(); ++r) {
+      auto& state = static_cast<LshState&>(*states[r]);
+      state.begin_position();
+      const Work work = work_for(state.length(), 0, scratch);
+      for (std::size_t h = 0; h < shape_.n_heads; ++h) {
+        float* const member = state.newest_member(h);
+        fill_member(q.row(r), v.row(r), h, member);
+        hash(member, work.projected, scratch.ints.data(), /*stride=*/1);
+        scale_query(q.row(r), h, work.q);
+        for (std::size_t round = 0; round < shape_.rounds; ++round) {
+          const std::size_t table = round * shape_.n_heads + h;
+          const auto bucket = static_cast<std::size_t>(scratch.ints[round]);
+          state.append(table, bucket);
+          scratch.pointers.clear();
+          state.visit_neighbours(table, bucket, [&](std::int32_t position) {
+            add_neighbour(state.member(static_cast<std::size_t>(position), h), scratch);
+          });
+          attend(work, round, scratch);
+        }
+        combine(work, out.row(r).subspan(h * shape_.d_head, shape_.d_head));
+      }
+    }
+  }
+
+  // The prefix form: everything is hashed and sorted at once, by counting, and position t sees
+  // those positions of its chunk and the one before that are not later than t.
+  void full_pass(MatrixView<const float> q, MatrixView<const float> /*k*/,
+                 MatrixView<const float> v, MatrixView<float> out,
+                 AttentionScratch& scratch) const override {
+    const std::size_t n = q.rows();
+    // [rounds, n] buckets, [rounds, n] positions by rank, [rounds, n] ranks by position, [buckets].
+    scratch.ints.resize(
+        std::max(scratch.ints.size(), 3 * shape_.rounds * n + shape_.num_buckets()));
+    std::int32_t* const buckets = scratch.ints.data();
+    std::int32_t* const sorted = buckets + shape_.rounds * n;
+    std::int32_t* const ranks = sorted + shape_.rounds * n;
+    const Work work = work_for(n, n * shape_.member_floats(), scratch);
+    for (std::size_t h = 0; h < shape_.n_heads; ++h) {
+      for (std::size_t t = 0; t < n; ++t) {
+        float* const member = work.members + t * shape_.member_floats();
+        fill_member(q.row(t), v.row(t), h, member);
+        hash(member, work.projected, buckets + t, /*stride=*/n);
+      }
+      for (std::size_t round = 0; round < shape_.rounds; ++round) {
+        sort({buckets + round * n, n}, sorted + round * n, ranks + round * n,
+             {ranks + shape_.rounds * n, shape_.num_buckets()});
+      }
+      for (std::size_t t = 0; t < n; ++t) {
+        scale_query(q.row(t), h, work.q);
+        for (std::size_t round = 0; round < shape_.rounds; ++round) {
+          scratch.pointers.clear();
+          visit_earlier(sorted + round * n, n, static_cast<std::size_t>(ranks[round * n + t]), t,
+                        [&](std::int32_t position) {
+                          add_neighbour(work.members + static_cast<std::size_t>(position) *
+                                                           shape_.member_floats(),
+                                        scratch);
+                        });
+          attend(work, round, scratch);
+        }
+        combine(work, out.row(t).subspan(h * shape_.d_head, shape_.d_head));
+      }
+    }
+  }
+
+ private:
+  // Parts of AttentionScratch::floats.
+  struct Work {
+    float* q;          // [D], scaled
+    float* projected;  // [rounds, padded bits]
+    float* weights;    // [members of two chunks]
+    float* round_out;  // [rounds, D]
+    float* log_sum;    // [rounds]
+    float* members;    // [n, k D | v M], of a full pass
+  };
+
+  static LshShape shape_of(const AttentionParams& params) {
+    LshShape shape;
+    shape.n_heads = static_cast<std::size_t>(params.n_heads);
+    shape.d_head = static_cast<std::size_t>(params.d_head);
+    shape.rounds = static_cast<std::size_t>(params.config.rounds);
+    shape.bits = static_cast<std::size_t>(params.config.bits);
+    shape.padded_bits = (shape.bits + kPlaneMultiple - 1) / kPlaneMultiple * kPlaneMultiple;
+    shape.chunk_size = static_cast<std::size_t>(params.config.chunk_size);
+    return shape;
+  }
+
+  std::size_t plane_columns() const { return shape_.rounds * shape_.padded_bits; }
+
+  Work work_for(std::size_t num_positions, std::size_t member_floats,
+                AttentionScratch& scratch) const {
+    const std::size_t most_neighbours = std::min(2 * shape_.chunk_size, num_positions);
+    const std::size_t sizes[] = {shape_.d_head,   plane_columns(),
+                                 most_neighbours, shape_.rounds * shape_.d_head,
+                                 shape_.rounds,   member_floats};
+    std::size_t total = 0;
+    for (const std::size_t size : sizes) total += size;
+    if (scratch.floats.size() < total) scratch.floats.resize(total);
+    Work work{};
+    float* at = scratch.floats.data();
+    std::size_t i = 0;
+    for (float** part :
+         {&work.q, &work.projected, &work.weights, &work.round_out, &work.log_sum, &work.members}) {
+      *part = at;
+      at += sizes[i++];
+    }
+    return work;
+  }
+
+  // k = q / |q|, and v, of one head.
+  void fill_member(std::span<const float> q, std::span<const float> v, std::size_t head,
+                   float* member) const {
+    const std::size_t first = head * shape_.d_head;
+    normalize(q.subspan(first, shape_.d_head), member);
+    std::ranges::copy(v.subspan(first, shape_.d_head), member + shape_.d_head);
+  }
+
+  // The bucket of a key in every round: argmax [k R^T, -k R^T].
+  void hash(const float* k, float* projected, std::int32_t* buckets, std::size_t stride) const {
+    project({k, shape_.d_head}, planes_.data(), plane_columns(), projected);
+    for (std::size_t round = 0; round < shape_.rounds; ++round) {
+      buckets[round * stride] = static_cast<std::int32_t>(
+          signed_argmax(projected + round * shape_.padded_bits, shape_.bits));
+    }
+  }
+
+  void scale_query(std::span<const float> q, std::size_t head, float* scaled) const {
+    std::ranges::transform(q.subspan(head * shape_.d_head, shape_.d_head), scaled,
+                           [this](float x) { return x * scale_; });
+  }
+
+  // They lie anywhere: all are fetched while the list is made.
+  void add_neighbour(const float* member, AttentionScratch& scratch) const {
+    constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
+    for (std::size_t i = 0; i < shape_.member_floats(); i += kFloatsPerLine) {
+      __builtin_prefetch(member + i);
+    }
+    scratch.pointers.push_back(member);
+  }
+
+  // One round over the neighbours in scratch.pointers, the query's own position first.
+  void attend(const Work& work, std::size_t round, const AttentionScratch& scratch) const {
+    work.log_sum[round] = attend_members({work.q, shape_.d_head}, scratch.pointers, self_bias_,
+                                         work.weights, work.round_out + round * shape_.d_head);
+  }
+
+  // out = sum over rounds of w o, with w = 1/rounds, or the softmax of the rounds' log sums.
+  void combine(const Work& work, std::span<float> out) const {
+    std::ranges::fill(out, 0.0f);
+    const float largest = *std::max_element(work.log_sum, work.log_sum + shape_.rounds);
+    const auto unscaled_weight = [&](std::size_t round) {
+      return combine_ == RoundCombination::kMean ? 1.0f : std::exp(work.log_sum[round] - largest);
+    };
+    float total = 0.0f;
+    for (std::size_t round = 0; round < shape_.rounds; ++round) total += unscaled_weight(round);
+    for (std::size_t round = 0; round < shape_.rounds; ++round) {
+      const float weight = unscaled_weight(round) / total;
+      const float* const part = work.round_out + round * shape_.d_head;
+      for (std::size_t m = 0; m < out.size(); ++m) out[m] += weight * part[m];
+    }
+  }
+
+  // Positions by (bucket, position), and the rank of each. begins: [2 * bits] working memory.
+  static void sort(std::span<const std::int32_t> buckets, std::int32_t* sorted, std::int32_t* ranks,
+                   std::span<std::int32_t> begins) {
+    std::ranges::fill(begins, 0);
+    for (const std::int32_t bucket : buckets) ++begins[static_cast<std::size_t>(bucket)];
+    std::int32_t begin = 0;
+    for (std::int32_t& count : begins) begin += std::exchange(count, begin);
+    for (std::size_t t = 0; t < buckets.size(); ++t) {
+      ranks[t] = begins[static_cast<std::size_t>(buckets[t])]++;
+      sorted[ranks[t]] = static_cast<std::int32_t>(t);
+    }
+  }
+
+  // In the order of LshState::visit_neighbours: the last position of a prefix has the same bits
+  // both ways where the layer's input is the same.
+  template <typename Visit>
+  void visit_earlier(const std::int32_t* sorted, std::size_t n, std::size_t rank, std::size_t t,
+                     Visit&& visit) const {
+    const std::size_t chunk_begin = rank / shape_.chunk_size * shape_.chunk_size;
+    const std::size_t begin = chunk_begin - std::min(chunk_begin, shape_.chunk_size);
+    const std::size_t end = std::min(chunk_begin + shape_.chunk_size, n);
+    const auto visit_rank = [&](std::size_t r) {
+      if (static_cast<std::size_t>(sorted[r]) <= t) visit(sorted[r]);
+    };
+    for (std::size_t r = rank + 1; r-- > begin;) visit_rank(r);
+    for (std::size_t r = rank + 1; r < end; ++r) visit_rank(r);
+  }
+
+  const LshShape shape_;
+  const float scale_;
+  const float self_bias_;
+  const RoundCombination combine_;
+  std::vector<float> planes_;  // [D, rounds, padded bits], the padding 0
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> make_lsh_attention(const AttentionParams& params) {
+  return std::make_unique<LshAttention>(params);
+}
+
+}  // namespace lintel

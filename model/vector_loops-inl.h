@@ -1,0 +1,51 @@
+// Loops over rows of any length. Included by kernels once for every instruction set, after
+// Highway's own headers: the guard toggles with the set.
+#if defined(LINTEL_MODEL_VECTOR_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINTEL_MODEL_VECTOR_LOOPS_INL_H_
+#undef LINTEL_MODEL_VECTOR_LOOPS_INL_H_
+#else
+#define LINTEL_MODEL_VECTOR_LOOPS_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lintel {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Lanes = hn::ScalableTag<float>;
+using OneLane = hn::CappedTag<float, 1>;
+
+// Calls body(d, i) for whole vectors from 0 on, then lane by lane. Which lanes compute element i
+// depends on i and n alone, and both kinds of lane do the same operations.
+template <typename Body>
+HWY_INLINE HWY_MAYBE_UNUSED void for_each_vector(size_t n, Body&& body) {
+  const Lanes d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) body(d, i);
+  for (; i < n; ++i) body(OneLane(), i);
+}
+
+// The sum of term(d, i) over n elements: whole vectors first, then the rest one by one.
+template <typename Term>
+HWY_INLINE HWY_MAYBE_UNUSED float sum_of(size_t n, Term&& term) {
+  const Lanes d;
+  const size_t lanes = hn::Lanes(d);
+  auto partial = hn::Zero(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) partial = hn::Add(partial, term(d, i));
+  float sum = hn::GetLane(hn::SumOfLanes(d, partial));
+  for (; i < n; ++i) sum += hn::GetLane(term(OneLane(), i));
+  return sum;
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lintel
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle
