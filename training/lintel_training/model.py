@@ -225,8 +225,10 @@ def mismatches(expected, given):
 
 @torch.no_grad()
 def initialise(model, seed):
-    """GPT-2's initialisation: N(0, 0.02), residual outputs scaled down by sqrt(2 n_layers).
+    """Weights N(0, 1/fan_in), residual outputs scaled down by sqrt(2 n_layers), biases 0.
 
+    Queries and keys start twice as wide: with narrow ones phi(x) = elu(x) + 1 is nearly 1 for
+    everything, attention is a plain mean, and thousands of steps go by before it looks anywhere.
     Means of the mixture components start spread over the pixel range, with a wide scale, so that
     each component has something to specialise in from the first step.
     """
@@ -235,15 +237,20 @@ def initialise(model, seed):
     def normal(tensor, std):
         tensor.copy_(torch.randn(tensor.shape, generator=generator) * std)
 
-    residual = 0.02 / math.sqrt(2 * model.config.n_layers)
     for name, parameter in model.named_parameters():
         if name.endswith(".bias"):
             parameter.zero_()
         elif ".norm" in name:
             parameter.fill_(1.0)
+        elif "embedding" in name or name.startswith("predictor."):
+            normal(parameter, 0.02)
         else:
-            is_residual = name.endswith(("out_projection.weight", "linear2.weight"))
-            normal(parameter, residual if is_residual else 0.02)
+            gain = 1.0
+            if name.endswith(("out_projection.weight", "linear2.weight")):
+                gain = 1 / math.sqrt(2 * model.config.n_layers)
+            elif name.endswith(("query_projection.weight", "key_projection.weight")):
+                gain = 2.0
+            normal(parameter, gain / math.sqrt(parameter.shape[1]))
     if model.config.modality.type == "image":
         _initialise_image_embedding(model)
     for name, buffer in model.named_buffers():
