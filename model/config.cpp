@@ -159,6 +159,8 @@ ModelConfig load_config(const std::filesystem::path& file) {
   return parse_config(text, file.string());
 }
 
+std::string to_json(const AttentionConfig& attention) { return attention_json(attention).dump(); }
+
 std::string to_json(const ModelConfig& config) {
   const ordered_json out = {{"format_version", 1},
                             {"vocab_size", config.vocab_size},

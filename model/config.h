@@ -82,4 +82,8 @@ ModelConfig load_config(const std::filesystem::path& file);
 // The config.json that parse_config reads back as the same config.
 std::string to_json(const ModelConfig& config);
 
+// The same of one attention object, checked like one of config.json. `name` is only used in errors.
+AttentionConfig parse_attention_config(std::string_view json_text, const std::string& name);
+std::string to_json(const AttentionConfig& attention);
+
 }  // namespace lintel

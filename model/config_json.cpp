@@ -257,6 +257,10 @@ json parse_strictly(std::string_view text, const std::string& file) {
 
 }  // namespace
 
+AttentionConfig parse_attention_config(std::string_view json_text, const std::string& name) {
+  return read_attention(parse_strictly(json_text, name), name, "");
+}
+
 ModelConfig parse_config(std::string_view json_text, const std::string& file) {
   if (json_text.size() > kMaxConfigBytes) {
     throw ModelError(file + ": found " + std::to_string(json_text.size()) +

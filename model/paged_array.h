@@ -19,8 +19,14 @@ class PagedArray {
  public:
   explicit PagedArray(std::size_t page_elements) : page_elements_(page_elements) {}
   ~PagedArray() { clear(); }
-  PagedArray(const PagedArray&) = delete;
-  PagedArray& operator=(const PagedArray&) = delete;
+  PagedArray(PagedArray&&) = default;  // leaves the other one empty
+  PagedArray& operator=(PagedArray&& other) noexcept {
+    if (this == &other) return *this;
+    clear();
+    page_elements_ = other.page_elements_;
+    pages_ = std::move(other.pages_);
+    return *this;
+  }
 
   T* page(std::size_t i) { return pages_[i].get(); }
   const T* page(std::size_t i) const { return pages_[i].get(); }

@@ -6,6 +6,9 @@
 namespace lintel {
 namespace {
 
+// Tokens of a page.
+constexpr std::size_t kTokenPage = 1024;
+
 // Each layer's part of the block starts at a cache line.
 std::size_t padded(std::size_t floats) {
   constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
@@ -16,7 +19,7 @@ std::size_t padded(std::size_t floats) {
 
 SequenceState::SequenceState(std::span<const std::unique_ptr<AttentionBackend>> backends,
                              int vocab_size)
-    : counts(static_cast<std::size_t>(vocab_size), 0), backends_(backends) {
+    : counts(static_cast<std::size_t>(vocab_size), 0), backends_(backends), tokens_(kTokenPage) {
   for (const auto& backend : backends_) block_floats_ += padded(backend->block_floats());
   block_ = make_aligned<float>(block_floats_);
   std::size_t offset = 0;
@@ -35,6 +38,7 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   backends_ = other.backends_;
   block_floats_ = other.block_floats_;
   layers_ = std::move(other.layers_);
+  tokens_ = std::move(other.tokens_);
   block_ = std::move(other.block_);
   position_ = std::exchange(other.position_, 0);
   return *this;
@@ -49,6 +53,7 @@ SequenceState SequenceState::clone() const {
     // What lies in the block is there already.
     if (backends_[i]->block_floats() == 0) copy.layers_[i]->assign(*layers_[i]);
   }
+  copy.tokens_.assign(tokens_);
   copy.pending = pending;
   copy.counts = counts;
   copy.generated_tail = generated_tail;
@@ -58,6 +63,7 @@ SequenceState SequenceState::clone() const {
 
 void SequenceState::reset() {
   for (const auto& layer : layers_) layer->reset();
+  tokens_.clear();
   forget();
   pending.reset();
   generated_tail.clear();
@@ -65,9 +71,26 @@ void SequenceState::reset() {
 }
 
 std::size_t SequenceState::bytes() const {
-  std::size_t total = counts.size() * sizeof(counts[0]);
+  std::size_t total = counts.size() * sizeof(counts[0]) + tokens_.bytes();
   for (const auto& layer : layers_) total += layer->bytes();
   return total;
+}
+
+void SequenceState::remember(std::int32_t token) {
+  const auto at = static_cast<std::size_t>(position_);
+  tokens_.grow_to(at / kTokenPage + 1);
+  tokens_.page(at / kTokenPage)[at % kTokenPage] = token;
+  ++position_;
+}
+
+std::int32_t SequenceState::token(std::int64_t position) const {
+  const auto at = static_cast<std::size_t>(position);
+  return tokens_.page(at / kTokenPage)[at % kTokenPage];
+}
+
+std::size_t SequenceState::token_bytes(std::int64_t num_tokens) {
+  const std::size_t pages = (static_cast<std::size_t>(num_tokens) + kTokenPage - 1) / kTokenPage;
+  return PagedArray<std::int32_t>::bytes_of(pages, kTokenPage);
 }
 
 void SequenceState::forget() {

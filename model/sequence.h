@@ -10,17 +10,19 @@
 #include <vector>
 
 #include "model/attention/attention.h"
+#include "model/paged_array.h"
 #include "model/tensor.h"
 
 namespace lintel {
 
 // One attention state a layer, the position, the value that was produced but not yet fed, and what
 // sampling needs to go on. Made by Transformer::new_sequence, which must outlive it; used by one
-// thread at a time. Constant-size states lie in one flat block, so that clone() is one copy.
+// thread at a time. Constant-size states lie in one flat block, so that clone() is one copy. In
+// recompute mode there are no attention states, but the tokens.
 class SequenceState {
  public:
-  // backends: one per layer, outliving the state. vocab_size: length of `counts`; 0 where the head
-  // has no use for them.
+  // backends: one per layer, outliving the state; none in recompute mode. vocab_size: length of
+  // `counts`; 0 where the head has no use for them.
   SequenceState(std::span<const std::unique_ptr<AttentionBackend>> backends, int vocab_size);
   SequenceState(SequenceState&&) = default;
   SequenceState& operator=(SequenceState&& other) noexcept;  // zeroes what this one held
@@ -30,7 +32,8 @@ class SequenceState {
   SequenceState clone() const;
   // Back to an empty sequence, in place; everything it held is zeroed.
   void reset();
-  // Bytes of the attention states and of `counts`, at most Transformer::state_bytes(position()).
+  // Bytes of the attention states, or the tokens, and of `counts`; at most
+  // Transformer::state_bytes(position()).
   std::size_t bytes() const;
 
   std::int64_t position() const { return position_; }  // tokens fed
@@ -40,6 +43,10 @@ class SequenceState {
   // For Transformer only.
   AttentionState* layer(std::size_t i) { return layers_[i].get(); }
   void advance() { ++position_; }
+  // Recompute mode: a token is fed by remembering it.
+  void remember(std::int32_t token);
+  std::int32_t token(std::int64_t position) const;          // REQUIRES: 0 <= position < position()
+  static std::size_t token_bytes(std::int64_t num_tokens);  // of so many remembered
 
   std::optional<std::int32_t> pending;  // produced, not yet fed
   std::vector<std::uint32_t> counts;    // [V] occurrences of each value, pending included; or empty
@@ -52,6 +59,7 @@ class SequenceState {
   std::size_t block_floats_ = 0;
   AlignedArray<float> block_;  // the constant-size states of all layers, one after the other
   std::vector<std::unique_ptr<AttentionState>> layers_;
+  PagedArray<std::int32_t> tokens_;  // recompute mode
   std::int64_t position_ = 0;
 };
 

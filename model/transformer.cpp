@@ -1,5 +1,6 @@
 #include "model/transformer.h"
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <fstream>
@@ -93,6 +94,7 @@ struct Workspace::Impl {
   Matrix outputs;                       // [max_rows, num_outputs]
   std::vector<AttentionState*> states;  // [max_rows]
   AttentionScratch scratch;
+  std::unique_ptr<Impl> prefix;  // recompute mode: for the longest prefix so far
 };
 
 Workspace::Workspace(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -106,6 +108,8 @@ struct Transformer::Impl {
   WeightType weight_type = WeightType::kF32;
   std::string config_json;
   std::string fingerprint;
+  std::vector<std::string> warnings;
+  bool recompute = false;
   std::unique_ptr<Head> head;
   std::unique_ptr<Embedding> embedding;
   std::vector<std::unique_ptr<AttentionBackend>> attention;  // [n_layers]
@@ -113,12 +117,47 @@ struct Transformer::Impl {
   std::unique_ptr<Norm> final_norm;                          // null without
   std::unique_ptr<Dense> predictor;
 
-  // What a step works on: the first rows of a workspace.
+  // What a pass through the layers works on: the first `count` rows of a workspace. They belong to
+  // `rows`, or to a whole prefix of prefix_tokens positions, rounded up.
   struct Rows {
     std::span<const StepRow> rows;
+    std::size_t prefix_tokens = 0;  // 0: a step
+    std::size_t count = 0;
     Workspace::Impl& workspace;
-    MatrixView<float> of(Matrix& matrix) const { return matrix.view().rows_from(0, rows.size()); }
+    MatrixView<float> of(Matrix& matrix) const { return matrix.view().rows_from(0, count); }
   };
+
+  // Puts `spec` in place of every layer's attention, and planes where it needs others.
+  void replace_attention(const AttentionSpec& spec, ModelWeights& weights) {
+    bool as_trained = true;
+    for (int i = 0; i < config.n_layers; ++i) {
+      const AttentionConfig own =
+          std::exchange(config.attention[i], spec.applied_to(config.attention[i]));
+      const AttentionConfig& now = config.attention[i];
+      as_trained = as_trained && now == own && !spec.seed.has_value();
+      const bool own_planes = now.rounds == own.rounds && now.bits == own.bits;
+      if (own_planes && !spec.seed.has_value()) continue;
+      const std::vector<float> planes = draw_planes(now, config.d_head, spec.seed.value_or(0), i);
+      const auto d_head = static_cast<std::size_t>(config.d_head);
+      weights.layers[i].planes = Matrix(planes.size() / d_head, d_head);
+      std::ranges::copy(planes, weights.layers[i].planes.values().begin());
+    }
+    recompute = spec.recompute;
+    if (!as_trained) {
+      warnings.push_back("the weights were not trained for attention " + spec.text +
+                         ": its speed can be compared, what it generates means nothing");
+    }
+  }
+
+  void warn_of_recomputing() {
+    const bool as_stepped = std::ranges::all_of(
+        attention, [](const auto& backend) { return backend->full_pass_equals_steps(); });
+    warnings.push_back(
+        std::string(
+            "recompute mode keeps no state and runs the whole prefix again for every token, "
+            "as published baselines did: for comparison, not for production") +
+        (as_stepped ? "" : "; its outputs differ from those of a session with state"));
+  }
 
   int num_counts() const { return head->supports_filters() ? config.vocab_size : 0; }
 
@@ -136,19 +175,26 @@ struct Transformer::Impl {
     const auto width = static_cast<std::size_t>(config.n_heads) * config.d_head;
     const std::size_t projected = layers[layer].query_value_key.out_features();
     // Without gaps between the rows, also when there are no keys.
-    const MatrixView<float> all(w.query_value_key.view().data(), at.rows.size(), projected,
-                                projected);
+    const MatrixView<float> all(w.query_value_key.view().data(), at.count, projected, projected);
     layers[layer].query_value_key.apply(x, all);
     const MatrixView<const float> q = all.cols_from(0, width);
     const MatrixView<const float> v = all.cols_from(width, width);
     MatrixView<const float> k;
     if (attention[layer]->uses_keys()) k = all.cols_from(2 * width, width);
 
-    for (std::size_t r = 0; r < at.rows.size(); ++r) {
-      w.states[r] = at.rows[r].sequence->layer(layer);
+    if (at.prefix_tokens > 0) {
+      const auto of_tokens = [&at](auto view) {
+        return view.rows() == 0 ? view : view.rows_from(0, at.prefix_tokens);
+      };
+      attention[layer]->full_pass(of_tokens(q), of_tokens(MatrixView<const float>(k)), of_tokens(v),
+                                  of_tokens(at.of(w.attended)), w.scratch);
+    } else {
+      for (std::size_t r = 0; r < at.rows.size(); ++r) {
+        w.states[r] = at.rows[r].sequence->layer(layer);
+      }
+      const std::span<AttentionState* const> states(w.states.data(), at.rows.size());
+      attention[layer]->step(states, q, k, v, at.of(w.attended), w.scratch);
     }
-    const std::span<AttentionState* const> states(w.states.data(), at.rows.size());
-    attention[layer]->step(states, q, k, v, at.of(w.attended), w.scratch);
     layers[layer].out.apply(at.of(w.attended), at.of(w.delta));
   }
 
@@ -180,21 +226,81 @@ struct Transformer::Impl {
     }
   }
 
-  // The head's outputs of the rows that want them.
-  MatrixView<const float> predict(const Rows& at) const {
-    Workspace::Impl& w = at.workspace;
+  // Recompute mode: the rows that want an output run their whole prefix again.
+  MatrixView<const float> recompute_step(std::span<const StepRow> rows, Workspace::Impl& w) const {
+    std::size_t wanted = 0;
+    for (const StepRow& row : rows) {
+      row.sequence->remember(row.token);
+      if (!row.wants_output) continue;
+      const std::span<const float> last = run_prefix(*row.sequence, w);
+      std::ranges::copy(last, w.normed.row(wanted++).begin());
+    }
+    return predict(wanted, w);
+  }
+
+  // What leaves the last layer at the last position.
+  std::span<const float> run_prefix(const SequenceState& sequence, Workspace::Impl& w) const {
+    // Rounded up for the products, which prepare themselves for every number of rows they meet;
+    // rows are independent, so what the last ones hold does not matter.
+    constexpr std::size_t kRowMultiple = 64;
+    const auto length = static_cast<std::size_t>(sequence.position());
+    const std::size_t count = (length + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+    if (w.prefix == nullptr || w.prefix->max_rows < count) {
+      w.prefix.reset();
+      w.prefix = new_workspace(count + count / 2);
+    }
+    Workspace::Impl& prefix = *w.prefix;
+    for (std::size_t t = 0; t < length; ++t) {
+      const auto position = static_cast<std::int64_t>(t);
+      embedding->embed(sequence.token(position), position, prefix.x.row(t));
+    }
+    for (std::size_t t = length; t < count; ++t) std::ranges::fill(prefix.x.row(t), 0.0f);
+    run_layers({.rows = {}, .prefix_tokens = length, .count = count, .workspace = prefix});
+    return prefix.x.row(length - 1);
+  }
+
+  void run_layers(const Rows& at) const {
+    for (std::size_t i = 0; i < layers.size(); ++i) run_layer(i, at);
+  }
+
+  // One step of every row from its state.
+  MatrixView<const float> step(std::span<const StepRow> rows, Workspace::Impl& w) const {
+    const Rows at{.rows = rows, .prefix_tokens = 0, .count = rows.size(), .workspace = w};
+    embed(at);
+    run_layers(at);
     std::size_t wanted = 0;
     for (std::size_t r = 0; r < at.rows.size(); ++r) {
       if (!at.rows[r].wants_output) continue;
       std::copy(w.x.row(r).begin(), w.x.row(r).end(), w.normed.row(wanted).begin());
       ++wanted;
     }
+    return predict(wanted, w);
+  }
+
+  // The head's outputs of the first rows of w.normed, which is overwritten.
+  MatrixView<const float> predict(std::size_t wanted, Workspace::Impl& w) const {
     if (wanted == 0) return {w.outputs.view().data(), 0, w.outputs.cols(), w.outputs.cols()};
     const MatrixView<float> rows = w.normed.view().rows_from(0, wanted);
     const MatrixView<float> outputs = w.outputs.view().rows_from(0, wanted);
     if (final_norm != nullptr) final_norm->apply(rows, rows);
     predictor->apply(rows, outputs);
     return outputs;
+  }
+
+  std::unique_ptr<Workspace::Impl> new_workspace(std::size_t max_rows) const {
+    const auto e = static_cast<std::size_t>(config.d_model);
+    const auto hd = static_cast<std::size_t>(config.n_heads) * config.d_head;
+    auto workspace = std::make_unique<Workspace::Impl>();
+    workspace->max_rows = max_rows;
+    workspace->x = Matrix(max_rows, e);
+    workspace->normed = Matrix(max_rows, e);
+    workspace->query_value_key = Matrix(max_rows, 3 * hd);
+    workspace->attended = Matrix(max_rows, hd);
+    workspace->delta = Matrix(max_rows, e);
+    workspace->hidden = Matrix(max_rows, static_cast<std::size_t>(config.d_ff));
+    workspace->outputs = Matrix(max_rows, static_cast<std::size_t>(config.num_outputs()));
+    workspace->states.resize(max_rows);
+    return workspace;
   }
 };
 
@@ -205,6 +311,7 @@ std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& dire
   impl->config = load_config(config_file);
   const ModelConfig& config = impl->config;
   ModelWeights weights = load_weights(directory, config);
+  if (options.attention.has_value()) impl->replace_attention(*options.attention, weights);
   impl->weight_type = options.weight_type;
   impl->config_json = read_text(config_file);
   const std::array files = {config_file, directory / "model.safetensors"};
@@ -220,6 +327,7 @@ std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& dire
     impl->layers.push_back(make_layer(config, weights.layers[i], impl->attention[i]->uses_keys(),
                                       options.weight_type));
   }
+  if (impl->recompute) impl->warn_of_recomputing();
   if (config.final_norm) {
     impl->final_norm = std::make_unique<Norm>(std::move(weights.final_norm), config.layer_norm_eps);
   }
@@ -232,33 +340,20 @@ Transformer::Transformer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Transformer::~Transformer() = default;
 
 Workspace Transformer::new_workspace(std::size_t max_rows) const {
-  const ModelConfig& config = impl_->config;
-  const auto e = static_cast<std::size_t>(config.d_model);
-  const auto hd = static_cast<std::size_t>(config.n_heads) * config.d_head;
-  auto workspace = std::make_unique<Workspace::Impl>();
-  workspace->max_rows = max_rows;
-  workspace->x = Matrix(max_rows, e);
-  workspace->normed = Matrix(max_rows, e);
-  workspace->query_value_key = Matrix(max_rows, 3 * hd);
-  workspace->attended = Matrix(max_rows, hd);
-  workspace->delta = Matrix(max_rows, e);
-  workspace->hidden = Matrix(max_rows, static_cast<std::size_t>(config.d_ff));
-  workspace->outputs = Matrix(max_rows, static_cast<std::size_t>(config.num_outputs()));
-  workspace->states.resize(max_rows);
-  return Workspace(std::move(workspace));
+  return Workspace(impl_->new_workspace(max_rows));
 }
 
 SequenceState Transformer::new_sequence() const {
-  return SequenceState(impl_->attention, impl_->num_counts());
+  using Backends = std::span<const std::unique_ptr<AttentionBackend>>;
+  return SequenceState(impl_->recompute ? Backends() : Backends(impl_->attention),
+                       impl_->num_counts());
 }
 
 MatrixView<const float> Transformer::step(std::span<const StepRow> rows,
                                           Workspace& workspace) const {
   assert(!rows.empty() && rows.size() <= workspace.max_rows());
-  const Impl::Rows at{rows, *workspace.impl_};
-  impl_->embed(at);
-  for (std::size_t i = 0; i < impl_->layers.size(); ++i) impl_->run_layer(i, at);
-  return impl_->predict(at);
+  return impl_->recompute ? impl_->recompute_step(rows, *workspace.impl_)
+                          : impl_->step(rows, *workspace.impl_);
 }
 
 const ModelConfig& Transformer::config() const { return impl_->config; }
@@ -279,11 +374,13 @@ std::size_t Transformer::weight_bytes() const {
 
 std::size_t Transformer::state_bytes(std::int64_t num_tokens) const {
   std::size_t total = impl_->num_counts() * sizeof(std::uint32_t);
+  if (impl_->recompute) return total + SequenceState::token_bytes(num_tokens);
   for (const auto& backend : impl_->attention) total += backend->state_bytes(num_tokens);
   return total;
 }
 
 bool Transformer::constant_state() const {
+  if (impl_->recompute) return false;
   for (const auto& backend : impl_->attention) {
     if (!backend->constant_state()) return false;
   }
@@ -292,5 +389,6 @@ bool Transformer::constant_state() const {
 
 const std::string& Transformer::fingerprint() const { return impl_->fingerprint; }
 const std::string& Transformer::config_json() const { return impl_->config_json; }
+const std::vector<std::string>& Transformer::warnings() const { return impl_->warnings; }
 
 }  // namespace lintel

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "model/attention_spec.h"
 #include "model/config.h"
 #include "model/dense.h"
 #include "model/head/head.h"
@@ -44,9 +47,12 @@ class Transformer {
  public:
   struct Options {
     WeightType weight_type = WeightType::kF32;
+    // In place of the attention of config.json: to compare speed on the same weights.
+    std::optional<AttentionSpec> attention;
   };
 
-  // Loads a model directory. Throws ModelError naming file, key or tensor and both values.
+  // Loads a model directory. Throws ModelError naming file, key or tensor and both values, or what
+  // the options ask for and this model cannot do.
   static std::unique_ptr<Transformer> load(const std::filesystem::path& directory,
                                            const Options& options);
   ~Transformer();
@@ -56,13 +62,13 @@ class Transformer {
   Workspace new_workspace(std::size_t max_rows) const;
   SequenceState new_sequence() const;
 
-  // Feeds every row and returns the head's outputs, [rows that want one, num_outputs], in row order;
-  // valid until the next step with this workspace. The bits of a row depend on its sequence only,
-  // not on what else is in `rows`.
-  // REQUIRES: 1 <= rows.size() <= max_rows; no sequence past max_length; tokens in 0 .. V-1.
+  // Feeds every row and returns the head's outputs, [rows that want one, num_outputs], in row
+  // order; valid until the next step with this workspace. The bits of a row depend on its sequence
+  // only, not on what else is in `rows`. REQUIRES: 1 <= rows.size() <= max_rows; no sequence past
+  // max_length; tokens in 0 .. V-1.
   MatrixView<const float> step(std::span<const StepRow> rows, Workspace& workspace) const;
 
-  const ModelConfig& config() const;
+  const ModelConfig& config() const;  // with the attention that runs
   const Head& head() const;
   WeightType weight_type() const;
   std::int64_t num_parameters() const;
@@ -73,6 +79,9 @@ class Transformer {
   // SHA-256 of config.json and the weights file, hexadecimal.
   const std::string& fingerprint() const;
   const std::string& config_json() const;  // the file's text
+  // What an operator should know, a sentence each: the weights were not trained for this attention;
+  // recompute mode.
+  const std::vector<std::string>& warnings() const;
 
  private:
   struct Impl;

@@ -17,19 +17,35 @@ namespace {
 constexpr double kOutputTolerance = 1e-4;
 constexpr double kBitsTolerance = 1e-3;
 
+// A directory of vectors, how it is run, and which of its tensors this is to reproduce.
+struct GoldenCase {
+  std::string name;
+  std::string attention;      // --attention; empty: as config.json says
+  std::string tensor_suffix;  // of outputs and log_likelihood_bits
+};
+std::ostream& operator<<(std::ostream& out, const GoldenCase& which) {
+  return out << which.name << which.tensor_suffix << " " << which.attention;
+}
+
 struct Golden {
-  explicit Golden(const std::string& name)
-      : model(Transformer::load(directory(name), {})),
+  explicit Golden(const GoldenCase& which) : Golden(which.name, which) {}
+  Golden(const std::string& name, const GoldenCase& which)
+      : model(Transformer::load(directory(name), options(which))),
         file(directory(name) / "golden.safetensors"),
         tokens(file.read_i32("tokens")),
-        outputs(file.read_f32("outputs")),
-        bits(file.read_f32("log_likelihood_bits")),
+        outputs(file.read_f32("outputs" + which.tensor_suffix)),
+        bits(file.read_f32("log_likelihood_bits" + which.tensor_suffix)),
         batch(file.tensor("tokens").shape[0]),
         length(file.tensor("tokens").shape[1]),
         width(model->head().num_outputs()) {}
 
   static std::filesystem::path directory(const std::string& name) {
     return std::filesystem::path(LINTEL_TEST_DATA) / "golden" / name;
+  }
+  static Transformer::Options options(const GoldenCase& which) {
+    Transformer::Options options;
+    if (!which.attention.empty()) options.attention = parse_attention_spec(which.attention);
+    return options;
   }
   std::int32_t token(std::size_t b, std::size_t t) const { return tokens[b * length + t]; }
   std::span<const float> expected(std::size_t b, std::size_t t) const {
@@ -76,12 +92,21 @@ std::vector<float> run(const Golden& golden, std::size_t slice, bool together) {
   return all;
 }
 
-const std::vector<std::string> kCases = {"linear-small", "linear-gelu-nofinalnorm-small"};
+// lsh: a session has the streaming semantics, recompute mode the prefix semantics.
+const std::vector<GoldenCase> kCases = {
+    {"linear-small", "", ""},
+    {"linear-gelu-nofinalnorm-small", "", ""},
+    {"softmax-small", "", ""},
+    {"lsh1-small", "", "_streaming"},
+    {"lsh4-small", "", "_streaming"},
+    {"lsh1-small", "lsh:recompute=true", ""},
+    {"lsh4-small", "lsh:recompute=true", ""},
+};
 
 TEST_CASE("outputs and bits are those of the official implementation", "[rows]") {
-  const std::string name = GENERATE(from_range(kCases));
-  CAPTURE(name);
-  const Golden golden(name);
+  const GoldenCase which = GENERATE(from_range(kCases));
+  CAPTURE(which);
+  const Golden golden(which);
   const std::vector<float> outputs = run(golden, /*slice=*/1, /*together=*/false);
 
   double largest = 0.0;
@@ -104,19 +129,19 @@ TEST_CASE("outputs and bits are those of the official implementation", "[rows]")
       }
     }
   }
-  std::cout << name << ": largest difference of an output " << largest << ", of bits "
+  std::cout << which << ": largest difference of an output " << largest << ", of bits "
             << largest_bits << " (" << dense_kernels_description() << ")\n";
   CHECK(largest <= kOutputTolerance);
   CHECK(largest_bits <= kBitsTolerance);
 }
 
 TEST_CASE("slices and batches reproduce the bits of single steps", "[rows]") {
-  const std::string name = GENERATE(from_range(kCases));
-  const Golden golden(name);
+  const GoldenCase which = GENERATE(from_range(kCases));
+  const Golden golden(which);
   const std::vector<float> single = run(golden, 1, false);
   for (const bool together : {false, true}) {
     for (const std::size_t slice : {1, 2, 7, 64, 300}) {
-      CAPTURE(name, slice, together);
+      CAPTURE(which, slice, together);
       const std::vector<float> sliced = run(golden, slice, together);
       CHECK(std::memcmp(sliced.data(), single.data(), single.size() * sizeof(float)) == 0);
     }
