@@ -242,7 +242,8 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
       ->type_name("FILE");
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.get_formatter()->column_width(34);
-  Flags(app, parsed).declare();
+  Flags flags(app, parsed);  // its callbacks refer to it: it outlives the parsing
+  flags.declare();
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
