@@ -32,13 +32,17 @@ def load_model(directory, device="cpu"):
 
 @torch.no_grad()
 def start_from(model, directory):
-    """Copies the weights of a model directory into `model`; their attention may differ.
+    """Copies the weights of a model directory into `model`; attention and head may differ.
 
-    What only one of them has (hash planes) stays as it is. ValueError for another architecture.
+    What only one of them has (hash planes, the predictor of another head) stays as it is.
+    ValueError for another architecture.
     """
-    given = load_model(directory).state_dict()
+    given = load_model(directory)
+    other_head = given.config.head != model.config.head
+    given = given.state_dict()
     own = model.state_dict()
-    shared = {name: tensor for name, tensor in given.items() if name in own}
+    shared = {name: tensor for name, tensor in given.items()
+              if name in own and not (other_head and name.startswith("predictor."))}
     different = [f"{name}: has {list(tensor.shape)}, expected {list(own[name].shape)}"
                  for name, tensor in shared.items() if tensor.shape != own[name].shape]
     different += [f"{name}: missing" for name in own

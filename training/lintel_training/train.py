@@ -23,12 +23,13 @@ _BEGAN = time.monotonic()  # before the slow imports: a time budget includes the
 import argparse  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
+from dataclasses import fields  # noqa: E402
 
 import torch  # noqa: E402
 
 from . import data  # noqa: E402
 from .config import ModelConfig  # noqa: E402
-from .presets import PRESETS, override  # noqa: E402
+from .presets import PRESETS, Recipe, override  # noqa: E402
 from .tasks import ImageTask, TextTask  # noqa: E402
 from .trainer import Options, Trainer  # noqa: E402
 
@@ -77,6 +78,7 @@ def make_parser():
     model = parser.add_argument_group("architecture (default: the preset's)")
     for name in ("n-layers", "n-heads", "d-model", "d-head", "d-ff", "mixtures"):
         model.add_argument("--" + name, type=int)
+    model.add_argument("--head", choices=["mixture_of_logistics", "categorical"])
     model.add_argument("--activation", choices=["relu", "gelu"])
     model.add_argument("--rounds", type=int, help="lsh: hash rounds")
     model.add_argument("--bits", type=int, help="lsh: planes of a round")
@@ -108,6 +110,8 @@ def make_config(args):
     for key in ("n_layers", "n_heads", "d_model", "d_head", "d_ff", "activation"):
         if getattr(args, key) is not None:
             config[key] = getattr(args, key)
+    if args.head == "categorical":
+        config["head"] = {"type": "categorical"}
     if args.mixtures is not None:
         config["head"] = dict(config["head"], mixtures=args.mixtures)
     lsh = {k: getattr(args, k) for k in ("rounds", "bits", "chunk_size")
@@ -133,10 +137,7 @@ def make_trainer(args, began=None):
     config = make_config(args)
     recipe = override(
         PRESETS[args.preset].recipe,
-        **{k: getattr(args, k) for k in (
-            "epochs", "steps", "seed", "batch_size", "accumulate", "learning_rate",
-            "final_learning_rate", "warmup_steps", "weight_decay", "clip_norm", "ema_decay",
-            "dropout", "shift_augment", "context", "valid_count", "limit_train")})
+        **{field.name: getattr(args, field.name, None) for field in fields(Recipe)})
     sample_count = args.sample_count
     if sample_count is None:
         is_linear = all(a.type == "linear" for a in config.attention)
