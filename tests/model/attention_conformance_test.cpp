@@ -81,6 +81,22 @@ class Layer {
     return outputs;
   }
 
+  // All tokens of a source at once.
+  std::vector<std::vector<float>> full_pass(std::size_t source) {
+    const MatrixView<const float> all =
+        inputs_.view().rows_from(source * kTokens, std::size_t{kTokens});
+    const MatrixView<const float> keys =
+        backend().uses_keys() ? all.cols_from(width_, width_) : MatrixView<const float>();
+    Matrix out(kTokens, width_);
+    backend().full_pass(all.cols_from(0, width_), keys, all.cols_from(2 * width_, width_),
+                        out.view(), scratch_);
+    std::vector<std::vector<float>> outputs;
+    for (std::size_t t = 0; t < kTokens; ++t) {
+      outputs.emplace_back(out.row(t).begin(), out.row(t).end());
+    }
+    return outputs;
+  }
+
   // Tokens first .. last - 1 of a source, one step each.
   std::vector<std::vector<float>> walk(SequenceState& sequence, std::size_t source,
                                        std::size_t first, std::size_t last) {
@@ -141,6 +157,16 @@ TEST_CASE("attention: slices of a prompt give the bits of single steps", "[rows]
     }
     CHECK(same_bits(outputs, expected));
   }
+}
+
+TEST_CASE("attention: a full pass has the bits of steps, all of them or those of its last row",
+          "[rows]") {
+  FOR_EACH_CASE();
+  SequenceState sequence = layer.new_sequence();
+  const auto steps = layer.walk(sequence, 0, 0, Layer::kTokens);
+  const auto passed = layer.full_pass(0);
+  CHECK(same_bits(passed.back(), steps.back()));
+  CHECK(same_bits(passed, steps) == layer.backend().full_pass_equals_steps());
 }
 
 TEST_CASE("attention: a sequence has the same bits alone and in a batch", "[rows]") {
