@@ -1,0 +1,91 @@
+// How commands end: usage, deadline, Ctrl-C, a reader that goes away.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/cli/processes.h"
+
+namespace lintel::testing {
+namespace {
+
+// Endless: more values than any test waits for.
+const std::vector<std::string> kEndless = {"--prompt-tokens", "3,1,4",    "--max-new-tokens",
+                                           "1000000000",      "--format", "tokens"};
+
+struct EndlessServer : ServerProcess {
+  EndlessServer() : ServerProcess({TinyModel::kTokens}, {"--max-new-tokens", "1000000000"}) {}
+
+  std::string new_session() const {
+    const Result created = lintel({"session", "create"});
+    REQUIRE(created.code == 0);
+    return created.out.substr(0, created.out.size() - 1);
+  }
+  std::vector<std::string> endless(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), kEndless.begin(), kEndless.end());
+    return command(arguments);
+  }
+  // A session can be deleted only when nothing uses it: the server has noticed that the client
+  // went.
+  void check_freed(const std::string& id) const {
+    Result deleted;
+    for (int i = 0; i < 500; ++i) {
+      deleted = lintel({"session", "delete", id});
+      if (deleted.code == 0) break;
+    }
+    INFO(deleted.err);
+    CHECK(deleted.code == 0);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Ctrl-C cancels the call on the server and exits with 1") {
+  const EndlessServer server;
+  const std::string id = server.new_session();
+  Process command(server.endless({"session", "continue", id}));
+  command.read_out_until(",");
+  CHECK(server.lintel({"session", "get", id, "--json"}).json()["busy"] == true);
+  command.send(SIGINT);
+  CHECK(command.wait() == 1);
+  CHECK(command.err() == "lintel: cancelled\n");
+  server.check_freed(id);
+}
+
+TEST_CASE("a closed standard output ends the command quietly and frees the server") {
+  const EndlessServer server;
+  const std::string id = server.new_session();
+  Process command(server.endless({"session", "continue", id}));
+  command.read_out_until(",");
+  command.close_out();
+  CHECK(command.wait() == 0);
+  CHECK(command.err().empty());
+  server.check_freed(id);
+}
+
+TEST_CASE("a deadline fails the call, a time limit only ends it") {
+  const EndlessServer server;
+  Process late(server.endless({"generate", "--deadline", "0.2"}));
+  CHECK(late.wait() == 1);
+  CHECK_THAT(late.err(), Catch::Contains("DEADLINE_EXCEEDED"));
+  CHECK_FALSE(late.out().empty());  // what came before it is kept
+
+  const Result limited = server.lintel({"generate", "--prompt-tokens", "3", "--max-new-tokens",
+                                        "1000000000", "--time-limit", "0.1", "--format", "jsonl"});
+  INFO(limited.err);
+  REQUIRE(limited.code == 0);
+  REQUIRE(limited.lines().size() == 1);
+  CHECK(limited.lines()[0]["finish_reason"] == "deadline");
+}
+
+TEST_CASE("usage errors exit with 2 and refused calls with 1") {
+  const ServerProcess server({TinyModel::kImage});
+  CHECK(server.lintel({"generate", "--seed", "-1"}).code == 2);
+  CHECK(server.lintel({"complete"}).code == 2);
+  const Result refused =
+      server.lintel({"generate", "--prompt-tokens", "0", "--top-k", "3", "--format", "jsonl"});
+  CHECK(refused.code == 1);
+  CHECK(refused.out.empty());
+  CHECK_THAT(refused.err, Catch::Contains("top_k"));
+}
+
+}  // namespace lintel::testing
