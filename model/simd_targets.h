@@ -7,8 +7,8 @@
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
-// Before a short loop over vectors in an array: they become registers once it is unrolled, which GCC
-// at -O2 does not do by itself.
+// Before a short loop over vectors in an array: they become registers once it is unrolled, which
+// GCC at -O2 does not do by itself.
 #if defined(__GNUC__) && !defined(__clang__)
 #define LINTEL_UNROLL _Pragma("GCC unroll 32")
 #else
