@@ -338,8 +338,14 @@ TEST_CASE("a cancelled command ends its call on the server and exits with 1") {
   int out[2];
   REQUIRE(pipe(out) == 0);
   cli::Console console(STDIN_FILENO, out[1], out[1]);
+  char text[200];
+  const auto read_text = [&] {
+    const auto size = read(out[0], text, sizeof text);
+    return std::string(text, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  };
+  std::string printed;
   std::thread other([&] {
-    server.wait_until_hanging();
+    printed = read_text();  // a cancelled call drops what its client has not read yet
     console.cancellation().cancel();
   });
   const int code = cli::run_command_line(
@@ -347,10 +353,8 @@ TEST_CASE("a cancelled command ends its call on the server and exits with 1") {
   other.join();
   server.wait_until_cancelled();
   CHECK(code == cli::kFailed);
-  char text[200];
-  const auto size = read(out[0], text, sizeof text);
-  CHECK(std::string(text, static_cast<std::size_t>(size)) ==
-        std::to_string(fake_token(1, 1)) + "lintel: cancelled\n");
+  CHECK(printed == std::to_string(fake_token(1, 1)));
+  CHECK(read_text() == "lintel: cancelled\n");
   close(out[0]);
   close(out[1]);
 }
