@@ -57,7 +57,8 @@ const Rule kForbidden[] = {
     {"^model/(?!dense)", "^(dnnl|oneapi/dnnl)"},
     {"^(server|client|bench|tests)/", "^(dnnl|oneapi/dnnl)"},
     {"^server/", "^(client/|bench/)"},
-    {"^server/(scheduler|session_store|generation|clock|stop_matcher)",
+    {"^server/(scheduler|session_store|generation|clock|stop_matcher|worker|running_request|"
+     "sample_run|request_queue|request_control)\\.",
      "^(grpc|google/|lintel/v1/|server/(request_checks|status|.*_service))"},
     {"^server/session_store", "^server/scheduler"},
     {"^client/", "^(server/|model/|bench/)"},
