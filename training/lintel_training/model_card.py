@@ -39,7 +39,10 @@ def _architecture_flags(config, preset):
     for part in ("attention", "head"):
         if isinstance(config[part], dict):
             changed.update({k: config[part][k] for k in ("rounds", "bits", "chunk_size", "mixtures")
-                            if config[part].get(k) != usual.get(part, {}).get(k)})
+                            if k in config[part]
+                            and config[part][k] != usual.get(part, {}).get(k)})
+    if config["head"]["type"] != usual.get("head", {}).get("type"):
+        changed["head"] = config["head"]["type"]
     return [f"--{k.replace('_', '-')} {v}" for k, v in changed.items()]
 
 
