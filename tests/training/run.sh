@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Runs training/tests with the first Python that has PyTorch; exit status 77 where none has.
+# Runs a Python test, FILE or else all of training/tests, with the first Python that has PyTorch;
+# exit status 77 where none has.
 set -euo pipefail
-cd "$(dirname "$0")/../../training"
+here=$(cd "$(dirname "$0")" && pwd)
 for python in python3 /usr/bin/python3; do
   if "$python" -c 'import torch, numpy' 2>/dev/null; then
+    if (($#)); then exec "$python" "$here/$1"; fi
+    cd "$here/../../training"
     exec "$python" -m unittest discover -s tests
   fi
 done

@@ -1,0 +1,97 @@
+"""What PyTorch trained, or a checkpoint held, is what the server serves: the same bits/dim.
+
+Needs LINTEL_SERVER and LINTEL_CLI, the two binaries.
+"""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TRAINING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "training")
+sys.path.insert(0, os.path.join(TRAINING, "tests"))
+
+import context  # noqa: E402, F401
+import torch  # noqa: E402
+
+import convert_checkpoint  # noqa: E402
+import small  # noqa: E402
+from lintel_training.data import read_images  # noqa: E402
+from lintel_training.evaluate import image_bits  # noqa: E402
+from lintel_training.export import load_model  # noqa: E402
+
+TOLERANCE = 0.0005  # bits/dim
+
+
+@contextlib.contextmanager
+def serving(model):
+    """Address of a server of one model directory."""
+    server = subprocess.Popen([os.environ["LINTEL_SERVER"], "--model", model, "--listen",
+                               "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+    try:
+        ready = server.stdout.readline()
+        yield ready.strip().rpartition(" ")[2]
+    finally:
+        server.terminate()
+        status = server.wait()
+        server.stdout.close()
+    assert status == 0, f"lintel-server ended with {status}"
+
+
+def served_bits(model, sequences):
+    """Bits/dim of each sequence, as `lintel score` gets them."""
+    lines = "".join(json.dumps(s) + "\n" for s in sequences)
+    with serving(model) as address:
+        done = subprocess.run([os.environ["LINTEL_CLI"], "score", "--address", address, "--input",
+                               "-"], input=lines, capture_output=True, text=True, check=True)
+    return [json.loads(line)["bits_per_dim"] for line in done.stdout.splitlines()]
+
+
+class ServeTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = self.enterContext(tempfile.TemporaryDirectory())
+
+    def check(self, model, images):
+        expected = image_bits(load_model(model), images)
+        served = served_bits(model, images.tolist())
+        self.assertEqual(len(served), len(images))
+        for ours, theirs in zip(served, expected.tolist()):
+            self.assertAlmostEqual(ours, theirs, delta=TOLERANCE)
+
+    def test_a_trained_model_scores_as_in_pytorch(self):
+        data = os.path.join(self.directory, "images")
+        small.write_images(data, count=8, height=28, width=28)
+        images = read_images(os.path.join(data, "t10k-images-idx3-ubyte.gz"), 3)
+        for preset in ("mnist-linear-small", "mnist-linear", "mnist-softmax", "mnist-lsh1"):
+            out = os.path.join(self.directory, preset)
+            with contextlib.redirect_stdout(io.StringIO()):
+                small.run("--preset", preset, "--data", data, "--out", out, "--steps", "4",
+                          "--valid-count", "2", "--limit-test", "2", "--sample-count", "0",
+                          "--validations", "0", "--precision", "f32")
+            with self.subTest(preset):
+                self.check(os.path.join(out, "model"), images)
+
+    def test_a_converted_checkpoint_scores_as_in_pytorch(self):
+        model = small.model(
+            {"type": "linear"}, norm_placement="post", embedding="value_concat_position",
+            position_encoding="sinusoidal", vocab_size=256,
+            head={"type": "mixture_of_logistics", "mixtures": 4},
+            modality={"type": "image", "height": 5, "width": 5, "channels": 1})
+        checkpoint = os.path.join(self.directory, "model.pth")
+        state = {"module." + name: tensor for name, tensor in model.state_dict().items()}
+        torch.save({"model_state": state, "epoch": 3}, checkpoint)
+        out = os.path.join(self.directory, "converted")
+        with contextlib.redirect_stdout(io.StringIO()):
+            status = convert_checkpoint.main([checkpoint, "--out", out, "--heads", "2",
+                                              "--image-shape", "5", "5", "1"])
+        self.assertEqual(status, 0)
+        generator = torch.Generator().manual_seed(0)
+        self.check(out, torch.randint(256, (4, 25), generator=generator, dtype=torch.uint8))
+
+
+if __name__ == "__main__":
+    unittest.main()
