@@ -375,7 +375,9 @@ std::size_t Transformer::weight_bytes() const {
 std::size_t Transformer::state_bytes(std::int64_t num_tokens) const {
   std::size_t total = impl_->num_counts() * sizeof(std::uint32_t);
   if (impl_->recompute) return total + SequenceState::token_bytes(num_tokens);
-  for (const auto& backend : impl_->attention) total += backend->state_bytes(num_tokens);
+  for (const auto& backend : impl_->attention) {
+    if (__builtin_add_overflow(total, backend->state_bytes(num_tokens), &total)) return SIZE_MAX;
+  }
   return total;
 }
 

@@ -73,7 +73,8 @@ class Transformer {
   WeightType weight_type() const;
   std::int64_t num_parameters() const;
   std::size_t weight_bytes() const;  // held for the packed weights
-  // Upper bound of SequenceState::bytes() after num_tokens tokens.
+  // Upper bound of SequenceState::bytes() after num_tokens tokens; SIZE_MAX where no state can hold
+  // so many.
   std::size_t state_bytes(std::int64_t num_tokens) const;
   bool constant_state() const;  // state_bytes is the same for every length
   // SHA-256 of config.json and the weights file, hexadecimal.

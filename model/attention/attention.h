@@ -43,6 +43,7 @@ struct AttentionScratch {
   std::vector<float> floats;
   std::vector<std::int32_t> ints;
   std::vector<const float*> pointers;
+  std::vector<std::size_t> ends;
 };
 
 // The attention of one layer. Const and shareable between threads.
@@ -59,6 +60,7 @@ class AttentionBackend {
   virtual std::unique_ptr<AttentionState> new_state(std::span<float> block) const = 0;
 
   // Upper bound of AttentionState::bytes() after num_tokens tokens. Known before a session starts.
+  // SIZE_MAX where no state can hold so many.
   virtual std::size_t state_bytes(std::int64_t num_tokens) const = 0;
 
   // Whether state_bytes is the same for every length.

@@ -4,7 +4,7 @@
 // A round cuts the positions, sorted by (bucket, position), into chunks; a query sees its own chunk
 // and the one before it. As positions come in order, each bucket is a list that only grows at its
 // end, and the ranks of a bucket follow from how many positions the buckets before it hold: the
-// neighbours of a new position are found from the end of its bucket without sorting.
+// neighbours of a new position are found from the end of its bucket without sorting (LshBuckets).
 #include <algorithm>
 #include <cassert>
 #include <cmath>
@@ -13,6 +13,7 @@
 
 #include "model/attention/attention.h"
 #include "model/attention_kernels.h"
+#include "model/lsh_buckets.h"
 #include "model/paged_array.h"
 
 namespace lintel {
@@ -22,7 +23,6 @@ namespace {
 constexpr float kSelfBias = -1e9f;
 
 constexpr std::size_t kPagePositions = 64;  // of keys and values
-constexpr std::size_t kPageBlocks = 64;     // of the buckets' lists
 
 struct LshShape {
   std::size_t n_heads = 0;  // H
@@ -32,176 +32,62 @@ struct LshShape {
   std::size_t padded_bits = 0;  // to a multiple of kPlaneMultiple
   std::size_t chunk_size = 0;
 
-  std::size_t num_buckets() const { return 2 * bits; }
-  std::size_t num_tables() const { return rounds * n_heads; }
+  std::size_t num_tables() const { return n_heads * rounds; }
+  LshBuckets::Shape buckets() const {
+    return {.num_tables = num_tables(), .num_buckets = 2 * bits, .chunk_size = chunk_size};
+  }
   std::size_t member_floats() const { return 2 * d_head; }  // k, then v
   std::size_t page_floats() const { return kPagePositions * n_heads * member_floats(); }
-};
-
-// Some consecutive positions of a bucket, and the blocks around it in the bucket's list. A cache
-// line.
-struct Block {
-  static constexpr std::int32_t kPositions = 14;
-  std::int32_t positions[kPositions];
-  std::int32_t before;
-  std::int32_t after;
-};
-static_assert(sizeof(Block) == kAlignment);
-
-// A list of positions in ascending order. Of its blocks only the last may be partly filled.
-struct Bucket {
-  std::int32_t count;  // positions
-  std::int32_t first;  // blocks; valid where count > 0
-  std::int32_t last;
 };
 
 // Keys and values of every position, and for each round and head its buckets.
 class LshState final : public AttentionState {
  public:
   explicit LshState(const LshShape& shape)
-      : shape_(shape),
-        members_(shape.page_floats()),
-        blocks_(kPageBlocks),
-        buckets_(shape.num_tables() * shape.num_buckets()) {}
-  ~LshState() override { zero_memory(std::span(buckets_)); }
+      : shape_(shape), members_(shape.page_floats()), buckets_(shape.buckets()) {}
 
   static std::size_t most_bytes(const LshShape& shape, std::size_t num_tokens) {
-    const std::size_t member_pages = (num_tokens + kPagePositions - 1) / kPagePositions;
-    // Most blocks are needed when as many buckets as possible have just begun one.
-    const std::size_t begun = std::min(num_tokens, shape.num_buckets());
-    const std::size_t blocks =
-        shape.num_tables() * (begun + (num_tokens - begun) / Block::kPositions);
-    const std::size_t block_pages = (blocks + kPageBlocks - 1) / kPageBlocks;
-    return PagedArray<float>::bytes_of(member_pages, shape.page_floats()) +
-           PagedArray<Block>::bytes_of(block_pages, kPageBlocks) +
-           shape.num_tables() * shape.num_buckets() * sizeof(Bucket);
+    if (num_tokens > INT32_MAX) return SIZE_MAX;
+    const std::size_t pages = (num_tokens + kPagePositions - 1) / kPagePositions;
+    const std::size_t buckets = LshBuckets::most_bytes(shape.buckets(), num_tokens);
+    const std::size_t members = PagedArray<float>::bytes_of(pages, shape.page_floats());
+    return buckets > SIZE_MAX - members ? SIZE_MAX : buckets + members;
   }
 
-  std::size_t bytes() const override {
-    return members_.bytes() + blocks_.bytes() + buckets_.size() * sizeof(Bucket);
-  }
+  std::size_t bytes() const override { return members_.bytes() + buckets_.bytes(); }
 
   void assign(const AttentionState& other) override {
     const auto& from = static_cast<const LshState&>(other);
     members_.assign(from.members_);
-    blocks_.assign(from.blocks_);
-    std::ranges::copy(from.buckets_, buckets_.begin());
+    buckets_.assign(from.buckets_);
     length_ = from.length_;
-    num_blocks_ = from.num_blocks_;
   }
 
   void reset() override {
     members_.clear();
-    blocks_.clear();
-    zero_memory(std::span(buckets_));
+    buckets_.clear();
     length_ = 0;
-    num_blocks_ = 0;
   }
 
   std::size_t length() const { return length_; }
-  const float* member(std::size_t position, std::size_t head) const {
-    return members_.page(position / kPagePositions) + member_offset(position, head);
-  }
-  // Makes room for one more position and says where head's key and value go.
+  LshBuckets& buckets() { return buckets_; }
+
+  // Makes room for one more position.
   void begin_position() {
     members_.grow_to(length_ / kPagePositions + 1);
     ++length_;
   }
-  float* newest_member(std::size_t head) {
-    const std::size_t position = length_ - 1;
-    return members_.page(position / kPagePositions) + member_offset(position, head);
-  }
-
-  // Puts the newest position into a bucket of a table.
-  void append(std::size_t table, std::size_t bucket_index) {
-    Bucket& bucket = this->bucket(table, bucket_index);
-    const std::int32_t slot = bucket.count % Block::kPositions;
-    if (slot == 0) {
-      const std::int32_t added = num_blocks_++;
-      blocks_.grow_to(static_cast<std::size_t>(added) / kPageBlocks + 1);
-      if (bucket.count == 0) {
-        bucket.first = added;
-      } else {
-        block(bucket.last).after = added;
-        block(added).before = bucket.last;
-      }
-      bucket.last = added;
-    }
-    block(bucket.last).positions[slot] = static_cast<std::int32_t>(length_ - 1);
-    ++bucket.count;
-  }
-
-  // Calls visit for every position in the chunk of the newest one and in the chunk before: from the
-  // newest, which is the last of its bucket, down to the lowest rank, then up from it.
-  template <typename Visit>
-  void visit_neighbours(std::size_t table, std::size_t bucket_index, Visit&& visit) const {
-    const Bucket* const buckets = &buckets_[table * shape_.num_buckets()];
-    std::size_t rank = static_cast<std::size_t>(buckets[bucket_index].count) - 1;
-    for (std::size_t b = 0; b < bucket_index; ++b) {
-      rank += static_cast<std::size_t>(buckets[b].count);
-    }
-    const std::size_t chunk_begin = rank / shape_.chunk_size * shape_.chunk_size;
-    const std::size_t begin = chunk_begin - std::min(chunk_begin, shape_.chunk_size);
-    const std::size_t end = std::min(chunk_begin + shape_.chunk_size, length_);
-
-    std::size_t down = rank + 1 - begin;
-    for (std::size_t b = bucket_index + 1; b-- > 0 && down > 0;) {
-      down -= visit_last(buckets[b], down, visit);
-    }
-    std::size_t up = end - rank - 1;
-    for (std::size_t b = bucket_index + 1; up > 0; ++b) up -= visit_first(buckets[b], up, visit);
+  // Key and value of a head: [k D | v M].
+  float* member(std::size_t position, std::size_t head) {
+    return members_.page(position / kPagePositions) +
+           (head * kPagePositions + position % kPagePositions) * shape_.member_floats();
   }
 
  private:
-  std::size_t member_offset(std::size_t position, std::size_t head) const {
-    return (head * kPagePositions + position % kPagePositions) * shape_.member_floats();
-  }
-  Bucket& bucket(std::size_t table, std::size_t index) {
-    return buckets_[table * shape_.num_buckets() + index];
-  }
-  Block& block(std::int32_t i) {
-    const auto index = static_cast<std::size_t>(i);
-    return blocks_.page(index / kPageBlocks)[index % kPageBlocks];
-  }
-  const Block& block(std::int32_t i) const { return const_cast<LshState*>(this)->block(i); }
-
-  // The last `most` positions of a bucket, downwards; returns how many there were.
-  template <typename Visit>
-  std::size_t visit_last(const Bucket& bucket, std::size_t most, Visit& visit) const {
-    const std::size_t total = std::min(most, static_cast<std::size_t>(bucket.count));
-    std::size_t left = total;
-    std::int32_t at = bucket.last;
-    std::int32_t slot = (bucket.count - 1) % Block::kPositions;
-    while (left > 0) {
-      const Block& here = block(at);
-      for (; slot >= 0 && left > 0; --slot, --left) visit(here.positions[slot]);
-      at = here.before;
-      slot = Block::kPositions - 1;
-    }
-    return total;
-  }
-
-  // The first `most` positions of a bucket, upwards; returns how many there were.
-  template <typename Visit>
-  std::size_t visit_first(const Bucket& bucket, std::size_t most, Visit& visit) const {
-    const std::size_t total = std::min(most, static_cast<std::size_t>(bucket.count));
-    std::size_t left = total;
-    for (std::int32_t at = bucket.first; left > 0;) {
-      const Block& here = block(at);
-      for (std::int32_t slot = 0; slot < Block::kPositions && left > 0; ++slot, --left) {
-        visit(here.positions[slot]);
-      }
-      at = here.after;
-    }
-    return total;
-  }
-
   const LshShape shape_;
-  PagedArray<float> members_;    // a page: [H, kPagePositions, k D | v M]
-  PagedArray<Block> blocks_;     // of all buckets
-  std::vector<Bucket> buckets_;  // [rounds, H, 2 * bits]
+  PagedArray<float> members_;  // a page: [H, kPagePositions, k D | v M]
+  LshBuckets buckets_;         // a table for each [H, rounds]
   std::size_t length_ = 0;
-  std::int32_t num_blocks_ = 0;
 };
 
 class LshAttention final : public AttentionBackend {
@@ -249,25 +135,28 @@ class LshAttention final : public AttentionBackend {
   void step(std::span<AttentionState* const> states, MatrixView<const float> q,
             MatrixView<const float> /*k*/, MatrixView<const float> v, MatrixView<float> out,
             AttentionScratch& scratch) const override {
-    scratch.ints.resize(std::max(scratch.ints.size(), shape_.rounds));
+    // [H, rounds] each: buckets, and where the neighbours of a table end.
+    const std::size_t tables = shape_.num_tables();
+    scratch.ints.resize(std::max(scratch.ints.size(), tables));
+    scratch.ends.resize(std::max(scratch.ends.size(), tables));
     for (std::size_t r = 0; r < states.size(); ++r) {
       auto& state = static_cast<LshState&>(*states[r]);
       state.begin_position();
       const Work work = work_for(state.length(), 0, scratch);
       for (std::size_t h = 0; h < shape_.n_heads; ++h) {
-        float* const member = state.newest_member(h);
+        float* const member = state.member(state.length() - 1, h);
         fill_member(q.row(r), v.row(r), h, member);
-        hash(member, work.projected, scratch.ints.data(), /*stride=*/1);
+        hash(member, work.projected, scratch.ints.data() + h * shape_.rounds, /*stride=*/1);
+      }
+      find_neighbours(state, scratch);
+      const float* const* first = scratch.pointers.data();
+      for (std::size_t h = 0; h < shape_.n_heads; ++h) {
         scale_query(q.row(r), h, work.q);
         for (std::size_t round = 0; round < shape_.rounds; ++round) {
-          const std::size_t table = round * shape_.n_heads + h;
-          const auto bucket = static_cast<std::size_t>(scratch.ints[round]);
-          state.append(table, bucket);
-          scratch.pointers.clear();
-          state.visit_neighbours(table, bucket, [&](std::int32_t position) {
-            add_neighbour(state.member(static_cast<std::size_t>(position), h), scratch);
-          });
-          attend(work, round, scratch);
+          const float* const* const end =
+              scratch.pointers.data() + scratch.ends[h * shape_.rounds + round];
+          attend(work, round, {first, end});
+          first = end;
         }
         combine(work, out.row(r).subspan(h * shape_.d_head, shape_.d_head));
       }
@@ -282,7 +171,7 @@ class LshAttention final : public AttentionBackend {
     const std::size_t n = q.rows();
     // [rounds, n] buckets, [rounds, n] positions by rank, [rounds, n] ranks by position, [buckets].
     scratch.ints.resize(
-        std::max(scratch.ints.size(), 3 * shape_.rounds * n + shape_.num_buckets()));
+        std::max(scratch.ints.size(), 3 * shape_.rounds * n + shape_.buckets().num_buckets));
     std::int32_t* const buckets = scratch.ints.data();
     std::int32_t* const sorted = buckets + shape_.rounds * n;
     std::int32_t* const ranks = sorted + shape_.rounds * n;
@@ -294,8 +183,8 @@ class LshAttention final : public AttentionBackend {
         hash(member, work.projected, buckets + t, /*stride=*/n);
       }
       for (std::size_t round = 0; round < shape_.rounds; ++round) {
-        sort({buckets + round * n, n}, sorted + round * n, ranks + round * n,
-             {ranks + shape_.rounds * n, shape_.num_buckets()});
+        lsh_sort({buckets + round * n, n}, sorted + round * n, ranks + round * n,
+                 {ranks + shape_.rounds * n, shape_.buckets().num_buckets});
       }
       for (std::size_t t = 0; t < n; ++t) {
         scale_query(q.row(t), h, work.q);
@@ -307,7 +196,7 @@ class LshAttention final : public AttentionBackend {
                                                            shape_.member_floats(),
                                         scratch);
                         });
-          attend(work, round, scratch);
+          attend(work, round, scratch.pointers);
         }
         combine(work, out.row(t).subspan(h * shape_.d_head, shape_.d_head));
       }
@@ -380,7 +269,24 @@ class LshAttention final : public AttentionBackend {
                            [this](float x) { return x * scale_; });
   }
 
-  // They lie anywhere: all are fetched while the list is made.
+  // Puts the newest position into its buckets and lists the neighbours of all tables: the memory of
+  // the first arrives while the last are still looked up.
+  void find_neighbours(LshState& state, AttentionScratch& scratch) const {
+    scratch.pointers.clear();
+    for (std::size_t h = 0; h < shape_.n_heads; ++h) {
+      for (std::size_t round = 0; round < shape_.rounds; ++round) {
+        const std::size_t at = h * shape_.rounds + round;
+        const auto bucket = static_cast<std::size_t>(scratch.ints[at]);
+        state.buckets().append(at, bucket, static_cast<std::int32_t>(state.length() - 1));
+        state.buckets().visit_neighbours(at, bucket, state.length(), [&](std::int32_t position) {
+          add_neighbour(state.member(static_cast<std::size_t>(position), h), scratch);
+        });
+        scratch.ends[at] = scratch.pointers.size();
+      }
+    }
+  }
+
+  // They lie anywhere: each is fetched as it is found.
   void add_neighbour(const float* member, AttentionScratch& scratch) const {
     constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
     for (std::size_t i = 0; i < shape_.member_floats(); i += kFloatsPerLine) {
@@ -389,9 +295,9 @@ class LshAttention final : public AttentionBackend {
     scratch.pointers.push_back(member);
   }
 
-  // One round over the neighbours in scratch.pointers, the query's own position first.
-  void attend(const Work& work, std::size_t round, const AttentionScratch& scratch) const {
-    work.log_sum[round] = attend_members({work.q, shape_.d_head}, scratch.pointers, self_bias_,
+  // One round over its neighbours, the query's own position first.
+  void attend(const Work& work, std::size_t round, std::span<const float* const> neighbours) const {
+    work.log_sum[round] = attend_members({work.q, shape_.d_head}, neighbours, self_bias_,
                                          work.weights, work.round_out + round * shape_.d_head);
   }
 
@@ -411,32 +317,17 @@ class LshAttention final : public AttentionBackend {
     }
   }
 
-  // Positions by (bucket, position), and the rank of each. begins: [2 * bits] working memory.
-  static void sort(std::span<const std::int32_t> buckets, std::int32_t* sorted, std::int32_t* ranks,
-                   std::span<std::int32_t> begins) {
-    std::ranges::fill(begins, 0);
-    for (const std::int32_t bucket : buckets) ++begins[static_cast<std::size_t>(bucket)];
-    std::int32_t begin = 0;
-    for (std::int32_t& count : begins) begin += std::exchange(count, begin);
-    for (std::size_t t = 0; t < buckets.size(); ++t) {
-      ranks[t] = begins[static_cast<std::size_t>(buckets[t])]++;
-      sorted[ranks[t]] = static_cast<std::int32_t>(t);
-    }
-  }
-
-  // In the order of LshState::visit_neighbours: the last position of a prefix has the same bits
+  // In the order of LshBuckets::visit_neighbours: the last position of a prefix has the same bits
   // both ways where the layer's input is the same.
   template <typename Visit>
   void visit_earlier(const std::int32_t* sorted, std::size_t n, std::size_t rank, std::size_t t,
                      Visit&& visit) const {
-    const std::size_t chunk_begin = rank / shape_.chunk_size * shape_.chunk_size;
-    const std::size_t begin = chunk_begin - std::min(chunk_begin, shape_.chunk_size);
-    const std::size_t end = std::min(chunk_begin + shape_.chunk_size, n);
+    const LshChunks seen(rank, shape_.chunk_size, n);
     const auto visit_rank = [&](std::size_t r) {
       if (static_cast<std::size_t>(sorted[r]) <= t) visit(sorted[r]);
     };
-    for (std::size_t r = rank + 1; r-- > begin;) visit_rank(r);
-    for (std::size_t r = rank + 1; r < end; ++r) visit_rank(r);
+    for (std::size_t r = rank + 1; r-- > seen.begin;) visit_rank(r);
+    for (std::size_t r = rank + 1; r < seen.end; ++r) visit_rank(r);
   }
 
   const LshShape shape_;

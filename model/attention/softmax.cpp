@@ -59,6 +59,7 @@ class SoftmaxAttention final : public AttentionBackend {
   }
 
   std::size_t state_bytes(std::int64_t num_tokens) const override {
+    if (num_tokens > INT32_MAX) return SIZE_MAX;  // the product below fits for what is less
     const auto pages = (static_cast<std::size_t>(num_tokens) + kSoftmaxPage - 1) / kSoftmaxPage;
     return PagedArray<float>::bytes_of(pages, softmax_page_floats(shape_));
   }
