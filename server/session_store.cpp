@@ -146,8 +146,10 @@ SessionStore::Error SessionStore::new_record(const std::string& model_name,
   const std::int64_t limit = value_limit(model->config(), max_values);
   if (limit == 0 && !model->constant_state()) return Error::kNeedsMaxTokens;
   // The last value of a sequence is never fed.
-  *bytes_needed = model->state_bytes(std::max<std::int64_t>(limit - 1, 0)) *
-                  static_cast<std::size_t>(num_samples);
+  const std::size_t bytes_each = model->state_bytes(std::max<std::int64_t>(limit - 1, 0));
+  if (__builtin_mul_overflow(bytes_each, static_cast<std::size_t>(num_samples), bytes_needed)) {
+    *bytes_needed = SIZE_MAX;
+  }
   const Error error = reserve(*bytes_needed, takes_place, bytes_free);
   if (error != Error::kNone) return error;
   try {

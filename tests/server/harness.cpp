@@ -31,6 +31,20 @@ std::shared_ptr<const Transformer> tiny_model(TinyModel kind) {
   return model;
 }
 
+std::shared_ptr<const Transformer> tiny_model(TinyModel kind, const std::string& attention) {
+  static std::map<std::pair<TinyModel, std::string>, std::shared_ptr<const Transformer>> loaded;
+  auto& model = loaded[{kind, attention}];
+  if (model == nullptr) {
+    model = changed_model(kind,
+                          [&attention](ModelConfig& config) {
+                            config.attention.assign(config.attention.size(),
+                                                    default_attention(attention));
+                          },
+                          {});
+  }
+  return model;
+}
+
 std::ostream& operator<<(std::ostream& out, const Value& value) {
   out << value.token << "@" << value.position;
   if (value.source == ValueSource::kGiven) out << "g";

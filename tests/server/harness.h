@@ -25,6 +25,10 @@ namespace lintel::testing {
 // A random model of this kind, loaded once per process.
 std::shared_ptr<const Transformer> tiny_model(TinyModel kind);
 
+// The same with another attention in every layer: one of attention_types(), in a small
+// configuration.
+std::shared_ptr<const Transformer> tiny_model(TinyModel kind, const std::string& attention);
+
 // A model with these weights changed before it is written and loaded.
 std::shared_ptr<const Transformer> changed_model(
     TinyModel kind, const std::function<void(ModelConfig&)>& change_config,

@@ -19,7 +19,9 @@ GenerationRequest use(std::uint64_t seed) {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("10,000 sessions opened, used and closed leave memory where it was") {
-  Core core(tiny_model(TinyModel::kBytes));
+  const std::string attention = GENERATE(from_range(attention_types()));
+  CAPTURE(attention);
+  Core core(tiny_model(TinyModel::kBytes, attention));
   const auto use_sessions = [&](int count) {
     for (int i = 0; i < count; ++i) {
       const std::string id = core.new_session();
@@ -40,7 +42,9 @@ TEST_CASE("10,000 sessions opened, used and closed leave memory where it was") {
 
 TEST_CASE("a state never shows in the next") {
   // The same memory is used again and again: every call must be as in a new process.
-  Core core(tiny_model(TinyModel::kBytes));
+  const std::string attention = GENERATE(from_range(attention_types()));
+  CAPTURE(attention);
+  Core core(tiny_model(TinyModel::kBytes, attention));
   GenerationRequest probe = use(1);
   probe.log2_probs = true;
   probe.sampling.frequency_penalty = 0.5f;

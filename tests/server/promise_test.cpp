@@ -97,8 +97,9 @@ std::vector<Outputs> run_together(std::shared_ptr<const Transformer> model,
 TEST_CASE("64 requests give the same bits alone, together, shuffled, sliced and on two workers",
           "[promise]") {
   const auto kind = GENERATE(TinyModel::kImage, TinyModel::kBytes);
-  CAPTURE(kind == TinyModel::kImage);
-  const auto model = tiny_model(kind);
+  const std::string attention = GENERATE(from_range(attention_types()));
+  CAPTURE(kind == TinyModel::kImage, attention);
+  const auto model = tiny_model(kind, attention);
   const std::vector<GenerationRequest> requests = varied_requests(*model);
 
   std::vector<Outputs> alone;

@@ -149,6 +149,48 @@ TEST_CASE("a session's limit is the least of its own, the image and the position
   REQUIRE(f.store.lease_one_shot("tiny", f.model, 5, 1).lease.max_values() == 30);
 }
 
+TEST_CASE("a state that grows is admitted by the values it may come to hold") {
+  const std::string attention = GENERATE("softmax", "lsh");
+  CAPTURE(attention);
+  StoreFixture f({.session_memory_bytes = 1u << 30});
+  const auto unbounded = tiny_model(TinyModel::kTokens, attention);
+  const auto admitted = [&](std::int64_t max_values) {
+    const std::size_t before = f.store.bytes_in_use();
+    const auto created = f.store.create("growing", unbounded, max_values);
+    REQUIRE(created.error == Error::kNone);
+    REQUIRE(created.info.max_values == max_values);
+    REQUIRE(f.store.bytes_in_use() - before == created.info.state_bytes);
+    return created.info.state_bytes;
+  };
+  // The last value is never fed.
+  CHECK(admitted(100) == unbounded->state_bytes(99));
+  CHECK(admitted(10'000) == unbounded->state_bytes(9'999));
+  CHECK(admitted(10'000) > 50 * admitted(100));
+
+  // Without a limit there is no telling.
+  CHECK(f.store.create("growing", unbounded, 0).error == Error::kNeedsMaxTokens);
+  CHECK(f.store.lease_one_shot("growing", unbounded, 0, 1).error == Error::kNeedsMaxTokens);
+  // The model's own limit will do.
+  const auto bounded = tiny_model(TinyModel::kImage, attention);
+  CHECK(f.store.create("image", bounded, 0).info.state_bytes == bounded->state_bytes(29));
+
+  // More than fits, and more than can be counted.
+  for (const std::int64_t most : {std::int64_t{100'000'000}, std::int64_t{1} << 53}) {
+    const auto refused = f.store.create("growing", unbounded, most);
+    CHECK(refused.error == Error::kOutOfMemory);
+    CHECK(refused.bytes_needed >= std::size_t{1} << 30);
+    CHECK(f.store.lease_one_shot("growing", unbounded, most, 64).error == Error::kOutOfMemory);
+  }
+}
+
+TEST_CASE("samples of a state that grows are admitted each") {
+  StoreFixture f({.session_memory_bytes = 1u << 30});
+  const auto model = tiny_model(TinyModel::kTokens, "softmax");
+  const auto leased = f.store.lease_one_shot("growing", model, 500, 3);
+  REQUIRE(leased.error == Error::kNone);
+  CHECK(f.store.bytes_in_use() == 3 * model->state_bytes(499));
+}
+
 TEST_CASE("sessions are listed by id, page after page, by model") {
   StoreFixture f({.session_memory_bytes = 1u << 30});
   std::set<std::string> ids;
