@@ -101,23 +101,40 @@ struct LintelServer::Impl {
   std::unique_ptr<grpc::Server> server;
 };
 
+namespace {
+
+// "270336 bytes a session"
+std::string state_description(const Transformer& transformer) {
+  const std::int64_t longest = transformer.config().max_length;
+  const auto bytes = [&](std::int64_t tokens) {
+    return std::to_string(transformer.state_bytes(tokens)) + " bytes a session";
+  };
+  if (transformer.constant_state()) return bytes(longest);
+  if (longest > 0) return "at most " + bytes(longest) + " of full length";
+  return bytes(1000) + " of 1000 tokens, growing";
+}
+
+}  // namespace
+
 std::vector<NamedTransformer> load_models(const ServerOptions& options) {
   std::vector<NamedTransformer> models;
   for (const ServerOptions::ModelDirectory& directory : options.models) {
     Transformer::Options transformer_options;
     transformer_options.weight_type = options.weight_type;
+    transformer_options.attention = options.attention;
     std::shared_ptr<const Transformer> transformer =
         Transformer::load(directory.path, transformer_options);
     spdlog::info(
-        "model {} from {}: {} parameters, {} weights in {} bytes, attention {}, at most {} bytes a "
-        "session{}, {}, fingerprint {}",
+        "model {} from {}: {} parameters, {} weights in {} bytes, attention {}, {}, {}, "
+        "fingerprint {}",
         directory.name, directory.path.string(), transformer->num_parameters(),
         to_string(transformer->weight_type()), transformer->weight_bytes(),
-        attention_names(transformer->config()),
-        transformer->state_bytes(transformer->config().max_length),
-        transformer->constant_state() ? "" : " of full length", dense_kernels_description(),
-        transformer->fingerprint());
-    NamedTransformer model{directory.name, std::move(transformer), {}};
+        attention_names(transformer->config()), state_description(*transformer),
+        dense_kernels_description(), transformer->fingerprint());
+    NamedTransformer model{directory.name, transformer, transformer->warnings()};
+    for (const std::string& warning : model.warnings) {
+      spdlog::warn("model {}: {}", model.name, warning);
+    }
     if (!rows_are_independent(*model.transformer, options.scheduling.max_batch_rows)) {
       model.warnings.push_back(
           "on this machine the values of a request depend on what shares its batch");

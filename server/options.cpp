@@ -108,6 +108,18 @@ class Flags {
            if (given != "f32") throw UsageError("'" + given + "' is not one of: f32");
            options_.weight_type = WeightType::kF32;
          });
+    text("--attention", "SPEC", "",
+         "Runs the weights with another attention than they were trained for, to compare speed: "
+         "linear, softmax or lsh, with keys as in config.json, e.g. softmax:scale=0.2 or "
+         "lsh:rounds=4,bits=32,chunk_size=29,seed=7 (seed: of hash planes). recompute=true keeps "
+         "no state and runs the whole prefix for every token, as published baselines did",
+         [this](const std::string& given) {
+           try {
+             options_.attention = parse_attention_spec(given);
+           } catch (const ModelError& error) {
+             throw UsageError(error.what());
+           }
+         });
   }
 
   void declare_network() {

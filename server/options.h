@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "model/attention_spec.h"
 #include "model/dense.h"
 
 namespace lintel {
@@ -46,6 +48,7 @@ struct ServerOptions {
   };
   std::vector<ModelDirectory> models;  // names differ
   WeightType weight_type = WeightType::kF32;
+  std::optional<AttentionSpec> attention;  // of every model, in place of its own
 
   ListenAddress listen;
   struct Connections {

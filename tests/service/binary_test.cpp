@@ -109,6 +109,24 @@ TEST_CASE("the ready line is all of standard output, and SIGTERM ends with exit 
   }
 }
 
+TEST_CASE("attention that the weights were not trained for is warned of in the log") {
+  const Directory files;
+  Program program({"--model", files.model, "--listen", "127.0.0.1:0", "--workers", "1",
+                   "--log-format", "json", "--attention", "softmax:recompute=true"},
+                  files.log);
+  REQUIRE(program.line().rfind(kReady, 0) == 0);
+  program.send(SIGTERM);
+  CHECK(program.exit_code() == 0);
+  std::istringstream log(read_file(files.log));
+  std::string warnings;
+  for (std::string text; std::getline(log, text);) {
+    const auto json = nlohmann::json::parse(text);
+    if (json["level"] == "warning") warnings += json["message"].get<std::string>() + "\n";
+  }
+  CHECK_THAT(warnings, Catch::Contains("model tiny") && Catch::Contains("not trained") &&
+                           Catch::Contains("not for production"));
+}
+
 TEST_CASE("a running stream is finished before the program ends") {
   const Directory files;
   Program program({"--model", files.model, "--listen", "127.0.0.1:0", "--workers", "1"}, files.log);

@@ -93,6 +93,8 @@ TEST_CASE("every flag reaches its option") {
                                        "99",
                                        "--weight-type",
                                        "f32",
+                                       "--attention",
+                                       "lsh:rounds=4,bits=32,chunk_size=29,seed=7",
                                        "--log-level",
                                        "debug",
                                        "--log-format",
@@ -115,6 +117,9 @@ TEST_CASE("every flag reaches its option") {
   CHECK(options.drain_timeout_ms == std::chrono::milliseconds(250));
   CHECK(options.streaming.chunk_interval_ms == std::chrono::milliseconds(0));
   CHECK(options.streaming.outbox_tokens == 99);
+  REQUIRE(options.attention.has_value());
+  CHECK(options.attention->type == "lsh");
+  CHECK(options.attention->seed == 7u);
   CHECK(options.logging.level == "debug");
   CHECK(options.logging.json);
   CHECK(options.connections.max_message_bytes == 1'000'000);
@@ -146,6 +151,10 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
       {"--drain-timeout", "soon"},
       {"--weight-type", "bf16"},
       {"--weight-type", "int8"},
+      {"--attention", "quadratic"},
+      {"--attention", "softmax:scale=-1"},
+      {"--attention", "softmax:rounds=4"},
+      {"--attention", "linear:recompute=maybe"},
       {"--log-level", "loud"},
       {"--log-format", "xml"},
       {"--no-such-flag", "1"},
@@ -187,7 +196,7 @@ TEST_CASE("help names every flag with its default") {
        {"--model", "--listen", "--workers", "--max-batch-rows", "--max-sessions",
         "--session-memory", "--session-idle-timeout", "--max-queued-requests",
         "--max-prompt-tokens", "--max-new-tokens", "--log-level", "--log-format", "--config",
-        "--drain-timeout", "--weight-type", "1GiB", "10m", "127.0.0.1:50051"}) {
+        "--drain-timeout", "--weight-type", "--attention", "1GiB", "10m", "127.0.0.1:50051"}) {
     CHECK(help.find(flag) != std::string::npos);
   }
 }
@@ -196,12 +205,15 @@ TEST_CASE("a configuration file sets flags, the command line wins, an unknown ke
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "server.toml";
   std::ofstream(file) << "model = [\"a\", \"other=b\"]\nworkers = 5\nmax-batch-rows = 8\n"
-                         "session-memory = \"64MiB\"\n";
+                         "session-memory = \"64MiB\"\n"
+                         "attention = \"lsh:rounds=4,bits=32,chunk_size=29\"\n";
   const ServerOptions options = parse({"--config", file.c_str(), "--workers", "2"});
   CHECK(options.models.size() == 2);
   CHECK(options.scheduling.workers == 2);
   CHECK(options.scheduling.max_batch_rows == 8);
   CHECK(options.sessions.memory_bytes == 64u << 20);
+  REQUIRE(options.attention.has_value());
+  CHECK(options.attention->text == "lsh:rounds=4,bits=32,chunk_size=29");
   std::ofstream(file) << "model = \"a\"\nwrokers = 5\n";
   CHECK(refusal({"--config", file.c_str()}).find("wrokers") != std::string::npos);
   CHECK(refusal({"--config", "/no/such/file", "--model", "m"}).find("/no/such/file") !=
