@@ -73,6 +73,16 @@ _TEXT = {
 # still at 1.50 after 800.
 _IMAGE_RECIPE = Recipe(epochs=250, dropout=0.05, head_rate=0.1)
 
+_SMALL_RECIPE = Recipe(epochs=2, batch_size=8, learning_rate=1.2e-3, warmup_steps=100,
+                       ema_decay=0.998)
+
+
+def _small(attention):
+    # Categorical: with a mixture of logistics the gradient has heavy tails (a narrow component that
+    # misses is very steep), and the first epoch, all that a CPU can do, is spent on them.
+    return _image(attention, d_model=128, n_layers=4, n_heads=4, d_ff=512,
+                  head={"type": "categorical"})
+
 PRESETS = {
     "mnist-linear": Preset("MNIST, linear attention, the paper's size (8 layers, 8 heads of 32)",
                            _image({"type": "linear"}), _IMAGE_RECIPE),
@@ -82,13 +92,10 @@ PRESETS = {
                          _image(_lsh(1)), _IMAGE_RECIPE),
     "mnist-lsh4": Preset("the same with LSH attention, four hash rounds",
                          _image(_lsh(4)), _IMAGE_RECIPE),
-    # Categorical: with a mixture of logistics the gradient has heavy tails (a narrow component that
-    # misses is very steep), and the first epoch, all that a CPU can do, is spent on them.
     "mnist-linear-small": Preset("MNIST, linear attention, small enough for a CPU",
-                                 _image({"type": "linear"}, d_model=128, n_layers=4, n_heads=4,
-                                        d_ff=512, head={"type": "categorical"}),
-                                 Recipe(epochs=2, batch_size=8, learning_rate=1.2e-3,
-                                        warmup_steps=100, ema_decay=0.998)),
+                                 _small({"type": "linear"}), _SMALL_RECIPE),
+    "mnist-softmax-small": Preset("the same with softmax attention",
+                                  _small({"type": "softmax"}), _SMALL_RECIPE),
     "text-linear": Preset("bytes of text, linear attention, unbounded length", _TEXT,
                           Recipe(epochs=60, batch_size=64, dropout=0.2)),
 }
