@@ -83,7 +83,7 @@ TEST_CASE("a spec that makes no sense is refused by name") {
 
 struct Model {
   explicit Model(const ModelConfig& model_config) : config(model_config) {
-    testing::write_random_model(directory.path(), config, /*seed=*/3, /*scale=*/0.5f);
+    write_random_model(directory.path(), config, /*seed=*/3, /*scale=*/0.5f);
   }
   std::unique_ptr<Transformer> load(const std::string& attention = "") const {
     Transformer::Options options;

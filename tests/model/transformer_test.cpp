@@ -22,7 +22,7 @@ using Outputs = std::vector<std::vector<float>>;  // [tokens][num_outputs]
 
 struct Model {
   explicit Model(const ModelConfig& config, std::uint64_t seed = 1) {
-    testing::write_random_model(directory.path(), config, seed);
+    write_random_model(directory.path(), config, seed);
     transformer = Transformer::load(directory.path(), {});
   }
   testing::TemporaryDirectory directory;

@@ -27,7 +27,7 @@ struct Fixture {
   std::vector<TensorToWrite> tensors;
   std::vector<float> spoiled;  // backing of a tensor that a test replaces
 
-  explicit Fixture(const ModelConfig& c) : config(c), weights(testing::random_weights(c, 1)) {
+  explicit Fixture(const ModelConfig& c) : config(c), weights(random_weights(c, 1)) {
     for_each_tensor(config, std::as_const(weights), [&](const TensorSpec& spec, const Matrix& m) {
       if (!m.values().empty()) tensors.push_back({spec.name, spec.shape, m.values()});
     });

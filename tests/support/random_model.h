@@ -1,11 +1,8 @@
 // Small models with random weights, for tests that need some model and not a trained one.
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-
 #include "model/config.h"
-#include "model/weights.h"
+#include "model/random_weights.h"
 
 namespace lintel::testing {
 
@@ -17,14 +14,5 @@ enum class TinyModel {
 
 // Two layers, two heads of 8, width 16, linear attention. Loads and steps in microseconds.
 ModelConfig tiny_config(TinyModel kind);
-
-// Matrices and biases are N(0, scale), norm gains 1 + N(0, scale), value embeddings and hash planes
-// N(0, 1); tables that can be computed stay empty. A pure function of its arguments.
-ModelWeights random_weights(const ModelConfig& config, std::uint64_t seed, float scale = 0.2f);
-
-// Writes config.json and model.safetensors (F32) with random_weights into `directory`, made if
-// absent.
-void write_random_model(const std::filesystem::path& directory, const ModelConfig& config,
-                        std::uint64_t seed, float scale = 0.2f);
 
 }  // namespace lintel::testing

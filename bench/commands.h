@@ -1,0 +1,14 @@
+// The sub-commands. Each function adds one to the command line; its file holds all of it.
+#pragma once
+
+#include "client/cli/flags.h"
+
+namespace lintel::bench {
+
+void add_paper(CLI::App& app, cli::CommandLine& command_line);
+
+// The whole program: parses, measures, reports. `arguments` without the program's name. Returns a
+// cli::ExitCode; throws nothing.
+int run_command_line(std::vector<std::string> arguments, cli::Console& console);
+
+}  // namespace lintel::bench

@@ -1,0 +1,56 @@
+// Flags that every sub-command has: how a run measures and where its tables go.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/report.h"
+#include "client/cli/flags.h"
+#include "model/dense.h"
+
+namespace lintel::bench {
+
+struct RunFlags {
+  int repeats = 5;
+  int workers = 0;         // set to the number of cores by add_to
+  std::vector<int> batch;  // sequences a worker steps together, increasing
+  WeightType weight_type = WeightType::kF32;
+  std::string run;      // empty: drawn by chance
+  std::string json;     // file, "-", or empty
+  std::string csv;      // file, "-", or empty
+  std::string against;  // file or empty
+
+  // `batch_help` empty: the sub-command has no --batch.
+  void add_to(CLI::App& app, std::vector<int> default_batch, const std::string& batch_help);
+};
+
+// One sub-command at work: knows its run from the start, so that what cannot be compared is refused
+// before anything is measured.
+class Measurement {
+ public:
+  // `model`: see Run. Throws cli::UsageError or cli::Failure for --against. `flags` and `console`
+  // outlive this.
+  Measurement(const RunFlags& flags, std::string command, std::string model, cli::Console& console);
+
+  void add(Table table) { report_.tables.push_back(std::move(table)); }
+  // Prints the tables as Markdown and writes the files asked for. Returns an ExitCode.
+  int publish();
+
+  const RunFlags& flags() const { return flags_; }
+  cli::Console& console() const { return console_; }
+
+ private:
+  const RunFlags& flags_;
+  cli::Console& console_;
+  Report report_;
+  std::optional<Report> against_;
+};
+
+// "1, 64"
+std::string to_string(const std::vector<int>& numbers);
+
+// A whole number of at least `least`, for add_parsed.
+int parse_count(std::string_view flag, std::string_view text, int least = 1);
+
+}  // namespace lintel::bench
