@@ -277,6 +277,15 @@ void softmax_append(const SoftmaxShape& shape, const float* k, const float* v, s
   }
 }
 
+void softmax_erase(const SoftmaxShape& shape, std::size_t slot, float* page) {
+  const std::size_t d_head = shape.d_head;
+  for (std::size_t h = 0; h < shape.n_heads; ++h) {
+    float* const keys = page + h * 2 * kSoftmaxPage * d_head;
+    for (std::size_t c = 0; c < d_head; ++c) keys[c * kSoftmaxPage + slot] = 0.0f;
+    std::fill_n(keys + kSoftmaxPage * d_head + slot * d_head, d_head, 0.0f);
+  }
+}
+
 float softmax_least() { return std::numeric_limits<float>::lowest(); }
 
 void softmax_add_page(const SoftmaxShape& shape, const SoftmaxRows& rows, const float* page,

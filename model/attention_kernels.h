@@ -28,6 +28,8 @@ std::size_t softmax_page_floats(const SoftmaxShape& shape);
 // Writes the keys and values [H*D] of one position to `slot` of its page.
 void softmax_append(const SoftmaxShape& shape, const float* k, const float* v, std::size_t slot,
                     float* page);
+// Zeroes them.
+void softmax_erase(const SoftmaxShape& shape, std::size_t slot, float* page);
 
 // Queries of one sequence at consecutive positions, in the midst of their sums. Before the first
 // page: out and sum all zeros, max all softmax_least().

@@ -1,5 +1,6 @@
 #include "model/lsh_buckets.h"
 
+#include <cassert>
 #include <utility>
 
 namespace lintel {
@@ -43,6 +44,28 @@ void LshBuckets::append(std::size_t table, std::size_t bucket_index, std::int32_
   }
   block(bucket.last).positions[slot] = position;
   ++bucket.count;
+}
+
+void LshBuckets::remove_last(std::size_t table, std::size_t bucket_index) {
+  Bucket& bucket = buckets_[table * shape_.num_buckets + bucket_index];
+  --bucket.count;
+  const std::int32_t slot = bucket.count % Block::kPositions;
+  Block& last = block(bucket.last);
+  last.positions[slot] = 0;
+  if (slot != 0) return;
+  --num_blocks_;
+  assert(bucket.last == num_blocks_);
+  if (bucket.count == 0) {
+    bucket = {};
+  } else {
+    bucket.last = last.before;
+    block(bucket.last).after = 0;
+  }
+  last = {};
+}
+
+void LshBuckets::shrink() {
+  blocks_.shrink_to((static_cast<std::size_t>(num_blocks_) + kPageBlocks - 1) / kPageBlocks);
 }
 
 void lsh_sort(std::span<const std::int32_t> buckets, std::int32_t* sorted, std::int32_t* ranks,

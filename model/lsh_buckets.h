@@ -51,6 +51,12 @@ class LshBuckets {
   // Puts a position into a bucket. REQUIRES: larger than all that the table holds.
   void append(std::size_t table, std::size_t bucket_index, std::int32_t position);
 
+  // Takes back the last append of all. REQUIRES: its table and bucket; everything appended after it
+  // is taken back already.
+  void remove_last(std::size_t table, std::size_t bucket_index);
+  // Frees what remove_last left unused.
+  void shrink();
+
   // Calls visit(position) for the neighbours of the newest position of a bucket, in a table of
   // num_positions: from itself down to the lowest rank, then up from it. Takes time by the number
   // of buckets and of neighbours.

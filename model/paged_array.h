@@ -39,6 +39,19 @@ class PagedArray {
     while (pages_.size() < num_pages) pages_.push_back(make_aligned<T>(page_elements_));
   }
 
+  // Zeroes and frees the pages after the first num_pages.
+  void shrink_to(std::size_t num_pages) {
+    if (num_pages >= pages_.size()) return;
+    for (std::size_t i = num_pages; i < pages_.size(); ++i) {
+      zero_memory(std::span(page(i), page_elements_));
+    }
+    std::vector<AlignedArray<T>> kept;
+    kept.reserve(table_size(num_pages));
+    std::move(pages_.begin(), pages_.begin() + static_cast<std::ptrdiff_t>(num_pages),
+              std::back_inserter(kept));
+    pages_ = std::move(kept);
+  }
+
   // Becomes equal to `other`, which has pages of the same size.
   void assign(const PagedArray& other) {
     clear();

@@ -1,6 +1,7 @@
 #include "model/sequence.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 namespace lintel {
@@ -74,6 +75,19 @@ std::size_t SequenceState::bytes() const {
   std::size_t total = counts.size() * sizeof(counts[0]) + tokens_.bytes();
   for (const auto& layer : layers_) total += layer->bytes();
   return total;
+}
+
+void SequenceState::rewind(std::int64_t num_rows) {
+  if (num_rows == 0) return;
+  assert(num_rows <= position_);
+  position_ -= num_rows;
+  for (const auto& layer : layers_) layer->rewind(static_cast<std::size_t>(num_rows));
+  if (tokens_.num_pages() == 0) return;
+  const auto at = static_cast<std::size_t>(position_);
+  for (std::size_t i = at; i < at + static_cast<std::size_t>(num_rows); ++i) {
+    tokens_.page(i / kTokenPage)[i % kTokenPage] = 0;
+  }
+  tokens_.shrink_to((at + kTokenPage - 1) / kTokenPage);
 }
 
 void SequenceState::remember(std::int32_t token) {

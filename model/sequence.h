@@ -40,6 +40,10 @@ class SequenceState {
   // Values of the sequence so far: those fed and the pending one.
   std::int64_t num_values() const { return position_ + (pending ? 1 : 0); }
 
+  // Takes back the last num_rows rows of the step before, as if they had never been fed. REQUIRES:
+  // they were drafts (StepRow::is_draft); at most once after a step.
+  void rewind(std::int64_t num_rows);
+
   // For Transformer only.
   AttentionState* layer(std::size_t i) { return layers_[i].get(); }
   void advance() { ++position_; }

@@ -94,7 +94,9 @@ struct Workspace::Impl {
   Matrix outputs;                       // [max_rows, num_outputs]
   std::vector<AttentionState*> states;  // [max_rows]
   AttentionScratch scratch;
-  std::unique_ptr<Impl> prefix;  // recompute mode: for the longest prefix so far
+  AlignedArray<float> draft_memory;  // what rewinding needs; grows to its high-water mark
+  std::size_t draft_floats = 0;      // of draft_memory
+  std::unique_ptr<Impl> prefix;      // recompute mode: for the longest prefix so far
 };
 
 Workspace::Workspace(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -160,6 +162,44 @@ struct Transformer::Impl {
   }
 
   int num_counts() const { return head->supports_filters() ? config.vocab_size : 0; }
+
+  // Calls body(sequence, number of its drafts) for every sequence that has any.
+  template <typename Body>
+  static void for_each_drafting(std::span<const StepRow> rows, Body&& body) {
+    for (std::size_t r = 0; r < rows.size();) {
+      const std::size_t first = r;
+      std::size_t drafts = 0;
+      for (; r < rows.size() && rows[r].sequence == rows[first].sequence; ++r) {
+        assert(drafts == 0 || rows[r].is_draft);
+        if (rows[r].is_draft) ++drafts;
+      }
+      if (drafts > 0) body(*rows[first].sequence, drafts);
+    }
+  }
+
+  // Tells the states of the sequences that have drafts, with memory to take them back.
+  void announce_drafts(std::span<const StepRow> rows, Workspace::Impl& w) const {
+    const auto floats = [&](std::size_t layer, std::size_t drafts) {
+      constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
+      const std::size_t needed = attention[layer]->rewind_floats(drafts);
+      return (needed + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
+    };
+    std::size_t total = 0;
+    for_each_drafting(rows, [&](SequenceState&, std::size_t drafts) {
+      for (std::size_t i = 0; i < layers.size(); ++i) total += floats(i, drafts);
+    });
+    if (total > w.draft_floats) {
+      w.draft_memory = make_aligned<float>(total);
+      w.draft_floats = total;
+    }
+    float* next = w.draft_memory.get();
+    for_each_drafting(rows, [&](SequenceState& sequence, std::size_t drafts) {
+      for (std::size_t i = 0; i < layers.size(); ++i) {
+        sequence.layer(i)->expect_drafts(drafts, {next, floats(i, drafts)});
+        next += floats(i, drafts);
+      }
+    });
+  }
 
   void embed(const Rows& at) const {
     for (std::size_t r = 0; r < at.rows.size(); ++r) {
@@ -266,6 +306,7 @@ struct Transformer::Impl {
   // One step of every row from its state.
   MatrixView<const float> step(std::span<const StepRow> rows, Workspace::Impl& w) const {
     const Rows at{.rows = rows, .prefix_tokens = 0, .count = rows.size(), .workspace = w};
+    announce_drafts(rows, w);
     embed(at);
     run_layers(at);
     std::size_t wanted = 0;

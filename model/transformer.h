@@ -25,6 +25,9 @@ struct StepRow {
   std::int32_t token = 0;  // 0 .. V-1
   SequenceState* sequence = nullptr;
   bool wants_output = false;  // whether the head's output after this token is needed
+  // Whether SequenceState::rewind may take it back, until the step after this one. Drafts are the
+  // last rows of their sequence in the step.
+  bool is_draft = false;
 };
 
 // Buffers of Transformer::step: sized once for max_rows. One per worker thread.

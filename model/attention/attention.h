@@ -28,6 +28,13 @@ class AttentionState {
   virtual void assign(const AttentionState& other) = 0;
   // Back to the state of an empty sequence; what it held is zeroed.
   virtual void reset() = 0;
+
+  // The last `num_rows` rows that the next step feeds are drafts, which rewind() may take back.
+  // `memory` has rewind_floats(num_rows) floats and lasts until the step after it.
+  virtual void expect_drafts(std::size_t num_rows, std::span<float> memory) = 0;
+  // Takes back the last `num_rows` rows of the step before: everything goes on bit for bit as if
+  // they had never been fed. REQUIRES: they were expected as drafts; at most once after a step.
+  virtual void rewind(std::size_t num_rows) = 0;
 };
 
 // Shapes and weights a backend is made from.
@@ -65,6 +72,9 @@ class AttentionBackend {
 
   // Whether state_bytes is the same for every length.
   virtual bool constant_state() const = 0;
+
+  // Floats of working memory that a step keeps for AttentionState::rewind of up to num_rows rows.
+  virtual std::size_t rewind_floats(std::size_t num_rows) const = 0;
 
   // Whether step() reads k. Where it does not, the keys are never computed and k is an empty view.
   virtual bool uses_keys() const { return true; }

@@ -9,6 +9,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "model/attention/attention.h"
@@ -69,8 +70,45 @@ class LshState final : public AttentionState {
     length_ = 0;
   }
 
+  // The memory holds the bucket of each draft in every table: a small whole number, which a float
+  // is exact for.
+  void expect_drafts(std::size_t num_rows, std::span<float> memory) override {
+    assert(memory.size() >= num_rows * shape_.num_tables());
+    expected_ = num_rows;
+    drafts_ = memory.data();
+  }
+
+  void rewind(std::size_t num_rows) override {
+    for (; num_rows > 0; --num_rows) {
+      --length_;
+      const float* const of_tables = drafts_ + (length_ - first_draft_) * shape_.num_tables();
+      for (std::size_t table = shape_.num_tables(); table-- > 0;) {
+        buckets_.remove_last(table, static_cast<std::size_t>(of_tables[table]));
+      }
+      for (std::size_t h = 0; h < shape_.n_heads; ++h) {
+        std::fill_n(member(length_, h), shape_.member_floats(), 0.0f);
+      }
+    }
+    members_.shrink_to((length_ + kPagePositions - 1) / kPagePositions);
+    buckets_.shrink();
+  }
+
+  // A run of num_rows rows is about to be fed.
+  void begin_run(std::size_t num_rows) {
+    assert(expected_ <= num_rows);
+    first_draft_ = length_ + num_rows - std::exchange(expected_, 0);
+  }
+
   std::size_t length() const { return length_; }
-  LshBuckets& buckets() { return buckets_; }
+
+  // Puts the newest position into the bucket of a table. In the order of tables.
+  void add_to_bucket(std::size_t table, std::size_t bucket) {
+    const std::size_t position = length_ - 1;
+    buckets_.append(table, bucket, static_cast<std::int32_t>(position));
+    if (position < first_draft_) return;
+    drafts_[(position - first_draft_) * shape_.num_tables() + table] = static_cast<float>(bucket);
+  }
+  const LshBuckets& buckets() const { return buckets_; }
 
   // Makes room for one more position.
   void begin_position() {
@@ -84,10 +122,15 @@ class LshState final : public AttentionState {
   }
 
  private:
-  const LshShape shape_;
+  const LshShape& shape_;      // the backend's
   PagedArray<float> members_;  // a page: [H, kPagePositions, k D | v M]
   LshBuckets buckets_;         // a table for each [H, rounds]
   std::size_t length_ = 0;
+
+  // Valid from one step to the next.
+  std::size_t expected_ = 0;     // drafts of the next run
+  std::size_t first_draft_ = 0;  // position of the last run's first draft, or where it ended
+  float* drafts_ = nullptr;      // [drafts, tables]
 };
 
 class LshAttention final : public AttentionBackend {
@@ -129,6 +172,9 @@ class LshAttention final : public AttentionBackend {
   }
 
   bool constant_state() const override { return false; }
+  std::size_t rewind_floats(std::size_t num_rows) const override {
+    return num_rows * shape_.num_tables();
+  }
   bool uses_keys() const override { return false; }
   bool full_pass_equals_steps() const override { return false; }
 
@@ -141,6 +187,7 @@ class LshAttention final : public AttentionBackend {
     scratch.ends.resize(std::max(scratch.ends.size(), tables));
     for (std::size_t r = 0; r < states.size(); ++r) {
       auto& state = static_cast<LshState&>(*states[r]);
+      if (r == 0 || states[r] != states[r - 1]) state.begin_run(run_length(states.subspan(r)));
       state.begin_position();
       const Work work = work_for(state.length(), 0, scratch);
       for (std::size_t h = 0; h < shape_.n_heads; ++h) {
@@ -225,6 +272,13 @@ class LshAttention final : public AttentionBackend {
     return shape;
   }
 
+  // Rows of the first state, which come first.
+  static std::size_t run_length(std::span<AttentionState* const> states) {
+    return static_cast<std::size_t>(
+        std::ranges::find_if(states, [&](const auto* state) { return state != states[0]; }) -
+        states.begin());
+  }
+
   std::size_t plane_columns() const { return shape_.rounds * shape_.padded_bits; }
 
   Work work_for(std::size_t num_positions, std::size_t member_floats,
@@ -277,7 +331,7 @@ class LshAttention final : public AttentionBackend {
       for (std::size_t round = 0; round < shape_.rounds; ++round) {
         const std::size_t at = h * shape_.rounds + round;
         const auto bucket = static_cast<std::size_t>(scratch.ints[at]);
-        state.buckets().append(at, bucket, static_cast<std::int32_t>(state.length() - 1));
+        state.add_to_bucket(at, bucket);
         state.buckets().visit_neighbours(at, bucket, state.length(), [&](std::int32_t position) {
           add_neighbour(state.member(static_cast<std::size_t>(position), h), scratch);
         });

@@ -14,7 +14,8 @@ namespace {
 // Keys and values of every position fed, in pages of kSoftmaxPage positions.
 class SoftmaxState final : public AttentionState {
  public:
-  explicit SoftmaxState(std::size_t page_floats) : pages_(page_floats) {}
+  explicit SoftmaxState(const SoftmaxShape& shape)
+      : shape_(shape), pages_(softmax_page_floats(shape)) {}
 
   std::size_t bytes() const override { return pages_.bytes(); }
 
@@ -29,17 +30,29 @@ class SoftmaxState final : public AttentionState {
     length_ = 0;
   }
 
+  void expect_drafts(std::size_t /*num_rows*/, std::span<float> /*memory*/) override {}
+
+  void rewind(std::size_t num_rows) override {
+    assert(num_rows <= length_);
+    for (; num_rows > 0; --num_rows) {
+      --length_;
+      softmax_erase(shape_, length_ % kSoftmaxPage, pages_.page(length_ / kSoftmaxPage));
+    }
+    pages_.shrink_to((length_ + kSoftmaxPage - 1) / kSoftmaxPage);
+  }
+
   std::size_t length() const { return length_; }
   const float* page(std::size_t i) const { return pages_.page(i); }
 
-  void append(const SoftmaxShape& shape, const float* k, const float* v) {
+  void append(const float* k, const float* v) {
     const std::size_t page = length_ / kSoftmaxPage;
     pages_.grow_to(page + 1);
-    softmax_append(shape, k, v, length_ % kSoftmaxPage, pages_.page(page));
+    softmax_append(shape_, k, v, length_ % kSoftmaxPage, pages_.page(page));
     ++length_;
   }
 
  private:
+  const SoftmaxShape& shape_;  // the backend's
   PagedArray<float> pages_;
   std::size_t length_ = 0;
 };
@@ -55,7 +68,7 @@ class SoftmaxAttention final : public AttentionBackend {
   std::size_t block_floats() const override { return 0; }
 
   std::unique_ptr<AttentionState> new_state(std::span<float> /*block*/) const override {
-    return std::make_unique<SoftmaxState>(softmax_page_floats(shape_));
+    return std::make_unique<SoftmaxState>(shape_);
   }
 
   std::size_t state_bytes(std::int64_t num_tokens) const override {
@@ -65,6 +78,7 @@ class SoftmaxAttention final : public AttentionBackend {
   }
 
   bool constant_state() const override { return false; }
+  std::size_t rewind_floats(std::size_t /*num_rows*/) const override { return 0; }
 
   void step(std::span<AttentionState* const> states, MatrixView<const float> q,
             MatrixView<const float> k, MatrixView<const float> v, MatrixView<float> out,
@@ -75,7 +89,7 @@ class SoftmaxAttention final : public AttentionBackend {
       auto& state = static_cast<SoftmaxState&>(*states[r]);
       const std::size_t first_position = state.length();
       for (std::size_t i = r; i < r + count; ++i) {
-        state.append(shape_, k.row(i).data(), v.row(i).data());
+        state.append(k.row(i).data(), v.row(i).data());
       }
       attend(state, first_position, q.rows_from(r, count), out.rows_from(r, count), scratch);
       r += count;

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -56,6 +57,7 @@ class Layer {
     SequenceState* sequence;
     std::size_t source;  // whose tokens: 0 .. kSequences-1
     std::size_t token;
+    bool is_draft = false;
   };
 
   // One step; a row of outputs for each row fed. q, k and v lie side by side, as in the model.
@@ -69,6 +71,7 @@ class Layer {
       states.push_back(rows[r].sequence->layer(0));
       rows[r].sequence->advance();
     }
+    expect_drafts(rows);
     const MatrixView<const float> all = qkv.view();
     const MatrixView<const float> keys =
         backend().uses_keys() ? all.cols_from(width_, width_) : MatrixView<const float>();
@@ -109,6 +112,9 @@ class Layer {
   void change(std::size_t source, std::size_t token) {
     for (float& value : inputs_.row(source * kTokens + token)) value = -2.0f * value + 0.5f;
   }
+  void spoil(std::size_t source, std::size_t token, float with) {
+    std::ranges::fill(inputs_.row(source * kTokens + token), with);
+  }
 
  private:
   Matrix normal_inputs() const {
@@ -119,7 +125,22 @@ class Layer {
     return inputs;
   }
 
+  // Memory of its own for every sequence that drafts; the bits in it are nobody's business.
+  void expect_drafts(const std::vector<Fed>& rows) {
+    draft_memory_.clear();
+    for (const Fed& row : rows) {
+      const auto of_same = [&](const Fed& other) { return other.sequence == row.sequence; };
+      if (&row != &*std::ranges::find_if(rows, of_same)) continue;
+      const auto drafts = static_cast<std::size_t>(std::ranges::count_if(
+          rows, [&](const Fed& other) { return of_same(other) && other.is_draft; }));
+      if (drafts == 0) continue;
+      draft_memory_.emplace_back(backend().rewind_floats(drafts), -7.5f);
+      row.sequence->layer(0)->expect_drafts(drafts, draft_memory_.back());
+    }
+  }
+
   std::size_t width_;
+  std::vector<std::vector<float>> draft_memory_;
   Matrix inputs_;  // [sequences * tokens, 3 * H*D]
   std::vector<float> planes_;
   Backends backends_;
@@ -260,6 +281,76 @@ TEST_CASE("attention: after a reset the bits are those of an empty state") {
   SECTION("of the state alone") { used.layer(0)->reset(); }
   CHECK(used.layer(0)->bytes() <= layer.backend().state_bytes(0));
   CHECK(same_bits(layer.walk(used, 0, 0, Layer::kTokens), expected));
+}
+
+TEST_CASE("attention: after a rewind the bits are those of rows never fed", "[rows]") {
+  FOR_EACH_CASE();
+  std::vector<std::vector<std::vector<float>>> alone;
+  std::vector<SequenceState> sequences;
+  for (std::size_t s = 0; s < 2; ++s) {
+    SequenceState sequence = layer.new_sequence();
+    alone.push_back(layer.walk(sequence, s, 0, Layer::kTokens));
+    sequences.push_back(layer.new_sequence());
+  }
+  std::mt19937 random(11);
+  CAPTURE("seed 11");
+  while (std::ranges::any_of(sequences, [](const auto& s) {
+    return s.position() < static_cast<std::int64_t>(Layer::kTokens);
+  })) {
+    // Two sequences of one step, each with some rows that stay and some drafts, of which those
+    // after the first wrong one (a token of the third source) are taken back.
+    std::vector<Layer::Fed> rows;
+    std::vector<std::size_t> right_rows(sequences.size());
+    std::vector<std::size_t> taken_back(sequences.size());
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      const auto at = static_cast<std::size_t>(sequences[s].position());
+      const std::size_t left = Layer::kTokens - at;
+      if (left == 0) continue;
+      const std::size_t stay = 1 + random() % std::min<std::size_t>(left, 3);
+      const std::size_t drafts = random() % 4 == 0 ? 0 : random() % (left - stay + 1) % 9;
+      const std::size_t right = drafts == 0 ? 0 : random() % (drafts + 1);
+      for (std::size_t i = 0; i < stay + drafts; ++i) {
+        const bool is_right = i < stay + right;
+        rows.push_back({&sequences[s], is_right ? s : 2, at + i, i >= stay});
+      }
+      right_rows[s] = stay + right;
+      taken_back[s] = drafts - right;
+    }
+    const auto outputs = layer.step(rows);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      if (rows[r].source == 2) continue;
+      CAPTURE(r, rows[r].token);
+      REQUIRE(same_bits(outputs[r], alone[rows[r].source][rows[r].token]));
+    }
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      if (right_rows[s] == 0) continue;
+      const std::int64_t fed = sequences[s].position();
+      sequences[s].rewind(static_cast<std::int64_t>(taken_back[s]));
+      REQUIRE(sequences[s].position() == fed - static_cast<std::int64_t>(taken_back[s]));
+      REQUIRE(sequences[s].bytes() <= layer.backend().state_bytes(sequences[s].position()));
+    }
+    // What was taken back is in no copy either.
+    if (random() % 4 == 0) sequences[0] = sequences[0].clone();
+  }
+}
+
+TEST_CASE("attention: drafts that are not finite leave nothing behind") {
+  FOR_EACH_CASE();
+  constexpr std::size_t kBefore = 20;
+  SequenceState undisturbed = layer.new_sequence();
+  const auto expected = layer.walk(undisturbed, 0, 0, Layer::kTokens);
+  layer.spoil(1, kBefore + 1, std::numeric_limits<float>::infinity());
+  layer.spoil(1, kBefore + 2, std::numeric_limits<float>::quiet_NaN());
+  SequenceState sequence = layer.new_sequence();
+  layer.walk(sequence, 0, 0, kBefore);
+  const auto outputs = layer.step({{&sequence, 0, kBefore},
+                                   {&sequence, 1, kBefore + 1, /*is_draft=*/true},
+                                   {&sequence, 1, kBefore + 2, /*is_draft=*/true}});
+  CHECK(same_bits(outputs[0], expected[kBefore]));
+  sequence.rewind(2);
+  const auto rest = layer.walk(sequence, 0, kBefore + 1, Layer::kTokens);
+  CHECK(std::equal(rest.begin(), rest.end(), expected.begin() + kBefore + 1,
+                   [](const auto& a, const auto& b) { return same_bits(a, b); }));
 }
 
 TEST_CASE("attention: outputs are finite for large inputs") {

@@ -24,6 +24,8 @@ class WitnessState final : public AttentionState {
   std::size_t bytes() const override { return block_.size_bytes(); }
   void assign(const AttentionState&) override { FAIL("what lies in the block is copied with it"); }
   void reset() override { std::fill(block_.begin(), block_.end(), 0.0f); }
+  void expect_drafts(std::size_t, std::span<float>) override {}
+  void rewind(std::size_t) override {}
   std::span<float> block() { return block_; }
 
  private:
@@ -40,6 +42,7 @@ class WitnessBackend final : public AttentionBackend {
   }
   std::size_t state_bytes(std::int64_t) const override { return floats_ * sizeof(float); }
   bool constant_state() const override { return true; }
+  std::size_t rewind_floats(std::size_t) const override { return 0; }
   void step(std::span<AttentionState* const>, MatrixView<const float>, MatrixView<const float>,
             MatrixView<const float>, MatrixView<float>, AttentionScratch&) const override {}
 

@@ -240,6 +240,43 @@ TEST_CASE("a clone goes on as the original would, and a reset sequence as a new 
   CHECK(same_bits(feed(sequence, 0, 15), expected[14]));
 }
 
+TEST_CASE("drafts taken back leave no trace, whatever the attention", "[rows]") {
+  const std::string spec =
+      GENERATE(as<std::string>(), "linear", "softmax", "lsh:rounds=2,bits=4,chunk_size=5",
+               "linear:recompute=true", "softmax:recompute=true",
+               "lsh:rounds=2,bits=4,chunk_size=5,recompute=true");
+  CAPTURE(spec);
+  const testing::TemporaryDirectory directory;
+  testing::write_random_model(directory.path(), testing::tiny_config(TinyModel::kBytes), 1);
+  const auto transformer =
+      Transformer::load(directory.path(), {.attention = parse_attention_spec(spec)});
+  const auto tokens = random_tokens(60, 256, 1);
+  const auto wrong = random_tokens(60, 256, 2);
+  const Outputs expected = walk(*transformer, tokens);
+  Workspace workspace = transformer->new_workspace(12);
+  SequenceState sequence = transformer->new_sequence();
+  SequenceState other = transformer->new_sequence();  // shares the batch, and rewinds nothing
+  for (std::size_t t = 0; t < tokens.size();) {
+    // The first stays; of the drafts some are right.
+    const std::size_t count = std::min<std::size_t>(1 + t % 6, tokens.size() - t);
+    const std::size_t right = std::min<std::size_t>(1 + t % 4, count);
+    std::vector<StepRow> rows;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int32_t token = i < right ? tokens[t + i] : wrong[t + i];
+      rows.push_back({token, &sequence, /*wants_output=*/true, /*is_draft=*/i > 0});
+    }
+    rows.push_back({wrong[t], &other, /*wants_output=*/true});
+    const auto outputs = transformer->step(rows, workspace);
+    for (std::size_t i = 0; i < right; ++i) {
+      REQUIRE(same_bits(to_vector(outputs.row(i)), expected[t + i]));
+    }
+    sequence.rewind(static_cast<std::int64_t>(count - right));
+    t += right;
+    REQUIRE(sequence.position() == static_cast<std::int64_t>(t));
+    REQUIRE(sequence.bytes() <= transformer->state_bytes(sequence.position()));
+  }
+}
+
 TEST_CASE("memory of a sequence is what was announced") {
   for (const auto kind : {TinyModel::kImage, TinyModel::kBytes, TinyModel::kTokens}) {
     const ModelConfig config = testing::tiny_config(kind);
