@@ -247,7 +247,7 @@ TEST_CASE("drafts taken back leave no trace, whatever the attention", "[rows]") 
                "lsh:rounds=2,bits=4,chunk_size=5,recompute=true");
   CAPTURE(spec);
   const testing::TemporaryDirectory directory;
-  testing::write_random_model(directory.path(), testing::tiny_config(TinyModel::kBytes), 1);
+  write_random_model(directory.path(), testing::tiny_config(TinyModel::kBytes), 1);
   const auto transformer =
       Transformer::load(directory.path(), {.attention = parse_attention_spec(spec)});
   const auto tokens = random_tokens(60, 256, 1);
