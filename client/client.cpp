@@ -6,17 +6,6 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 
 namespace lintel {
-namespace {
-
-std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  // A chunk with the N best of many values can pass gRPC's 4 MB; the server bounds what it sends.
-  arguments.SetMaxReceiveMessageSize(-1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
-
-}  // namespace
-
 struct Client::Stubs {
   explicit Stubs(const std::shared_ptr<grpc::ChannelInterface>& channel)
       : generation(channel), sessions(channel), models(channel), health(channel) {}
@@ -31,6 +20,7 @@ class Client::Call {
  public:
   Call(const Client& client, Cancellation* cancellation) : attachment_(cancellation, context_) {
     context_.set_deadline(std::chrono::system_clock::now() + client.deadline_);
+    if (!client.token_.empty()) context_.AddMetadata("authorization", "Bearer " + client.token_);
   }
   grpc::ClientContext* context() { return &context_; }
 
@@ -60,11 +50,17 @@ class Client::Call {
   Cancellation::Attachment attachment_;  // after context_: it goes first
 };
 
-Client::Client(const Options& options) : Client(make_channel(options.address), options.deadline) {}
+Client::Client(const Options& options)
+    : Client(make_channel(options.address, options.tls, /*sends_token=*/!options.token.empty()),
+             options.deadline, options.token) {}
 
-Client::Client(std::shared_ptr<grpc::ChannelInterface> channel, std::chrono::milliseconds deadline)
-    : stubs_(std::make_unique<Stubs>(channel)), deadline_(deadline) {
+Client::Client(std::shared_ptr<grpc::ChannelInterface> channel, std::chrono::milliseconds deadline,
+               std::string token)
+    : stubs_(std::make_unique<Stubs>(channel)), deadline_(deadline), token_(std::move(token)) {
   if (deadline_.count() <= 0) throw std::invalid_argument("the deadline must be positive");
+  for (const char c : token_) {  // gRPC ends the process for what a header cannot hold
+    if (c <= ' ' || c > '~') throw std::invalid_argument("the token holds a space or is not ASCII");
+  }
 }
 
 Client::~Client() = default;

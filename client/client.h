@@ -15,6 +15,7 @@
 
 #include "client/call_error.h"
 #include "client/cancellation.h"
+#include "client/channel.h"
 #include "lintel/v1/generation.grpc.pb.h"
 #include "lintel/v1/model.grpc.pb.h"
 #include "lintel/v1/session.grpc.pb.h"
@@ -66,12 +67,19 @@ class SampleCollector {
 class Client {
  public:
   struct Options {
-    std::string address = "127.0.0.1:50051";            // HOST:PORT
+    std::string address = "127.0.0.1:50051";            // HOST:PORT or unix:PATH
     std::chrono::milliseconds deadline{5 * 60 * 1000};  // of each call; > 0
+    Tls tls;
+    // Sent with every call as "authorization: Bearer TOKEN"; empty: none. Never in plain text to
+    // another machine.
+    std::string token;
   };
+  // Throws std::invalid_argument for options that make no sense together, std::runtime_error for a
+  // file that cannot be read. Does not connect yet.
   explicit Client(const Options& options);
   // Over a channel the caller made, for example an in-process server's.
-  Client(std::shared_ptr<grpc::ChannelInterface> channel, std::chrono::milliseconds deadline);
+  Client(std::shared_ptr<grpc::ChannelInterface> channel, std::chrono::milliseconds deadline,
+         std::string token = "");
   ~Client();
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
@@ -112,6 +120,7 @@ class Client {
   class Call;
   std::unique_ptr<Stubs> stubs_;
   std::chrono::milliseconds deadline_;
+  std::string token_;
 };
 
 // The three ways to write values.

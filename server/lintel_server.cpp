@@ -9,8 +9,10 @@
 #include <stdexcept>
 
 #include "grpc/health/v1/health.pb.h"
+#include "server/certificates.h"
 #include "server/generation_service.h"
 #include "server/model_service.h"
+#include "server/port_credentials.h"
 #include "server/self_check.h"
 #include "server/served_model.h"
 #include "server/service_context.h"
@@ -26,6 +28,8 @@ constexpr std::chrono::milliseconds kShutdownTime{250};
 // gRPC cancels clients that ping more often.
 constexpr int kMinClientPingIntervalMs = 10'000;
 constexpr int kMaxSendBytes = 64 << 20;
+// How often the housekeeping looks at files and idle sessions.
+constexpr std::chrono::milliseconds kHousekeepingInterval{250};
 
 constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
                                      "lintel.v1.ModelService"};
@@ -59,7 +63,10 @@ SessionStore::Options store_options(const ServerOptions& options) {
   return store;
 }
 
-int milliseconds(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
+// As gRPC takes it; the longest it can express stands for what is longer.
+int milliseconds(std::chrono::milliseconds duration) {
+  return static_cast<int>(std::min<std::int64_t>(duration.count(), 0x7fffffff - 1));
+}
 
 void set_connection_options(const ServerOptions::Connections& connections,
                             grpc::ServerBuilder& builder) {
@@ -73,6 +80,16 @@ void set_connection_options(const ServerOptions::Connections& connections,
                              milliseconds(connections.keepalive_time_ms));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              milliseconds(connections.keepalive_timeout_ms));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, connections.max_metadata_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, connections.max_streams);
+  if (connections.max_age_ms.count() > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               milliseconds(connections.max_age_ms));
+    if (connections.max_age_grace_ms.count() > 0) {
+      builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                                 milliseconds(connections.max_age_grace_ms));
+    }
+  }
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -98,6 +115,8 @@ struct LintelServer::Impl {
   GenerationService generation;
   SessionService session;
   ModelService model;
+  std::shared_ptr<Certificates> certificates;  // null: plain text
+  std::shared_ptr<grpc::ServerCredentials> credentials;
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -161,7 +180,13 @@ void LintelServer::start() {
   grpc::ServerBuilder builder;
   set_connection_options(options_.connections, builder);
   const std::string wanted = options_.listen.to_string(options_.listen.port);
-  builder.AddListeningPort(wanted, grpc::InsecureServerCredentials(), &port_);
+  impl_->credentials = grpc::InsecureServerCredentials();
+  if (const ServerOptions::Security& security = options_.security; security.tls()) {
+    impl_->certificates = std::make_shared<Certificates>(
+        CertificatePaths{security.tls_cert, security.tls_key, security.tls_client_ca});
+    impl_->credentials = tls_credentials(impl_->certificates);
+  }
+  builder.AddListeningPort(wanted, impl_->credentials, &port_);
   builder.RegisterService(&impl_->generation);
   builder.RegisterService(&impl_->session);
   builder.RegisterService(&impl_->model);
@@ -173,20 +198,25 @@ void LintelServer::start() {
   grpc::HealthCheckServiceInterface* const health = impl_->server->GetHealthCheckService();
   for (const char* const service : kServices) health->SetServingStatus(service, true);
   health->SetServingStatus("", true);
-  housekeeping_ = std::thread([this] { evict_idle_sessions(); });
+  housekeeping_ = std::thread([this] { keep_house(); });
 }
 
 std::string LintelServer::address() const { return options_.listen.to_string(port_); }
 
-void LintelServer::evict_idle_sessions() {
-  const std::chrono::milliseconds timeout = options_.sessions.idle_timeout_seconds;
-  if (timeout.count() == 0) return;
-  const std::chrono::milliseconds interval = std::clamp<std::chrono::milliseconds>(
-      timeout / 4, std::chrono::milliseconds(50), std::chrono::seconds(10));
-  MutexLock lock(mutex_);
-  while (!stopping_) {
-    stop_requested_.wait_for(mutex_, interval);
-    if (stopping_) return;
+void LintelServer::keep_house() {
+  const std::chrono::milliseconds idle_timeout = options_.sessions.idle_timeout_seconds;
+  const std::chrono::milliseconds eviction_interval = std::clamp<std::chrono::milliseconds>(
+      idle_timeout / 4, kHousekeepingInterval, std::chrono::seconds(10));
+  auto next_eviction = std::chrono::steady_clock::now() + eviction_interval;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (!stopping_) stop_requested_.wait_for(mutex_, kHousekeepingInterval);
+      if (stopping_) return;
+    }
+    if (impl_->certificates != nullptr) impl_->certificates->reload_if_changed();
+    if (idle_timeout.count() == 0 || std::chrono::steady_clock::now() < next_eviction) continue;
+    next_eviction += eviction_interval;
     const std::size_t evicted = impl_->store.evict_idle();
     if (evicted > 0) spdlog::info("{} idle sessions evicted", evicted);
   }

@@ -38,7 +38,8 @@ class LintelServer {
                const Clock& clock);
   ~LintelServer();  // stop()
 
-  // Listens and serves. Throws std::runtime_error when the address cannot be listened on.
+  // Listens and serves. Throws std::runtime_error when the address cannot be listened on or the
+  // certificates cannot be used.
   void start();
   // HOST:PORT with the real port, [IPv6]:PORT or unix:PATH. REQUIRES: started.
   std::string address() const;
@@ -58,7 +59,7 @@ class LintelServer {
  private:
   struct Impl;  // keeps gRPC out of this header
 
-  void evict_idle_sessions();  // the housekeeping thread
+  void keep_house();  // the housekeeping thread
 
   const ServerOptions options_;
   std::unique_ptr<Impl> impl_;

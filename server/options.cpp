@@ -35,6 +35,7 @@ class Flags {
   void declare() {
     declare_models();
     declare_network();
+    declare_security();
     declare_scheduling();
     declare_sessions();
     declare_limits();
@@ -68,6 +69,13 @@ class Flags {
         ->check(CLI::Range(low, high))
         ->capture_default_str()
         ->group(group_);
+  }
+
+  void file(const std::string& name, std::filesystem::path& value, const std::string& help) {
+    text(name, "FILE", "", help, [&value](const std::string& given) {
+      if (given.empty()) throw UsageError("is empty");
+      value = given;
+    });
   }
 
   template <typename Duration>
@@ -142,8 +150,42 @@ class Flags {
     duration("--keepalive-timeout", options_.connections.keepalive_timeout_ms,
              std::chrono::milliseconds(100),
              "A ping unanswered for this long closes the connection and cancels its calls");
+    text("--max-metadata-size", "BYTES",
+         format_bytes(static_cast<std::uint64_t>(options_.connections.max_metadata_bytes)),
+         "Largest headers of a call, in bytes (suffixes as above)",
+         [this](const std::string& given) {
+           const std::uint64_t bytes = parse_bytes(given);
+           if (bytes < 1024 || bytes > (1 << 20)) {
+             throw UsageError("'" + given + "' is not from 1KiB to 1MiB");
+           }
+           options_.connections.max_metadata_bytes = static_cast<int>(bytes);
+         });
+    number("--max-connection-streams", options_.connections.max_streams, 1, 1'000'000,
+           "Calls at a time on one connection; more wait at the client");
+    duration(
+        "--max-connection-age", options_.connections.max_age_ms, std::chrono::milliseconds(0),
+        "A connection this old takes no new calls; clients open another (ms, s, m, h); 0: never");
+    duration("--max-connection-age-grace", options_.connections.max_age_grace_ms,
+             std::chrono::milliseconds(0),
+             "Streams of a connection past its age may go on for this long; 0: to their end");
     duration("--drain-timeout", options_.drain_timeout_ms, std::chrono::milliseconds(0),
              "After SIGTERM running streams may go on for this long (ms, s, m, h)");
+  }
+
+  void declare_security() {
+    group_ = "Security";
+    ServerOptions::Security& security = options_.security;
+    file(
+        "--tls-cert", security.tls_cert,
+        "Serve TLS with this PEM certificate (its intermediates after it), for names and addresses "
+        "in its subject alternative names. Read again when it changes");
+    file("--tls-key", security.tls_key, "Its PEM private key, without a password");
+    file("--tls-client-ca", security.tls_client_ca,
+         "Mutual TLS: clients need a certificate signed by one of these, PEM");
+    app_.add_flag("--insecure-public", security.insecure_public,
+                  "Allow plain text on an address other machines reach: prompts and output can be "
+                  "read and changed on their way")
+        ->group(group_);
   }
 
   void declare_scheduling() {
@@ -222,8 +264,25 @@ class Flags {
   std::string group_;
 };
 
+// What travels over the port, and who may read it on its way.
+void check_security(const ServerOptions& options) {
+  const ServerOptions::Security& security = options.security;
+  if (security.tls_cert.empty() != security.tls_key.empty()) {
+    throw UsageError("--tls-cert and --tls-key belong together");
+  }
+  if (!security.tls_client_ca.empty() && !security.tls()) {
+    throw UsageError("--tls-client-ca needs --tls-cert and --tls-key");
+  }
+  if (!security.tls() && !options.listen.is_local() && !security.insecure_public) {
+    throw UsageError("--listen " + options.listen.to_string(options.listen.port) +
+                     " would serve plain text to other machines: give --tls-cert and --tls-key, "
+                     "or --insecure-public if something else protects the way");
+  }
+}
+
 // Flags that make sense alone but not together.
 void check_together(ServerOptions& options, const CLI::App& app) {
+  check_security(options);
   std::set<std::string> names;
   for (const auto& model : options.models) {
     if (!names.insert(model.name).second) {

@@ -24,6 +24,9 @@ struct ListenAddress {
 
   // As gRPC takes it and as the ready line prints it, with `bound_port` in place of the port.
   std::string to_string(int bound_port) const;
+  // Whether only this machine can connect: a unix socket, localhost, 127.0.0.0/8 or ::1. A name is
+  // not resolved.
+  bool is_local() const;
 };
 
 // What one request may ask for. Also what ModelService reports.
@@ -53,10 +56,23 @@ struct ServerOptions {
   ListenAddress listen;
   struct Connections {
     std::int64_t max_message_bytes = 16 << 20;  // of a request
+    int max_metadata_bytes = 16 << 10;          // of a call's headers
+    int max_streams = 1024;                     // calls at a time of one connection
     // A client that answers no ping for time + timeout is gone: its calls are cancelled.
     std::chrono::milliseconds keepalive_time_ms{30'000};
     std::chrono::milliseconds keepalive_timeout_ms{10'000};
+    // A connection this old takes no new calls (the client opens another, and shows its certificate
+    // again); what runs on it may go on for the grace, then the connection is closed. 0: no bound.
+    std::chrono::milliseconds max_age_ms{3'600'000};
+    std::chrono::milliseconds max_age_grace_ms{3'600'000};
   } connections;
+
+  struct Security {
+    std::filesystem::path tls_cert, tls_key;  // both empty: plain text
+    std::filesystem::path tls_client_ca;      // not empty: clients need a certificate signed by it
+    bool insecure_public = false;             // plain text beyond this machine
+    bool tls() const { return !tls_cert.empty(); }
+  } security;
 
   struct Scheduling {
     int workers = 1;  // threads of each model; parse_server_options makes it one per processor

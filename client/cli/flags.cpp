@@ -1,6 +1,7 @@
 #include "client/cli/flags.h"
 
 #include <algorithm>
+#include <fstream>
 
 namespace lintel::cli {
 
@@ -19,7 +20,7 @@ CLI::Option* add_repeated(CLI::App& app, const std::string& flag, std::vector<st
 }
 
 void ConnectionFlags::add_to(CLI::App& app, bool with_model) {
-  add_text(app, "--address", address, "HOST:PORT", "Server to call")
+  add_text(app, "--address", address, "ADDRESS", "Server to call: HOST:PORT or unix:PATH")
       ->envname("LINTEL_ADDRESS")
       ->capture_default_str()
       ->group("Connection");
@@ -41,13 +42,51 @@ void ConnectionFlags::add_to(CLI::App& app, bool with_model) {
       "SECONDS", "Longest time a call may take [300]")
       ->envname("LINTEL_DEADLINE")
       ->group("Connection");
+  add_text(app, "--tls-ca", tls.ca, "FILE",
+           "Encrypt, and trust servers whose certificate these PEM authorities signed")
+      ->envname("LINTEL_TLS_CA")
+      ->group("Connection");
+  add_text(app, "--tls-cert", tls.certificate, "FILE", "Our PEM certificate, for mutual TLS")
+      ->envname("LINTEL_TLS_CERT")
+      ->group("Connection");
+  add_text(app, "--tls-key", tls.key, "FILE", "Its PEM private key")
+      ->envname("LINTEL_TLS_KEY")
+      ->group("Connection");
+  // Other users of the machine see a command line but not an environment.
+  add_text(app, "--token", token, "TOKEN", "Bearer token, or @FILE that holds it")
+      ->envname("LINTEL_TOKEN")
+      ->group("Connection");
 }
+
+namespace {
+
+// TOKEN, or the first line of the file in @FILE.
+std::string read_token(const std::string& given) {
+  if (given.empty() || given.front() != '@') return given;
+  std::ifstream in(given.substr(1));
+  std::string token;
+  if (!std::getline(in, token) || token.empty()) {
+    throw Failure("--token: cannot read a token from " + given.substr(1));
+  }
+  return token;
+}
+
+}  // namespace
 
 Client ConnectionFlags::connect() const {
   if (address.empty()) throw UsageError("--address is empty: expected HOST:PORT");
-  return Client({.address = address,
-                 .deadline = std::chrono::milliseconds(
-                     static_cast<std::int64_t>(std::max(1.0, deadline_seconds * 1000)))});
+  Client::Options options;
+  options.address = address;
+  options.deadline =
+      std::chrono::milliseconds(static_cast<std::int64_t>(std::max(1.0, deadline_seconds * 1000)));
+  options.tls = tls;
+  options.token = read_token(token);
+  try {
+    return Client(options);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(std::string(error.what()) +
+                     "; see --tls-ca, --tls-cert, --tls-key and --token");
+  }
 }
 
 void SamplingFlags::add_to(CLI::App& app, const std::string& seed_help) {

@@ -41,9 +41,11 @@ CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& targe
 CLI::Option* add_repeated(CLI::App& app, const std::string& flag, std::vector<std::string>& target,
                           const std::string& type_name, const std::string& help);
 
-// --address, --model, --deadline.
+// --address, --model, --deadline, --tls-ca, --tls-cert, --tls-key, --token.
 struct ConnectionFlags {
   std::string address = "127.0.0.1:50051";
+  Tls tls;
+  std::string token;  // or @FILE that holds it
   std::string model;
   double deadline_seconds = 300;
 

@@ -100,7 +100,21 @@ TEST_CASE("every flag reaches its option") {
                                        "--log-format",
                                        "json",
                                        "--max-message-size",
-                                       "1MB"});
+                                       "1MB",
+                                       "--max-metadata-size",
+                                       "4KiB",
+                                       "--max-connection-streams",
+                                       "10",
+                                       "--max-connection-age",
+                                       "10m",
+                                       "--max-connection-age-grace",
+                                       "30s",
+                                       "--tls-cert",
+                                       "c.pem",
+                                       "--tls-key",
+                                       "k.pem",
+                                       "--tls-client-ca",
+                                       "ca.pem"});
   REQUIRE(options.models.size() == 2);
   CHECK(options.models[1].name == "second");
   CHECK(options.listen.to_string(5) == "[::1]:5");
@@ -123,6 +137,13 @@ TEST_CASE("every flag reaches its option") {
   CHECK(options.logging.level == "debug");
   CHECK(options.logging.json);
   CHECK(options.connections.max_message_bytes == 1'000'000);
+  CHECK(options.connections.max_metadata_bytes == 4096);
+  CHECK(options.connections.max_streams == 10);
+  CHECK(options.connections.max_age_ms == std::chrono::minutes(10));
+  CHECK(options.connections.max_age_grace_ms == std::chrono::seconds(30));
+  CHECK(options.security.tls_cert == "c.pem");
+  CHECK(options.security.tls_key == "k.pem");
+  CHECK(options.security.tls_client_ca == "ca.pem");
 }
 
 TEST_CASE("a flag that makes no sense is refused by its name") {
@@ -157,6 +178,16 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
       {"--attention", "linear:recompute=maybe"},
       {"--log-level", "loud"},
       {"--log-format", "xml"},
+      {"--listen", "0.0.0.0:50051"},
+      {"--listen", "[::]:50051"},
+      {"--listen", "example.org:50051"},
+      {"--listen", "128.0.0.1:50051"},
+      {"--tls-cert", "c.pem"},
+      {"--tls-key", "k.pem"},
+      {"--tls-client-ca", "ca.pem"},
+      {"--max-metadata-size", "100"},
+      {"--max-connection-streams", "0"},
+      {"--max-connection-age", "1"},
       {"--no-such-flag", "1"},
       {"--model", "other/m"},  // a name twice
   };
@@ -168,6 +199,22 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
   }
   CHECK(refusal({}).find("--model") != std::string::npos);
   CHECK(refusal({"--model", "m", "--weight-type", "int8"}).find("f32") != std::string::npos);
+}
+
+TEST_CASE("plain text stays on this machine unless it is let out") {
+  for (const char* local : {"127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/a"}) {
+    INFO(local);
+    CHECK(parse({"--model", "m", "--listen", local}).listen.is_local());
+  }
+  const std::vector<const char*> anywhere = {"--model", "m", "--listen", "0.0.0.0:1"};
+  CHECK_THAT(refusal(anywhere),
+             Catch::Contains("--tls-cert") && Catch::Contains("--insecure-public"));
+  auto allowed = anywhere;
+  allowed.push_back("--insecure-public");
+  CHECK(parse(allowed).security.insecure_public);
+  auto encrypted = anywhere;
+  encrypted.insert(encrypted.end(), {"--tls-cert", "c", "--tls-key", "k"});
+  CHECK(parse(encrypted).security.tls());
 }
 
 TEST_CASE("fewer batch rows bring the default prompt rows down") {
@@ -192,11 +239,31 @@ TEST_CASE("help names every flag with its default") {
   ServerOptions options;
   std::string help;
   CHECK_FALSE(parse_server_options(2, argv, &options, &help));
-  for (const char* flag :
-       {"--model", "--listen", "--workers", "--max-batch-rows", "--max-sessions",
-        "--session-memory", "--session-idle-timeout", "--max-queued-requests",
-        "--max-prompt-tokens", "--max-new-tokens", "--log-level", "--log-format", "--config",
-        "--drain-timeout", "--weight-type", "--attention", "1GiB", "10m", "127.0.0.1:50051"}) {
+  for (const char* flag : {"--model",
+                           "--listen",
+                           "--workers",
+                           "--max-batch-rows",
+                           "--max-sessions",
+                           "--session-memory",
+                           "--session-idle-timeout",
+                           "--max-queued-requests",
+                           "--max-prompt-tokens",
+                           "--max-new-tokens",
+                           "--log-level",
+                           "--log-format",
+                           "--config",
+                           "--drain-timeout",
+                           "--weight-type",
+                           "--attention",
+                           "--tls-cert",
+                           "--tls-key",
+                           "--tls-client-ca",
+                           "--insecure-public",
+                           "--max-metadata-size",
+                           "--max-connection-age",
+                           "1GiB",
+                           "10m",
+                           "127.0.0.1:50051"}) {
     CHECK(help.find(flag) != std::string::npos);
   }
 }

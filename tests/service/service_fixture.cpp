@@ -48,7 +48,11 @@ TestServer::TestServer(const std::vector<std::string>& names, const ServerOption
                        const Clock& clock)
     : server_(std::make_unique<LintelServer>(options, tiny_models(names), clock)) {
   server_->start();
-  channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
+  connect(grpc::InsecureChannelCredentials());
+}
+
+void TestServer::connect(std::shared_ptr<grpc::ChannelCredentials> credentials) {
+  channel_ = grpc::CreateChannel(server_->address(), std::move(credentials));
   generation = v1::GenerationService::NewStub(channel_);
   sessions = v1::SessionService::NewStub(channel_);
   models = v1::ModelService::NewStub(channel_);

@@ -36,6 +36,8 @@ class TestServer {
   LintelServer& server() { return *server_; }
   Scheduler& scheduler(const std::string& model) { return server_->scheduler(model); }
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
+  // Calls from now on go over a new channel with these credentials.
+  void connect(std::shared_ptr<grpc::ChannelCredentials> credentials);
 
   std::unique_ptr<v1::GenerationService::Stub> generation;
   std::unique_ptr<v1::SessionService::Stub> sessions;
