@@ -1,4 +1,4 @@
-// Dense: y = x W^T + b, weights packed once at load. dense.cpp is the only includer of dnnl.hpp.
+// Dense: y = x W^T + b, weights packed once at load.
 #pragma once
 
 #include <cstddef>
@@ -6,19 +6,18 @@
 #include <span>
 #include <string>
 
+#include "model/dense_input.h"
 #include "model/tensor.h"
+#include "model/weight_type.h"
 
 namespace lintel {
-
-enum class WeightType { kF32, kBf16, kInt8 };
-
-const char* to_string(WeightType type);
 
 // Const and shareable between threads. Rows are independent: the bits of an output row do not
 // depend on how many rows are computed together (promise 1).
 class Dense {
  public:
   enum class Fused { kNone, kRelu, kGelu };  // applied to y
+  enum class Output { kStore, kAdd };        // y = ..., or y += ... (a residual)
 
   struct Options {
     WeightType weight_type = WeightType::kF32;
@@ -26,18 +25,18 @@ class Dense {
   };
 
   // weight: [out_features, in_features]; bias: [out_features]. Both are copied into packed form.
-  // Compares rows alone and in batches; where oneDNN's differ it uses our own kernels instead.
-  // Throws std::invalid_argument, naming it, for a weight type this build does not have.
+  // Throws std::invalid_argument for int8 with more inputs than exact sums allow.
   Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
         std::size_t out_features, const Options& options);
   ~Dense();
   Dense(Dense&&) noexcept;
   Dense& operator=(Dense&&) noexcept;
 
-  // x: [rows, in_features], y: [rows, out_features]; they must not overlap. Fast when neither has
-  // gaps between its rows.
-  void apply(MatrixView<const float> x, MatrixView<float> y) const;
+  // Rows 0 .. y.rows() - 1 of x, which are prepared. y: [rows, out_features]. Allocates nothing.
+  // REQUIRES: x has this layer's weight type and in_features; kAdd goes with Fused::kNone or kRelu.
+  void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore) const;
 
+  WeightType weight_type() const;
   std::size_t in_features() const;
   std::size_t out_features() const;
   std::size_t weight_bytes() const;  // of the packed form
@@ -47,13 +46,7 @@ class Dense {
   std::unique_ptr<Impl> impl_;
 };
 
-// Makes oneDNN run on the calling thread alone, as every worker must: rows of different workers
-// then share no barrier. The first apply() on a thread does it too; calling it early moves the
-// cost.
-void use_one_thread_per_worker();
-
-// Which kernels Dense uses on this machine, for logs: "onednn (avx512_core_bf16)" or "highway
-// (AVX2)".
-std::string dense_kernels_description();
+// Which kernels Dense uses for a type on this machine, for logs: "avx512_vnni", "highway (AVX2)".
+std::string dense_kernels_description(WeightType type);
 
 }  // namespace lintel

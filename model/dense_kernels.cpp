@@ -4,13 +4,21 @@
 #define HWY_TARGET_INCLUDE "model/dense_kernels.cpp"
 #include "model/simd_targets.h"
 #include "hwy/foreach_target.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 // clang-format on
 
 #include "model/dense_kernels.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cassert>
+#include <cmath>
+
+#include "model/dense_avx512.h"
+#include "model/dense_tiles.h"
+#include "model/kernels.h"
+#include "model/safetensors.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lintel {
@@ -19,111 +27,162 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using PanelTag = hn::CappedTag<float, kPanelWidth>;
-using PanelVector = hn::Vec<PanelTag>;
+using F = hn::CappedTag<float, 16>;
+using U = hn::RebindToUnsigned<F>;
+using I = hn::RebindToSigned<F>;
+using VF = hn::Vec<F>;
+using VU = hn::Vec<U>;
+using VI = hn::Vec<I>;
 
-constexpr size_t kLanes = hn::MaxLanes(PanelTag());
-constexpr size_t kVectors = kPanelWidth / kLanes;  // of one panel
+constexpr size_t kLanes = hn::MaxLanes(F());
+constexpr size_t kGroupVectors = kGroupWidth / kLanes;
+// Vectors of columns of a tile of six rows: as many sums as registers allow beside the operands.
+constexpr size_t kTileVectors = kLanes == 16 ? 4 : kLanes == 1 ? 1 : 2;
 
-// Accumulators of a tile, as many as registers allow beside the operands, and rows of the widest:
-// 12 x 2 vectors of 32 registers, 6 x 2 vectors of 16, else one row of one panel.
-constexpr size_t kAccumulators = kVectors == 1 ? 24 : kVectors == 2 ? 12 : kVectors;
-constexpr size_t kMostRows = kVectors == 1 ? 12 : kVectors == 2 ? 6 : 1;
-
-// x and y of a tile of rows, with their strides.
-struct Rows {
-  const float* x;
-  size_t x_stride;
-  float* y;
-  size_t y_stride;
+struct F32 {
+  using Sum = VF;
+  static HWY_INLINE Sum start(const Product&, size_t) { return hn::Zero(F()); }
+  static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
+    sum = hn::MulAdd(hn::BitCast(F(), hn::Set(U(), x)), hn::BitCast(F(), w), sum);
+  }
+  static HWY_INLINE VF finish(const Product& product, size_t, size_t column, Sum sum) {
+    return hn::Add(sum, hn::Load(F(), product.weights->bias.get() + column));
+  }
 };
 
-// kRows rows times kPanels panels from `first` on.
-template <size_t kRows, size_t kPanels>
-HWY_INLINE void multiply_tile(const PackedPanels& weights, size_t first, const Rows& rows) {
-  const PanelTag d;
-  constexpr size_t kColumns = kPanels * kVectors;
-  const size_t k_end = weights.in_features();
-  PanelVector sum[kRows][kColumns];
-  LINTEL_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
-    LINTEL_UNROLL
-    for (size_t c = 0; c < kColumns; ++c) sum[r][c] = hn::Zero(d);
+// Widened to f32: exact, so one more rounding per product is all that differs from vdpbf16ps.
+struct Bf16 {
+  using Sum = VF;
+  static HWY_INLINE Sum start(const Product&, size_t) { return hn::Zero(F()); }
+  static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
+    const VU high = hn::Set(U(), 0xffff0000u);
+    sum = hn::MulAdd(hn::BitCast(F(), hn::Set(U(), x << 16)),
+                     hn::BitCast(F(), hn::ShiftLeft<16>(w)), sum);
+    sum = hn::MulAdd(hn::BitCast(F(), hn::Set(U(), x & 0xffff0000u)),
+                     hn::BitCast(F(), hn::And(w, high)), sum);
   }
-  const float* panel = weights.panel(first);
-  const size_t panel_floats = k_end * kPanelWidth;
-  for (size_t k = 0; k < k_end; ++k) {
-    PanelVector w[kColumns];
+  static HWY_INLINE VF finish(const Product& product, size_t row, size_t column, Sum sum) {
+    return F32::finish(product, row, column, sum);
+  }
+};
+
+// By way of wider integers: sums of two products of bytes do not fit 16 bits (vpmaddubsw
+// saturates).
+struct Int8 {
+  using Sum = VI;
+  static HWY_INLINE Sum start(const Product& product, size_t column) {
+    const VI sums = hn::Load(I(), product.weights->sums.get() + column);
+    return hn::Mul(sums, hn::Set(I(), -product.x_zero));
+  }
+  static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+    const hn::Repartition<int16_t, I> halves;
+    const auto bytes = hn::BitCast(halves, w);
+    const VI even = hn::BitCast(I(), hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes)));
+    const VI odd = hn::BitCast(I(), hn::ShiftRight<8>(bytes));
+    const VI x_even = hn::Set(I(), static_cast<int32_t>(x & 0x00ff00ffu));
+    const VI x_odd = hn::Set(I(), static_cast<int32_t>((x >> 8) & 0x00ff00ffu));
+    sum = hn::Add(sum, hn::Add(multiply_halves(x_even, even), multiply_halves(x_odd, odd)));
+#else
+    const VI bytes = hn::BitCast(I(), w);
+    const auto byte_of_x = [x](int i) HWY_ATTR {
+      return hn::Set(I(), static_cast<int32_t>((x >> (8 * i)) & 0xffu));
+    };
+    sum = hn::Add(sum, hn::Mul(byte_of_x(0), hn::ShiftRight<24>(hn::ShiftLeft<24>(bytes))));
+    sum = hn::Add(sum, hn::Mul(byte_of_x(1), hn::ShiftRight<24>(hn::ShiftLeft<16>(bytes))));
+    sum = hn::Add(sum, hn::Mul(byte_of_x(2), hn::ShiftRight<24>(hn::ShiftLeft<8>(bytes))));
+    sum = hn::Add(sum, hn::Mul(byte_of_x(3), hn::ShiftRight<24>(bytes)));
+#endif
+  }
+#if HWY_TARGET == HWY_AVX3
+  // The sum of the two products of 16-bit halves, in every 32-bit lane.
+  static HWY_INLINE VI multiply_halves(VI a, VI b) { return VI{_mm512_madd_epi16(a.raw, b.raw)}; }
+#elif HWY_TARGET == HWY_AVX2
+  static HWY_INLINE VI multiply_halves(VI a, VI b) { return VI{_mm256_madd_epi16(a.raw, b.raw)}; }
+#endif
+  static HWY_INLINE VF finish(const Product& product, size_t row, size_t column, Sum sum) {
+    const VF unit = hn::Mul(hn::Set(F(), product.x_scales[row]),
+                            hn::Load(F(), product.weights->scales.get() + column));
+    return hn::MulAdd(hn::ConvertTo(F(), sum), unit,
+                      hn::Load(F(), product.weights->bias.get() + column));
+  }
+};
+
+HWY_INLINE void store(const Product& product, size_t row, size_t column, VF value) {
+  float* y = product.y + row * product.y_stride + column;
+  // In this order NaN stays NaN on x86: it shall be seen, not become 0.
+  if (product.relu) value = hn::Max(hn::Zero(F()), value);
+  const size_t width = product.weights->out_features - column;
+  if (width >= kLanes) {
+    if (product.add) value = hn::Add(hn::LoadU(F(), y), value);
+    hn::StoreU(value, F(), y);
+    return;
+  }
+  HWY_ALIGN float last[kLanes];
+  hn::Store(value, F(), last);
+  for (size_t i = 0; i < width; ++i) y[i] = product.add ? y[i] + last[i] : last[i];
+}
+
+// kRows rows times kVectors vectors of columns from `column` on, `offset` within their group.
+template <class Type, size_t kRows, size_t kVectors, bool kFetch>
+HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t row, size_t column) {
+  const size_t row_cells = product.weights->row_cells;
+  typename Type::Sum sums[kRows][kVectors];
+  LINTEL_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const auto start = Type::start(product, column + v * kLanes);
     LINTEL_UNROLL
-    for (size_t c = 0; c < kColumns; ++c) {
-      w[c] = hn::Load(
-          d, panel + (c / kVectors) * panel_floats + k * kPanelWidth + (c % kVectors) * kLanes);
+    for (size_t r = 0; r < kRows; ++r) sums[r][v] = start;
+  }
+  const uint32_t* x = product.x + row * row_cells;
+  for (size_t c = 0; c < row_cells; ++c, w += kGroupWidth) {
+    VU columns[kVectors];
+    LINTEL_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      if (kFetch) hwy::Prefetch(w + kFetchAhead + v * kLanes);
+      columns[v] = hn::Load(U(), w + v * kLanes);
     }
     LINTEL_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
-      const PanelVector x = hn::Set(d, rows.x[r * rows.x_stride + k]);
+      const uint32_t cell = x[r * row_cells + c];
       LINTEL_UNROLL
-      for (size_t c = 0; c < kColumns; ++c) sum[r][c] = hn::MulAdd(x, w[c], sum[r][c]);
+      for (size_t v = 0; v < kVectors; ++v) Type::add(sums[r][v], cell, columns[v]);
     }
   }
   LINTEL_UNROLL
-  for (size_t p = 0; p < kPanels; ++p) {
-    const size_t column = (first + p) * kPanelWidth;
-    const size_t width = std::min(kPanelWidth, weights.out_features() - column);
+  for (size_t v = 0; v < kVectors; ++v) {
+    if (column + v * kLanes >= product.weights->out_features) break;
     LINTEL_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
-      HWY_ALIGN float padded[kPanelWidth];
-      float* y = rows.y + r * rows.y_stride + column;
-      float* target = width == kPanelWidth ? y : padded;
-      LINTEL_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) {
-        const PanelVector bias = hn::Load(d, weights.bias(first + p) + v * kLanes);
-        hn::StoreU(hn::Add(sum[r][p * kVectors + v], bias), d, target + v * kLanes);
-      }
-      if (target == padded) std::memcpy(y, padded, width * sizeof(float));
+      store(product, row + r, column + v * kLanes,
+            Type::finish(product, row + r, column + v * kLanes, sums[r][v]));
     }
   }
 }
 
-// `count` rows, a multiple of kRows, times every panel. The panels of the inner loop stay in cache
-// while the rows pass by.
-template <size_t kRows>
-void multiply_rows(const PackedPanels& weights, const Rows& rows, size_t count) {
-  // Few rows take more panels at once: the chains of additions must be many to hide their latency.
-  constexpr size_t kPanels =
-      std::max<size_t>(1, std::min<size_t>(8, kAccumulators / (kRows * kVectors)));
-  const auto tile_rows = [&rows](size_t r) HWY_ATTR {
-    return Rows{rows.x + r * rows.x_stride, rows.x_stride, rows.y + r * rows.y_stride,
-                rows.y_stride};
-  };
-  size_t p = 0;
-  for (; p + kPanels <= weights.num_panels(); p += kPanels) {
-    for (size_t r = 0; r < count; r += kRows) {
-      multiply_tile<kRows, kPanels>(weights, p, tile_rows(r));
-    }
-  }
-  for (; p < weights.num_panels(); ++p) {
-    for (size_t r = 0; r < count; r += kRows) multiply_tile<kRows, 1>(weights, p, tile_rows(r));
+// Few rows take more columns at once: the chains must be many to hide the latency of an addition.
+template <class Type, size_t kRows, size_t kVectors>
+void tile(const Product& product, size_t group, size_t row, bool fetch_ahead) {
+  for (size_t v = 0; v < kGroupVectors; v += kVectors) {
+    const size_t column = group * kGroupWidth + v * kLanes;
+    if (column >= product.weights->out_features) return;
+    const uint32_t* w = product.weights->group(group) + v * kLanes;
+    fetch_ahead ? compute_part<Type, kRows, kVectors, true>(product, w, row, column)
+                : compute_part<Type, kRows, kVectors, false>(product, w, row, column);
   }
 }
 
-void MultiplyPanels(const PackedPanels& weights, const float* x, size_t x_stride, size_t num_rows,
-                    float* y, size_t y_stride) {
-  size_t done = 0;
-  const auto rest = [&]() HWY_ATTR {
-    return Rows{x + done * x_stride, x_stride, y + done * y_stride, y_stride};
-  };
-  const auto take = [&](auto rows_constant) HWY_ATTR {
-    constexpr size_t kRows = decltype(rows_constant)::value;
-    const size_t count = (num_rows - done) / kRows * kRows;
-    if (count != 0) multiply_rows<kRows>(weights, rest(), count);
-    done += count;
-  };
-  take(std::integral_constant<size_t, kMostRows>());
-  take(std::integral_constant<size_t, 4>());
-  take(std::integral_constant<size_t, 2>());
-  take(std::integral_constant<size_t, 1>());
+template <class Type>
+void run_all(const Product& product) {
+  constexpr size_t kWide = std::min(kGroupVectors, 2 * kTileVectors);
+  constexpr size_t kWidest = std::min(kGroupVectors, 4 * kTileVectors);
+  run_tiles(product, {tile<Type, 6, kTileVectors>, tile<Type, 4, kTileVectors>,
+                      tile<Type, 2, kWide>, tile<Type, 1, kWidest>});
 }
+
+void MultiplyF32(const Product& product) { run_all<F32>(product); }
+void MultiplyBf16(const Product& product) { run_all<Bf16>(product); }
+void MultiplyInt8(const Product& product) { run_all<Int8>(product); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -133,29 +192,112 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lintel {
 namespace {
-HWY_EXPORT(MultiplyPanels);
+
+HWY_EXPORT(MultiplyF32);
+HWY_EXPORT(MultiplyBf16);
+HWY_EXPORT(MultiplyInt8);
+
+// Where Highway is held below AVX-512, as tests do, so are the others.
+const TileSet* special_tiles(WeightType type) {
+  static const bool allowed = (hwy::SupportedTargets() & HWY_AVX3) != 0;
+  return allowed ? avx512_tiles(type) : nullptr;
 }
 
-PackedPanels::PackedPanels(std::span<const float> weight, std::span<const float> bias,
-                           std::size_t in_features, std::size_t out_features)
-    : in_features_(in_features),
-      out_features_(out_features),
-      panels_(make_aligned<float>(num_panels() * in_features * kPanelWidth)),
-      bias_(make_aligned<float>(num_panels() * kPanelWidth)) {
-  for (std::size_t n = 0; n < out_features; ++n) {
-    float* column = panels_.get() + (n / kPanelWidth) * in_features * kPanelWidth + n % kPanelWidth;
-    for (std::size_t k = 0; k < in_features; ++k) {
-      column[k * kPanelWidth] = weight[n * in_features + k];
+std::uint32_t pack_cell(WeightType type, std::span<const float> row, std::size_t first,
+                        float scale) {
+  std::uint32_t cell = 0;
+  const std::size_t count = inputs_per_cell(type);
+  for (std::size_t i = 0; i < count && first + i < row.size(); ++i) {
+    const float value = row[first + i];
+    switch (type) {
+      case WeightType::kF32:
+        return std::bit_cast<std::uint32_t>(value);
+      case WeightType::kBf16:
+        cell |= std::uint32_t{f32_to_bf16(value)} << (16 * i);
+        break;
+      case WeightType::kInt8: {
+        const auto level = static_cast<std::int8_t>(std::lrint(value / scale));
+        cell |= std::uint32_t{static_cast<std::uint8_t>(level)} << (8 * i);
+        break;
+      }
     }
   }
-  std::copy(bias.begin(), bias.end(), bias_.get());
+  return cell;
 }
 
-void multiply_panels(const PackedPanels& weights, MatrixView<const float> x, MatrixView<float> y) {
-  assert(x.cols() == weights.in_features() && y.cols() == weights.out_features());
-  assert(x.rows() == y.rows());
-  HWY_DYNAMIC_DISPATCH(MultiplyPanels)
-  (weights, x.data(), x.stride(), x.rows(), y.data(), y.stride());
+// Symmetric: the largest weight of an output is 127 units.
+float scale_of(std::span<const float> row) {
+  float largest = 0.0f;
+  for (const float value : row) largest = std::max(largest, std::abs(value));
+  return largest > 0.0f ? largest / 127.0f : 1.0f;
+}
+
+}  // namespace
+
+std::size_t inputs_per_cell(WeightType type) {
+  return type == WeightType::kF32 ? 1 : type == WeightType::kBf16 ? 2 : 4;
+}
+
+std::size_t num_cells(WeightType type, std::size_t in_features) {
+  const std::size_t each = inputs_per_cell(type);
+  return (in_features + each - 1) / each;
+}
+
+PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> weight,
+                             std::span<const float> bias_values, std::size_t in, std::size_t out)
+    : type(weight_type),
+      in_features(in),
+      out_features(out),
+      row_cells(num_cells(type, in)),
+      cells(make_aligned<std::uint32_t>(num_groups() * row_cells * kGroupWidth)),
+      bias(make_aligned<float>(num_groups() * kGroupWidth)) {
+  assert(weight.size() == in * out && bias_values.size() == out);
+  std::ranges::copy(bias_values, bias.get());
+  if (type == WeightType::kInt8) {
+    scales = make_aligned<float>(num_groups() * kGroupWidth);
+    sums = make_aligned<std::int32_t>(num_groups() * kGroupWidth);
+  }
+  for (std::size_t n = 0; n < out; ++n) {
+    const std::span<const float> row = weight.subspan(n * in, in);
+    const float scale = type == WeightType::kInt8 ? scale_of(row) : 1.0f;
+    std::uint32_t* column =
+        cells.get() + n / kGroupWidth * row_cells * kGroupWidth + n % kGroupWidth;
+    for (std::size_t c = 0; c < row_cells; ++c) {
+      column[c * kGroupWidth] = pack_cell(type, row, c * inputs_per_cell(type), scale);
+    }
+    if (type != WeightType::kInt8) continue;
+    scales[n] = scale;
+    for (std::size_t c = 0; c < row_cells; ++c) {
+      for (int i = 0; i < 4; ++i) {
+        sums[n] += static_cast<std::int8_t>(column[c * kGroupWidth] >> (8 * i));
+      }
+    }
+  }
+}
+
+std::size_t PackedWeights::bytes() const {
+  const std::size_t each_column = row_cells + (type == WeightType::kInt8 ? 3 : 1);
+  return num_groups() * kGroupWidth * each_column * 4;
+}
+
+void multiply(const Product& product, bool portable) {
+  const WeightType type = product.weights->type;
+  if (const TileSet* tiles = portable ? nullptr : special_tiles(type)) {
+    return run_tiles(product, *tiles);
+  }
+  switch (type) {
+    case WeightType::kF32:
+      return HWY_DYNAMIC_DISPATCH(MultiplyF32)(product);
+    case WeightType::kBf16:
+      return HWY_DYNAMIC_DISPATCH(MultiplyBf16)(product);
+    case WeightType::kInt8:
+      return HWY_DYNAMIC_DISPATCH(MultiplyInt8)(product);
+  }
+}
+
+std::string multiply_description(WeightType type) {
+  if (special_tiles(type) == nullptr) return "highway (" + kernel_target() + ")";
+  return type == WeightType::kInt8 ? "avx512_vnni" : "avx512_bf16";
 }
 
 }  // namespace lintel

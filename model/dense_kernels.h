@@ -1,41 +1,67 @@
-// Our own matrix product, for machines where oneDNN's would break promise 1.
+// The matrix products behind Dense: one packed layout, and kernels for each instruction set.
 //
-// Every output is one chain of multiply-adds over K, from zero, in order, then the bias: which tile
-// of rows or columns it is computed in changes the speed, not the bits.
+// Every output is one chain of multiply-adds over the inputs, in order, from zero: which tile of
+// rows or columns it is computed in changes the speed, not the bits. int8 sums are exact integers.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
 
 #include "model/tensor.h"
+#include "model/weight_type.h"
 
 namespace lintel {
 
-inline constexpr std::size_t kPanelWidth = 16;
+// Inputs come in cells of four bytes: one f32, two bf16 or four int8, so that one broadcast feeds
+// one instruction of every type.
+std::size_t inputs_per_cell(WeightType type);
+std::size_t num_cells(WeightType type, std::size_t in_features);
 
-// W^T cut into panels of 16 columns: [ceil(N/16), K, 16], the last one padded with zeros, and the
-// bias padded likewise.
-class PackedPanels {
- public:
-  // weight: [out_features, in_features]; bias: [out_features].
-  PackedPanels(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
-               std::size_t out_features);
+// Columns of W^T that lie side by side: four AVX-512 registers.
+inline constexpr std::size_t kGroupWidth = 64;
 
-  std::size_t in_features() const { return in_features_; }
-  std::size_t out_features() const { return out_features_; }
-  std::size_t num_panels() const { return (out_features_ + kPanelWidth - 1) / kPanelWidth; }
-  const float* panel(std::size_t p) const { return panels_.get() + p * in_features_ * kPanelWidth; }
-  const float* bias(std::size_t p) const { return bias_.get() + p * kPanelWidth; }
-  std::size_t bytes() const { return num_panels() * (in_features_ + 1) * kPanelWidth * 4; }
+// W and b as the kernels read them.
+struct PackedWeights {
+  // weight: [out_features, in_features]; bias: [out_features]. int8 is symmetric, with one scale
+  // for each output.
+  PackedWeights(WeightType type, std::span<const float> weight, std::span<const float> bias,
+                std::size_t in_features, std::size_t out_features);
 
- private:
-  std::size_t in_features_;
-  std::size_t out_features_;
-  AlignedArray<float> panels_;
-  AlignedArray<float> bias_;
+  std::size_t num_groups() const { return (out_features + kGroupWidth - 1) / kGroupWidth; }
+  const std::uint32_t* group(std::size_t g) const {
+    return cells.get() + g * row_cells * kGroupWidth;
+  }
+  std::size_t bytes() const;
+
+  WeightType type;
+  std::size_t in_features;
+  std::size_t out_features;
+  std::size_t row_cells;              // num_cells(type, in_features)
+  AlignedArray<std::uint32_t> cells;  // [groups, row_cells, kGroupWidth], padded with zeros
+  AlignedArray<float> bias;           // [groups * kGroupWidth], padded, as those below
+  AlignedArray<float> scales;         // int8: what a unit of each output's weights is worth
+  AlignedArray<std::int32_t> sums;    // int8: the sum of each output's weights
 };
 
-// y = x W^T + b. x: [rows, in_features], y: [rows, out_features].
-void multiply_panels(const PackedPanels& weights, MatrixView<const float> x, MatrixView<float> y);
+// y = x W^T + b, or y += that.
+struct Product {
+  const PackedWeights* weights = nullptr;
+  const std::uint32_t* x = nullptr;  // [rows, row_cells], no gaps; int8: unsigned bytes
+  const float* x_scales = nullptr;   // [rows]; int8
+  std::int32_t x_zero = 0;           // int8: the byte that stands for 0
+  std::size_t rows = 0;
+  float* y = nullptr;  // [rows, out_features]
+  std::size_t y_stride = 0;
+  bool relu = false;
+  bool add = false;  // after the activation
+};
+
+// The fastest kernels of this machine for the type, or where `portable` those that Highway makes.
+void multiply(const Product& product, bool portable = false);
+
+// Which kernels multiply() takes for a type: "avx512_vnni", "highway (AVX2)".
+std::string multiply_description(WeightType type);
 
 }  // namespace lintel

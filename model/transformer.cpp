@@ -43,6 +43,14 @@ struct Norm {
     layer_norm(x, gain.values(), bias.values(), eps, y);
   }
 
+  // Row by row, so that a row is prepared for its product while it is in the first cache.
+  void apply(MatrixView<const float> x, DenseInput& y) const {
+    for (std::size_t r = 0; r < x.rows(); ++r) {
+      apply(x.rows_from(r, 1), y.values().rows_from(r, 1));
+      y.prepare(r, 1);
+    }
+  }
+
   Matrix gain;
   Matrix bias;
   float eps;
@@ -86,17 +94,18 @@ std::string read_text(const std::filesystem::path& file) {
 struct Workspace::Impl {
   std::size_t max_rows = 0;
   Matrix x;                             // [max_rows, E] the residual stream
-  Matrix normed;                        // [max_rows, E]
+  DenseInput sublayer;                  // [max_rows, E] what a sub-layer reads of it
   Matrix query_value_key;               // [max_rows, 3 * H*D]
-  Matrix attended;                      // [max_rows, H*D]
-  Matrix delta;                         // [max_rows, E] what a sub-layer adds
-  Matrix hidden;                        // [max_rows, F]
+  DenseInput attended;                  // [max_rows, H*D]
+  DenseInput hidden;                    // [max_rows, F]
+  DenseInput last;                      // [max_rows, E] what the predictor reads; f32
   Matrix outputs;                       // [max_rows, num_outputs]
   std::vector<AttentionState*> states;  // [max_rows]
   AttentionScratch scratch;
   AlignedArray<float> draft_memory;  // what rewinding needs; grows to its high-water mark
   std::size_t draft_floats = 0;      // of draft_memory
-  std::unique_ptr<Impl> prefix;      // recompute mode: for the longest prefix so far
+  StepObserver* observer = nullptr;
+  std::unique_ptr<Impl> prefix;  // recompute mode: for the longest prefix so far
 };
 
 Workspace::Workspace(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -104,6 +113,7 @@ Workspace::Workspace(Workspace&&) noexcept = default;
 Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 Workspace::~Workspace() = default;
 std::size_t Workspace::max_rows() const { return impl_->max_rows; }
+void Workspace::observe(StepObserver* observer) { impl_->observer = observer; }
 
 struct Transformer::Impl {
   ModelConfig config;
@@ -120,13 +130,20 @@ struct Transformer::Impl {
   std::unique_ptr<Dense> predictor;
 
   // What a pass through the layers works on: the first `count` rows of a workspace. They belong to
-  // `rows`, or to a whole prefix of prefix_tokens positions, rounded up.
+  // `rows`, or to a whole prefix of as many positions, of which only the last one's output is
+  // wanted.
   struct Rows {
-    std::span<const StepRow> rows;
-    std::size_t prefix_tokens = 0;  // 0: a step
+    std::span<const StepRow> rows;  // empty: a prefix
     std::size_t count = 0;
     Workspace::Impl& workspace;
-    MatrixView<float> of(Matrix& matrix) const { return matrix.view().rows_from(0, count); }
+
+    MatrixView<float> of(MatrixView<float> matrix) const { return matrix.rows_from(0, count); }
+    bool wanted(std::size_t r) const {
+      return rows.empty() ? r + 1 == count : rows[r].wants_output;
+    }
+    void enter(StepPart part) const {
+      if (workspace.observer != nullptr) workspace.observer->enter(part);
+    }
   };
 
   // Puts `spec` in place of every layer's attention, and planes where it needs others.
@@ -209,61 +226,114 @@ struct Transformer::Impl {
     }
   }
 
-  // delta = Attention(x) W_O
-  void attend(std::size_t layer, MatrixView<const float> x, const Rows& at) const {
+  // attended = Attention(sublayer)
+  void attend(std::size_t layer, const Rows& at) const {
     Workspace::Impl& w = at.workspace;
     const auto width = static_cast<std::size_t>(config.n_heads) * config.d_head;
     const std::size_t projected = layers[layer].query_value_key.out_features();
     // Without gaps between the rows, also when there are no keys.
     const MatrixView<float> all(w.query_value_key.view().data(), at.count, projected, projected);
-    layers[layer].query_value_key.apply(x, all);
+    at.enter(StepPart::kProducts);
+    layers[layer].query_value_key.apply(w.sublayer, all);
     const MatrixView<const float> q = all.cols_from(0, width);
     const MatrixView<const float> v = all.cols_from(width, width);
     MatrixView<const float> k;
     if (attention[layer]->uses_keys()) k = all.cols_from(2 * width, width);
 
-    if (at.prefix_tokens > 0) {
-      const auto of_tokens = [&at](auto view) {
-        return view.rows() == 0 ? view : view.rows_from(0, at.prefix_tokens);
-      };
-      attention[layer]->full_pass(of_tokens(q), of_tokens(MatrixView<const float>(k)), of_tokens(v),
-                                  of_tokens(at.of(w.attended)), w.scratch);
-    } else {
-      for (std::size_t r = 0; r < at.rows.size(); ++r) {
-        w.states[r] = at.rows[r].sequence->layer(layer);
+    at.enter(StepPart::kAttention);
+    const MatrixView<float> out = at.of(w.attended.values());
+    if (at.rows.empty()) {
+      attention[layer]->full_pass(q, k, v, out, w.scratch);
+      return;
+    }
+    for (std::size_t r = 0; r < at.rows.size(); ++r) {
+      w.states[r] = at.rows[r].sequence->layer(layer);
+    }
+    const std::span<AttentionState* const> states(w.states.data(), at.rows.size());
+    attention[layer]->step(states, q, k, v, out, w.scratch);
+  }
+
+  // x += attended W_O
+  void add_attended(const Layer& layer, const Rows& at) const {
+    Workspace::Impl& w = at.workspace;
+    at.enter(StepPart::kOther);
+    w.attended.prepare(0, at.count);
+    at.enter(StepPart::kProducts);
+    layer.out.apply(w.attended, at.of(w.x.view()), Dense::Output::kAdd);
+  }
+
+  // x += W_2 activation(W_1 sublayer)
+  void feed_forward(const Layer& layer, const Rows& at) const {
+    Workspace::Impl& w = at.workspace;
+    at.enter(StepPart::kProducts);
+    layer.linear1.apply(w.sublayer, at.of(w.hidden.values()));
+    at.enter(StepPart::kOther);
+    w.hidden.prepare(0, at.count);
+    at.enter(StepPart::kProducts);
+    layer.linear2.apply(w.hidden, at.of(w.x.view()), Dense::Output::kAdd);
+    at.enter(StepPart::kOther);
+  }
+
+  // Moves the rows whose output is wanted to the front. In the last layer nothing reads the others
+  // once attention has seen their keys and values.
+  static void keep_wanted(Rows& at) {
+    const MatrixView<float> x = at.workspace.x.view();
+    const MatrixView<float> attended = at.workspace.attended.values();
+    std::size_t kept = 0;
+    for (std::size_t r = 0; r < at.count; ++r) {
+      if (!at.wanted(r)) continue;
+      if (kept != r) {
+        std::ranges::copy(x.row(r), x.row(kept).begin());
+        std::ranges::copy(attended.row(r), attended.row(kept).begin());
       }
-      const std::span<AttentionState* const> states(w.states.data(), at.rows.size());
-      attention[layer]->step(states, q, k, v, at.of(w.attended), w.scratch);
+      ++kept;
     }
-    layers[layer].out.apply(at.of(w.attended), at.of(w.delta));
+    at.count = kept;
   }
 
-  // delta = W_2 activation(W_1 x)
-  void feed_forward(const Layer& layer, MatrixView<const float> x, const Rows& at) const {
-    layer.linear1.apply(x, at.of(at.workspace.hidden));
-    layer.linear2.apply(at.of(at.workspace.hidden), at.of(at.workspace.delta));
-  }
-
-  void run_layer(std::size_t i, const Rows& at) const {
+  void run_layer(std::size_t i, Rows& at) const {
     const Layer& layer = layers[i];
-    const MatrixView<float> x = at.of(at.workspace.x);
-    const MatrixView<float> delta = at.of(at.workspace.delta);
-    if (config.norm_placement == NormPlacement::kPost) {
-      attend(i, x, at);
-      add_residual(delta, x);
-      layer.norm1.apply(x, x);
-      feed_forward(layer, x, at);
-      add_residual(delta, x);
-      layer.norm2.apply(x, x);
+    Workspace::Impl& w = at.workspace;
+    const bool norms_first = config.norm_placement == NormPlacement::kPre;
+    norms_first ? layer.norm1.apply(at.of(w.x.view()), w.sublayer)
+                : take(at.of(w.x.view()), w.sublayer);
+    attend(i, at);
+    if (i + 1 == layers.size()) keep_wanted(at);
+    if (at.count == 0) return;
+    add_attended(layer, at);
+
+    at.enter(StepPart::kOther);
+    const MatrixView<float> x = at.of(w.x.view());
+    if (norms_first) {
+      layer.norm2.apply(x, w.sublayer);
     } else {
-      const MatrixView<float> normed = at.of(at.workspace.normed);
-      layer.norm1.apply(x, normed);
-      attend(i, normed, at);
-      add_residual(delta, x);
-      layer.norm2.apply(x, normed);
-      feed_forward(layer, normed, at);
-      add_residual(delta, x);
+      layer.norm1.apply(x, x);
+      take(x, w.sublayer);
     }
+    feed_forward(layer, at);
+    if (!norms_first) layer.norm2.apply(x, x);
+  }
+
+  static void take(MatrixView<const float> x, DenseInput& into) {
+    for (std::size_t r = 0; r < x.rows(); ++r) {
+      std::ranges::copy(x.row(r), into.values().row(r).begin());
+    }
+    into.prepare(0, x.rows());
+  }
+
+  // Runs every layer; then the first rows of x are what leaves the last one where it is wanted.
+  std::size_t run_layers(Rows at) const {
+    at.enter(StepPart::kOther);
+    for (std::size_t i = 0; i < layers.size(); ++i) run_layer(i, at);
+    return at.count;
+  }
+
+  // One step of every row from its state.
+  MatrixView<const float> step(std::span<const StepRow> rows, Workspace::Impl& w) const {
+    const Rows at{.rows = rows, .count = rows.size(), .workspace = w};
+    announce_drafts(rows, w);
+    embed(at);
+    return predict(run_layers(at), w);
   }
 
   // Recompute mode: the rows that want an output run their whole prefix again.
@@ -272,73 +342,58 @@ struct Transformer::Impl {
     for (const StepRow& row : rows) {
       row.sequence->remember(row.token);
       if (!row.wants_output) continue;
-      const std::span<const float> last = run_prefix(*row.sequence, w);
-      std::ranges::copy(last, w.normed.row(wanted++).begin());
+      std::ranges::copy(run_prefix(*row.sequence, w), w.x.row(wanted++).begin());
     }
     return predict(wanted, w);
   }
 
   // What leaves the last layer at the last position.
   std::span<const float> run_prefix(const SequenceState& sequence, Workspace::Impl& w) const {
-    // Rounded up for the products, which prepare themselves for every number of rows they meet;
-    // rows are independent, so what the last ones hold does not matter.
-    constexpr std::size_t kRowMultiple = 64;
     const auto length = static_cast<std::size_t>(sequence.position());
-    const std::size_t count = (length + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
-    if (w.prefix == nullptr || w.prefix->max_rows < count) {
+    if (w.prefix == nullptr || w.prefix->max_rows < length) {
       w.prefix.reset();
-      w.prefix = new_workspace(count + count / 2);
+      w.prefix = new_workspace(length + length / 2);
     }
     Workspace::Impl& prefix = *w.prefix;
+    prefix.observer = w.observer;
     for (std::size_t t = 0; t < length; ++t) {
       const auto position = static_cast<std::int64_t>(t);
       embedding->embed(sequence.token(position), position, prefix.x.row(t));
     }
-    for (std::size_t t = length; t < count; ++t) std::ranges::fill(prefix.x.row(t), 0.0f);
-    run_layers({.rows = {}, .prefix_tokens = length, .count = count, .workspace = prefix});
-    return prefix.x.row(length - 1);
+    run_layers({.rows = {}, .count = length, .workspace = prefix});
+    return prefix.x.row(0);
   }
 
-  void run_layers(const Rows& at) const {
-    for (std::size_t i = 0; i < layers.size(); ++i) run_layer(i, at);
-  }
-
-  // One step of every row from its state.
-  MatrixView<const float> step(std::span<const StepRow> rows, Workspace::Impl& w) const {
-    const Rows at{.rows = rows, .prefix_tokens = 0, .count = rows.size(), .workspace = w};
-    announce_drafts(rows, w);
-    embed(at);
-    run_layers(at);
-    std::size_t wanted = 0;
-    for (std::size_t r = 0; r < at.rows.size(); ++r) {
-      if (!at.rows[r].wants_output) continue;
-      std::copy(w.x.row(r).begin(), w.x.row(r).end(), w.normed.row(wanted).begin());
-      ++wanted;
-    }
-    return predict(wanted, w);
-  }
-
-  // The head's outputs of the first rows of w.normed, which is overwritten.
+  // The head's outputs of the first rows of x.
   MatrixView<const float> predict(std::size_t wanted, Workspace::Impl& w) const {
     if (wanted == 0) return {w.outputs.view().data(), 0, w.outputs.cols(), w.outputs.cols()};
-    const MatrixView<float> rows = w.normed.view().rows_from(0, wanted);
-    const MatrixView<float> outputs = w.outputs.view().rows_from(0, wanted);
-    if (final_norm != nullptr) final_norm->apply(rows, rows);
-    predictor->apply(rows, outputs);
+    const Rows at{.rows = {}, .count = wanted, .workspace = w};
+    const MatrixView<float> outputs = at.of(w.outputs.view());
+    at.enter(StepPart::kOther);
+    final_norm != nullptr ? final_norm->apply(at.of(w.x.view()), w.last)
+                          : take(at.of(w.x.view()), w.last);
+    at.enter(StepPart::kProducts);
+    predictor->apply(w.last, outputs);
+    at.enter(StepPart::kOther);
     return outputs;
   }
 
   std::unique_ptr<Workspace::Impl> new_workspace(std::size_t max_rows) const {
     const auto e = static_cast<std::size_t>(config.d_model);
     const auto hd = static_cast<std::size_t>(config.n_heads) * config.d_head;
+    const auto f = static_cast<std::size_t>(config.d_ff);
+    // What leaves a rectifier is not negative.
+    const auto hidden_range = config.activation == Activation::kRelu
+                                  ? DenseInput::Range::kNonNegative
+                                  : DenseInput::Range::kSigned;
     auto workspace = std::make_unique<Workspace::Impl>();
     workspace->max_rows = max_rows;
     workspace->x = Matrix(max_rows, e);
-    workspace->normed = Matrix(max_rows, e);
+    workspace->sublayer = DenseInput(weight_type, max_rows, e);
     workspace->query_value_key = Matrix(max_rows, 3 * hd);
-    workspace->attended = Matrix(max_rows, hd);
-    workspace->delta = Matrix(max_rows, e);
-    workspace->hidden = Matrix(max_rows, static_cast<std::size_t>(config.d_ff));
+    workspace->attended = DenseInput(weight_type, max_rows, hd);
+    workspace->hidden = DenseInput(weight_type, max_rows, f, hidden_range);
+    workspace->last = DenseInput(WeightType::kF32, max_rows, e);
     workspace->outputs = Matrix(max_rows, static_cast<std::size_t>(config.num_outputs()));
     workspace->states.resize(max_rows);
     return workspace;
@@ -372,8 +427,8 @@ std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& dire
   if (config.final_norm) {
     impl->final_norm = std::make_unique<Norm>(std::move(weights.final_norm), config.layer_norm_eps);
   }
-  impl->predictor =
-      std::make_unique<Dense>(pack(weights.predictor, {.weight_type = options.weight_type}));
+  // In f32 whatever the others are: it is small, and likelihood is most sensitive to it.
+  impl->predictor = std::make_unique<Dense>(pack(weights.predictor, {}));
   return std::unique_ptr<Transformer>(new Transformer(std::move(impl)));
 }
 

@@ -30,6 +30,16 @@ struct StepRow {
   bool is_draft = false;
 };
 
+// Where the time of a step goes.
+enum class StepPart { kProducts, kAttention, kOther };
+
+// Told when a step turns to another part; the model itself has no clock.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void enter(StepPart part) = 0;
+};
+
 // Buffers of Transformer::step: sized once for max_rows. One per worker thread.
 class Workspace {
  public:
@@ -37,6 +47,7 @@ class Workspace {
   Workspace& operator=(Workspace&&) noexcept;
   ~Workspace();
   std::size_t max_rows() const;
+  void observe(StepObserver* observer);  // null: nobody; outlives what is stepped with it
 
  private:
   friend class Transformer;

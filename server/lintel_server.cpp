@@ -149,7 +149,7 @@ std::vector<NamedTransformer> load_models(const ServerOptions& options) {
         directory.name, directory.path.string(), transformer->num_parameters(),
         to_string(transformer->weight_type()), transformer->weight_bytes(),
         attention_names(transformer->config()), state_description(*transformer),
-        dense_kernels_description(), transformer->fingerprint());
+        dense_kernels_description(transformer->weight_type()), transformer->fingerprint());
     NamedTransformer model{directory.name, transformer, transformer->warnings()};
     for (const std::string& warning : model.warnings) {
       spdlog::warn("model {}: {}", model.name, warning);

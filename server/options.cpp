@@ -111,11 +111,11 @@ class Flags {
         ->type_name("[NAME=]DIR")
         ->required()
         ->group(group_);
-    text("--weight-type", "TYPE", "f32", "What the matrices are computed in. This build has: f32",
-         [this](const std::string& given) {
-           if (given != "f32") throw UsageError("'" + given + "' is not one of: f32");
-           options_.weight_type = WeightType::kF32;
-         });
+    text("--weight-type", "TYPE", "f32",
+         "What the matrices are held and multiplied in, whatever the file has: f32, bf16, or int8 "
+         "(a scale for each output, inputs quantised row by row). The predictor, the norms and the "
+         "states stay in f32",
+         [this](const std::string& given) { options_.weight_type = weight_type_from(given); });
     text("--attention", "SPEC", "",
          "Runs the weights with another attention than they were trained for, to compare speed: "
          "linear, softmax or lsh, with keys as in config.json, e.g. softmax:scale=0.2 or "

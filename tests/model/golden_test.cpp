@@ -130,7 +130,7 @@ TEST_CASE("outputs and bits are those of the official implementation", "[rows]")
     }
   }
   std::cout << which << ": largest difference of an output " << largest << ", of bits "
-            << largest_bits << " (" << dense_kernels_description() << ")\n";
+            << largest_bits << " (" << dense_kernels_description(WeightType::kF32) << ")\n";
   CHECK(largest <= kOutputTolerance);
   CHECK(largest_bits <= kBitsTolerance);
 }

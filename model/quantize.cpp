@@ -1,0 +1,102 @@
+// Highway includes this file once per instruction set: the order matters.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "model/quantize.cpp"
+#include "model/simd_targets.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "model/vector_loops-inl.h"
+// clang-format on
+
+#include "model/quantize.h"
+
+#include <bit>
+
+HWY_BEFORE_NAMESPACE();
+namespace lintel {
+namespace HWY_NAMESPACE {
+namespace {
+
+void RoundToBf16(const float* x, size_t n, uint16_t* out) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
+    const hn::RebindToUnsigned<decltype(d)> u;
+    const hn::Rebind<uint16_t, decltype(d)> half;
+    const auto value = hn::LoadU(d, x + i);
+    const auto bits = hn::BitCast(u, value);
+    // Half an ulp less one, and one more when the kept part is odd: ties go to even.
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
+    const auto rounded = hn::Add(bits, hn::Add(hn::Set(u, 0x7fff), odd));
+    const auto quiet_nan = hn::Or(bits, hn::Set(u, 0x400000));
+    const auto is_nan = hn::RebindMask(u, hn::IsNaN(value));
+    const auto kept = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet_nan, rounded));
+    hn::StoreU(hn::DemoteTo(half, hn::BitCast(hn::RebindToSigned<decltype(d)>(), kept)), half,
+               out + i);
+  });
+}
+
+// The largest |x| as bits, so that infinities and NaN, which are larger, are not lost.
+float LargestMagnitude(const float* x, size_t n) {
+  const Lanes d;
+  const hn::RebindToSigned<Lanes> s;
+  const size_t lanes = hn::Lanes(d);
+  auto largest = hn::Zero(s);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    largest = hn::Max(largest, hn::BitCast(s, hn::Abs(hn::LoadU(d, x + i))));
+  }
+  int32_t bits = hn::GetLane(hn::MaxOfLanes(s, largest));
+  for (; i < n; ++i) {
+    const int32_t own = std::bit_cast<int32_t>(x[i]) & 0x7fffffff;
+    if (own > bits) bits = own;
+  }
+  return std::bit_cast<float>(bits);
+}
+
+void Quantize(const float* x, size_t n, float inverse, int32_t zero, uint8_t* out) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
+    const hn::RebindToSigned<decltype(d)> s;
+    const hn::Rebind<uint8_t, decltype(d)> bytes;
+    const auto level = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
+    hn::StoreU(hn::DemoteTo(bytes, hn::Add(level, hn::Set(s, zero))), bytes, out + i);
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lintel
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lintel {
+namespace {
+
+HWY_EXPORT(RoundToBf16);
+HWY_EXPORT(LargestMagnitude);
+HWY_EXPORT(Quantize);
+
+float quantize(std::span<const float> x, float levels, std::int32_t zero, std::uint32_t* cells) {
+  if (x.size() % 4 != 0) cells[x.size() / 4] = 0;
+  const float largest = HWY_DYNAMIC_DISPATCH(LargestMagnitude)(x.data(), x.size());
+  const float scale = largest == 0.0f ? 1.0f : largest / levels;
+  HWY_DYNAMIC_DISPATCH(Quantize)
+  (x.data(), x.size(), 1.0f / scale, zero, reinterpret_cast<std::uint8_t*>(cells));
+  return scale;
+}
+
+}  // namespace
+
+void round_to_bf16(std::span<const float> x, std::uint32_t* cells) {
+  if (x.size() % 2 != 0) cells[x.size() / 2] = 0;
+  HWY_DYNAMIC_DISPATCH(RoundToBf16)(x.data(), x.size(), reinterpret_cast<std::uint16_t*>(cells));
+}
+
+float quantize_signed(std::span<const float> x, std::uint32_t* cells) {
+  return quantize(x, 127.0f, 128, cells);
+}
+
+float quantize_non_negative(std::span<const float> x, std::uint32_t* cells) {
+  return quantize(x, 255.0f, 0, cells);
+}
+
+}  // namespace lintel
+#endif  // HWY_ONCE

@@ -1,0 +1,23 @@
+// A row of floats as bf16 or as bytes. SIMD by Highway; the same rules as kernels.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace lintel {
+
+// Both write whole cells of four bytes: 2 bf16, or 4 bytes, in memory order. What is left of the
+// last one is written as 0.
+
+// To nearest, ties to even; NaN stays NaN.
+void round_to_bf16(std::span<const float> x, std::uint32_t* cells);
+
+// bytes = 128 + round(x / scale) with scale = max |x| / 127, which is returned; 1 if all are 0.
+// Where there is an infinity or NaN, the scale is one, and so is all that is computed from it.
+float quantize_signed(std::span<const float> x, std::uint32_t* cells);
+
+// bytes = round(x / scale) with scale = max x / 255. REQUIRES: no x < 0.
+float quantize_non_negative(std::span<const float> x, std::uint32_t* cells);
+
+}  // namespace lintel
