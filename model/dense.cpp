@@ -28,18 +28,6 @@ void follow_instruction_set_of_onednn() {
 
 }  // namespace
 
-const char* to_string(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return "f32";
-    case WeightType::kBf16:
-      return "bf16";
-    case WeightType::kInt8:
-      return "int8";
-  }
-  return "unknown";
-}
-
 struct Dense::Impl {
   PackedWeights weights;
   Fused fused = Fused::kNone;

@@ -115,7 +115,11 @@ class Flags {
          "What the matrices are held and multiplied in, whatever the file has: f32, bf16, or int8 "
          "(a scale for each output, inputs quantised row by row). The predictor, the norms and the "
          "states stay in f32",
-         [this](const std::string& given) { options_.weight_type = weight_type_from(given); });
+         [this](const std::string& given) {
+           const auto type = weight_type_named(given);
+           if (!type) throw UsageError("'" + given + "' is not one of: f32, bf16, int8");
+           options_.weight_type = *type;
+         });
     text("--attention", "SPEC", "",
          "Runs the weights with another attention than they were trained for, to compare speed: "
          "linear, softmax or lsh, with keys as in config.json, e.g. softmax:scale=0.2 or "

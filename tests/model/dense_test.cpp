@@ -84,8 +84,6 @@ bool same_bits(MatrixView<const float> a, MatrixView<const float> b) {
   return true;
 }
 
-const std::vector<WeightType> kTypes = {WeightType::kF32, WeightType::kBf16, WeightType::kInt8};
-
 const std::vector<std::size_t> kSizes = {1, 2, 3, 7, 8, 15, 16, 17, 30, 31, 33, 48, 64, 65};
 
 TEST_CASE("a dense layer agrees with its formula for odd shapes", "[rows]") {
@@ -107,7 +105,7 @@ TEST_CASE("a row has the same bits alone and among any number of rows", "[rows]"
   const std::vector<std::pair<std::size_t, std::size_t>> shapes = {
       {256, 768}, {256, 256}, {256, 1024}, {1024, 256}, {256, 30}, {64, 256}, {33, 17}};
   constexpr std::size_t kRows = 70;
-  const WeightType type = GENERATE(from_range(kTypes));
+  const WeightType type = GENERATE(from_range(kWeightTypes));
   for (const auto& [in, out] : shapes) {
     const Problem problem(in, out);
     for (const auto fused : {Dense::Fused::kNone, Dense::Fused::kRelu, Dense::Fused::kGelu}) {
@@ -146,7 +144,7 @@ TEST_CASE("outputs may have gaps between their rows", "[rows]") {
 }
 
 TEST_CASE("a residual is added to, with the bits of an addition afterwards", "[rows]") {
-  const WeightType type = GENERATE(from_range(kTypes));
+  const WeightType type = GENERATE(from_range(kWeightTypes));
   for (const std::size_t out : {1, 17, 64, 100}) {
     const Problem problem(33, out);
     const Dense dense = problem.dense(Dense::Fused::kNone, type);
@@ -220,7 +218,7 @@ struct Rounded {
 };
 
 TEST_CASE("every weight type computes what its rounding says", "[rows]") {
-  const WeightType type = GENERATE(from_range(kTypes));
+  const WeightType type = GENERATE(from_range(kWeightTypes));
   const auto range = GENERATE(DenseInput::Range::kSigned, DenseInput::Range::kNonNegative);
   testing::for_each_instruction_set([&] {
     for (const std::size_t in : {1, 2, 3, 4, 17, 64, 257}) {
@@ -291,7 +289,7 @@ TEST_CASE("the largest int8 sums do not overflow or saturate", "[rows]") {
 }
 
 TEST_CASE("an input that is not finite gives outputs that are not", "[rows]") {
-  const WeightType type = GENERATE(from_range(kTypes));
+  const WeightType type = GENERATE(from_range(kWeightTypes));
   const auto bad =
       GENERATE(std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
                std::numeric_limits<float>::quiet_NaN());
@@ -326,7 +324,7 @@ TEST_CASE("a moved layer works and its weights are counted") {
 
 TEST_CASE("the kernels in use have a name", "[rows]") {
   const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");
-  for (const WeightType type : kTypes) {
+  for (const WeightType type : kWeightTypes) {
     const std::string name = dense_kernels_description(type);
     CAPTURE(name);
     const bool is_ours = name.find("highway (") == 0;

@@ -16,6 +16,8 @@ namespace {
 
 constexpr double kOutputTolerance = 1e-4;
 constexpr double kBitsTolerance = 1e-3;
+constexpr double kBf16BitsPerDim = 0.01;
+constexpr double kInt8BitsPerDim = 0.03;
 
 // A directory of vectors, how it is run, and which of its tensors this is to reproduce.
 struct GoldenCase {
@@ -28,9 +30,10 @@ std::ostream& operator<<(std::ostream& out, const GoldenCase& which) {
 }
 
 struct Golden {
-  explicit Golden(const GoldenCase& which) : Golden(which.name, which) {}
-  Golden(const std::string& name, const GoldenCase& which)
-      : model(Transformer::load(directory(name), options(which))),
+  explicit Golden(const GoldenCase& which, WeightType type = WeightType::kF32)
+      : Golden(which.name, which, type) {}
+  Golden(const std::string& name, const GoldenCase& which, WeightType type)
+      : model(Transformer::load(directory(name), options(which, type))),
         file(directory(name) / "golden.safetensors"),
         tokens(file.read_i32("tokens")),
         outputs(file.read_f32("outputs" + which.tensor_suffix)),
@@ -42,8 +45,8 @@ struct Golden {
   static std::filesystem::path directory(const std::string& name) {
     return std::filesystem::path(LINTEL_TEST_DATA) / "golden" / name;
   }
-  static Transformer::Options options(const GoldenCase& which) {
-    Transformer::Options options;
+  static Transformer::Options options(const GoldenCase& which, WeightType type) {
+    Transformer::Options options{.weight_type = type};
     if (!which.attention.empty()) options.attention = parse_attention_spec(which.attention);
     return options;
   }
@@ -137,14 +140,44 @@ TEST_CASE("outputs and bits are those of the official implementation", "[rows]")
 
 TEST_CASE("slices and batches reproduce the bits of single steps", "[rows]") {
   const GoldenCase which = GENERATE(from_range(kCases));
-  const Golden golden(which);
+  const WeightType type = GENERATE(from_range(kWeightTypes));
+  const Golden golden(which, type);
   const std::vector<float> single = run(golden, 1, false);
   for (const bool together : {false, true}) {
     for (const std::size_t slice : {1, 2, 7, 64, 300}) {
-      CAPTURE(which, slice, together);
+      CAPTURE(which, to_string(type), slice, together);
       const std::vector<float> sliced = run(golden, slice, together);
       CHECK(std::memcmp(sliced.data(), single.data(), single.size() * sizeof(float)) == 0);
     }
+  }
+}
+
+// Mean of -log2 p over the known values.
+double bits_per_dim(const Golden& golden, std::span<const float> outputs) {
+  double sum = 0.0;
+  for (std::size_t b = 0; b < golden.batch; ++b) {
+    for (std::size_t t = 0; t + 1 < golden.length; ++t) {
+      const std::size_t row = b * golden.length + t;
+      sum -= golden.model->head().log2_prob(outputs.subspan(row * golden.width, golden.width),
+                                            golden.token(b, t + 1));
+    }
+  }
+  return sum / static_cast<double>(golden.batch * (golden.length - 1));
+}
+
+TEST_CASE("narrow weights lose little likelihood, even with weights nobody trained", "[rows]") {
+  const GoldenCase which = GENERATE(from_range(kCases));
+  const double f32 = [&] {
+    const Golden golden(which);
+    return bits_per_dim(golden, run(golden, /*slice=*/64, /*together=*/true));
+  }();
+  for (const auto& [type, tolerance] : {std::pair(WeightType::kBf16, kBf16BitsPerDim),
+                                        std::pair(WeightType::kInt8, kInt8BitsPerDim)}) {
+    const Golden golden(which, type);
+    const double bits = bits_per_dim(golden, run(golden, /*slice=*/64, /*together=*/true));
+    std::cout << which << ": bits/dim " << f32 << " in f32, " << bits << " in " << to_string(type)
+              << "\n";
+    CHECK(std::abs(bits - f32) <= tolerance);
   }
 }
 

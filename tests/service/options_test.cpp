@@ -92,7 +92,7 @@ TEST_CASE("every flag reaches its option") {
                                        "--outbox-tokens",
                                        "99",
                                        "--weight-type",
-                                       "f32",
+                                       "bf16",
                                        "--attention",
                                        "lsh:rounds=4,bits=32,chunk_size=29,seed=7",
                                        "--log-level",
@@ -116,6 +116,7 @@ TEST_CASE("every flag reaches its option") {
                                        "--tls-client-ca",
                                        "ca.pem"});
   REQUIRE(options.models.size() == 2);
+  CHECK(options.weight_type == WeightType::kBf16);
   CHECK(options.models[1].name == "second");
   CHECK(options.listen.to_string(5) == "[::1]:5");
   CHECK(options.scheduling.workers == 3);
@@ -170,8 +171,8 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
       {"--max-prompt-tokens", "0"},
       {"--max-new-tokens", "1e3x"},
       {"--drain-timeout", "soon"},
-      {"--weight-type", "bf16"},
-      {"--weight-type", "int8"},
+      {"--weight-type", "int4"},
+      {"--weight-type", ""},
       {"--attention", "quadratic"},
       {"--attention", "softmax:scale=-1"},
       {"--attention", "softmax:rounds=4"},
@@ -198,7 +199,7 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
     CHECK(refusal(flags).find(name) != std::string::npos);
   }
   CHECK(refusal({}).find("--model") != std::string::npos);
-  CHECK(refusal({"--model", "m", "--weight-type", "int8"}).find("f32") != std::string::npos);
+  CHECK(refusal({"--model", "m", "--weight-type", "fp8"}).find("int8") != std::string::npos);
 }
 
 TEST_CASE("plain text stays on this machine unless it is let out") {
