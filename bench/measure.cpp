@@ -5,7 +5,6 @@
 #include <exception>
 #include <thread>
 
-#include "model/dense.h"
 
 namespace lintel::bench {
 namespace {
@@ -24,7 +23,6 @@ double run_on_workers(int workers, const std::function<void(int)>& work) {
   std::vector<std::thread> threads;
   for (int i = 0; i < workers; ++i) {
     threads.emplace_back([&, i] {
-      use_one_thread_per_worker();
       ready.arrive_and_wait();
       try {
         work(i);

@@ -78,4 +78,13 @@ std::string dense_kernels_description(WeightType type) {
   return multiply_description(type);
 }
 
+std::string dense_kernels_description() {
+  std::string all;
+  for (const WeightType type : kWeightTypes) {
+    if (!all.empty()) all += ", ";
+    all += std::string(to_string(type)) + " " + dense_kernels_description(type);
+  }
+  return all;
+}
+
 }  // namespace lintel

@@ -48,5 +48,7 @@ class Dense {
 
 // Which kernels Dense uses for a type on this machine, for logs: "avx512_vnni", "highway (AVX2)".
 std::string dense_kernels_description(WeightType type);
+// The same for every type: "f32 highway (AVX3), bf16 avx512_bf16, int8 avx512_vnni".
+std::string dense_kernels_description();
 
 }  // namespace lintel

@@ -180,6 +180,7 @@ void run_all(const Product& product) {
                       tile<Type, 2, kWide>, tile<Type, 1, kWidest>});
 }
 
+bool IsAvx512() { return HWY_TARGET == HWY_AVX3; }
 void MultiplyF32(const Product& product) { run_all<F32>(product); }
 void MultiplyBf16(const Product& product) { run_all<Bf16>(product); }
 void MultiplyInt8(const Product& product) { run_all<Int8>(product); }
@@ -193,14 +194,14 @@ HWY_AFTER_NAMESPACE();
 namespace lintel {
 namespace {
 
+HWY_EXPORT(IsAvx512);
 HWY_EXPORT(MultiplyF32);
 HWY_EXPORT(MultiplyBf16);
 HWY_EXPORT(MultiplyInt8);
 
 // Where Highway is held below AVX-512, as tests do, so are the others.
 const TileSet* special_tiles(WeightType type) {
-  static const bool allowed = (hwy::SupportedTargets() & HWY_AVX3) != 0;
-  return allowed ? avx512_tiles(type) : nullptr;
+  return HWY_DYNAMIC_DISPATCH(IsAvx512)() ? avx512_tiles(type) : nullptr;
 }
 
 std::uint32_t pack_cell(WeightType type, std::span<const float> row, std::size_t first,
