@@ -485,6 +485,8 @@ bool Transformer::constant_state() const {
   return true;
 }
 
+bool Transformer::recomputes() const { return impl_->recompute; }
+
 const std::string& Transformer::fingerprint() const { return impl_->fingerprint; }
 const std::string& Transformer::config_json() const { return impl_->config_json; }
 const std::vector<std::string>& Transformer::warnings() const { return impl_->warnings; }

@@ -91,6 +91,7 @@ class Transformer {
   // so many.
   std::size_t state_bytes(std::int64_t num_tokens) const;
   bool constant_state() const;  // state_bytes is the same for every length
+  bool recomputes() const;      // keeps no state: every output takes its whole prefix again
   // SHA-256 of config.json and the weights file, hexadecimal.
   const std::string& fingerprint() const;
   const std::string& config_json() const;  // the file's text

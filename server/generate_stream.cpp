@@ -66,6 +66,8 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   wire.set_reused_tokens(result.reused_tokens);
   wire.set_generated_tokens(static_cast<std::uint32_t>(result.generated_tokens));
   wire.set_given_tokens(static_cast<std::uint32_t>(result.given_tokens));
+  wire.set_drafted_tokens(static_cast<std::uint32_t>(result.drafted_tokens));
+  wire.set_accepted_tokens(static_cast<std::uint32_t>(result.accepted_tokens));
   wire.set_seed(result.seed);
   wire.set_stop_string(result.stop_string);
   wire.set_position(result.position);

@@ -90,6 +90,8 @@ struct SampleResult {
   std::int64_t reused_tokens = 0;     // values the session already held
   std::int64_t generated_tokens = 0;  // sampled and given, those a stop excluded included
   std::int64_t given_tokens = 0;      // of which given
+  std::int64_t drafted_tokens = 0;    // guessed and fed before they were drawn
+  std::int64_t accepted_tokens = 0;   // of which right
   std::uint64_t seed = 0;
   Duration queued{};      // submitted until in a batch
   Duration prompt{};      // until the first new value (or the end)

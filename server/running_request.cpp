@@ -62,7 +62,7 @@ void RunningRequest::fork_when_prompt_read(StepContext& step) {
   SampleRun& first = samples_.front();
   if (forked_ || !(first.prompt_read() || first.finished())) return;
   forked_ = true;
-  for (std::size_t i = 1; i < samples_.size(); ++i) samples_[i].fork();
+  for (std::size_t i = 1; i < samples_.size(); ++i) samples_[i].fork(first);
   for (SampleRun& sample : samples_) sample.begin_new_values(step);
 }
 

@@ -109,12 +109,23 @@ SampleRun::SampleRun(const RequestContext& context, Outlet& outlet, SequenceStat
 }
 
 void SampleRun::begin(StepContext& step) {
+  if (step.most_drafts > 0) {
+    drafter_ = std::make_unique<Drafter>(context_.model.config());
+    most_drafts_ = step.most_drafts;
+    drafts_.reserve(static_cast<std::size_t>(most_drafts_));
+    if (sequence_->pending) drafter_->observe(*sequence_->pending);
+  }
   if (sequence_->num_values() == 0 && !context_.request.prompt.empty()) {
     place(0, context_.request.prompt.front(), ValueSource::kPrompt, {}, step);
   }
 }
 
-void SampleRun::fork() {
+void SampleRun::fork(const SampleRun& first) {
+  if (first.drafter_ != nullptr) {
+    drafter_ = std::make_unique<Drafter>(*first.drafter_);
+    most_drafts_ = first.most_drafts_;
+    drafts_.reserve(static_cast<std::size_t>(most_drafts_));
+  }
   own_sequence_.emplace(sequence_->clone());
   sequence_ = &*own_sequence_;
   matcher_.reset();
@@ -130,13 +141,17 @@ void SampleRun::begin_new_values(StepContext& step) {
   check_end(sequence_->num_values());
 }
 
+std::int64_t SampleRun::values_left() const {
+  const std::int64_t num_values = sequence_->num_values();
+  const std::int64_t left = context_.request.max_new_tokens - generated_ +
+                            std::max<std::int64_t>(context_.prompt_end() - num_values, 0);
+  return context_.max_values == 0 ? left : std::min(left, context_.max_values - num_values);
+}
+
 int SampleRun::rows_wanted(int limit) const {
   assert(!finished());
   const std::int64_t num_values = sequence_->num_values();
-  std::int64_t left = context_.request.max_new_tokens - generated_ +
-                      std::max<std::int64_t>(context_.prompt_end() - num_values, 0);
-  if (context_.max_values != 0) left = std::min(left, context_.max_values - num_values);
-  const int most = static_cast<int>(std::min<std::int64_t>(left, limit));
+  const int most = static_cast<int>(std::min<std::int64_t>(values_left(), limit));
   int rows = 0;
   while (rows < most && context_.known_value(num_values + rows)) ++rows;
   return std::min(rows + 1, most);  // one more, to be sampled
@@ -152,15 +167,60 @@ int SampleRun::prompt_rows_wanted(int limit) const {
 
 bool SampleRun::samples_next() const { return !context_.known_value(sequence_->num_values()); }
 
+bool SampleRun::begin_drafts(int rows) {
+  assert(drafts_.empty());
+  if (drafter_ == nullptr) return false;
+  draft_probability_ = 1.0f;
+  draft_position_ = sequence_->num_values() + rows - 1;
+  // The last value of all is never fed.
+  drafts_end_ =
+      std::min(draft_position_ + most_drafts_, sequence_->num_values() + values_left() - 1);
+  // Known values before the first sampled one, which the step feeds.
+  for (std::int64_t known = sequence_->num_values(); known < draft_position_; ++known) {
+    if (!drafter_->assume(context_.known_value(known)->first)) return false;
+  }
+  return next_draft();
+}
+
+bool SampleRun::next_draft() {
+  if (draft_position_ >= drafts_end_) return false;
+  const auto known = context_.known_value(draft_position_);
+  draft_.is_known = known.has_value();
+  draft_.guess = known ? Drafter::Guess{.value = known->first} : drafter_->guess();
+  if (!known) draft_probability_ *= draft_.guess.probability;
+  return true;
+}
+
+bool SampleRun::take_draft() {
+  drafts_.push_back(draft_);
+  ++draft_position_;
+  return drafter_->assume(draft_.guess.value) && next_draft();
+}
+
+bool SampleRun::is_right(const Draft& draft, StepContext& step) {
+  if (draft.is_known) return true;
+  const bool right = *sequence_->pending == draft.guess.value;
+  drafter_->learn(draft.guess, right);
+  if (right) {
+    ++accepted_;
+    ++step.accepted_tokens;
+  }
+  return right;
+}
+
 int SampleRun::append_rows(int count, std::vector<StepRow>& rows) const {
+  const int first_draft = count - static_cast<int>(drafts_.size());
   int outputs = 0;
   std::int32_t token = *sequence_->pending;
   std::int64_t next_position = sequence_->num_values();
   for (int i = 0; i < count; ++i, ++next_position) {
     const bool wants_output = context_.needs_output(next_position);
-    rows.push_back({token, sequence_, wants_output});
+    rows.push_back({token, sequence_, wants_output, /*is_draft=*/i >= first_draft});
     outputs += wants_output ? 1 : 0;
-    if (i + 1 < count) token = context_.known_value(next_position)->first;
+    if (i + 1 == count) break;
+    token = i + 1 < first_draft
+                ? context_.known_value(next_position)->first
+                : drafts_[static_cast<std::size_t>(i + 1 - first_draft)].guess.value;
   }
   return outputs;
 }
@@ -169,8 +229,14 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
   // The step has fed `count` values, the pending one first.
   sequence_->pending.reset();
   const std::int64_t first_position = sequence_->position() - count + 1;
-  for (int i = 0; i < count; ++i) {
-    const std::int64_t position = first_position + i;
+  const int first_draft = count - static_cast<int>(drafts_.size());
+  const auto drafted =
+      std::ranges::count_if(drafts_, [](const Draft& draft) { return !draft.is_known; });
+  drafted_ += drafted;
+  step.drafted_tokens += static_cast<std::uint64_t>(drafted);
+  int kept = 0;  // rows that stay fed
+  for (bool goes_on = true; goes_on;) {
+    const std::int64_t position = first_position + kept++;
     std::span<const float> output;
     if (context_.needs_output(position)) {
       output = outputs.next();
@@ -179,7 +245,6 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
     if (const auto known = context_.known_value(position)) {
       place(position, known->first, known->second, output, step);
     } else {
-      assert(i + 1 == count);
       const std::span<const std::uint32_t> counts =
           context_.uses_penalties ? std::span<const std::uint32_t>(sequence_->counts)
                                   : std::span<const std::uint32_t>();
@@ -187,7 +252,12 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
           output, context_.request.sampling, counts, DrawSource{seed_, position}, step.sampling);
       place(position, value, ValueSource::kSampled, output, step);
     }
+    goes_on = kept < count && !finished() &&
+              (kept < first_draft ||
+               is_right(drafts_[static_cast<std::size_t>(kept - first_draft)], step));
   }
+  sequence_->rewind(count - kept);
+  drafts_.clear();
   return true;
 }
 
@@ -196,6 +266,7 @@ void SampleRun::place(std::int64_t position, std::int32_t value, ValueSource sou
   assert(!finished());
   const GenerationRequest& request = context_.request;
   sequence_->pending = value;
+  if (drafter_ != nullptr) drafter_->observe(value);
   if (!sequence_->counts.empty()) ++sequence_->counts[static_cast<std::size_t>(value)];
 
   TokenEvent event;
@@ -302,6 +373,8 @@ SampleResult SampleRun::result(TimePoint submitted, std::optional<TimePoint> sta
       std::min(sequence_->num_values(), context_.prompt_end()) - context_.first_position;
   result.generated_tokens = generated_;
   result.given_tokens = given_;
+  result.drafted_tokens = drafted_;
+  result.accepted_tokens = accepted_;
   result.seed = seed_;
   result.queued = started.value_or(now) - submitted;
   if (started) result.prompt = first_new_.value_or(now) - *started;

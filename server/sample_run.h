@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "model/transformer.h"
 #include "server/clock.h"
+#include "server/drafter.h"
 #include "server/generation.h"
 #include "server/request_control.h"
 #include "server/stop_matcher.h"
@@ -65,6 +67,9 @@ struct StepContext {
   TimePoint now;
   std::uint64_t prompt_tokens = 0;  // read, since the counters were taken
   std::uint64_t generated_tokens = 0;
+  std::uint64_t drafted_tokens = 0;
+  std::uint64_t accepted_tokens = 0;
+  int most_drafts = 0;  // of a sample in a step; constant
   SamplingScratch sampling;
   std::vector<double> log2_probs;  // [V]
   std::vector<std::int32_t> order;
@@ -87,6 +92,11 @@ class OutputRows {
 // the next position is then known (prompt, given) or drawn from the row's output, and becomes the
 // pending one. So a run of known values takes several rows of one step, and a sampled value ends
 // the run.
+//
+// But for drafts: guesses of the values to be drawn may be fed in the same step. Each output is
+// then drawn from as it would have been; as long as the guesses are right the next row's output is
+// the one wanted, and from the first wrong one on the rows are taken back. A draw depends on the
+// output, the seed and the position alone, so the values are the same bit for bit.
 class SampleRun {
  public:
   // `context`, `outlet` and `sequence` outlive the run. All samples begin with one shared sequence;
@@ -97,8 +107,8 @@ class SampleRun {
   void begin(StepContext& step);
   // Whether the prompt is read, but for feeding its last value.
   bool prompt_read() const { return sequence_->num_values() >= context_.prompt_end(); }
-  // Goes on with a sequence of its own, a copy of the shared one.
-  void fork();
+  // Goes on with a sequence of its own, a copy of the one `first` has read the prompt into.
+  void fork(const SampleRun& first);
   // After the prompt (and fork): takes a given value at position 0; ends where nothing is to be
   // done.
   void begin_new_values(StepContext& step);
@@ -110,7 +120,17 @@ class SampleRun {
   // Whether the next row's output is sampled: somebody waits for this row.
   bool samples_next() const;
 
-  // Lays out `count` rows; returns how many outputs they will have. REQUIRES: count <= rows wanted.
+  // Drafts for this step, after its first `rows` rows, the last of which is sampled. Returns
+  // whether there can be any.
+  bool begin_drafts(int rows);
+  // How likely the draft in hand is right, and all before it. REQUIRES: the last call of
+  // begin_drafts or take_draft returned true.
+  float draft_probability() const { return draft_probability_; }
+  // It gets a row. Returns whether there can be one more.
+  bool take_draft();
+
+  // Lays out `count` rows, drafts included; returns how many outputs they will have. REQUIRES:
+  // count <= rows wanted and drafts.
   int append_rows(int count, std::vector<StepRow>& rows) const;
   // Takes what those rows gave. Returns false when an output is not finite.
   bool absorb(int count, OutputRows outputs, StepContext& step);
@@ -121,13 +141,29 @@ class SampleRun {
   // `started`: when the request joined a batch.
   SampleResult result(TimePoint submitted, std::optional<TimePoint> started, TimePoint now) const;
   // Frees the sequence of its own. After result().
-  void release() { own_sequence_.reset(); }
+  void release() {
+    own_sequence_.reset();
+    drafter_.reset();
+  }
 
  private:
   struct HeldToken {
     TokenEvent event;
     std::vector<TopValue> top;
   };
+
+  // A value fed before its turn.
+  struct Draft {
+    Drafter::Guess guess;
+    bool is_known = false;  // given: not a guess
+  };
+
+  // Values it may still have.
+  std::int64_t values_left() const;
+  // Whether a draft is the value that came. Learns from it.
+  bool is_right(const Draft& draft, StepContext& step);
+  // Looks for a draft to have in hand.
+  bool next_draft();
 
   // Makes a value the pending one. `output`: what the model said about its position; empty when
   // nobody asked or it is the first of the sequence.
@@ -146,12 +182,22 @@ class SampleRun {
   const int index_;
   const std::uint64_t seed_;
 
+  std::unique_ptr<Drafter> drafter_;  // null: no speculation
+  int most_drafts_ = 0;               // of a step
+  std::vector<Draft> drafts_;         // of this step, taken
+  Draft draft_;                       // in hand
+  std::int64_t draft_position_ = 0;   // of draft_
+  std::int64_t drafts_end_ = 0;       // no draft from this position on
+  float draft_probability_ = 0;
+
   StopMatcher matcher_;
   std::vector<HeldToken> held_;
   std::optional<FinishReason> reason_;
   std::string stop_string_;
   std::int64_t generated_ = 0;  // sampled and given
   std::int64_t given_ = 0;
+  std::int64_t drafted_ = 0;
+  std::int64_t accepted_ = 0;
   std::optional<TimePoint> first_new_;
   TimePoint last_new_;
 };

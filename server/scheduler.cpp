@@ -33,10 +33,16 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   check_option("max_batch_rows", options.max_batch_rows, 1);
   check_option("max_queued_requests", options.max_queued_requests, 1);
   check_option("prefill_rows_per_step", options.prefill_rows_per_step, 1);
+  check_option("speculation_rows", options.speculation_rows, 1);
 
   Worker::Options worker_options;
   worker_options.max_rows = options.max_batch_rows;
   worker_options.prefill_rows = options.prefill_rows_per_step;
+  worker_options.speculation_rows = options.speculation_rows;
+  worker_options.drafts_always = options.speculation == Speculation::kOn;
+  // Without a state a row costs a whole prefix.
+  worker_options.drafts = options.speculation == Speculation::kOn ||
+                          (options.speculation == Speculation::kAuto && !model_->recomputes());
   for (int i = 0; i < std::max(options.workers, 1); ++i) {
     workers_.push_back(
         std::make_unique<Worker>(*model_, worker_options, clock_, *queue_, *counters_));
@@ -125,6 +131,8 @@ Scheduler::Stats Scheduler::stats() const {
   stats.rows = counters_->rows.load();
   stats.prompt_tokens = counters_->prompt_tokens.load();
   stats.generated_tokens = counters_->generated_tokens.load();
+  stats.drafted_tokens = counters_->drafted_tokens.load();
+  stats.accepted_tokens = counters_->accepted_tokens.load();
   stats.queued = queue_->size();
   const std::uint64_t in_flight = counters_->in_flight.load();
   stats.running = in_flight > stats.queued ? in_flight - stats.queued : 0;

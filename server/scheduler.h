@@ -16,6 +16,14 @@
 
 namespace lintel {
 
+// Whether values are guessed and fed before they are drawn, so that a step yields several of one
+// sequence. What is drawn never depends on it.
+enum class Speculation {
+  kOff,
+  kAuto,  // where it saves time: guesses likely enough, in steps of few rows
+  kOn,    // every guess there is room for: for tests
+};
+
 struct RequestControl;
 struct SchedulerCounters;
 class RequestQueue;
@@ -49,6 +57,9 @@ class Scheduler {
     int max_batch_rows = 64;         // rows of a worker's step, and sequences it decodes at a time
     int max_queued_requests = 1024;  // accepted but not yet in a batch; one more is refused
     int prefill_rows_per_step = 32;  // prompt rows among them while others decode
+    Speculation speculation = Speculation::kAuto;
+    // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
+    int speculation_rows = 16;
   };
 
   struct Stats {
@@ -56,7 +67,9 @@ class Scheduler {
     std::uint64_t rows = 0;
     std::uint64_t prompt_tokens = 0;
     std::uint64_t generated_tokens = 0;
-    std::uint64_t running = 0;  // requests in a batch or paused
+    std::uint64_t drafted_tokens = 0;   // fed before they were drawn
+    std::uint64_t accepted_tokens = 0;  // of which right
+    std::uint64_t running = 0;          // requests in a batch or paused
     std::uint64_t queued = 0;
   };
 

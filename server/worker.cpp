@@ -4,6 +4,18 @@
 #include <utility>
 
 namespace lintel {
+namespace {
+
+// What one more row adds to a step, as a share of a step of one row: the weights are read anyway.
+constexpr float kRowCost = 0.1f;
+
+// How likely a draft must be right to be worth a row in a step of `rows` that is expected to yield
+// `values`: as many values for its time as the step has without it.
+float least_probability(int rows, float values) {
+  return kRowCost * values / (1.0f + kRowCost * static_cast<float>(rows - 1));
+}
+
+}  // namespace
 
 Worker::Worker(const Transformer& model, const Options& options, const Clock& clock,
                RequestQueue& queue, SchedulerCounters& counters)
@@ -15,6 +27,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
       workspace_(model.new_workspace(static_cast<std::size_t>(options.max_rows))) {
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
   rows_.reserve(static_cast<std::size_t>(options.max_rows));
+  step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
 }
 
 bool Worker::run_one_step() {
@@ -30,6 +43,7 @@ bool Worker::run_one_step() {
   rows_.clear();
   for (const auto& request : active_) request->propose(options_.max_rows, runs_);
   grant_rows();
+  grant_drafts();
   step_model();
   settle();
   publish_rows();
@@ -118,6 +132,37 @@ void Worker::grant_rows() {
   }
 }
 
+// Guesses of what the samples will draw take rows that are left, the most likely first.
+void Worker::grant_drafts() {
+  if (!options_.drafts) return;
+  int rows = 0;
+  for (const RowRun& run : runs_) rows += run.rows;
+  const int most = options_.drafts_always ? options_.max_rows
+                                          : std::min(options_.speculation_rows, options_.max_rows);
+  if (rows >= most) return;
+  drafting_.clear();
+  float values = 0.0f;  // expected of the step
+  for (RowRun& run : runs_) {
+    values += static_cast<float>(run.rows);
+    if (run.is_decoding && run.rows == run.wanted && run.sample->begin_drafts(run.rows)) {
+      drafting_.push_back(&run);
+    }
+  }
+  const auto less_likely = [](const RowRun* a, const RowRun* b) {
+    return a->sample->draft_probability() < b->sample->draft_probability();
+  };
+  while (rows < most && !drafting_.empty()) {
+    const auto likeliest = std::ranges::max_element(drafting_, less_likely);
+    RowRun& run = **likeliest;
+    const float probability = run.sample->draft_probability();
+    if (!options_.drafts_always && probability <= least_probability(rows, values)) return;
+    if (!run.sample->take_draft()) drafting_.erase(likeliest);
+    ++run.rows;
+    ++rows;
+    values += probability;
+  }
+}
+
 void Worker::step_model() {
   std::size_t outputs = 0;
   for (RowRun& run : runs_) {
@@ -148,6 +193,10 @@ void Worker::settle() {
                                     std::memory_order_relaxed);
   counters_.generated_tokens.fetch_add(std::exchange(step_.generated_tokens, 0),
                                        std::memory_order_relaxed);
+  counters_.drafted_tokens.fetch_add(std::exchange(step_.drafted_tokens, 0),
+                                     std::memory_order_relaxed);
+  counters_.accepted_tokens.fetch_add(std::exchange(step_.accepted_tokens, 0),
+                                      std::memory_order_relaxed);
   for (auto& request : active_) {
     switch (request->end_step(step_)) {
       case RunningRequest::Status::kRunning:

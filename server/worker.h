@@ -22,6 +22,8 @@ struct SchedulerCounters {
   std::atomic<std::uint64_t> rows{0};
   std::atomic<std::uint64_t> prompt_tokens{0};
   std::atomic<std::uint64_t> generated_tokens{0};
+  std::atomic<std::uint64_t> drafted_tokens{0};
+  std::atomic<std::uint64_t> accepted_tokens{0};
   std::atomic<std::uint64_t> in_flight{0};  // accepted and not yet ended
 };
 
@@ -31,6 +33,9 @@ class Worker {
   struct Options {
     int max_rows = 64;
     int prefill_rows = 32;  // beside rows that others wait for
+    bool drafts = false;    // as Scheduler::Options::speculation says
+    bool drafts_always = false;
+    int speculation_rows = 16;
   };
 
   // The references outlive the worker.
@@ -54,6 +59,7 @@ class Worker {
   void move_resumed();
   void admit();
   void grant_rows();
+  void grant_drafts();
   void step_model();
   void settle();
   int own_rows() const;
@@ -76,6 +82,7 @@ class Worker {
 
   // Of the current step.
   std::vector<RowRun> runs_;
+  std::vector<RowRun*> drafting_;
   std::vector<StepRow> rows_;
   StepContext step_;
 };

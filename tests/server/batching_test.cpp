@@ -9,6 +9,9 @@ namespace {
 
 using std::chrono::seconds;
 
+// These tests count steps and rows.
+constexpr Scheduler::Options kOneRowAValue = {.workers = 0, .speculation = Speculation::kOff};
+
 GenerationRequest tokens_request(std::size_t prompt_length, std::int64_t max_new_tokens,
                                  std::uint64_t seed = 1) {
   GenerationRequest request;
@@ -21,7 +24,7 @@ GenerationRequest tokens_request(std::size_t prompt_length, std::int64_t max_new
 }
 
 TEST_CASE("a request joins at the next step and leaves at once") {
-  Core core(tiny_model(TinyModel::kTokens));
+  Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   const auto first = core.submit(tokens_request(1, 10));
   core.scheduler.run_one_step();
   REQUIRE(first.sink->values[0].size() == 1);
@@ -36,8 +39,10 @@ TEST_CASE("a request joins at the next step and leaves at once") {
 }
 
 TEST_CASE("a long prompt never stalls the decoding of others") {
-  Core core(tiny_model(TinyModel::kTokens),
-            {.workers = 0, .max_batch_rows = 16, .prefill_rows_per_step = 3});
+  Core core(tiny_model(TinyModel::kTokens), {.workers = 0,
+                                             .max_batch_rows = 16,
+                                             .prefill_rows_per_step = 3,
+                                             .speculation = Speculation::kOff});
   const auto decoding = core.submit(tokens_request(1, 100));
   core.scheduler.run_one_step();
   const auto reading = core.submit(tokens_request(60, 5));
@@ -53,8 +58,10 @@ TEST_CASE("a long prompt never stalls the decoding of others") {
 }
 
 TEST_CASE("runs of given values do not stall the decoding of others either") {
-  Core core(tiny_model(TinyModel::kTokens),
-            {.workers = 0, .max_batch_rows = 16, .prefill_rows_per_step = 3});
+  Core core(tiny_model(TinyModel::kTokens), {.workers = 0,
+                                             .max_batch_rows = 16,
+                                             .prefill_rows_per_step = 3,
+                                             .speculation = Speculation::kOff});
   const auto decoding = core.submit(tokens_request(1, 100));
   core.scheduler.run_one_step();
   GenerationRequest occluded = tokens_request(1, 60);
@@ -71,16 +78,20 @@ TEST_CASE("runs of given values do not stall the decoding of others either") {
 }
 
 TEST_CASE("when nobody decodes, a prompt may take the whole step") {
-  Core core(tiny_model(TinyModel::kTokens),
-            {.workers = 0, .max_batch_rows = 16, .prefill_rows_per_step = 3});
+  Core core(tiny_model(TinyModel::kTokens), {.workers = 0,
+                                             .max_batch_rows = 16,
+                                             .prefill_rows_per_step = 3,
+                                             .speculation = Speculation::kOff});
   core.submit(tokens_request(32, 1));
   core.scheduler.run_one_step();
   REQUIRE(core.scheduler.stats().rows == 16);
 }
 
 TEST_CASE("prompts share the rows of a step") {
-  Core core(tiny_model(TinyModel::kTokens),
-            {.workers = 0, .max_batch_rows = 16, .prefill_rows_per_step = 2});
+  Core core(tiny_model(TinyModel::kTokens), {.workers = 0,
+                                             .max_batch_rows = 16,
+                                             .prefill_rows_per_step = 2,
+                                             .speculation = Speculation::kOff});
   const auto decoding = core.submit(tokens_request(1, 200));
   core.scheduler.run_one_step();
   std::vector<Core::Call> calls;
@@ -100,7 +111,8 @@ TEST_CASE("prompts share the rows of a step") {
 }
 
 TEST_CASE("a full queue refuses at once and gives the lease back") {
-  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_queued_requests = 2});
+  Core core(tiny_model(TinyModel::kTokens),
+            {.workers = 0, .max_queued_requests = 2, .speculation = Speculation::kOff});
   core.submit(tokens_request(1, 1));
   core.submit(tokens_request(1, 1));
   const std::string id = core.new_session();
@@ -116,7 +128,8 @@ TEST_CASE("a full queue refuses at once and gives the lease back") {
 }
 
 TEST_CASE("a large request waits its turn and is not overtaken") {
-  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_batch_rows = 4});
+  Core core(tiny_model(TinyModel::kTokens),
+            {.workers = 0, .max_batch_rows = 4, .speculation = Speculation::kOff});
   const auto small = core.submit(tokens_request(1, 3));
   core.scheduler.run_one_step();
   GenerationRequest wide = tokens_request(1, 2);
@@ -135,14 +148,16 @@ TEST_CASE("a large request waits its turn and is not overtaken") {
 }
 
 TEST_CASE("more samples than rows are refused") {
-  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_batch_rows = 4});
+  Core core(tiny_model(TinyModel::kTokens),
+            {.workers = 0, .max_batch_rows = 4, .speculation = Speculation::kOff});
   GenerationRequest request = tokens_request(1, 1);
   request.num_samples = 5;
   REQUIRE_THROWS_AS(core.submit(request), std::invalid_argument);
 }
 
 TEST_CASE("cancel ends a request within one step, wherever it is") {
-  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_batch_rows = 1});
+  Core core(tiny_model(TinyModel::kTokens),
+            {.workers = 0, .max_batch_rows = 1, .speculation = Speculation::kOff});
   const auto sink = std::make_shared<RecordingSink>();
   SECTION("decoding") {
     const auto call = core.submit(tokens_request(1, 100), "", sink);
@@ -187,7 +202,8 @@ TEST_CASE("cancel ends a request within one step, wherever it is") {
 }
 
 TEST_CASE("a deadline ends a request within one step, with what there is") {
-  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_batch_rows = 1});
+  Core core(tiny_model(TinyModel::kTokens),
+            {.workers = 0, .max_batch_rows = 1, .speculation = Speculation::kOff});
   const auto sink = std::make_shared<RecordingSink>();
   GenerationRequest request = tokens_request(1, 100);
   request.deadline = core.clock.now() + seconds(10);
@@ -223,7 +239,7 @@ TEST_CASE("a deadline ends a request within one step, with what there is") {
 }
 
 TEST_CASE("a deadline flushes text that was held back") {
-  Core core(tiny_model(TinyModel::kBytes));
+  Core core(tiny_model(TinyModel::kBytes), kOneRowAValue);
   GenerationRequest request;
   request.prompt = {'a'};
   request.max_new_tokens = 50;
@@ -241,7 +257,8 @@ TEST_CASE("a deadline flushes text that was held back") {
 }
 
 TEST_CASE("a full sink pauses its request and slows nobody else") {
-  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_batch_rows = 1});
+  Core core(tiny_model(TinyModel::kTokens),
+            {.workers = 0, .max_batch_rows = 1, .speculation = Speculation::kOff});
   const auto expected = core.generate(tokens_request(3, 20))->tokens();
   const auto slow = std::make_shared<RecordingSink>();
   slow->room = 4;
@@ -264,7 +281,8 @@ TEST_CASE("a full sink pauses its request and slows nobody else") {
 }
 
 TEST_CASE("a resumed request goes before queued ones") {
-  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_batch_rows = 1});
+  Core core(tiny_model(TinyModel::kTokens),
+            {.workers = 0, .max_batch_rows = 1, .speculation = Speculation::kOff});
   const auto slow = std::make_shared<RecordingSink>();
   slow->room = 1;
   const auto call = core.submit(tokens_request(1, 2), "", slow);
@@ -282,7 +300,8 @@ TEST_CASE("a resumed request goes before queued ones") {
 }
 
 TEST_CASE("small requests do not keep a large resumed one waiting") {
-  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_batch_rows = 2});
+  Core core(tiny_model(TinyModel::kTokens),
+            {.workers = 0, .max_batch_rows = 2, .speculation = Speculation::kOff});
   GenerationRequest wide = tokens_request(1, 2);
   wide.num_samples = 2;
   const auto slow = std::make_shared<RecordingSink>(2);
@@ -300,7 +319,7 @@ TEST_CASE("small requests do not keep a large resumed one waiting") {
 }
 
 TEST_CASE("a resume between the refusal and the end of the step is not lost") {
-  Core core(tiny_model(TinyModel::kTokens));
+  Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   const auto sink = std::make_shared<RecordingSink>();
   RequestHandle handle;
   sink->room = 1;
@@ -324,7 +343,7 @@ TEST_CASE("a resume between the refusal and the end of the step is not lost") {
 }
 
 TEST_CASE("an old resume does not undo a later pause") {
-  Core core(tiny_model(TinyModel::kTokens));
+  Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   const auto sink = std::make_shared<RecordingSink>();
   sink->room = 3;
   const auto call = core.submit(tokens_request(1, 10), "", sink);
@@ -336,13 +355,13 @@ TEST_CASE("an old resume does not undo a later pause") {
 }
 
 TEST_CASE("the sink hears the end of every step that gave it something") {
-  Core core(tiny_model(TinyModel::kTokens));
+  Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   const auto sink = core.generate(tokens_request(1, 10));
   REQUIRE(sink->step_ends == 10);
 }
 
 TEST_CASE("each sample leaves when it ends, and the others go on") {
-  Core core(tiny_model(TinyModel::kTokens));
+  Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   GenerationRequest request = tokens_request(2, 30);
   request.num_samples = 6;
   const auto free_run = core.generate(request);
@@ -392,7 +411,7 @@ TEST_CASE("a value that is not finite ends its request and touches no other") {
 }
 
 TEST_CASE("a sink that throws ends its own request only") {
-  Core core(tiny_model(TinyModel::kTokens));
+  Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   const auto expected = core.generate(tokens_request(3, 12, 2))->tokens();
   const auto healthy = core.submit(tokens_request(3, 12, 2));
   const auto sink = std::make_shared<RecordingSink>();
@@ -405,7 +424,7 @@ TEST_CASE("a sink that throws ends its own request only") {
 }
 
 TEST_CASE("draining refuses new requests and lets the others finish") {
-  Core core(tiny_model(TinyModel::kTokens));
+  Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   const auto running = core.submit(tokens_request(1, 5));
   core.scheduler.run_one_step();
   core.scheduler.begin_drain();
@@ -417,7 +436,8 @@ TEST_CASE("draining refuses new requests and lets the others finish") {
 }
 
 TEST_CASE("stop ends what is left: running, paused and queued") {
-  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_batch_rows = 1});
+  Core core(tiny_model(TinyModel::kTokens),
+            {.workers = 0, .max_batch_rows = 1, .speculation = Speculation::kOff});
   const auto paused = std::make_shared<RecordingSink>();
   paused->room = 1;
   core.submit(tokens_request(1, 50), "", paused);

@@ -162,7 +162,7 @@ TEST_CASE("given values are fed, streamed, marked and counted, at any mask") {
 }
 
 TEST_CASE("a run of given values takes one step, not one each") {
-  Core core(tiny_model(TinyModel::kImage));
+  Core core(tiny_model(TinyModel::kImage), {.workers = 0, .speculation = Speculation::kOff});
   GenerationRequest request = image_request();
   for (int position = 0; position < 15; ++position) request.given.push_back({position, 100});
   const auto sink = core.generate(request);
@@ -220,7 +220,7 @@ TEST_CASE("sample i of a request is the request of seed + i, bit for bit") {
 }
 
 TEST_CASE("the prompt of several samples is read once") {
-  Core core(tiny_model(TinyModel::kBytes));
+  Core core(tiny_model(TinyModel::kBytes), {.workers = 0, .speculation = Speculation::kOff});
   GenerationRequest request = text_request(std::string(50, 'p'), 4);
   request.num_samples = 8;
   core.generate(request);
@@ -284,7 +284,7 @@ TEST_CASE("a stop string is cut off, or kept when asked for") {
 }
 
 TEST_CASE("text that may be a stop string is held back until decided, and never lost") {
-  Core core(tiny_model(TinyModel::kBytes));
+  Core core(tiny_model(TinyModel::kBytes), {.workers = 0, .speculation = Speculation::kOff});
   const std::string free_run = core.generate(text_request("held", 12))->text();
   GenerationRequest request = text_request("held", 12);
   request.log2_probs = true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <ostream>
@@ -104,6 +105,15 @@ std::string RecordingSink::text(int sample) const {
 }
 
 // ---- Core
+
+Scheduler::Options without_threads() {
+  Scheduler::Options options{.workers = 0};
+  const char* const speculation = std::getenv("LINTEL_TEST_SPECULATION");
+  if (speculation == nullptr) return options;
+  if (std::string(speculation) == "off") options.speculation = Speculation::kOff;
+  if (std::string(speculation) == "on") options.speculation = Speculation::kOn;
+  return options;
+}
 
 Core::Core(std::shared_ptr<const Transformer> the_model, Scheduler::Options options,
            SessionStore::Options store_options)

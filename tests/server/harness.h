@@ -82,11 +82,15 @@ class RecordingSink : public TokenSink {
   std::condition_variable finished_;
 };
 
+// No threads; speculation as LINTEL_TEST_SPECULATION (off, auto, on) says, by default auto: whoever
+// is generated for must not notice.
+Scheduler::Options without_threads();
+
 // Clock, store and a scheduler of one worker without a thread.
 class Core {
  public:
   explicit Core(std::shared_ptr<const Transformer> model,
-                Scheduler::Options options = {.workers = 0},
+                Scheduler::Options options = without_threads(),
                 SessionStore::Options store_options = {.session_memory_bytes = 1u << 30});
 
   struct Call {

@@ -37,7 +37,8 @@ std::vector<GenerationRequest> varied_requests(const Transformer& model) {
       if (random() % 3 == 0) request.sampling.min_p = 0.01f;
       if (random() % 3 == 0) request.sampling.repetition_penalty = 1.2f;
       if (random() % 3 == 0) request.sampling.frequency_penalty = 0.3f;
-      if (random() % 3 == 0) request.sampling.logit_bias = {{below(vocab), 2.0f}};
+      // A little, or so much that nearly every value can be guessed.
+      if (random() % 3 == 0) request.sampling.logit_bias = {{below(vocab), 2.0f + 4.0f * below(2)}};
     }
     if (random() % 3 == 0) request.stop.tokens = {below(vocab)};
     request.stop.include_in_output = random() % 2 == 0;
@@ -94,8 +95,10 @@ std::vector<Outputs> run_together(std::shared_ptr<const Transformer> model,
   return outputs;
 }
 
-TEST_CASE("64 requests give the same bits alone, together, shuffled, sliced and on two workers",
-          "[promise]") {
+TEST_CASE(
+    "64 requests give the same bits alone, together, shuffled, sliced, drafted or not and on "
+    "two workers",
+    "[promise]") {
   const auto kind = GENERATE(TinyModel::kImage, TinyModel::kBytes);
   const std::string attention = GENERATE(from_range(attention_types()));
   CAPTURE(kind == TinyModel::kImage, attention);
@@ -105,7 +108,7 @@ TEST_CASE("64 requests give the same bits alone, together, shuffled, sliced and 
   std::vector<Outputs> alone;
   std::size_t values = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    Core core(model);
+    Core core(model, {.workers = 0, .speculation = Speculation::kOff});
     alone.push_back(core.generate(requests[i])->values);
     Outputs by_hand;
     for (int sample = 0; sample < requests[i].num_samples; ++sample) {
@@ -120,13 +123,17 @@ TEST_CASE("64 requests give the same bits alone, together, shuffled, sliced and 
   std::vector<std::size_t> order(requests.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::mt19937 random(1);
+  const auto speculation = GENERATE(Speculation::kOff, Speculation::kAuto, Speculation::kOn);
+  CAPTURE(static_cast<int>(speculation));
   for (const int workers : {0, 1, 2}) {
     for (const int slice : {1, 7, 64}) {
       for (const int max_rows : {64, std::max(slice, 4)}) {
         CAPTURE(workers, slice, max_rows);
-        const auto together = run_together(
-            model, requests, order,
-            {.workers = workers, .max_batch_rows = max_rows, .prefill_rows_per_step = slice});
+        const auto together = run_together(model, requests, order,
+                                           {.workers = workers,
+                                            .max_batch_rows = max_rows,
+                                            .prefill_rows_per_step = slice,
+                                            .speculation = speculation});
         for (std::size_t i = 0; i < requests.size(); ++i) require_same(together[i], alone[i], i);
         std::shuffle(order.begin(), order.end(), random);
       }
@@ -139,7 +146,10 @@ TEST_CASE("pauses change no bits", "[promise]") {
   const std::vector<GenerationRequest> requests = varied_requests(*model);
   std::vector<Outputs> alone;
   for (const auto& request : requests) alone.push_back(Core(model).generate(request)->values);
-  Core core(model, {.workers = 0, .max_batch_rows = 8, .prefill_rows_per_step = 5});
+  const auto speculation = GENERATE(Speculation::kOff, Speculation::kAuto, Speculation::kOn);
+  Core core(
+      model,
+      {.workers = 0, .max_batch_rows = 8, .prefill_rows_per_step = 5, .speculation = speculation});
   std::vector<Core::Call> calls;
   for (const auto& request : requests) {
     auto sink = std::make_shared<RecordingSink>(request.num_samples);
