@@ -41,6 +41,8 @@ ModelRegistry make_registry(const ServerOptions& options, std::vector<NamedTrans
   scheduling.max_batch_rows = options.scheduling.max_batch_rows;
   scheduling.max_queued_requests = options.scheduling.max_queued_requests;
   scheduling.prefill_rows_per_step = options.scheduling.prefill_rows_per_step;
+  scheduling.speculation = options.scheduling.speculation;
+  scheduling.speculation_rows = options.scheduling.speculation_rows;
   ModelRegistry registry;
   for (NamedTransformer& model : models) {
     ServedModel served;

@@ -202,6 +202,20 @@ class Flags {
            "Rows of a step that read prompts while others decode; at most --max-batch-rows");
     number("--max-queued-requests", options_.scheduling.max_queued_requests, 1, 1'000'000,
            "Requests accepted but not yet in a batch; one more is refused");
+    text("--speculation", "MODE", "auto",
+         "Feeding guesses of the next values in the same step, which makes few streams faster and "
+         "changes no value: off; auto: where the guess is likely and the step has few rows; on: "
+         "every guess, for tests",
+         [this](const std::string& given) {
+           if (given != "off" && given != "auto" && given != "on") {
+             throw UsageError("'" + given + "' is not one of: off, auto, on");
+           }
+           options_.scheduling.speculation = given == "off"    ? Speculation::kOff
+                                             : given == "auto" ? Speculation::kAuto
+                                                               : Speculation::kOn;
+         });
+    number("--speculation-rows", options_.scheduling.speculation_rows, 1, 64,
+           "Rows of a step up to which guesses are added to it");
   }
 
   void declare_sessions() {

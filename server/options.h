@@ -13,6 +13,7 @@
 
 #include "model/attention_spec.h"
 #include "model/dense.h"
+#include "server/speculation.h"
 
 namespace lintel {
 
@@ -79,6 +80,8 @@ struct ServerOptions {
     int max_batch_rows = 64;
     int prefill_rows_per_step = 32;
     int max_queued_requests = 1024;
+    Speculation speculation = Speculation::kAuto;
+    int speculation_rows = 16;
   } scheduling;
 
   struct Sessions {

@@ -12,17 +12,10 @@
 #include "server/generation.h"
 #include "server/mutex.h"
 #include "server/session_store.h"
+#include "server/speculation.h"
 #include "server/thread_annotations.h"
 
 namespace lintel {
-
-// Whether values are guessed and fed before they are drawn, so that a step yields several of one
-// sequence. What is drawn never depends on it.
-enum class Speculation {
-  kOff,
-  kAuto,  // where it saves time: guesses likely enough, in steps of few rows
-  kOn,    // every guess there is room for: for tests
-};
 
 struct RequestControl;
 struct SchedulerCounters;

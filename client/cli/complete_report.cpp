@@ -48,6 +48,8 @@ void write_sample(JsonWriter& json, const Completion& sample) {
   json.field("prompt_tokens", sample.finish.prompt_tokens());
   json.field("generated_tokens", sample.finish.generated_tokens());
   json.field("given_tokens", sample.finish.given_tokens());
+  json.field("drafted_tokens", sample.finish.drafted_tokens());
+  json.field("accepted_tokens", sample.finish.accepted_tokens());
   json.field("queued_seconds", seconds_of(timings.queued()));
   json.field("seconds", seconds_of(timings.prompt()) + seconds_of(timings.generation()));
   json.end_object();

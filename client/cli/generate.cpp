@@ -17,8 +17,9 @@ Examples:
 jsonl has per sample: tokens (sampled and given ones), log2_probs (base 2, parallel to tokens, of the
 model before temperature and filters, null where a value has none), finish_reason (length, stop_token,
 stop_string, end_of_sequence, cancelled, deadline), seed, first_position, counts (prompt_tokens,
-reused_tokens, generated_tokens, given_tokens, position) and timings; where asked for also prompt,
-prompt_log2_probs, top, given_positions. Floats have the digits that read back exactly.)";
+reused_tokens, generated_tokens, given_tokens, position; drafted_tokens and accepted_tokens of the
+server's speculation) and timings; where asked for also prompt, prompt_log2_probs, top,
+given_positions. Floats have the digits that read back exactly.)";
 
 // Whether ids of the model are bytes, to be printed as such.
 bool is_byte_model(const Client& client, const GenerateFlags& flags, Console& console) {

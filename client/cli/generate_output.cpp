@@ -192,6 +192,8 @@ std::string sample_json(const Sample& sample, bool with_prompt, bool with_top) {
   json.field("reused_tokens", finish.reused_tokens());
   json.field("generated_tokens", finish.generated_tokens());
   json.field("given_tokens", finish.given_tokens());
+  json.field("drafted_tokens", finish.drafted_tokens());
+  json.field("accepted_tokens", finish.accepted_tokens());
   json.field("position", finish.position());
   json.key("timings").begin_object();
   json.field("queued_seconds", seconds_of(finish.timings().queued()));

@@ -91,6 +91,10 @@ TEST_CASE("every flag reaches its option") {
                                        "0",
                                        "--outbox-tokens",
                                        "99",
+                                       "--speculation",
+                                       "off",
+                                       "--speculation-rows",
+                                       "4",
                                        "--weight-type",
                                        "bf16",
                                        "--attention",
@@ -132,6 +136,8 @@ TEST_CASE("every flag reaches its option") {
   CHECK(options.drain_timeout_ms == std::chrono::milliseconds(250));
   CHECK(options.streaming.chunk_interval_ms == std::chrono::milliseconds(0));
   CHECK(options.streaming.outbox_tokens == 99);
+  CHECK(options.scheduling.speculation == Speculation::kOff);
+  CHECK(options.scheduling.speculation_rows == 4);
   REQUIRE(options.attention.has_value());
   CHECK(options.attention->type == "lsh");
   CHECK(options.attention->seed == 7u);
@@ -160,6 +166,8 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
       {"--workers", "two"},
       {"--max-batch-rows", "0"},
       {"--max-queued-requests", "0"},
+      {"--speculation", "perhaps"},
+      {"--speculation-rows", "0"},
       {"--prefill-rows", "65"},
       {"--max-sessions", "-1"},
       {"--session-memory", "0"},

@@ -1,6 +1,7 @@
 #include "tests/service/service_fixture.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 
@@ -37,6 +38,10 @@ ServerOptions test_options() {
   ServerOptions options;
   options.listen.port = 0;
   options.scheduling.workers = 2;
+  const char* const speculation = std::getenv("LINTEL_TEST_SPECULATION");
+  if (speculation != nullptr && std::string(speculation) == "on") {
+    options.scheduling.speculation = Speculation::kOn;
+  }
   options.streaming.chunk_interval_ms = std::chrono::milliseconds(0);
   return options;
 }
