@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "model/head/exponentials.h"
 #include "model/head/head.h"
 
 namespace lintel {
@@ -16,9 +17,7 @@ constexpr double kLog2E = 1.4426950408889634;
 // log(sum of exp(logits)).
 double log_sum_exp(std::span<const float> logits) {
   const double highest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(logit - highest);
-  return highest + std::log(sum);
+  return highest + std::log(sum_of_exponentials(logits, highest));
 }
 
 void apply_bias(const SamplingOptions& options, std::span<double> logits) {
@@ -122,20 +121,22 @@ class CategoricalHead final : public Head {
     std::copy(output.begin(), output.end(), values.begin());
     apply_bias(options, values);
     apply_penalties(options, counts, values);
-    double highest = values[most_likely(values)];
+    double highest = largest_of(values);
     if (highest == kBanned) {
       // Every value is banned, which leaves no distribution: the biases are void.
       std::copy(output.begin(), output.end(), values.begin());
       apply_penalties(options, counts, values);
-      highest = values[most_likely(values)];
+      highest = largest_of(values);
     }
     if (options.temperature == 0.0f) return most_likely(values);
 
     // Weights relative to the highest: it has 1, whatever the temperature.
-    for (double& value : values) value = std::exp((value - highest) / options.temperature);
+    exponentials(values, highest, options.temperature);
     keep_top(options, values, scratch.order);
-    for (double& weight : values) {
-      if (weight < options.min_p) weight = 0.0;
+    if (options.min_p > 0.0f) {
+      for (double& weight : values) {
+        if (weight < options.min_p) weight = 0.0;
+      }
     }
     return draw_by_weight(values, draw.uniform(0));
   }

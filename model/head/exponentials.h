@@ -1,0 +1,21 @@
+// Exponentials of whole distributions, in double. SIMD by Highway, chosen at run time.
+//
+// As in kernels.h: pure functions; the bits depend on the values read and the instruction set, not
+// on alignment. Nothing allocates.
+#pragma once
+
+#include <span>
+
+namespace lintel {
+
+// The largest of x. REQUIRES: x is not empty; no NaN.
+double largest_of(std::span<const double> x);
+
+// In place: exp((x - offset) / divisor), to 2 ulp; 0 where x is minus infinity. REQUIRES: no x is
+// above offset; divisor > 0.
+void exponentials(std::span<double> x, double offset, double divisor);
+
+// The sum of exp(x - offset). REQUIRES: no x is above offset.
+double sum_of_exponentials(std::span<const float> x, double offset);
+
+}  // namespace lintel
