@@ -8,10 +8,11 @@
 namespace lintel {
 struct Client::Stubs {
   explicit Stubs(const std::shared_ptr<grpc::ChannelInterface>& channel)
-      : generation(channel), sessions(channel), models(channel), health(channel) {}
+      : generation(channel), sessions(channel), models(channel), admin(channel), health(channel) {}
   v1::GenerationService::Stub generation;
   v1::SessionService::Stub sessions;
   v1::ModelService::Stub models;
+  v1::AdminService::Stub admin;
   grpc::health::v1::Health::Stub health;
 };
 
@@ -187,6 +188,21 @@ v1::Model Client::get_model(const std::string& name, Cancellation* cancellation)
   Call call(*this, cancellation);
   Call::check(stubs_->models.Get(call.context(), request, &model));
   return model;
+}
+
+std::string Client::log_level(Cancellation* cancellation) const {
+  v1::LogLevel level;
+  Call call(*this, cancellation);
+  Call::check(stubs_->admin.GetLogLevel(call.context(), {}, &level));
+  return level.level();
+}
+
+std::string Client::set_log_level(const std::string& level, Cancellation* cancellation) const {
+  v1::LogLevel wanted, set;
+  wanted.set_level(level);
+  Call call(*this, cancellation);
+  Call::check(stubs_->admin.SetLogLevel(call.context(), wanted, &set));
+  return set.level();
 }
 
 bool Client::serving(const std::string& service, Cancellation* cancellation) const {

@@ -16,6 +16,7 @@
 #include "client/call_error.h"
 #include "client/cancellation.h"
 #include "client/channel.h"
+#include "lintel/v1/admin.grpc.pb.h"
 #include "lintel/v1/generation.grpc.pb.h"
 #include "lintel/v1/model.grpc.pb.h"
 #include "lintel/v1/session.grpc.pb.h"
@@ -111,6 +112,10 @@ class Client {
   std::vector<v1::Model> list_models(Cancellation* cancellation = nullptr) const;
   // `name` may be empty when one model is loaded.
   v1::Model get_model(const std::string& name = "", Cancellation* cancellation = nullptr) const;
+
+  // Of the server's log, until its next start. Both return the level it has.
+  std::string log_level(Cancellation* cancellation = nullptr) const;
+  std::string set_log_level(const std::string& level, Cancellation* cancellation = nullptr) const;
 
   // Of grpc.health.v1. `service` empty: the server as a whole. An unknown service is NOT_FOUND.
   bool serving(const std::string& service = "", Cancellation* cancellation = nullptr) const;

@@ -116,6 +116,9 @@ void GenerateStream::on_sample_finish(const SampleResult& result) {
   entry.is_finish = true;
   outbox_.push_back(std::move(entry));
   results_.push_back(result);
+  // The samples' one prompt was read once.
+  used_.prompt = std::max(used_.prompt, result.prompt_tokens);
+  used_.generated += result.generated_tokens;
 }
 
 void GenerateStream::on_step_end() { pump(); }

@@ -58,6 +58,7 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
   Next next(v1::GenerateResponse& message, grpc::Status& status) override REQUIRES(mutex_);
   void on_written() override EXCLUDES(mutex_);
   void on_gone() override EXCLUDES(mutex_);
+  TokenUse tokens_used() const override REQUIRES(mutex_) { return used_; }
 
   bool due() const REQUIRES(mutex_);
   void fill(v1::GenerateResponse& message) REQUIRES(mutex_);
@@ -73,6 +74,7 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
   std::deque<Entry> outbox_ GUARDED_BY(mutex_);
   std::deque<SampleResult> results_ GUARDED_BY(mutex_);  // one for each finish in the outbox
   std::size_t tokens_ GUARDED_BY(mutex_) = 0;            // values in the outbox
+  TokenUse used_ GUARDED_BY(mutex_);                     // by the samples that have finished
   bool paused_ GUARDED_BY(mutex_) = false;
   bool gone_ GUARDED_BY(mutex_) = false;
   bool first_ GUARDED_BY(mutex_) = true;  // nothing was written yet

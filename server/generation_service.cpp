@@ -44,17 +44,17 @@ std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
 
 }  // namespace
 
-grpc::Status GenerationService::find_model(const v1::GenerateRequest& wire,
+grpc::Status GenerationService::find_model(const v1::GenerateRequest& wire, const Owner& caller,
                                            const ServedModel** model) const {
   grpc::Status status;
   if (wire.session_id().empty()) {
     *model = resolve_model(wire.model(), context_.models, &status);
     return status;
   }
-  const std::optional<SessionInfo> session = context_.store.get(wire.session_id());
+  const std::optional<SessionInfo> session = context_.store.get(wire.session_id(), caller);
   if (!session) {
     return store_refusal(SessionStore::Error::kNotFound, 0, 0, context_.store.options(),
-                         wire.session_id());
+                         wire.session_id(), caller);
   }
   if (!wire.model().empty() && wire.model() != session->model) {
     if (resolve_model(wire.model(), context_.models, &status) == nullptr) return status;
@@ -68,9 +68,11 @@ grpc::Status GenerationService::find_model(const v1::GenerateRequest& wire,
 
 grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call,
                                          const v1::GenerateRequest& wire,
+                                         std::unique_ptr<CallScope>& scope,
                                          grpc::ServerWriteReactor<v1::GenerateResponse>** reactor) {
+  const Owner& caller = scope->caller().name;
   const ServedModel* model = nullptr;
-  if (grpc::Status found = find_model(wire, &model); !found.ok()) return found;
+  if (grpc::Status found = find_model(wire, caller, &model); !found.ok()) return found;
   const ModelConfig& config = model->transformer->config();
 
   Violations violations;
@@ -86,13 +88,13 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
     grpc::Status placed = check_position(at, config, model->limits, model->name, checked);
     if (!placed.ok()) return placed;
     leased = context_.store.lease_one_shot(model->name, model->transformer,
-                                           values_needed(at, checked), request.num_samples);
+                                           values_needed(at, checked), request.num_samples, caller);
   } else {
-    leased = context_.store.lease(session_id);
+    leased = context_.store.lease(session_id, caller);
   }
   if (leased.error != SessionStore::Error::kNone) {
     return store_refusal(leased.error, leased.bytes_needed, leased.bytes_free,
-                         context_.store.options(), session_id);
+                         context_.store.options(), session_id, caller);
   }
   if (!session_id.empty()) {
     const SequenceState& sequence = leased.lease.sequence();
@@ -100,6 +102,11 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
     grpc::Status placed = check_position(at, config, model->limits, session_id, checked);
     if (!placed.ok()) return placed;
   }
+
+  const grpc::Status charged =
+      scope->charge_tokens(static_cast<std::int64_t>(request.prompt.size()) +
+                           request.max_new_tokens * request.num_samples);
+  if (!charged.ok()) return charged;
 
   if (!checked.has_seed) request.seed = random_seed();
   request.deadline = call_deadline(call, context_.clock);
@@ -125,7 +132,7 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
   const auto stream =
       std::make_shared<GenerateStream>(*model->scheduler, context_.clock, std::move(options));
   if (!context_.calls.enter()) return shutting_down();
-  *reactor = stream->start(context_.calls);
+  *reactor = stream->start(context_.calls, std::move(scope));
   // From here on the call is the stream's to finish.
   const grpc::Status submitted = guarded([&]() -> grpc::Status {
     const Scheduler::SubmitResult result =
@@ -143,6 +150,7 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
 
 grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
                                       const v1::ScoreRequest& wire,
+                                      std::unique_ptr<CallScope>& scope,
                                       grpc::ServerWriteReactor<v1::ScoreResponse>** reactor) {
   grpc::Status status;
   const ServedModel* const model = resolve_model(wire.model(), context_.models, &status);
@@ -152,7 +160,12 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
       check_score(wire, model->transformer->config(), model->limits, violations);
   if (!violations.empty()) return violations.status();
   const std::optional<TimePoint> deadline = call_deadline(call, context_.clock);
-  for (GenerationRequest& sequence : sequences) sequence.deadline = deadline;
+  std::int64_t num_tokens = 0;
+  for (GenerationRequest& sequence : sequences) {
+    sequence.deadline = deadline;
+    num_tokens += static_cast<std::int64_t>(sequence.prompt.size());
+  }
+  if (grpc::Status charged = scope->charge_tokens(num_tokens); !charged.ok()) return charged;
 
   const ServerOptions::Scheduling& scheduling = context_.options.scheduling;
   ScoreStream::Options options;
@@ -161,32 +174,48 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
                               scheduling.max_queued_requests / 2);
   options.window = static_cast<std::size_t>(std::max(window, 1));
   options.max_queued_requests = scheduling.max_queued_requests;
+  options.owner = scope->caller().name;
   const auto stream =
       std::make_shared<ScoreStream>(*model, context_.store, std::move(sequences), options);
   if (!context_.calls.enter()) return shutting_down();
-  *reactor = stream->start(context_.calls);
+  *reactor = stream->start(context_.calls, std::move(scope));
   const grpc::Status begun = guarded([&] { return stream->begin(); });
   if (!begun.ok()) stream->refuse(begun);
   return grpc::Status::OK;
 }
 
+template <typename Response, typename Body>
+grpc::ServerWriteReactor<Response>* GenerationService::stream(grpc::CallbackServerContext& call,
+                                                              Method method, Body body) {
+  auto scope = std::make_unique<CallScope>(context_.gate, call, method);
+  const LogFields log_fields = scope->log_fields();  // a copy: the body may give the scope away
+  const LogScope log(log_fields);
+  grpc::ServerWriteReactor<Response>* reactor = nullptr;
+  grpc::Status status = scope->admitted();
+  if (status.ok()) {
+    status = guarded([&]() -> grpc::Status {
+      if (context_.calls.closed()) return shutting_down();
+      if (grpc::Status entered = scope->enter_stream(); !entered.ok()) return entered;
+      return body(scope, &reactor);
+    });
+  }
+  if (reactor != nullptr) return reactor;
+  scope->end(status);
+  return new RefusedCall<Response>(status);
+}
+
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(
     grpc::CallbackServerContext* call, const v1::GenerateRequest* request) {
-  grpc::ServerWriteReactor<v1::GenerateResponse>* reactor = nullptr;
-  const grpc::Status status = guarded([&] {
-    return context_.calls.closed() ? shutting_down() : generate(*call, *request, &reactor);
+  return stream<v1::GenerateResponse>(*call, Method::kGenerate, [&](auto& scope, auto** reactor) {
+    return generate(*call, *request, scope, reactor);
   });
-  if (reactor != nullptr) return reactor;
-  return new RefusedCall<v1::GenerateResponse>(status);
 }
 
 grpc::ServerWriteReactor<v1::ScoreResponse>* GenerationService::Score(
     grpc::CallbackServerContext* call, const v1::ScoreRequest* request) {
-  grpc::ServerWriteReactor<v1::ScoreResponse>* reactor = nullptr;
-  const grpc::Status status = guarded(
-      [&] { return context_.calls.closed() ? shutting_down() : score(*call, *request, &reactor); });
-  if (reactor != nullptr) return reactor;
-  return new RefusedCall<v1::ScoreResponse>(status);
+  return stream<v1::ScoreResponse>(*call, Method::kScore, [&](auto& scope, auto** reactor) {
+    return score(*call, *request, scope, reactor);
+  });
 }
 
 }  // namespace lintel

@@ -17,12 +17,20 @@ class GenerationService final : public v1::GenerationService::CallbackService {
                                                      const v1::ScoreRequest* request) override;
 
  private:
+  // What both methods do around their translation, which is `body(scope, &reactor)`.
+  template <typename Response, typename Body>
+  grpc::ServerWriteReactor<Response>* stream(grpc::CallbackServerContext& call, Method method,
+                                             Body body);
+  // Both take the scope when they make a reactor: from then on it is the stream's to end.
   grpc::Status generate(const grpc::CallbackServerContext& call, const v1::GenerateRequest& wire,
+                        std::unique_ptr<CallScope>& scope,
                         grpc::ServerWriteReactor<v1::GenerateResponse>** reactor);
   grpc::Status score(const grpc::CallbackServerContext& call, const v1::ScoreRequest& wire,
+                     std::unique_ptr<CallScope>& scope,
                      grpc::ServerWriteReactor<v1::ScoreResponse>** reactor);
   // The model a Generate call means: the session's, which a named one has to agree with.
-  grpc::Status find_model(const v1::GenerateRequest& wire, const ServedModel** model) const;
+  grpc::Status find_model(const v1::GenerateRequest& wire, const Owner& caller,
+                          const ServedModel** model) const;
 
   const ServiceContext context_;
 };

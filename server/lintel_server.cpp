@@ -1,5 +1,6 @@
 #include "server/lintel_server.h"
 
+#include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -9,6 +10,7 @@
 #include <stdexcept>
 
 #include "grpc/health/v1/health.pb.h"
+#include "server/admin_service.h"
 #include "server/certificates.h"
 #include "server/generation_service.h"
 #include "server/model_service.h"
@@ -32,7 +34,7 @@ constexpr int kMaxSendBytes = 64 << 20;
 constexpr std::chrono::milliseconds kHousekeepingInterval{250};
 
 constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
-                                     "lintel.v1.ModelService"};
+                                     "lintel.v1.ModelService", "lintel.v1.AdminService"};
 
 ModelRegistry make_registry(const ServerOptions& options, std::vector<NamedTransformer> models,
                             const Clock& clock) {
@@ -62,7 +64,33 @@ SessionStore::Options store_options(const ServerOptions& options) {
   store.max_sessions = options.sessions.max_sessions;
   store.session_memory_bytes = options.sessions.memory_bytes;
   store.idle_timeout = options.sessions.idle_timeout_seconds;
+  store.max_sessions_per_owner = options.identity.max_sessions;
+  store.bytes_per_owner = options.identity.memory_bytes;
   return store;
+}
+
+Quotas::Limits quota_limits(const ServerOptions::IdentityLimits& identity) {
+  return {identity.max_streams, identity.tokens_per_second, identity.token_burst};
+}
+
+// Throws std::runtime_error. Null: no token is asked for.
+std::shared_ptr<Tokens> read_tokens(const ServerOptions::Security& security) {
+  if (security.auth_tokens.empty()) return nullptr;
+  return std::make_shared<Tokens>(security.auth_tokens);
+}
+
+std::shared_ptr<Certificates> read_certificates(const ServerOptions::Security& security) {
+  if (!security.tls()) return nullptr;
+  return std::make_shared<Certificates>(
+      CertificatePaths{security.tls_cert, security.tls_key, security.tls_client_ca});
+}
+
+// What callers may do where no token tells them apart. Who can reach a port of this machine is
+// trusted with everything; others are not given what only an operator needs.
+Roles anonymous_roles(const ServerOptions& options) {
+  Roles roles = {Role::kGenerate, Role::kScore};
+  if (!options.security.tls() && options.listen.is_local()) roles.add(Role::kAdmin);
+  return roles;
 }
 
 // As gRPC takes it; the longest it can express stands for what is longer.
@@ -103,12 +131,32 @@ void set_connection_options(const ServerOptions::Connections& connections,
 // In the order of construction: services last, so that they go first.
 struct LintelServer::Impl {
   Impl(const ServerOptions& options, std::vector<NamedTransformer> models, const Clock& clock)
-      : store(store_options(options), clock),
+      : certificates(read_certificates(options.security)),
+        tokens(read_tokens(options.security)),
+        credentials(port_credentials(
+            certificates, tokens,
+            options.listen.unix_path.empty() ? LocalPort::kTcp : LocalPort::kUnixSocket)),
+        quotas(quota_limits(options.identity), clock),
+        gate{tokens.get(),
+             !options.security.tls_client_ca.empty(),
+             anonymous_roles(options),
+             quotas,
+             counters,
+             clock},
+        store(store_options(options), clock),
         registry(make_registry(options, std::move(models), clock)),
-        context{registry, store, calls, clock, options},
+        context{registry, store, calls, gate, clock, options},
         generation(context),
         session(context),
-        model(context) {}
+        model(context),
+        admin(context) {}
+
+  const std::shared_ptr<Certificates> certificates;  // null: plain text
+  const std::shared_ptr<Tokens> tokens;              // null: none is asked for
+  const std::shared_ptr<grpc::ServerCredentials> credentials;
+  Quotas quotas;
+  RequestCounters counters;
+  const CallGate gate;
 
   SessionStore store;
   ModelRegistry registry;
@@ -117,8 +165,7 @@ struct LintelServer::Impl {
   GenerationService generation;
   SessionService session;
   ModelService model;
-  std::shared_ptr<Certificates> certificates;  // null: plain text
-  std::shared_ptr<grpc::ServerCredentials> credentials;
+  AdminService admin;
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -173,8 +220,9 @@ LintelServer::LintelServer(const ServerOptions& options, std::vector<NamedTransf
 LintelServer::~LintelServer() { stop(); }
 
 void LintelServer::start() {
-  // Both are switches of the whole process, read by every server built afterwards.
+  // Switches of the whole process, read by every server built afterwards.
   grpc::EnableDefaultHealthCheckService(true);
+  if (options_.monitoring.channelz) grpc::channelz::experimental::InitChannelzService();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   // Links the descriptor of the health protocol in, for reflection.
   grpc::health::v1::HealthCheckRequest::descriptor();
@@ -182,16 +230,11 @@ void LintelServer::start() {
   grpc::ServerBuilder builder;
   set_connection_options(options_.connections, builder);
   const std::string wanted = options_.listen.to_string(options_.listen.port);
-  impl_->credentials = grpc::InsecureServerCredentials();
-  if (const ServerOptions::Security& security = options_.security; security.tls()) {
-    impl_->certificates = std::make_shared<Certificates>(
-        CertificatePaths{security.tls_cert, security.tls_key, security.tls_client_ca});
-    impl_->credentials = tls_credentials(impl_->certificates);
-  }
   builder.AddListeningPort(wanted, impl_->credentials, &port_);
   builder.RegisterService(&impl_->generation);
   builder.RegisterService(&impl_->session);
   builder.RegisterService(&impl_->model);
+  builder.RegisterService(&impl_->admin);
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr || port_ == 0) {
     impl_->server = nullptr;
@@ -217,6 +260,7 @@ void LintelServer::keep_house() {
       if (stopping_) return;
     }
     if (impl_->certificates != nullptr) impl_->certificates->reload_if_changed();
+    if (impl_->tokens != nullptr) impl_->tokens->reload_if_changed();
     if (idle_timeout.count() == 0 || std::chrono::steady_clock::now() < next_eviction) continue;
     next_eviction += eviction_interval;
     const std::size_t evicted = impl_->store.evict_idle();

@@ -33,13 +33,13 @@ std::vector<NamedTransformer> load_models(const ServerOptions& options);
 // one thread; the rest by any.
 class LintelServer {
  public:
-  // REQUIRES: at least one model; names differ; `clock` outlives the server.
+  // REQUIRES: at least one model; names differ; `clock` outlives the server. Throws
+  // std::runtime_error when certificates or tokens cannot be used.
   LintelServer(const ServerOptions& options, std::vector<NamedTransformer> models,
                const Clock& clock);
   ~LintelServer();  // stop()
 
-  // Listens and serves. Throws std::runtime_error when the address cannot be listened on or the
-  // certificates cannot be used.
+  // Listens and serves. Throws std::runtime_error when the address cannot be listened on.
   void start();
   // HOST:PORT with the real port, [IPv6]:PORT or unix:PATH. REQUIRES: started.
   std::string address() const;

@@ -1,17 +1,22 @@
 #include "server/logging.h"
 
 #include <grpc/support/log.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 
 namespace lintel {
 namespace {
 
-// {"time":"2024-01-31T12:00:00.000Z","level":"info","message":"..."}
+// The sink is called by the thread that logs, so its fields are at hand when the line is written.
+thread_local const LogFields* current_fields = nullptr;
+
+// {"time":"2024-01-31T12:00:00.000000Z","level":"info","message":"...", fields...}
 class JsonFormatter final : public spdlog::formatter {
  public:
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
@@ -29,6 +34,11 @@ class JsonFormatter final : public spdlog::formatter {
     line["time"] = fmt::format("{}.{:06}Z", time, micros % 1'000'000);
     line["level"] = level;
     line["message"] = std::string_view(message.payload.data(), message.payload.size());
+    if (current_fields != nullptr) {
+      for (const auto& [key, value] : current_fields->all()) {
+        std::visit([&line, key = key](const auto& v) { line[key] = v; }, value);
+      }
+    }
     // Text from outside may not be UTF-8; the line has to be JSON all the same.
     const std::string text =
         line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
@@ -36,6 +46,22 @@ class JsonFormatter final : public spdlog::formatter {
   }
   std::unique_ptr<spdlog::formatter> clone() const override {
     return std::make_unique<JsonFormatter>();
+  }
+};
+
+// The fields at the end of a line of text.
+class FieldsFlag final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg&, const std::tm&, spdlog::memory_buf_t& out) override {
+    if (current_fields == nullptr) return;
+    for (const auto& [key, value] : current_fields->all()) {
+      const std::string text =
+          std::visit([key = key](const auto& v) { return fmt::format(" {}={}", key, v); }, value);
+      out.append(text.data(), text.data() + text.size());
+    }
+  }
+  std::unique_ptr<spdlog::custom_flag_formatter> clone() const override {
+    return std::make_unique<FieldsFlag>();
   }
 };
 
@@ -62,11 +88,31 @@ void set_up_logging(const ServerOptions::Logging& options) {
   if (options.json) {
     logger->set_formatter(std::make_unique<JsonFormatter>());
   } else {
-    logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
+    auto formatter = std::make_unique<spdlog::pattern_formatter>();
+    formatter->add_flag<FieldsFlag>('*').set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v%*");
+    logger->set_formatter(std::move(formatter));
   }
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function(&log_from_grpc);
 }
+
+void set_log_level(const std::string& level) {
+  const auto parsed = spdlog::level::from_str(level);
+  // What from_str does not know it takes for "off".
+  if (parsed == spdlog::level::off && level != "off") {
+    throw std::invalid_argument("'" + level + "' is not a log level");
+  }
+  spdlog::set_level(parsed);
+}
+
+std::string log_level() {
+  const auto name = spdlog::level::to_string_view(spdlog::get_level());
+  return std::string(name.data(), name.size());
+}
+
+LogScope::LogScope(const LogFields& fields) : outer_(current_fields) { current_fields = &fields; }
+
+LogScope::~LogScope() { current_fields = outer_; }
 
 }  // namespace lintel

@@ -68,28 +68,24 @@ std::string attention_names(const ModelConfig& config) {
 grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
                                              const v1::ListModelsRequest*,
                                              v1::ListModelsResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
-  reactor->Finish(guarded([&] {
+  return answer(context_, *call, Method::kListModels, [&](const Identity&) {
     for (const auto& [name, model] : context_.models.all()) {
       write_model(model, *response->add_models());
     }
     return grpc::Status::OK;
-  }));
-  return reactor;
+  });
 }
 
 grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
                                             const v1::GetModelRequest* request,
                                             v1::Model* response) {
-  grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
-  reactor->Finish(guarded([&]() -> grpc::Status {
+  return answer(context_, *call, Method::kGetModel, [&](const Identity&) {
     grpc::Status status;
     const ServedModel* const model =
         resolve_model(request->name(), context_.models, &status, "name");
     if (model != nullptr) write_model(*model, *response);
     return status;
-  }));
-  return reactor;
+  });
 }
 
 }  // namespace lintel

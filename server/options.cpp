@@ -36,11 +36,13 @@ class Flags {
     declare_models();
     declare_network();
     declare_security();
+    declare_identity_limits();
     declare_scheduling();
     declare_sessions();
     declare_limits();
     declare_streaming();
     declare_logging();
+    declare_monitoring();
   }
 
  private:
@@ -186,9 +188,49 @@ class Flags {
     file("--tls-key", security.tls_key, "Its PEM private key, without a password");
     file("--tls-client-ca", security.tls_client_ca,
          "Mutual TLS: clients need a certificate signed by one of these, PEM");
+    file("--auth-tokens", security.auth_tokens,
+         "Calls need a bearer token of this file: a line each, NAME ROLES sha256:HEX, as `lintel "
+         "token "
+         "new` makes them. Read again when it changes. Health needs none");
     app_.add_flag("--insecure-public", security.insecure_public,
                   "Allow plain text on an address other machines reach: prompts and output can be "
                   "read and changed on their way")
+        ->group(group_);
+  }
+
+  void declare_identity_limits() {
+    group_ = "Limits of one identity (a token's name), 0: none";
+    ServerOptions::IdentityLimits& identity = options_.identity;
+    number("--identity-max-streams", identity.max_streams, 0, 1'000'000,
+           "Generate and Score calls at a time");
+    number("--identity-max-sessions", identity.max_sessions, std::size_t{0},
+           std::size_t{100'000'000}, "Sessions at a time");
+    text("--identity-memory", "BYTES", "0", "State of its sessions and calls, in bytes",
+         [&identity](const std::string& given) { identity.memory_bytes = parse_bytes(given); });
+    constexpr std::int64_t kMost = 1'000'000'000'000;
+    number(
+        "--identity-tokens-per-second", identity.tokens_per_second, std::int64_t{0}, kMost,
+        "Prompt and new tokens. A call is charged for all it may use when it begins, and gets back "
+        "what it did not use: clients do well to give max_new_tokens");
+    number("--identity-token-burst", identity.token_burst, std::int64_t{0}, kMost,
+           "Tokens saved up at most; 0: ten seconds' worth");
+  }
+
+  void declare_monitoring() {
+    group_ = "Monitoring";
+    text("--metrics-listen", "ADDRESS", "",
+         "HTTP on HOST:PORT: /metrics for Prometheus, /healthz, /readyz. Plain text, without "
+         "prompts, "
+         "output or ids; port 0 picks a free one",
+         [this](const std::string& given) {
+           const ListenAddress address = parse_listen_address(given);
+           if (!address.unix_path.empty()) throw UsageError("'" + given + "' is not HOST:PORT");
+           options_.monitoring.metrics_listen = address;
+         });
+    app_.add_flag(
+            "--channelz", options_.monitoring.channelz,
+            "gRPC's channelz service: connections, peers and calls. Needs the role admin where "
+            "tokens are used")
         ->group(group_);
   }
 
@@ -291,7 +333,13 @@ void check_security(const ServerOptions& options) {
   if (!security.tls_client_ca.empty() && !security.tls()) {
     throw UsageError("--tls-client-ca needs --tls-cert and --tls-key");
   }
-  if (!security.tls() && !options.listen.is_local() && !security.insecure_public) {
+  const bool public_plain_text = !security.tls() && !options.listen.is_local();
+  if (public_plain_text && !security.auth_tokens.empty()) {
+    throw UsageError("--auth-tokens: tokens would travel in plain text to " +
+                     options.listen.to_string(options.listen.port) +
+                     ": give --tls-cert and --tls-key");
+  }
+  if (public_plain_text && !security.insecure_public) {
     throw UsageError("--listen " + options.listen.to_string(options.listen.port) +
                      " would serve plain text to other machines: give --tls-cert and --tls-key, "
                      "or --insecure-public if something else protects the way");
@@ -307,6 +355,9 @@ void check_together(ServerOptions& options, const CLI::App& app) {
       throw UsageError("--model: two models are named '" + model.name +
                        "'; give one another name with NAME=DIR");
     }
+  }
+  if (options.identity.token_burst > 0 && options.identity.tokens_per_second == 0) {
+    throw UsageError("--identity-token-burst needs --identity-tokens-per-second");
   }
   ServerOptions::Scheduling& scheduling = options.scheduling;
   if (scheduling.prefill_rows_per_step > scheduling.max_batch_rows) {

@@ -72,8 +72,19 @@ struct ServerOptions {
     std::filesystem::path tls_cert, tls_key;  // both empty: plain text
     std::filesystem::path tls_client_ca;      // not empty: clients need a certificate signed by it
     bool insecure_public = false;             // plain text beyond this machine
+    std::filesystem::path auth_tokens;        // TokenTable; empty: no token is asked for
     bool tls() const { return !tls_cert.empty(); }
   } security;
+
+  // Of one identity (a token's name, or a client certificate's); where callers are not told apart,
+  // of all of them together. 0: no limit.
+  struct IdentityLimits {
+    int max_streams = 0;
+    std::size_t max_sessions = 0;
+    std::size_t memory_bytes = 0;
+    std::int64_t tokens_per_second = 0;
+    std::int64_t token_burst = 0;  // 0: ten seconds' worth
+  } identity;
 
   struct Scheduling {
     int workers = 1;  // threads of each model; parse_server_options makes it one per processor
@@ -103,6 +114,11 @@ struct ServerOptions {
     std::string level = "info";
     bool json = false;
   } logging;
+
+  struct Monitoring {
+    std::optional<ListenAddress> metrics_listen;  // HTTP: /metrics, /healthz, /readyz
+    bool channelz = false;
+  } monitoring;
 };
 
 // A command line or configuration that makes no sense. what() says which flag and why.

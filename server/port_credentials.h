@@ -5,14 +5,24 @@
 
 #include <memory>
 
+#include "server/certificates.h"
+#include "server/tokens.h"
+
 namespace lintel {
 
-class Certificates;
-
-// TLS with these certificates; every handshake takes the current ones. gRPC's C++ interface has
+// With certificates TLS: every handshake takes the current ones. gRPC's C++ interface has
 // credentials that never change or that stop serving when a file is bad for a moment; these keep
-// what was good. They outlive the server: it asks them, and keeps no hold on them.
-std::shared_ptr<grpc::ServerCredentials> tls_credentials(
-    std::shared_ptr<Certificates> certificates);
+// what was good. Without, plain text.
+//
+// With tokens, calls of services that are not ours (reflection, channelz) need one too, channelz
+// one with the role admin. Ours look at it themselves (CallScope), and health needs none.
+//
+// Both may be null. The credentials outlive the server: it asks them, and keeps no hold on them.
+// `local_plain_text` is needed where there are tokens and no certificates: the port is a loopback
+// address or a unix socket.
+enum class LocalPort { kTcp, kUnixSocket };
+std::shared_ptr<grpc::ServerCredentials> port_credentials(
+    std::shared_ptr<Certificates> certificates, std::shared_ptr<const Tokens> tokens,
+    LocalPort local_port);
 
 }  // namespace lintel

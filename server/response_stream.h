@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "server/active_calls.h"
+#include "server/call_scope.h"
 #include "server/mutex.h"
 
 namespace lintel {
@@ -21,10 +22,10 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
  public:
   virtual ~ResponseStream() = default;
 
-  // The reactor a gRPC method returns; made once. Counts the call out of `calls` when it is over.
-  // REQUIRES: the call was counted in.
-  grpc::ServerWriteReactor<Response>* start(ActiveCalls& calls) {
-    reactor_ = new Reactor(this->shared_from_this(), calls);
+  // The reactor a gRPC method returns; made once. When the call is over its scope is ended, and it
+  // is counted out of `calls`. REQUIRES: the call was counted in.
+  grpc::ServerWriteReactor<Response>* start(ActiveCalls& calls, std::unique_ptr<CallScope> scope) {
+    reactor_ = new Reactor(this->shared_from_this(), calls, std::move(scope));
     return reactor_;
   }
 
@@ -33,6 +34,7 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
     {
       MutexLock lock(mutex_);
       finished_ = true;
+      final_status_ = status;
     }
     reactor_->Finish(status);
   }
@@ -48,6 +50,8 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
   // The client is gone or cancelled; called without the mutex, once or twice. What produces for
   // this stream has to end; then next() says kFinish.
   virtual void on_gone() = 0;
+  // What the call read and produced, asked when it is over.
+  virtual TokenUse tokens_used() const REQUIRES(mutex_) = 0;
 
   // Sends what there is to send. REQUIRES: the caller holds no mutex, for gRPC may call back at
   // once.
@@ -61,6 +65,7 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
       action = next(message_, status);
       writing_ = action == Next::kWrite;
       finished_ = action == Next::kFinish || action == Next::kWriteAndFinish;
+      if (finished_) final_status_ = status;
     }
     // The flags keep every other thread from coming here until the operation is over.
     if (action == Next::kWrite) reactor_->StartWrite(&message_);
@@ -70,13 +75,14 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
     if (action == Next::kFinish) reactor_->Finish(status);
   }
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
 
  private:
   class Reactor final : public grpc::ServerWriteReactor<Response> {
    public:
-    Reactor(std::shared_ptr<ResponseStream> stream, ActiveCalls& calls)
-        : stream_(std::move(stream)), calls_(calls) {}
+    Reactor(std::shared_ptr<ResponseStream> stream, ActiveCalls& calls,
+            std::unique_ptr<CallScope> scope)
+        : stream_(std::move(stream)), calls_(calls), scope_(std::move(scope)) {}
 
     void OnWriteDone(bool ok) override {
       // A copy: the reactor may be gone as soon as Finish is called.
@@ -89,6 +95,7 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
     }
     void OnDone() override {
       ActiveCalls& calls = calls_;
+      stream_->over(*scope_);
       delete this;
       calls.leave();
     }
@@ -96,7 +103,19 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
    private:
     const std::shared_ptr<ResponseStream> stream_;
     ActiveCalls& calls_;
+    const std::unique_ptr<CallScope> scope_;
   };
+
+  void over(CallScope& scope) EXCLUDES(mutex_) {
+    grpc::Status status;
+    TokenUse used;
+    {
+      MutexLock lock(mutex_);
+      status = final_status_;
+      used = tokens_used();
+    }
+    scope.end(status, used);
+  }
 
   void written(bool ok) EXCLUDES(mutex_) {
     {
@@ -115,6 +134,7 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
   Response message_;            // owned by the write in flight, else by pump
   bool writing_ GUARDED_BY(mutex_) = false;
   bool finished_ GUARDED_BY(mutex_) = false;
+  grpc::Status final_status_ GUARDED_BY(mutex_);
 };
 
 }  // namespace lintel

@@ -54,11 +54,11 @@ grpc::Status ScoreStream::begin() { return advance(); }
 grpc::Status ScoreStream::submit(std::size_t index, const GenerationRequest& request,
                                  RequestHandle* handle) {
   const auto num_values = static_cast<std::int64_t>(request.prompt.size());
-  SessionStore::LeaseResult leased =
-      store_.lease_one_shot(model_.name, model_.transformer, num_values, /*num_samples=*/1);
+  SessionStore::LeaseResult leased = store_.lease_one_shot(
+      model_.name, model_.transformer, num_values, /*num_samples=*/1, options_.owner);
   if (leased.error != SessionStore::Error::kNone) {
     return store_refusal(leased.error, leased.bytes_needed, leased.bytes_free, store_.options(),
-                         /*session_id=*/"");
+                         /*session_id=*/"", options_.owner);
   }
   auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
   const Scheduler::SubmitResult result = model_.scheduler->submit(
@@ -97,6 +97,7 @@ bool ScoreStream::settle(std::size_t index, const grpc::Status& status,
   {
     MutexLock lock(mutex_);
     if (status.ok()) {
+      used_.prompt += static_cast<std::int64_t>(slots_[index].request->prompt.size());
       slots_[index].request.reset();
       slots_[index].handle = handle;
       ++next_submit_;

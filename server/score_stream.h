@@ -25,6 +25,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   struct Options {
     std::size_t window = 1;
     int max_queued_requests = 0;  // for the refusal's text
+    Owner owner;                  // of the memory
   };
 
   ScoreStream(const ServedModel& model, SessionStore& store,
@@ -62,6 +63,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   Next next(v1::ScoreResponse& message, grpc::Status& status) override REQUIRES(mutex_);
   void on_written() override { advance(); }
   void on_gone() override;
+  TokenUse tokens_used() const override REQUIRES(mutex_) { return used_; }
 
   const ServedModel& model_;
   SessionStore& store_;
@@ -71,6 +73,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   std::size_t next_submit_ GUARDED_BY(mutex_) = 0;
   std::size_t next_write_ GUARDED_BY(mutex_) = 0;
   std::size_t running_ GUARDED_BY(mutex_) = 0;
+  TokenUse used_ GUARDED_BY(mutex_);            // by the sequences that were submitted
   bool submitting_ GUARDED_BY(mutex_) = false;  // a thread is in advance()
   bool alarm_set_ GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> failure_ GUARDED_BY(mutex_);

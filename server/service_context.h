@@ -2,6 +2,7 @@
 #pragma once
 
 #include "server/active_calls.h"
+#include "server/call_scope.h"
 #include "server/clock.h"
 #include "server/options.h"
 #include "server/served_model.h"
@@ -13,6 +14,7 @@ struct ServiceContext {
   const ModelRegistry& models;
   SessionStore& store;
   ActiveCalls& calls;
+  const CallGate& gate;
   const Clock& clock;
   const ServerOptions& options;
 };

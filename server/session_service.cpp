@@ -14,12 +14,6 @@ void write_time(std::chrono::system_clock::time_point time, google::protobuf::Ti
   wire.set_nanos(static_cast<int>(nanos % 1'000'000'000));
 }
 
-grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* call, const grpc::Status& status) {
-  grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
-  reactor->Finish(status);
-  return reactor;
-}
-
 }  // namespace
 
 void SessionService::write_session(const SessionInfo& info, v1::Session& wire) const {
@@ -35,7 +29,8 @@ void SessionService::write_session(const SessionInfo& info, v1::Session& wire) c
   wire.mutable_idle_timeout()->set_seconds(context_.store.options().idle_timeout.count());
 }
 
-grpc::Status SessionService::create(const v1::CreateSessionRequest& wire, v1::Session& session) {
+grpc::Status SessionService::create(const Identity& caller, const v1::CreateSessionRequest& wire,
+                                    v1::Session& session) {
   if (context_.calls.closed()) return shutting_down();
   grpc::Status status;
   const ServedModel* const model = resolve_model(wire.model(), context_.models, &status);
@@ -44,26 +39,28 @@ grpc::Status SessionService::create(const v1::CreateSessionRequest& wire, v1::Se
   const std::int64_t max_values = check_create(wire, model->transformer->config(), violations);
   if (!violations.empty()) return violations.status();
   const SessionStore::CreateResult created =
-      context_.store.create(model->name, model->transformer, max_values);
+      context_.store.create(model->name, model->transformer, max_values, caller.name);
   if (created.error != SessionStore::Error::kNone) {
     return store_refusal(created.error, created.bytes_needed, created.bytes_free,
-                         context_.store.options(), /*session_id=*/"");
+                         context_.store.options(), /*session_id=*/"", caller.name);
   }
   write_session(created.info, session);
   return status;
 }
 
-grpc::Status SessionService::get(const v1::GetSessionRequest& wire, v1::Session& session) {
+grpc::Status SessionService::get(const Identity& caller, const v1::GetSessionRequest& wire,
+                                 v1::Session& session) {
   if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
-  const std::optional<SessionInfo> info = context_.store.get(wire.id());
+  const std::optional<SessionInfo> info = context_.store.get(wire.id(), caller.name);
   if (!info) {
-    return store_refusal(SessionStore::Error::kNotFound, 0, 0, context_.store.options(), wire.id());
+    return store_refusal(SessionStore::Error::kNotFound, 0, 0, context_.store.options(), wire.id(),
+                         caller.name);
   }
   write_session(*info, session);
   return grpc::Status::OK;
 }
 
-grpc::Status SessionService::list(const v1::ListSessionsRequest& wire,
+grpc::Status SessionService::list(const Identity& caller, const v1::ListSessionsRequest& wire,
                                   v1::ListSessionsResponse& page) {
   grpc::Status status;
   if (!wire.model().empty() && resolve_model(wire.model(), context_.models, &status) == nullptr) {
@@ -73,8 +70,10 @@ grpc::Status SessionService::list(const v1::ListSessionsRequest& wire,
   const CheckedList checked = check_list(wire, violations);
   if (!violations.empty()) return violations.status();
   // One more than asked for tells whether there is a next page.
+  const std::optional<Owner> owner =
+      caller.roles.has(Role::kAdmin) ? std::nullopt : std::optional(caller.name);
   std::vector<SessionInfo> found =
-      context_.store.list(wire.model(), checked.after_id, checked.page_size + 1);
+      context_.store.list(wire.model(), checked.after_id, checked.page_size + 1, owner);
   if (found.size() > checked.page_size) {
     found.resize(checked.page_size);
     page.set_next_page_token(found.back().id);
@@ -83,33 +82,38 @@ grpc::Status SessionService::list(const v1::ListSessionsRequest& wire,
   return status;
 }
 
-grpc::Status SessionService::remove(const v1::DeleteSessionRequest& wire) {
+grpc::Status SessionService::remove(const Identity& caller, const v1::DeleteSessionRequest& wire) {
   if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
-  return store_refusal(context_.store.remove(wire.id()), 0, 0, context_.store.options(), wire.id());
+  return store_refusal(context_.store.remove(wire.id(), caller.name), 0, 0,
+                       context_.store.options(), wire.id(), caller.name);
 }
 
 grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* call,
                                                  const v1::CreateSessionRequest* request,
                                                  v1::Session* response) {
-  return answer(call, guarded([&] { return create(*request, *response); }));
+  return answer(context_, *call, Method::kCreateSession,
+                [&](const Identity& caller) { return create(caller, *request, *response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* call,
                                               const v1::GetSessionRequest* request,
                                               v1::Session* response) {
-  return answer(call, guarded([&] { return get(*request, *response); }));
+  return answer(context_, *call, Method::kGetSession,
+                [&](const Identity& caller) { return get(caller, *request, *response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* call,
                                                const v1::ListSessionsRequest* request,
                                                v1::ListSessionsResponse* response) {
-  return answer(call, guarded([&] { return list(*request, *response); }));
+  return answer(context_, *call, Method::kListSessions,
+                [&](const Identity& caller) { return list(caller, *request, *response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* call,
                                                  const v1::DeleteSessionRequest* request,
                                                  google::protobuf::Empty*) {
-  return answer(call, guarded([&] { return remove(*request); }));
+  return answer(context_, *call, Method::kDeleteSession,
+                [&](const Identity& caller) { return remove(caller, *request); });
 }
 
 }  // namespace lintel

@@ -15,6 +15,7 @@ namespace lintel {
 // Guarded by the store's mutex, but for `sequence`, which belongs to the lease while there is one.
 struct SessionLease::Record {
   std::string id;  // empty: one-shot
+  Owner owner;
   std::string model_name;
   std::shared_ptr<const Transformer> model;  // before `sequence`, which refers to it
   std::optional<SequenceState> sequence;
@@ -110,38 +111,62 @@ SessionStore::~SessionStore() {
 #endif
 }
 
-SessionStore::Error SessionStore::reserve(std::size_t bytes, bool takes_place,
+SessionStore::Error SessionStore::try_reserve(const Owner& owner, std::size_t bytes,
+                                              bool takes_place, std::size_t* bytes_free) {
+  *bytes_free = options_.session_memory_bytes - bytes_in_use_;
+  const auto held = shares_.find(owner);
+  const Share share = held == shares_.end() ? Share{} : held->second;
+  if (takes_place && options_.max_sessions_per_owner != 0 &&
+      share.places >= options_.max_sessions_per_owner) {
+    return Error::kOwnerTooManySessions;
+  }
+  if (options_.bytes_per_owner != 0 &&
+      bytes > options_.bytes_per_owner - std::min(share.bytes, options_.bytes_per_owner)) {
+    return Error::kOwnerOutOfMemory;
+  }
+  if (takes_place && options_.max_sessions != 0 && places_in_use_ >= options_.max_sessions) {
+    return Error::kTooManySessions;
+  }
+  if (bytes > *bytes_free) return Error::kOutOfMemory;
+  Share& mine = shares_[owner];  // before anything is counted: it may throw
+  mine.bytes += bytes;
+  bytes_in_use_ += bytes;
+  if (takes_place) {
+    ++mine.places;
+    ++places_in_use_;
+  }
+  return Error::kNone;
+}
+
+SessionStore::Error SessionStore::reserve(const Owner& owner, std::size_t bytes, bool takes_place,
                                           std::size_t* bytes_free) {
   for (bool evicted = false;; evicted = true) {
     Error error = Error::kNone;
     {
       MutexLock lock(mutex_);
-      *bytes_free = options_.session_memory_bytes - bytes_in_use_;
-      if (takes_place && options_.max_sessions != 0 && places_in_use_ >= options_.max_sessions) {
-        error = Error::kTooManySessions;
-      } else if (bytes > *bytes_free) {
-        error = Error::kOutOfMemory;
-      } else {
-        bytes_in_use_ += bytes;
-        if (takes_place) ++places_in_use_;
-        return Error::kNone;
-      }
+      error = try_reserve(owner, bytes, takes_place, bytes_free);
     }
-    if (evicted || evict_idle() == 0) return error;
+    if (error == Error::kNone || evicted || evict_idle() == 0) return error;
   }
 }
 
-void SessionStore::unreserve(std::size_t bytes, bool takes_place) {
+void SessionStore::unreserve(const Owner& owner, std::size_t bytes, bool takes_place) {
   MutexLock lock(mutex_);
   assert(bytes_in_use_ >= bytes);
   bytes_in_use_ -= bytes;
   if (takes_place) --places_in_use_;
+  const auto share = shares_.find(owner);
+  assert(share != shares_.end());
+  share->second.bytes -= bytes;
+  if (takes_place) --share->second.places;
+  if (share->second.bytes == 0 && share->second.places == 0) shares_.erase(share);
 }
 
 SessionStore::Error SessionStore::new_record(const std::string& model_name,
                                              std::shared_ptr<const Transformer> model,
                                              std::int64_t max_values, int num_samples,
-                                             bool takes_place, std::shared_ptr<Record>* record,
+                                             bool takes_place, const Owner& owner,
+                                             std::shared_ptr<Record>* record,
                                              std::size_t* bytes_needed, std::size_t* bytes_free) {
   const std::int64_t limit = value_limit(model->config(), max_values);
   if (limit == 0 && !model->constant_state()) return Error::kNeedsMaxTokens;
@@ -150,10 +175,11 @@ SessionStore::Error SessionStore::new_record(const std::string& model_name,
   if (__builtin_mul_overflow(bytes_each, static_cast<std::size_t>(num_samples), bytes_needed)) {
     *bytes_needed = SIZE_MAX;
   }
-  const Error error = reserve(*bytes_needed, takes_place, bytes_free);
+  const Error error = reserve(owner, *bytes_needed, takes_place, bytes_free);
   if (error != Error::kNone) return error;
   try {
     auto made = std::make_shared<Record>();
+    made->owner = owner;
     made->model_name = model_name;
     made->sequence.emplace(model->new_sequence());
     made->model = std::move(model);
@@ -165,7 +191,7 @@ SessionStore::Error SessionStore::new_record(const std::string& model_name,
     made->created_at = made->last_used_at = clock_.wall_time();
     *record = std::move(made);
   } catch (const std::bad_alloc&) {  // the budget promises more than the machine has
-    unreserve(*bytes_needed, takes_place);
+    unreserve(owner, *bytes_needed, takes_place);
     return Error::kOutOfMemory;
   }
   return Error::kNone;
@@ -174,24 +200,27 @@ SessionStore::Error SessionStore::new_record(const std::string& model_name,
 void SessionStore::free_record(std::shared_ptr<Record> record) {
   const std::size_t bytes = record->state_bytes;
   const bool takes_place = record->takes_place;
+  const Owner owner = std::move(record->owner);
   record.reset();
-  unreserve(bytes, takes_place);
+  unreserve(owner, bytes, takes_place);
 }
 
 SessionStore::CreateResult SessionStore::create(const std::string& model_name,
                                                 std::shared_ptr<const Transformer> model,
-                                                std::int64_t max_values) {
+                                                std::int64_t max_values, const Owner& owner) {
   CreateResult result;
   std::shared_ptr<Record> record;
   result.error =
       new_record(model_name, std::move(model), max_values, /*num_samples=*/1,
-                 /*takes_place=*/true, &record, &result.bytes_needed, &result.bytes_free);
+                 /*takes_place=*/true, owner, &record, &result.bytes_needed, &result.bytes_free);
   if (result.error != Error::kNone) return result;
   try {
     record->id = random_id();
     result.info = info_of(*record);
     MutexLock lock(mutex_);
     sessions_.emplace(record->id, record);
+    session_bytes_ += record->state_bytes;
+    ++created_;
   } catch (...) {
     free_record(std::move(record));
     throw;
@@ -199,31 +228,41 @@ SessionStore::CreateResult SessionStore::create(const std::string& model_name,
   return result;
 }
 
-SessionStore::LeaseResult SessionStore::lease(const std::string& id) {
+std::shared_ptr<SessionStore::Record> SessionStore::find(const std::string& id,
+                                                         const Owner& owner) const {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || found->second->owner != owner) return nullptr;
+  return found->second;
+}
+
+SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner& owner) {
   LeaseResult result;
   MutexLock lock(mutex_);
-  const auto found = sessions_.find(id);
-  if (found == sessions_.end()) {
+  std::shared_ptr<Record> record = find(id, owner);
+  if (record == nullptr) {
     result.error = Error::kNotFound;
-  } else if (found->second->busy) {
+  } else if (record->busy) {
     result.error = Error::kBusy;
   } else {
-    found->second->busy = true;
-    found->second->last_used = clock_.now();
-    found->second->last_used_at = clock_.wall_time();
-    result.lease = SessionLease(this, found->second);
+    record->busy = true;
+    record->last_used = clock_.now();
+    record->last_used_at = clock_.wall_time();
+    ++busy_sessions_;
+    busy_bytes_ += record->state_bytes;
+    result.lease = SessionLease(this, std::move(record));
   }
   return result;
 }
 
 SessionStore::LeaseResult SessionStore::lease_one_shot(const std::string& model_name,
                                                        std::shared_ptr<const Transformer> model,
-                                                       std::int64_t max_values, int num_samples) {
+                                                       std::int64_t max_values, int num_samples,
+                                                       const Owner& owner) {
   LeaseResult result;
   std::shared_ptr<Record> record;
   result.error =
       new_record(model_name, std::move(model), max_values, num_samples,
-                 /*takes_place=*/false, &record, &result.bytes_needed, &result.bytes_free);
+                 /*takes_place=*/false, owner, &record, &result.bytes_needed, &result.bytes_free);
   if (result.error == Error::kNone) result.lease = SessionLease(this, std::move(record));
   return result;
 }
@@ -232,6 +271,8 @@ void SessionStore::give_back(std::shared_ptr<Record> record) {
   if (!record->id.empty()) {
     MutexLock lock(mutex_);
     record->busy = false;
+    --busy_sessions_;
+    busy_bytes_ -= record->state_bytes;
     if (!record->discarded) {
       record->num_values = record->sequence->num_values();
       record->has_pending = record->sequence->pending.has_value();
@@ -240,6 +281,7 @@ void SessionStore::give_back(std::shared_ptr<Record> record) {
       return;
     }
     sessions_.erase(record->id);
+    session_bytes_ -= record->state_bytes;
   }
   free_record(std::move(record));
 }
@@ -258,33 +300,35 @@ SessionInfo SessionStore::info_of(const Record& record) {
   return info;
 }
 
-std::optional<SessionInfo> SessionStore::get(const std::string& id) const {
+std::optional<SessionInfo> SessionStore::get(const std::string& id, const Owner& owner) const {
   MutexLock lock(mutex_);
-  const auto found = sessions_.find(id);
-  if (found == sessions_.end()) return std::nullopt;
-  return info_of(*found->second);
+  const std::shared_ptr<Record> record = find(id, owner);
+  if (record == nullptr) return std::nullopt;
+  return info_of(*record);
 }
 
 std::vector<SessionInfo> SessionStore::list(const std::string& model, const std::string& after_id,
-                                            std::size_t limit) const {
+                                            std::size_t limit,
+                                            const std::optional<Owner>& owner) const {
   std::vector<SessionInfo> infos;
   MutexLock lock(mutex_);
   for (auto it = sessions_.upper_bound(after_id); it != sessions_.end() && infos.size() < limit;
        ++it) {
+    if (owner && it->second->owner != *owner) continue;
     if (model.empty() || it->second->model_name == model) infos.push_back(info_of(*it->second));
   }
   return infos;
 }
 
-SessionStore::Error SessionStore::remove(const std::string& id) {
+SessionStore::Error SessionStore::remove(const std::string& id, const Owner& owner) {
   std::shared_ptr<Record> record;
   {
     MutexLock lock(mutex_);
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) return Error::kNotFound;
-    if (found->second->busy) return Error::kBusy;
-    record = std::move(found->second);
-    sessions_.erase(found);
+    record = find(id, owner);
+    if (record == nullptr) return Error::kNotFound;
+    if (record->busy) return Error::kBusy;
+    sessions_.erase(id);
+    session_bytes_ -= record->state_bytes;
   }
   free_record(std::move(record));
   return Error::kNone;
@@ -298,12 +342,14 @@ std::size_t SessionStore::evict_idle() {
     MutexLock lock(mutex_);
     for (auto it = sessions_.begin(); it != sessions_.end();) {
       if (!it->second->busy && it->second->last_used <= used_before) {
+        session_bytes_ -= it->second->state_bytes;
         evicted.push_back(std::move(it->second));
         it = sessions_.erase(it);
       } else {
         ++it;
       }
     }
+    evicted_ += evicted.size();
   }
   for (auto& record : evicted) free_record(std::move(record));
   return evicted.size();
@@ -312,6 +358,19 @@ std::size_t SessionStore::evict_idle() {
 std::size_t SessionStore::bytes_in_use() const {
   MutexLock lock(mutex_);
   return bytes_in_use_;
+}
+
+SessionStore::Stats SessionStore::stats() const {
+  MutexLock lock(mutex_);
+  Stats stats;
+  stats.busy_sessions = busy_sessions_;
+  stats.idle_sessions = sessions_.size() - busy_sessions_;
+  stats.busy_bytes = busy_bytes_;
+  stats.idle_bytes = session_bytes_ - busy_bytes_;
+  stats.one_shot_bytes = bytes_in_use_ - session_bytes_;
+  stats.created = created_;
+  stats.evicted = evicted_;
+  return stats;
 }
 
 std::size_t SessionStore::num_sessions() const {

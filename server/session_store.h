@@ -17,6 +17,9 @@
 
 namespace lintel {
 
+// The identity a session belongs to; empty: anybody, where callers are not told apart.
+using Owner = std::string;
+
 struct SessionInfo {
   std::string id;
   std::string model;
@@ -70,9 +73,28 @@ class SessionStore {
     std::size_t max_sessions = 0;          // 0: only memory limits them
     std::size_t session_memory_bytes = 0;  // budget of all states, one-shot calls included
     std::chrono::seconds idle_timeout{0};  // 0: never evicted
+    // Of the above, one owner's share. 0: no limit of its own.
+    std::size_t max_sessions_per_owner = 0;
+    std::size_t bytes_per_owner = 0;
   };
 
-  enum class Error { kNone, kNotFound, kBusy, kTooManySessions, kOutOfMemory, kNeedsMaxTokens };
+  enum class Error {
+    kNone,
+    kNotFound,  // also for a session of another owner: nothing tells that it exists
+    kBusy,
+    kTooManySessions,
+    kOutOfMemory,
+    kOwnerTooManySessions,
+    kOwnerOutOfMemory,
+    kNeedsMaxTokens,
+  };
+
+  // What the sessions and one-shot calls are and hold now, and what became of sessions so far.
+  struct Stats {
+    std::size_t idle_sessions = 0, busy_sessions = 0;
+    std::size_t idle_bytes = 0, busy_bytes = 0, one_shot_bytes = 0;
+    std::uint64_t created = 0, evicted = 0;
+  };
 
   // What was found, or why not. bytes_needed and bytes_free explain kOutOfMemory.
   struct LeaseResult {
@@ -95,37 +117,50 @@ class SessionStore {
 
   // max_values 0: the model's own limit. kNeedsMaxTokens where the state grows without bound.
   CreateResult create(const std::string& model_name, std::shared_ptr<const Transformer> model,
-                      std::int64_t max_values);
-  LeaseResult lease(const std::string& id);
+                      std::int64_t max_values, const Owner& owner = {});
+  LeaseResult lease(const std::string& id, const Owner& owner = {});
   // Memory for a one-shot call of num_samples sequences that will have at most max_values values
   // each (0: the model's own limit, which is also the lease's max_values()). The lease's sequence
   // is the first; the memory of the others is admitted for whoever clones it, and they must be gone
   // before the lease is.
   LeaseResult lease_one_shot(const std::string& model_name,
                              std::shared_ptr<const Transformer> model, std::int64_t max_values,
-                             int num_samples);
-  std::optional<SessionInfo> get(const std::string& id) const;
-  // Ordered by id, those after `after_id`, at most `limit`; all models when `model` is empty.
+                             int num_samples, const Owner& owner = {});
+  std::optional<SessionInfo> get(const std::string& id, const Owner& owner = {}) const;
+  // Ordered by id, those after `after_id`, at most `limit`; all models when `model` is empty. One
+  // owner's, or everybody's when `owner` is nullopt.
   std::vector<SessionInfo> list(const std::string& model, const std::string& after_id,
-                                std::size_t limit) const;
-  Error remove(const std::string& id);  // kNone, kNotFound or kBusy
-  std::size_t evict_idle();             // how many went
+                                std::size_t limit,
+                                const std::optional<Owner>& owner = std::nullopt) const;
+  Error remove(const std::string& id, const Owner& owner = {});  // kNone, kNotFound or kBusy
+  std::size_t evict_idle();                                      // how many went
 
   std::size_t bytes_in_use() const;
   std::size_t num_sessions() const;
+  Stats stats() const;
   const Options& options() const { return options_; }
 
  private:
   friend class SessionLease;
   using Record = SessionLease::Record;
 
-  // Takes `bytes`, and a session's place if asked to, from what is free; evicts idle sessions first
-  // when that is not enough.
-  Error reserve(std::size_t bytes, bool takes_place, std::size_t* bytes_free) EXCLUDES(mutex_);
-  void unreserve(std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
+  struct Share {
+    std::size_t bytes = 0;
+    std::size_t places = 0;
+  };
+
+  // Takes `bytes`, and a session's place if asked to, from what is free and the owner's share;
+  // evicts idle sessions first when that is not enough.
+  Error reserve(const Owner& owner, std::size_t bytes, bool takes_place, std::size_t* bytes_free)
+      EXCLUDES(mutex_);
+  Error try_reserve(const Owner& owner, std::size_t bytes, bool takes_place,
+                    std::size_t* bytes_free) REQUIRES(mutex_);
+  void unreserve(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
+  // The session, if it is the owner's; else null.
+  std::shared_ptr<Record> find(const std::string& id, const Owner& owner) const REQUIRES(mutex_);
   // Reserves, then makes the state.
   Error new_record(const std::string& model_name, std::shared_ptr<const Transformer> model,
-                   std::int64_t max_values, int num_samples, bool takes_place,
+                   std::int64_t max_values, int num_samples, bool takes_place, const Owner& owner,
                    std::shared_ptr<Record>* record, std::size_t* bytes_needed,
                    std::size_t* bytes_free);
   // Zeroes and frees the state, then counts its memory as free.
@@ -141,6 +176,12 @@ class SessionStore {
   std::size_t bytes_in_use_ GUARDED_BY(mutex_) = 0;
   // Sessions in the map, and those being made or freed.
   std::size_t places_in_use_ GUARDED_BY(mutex_) = 0;
+  std::map<Owner, Share> shares_ GUARDED_BY(mutex_);  // of those that hold something
+  std::size_t busy_sessions_ GUARDED_BY(mutex_) = 0;
+  std::size_t busy_bytes_ GUARDED_BY(mutex_) = 0;     // of sessions
+  std::size_t session_bytes_ GUARDED_BY(mutex_) = 0;  // of sessions in the map
+  std::uint64_t created_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t evicted_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lintel

@@ -28,21 +28,33 @@ std::string clipped(std::string_view text, std::size_t max_bytes) {
   return out;
 }
 
+template <typename... Details>
 grpc::Status with_detail(grpc::StatusCode code, const std::string& message,
-                         const google::protobuf::Message& detail) {
+                         const Details&... details) {
   google::rpc::Status status;
   status.set_code(code);
   status.set_message(message);
-  status.add_details()->PackFrom(detail);
+  (status.add_details()->PackFrom(details), ...);
   return grpc::Status(code, message, status.SerializeAsString());
+}
+
+google::rpc::RetryInfo retry_info(std::chrono::milliseconds retry_after) {
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(retry_after.count() / 1000);
+  retry.mutable_retry_delay()->set_nanos(static_cast<int>(retry_after.count() % 1000) * 1'000'000);
+  return retry;
 }
 
 grpc::Status with_retry(grpc::StatusCode code, std::string_view message,
                         std::chrono::milliseconds retry_after) {
-  google::rpc::RetryInfo retry;
-  retry.mutable_retry_delay()->set_seconds(retry_after.count() / 1000);
-  retry.mutable_retry_delay()->set_nanos(static_cast<int>(retry_after.count() % 1000) * 1'000'000);
-  return with_detail(code, std::string(message), retry);
+  return with_detail(code, std::string(message), retry_info(retry_after));
+}
+
+grpc::Status with_reason(grpc::StatusCode code, std::string_view message, const char* reason) {
+  google::rpc::ErrorInfo info;
+  info.set_reason(reason);
+  info.set_domain("lintel");
+  return with_detail(code, std::string(message), info);
 }
 
 grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::string_view name,
@@ -55,6 +67,28 @@ grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::st
 }
 
 }  // namespace
+
+const char* code_name(int code) {
+  static constexpr const char* kNames[] = {"OK",
+                                           "CANCELLED",
+                                           "UNKNOWN",
+                                           "INVALID_ARGUMENT",
+                                           "DEADLINE_EXCEEDED",
+                                           "NOT_FOUND",
+                                           "ALREADY_EXISTS",
+                                           "PERMISSION_DENIED",
+                                           "RESOURCE_EXHAUSTED",
+                                           "FAILED_PRECONDITION",
+                                           "ABORTED",
+                                           "OUT_OF_RANGE",
+                                           "UNIMPLEMENTED",
+                                           "INTERNAL",
+                                           "UNAVAILABLE",
+                                           "DATA_LOSS",
+                                           "UNAUTHENTICATED"};
+  const auto index = static_cast<std::size_t>(code);
+  return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
+}
 
 std::string clip(std::string_view text) { return clipped(text, kMaxNameBytes); }
 
@@ -101,6 +135,25 @@ grpc::Status unavailable(std::string_view message, std::chrono::milliseconds ret
   return with_retry(grpc::StatusCode::UNAVAILABLE, message, retry_after);
 }
 
+grpc::Status quota_exceeded(std::string_view identity, std::string_view limit,
+                            std::chrono::milliseconds retry_after) {
+  google::rpc::QuotaFailure failure;
+  auto* const violation = failure.add_violations();
+  violation->set_subject("identity:" + clip(identity));
+  violation->set_description(std::string(limit));
+  return with_detail(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                     "the quota is used up: " + std::string(limit), failure,
+                     retry_info(retry_after));
+}
+
+grpc::Status unauthenticated(std::string_view message) {
+  return with_reason(grpc::StatusCode::UNAUTHENTICATED, message, "TOKEN_NOT_ACCEPTED");
+}
+
+grpc::Status permission_denied(std::string_view message) {
+  return with_reason(grpc::StatusCode::PERMISSION_DENIED, message, "ROLE_MISSING");
+}
+
 grpc::Status internal_error(std::string_view type, std::string_view name,
                             std::string_view message) {
   return with_resource(grpc::StatusCode::INTERNAL, type, name, message);
@@ -122,7 +175,7 @@ grpc::Status call_failed(std::string_view model, std::string_view session_id) {
 
 grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
                            std::size_t bytes_free, const SessionStore::Options& store,
-                           std::string_view session_id) {
+                           std::string_view session_id, std::string_view owner) {
   switch (error) {
     case SessionStore::Error::kNone:
       break;
@@ -140,6 +193,14 @@ grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
                                     std::to_string(bytes_free) + " of " +
                                     std::to_string(store.session_memory_bytes) + " are free",
                                 kMemoryRetry);
+    case SessionStore::Error::kOwnerTooManySessions:
+      return quota_exceeded(owner, std::to_string(store.max_sessions_per_owner) + " sessions",
+                            kMemoryRetry);
+    case SessionStore::Error::kOwnerOutOfMemory:
+      return quota_exceeded(owner,
+                            std::to_string(store.bytes_per_owner) + " bytes of state, " +
+                                std::to_string(bytes_needed) + " more are needed",
+                            kMemoryRetry);
     case SessionStore::Error::kNeedsMaxTokens:
       return invalid_argument(
           {{"max_tokens", "is needed: the state of this model grows with the sequence"}});

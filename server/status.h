@@ -37,6 +37,16 @@ grpc::Status failed_precondition(std::string_view type, std::string_view subject
 grpc::Status resource_exhausted(std::string_view message, std::chrono::milliseconds retry_after);
 grpc::Status unavailable(std::string_view message, std::chrono::milliseconds retry_after);
 
+// RESOURCE_EXHAUSTED with google.rpc.QuotaFailure and RetryInfo: an identity has or uses as much as
+// it may. `limit` says how much that is.
+grpc::Status quota_exceeded(
+    std::string_view identity, std::string_view limit,
+    std::chrono::milliseconds retry_after = std::chrono::milliseconds(1000));
+
+// UNAUTHENTICATED and PERMISSION_DENIED with google.rpc.ErrorInfo.
+grpc::Status unauthenticated(std::string_view message);
+grpc::Status permission_denied(std::string_view message);
+
 // INTERNAL with google.rpc.ResourceInfo of the session or model that failed.
 grpc::Status internal_error(std::string_view type, std::string_view name, std::string_view message);
 
@@ -49,7 +59,7 @@ grpc::Status call_failed(std::string_view model, std::string_view session_id);
 // The store's refusals.
 grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
                            std::size_t bytes_free, const SessionStore::Options& store,
-                           std::string_view session_id);
+                           std::string_view session_id, std::string_view owner);
 // RESOURCE_EXHAUSTED: the scheduler's queue is full.
 grpc::Status queue_full(int max_queued_requests);
 // UNAVAILABLE: the server takes nothing new, or ended what was running.
@@ -57,6 +67,9 @@ grpc::Status shutting_down();
 
 grpc::Status cancelled();
 grpc::Status deadline_exceeded();
+
+// "INVALID_ARGUMENT" for grpc::StatusCode::INVALID_ARGUMENT.
+const char* code_name(int code);
 
 // A client's text for an error message: at most 64 bytes, unprintable ones as '?'.
 std::string clip(std::string_view text);

@@ -11,6 +11,8 @@ void add_score(CLI::App& app, CommandLine& command_line);
 void add_session(CLI::App& app, CommandLine& command_line);
 void add_model(CLI::App& app, CommandLine& command_line);
 void add_health(CLI::App& app, CommandLine& command_line);
+void add_admin(CLI::App& app, CommandLine& command_line);
+void add_token(CLI::App& app, CommandLine& command_line);
 
 // The whole program but for signals: parses, runs, reports. `arguments` without the program's name.
 // Returns an ExitCode; throws nothing.

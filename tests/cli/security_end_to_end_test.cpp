@@ -1,6 +1,6 @@
 // The programs over TLS and with tokens.
 #include <catch2/catch.hpp>
-#include <cstdlib>
+#include <fstream>
 
 #include "tests/cli/processes.h"
 #include "tests/support/certificate_authority.h"
@@ -31,6 +31,43 @@ TEST_CASE("lintel talks TLS and mutual TLS with --tls-ca, --tls-cert and --tls-k
        "--tls-ca", authority.ca(), "--tls-cert", client.certificate, "--tls-key", client.key});
   INFO(generated.err);
   CHECK(generated.code == 0);
+}
+
+TEST_CASE("a token that lintel makes lets its owner in, with its roles") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "tokens";
+  const auto run = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), LINTEL_CLI);
+    Process command(arguments);
+    const int code = command.wait();
+    return Result{code, command.out(), command.err()};
+  };
+  const Result made = run({"token", "new", "alice", "--append", file});
+  REQUIRE(made.code == 0);
+  REQUIRE(made.out.size() == 65);
+  const std::string alice = made.out.substr(0, 64);
+  CHECK(run({"token", "new", "root", "--roles", "admin", "--append", file}).out != made.out);
+  const std::string root_line = run({"token", "new", "root2", "--roles", "admin"}).out;
+  const std::string root = root_line.substr(0, 64);
+  CHECK(root_line.substr(65, 19) == "root2 admin sha256:");
+  std::ofstream(file, std::ios::app) << root_line.substr(65);
+  CHECK(run({"token", "new", "x", "--roles", "king"}).code == 2);
+  CHECK(run({"token", "new", "a b"}).code == 2);
+
+  const ServerProcess server({TinyModel::kTokens}, {"--auth-tokens", file});
+  CHECK(server.lintel({"health"}).code == 0);
+  CHECK_THAT(server.lintel({"model", "list"}).err, Catch::Contains("UNAUTHENTICATED"));
+  CHECK(server.lintel({"model", "list", "--token", alice}).code == 0);
+  std::ofstream(directory.path() / "alice") << alice << "\n";
+  const std::string from_file = "@" + (directory.path() / "alice").string();
+  CHECK(server.lintel({"session", "create", "--token", from_file}).code == 0);
+  CHECK(server.lintel({"session", "list", "--json", "--token", root}).json().size() == 1);
+  CHECK_THAT(server.lintel({"admin", "log-level", "--token", alice}).err,
+             Catch::Contains("PERMISSION_DENIED"));
+  CHECK(server.lintel({"admin", "log-level", "debug", "--token", root}).out == "debug\n");
+  CHECK(server.lintel({"admin", "log-level", "--token", root}).out == "debug\n");
+  CHECK(server.lintel({"health", "--token", "a b"}).code == 2);
+  CHECK(server.lintel({"health", "--token", "@/no/such"}).code == 1);
 }
 
 TEST_CASE("a token is not sent in plain text to another machine") {

@@ -58,8 +58,8 @@ const Rule kForbidden[] = {
     {"^(server|client|bench|tests)/", "^(dnnl|oneapi/dnnl)"},
     {"^server/", "^(client/|bench/)"},
     {"^server/(scheduler|session_store|generation|clock|stop_matcher|worker|running_request|"
-     "sample_run|request_queue|request_control)\\.",
-     "^(grpc|google/|lintel/v1/|server/(request_checks|status|.*_service))"},
+     "sample_run|request_queue|request_control|quotas|scheduler_metrics|metric_types)\\.",
+     "^(grpc|google/|lintel/v1/|prometheus/|server/(request_checks|status|metrics|.*_service))"},
     {"^server/session_store", "^server/scheduler"},
     {"^client/", "^(server/|model/|bench/)"},
     {"^(model|server|client|bench)/", "^tests/"},

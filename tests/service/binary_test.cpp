@@ -10,7 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "lintel/v1/admin.grpc.pb.h"
 #include "lintel/v1/generation.grpc.pb.h"
+#include "lintel/v1/session.grpc.pb.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -125,6 +127,160 @@ TEST_CASE("attention that the weights were not trained for is warned of in the l
   }
   CHECK_THAT(warnings, Catch::Contains("model tiny") && Catch::Contains("not trained") &&
                            Catch::Contains("not for production"));
+}
+
+// The lines of a JSON log whose message is this.
+std::vector<nlohmann::json> lines_of(const std::string& log, const std::string& message) {
+  std::vector<nlohmann::json> found;
+  std::istringstream in(log);
+  for (std::string text; std::getline(in, text);) {
+    auto json = nlohmann::json::parse(text);
+    if (json["message"] == message) found.push_back(std::move(json));
+  }
+  return found;
+}
+
+TEST_CASE(
+    "a call is one log line with its ids and figures; at info nothing of a prompt is logged") {
+  const Directory files;
+  write_random_model(files.model, tiny_config(TinyModel::kBytes), /*seed=*/5);
+  Program program(
+      {"--model", files.model, "--listen", "127.0.0.1:0", "--workers", "1", "--log-format", "json"},
+      files.log);
+  const std::string line = program.line();
+  REQUIRE(line.rfind(kReady, 0) == 0);
+  const std::string address = line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2);
+  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  const auto generation = v1::GenerationService::NewStub(channel);
+  const auto sessions = v1::SessionService::NewStub(channel);
+  const std::string secret = "Correct-Horse-Battery";
+  const std::string trace = "0af7651916cd43dd8448eb211c80319c", span = "b7ad6b7169203331";
+  std::string session_id, generated;
+
+  // Every way a prompt can come: taken, scored, in a session, and refused in all kinds of fields.
+  const auto run = [&](const v1::GenerateRequest& request, const std::string& id) {
+    grpc::ClientContext context;
+    context.AddMetadata("x-request-id", id);
+    context.AddMetadata("traceparent", "00-" + trace + "-" + span + "-01");
+    const auto reader = generation->Generate(&context, request);
+    v1::GenerateResponse message;
+    while (reader->Read(&message)) {
+      for (const auto& chunk : message.chunks()) {
+        for (const int token : chunk.tokens()) generated.push_back(static_cast<char>(token));
+      }
+    }
+    const auto code = reader->Finish().error_code();
+    const auto& echoed = context.GetServerInitialMetadata();
+    const auto found = echoed.find("x-request-id");
+    REQUIRE(found != echoed.end());
+    CHECK(std::string(found->second.data(), found->second.size()) == id);
+    return code;
+  };
+  v1::GenerateRequest request;
+  request.mutable_prompt()->set_text(secret);
+  request.set_max_new_tokens(20);
+  CHECK(run(request, "one") == grpc::StatusCode::OK);
+  {
+    grpc::ClientContext context;
+    v1::Session session;
+    REQUIRE(sessions->Create(&context, {}, &session).ok());
+    session_id = session.id();
+  }
+  request.set_session_id(session_id);
+  CHECK(run(request, "two") == grpc::StatusCode::OK);
+  request.clear_session_id();
+  v1::GenerateRequest wrong = request;
+  wrong.set_model(secret);
+  CHECK(run(wrong, "three") == grpc::StatusCode::NOT_FOUND);
+  wrong = request;
+  wrong.set_session_id(secret);
+  CHECK(run(wrong, "four") == grpc::StatusCode::NOT_FOUND);
+  wrong = request;
+  wrong.mutable_stop()->add_strings(secret + std::string(300, 'x'));
+  wrong.mutable_prompt()->mutable_tokens()->add_ids(987654);
+  CHECK(run(wrong, "five") == grpc::StatusCode::INVALID_ARGUMENT);
+  {
+    v1::ScoreRequest scored;
+    scored.add_sequences()->set_text(secret);
+    grpc::ClientContext context;
+    const auto reader = generation->Score(&context, scored);
+    v1::ScoreResponse message;
+    while (reader->Read(&message)) {
+    }
+    CHECK(reader->Finish().ok());
+  }
+  program.send(SIGTERM);
+  CHECK(program.exit_code() == 0);
+
+  const std::string log = read_file(files.log);
+  CHECK_THAT(
+      log, !Catch::Contains(secret) && !Catch::Contains("987654") && !Catch::Contains(session_id));
+  CHECK(generated.size() == 40);
+  CHECK(log.find(generated.substr(0, 20)) == std::string::npos);
+
+  const auto calls = lines_of(log, "call ended");
+  REQUIRE(calls.size() == 7);
+  const auto of = [&](const std::string& id) {
+    for (const auto& call : calls) {
+      if (call["request_id"] == id) return call;
+    }
+    return nlohmann::json();
+  };
+  CHECK(of("one")["method"] == "lintel.v1.GenerationService/Generate");
+  CHECK(of("one")["code"] == "OK");
+  CHECK(of("one")["level"] == "info");
+  CHECK(of("one")["prompt_tokens"] == static_cast<int>(secret.size()));
+  CHECK(of("one")["generated_tokens"] == 20);
+  CHECK(of("one")["trace_id"] == trace);
+  CHECK(of("one")["parent_span_id"] == span);
+  CHECK(of("one")["seconds"].is_number());
+  CHECK(of("three")["code"] == "NOT_FOUND");
+  CHECK(of("five")["code"] == "INVALID_ARGUMENT");
+  // Ids nobody gave are made, and differ.
+  std::vector<std::string> made;
+  for (const auto& call : calls) {
+    if (!call.contains("trace_id")) made.push_back(call["request_id"].get<std::string>());
+  }
+  REQUIRE(made.size() == 2);
+  CHECK(made[0].size() == 32);
+  CHECK(made[0] != made[1]);
+}
+
+TEST_CASE("the log level is changed at run time") {
+  const Directory files;
+  Program program({"--model", files.model, "--listen", "127.0.0.1:0", "--workers", "1",
+                   "--log-format", "json", "--log-level", "warn"},
+                  files.log);
+  const std::string line = program.line();
+  REQUIRE(line.rfind(kReady, 0) == 0);
+  const std::string address = line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2);
+  const auto admin =
+      v1::AdminService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  const auto set = [&](const std::string& level) {
+    grpc::ClientContext context;
+    v1::LogLevel wanted, now;
+    wanted.set_level(level);
+    const grpc::Status status = admin->SetLogLevel(&context, wanted, &now);
+    return status.ok() ? now.level() : "code " + std::to_string(status.error_code());
+  };
+  const auto get = [&] {
+    grpc::ClientContext context;
+    v1::LogLevel now;
+    REQUIRE(admin->GetLogLevel(&context, {}, &now).ok());
+    return now.level();
+  };
+  CHECK(get() == "warning");
+  CHECK(lines_of(read_file(files.log), "call ended").empty());
+  CHECK(set("info") == "info");
+  CHECK(get() == "info");
+  CHECK(set("loud") == "code 3");
+  CHECK(set("debug") == "debug");
+  CHECK(set("nonsense") == "code 3");
+  CHECK(set("off") == "off");
+  get();
+  const auto calls = lines_of(read_file(files.log), "call ended");
+  CHECK(calls.size() ==
+        5);  // from the first set on: a call is logged at the level it leaves behind
 }
 
 TEST_CASE("a running stream is finished before the program ends") {

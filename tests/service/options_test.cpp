@@ -118,7 +118,22 @@ TEST_CASE("every flag reaches its option") {
                                        "--tls-key",
                                        "k.pem",
                                        "--tls-client-ca",
-                                       "ca.pem"});
+                                       "ca.pem",
+                                       "--auth-tokens",
+                                       "tokens",
+                                       "--identity-max-streams",
+                                       "11",
+                                       "--identity-max-sessions",
+                                       "12",
+                                       "--identity-memory",
+                                       "13KiB",
+                                       "--identity-tokens-per-second",
+                                       "14",
+                                       "--identity-token-burst",
+                                       "15",
+                                       "--metrics-listen",
+                                       "0.0.0.0:9464",
+                                       "--channelz"});
   REQUIRE(options.models.size() == 2);
   CHECK(options.weight_type == WeightType::kBf16);
   CHECK(options.models[1].name == "second");
@@ -151,6 +166,15 @@ TEST_CASE("every flag reaches its option") {
   CHECK(options.security.tls_cert == "c.pem");
   CHECK(options.security.tls_key == "k.pem");
   CHECK(options.security.tls_client_ca == "ca.pem");
+  CHECK(options.security.auth_tokens == "tokens");
+  CHECK(options.identity.max_streams == 11);
+  CHECK(options.identity.max_sessions == 12);
+  CHECK(options.identity.memory_bytes == 13 * 1024);
+  CHECK(options.identity.tokens_per_second == 14);
+  CHECK(options.identity.token_burst == 15);
+  REQUIRE(options.monitoring.metrics_listen.has_value());
+  CHECK(options.monitoring.metrics_listen->to_string(1) == "0.0.0.0:1");
+  CHECK(options.monitoring.channelz);
 }
 
 TEST_CASE("a flag that makes no sense is refused by its name") {
@@ -197,6 +221,10 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
       {"--max-metadata-size", "100"},
       {"--max-connection-streams", "0"},
       {"--max-connection-age", "1"},
+      {"--identity-token-burst", "5"},  // of no rate
+      {"--identity-memory", "-1"},
+      {"--metrics-listen", "unix:/a"},
+      {"--metrics-listen", "9464"},
       {"--no-such-flag", "1"},
       {"--model", "other/m"},  // a name twice
   };
@@ -221,6 +249,8 @@ TEST_CASE("plain text stays on this machine unless it is let out") {
   auto allowed = anywhere;
   allowed.push_back("--insecure-public");
   CHECK(parse(allowed).security.insecure_public);
+  allowed.insert(allowed.end(), {"--auth-tokens", "t"});
+  CHECK_THAT(refusal(allowed), Catch::Contains("--auth-tokens") && Catch::Contains("plain text"));
   auto encrypted = anywhere;
   encrypted.insert(encrypted.end(), {"--tls-cert", "c", "--tls-key", "k"});
   CHECK(parse(encrypted).security.tls());

@@ -143,6 +143,8 @@ template std::optional<google::rpc::BadRequest> detail_of(const grpc::Status&);
 template std::optional<google::rpc::ResourceInfo> detail_of(const grpc::Status&);
 template std::optional<google::rpc::RetryInfo> detail_of(const grpc::Status&);
 template std::optional<google::rpc::PreconditionFailure> detail_of(const grpc::Status&);
+template std::optional<google::rpc::QuotaFailure> detail_of(const grpc::Status&);
+template std::optional<google::rpc::ErrorInfo> detail_of(const grpc::Status&);
 
 std::vector<std::string> violated_fields(const grpc::Status& status) {
   std::vector<std::string> fields;

@@ -1,0 +1,114 @@
+#include "server/call_scope.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "server/request_id.h"
+#include "server/status.h"
+
+namespace lintel {
+namespace {
+
+// Of a header that was sent once; empty when it was not, or when several make it ambiguous.
+std::string_view header(const grpc::CallbackServerContext& call, const char* name) {
+  const auto [first, last] = call.client_metadata().equal_range(name);
+  if (first == last || std::next(first) != last) return {};
+  return {first->second.data(), first->second.size()};
+}
+
+}  // namespace
+
+std::string_view bearer_token(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  if (authorization.size() <= kScheme.size()) return {};
+  for (std::size_t i = 0; i < kScheme.size(); ++i) {
+    if (std::tolower(static_cast<unsigned char>(authorization[i])) != kScheme[i]) return {};
+  }
+  return authorization.substr(kScheme.size());
+}
+
+CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Method method)
+    : gate_(gate), method_(info_of(method)), begun_(gate.clock.now()) {
+  const std::string request_id = request_id_from(header(call, "x-request-id"));
+  call.AddInitialMetadata("x-request-id", request_id);
+  fields_.add("request_id", request_id);
+  fields_.add("method", method_.name);
+  fields_.add("peer", call.peer());
+  const TraceParent trace = parse_traceparent(header(call, "traceparent"));
+  if (!trace.trace_id.empty()) {
+    fields_.add("trace_id", trace.trace_id);
+    fields_.add("parent_span_id", trace.parent_id);
+  }
+  identify(call);
+  if (!caller_.name.empty()) fields_.add("identity", caller_.name);
+  if (admitted_.ok() && method_.role && !caller_.roles.has(*method_.role)) {
+    admitted_ = permission_denied(std::string("this needs the role ") + to_string(*method_.role));
+  }
+}
+
+CallScope::~CallScope() { assert(ended_); }
+
+void CallScope::identify(const grpc::CallbackServerContext& call) {
+  if (gate_.tokens == nullptr) {
+    caller_.roles = gate_.anonymous;
+    if (!gate_.identify_by_certificate) return;
+    const auto names = call.auth_context()->GetPeerIdentity();
+    // No token is named so: names of tokens have no colon.
+    if (!names.empty()) caller_.name = "x509:" + std::string(names[0].data(), names[0].size());
+    return;
+  }
+  const std::string_view token = bearer_token(header(call, "authorization"));
+  if (token.empty()) {
+    admitted_ = unauthenticated("a token is needed: authorization: Bearer TOKEN");
+  } else if (auto identity = gate_.tokens->find(token)) {
+    caller_ = std::move(*identity);
+  } else {
+    admitted_ = unauthenticated("the token is not known");
+  }
+}
+
+grpc::Status CallScope::enter_stream() {
+  if (!gate_.quotas.enter_stream(caller_.name)) {
+    return quota_exceeded(
+        caller_.name,
+        "at most " + std::to_string(gate_.quotas.limits().max_streams) + " streams at a time");
+  }
+  in_stream_ = true;
+  return grpc::Status::OK;
+}
+
+grpc::Status CallScope::charge_tokens(std::int64_t most_tokens) {
+  const Duration wait = gate_.quotas.charge(caller_.name, most_tokens);
+  if (wait > Duration::zero()) {
+    return quota_exceeded(
+        caller_.name, std::to_string(gate_.quotas.limits().tokens_per_second) + " tokens a second",
+        std::chrono::ceil<std::chrono::milliseconds>(wait));
+  }
+  charged_tokens_ = most_tokens;
+  return grpc::Status::OK;
+}
+
+void CallScope::end(const grpc::Status& status, TokenUse used) {
+  if (ended_) return;
+  ended_ = true;
+  gate_.quotas.refund(caller_.name, charged_tokens_ - used.prompt - used.generated);
+  if (in_stream_) gate_.quotas.leave_stream(caller_.name);
+  gate_.counters.count(method_.method, status.error_code());
+  // Never what was sent or generated; the status's text may quote the request.
+  fields_.add("code", code_name(status.error_code()));
+  fields_.add("seconds", std::chrono::duration<double>(gate_.clock.now() - begun_).count());
+  if (used.prompt + used.generated > 0) {
+    fields_.add("prompt_tokens", used.prompt);
+    fields_.add("generated_tokens", used.generated);
+  }
+  const LogScope scope(fields_);
+  spdlog::info("call ended");
+  if (!status.ok()) spdlog::debug("because: {}", status.error_message());
+}
+
+}  // namespace lintel

@@ -1,0 +1,76 @@
+// CallScope: one RPC from its headers to its end: who calls, by which id it is known, what it
+// counts against.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+
+#include "server/clock.h"
+#include "server/identity.h"
+#include "server/logging.h"
+#include "server/methods.h"
+#include "server/quotas.h"
+#include "server/request_counters.h"
+#include "server/tokens.h"
+
+namespace lintel {
+
+// What every call meets. Borrowed; the server owns all of it.
+struct CallGate {
+  const Tokens* tokens = nullptr;  // null: no token is asked for
+  bool identify_by_certificate =
+      false;        // the client's name in mutual TLS, where there are no tokens
+  Roles anonymous;  // of callers without a token, where none is asked for
+  Quotas& quotas;
+  RequestCounters& counters;
+  const Clock& clock;
+};
+
+// Tokens a call read and produced.
+struct TokenUse {
+  std::int64_t prompt = 0;
+  std::int64_t generated = 0;
+};
+
+// Made first in every method and told how the call ended: then it is counted, logged, and what it
+// held of the identity's quotas is free again. The one place where callers are told apart.
+//
+// Used by one thread at a time.
+class CallScope {
+ public:
+  // Answers the call's headers with x-request-id. `call` is used during the constructor only.
+  CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Method method);
+  ~CallScope();  // REQUIRES: ended
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+  // Not OK: the caller is not known (UNAUTHENTICATED) or may not do this (PERMISSION_DENIED).
+  const grpc::Status& admitted() const { return admitted_; }
+  const Identity& caller() const { return caller_; }
+  const LogFields& log_fields() const { return fields_; }
+
+  // The identity's quotas: one stream more; at most this many tokens more.
+  grpc::Status enter_stream();
+  grpc::Status charge_tokens(std::int64_t most_tokens);
+
+  void end(const grpc::Status& status, TokenUse used = {});
+
+ private:
+  void identify(const grpc::CallbackServerContext& call);
+
+  const CallGate& gate_;
+  const MethodInfo& method_;
+  const TimePoint begun_;
+  Identity caller_;
+  grpc::Status admitted_;
+  LogFields fields_;
+  bool in_stream_ = false;
+  std::int64_t charged_tokens_ = 0;
+  bool ended_ = false;
+};
+
+// The token in an Authorization header, "Bearer TOKEN"; empty when it holds none.
+std::string_view bearer_token(std::string_view authorization);
+
+}  // namespace lintel

@@ -1,0 +1,50 @@
+// Every RPC method of ours: its name for metrics and logs, and who may call it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+
+#include "server/identity.h"
+
+namespace lintel {
+
+enum class Method {
+  kGenerate,
+  kScore,
+  kCreateSession,
+  kGetSession,
+  kListSessions,
+  kDeleteSession,
+  kListModels,
+  kGetModel,
+  kGetLogLevel,
+  kSetLogLevel,
+};
+
+struct MethodInfo {
+  Method method;
+  const char* name;          // service and method, as on the wire
+  std::optional<Role> role;  // that the caller needs; none: any identity will do
+};
+
+// In the order of the enum.
+inline constexpr std::array kMethods = {
+    MethodInfo{Method::kGenerate, "lintel.v1.GenerationService/Generate", Role::kGenerate},
+    MethodInfo{Method::kScore, "lintel.v1.GenerationService/Score", Role::kScore},
+    MethodInfo{Method::kCreateSession, "lintel.v1.SessionService/Create", Role::kGenerate},
+    MethodInfo{Method::kGetSession, "lintel.v1.SessionService/Get", Role::kGenerate},
+    // An admin lists everybody's sessions, others their own.
+    MethodInfo{Method::kListSessions, "lintel.v1.SessionService/List", std::nullopt},
+    MethodInfo{Method::kDeleteSession, "lintel.v1.SessionService/Delete", Role::kGenerate},
+    MethodInfo{Method::kListModels, "lintel.v1.ModelService/List", std::nullopt},
+    MethodInfo{Method::kGetModel, "lintel.v1.ModelService/Get", std::nullopt},
+    MethodInfo{Method::kGetLogLevel, "lintel.v1.AdminService/GetLogLevel", Role::kAdmin},
+    MethodInfo{Method::kSetLogLevel, "lintel.v1.AdminService/SetLogLevel", Role::kAdmin},
+};
+
+constexpr const MethodInfo& info_of(Method method) {
+  return kMethods[static_cast<std::size_t>(method)];
+}
+
+}  // namespace lintel
