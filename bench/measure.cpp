@@ -1,5 +1,6 @@
 #include "bench/measure.h"
 
+#include <algorithm>
 #include <barrier>
 #include <chrono>
 #include <exception>
@@ -18,27 +19,33 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 }  // namespace
 
 double run_on_workers(int workers, const std::function<void(int)>& work) {
-  std::barrier ready(workers + 1);
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(workers));
+  struct Worker {
+    Clock::time_point begin, end;
+    std::exception_ptr error;
+  };
+  std::vector<Worker> all(static_cast<std::size_t>(workers));
+  std::barrier ready(workers);
   std::vector<std::thread> threads;
   for (int i = 0; i < workers; ++i) {
     threads.emplace_back([&, i] {
+      Worker& worker = all[static_cast<std::size_t>(i)];
       ready.arrive_and_wait();
+      // On the worker itself: another thread may be woken long after the work has begun.
+      worker.begin = Clock::now();
       try {
         work(i);
       } catch (...) {
-        errors[static_cast<std::size_t>(i)] = std::current_exception();
+        worker.error = std::current_exception();
       }
+      worker.end = Clock::now();
     });
   }
-  ready.arrive_and_wait();
-  const auto begin = Clock::now();
   for (std::thread& thread : threads) thread.join();
-  const double seconds = seconds_between(begin, Clock::now());
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
+  for (const Worker& worker : all) {
+    if (worker.error) std::rethrow_exception(worker.error);
   }
-  return seconds;
+  return seconds_between(std::ranges::min(all, {}, &Worker::begin).begin,
+                         std::ranges::max(all, {}, &Worker::end).end);
 }
 
 Summary repeat(int repeats, const std::function<double()>& measure) {

@@ -1,63 +1,327 @@
 // The tables of Katharopoulos et al. 2020, section 4.2, from our own code.
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <memory>
 
+#include "bench/bandwidth.h"
 #include "bench/commands.h"
-#include "bench/measure.h"
+#include "bench/generation_speed.h"
+#include "bench/published.h"
 #include "bench/run_flags.h"
+#include "bench/scoring.h"
 #include "bench/sequences.h"
 #include "bench/shapes.h"
 #include "client/cli/progress.h"
+#include "client/image/image_file.h"
 
 namespace lintel::bench {
 namespace {
 
+constexpr const char* kFooter = R"(
+Rows are kinds of attention: softmax and LSH in recompute mode, where every value runs the whole
+prefix again, as the paper's baselines did; softmax with a cache of keys and values; LSH that keeps
+its buckets; linear attention. Every row runs the same shape with its own trained weights where
+WEIGHTS/SHAPE-ATTENTION exists (mnist-linear, mnist-softmax, mnist-lsh1, mnist-lsh4), else with the
+same random ones: speed does not depend on them. bits/dim is of trained weights only, if need be of
+a smaller model, which is named.
+
+Recompute rows, and every row of a sequence longer than --whole-up-to, are measured at --positions
+positions and integrated. In recompute mode the rows of a batch run one after the other; the batch
+is then one sequence a worker.
+
+Examples:
+  lintel-bench paper --images t10k-images-idx3-ubyte.gz
+  lintel-bench paper --shape cifar10 --batch 16 --repeats 3
+  lintel-bench paper --model my-image-model --batch 1,8,64)";
+
 struct PaperFlags {
   RunFlags run;
   std::string shape = "mnist";
+  std::string model;
+  std::string weights = "weights";
+  std::string images;
+  int score_images = 200;
+  int positions = 16;
+  int whole_up_to = 1024;
 };
 
-int run_paper(const PaperFlags& flags, cli::Console& console) {
-  const Shape shape = find_shape(flags.shape);
-  const ModelFiles files(shape.config);
-  Measurement measurement(flags.run, "paper", describe(shape.name, shape.config), console);
-  Table table{.title = "Images of " + shape.name,
-              .columns = {"attention", "images/s in a batch", "s/image alone"},
-              .rows = {},
-              .notes = {}};
-  cli::Progress progress(console, 2 * flags.run.repeats, "measurements");
-  const std::shared_ptr<const Transformer> model = files.load(flags.run.weight_type);
-  const std::int64_t steps = model->config().max_length;
-  std::vector<std::unique_ptr<Sequences>> workers;
-  for (int w = 0; w < flags.run.workers; ++w) {
-    workers.push_back(std::make_unique<Sequences>(*model, flags.run.batch.back(), 1000 * w));
-  }
-  const Summary batch = repeat(flags.run.repeats, [&] {
-    const double seconds = run_on_workers(flags.run.workers, [&](int w) {
-      workers[w]->start();
-      workers[w]->generate(steps);
-    });
-    progress.add(1);
-    return seconds;
-  });
-  table.rows.push_back({Cell::text("linear"),
-                        Cell::measured(quotient(flags.run.batch.back() * flags.run.workers, batch)),
-                        Cell::none()});
-  measurement.add(table);
-  return measurement.publish();
+struct Row {
+  std::string name;
+  std::string type;  // of its weights: "linear", "lsh4"
+  std::string spec;  // of --attention
+  bool recompute = false;
+};
+
+std::vector<Row> rows_of(const Shape& shape) {
+  const std::string recompute = ":recompute=true", lsh_recompute = ",recompute=true";
+  return {{"softmax recompute", "softmax", "softmax" + recompute, true},
+          {"softmax cached", "softmax", "softmax", false},
+          {"LSH-1 recompute", "lsh1", shape.lsh_spec(1) + lsh_recompute, true},
+          {"LSH-4 recompute", "lsh4", shape.lsh_spec(4) + lsh_recompute, true},
+          {"LSH-1", "lsh1", shape.lsh_spec(1), false},
+          {"LSH-4", "lsh4", shape.lsh_spec(4), false},
+          {"linear", "linear", "linear", false}};
 }
+
+// Where the weights of each row come from.
+class Weights {
+ public:
+  Weights(const PaperFlags& flags, const Shape& shape)
+      : directory_(flags.weights), shape_(shape.name), any_model_(!flags.model.empty()) {
+    if (any_model_) {
+      shared_ = std::make_unique<ModelFiles>(std::filesystem::path(flags.model));
+    } else {
+      shared_ = std::make_unique<ModelFiles>(shape.config);
+    }
+  }
+
+  // Of the shape itself.
+  const ModelFiles& files(const std::string& type) {
+    if (!any_model_ && !trained_.contains(type)) {
+      const auto path = directory_ / (shape_ + "-" + type);
+      trained_[type] = exists(path) ? std::make_unique<ModelFiles>(path) : nullptr;
+    }
+    const auto found = trained_.find(type);
+    return found != trained_.end() && found->second ? *found->second : *shared_;
+  }
+
+  // Trained for this kind of attention, the shape's own or a smaller one; null where there is none.
+  std::unique_ptr<ModelFiles> to_score(const std::string& type) const {
+    for (const char* suffix : {"", "-small"}) {
+      // mnist-small has no smaller one, and mnist-linear-small is of its shape.
+      const bool small = shape_.ends_with("-small");
+      const std::string base = small ? shape_.substr(0, shape_.size() - 6) : shape_;
+      const auto path = directory_ / (base + "-" + type + (small ? "-small" : suffix));
+      if (!any_model_ && exists(path)) return std::make_unique<ModelFiles>(path);
+    }
+    return nullptr;
+  }
+
+ private:
+  static bool exists(const std::filesystem::path& path) {
+    return std::filesystem::exists(path / "model.safetensors");
+  }
+
+  const std::filesystem::path directory_;
+  const std::string shape_;
+  const bool any_model_;
+  std::unique_ptr<ModelFiles> shared_;
+  std::map<std::string, std::unique_ptr<ModelFiles>> trained_;  // null: none
+};
+
+struct Measured {
+  Row row;
+  std::string weights;
+  std::optional<double> bits_per_dim;
+  std::string scored;  // the model whose bits/dim it is
+  GenerationSpeed batch;
+  int best_batch = 0;
+  GenerationSpeed alone;
+};
+
+class Paper {
+ public:
+  Paper(const PaperFlags& flags, cli::Console& console)
+      : flags_(flags),
+        shape_(flags.model.empty() ? find_shape(flags.shape) : shape_of(flags.model)),
+        weights_(flags, shape_),
+        measurement_(flags.run, "paper", describe(shape_.name, shape_.config), console),
+        progress_(console, 0, "measurements") {
+    if (!flags.images.empty()) {
+      const ImageShape& image = shape_.config.image;
+      images_ = read_images(flags.images, image.height, image.width);
+      if (std::cmp_greater(images_.size(), flags.score_images)) images_.resize(flags.score_images);
+    }
+  }
+
+  int run() {
+    std::vector<Measured> all;
+    for (const Row& row : rows_of(shape_)) all.push_back(measure(row));
+    measurement_.add(table_of(all));
+    if (auto published = published_generation(shape_.name)) measurement_.add(std::move(*published));
+    measurement_.add(bandwidth_table());
+    return measurement_.publish();
+  }
+
+ private:
+  // A model of the user's in place of a shape of the paper's.
+  static Shape shape_of(const std::string& directory) {
+    const ModelConfig config = load_config(std::filesystem::path(directory) / "config.json");
+    if (config.max_length == 0) throw cli::UsageError("--model: its sequences have no end");
+    return {.name = ModelFiles(std::filesystem::path(directory)).name(), .config = config};
+  }
+
+  GenerationOptions options(const Row& row) {
+    const bool whole = !row.recompute && shape_.config.max_length <= flags_.whole_up_to;
+    return {.repeats = flags_.run.repeats,
+            .positions = whole ? 0 : flags_.positions,
+            .on_progress = [this] { progress_.add(1); }};
+  }
+
+  Measured measure(const Row& row) {
+    const ModelFiles& files = weights_.files(row.type);
+    const auto model = files.load(flags_.run.weight_type, row.spec);
+    Measured result{.row = row, .weights = files.name()};
+    GenerationOptions wanted = options(row);
+    result.alone = measure_generation(*model, wanted);
+    wanted.workers = flags_.run.workers;
+    for (const int batch : row.recompute ? std::vector<int>{1} : flags_.run.batch) {
+      if (!fits(*model, row, batch)) continue;
+      wanted.batch = batch;
+      const GenerationSpeed speed = measure_generation(*model, wanted);
+      if (result.best_batch == 0 ||
+          speed.sequences_per_second().median > result.batch.sequences_per_second().median) {
+        result.batch = speed;
+        result.best_batch = batch;
+      }
+    }
+    score(result);
+    return result;
+  }
+
+  // Half of the memory is for states.
+  bool fits(const Transformer& model, const Row& row, int batch) {
+    const double states = static_cast<double>(model.state_bytes(shape_.config.max_length)) *
+                          flags_.run.workers * batch;
+    if (states <= static_cast<double>(this_machine().memory_bytes) / 2) return true;
+    notes_.push_back(row.name + " in a batch of " + std::to_string(batch) +
+                     " a worker was skipped: its states would take " +
+                     format_number(states / (1 << 30), 3) + " GiB.");
+    return false;
+  }
+
+  void score(Measured& result) {
+    if (images_.empty() || result.row.recompute) return;
+    if (!scores_.contains(result.row.type)) {
+      const auto files = weights_.to_score(result.row.type);
+      if (files == nullptr) return;
+      scores_[result.row.type] = {files->name(), bits_per_dim(*files->load(flags_.run.weight_type),
+                                                              images_, flags_.run.workers)};
+    }
+    std::tie(result.scored, result.bits_per_dim) = scores_[result.row.type];
+  }
+
+  Table table_of(const std::vector<Measured>& all) {
+    Table table{.title = "Generating images, " + shape_.name,
+                .columns = {"attention", "bits/dim", "images/s in a batch", "batch a worker",
+                            "s/image alone", "state at the end, bytes", "images/s to linear's",
+                            "s alone to linear's"},
+                .rows = {},
+                .notes = {}};
+    const Measured& linear = all.back();
+    for (const Measured& row : all) {
+      const bool batched = row.best_batch > 0;
+      table.rows.push_back(
+          {Cell::text(row.row.name),
+           row.bits_per_dim ? Cell::number(*row.bits_per_dim) : Cell::none(),
+           batched ? Cell::measured(row.batch.sequences_per_second()) : Cell::none(),
+           batched ? Cell::count(row.best_batch) : Cell::none(), Cell::measured(row.alone.seconds),
+           Cell::count(static_cast<std::int64_t>(row.alone.state_bytes)),
+           batched ? Cell::number(row.batch.sequences_per_second().median /
+                                      linear.batch.sequences_per_second().median,
+                                  2)
+                   : Cell::none(),
+           Cell::number(row.alone.seconds.median / linear.alone.seconds.median, 2)});
+    }
+    table.notes = notes_of(all);
+    return table;
+  }
+
+  std::vector<std::string> notes_of(const std::vector<Measured>& all) {
+    std::vector<std::string> notes = notes_;
+    std::map<std::string, std::string> by_weights;
+    std::string integrated;
+    for (const Measured& row : all) {
+      std::string& names = by_weights[row.weights];
+      names += (names.empty() ? "" : ", ") + row.row.name;
+      if (row.alone.measured_positions == 0) continue;
+      integrated += (integrated.empty() ? "" : ", ") + row.row.name;
+    }
+    for (const auto& [weights, names] : by_weights) {
+      notes.push_back("Speed with " + weights + ": " + names + ".");
+    }
+    for (const auto& [type, score] : scores_) {
+      notes.push_back("bits/dim of " + type + ": " + score.first + ", first " +
+                      std::to_string(images_.size()) + " images of the file given.");
+    }
+    if (!integrated.empty()) {
+      notes.push_back("Measured at " + std::to_string(flags_.positions) +
+                      " positions spread over the sequence and integrated: " + integrated + ".");
+    }
+    notes.push_back(
+        "Alone: one sequence on one thread. In a batch: all workers, the best of the batches "
+        "tried; recompute mode runs the rows of a batch one after the other.");
+    return notes;
+  }
+
+  // How near the baseline comes to what the memory gives.
+  Table bandwidth_table() {
+    const std::int64_t position = shape_.config.max_length;
+    const int batch = flags_.run.batch.back();
+    const int workers = flags_.run.workers;
+    const ModelConfig& config = shape_.config;
+    // Beyond every cache, and no more than the smallest machine has.
+    const std::size_t buffer = std::size_t{256} << 20;
+    const Summary memory = read_bandwidth(workers, buffer, std::max(3, flags_.run.repeats));
+    const CachedAttention attention = measure_cached_softmax(
+        workers, batch, position, config.n_heads, config.d_head, std::max(9, flags_.run.repeats));
+    const Summary bytes = quotient(attention.bytes_read, attention.seconds);
+    const auto giga = [](const Summary& s) {
+      return Cell::measured({s.median / 1e9, s.least / 1e9, s.most / 1e9, s.count});
+    };
+    return {
+        .title = "Cached softmax against the memory, " + shape_.name,
+        .columns = {"what", "GB/s", "share of the memory's"},
+        .rows = {{Cell::text("reading memory, 256 MiB a worker"), giga(memory), Cell::number(1)},
+                 {Cell::text("keys and values at position " + std::to_string(position + 1) +
+                             ", batch " + std::to_string(batch) + " a worker, attention alone"),
+                  giga(bytes), Cell::number(bytes.median / memory.median)}},
+        .notes = {}};
+  }
+
+  const PaperFlags& flags_;
+  const Shape shape_;
+  Weights weights_;
+  Measurement measurement_;
+  cli::Progress progress_;
+  std::vector<GrayImage> images_;
+  std::map<std::string, std::pair<std::string, double>> scores_;  // by type: model, bits/dim
+  std::vector<std::string> notes_;
+};
 
 }  // namespace
 
 void add_paper(CLI::App& app, cli::CommandLine& command_line) {
   auto flags = std::make_shared<PaperFlags>();
-  CLI::App* const command = app.add_subcommand("paper", "Image generation, by kind of attention");
+  CLI::App* const command =
+      app.add_subcommand("paper", "Image generation by every kind of attention, as in the paper");
   cli::add_text(*command, "--shape", flags->shape, "NAME", "mnist, cifar10 or mnist-small")
       ->capture_default_str();
-  flags->run.add_to(*command, {64},
+  cli::add_text(*command, "--model", flags->model, "DIR",
+                "An image model of yours in place of --shape; all rows run its weights");
+  cli::add_text(*command, "--weights", flags->weights, "DIR",
+                "Where trained weights are looked for")
+      ->capture_default_str();
+  cli::add_text(*command, "--images", flags->images, "FILE",
+                "Images to tell bits/dim of, IDX or PNG; without it there are none");
+  const auto count = [](std::string_view flag, std::string_view text) {
+    return parse_count(flag, text);
+  };
+  cli::add_parsed(*command, "--score-images", flags->score_images, count, "N",
+                  "How many of them [200]");
+  cli::add_parsed(
+      *command, "--positions", flags->positions,
+      [](std::string_view flag, std::string_view text) { return parse_count(flag, text, 2); }, "N",
+      "Positions that are measured of what is integrated [16]");
+  cli::add_parsed(*command, "--whole-up-to", flags->whole_up_to, count, "N",
+                  "Longest sequence of which every position is run [1024]");
+  flags->run.repeats = 3;
+  flags->run.add_to(*command, {16, 64},
                     "Sequences a worker steps together; of several the best counts");
+  command->footer(kFooter);
   command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] { return run_paper(*flags, command_line.console); };
+    command_line.run = [flags, &command_line] { return Paper(*flags, command_line.console).run(); };
   });
 }
 

@@ -121,6 +121,7 @@ std::string to_markdown(const Report& report) {
   for (const Table& table : report.tables) {
     if (!text.empty()) text += "\n";
     text += to_markdown(table);
+    if (!table.measured_here) continue;
     text += "\n*" + run.date + " UTC, run " + run.id + ": " + to_string(run.machine) + "; " +
             run.model + "; weights " + run.weight_type + ", workers " +
             std::to_string(run.workers) + ", batch " + run.batch + ", repeats " +
@@ -148,7 +149,8 @@ std::string to_json(const Report& report) {
     json["tables"].push_back({{"title", table.title},
                               {"columns", table.columns},
                               {"rows", std::move(rows)},
-                              {"notes", table.notes}});
+                              {"notes", table.notes},
+                              {"measured_here", table.measured_here}});
   }
   return json.dump(1) + "\n";
 }
@@ -159,6 +161,7 @@ std::string to_csv(const Report& report) {
   for (const auto& [name, value] : facts) text += name + ",";
   text += "table,row,column,value,least,most,count\n";
   for (const Table& table : report.tables) {
+    if (!table.measured_here) continue;
     for (const auto& row : table.rows) {
       for (std::size_t i = 1; i < row.size(); ++i) {
         if (!row[i].value()) continue;
@@ -194,6 +197,7 @@ Report parse_report(std::string_view text, const std::string& file) {
       Table table{
           .title = from.at("title"), .columns = from.at("columns"), .rows = {}, .notes = {}};
       for (const Json& note : from.at("notes")) table.notes.push_back(note);
+      table.measured_here = from.at("measured_here");
       for (const Json& row : from.at("rows")) {
         std::vector<Cell> cells;
         for (const Json& cell : row) cells.push_back(cell_of(cell));
@@ -245,7 +249,7 @@ std::vector<Table> ratios(const Report& report, const Report& other) {
   std::vector<Table> tables;
   for (const Table& table : report.tables) {
     const Table* const base = find_table(other, table.title);
-    if (base != nullptr && base->columns == table.columns) {
+    if (table.measured_here && base != nullptr && base->columns == table.columns) {
       tables.push_back(ratio_table(table, *base, what));
     }
   }

@@ -44,6 +44,7 @@ struct Table {
   std::vector<std::string> columns;
   std::vector<std::vector<Cell>> rows;
   std::vector<std::string> notes;  // a sentence each: what was assumed, skipped or integrated
+  bool measured_here = true;       // else figures of others: neither dated nor compared
 };
 
 // One table in Markdown, numbers to the right.

@@ -39,13 +39,30 @@ def read_images(path, limit=None):
     return torch.from_numpy(images.reshape(len(images), -1).copy())
 
 
+def read_labels(path, limit=None):
+    """Labels of an IDX file: int64 [count]."""
+    labels = read_idx(path)
+    if labels.ndim != 1:
+        raise ValueError(f"{path}: {labels.ndim} dimensions, expected 1 (labels)")
+    return torch.from_numpy(labels[:limit].astype(np.int64))
+
+
+def _find(directory, kind, what, rank):
+    names = sorted(n for n in os.listdir(directory)
+                   if n.startswith(kind) and what in n and rank in n)
+    if not names:
+        raise FileNotFoundError(f"{directory}: no {kind}*{what}*{rank}* file")
+    return os.path.join(directory, names[0])
+
+
 def find_images(directory, kind):
     """The IDX file of `kind` ("train" or "t10k") images in an MNIST directory."""
-    names = sorted(n for n in os.listdir(directory)
-                   if n.startswith(kind) and "images" in n and "idx3" in n)
-    if not names:
-        raise FileNotFoundError(f"{directory}: no {kind}*images*idx3* file")
-    return os.path.join(directory, names[0])
+    return _find(directory, kind, "images", "idx3")
+
+
+def find_labels(directory, kind):
+    """The IDX file of their labels."""
+    return _find(directory, kind, "labels", "idx1")
 
 
 def read_text(path):

@@ -1,0 +1,97 @@
+#include "bench/bandwidth.h"
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "bench/measure.h"
+#include "model/attention/attention.h"
+#include "model/random.h"
+#include "model/tensor.h"
+
+namespace lintel::bench {
+namespace {
+
+// A vector register of the least x86-64 and ARM have; more at a time reads memory no faster.
+using Block = std::uint64_t __attribute__((vector_size(16)));
+
+// XOR of everything, in eight chains so that loads do not wait for each other.
+std::uint64_t read_all(const Block* data, std::size_t blocks) {
+  Block chain[8] = {};
+  for (std::size_t i = 0; i + 8 <= blocks; i += 8) {
+    for (std::size_t j = 0; j < 8; ++j) chain[j] ^= data[i + j];
+  }
+  for (std::size_t j = 1; j < 8; ++j) chain[0] ^= chain[j];
+  return chain[0][0] ^ chain[0][1];
+}
+
+Matrix random_rows(std::size_t rows, std::size_t width, std::uint64_t seed) {
+  Matrix matrix(rows, width);
+  std::uint32_t index = 0;
+  const DrawSource draw{.seed = seed, .position = 0};
+  for (float& value : matrix.values()) value = static_cast<float>(draw.uniform(index++) - 0.5);
+  return matrix;
+}
+
+// One worker's sequences in one layer.
+class CachedLayer {
+ public:
+  CachedLayer(const AttentionBackend& backend, std::size_t batch, std::size_t position,
+              std::size_t width)
+      : backend_(backend), q_(random_rows(batch, width, 1)), out_(batch, width) {
+    for (std::size_t i = 0; i < batch; ++i) {
+      states_.push_back(backend.new_state({}));
+      pointers_.push_back(states_.back().get());
+    }
+    const Matrix rows = random_rows(position, width, 2);
+    Matrix out(position, width);
+    const std::vector<AttentionState*> first(position, pointers_.front());
+    backend.step(first, rows.view(), rows.view(), rows.view(), out.view(), scratch_);
+    for (std::size_t i = 1; i < batch; ++i) states_[i]->assign(*states_.front());
+  }
+
+  void step() { backend_.step(pointers_, q_.view(), q_.view(), q_.view(), out_.view(), scratch_); }
+
+ private:
+  const AttentionBackend& backend_;
+  std::vector<std::unique_ptr<AttentionState>> states_;
+  std::vector<AttentionState*> pointers_;
+  Matrix q_;
+  Matrix out_;
+  AttentionScratch scratch_;
+};
+
+}  // namespace
+
+Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats) {
+  const std::size_t blocks = bytes_per_worker / sizeof(Block);
+  std::vector<AlignedArray<Block>> buffers;
+  // Zeroed, so every page is there.
+  for (int w = 0; w < workers; ++w) buffers.push_back(make_aligned<Block>(blocks));
+  std::atomic<std::uint64_t> sink{0};  // so that reading is not optimised away
+  const Summary seconds = repeat(repeats, [&] {
+    return run_on_workers(workers, [&](int w) { sink ^= read_all(buffers[w].get(), blocks); });
+  });
+  return quotient(static_cast<double>(blocks * sizeof(Block)) * workers, seconds);
+}
+
+CachedAttention measure_cached_softmax(int workers, int batch, std::int64_t position, int n_heads,
+                                       int d_head, int repeats) {
+  const auto backend = make_attention(
+      {.config = default_attention("softmax"), .n_heads = n_heads, .d_head = d_head, .planes = {}});
+  const std::size_t width = static_cast<std::size_t>(n_heads) * static_cast<std::size_t>(d_head);
+  std::vector<std::unique_ptr<CachedLayer>> layers;
+  for (int w = 0; w < workers; ++w) {
+    layers.push_back(std::make_unique<CachedLayer>(*backend, static_cast<std::size_t>(batch),
+                                                   static_cast<std::size_t>(position), width));
+  }
+  CachedAttention result;
+  result.seconds =
+      repeat(repeats, [&] { return run_on_workers(workers, [&](int w) { layers[w]->step(); }); });
+  // The sequences grow by a value with every repeat: on average by half of them.
+  const double seen = static_cast<double>(position) + (repeats + 1) / 2.0;
+  result.bytes_read = seen * 2 * static_cast<double>(width * sizeof(float)) * batch * workers;
+  return result;
+}
+
+}  // namespace lintel::bench

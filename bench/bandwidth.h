@@ -1,0 +1,24 @@
+// Memory bandwidth: of the machine, and what softmax attention over a cache makes of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "bench/statistics.h"
+
+namespace lintel::bench {
+
+// Bytes a second that `workers` threads read together, each from a buffer of its own of
+// `bytes_per_worker` that no cache holds, one after the other.
+Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats);
+
+// Attention of one layer alone, no projections: every worker has `batch` sequences that have seen
+// `position` values and feeds one more to each.
+struct CachedAttention {
+  Summary seconds;        // of one step of all workers
+  double bytes_read = 0;  // of keys and values, by all workers; a mean over the repeats
+};
+CachedAttention measure_cached_softmax(int workers, int batch, std::int64_t position, int n_heads,
+                                       int d_head, int repeats);
+
+}  // namespace lintel::bench
