@@ -17,7 +17,8 @@ using Workers = std::vector<std::unique_ptr<Sequences>>;
 Summary run_whole(Workers& workers, std::int64_t steps, const GenerationOptions& options) {
   return repeat(options.repeats, [&] {
     const double seconds = run_on_workers(options.workers, [&](int w) {
-      workers[w]->start();
+      workers[w]->start(static_cast<std::size_t>(options.batch), static_cast<std::uint64_t>(w)
+                                                                     << 32);
       workers[w]->generate(steps);
     });
     options.on_progress();
@@ -69,8 +70,7 @@ GenerationSpeed measure_generation(const Transformer& model, const GenerationOpt
   const std::int64_t steps = model.config().max_length;
   Workers workers;
   for (int w = 0; w < options.workers; ++w) {
-    workers.push_back(std::make_unique<Sequences>(model, static_cast<std::size_t>(options.batch),
-                                                  static_cast<std::uint64_t>(w) << 32));
+    workers.push_back(std::make_unique<Sequences>(model, static_cast<std::size_t>(options.batch)));
   }
   GenerationOptions checked = options;
   if (!checked.on_progress) checked.on_progress = [] {};
@@ -79,7 +79,7 @@ GenerationSpeed measure_generation(const Transformer& model, const GenerationOpt
   GenerationSpeed speed;
   speed.seconds = whole ? run_whole(workers, steps, checked) : run_some(workers, steps, checked);
   speed.sequences = std::int64_t{options.workers} * options.batch;
-  speed.state_bytes = workers.front()->bytes() / workers.front()->count();
+  speed.state_bytes = workers.front()->bytes();
   speed.measured_positions = whole ? 0 : options.positions;
   return speed;
 }

@@ -6,7 +6,6 @@
 #include <exception>
 #include <thread>
 
-
 namespace lintel::bench {
 namespace {
 

@@ -11,21 +11,9 @@ namespace lintel::bench {
 namespace {
 
 WeightType parse_weight_type(std::string_view flag, std::string_view text) {
-  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8}) {
-    if (text == to_string(type)) return type;
-  }
+  if (const auto type = weight_type_named(text)) return *type;
   throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
                         "': expected f32, bf16 or int8");
-}
-
-std::vector<int> parse_batch(std::string_view flag, std::string_view text) {
-  std::vector<int> batch = cli::parse_ids(flag, text);
-  std::ranges::sort(batch);
-  if (batch.empty() || batch.front() < 1) {
-    throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
-                          "': expected numbers of at least 1, e.g. 16,64");
-  }
-  return batch;
 }
 
 std::string drawn_run_id() {
@@ -47,6 +35,16 @@ std::string to_string(const std::vector<int>& numbers) {
   std::string text;
   for (const int number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
   return text;
+}
+
+std::vector<int> parse_counts(std::string_view flag, std::string_view text) {
+  std::vector<int> counts = cli::parse_ids(flag, text);
+  std::ranges::sort(counts);
+  if (counts.empty() || counts.front() < 1) {
+    throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
+                          "': expected numbers of at least 1, e.g. 16,64");
+  }
+  return counts;
 }
 
 int parse_count(std::string_view flag, std::string_view text, int least) {
@@ -74,7 +72,7 @@ void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch,
       "Threads, each with sequences of its own [" + std::to_string(workers) + ", the cores]")
       ->group("Measuring");
   if (!batch_help.empty()) {
-    cli::add_parsed(app, "--batch", batch, parse_batch, "N[,N...]",
+    cli::add_parsed(app, "--batch", batch, parse_counts, "N[,N...]",
                     batch_help + " [" + to_string(batch) + "]")
         ->group("Measuring");
   }

@@ -7,7 +7,7 @@
 
 #include "bench/report.h"
 #include "client/cli/flags.h"
-#include "model/dense.h"
+#include "model/weight_type.h"
 
 namespace lintel::bench {
 
@@ -52,5 +52,7 @@ std::string to_string(const std::vector<int>& numbers);
 
 // A whole number of at least `least`, for add_parsed.
 int parse_count(std::string_view flag, std::string_view text, int least = 1);
+// "16,64": such numbers, in increasing order.
+std::vector<int> parse_counts(std::string_view flag, std::string_view text);
 
 }  // namespace lintel::bench

@@ -10,17 +10,17 @@ constexpr std::size_t kPromptRows = 64;  // of one step
 
 }  // namespace
 
-Sequences::Sequences(const Transformer& model, std::size_t count, std::uint64_t seed)
-    : model_(model),
-      seed_(seed),
-      workspace_(model.new_workspace(std::max(count, kPromptRows))),
-      drawn_(count) {
+Sequences::Sequences(const Transformer& model, std::size_t count)
+    : model_(model), workspace_(model.new_workspace(std::max(count, kPromptRows))), drawn_(count) {
   for (std::size_t i = 0; i < count; ++i) sequences_.push_back(model.new_sequence());
-  start();
+  start(count, 0);
 }
 
-void Sequences::start() {
-  for (std::size_t i = 0; i < sequences_.size(); ++i) {
+void Sequences::start(std::size_t count, std::uint64_t seed) {
+  assert(count >= 1 && count <= sequences_.size());
+  count_ = count;
+  seed_ = seed;
+  for (std::size_t i = 0; i < count; ++i) {
     sequences_[i].reset();
     sequences_[i].pending = model_.config().image.start_token;
     drawn_[i].clear();
@@ -50,9 +50,7 @@ void Sequences::read(std::size_t i, std::span<const std::int32_t> tokens) {
 }
 
 void Sequences::read_random(std::int64_t count) {
-  start();
-  if (count == 0) return;
-  sequences_.front().reset();
+  start(count_, seed_);
   std::vector<std::int32_t> tokens(kPromptRows);
   for (std::int64_t position = 0; position < count;) {
     const auto n = std::min<std::int64_t>(count - position, kPromptRows);
@@ -68,25 +66,20 @@ void Sequences::read_random(std::int64_t count) {
     model_.step(rows_, workspace_);
     position += n;
   }
-  sequences_.front().pending = model_.config().image.start_token;
-  for (std::size_t i = 1; i < sequences_.size(); ++i) sequences_[i] = sequences_.front().clone();
+  for (std::size_t i = 1; i < count_; ++i) sequences_[i] = sequences_.front().clone();
 }
 
 void Sequences::generate(std::int64_t steps) {
   for (std::int64_t step = 0; step < steps; ++step) {
     rows_.clear();
-    for (SequenceState& sequence : sequences_) {
-      rows_.push_back({*sequence.pending, &sequence, true});
+    for (std::size_t i = 0; i < count_; ++i) {
+      rows_.push_back({*sequences_[i].pending, &sequences_[i], true});
     }
     const auto outputs = model_.step(rows_, workspace_);
-    for (std::size_t i = 0; i < sequences_.size(); ++i) draw(i, outputs.row(i));
+    for (std::size_t i = 0; i < count_; ++i) draw(i, outputs.row(i));
   }
 }
 
-std::size_t Sequences::bytes() const {
-  std::size_t total = 0;
-  for (const SequenceState& sequence : sequences_) total += sequence.bytes();
-  return total;
-}
+std::size_t Sequences::bytes() const { return sequences_.front().bytes(); }
 
 }  // namespace lintel::bench

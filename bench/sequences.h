@@ -13,22 +13,22 @@ namespace lintel::bench {
 // One thread at a time. The model outlives it.
 class Sequences {
  public:
-  // Sequence i draws with seed `seed` + i.
-  Sequences(const Transformer& model, std::size_t count, std::uint64_t seed);
+  // Up to `count` at a time.
+  Sequences(const Transformer& model, std::size_t count);
 
-  // Every sequence empty, its first value given.
-  void start();
+  // `count` sequences, empty but for their first value, which is given. Sequence i draws with seed
+  // `seed` + i. REQUIRES: no more than the constructor was told.
+  void start(std::size_t count, std::uint64_t seed);
   // Sequence i reads `tokens` after what it has read, and draws the value after them.
   // REQUIRES: not empty.
   void read(std::size_t i, std::span<const std::int32_t> tokens);
-  // Every sequence reads the same `count` values, drawn by chance, and nothing else. One sequence
+  // Every sequence starts anew and reads the same `count` values, drawn by chance. One sequence
   // reads them, the others are copies.
   void read_random(std::int64_t count);
   // Each sequence feeds its last value and draws the next, `steps` times.
   void generate(std::int64_t steps);
-  std::size_t bytes() const;  // of all states
 
-  std::size_t count() const { return sequences_.size(); }
+  std::size_t bytes() const;  // of the first one's state
   std::int64_t position() const { return sequences_.front().position(); }
   // Values of sequence i that were drawn since it started.
   const std::vector<std::int32_t>& drawn(std::size_t i) const { return drawn_[i]; }
@@ -37,12 +37,13 @@ class Sequences {
   void draw(std::size_t i, std::span<const float> output);
 
   const Transformer& model_;
-  const std::uint64_t seed_;
   Workspace workspace_;
   SamplingOptions sampling_;
   SamplingScratch scratch_;
-  std::vector<SequenceState> sequences_;
-  std::vector<std::vector<std::int32_t>> drawn_;  // [count]
+  std::uint64_t seed_ = 0;
+  std::size_t count_ = 0;                         // that are in use
+  std::vector<SequenceState> sequences_;          // [most]
+  std::vector<std::vector<std::int32_t>> drawn_;  // [most]
   std::vector<StepRow> rows_;
 };
 

@@ -47,21 +47,51 @@ std::uint32_t big_endian(const unsigned char* bytes) {
          (std::uint32_t{bytes[2]} << 8) | std::uint32_t{bytes[3]};
 }
 
-}  // namespace
-
-std::vector<GrayImage> read_idx_images(const std::filesystem::path& file) {
-  Reader reader(file);
-  std::array<unsigned char, 16> header{};
-  if (reader.read(header.data(), 4) < 4) reader.fail("too short for an IDX header");
+// The header's first four bytes, checked: unsigned bytes in so many dimensions. `what`: "images".
+void read_kind(Reader& reader, int dimensions, const std::string& what, unsigned char* header) {
+  if (reader.read(header, 4) < 4) reader.fail("too short for an IDX header");
   if (header[0] != 0 || header[1] != 0) reader.fail("neither IDX nor PNG: it starts like neither");
   if (header[2] != 0x08) {
     reader.fail("IDX values of type " + std::to_string(header[2]) +
                 ", expected 8 (unsigned bytes)");
   }
-  if (header[3] != 3) {
-    reader.fail("IDX with " + std::to_string(header[3]) + " dimensions, expected 3 (images)" +
-                (header[3] == 1 ? "; this may be the file of labels" : ""));
+  if (header[3] == dimensions) return;
+  const char* const hint = header[3] == 1   ? "; this may be the file of labels"
+                           : header[3] == 3 ? "; this may be the file of images"
+                                            : "";
+  reader.fail("IDX with " + std::to_string(header[3]) + " dimensions, expected " +
+              std::to_string(dimensions) + " (" + what + ")" + hint);
+}
+
+}  // namespace
+
+std::vector<std::uint8_t> read_idx_labels(const std::filesystem::path& file) {
+  Reader reader(file);
+  std::array<unsigned char, 8> header{};
+  read_kind(reader, 1, "labels", header.data());
+  if (reader.read(&header[4], 4) < 4) reader.fail("the IDX header is truncated");
+  const std::uint32_t count = big_endian(&header[4]);
+  if (count > kMaxBytes) reader.fail(std::to_string(count) + " labels: more than 1 GiB");
+  std::vector<std::uint8_t> labels;
+  while (labels.size() < count) {
+    const std::size_t had = labels.size();
+    const std::size_t wanted = std::min<std::size_t>(count - had, kSliceBytes);
+    labels.resize(had + wanted);
+    if (reader.read(labels.data() + had, wanted) < wanted) {
+      reader.fail("truncated: fewer than " + std::to_string(count) + " labels");
+    }
   }
+  unsigned char surplus = 0;
+  if (reader.read(&surplus, 1) != 0) {
+    reader.fail("longer than " + std::to_string(count) + " labels");
+  }
+  return labels;
+}
+
+std::vector<GrayImage> read_idx_images(const std::filesystem::path& file) {
+  Reader reader(file);
+  std::array<unsigned char, 16> header{};
+  read_kind(reader, 3, "images", header.data());
   if (reader.read(header.data() + 4, 12) < 12) reader.fail("the IDX header is truncated");
   const std::uint32_t count = big_endian(&header[4]);
   const std::uint32_t height = big_endian(&header[8]);

@@ -5,6 +5,7 @@
 //   then       the values, last dimension fastest
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <vector>
 
@@ -17,5 +18,8 @@ namespace lintel {
 // images, other types, zero or huge sizes, a file shorter or longer than its header says, a damaged
 // gzip stream. Never holds more than what the header promises, nor more than 1 GiB.
 std::vector<GrayImage> read_idx_images(const std::filesystem::path& file);
+
+// Reads labels: unsigned bytes in one dimension. Throws as read_idx_images.
+std::vector<std::uint8_t> read_idx_labels(const std::filesystem::path& file);
 
 }  // namespace lintel

@@ -55,6 +55,18 @@ std::string error_of(const std::filesystem::path& file) {
 
 }  // namespace
 
+TEST_CASE("IDX labels are read; images, too few and too many of them are refused") {
+  Files files;
+  const std::string labels = be(0x00000801) + be(3) + std::string("\x07\x00\x09", 3);
+  CHECK(read_idx_labels(files.write(labels)) == std::vector<std::uint8_t>{7, 0, 9});
+  CHECK(read_idx_labels(files.write_gz(labels)) == std::vector<std::uint8_t>{7, 0, 9});
+  CHECK_THROWS_AS(read_idx_labels(files.write(labels.substr(0, 10))), ImageError);
+  CHECK_THROWS_AS(read_idx_labels(files.write(labels.substr(0, 6))), ImageError);
+  CHECK_THROWS_AS(read_idx_labels(files.write(labels + "x")), ImageError);
+  CHECK_THROWS_WITH(read_idx_labels(files.write(idx(1, 1, 1, "a"))),
+                    Catch::Contains("file of images"));
+}
+
 TEST_CASE("IDX images are read, plain and gzipped") {
   Files files;
   const std::string bytes = idx(2, 2, 3, "abcdef" + std::string("\x00\xff\x01\x02\x03\x04", 6));

@@ -1,0 +1,223 @@
+// What a token costs, and what a session takes, at growing positions.
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "bench/commands.h"
+#include "bench/measure.h"
+#include "bench/plot.h"
+#include "bench/run_flags.h"
+#include "bench/sequences.h"
+#include "bench/shapes.h"
+#include "client/cli/progress.h"
+#include "model/random.h"
+
+namespace lintel::bench {
+namespace {
+
+constexpr const char* kFooter = R"(
+One sequence on one thread, which reads values drawn by chance up to each position and then
+generates. Every kind of attention goes as far as --budget seconds of reading and half of the
+machine's memory let it. The model has the layers of --shape, random weights, a head over 256 values
+and no greatest length.
+
+Examples:
+  lintel-bench length --plot length.png
+  lintel-bench length --positions 100,1000,10000 --attention linear,softmax --budget 20)";
+
+struct LengthFlags {
+  RunFlags run;
+  std::string shape = "mnist";
+  std::string attention = "linear,softmax,lsh1";
+  std::vector<int> positions = {100, 300, 1000, 3000, 10'000, 30'000, 100'000, 300'000, 1'000'000};
+  double budget_seconds = 90;
+  std::string plot;
+};
+
+// The shape's body with no end.
+ModelConfig endless(ModelConfig config) {
+  config.max_length = 0;
+  config.position_encoding = PositionEncoding::kSinusoidal;
+  config.head = HeadKind::kCategorical;
+  config.mixtures = 0;
+  config.modality = ModalityKind::kTokens;
+  config.image = {};
+  return config;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+struct Point {
+  Summary microseconds;  // a token
+  std::size_t bytes = 0;
+};
+
+struct Curve {
+  std::string name;
+  std::vector<Point> points;  // of the first positions
+  std::string stopped;        // why there are no more; empty: there are all
+};
+
+class LengthExperiment {
+ public:
+  LengthExperiment(const LengthFlags& flags, cli::Console& console)
+      : flags_(flags),
+        shape_(find_shape(flags.shape)),
+        config_(endless(shape_.config)),
+        files_(config_),
+        measurement_(flags.run, "length",
+                     describe(shape_.name + " without end", config_) + ", random weights", console),
+        progress_(console, 0, "values read") {}
+
+  int run() {
+    std::vector<Curve> curves;
+    for (const std::string& name : split(flags_.attention)) curves.push_back(measure(name));
+    measurement_.add(table_of(curves));
+    if (!flags_.plot.empty()) plot(curves);
+    return measurement_.publish();
+  }
+
+ private:
+  std::string spec_of(const std::string& name) const {
+    if (name == "linear" || name == "softmax") return name;
+    if (name == "lsh1") return shape_.lsh_spec(1);
+    if (name == "lsh4") return shape_.lsh_spec(4);
+    throw cli::UsageError("--attention '" + name + "': expected linear, softmax, lsh1 or lsh4");
+  }
+
+  Curve measure(const std::string& name) {
+    Curve curve{.name = name};
+    const auto model = files_.load(flags_.run.weight_type, spec_of(name));
+    Sequences sequence(*model, 1);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto time_left = [&] {
+      return std::chrono::steady_clock::now() - begin <
+             std::chrono::duration<double>(flags_.budget_seconds);
+    };
+    for (const int position : flags_.positions) {
+      const double most = static_cast<double>(this_machine().memory_bytes) / 2;
+      if (static_cast<double>(model->state_bytes(position)) > most) {
+        curve.stopped = "half of the memory";
+        break;
+      }
+      if (!read_to(sequence, position, time_left)) {
+        curve.stopped = format_number(flags_.budget_seconds, 3) + " s of reading";
+        break;
+      }
+      curve.points.push_back(measure_here(sequence));
+    }
+    return curve;
+  }
+
+  // False when the time is over.
+  bool read_to(Sequences& sequence, std::int64_t position, const std::function<bool()>& time_left) {
+    constexpr std::int64_t kSlice = 1024;
+    std::vector<std::int32_t> values;
+    while (sequence.position() < position) {
+      if (!time_left()) return false;
+      values.clear();
+      const std::int64_t end = std::min(position, sequence.position() + kSlice);
+      for (std::int64_t p = sequence.position(); p < end; ++p) {
+        const DrawSource draw{.seed = 1, .position = p};
+        values.push_back(static_cast<std::int32_t>(draw.uniform(0) * config_.vocab_size));
+      }
+      run_on_workers(1, [&](int) { sequence.read(0, values); });
+      progress_.add(static_cast<std::int64_t>(values.size()));
+    }
+    return true;
+  }
+
+  Point measure_here(Sequences& sequence) const {
+    constexpr int kSteps = 16;
+    const Summary microseconds = repeat(flags_.run.repeats, [&] {
+      return run_on_workers(1, [&](int) { sequence.generate(kSteps); }) / kSteps * 1e6;
+    });
+    return {microseconds, sequence.bytes()};
+  }
+
+  Table table_of(const std::vector<Curve>& curves) const {
+    Table table{
+        .title = "Cost of a token and bytes of a session, by position",
+        .columns = {"position"},
+        .rows = {},
+        .notes = {"One sequence on one thread; each measurement is the mean of 16 tokens."}};
+    for (const Curve& curve : curves) {
+      table.columns.push_back(curve.name + ", us/token");
+      table.columns.push_back(curve.name + ", bytes");
+      if (!curve.stopped.empty()) {
+        table.notes.push_back(curve.name + " stopped at " + curve.stopped + ".");
+      }
+    }
+    for (std::size_t i = 0; i < flags_.positions.size(); ++i) {
+      std::vector<Cell> row = {Cell::text(Cell::count(flags_.positions[i]).to_text())};
+      for (const Curve& curve : curves) {
+        const bool there = i < curve.points.size();
+        row.push_back(there ? Cell::measured(curve.points[i].microseconds) : Cell::none());
+        row.push_back(there ? Cell::count(static_cast<std::int64_t>(curve.points[i].bytes))
+                            : Cell::none());
+      }
+      table.rows.push_back(std::move(row));
+    }
+    return table;
+  }
+
+  void plot(const std::vector<Curve>& curves) const {
+    Plot time{"Time of a token", "position", "microseconds", {}};
+    Plot memory{"Memory of a session", "position", "bytes", {}};
+    for (const Curve& curve : curves) {
+      Series seconds{curve.name, {}};
+      Series bytes{curve.name, {}};
+      for (std::size_t i = 0; i < curve.points.size(); ++i) {
+        seconds.points.emplace_back(flags_.positions[i], curve.points[i].microseconds.median);
+        bytes.points.emplace_back(flags_.positions[i], curve.points[i].bytes);
+      }
+      time.series.push_back(std::move(seconds));
+      memory.series.push_back(std::move(bytes));
+    }
+    draw({time, memory}, flags_.plot);
+  }
+
+  const LengthFlags& flags_;
+  const Shape shape_;
+  const ModelConfig config_;
+  const ModelFiles files_;
+  Measurement measurement_;
+  cli::Progress progress_;
+};
+
+}  // namespace
+
+void add_length(CLI::App& app, cli::CommandLine& command_line) {
+  auto flags = std::make_shared<LengthFlags>();
+  CLI::App* const command =
+      app.add_subcommand("length", "Cost of a token and bytes of a session at growing positions");
+  cli::add_text(*command, "--shape", flags->shape, "NAME", "mnist, cifar10 or mnist-small")
+      ->capture_default_str();
+  cli::add_text(*command, "--attention", flags->attention, "A[,A...]",
+                "Of linear, softmax, lsh1 and lsh4")
+      ->capture_default_str();
+  cli::add_parsed(*command, "--positions", flags->positions, parse_counts, "N[,N...]",
+                  "Where to measure [100,300,1000 ... 1000000]");
+  cli::add_parsed(*command, "--budget", flags->budget_seconds, cli::parse_double, "SECONDS",
+                  "Longest time of reading for each kind of attention [90]");
+  cli::add_text(*command, "--plot", flags->plot, "FILE", "Also draw a PNG, with gnuplot");
+  flags->run.batch = {1};
+  flags->run.add_to(*command, {1}, /*batch_help=*/"");
+  command->footer(kFooter);
+  command->callback([flags, &command_line] {
+    command_line.run = [flags, &command_line] {
+      flags->run.workers = 1;
+      return LengthExperiment(*flags, command_line.console).run();
+    };
+  });
+}
+
+}  // namespace lintel::bench

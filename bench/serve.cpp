@@ -1,0 +1,258 @@
+// What concurrent clients see of the server through gRPC, and what it keeps of the speed in
+// process.
+#include <memory>
+
+#include "bench/commands.h"
+#include "bench/load.h"
+#include "bench/measure.h"
+#include "bench/plot.h"
+#include "bench/run_flags.h"
+#include "bench/sequences.h"
+#include "bench/shapes.h"
+#include "client/cli/progress.h"
+#include "server/lintel_server.h"
+#include "server/logging.h"
+
+namespace lintel::bench {
+namespace {
+
+constexpr const char* kFooter = R"(
+Each client has a connection of its own and streams whole sequences, one after the other. Throughput
+is counted with the server's own messages, which it fills for 10 ms; times are taken with one token
+a message, where a stream's every token can be seen. Server, clients and all that they share run on
+this machine, unless --target names a server elsewhere. In process: the same number of sequences on
+the same number of workers, without server, sockets and messages.
+
+Examples:
+  lintel-bench serve --shape mnist-small --concurrency 1,16,64
+  lintel-bench serve --model weights/mnist-linear-small --attention softmax
+  lintel-bench serve --target 127.0.0.1:50051)";
+
+struct ServeFlags {
+  RunFlags run;
+  std::string target;
+  std::string shape = "mnist";
+  std::string model;
+  std::string attention;
+  std::vector<int> concurrency = {1, 8, 64};
+  double seconds = 2;
+  std::string plot;
+};
+
+// A server in this process.
+class OwnServer {
+ public:
+  OwnServer(std::shared_ptr<const Transformer> model, const ServeFlags& flags)
+      : server_(options_of(flags), {{"model", std::move(model), {}}}, clock_) {
+    server_.start();
+  }
+  std::string address() const { return server_.address(); }
+
+ private:
+  static ServerOptions options_of(const ServeFlags& flags) {
+    ServerOptions options;
+    options.listen.port = 0;
+    options.scheduling.workers = flags.run.workers;
+    options.scheduling.max_batch_rows = flags.run.batch.back();
+    options.sessions.memory_bytes = this_machine().memory_bytes / 2;
+    return options;
+  }
+  const SteadyClock clock_;
+  LintelServer server_;
+};
+
+struct Level {
+  int clients = 0;
+  Summary tokens_per_second;
+  std::optional<Summary> in_process;
+  std::vector<double> first_token, between_tokens;  // seconds
+};
+
+class ServeExperiment {
+ public:
+  ServeExperiment(const ServeFlags& flags, cli::Console& console)
+      : flags_(flags),
+        own_(flags.target.empty()),
+        files_(own_ ? files_of(flags) : nullptr),
+        model_(own_ ? files_->load(flags.run.weight_type, flags.attention) : nullptr),
+        measurement_(flags.run, "serve", words(), console),
+        progress_(console, static_cast<std::int64_t>(flags.concurrency.size()) * flags.run.repeats,
+                  "measurements") {
+    set_up_logging({.level = "warn", .json = false});
+    if (own_) server_ = std::make_unique<OwnServer>(model_, flags);
+  }
+
+  int run() {
+    std::vector<Level> levels;
+    for (const int clients : flags_.concurrency) levels.push_back(measure(clients));
+    measurement_.add(table_of(levels));
+    if (!flags_.plot.empty()) plot(levels);
+    return measurement_.publish();
+  }
+
+ private:
+  static std::unique_ptr<ModelFiles> files_of(const ServeFlags& flags) {
+    if (!flags.model.empty())
+      return std::make_unique<ModelFiles>(std::filesystem::path(flags.model));
+    return std::make_unique<ModelFiles>(find_shape(flags.shape).config);
+  }
+
+  std::string words() const {
+    if (!own_) return "whatever " + flags_.target + " serves";
+    const std::string name = flags_.model.empty() ? flags_.shape : files_->name();
+    return describe(name, model_->config()) + ", " + model_->config().attention.front().type +
+           " attention" + (files_->random() ? ", random weights" : "");
+  }
+
+  Level measure(int clients) {
+    LoadOptions load{.address = own_ ? server_->address() : flags_.target,
+                     .model = "",
+                     .clients = clients,
+                     .values_per_message = 0,
+                     .warm_up = std::chrono::duration<double>(flags_.seconds / 4),
+                     .window = std::chrono::duration<double>(flags_.seconds)};
+    Level level{.clients = clients};
+    std::vector<double> served, in_process;
+    for (int r = 0; r < flags_.run.repeats; ++r) {
+      load.values_per_message = 0;
+      served.push_back(run_load(load).tokens_per_second);
+      load.values_per_message = 1;
+      const LoadResult seen = run_load(load);
+      level.first_token.insert(level.first_token.end(), seen.first_token_seconds.begin(),
+                               seen.first_token_seconds.end());
+      level.between_tokens.insert(level.between_tokens.end(), seen.between_tokens_seconds.begin(),
+                                  seen.between_tokens_seconds.end());
+      if (own_) in_process.push_back(tokens_in_process(clients));
+      progress_.add(1);
+    }
+    level.tokens_per_second = summarize(served);
+    if (own_) level.in_process = summarize(in_process);
+    return level;
+  }
+
+  // Tokens a second of `count` sequences that the workers share, whole sequences one after the
+  // other.
+  double tokens_in_process(int count) const {
+    const int workers = std::min(flags_.run.workers, count);
+    const std::int64_t steps = model_->config().max_length;
+    std::vector<std::int64_t> tokens(static_cast<std::size_t>(workers));
+    std::vector<std::unique_ptr<Sequences>> sequences;
+    const auto share = [&](int w) { return count * (w + 1) / workers - count * w / workers; };
+    for (int w = 0; w < workers; ++w) {
+      sequences.push_back(std::make_unique<Sequences>(*model_, static_cast<std::size_t>(share(w))));
+    }
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::duration<double>(flags_.seconds);
+    const double seconds = run_on_workers(workers, [&](int w) {
+      const auto rows = static_cast<std::size_t>(share(w));
+      std::int64_t at = steps;
+      while (std::chrono::steady_clock::now() < end) {
+        if (at == steps) {
+          sequences[w]->start(rows, static_cast<std::uint64_t>(w) << 32);
+          at = 0;
+        }
+        const std::int64_t next = std::min<std::int64_t>(16, steps - at);
+        sequences[w]->generate(next);
+        at += next;
+        tokens[w] += next * share(w);
+      }
+    });
+    std::int64_t total = 0;
+    for (const std::int64_t t : tokens) total += t;
+    return static_cast<double>(total) / seconds;
+  }
+
+  Table table_of(const std::vector<Level>& levels) const {
+    Table table{.title = "Through gRPC, by concurrent clients",
+                .columns = {"clients", "tokens/s", "in process, tokens/s", "share kept",
+                            "first token, ms: p50", "p90", "p99", "between tokens, ms: p50", "p90 ",
+                            "p99 "},
+                .rows = {},
+                .notes = {}};
+    for (const Level& level : levels) {
+      std::vector<Cell> row = {Cell::text(std::to_string(level.clients)),
+                               Cell::measured(level.tokens_per_second)};
+      row.push_back(level.in_process ? Cell::measured(*level.in_process) : Cell::none());
+      row.push_back(level.in_process
+                        ? Cell::number(level.tokens_per_second.median / level.in_process->median, 2)
+                        : Cell::none());
+      for (const std::vector<double>* seconds : {&level.first_token, &level.between_tokens}) {
+        for (const double share : {0.5, 0.9, 0.99}) {
+          row.push_back(seconds->empty() ? Cell::none()
+                                         : Cell::number(1000 * quantile(*seconds, share)));
+        }
+      }
+      table.rows.push_back(std::move(row));
+    }
+    table.notes.push_back("Windows of " + format_number(flags_.seconds, 2) +
+                          " s. tokens/s with messages as the server fills them; times with one "
+                          "token a message, over all repeats." +
+                          (own_ ? " Clients and server share the machine's cores." : ""));
+    return table;
+  }
+
+  void plot(const std::vector<Level>& levels) const {
+    Plot speed{
+        "Throughput", "concurrent clients", "tokens/s", {{"through gRPC", {}}, {"in process", {}}}};
+    Plot wait{
+        "Time between tokens", "concurrent clients", "ms", {{"p50", {}}, {"p90", {}}, {"p99", {}}}};
+    for (const Level& level : levels) {
+      speed.series[0].points.emplace_back(level.clients, level.tokens_per_second.median);
+      if (level.in_process) {
+        speed.series[1].points.emplace_back(level.clients, level.in_process->median);
+      }
+      if (level.between_tokens.empty()) continue;
+      const double shares[] = {0.5, 0.9, 0.99};
+      for (std::size_t i = 0; i < 3; ++i) {
+        wait.series[i].points.emplace_back(level.clients,
+                                           1000 * quantile(level.between_tokens, shares[i]));
+      }
+    }
+    draw({speed, wait}, flags_.plot);
+  }
+
+  const ServeFlags& flags_;
+  const bool own_;
+  const std::unique_ptr<ModelFiles> files_;         // null with --target
+  const std::shared_ptr<const Transformer> model_;  // null with --target
+  Measurement measurement_;
+  cli::Progress progress_;
+  std::unique_ptr<OwnServer> server_;  // null with --target
+};
+
+}  // namespace
+
+void add_serve(CLI::App& app, cli::CommandLine& command_line) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* const command =
+      app.add_subcommand("serve", "Throughput and waiting times of concurrent clients over gRPC");
+  cli::add_text(*command, "--target", flags->target, "HOST:PORT",
+                "A server that runs, in plain text [one is started in this process]");
+  cli::add_text(*command, "--shape", flags->shape, "NAME",
+                "mnist, cifar10 or mnist-small, with random weights")
+      ->capture_default_str();
+  cli::add_text(*command, "--model", flags->model, "DIR", "An image model in place of --shape");
+  cli::add_text(*command, "--attention", flags->attention, "SPEC",
+                "In place of the model's own, as lintel-server takes it");
+  cli::add_parsed(*command, "--concurrency", flags->concurrency, parse_counts, "N[,N...]",
+                  "Clients at a time [1,8,64]");
+  cli::add_parsed(
+      *command, "--seconds", flags->seconds,
+      [](std::string_view flag, std::string_view text) {
+        const double seconds = cli::parse_double(flag, text);
+        if (!(seconds > 0)) throw cli::UsageError(std::string(flag) + ": expected more than 0");
+        return seconds;
+      },
+      "SECONDS", "Length of each measurement [2]");
+  cli::add_text(*command, "--plot", flags->plot, "FILE", "Also draw a PNG, with gnuplot");
+  flags->run.repeats = 3;
+  flags->run.add_to(*command, {64}, "Rows of a worker's step, at most");
+  command->footer(kFooter);
+  command->callback([flags, &command_line] {
+    command_line.run = [flags, &command_line] {
+      return ServeExperiment(*flags, command_line.console).run();
+    };
+  });
+}
+
+}  // namespace lintel::bench

@@ -1,0 +1,262 @@
+// Every sub-command from its arguments to its tables, on models of a few hundred weights.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "bench/commands.h"
+#include "bench/report.h"
+#include "model/safetensors.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+std::string content_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+struct Result {
+  int code = 0;
+  std::string out, err;
+};
+
+class Bench {
+ public:
+  Result run(std::vector<std::string> arguments) const {
+    const std::string out = path("out"), err = path("err");
+    const int out_fd = open(out.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    const int err_fd = open(err.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    cli::Console console(STDIN_FILENO, out_fd, err_fd);
+    Result result;
+    result.code = bench::run_command_line(std::move(arguments), console);
+    close(out_fd);
+    close(err_fd);
+    result.out = content_of(out);
+    result.err = content_of(err);
+    return result;
+  }
+
+  // A tiny model of 6x5 images.
+  std::string model(const std::string& attention) const {
+    ModelConfig config = tiny_config(TinyModel::kImage);
+    for (AttentionConfig& layer : config.attention) layer.type = attention;
+    write_random_model(directory_.path() / attention, config, /*seed=*/3);
+    return path(attention);
+  }
+
+  // An IDX file of `rank` sizes and as many bytes as they say.
+  std::string idx(const std::string& name, const std::vector<int>& sizes) const {
+    std::ofstream out(path(name), std::ios::binary);
+    out << '\0' << '\0' << '\x08' << static_cast<char>(sizes.size());
+    int bytes = 1;
+    for (const int size : sizes) {
+      out << '\0' << '\0' << '\0' << static_cast<char>(size);
+      bytes *= size;
+    }
+    for (int i = 0; i < bytes; ++i) out << static_cast<char>(i % 10);
+    return path(name);
+  }
+
+  // Names images of 30 pixels, badly.
+  std::string classifier() const {
+    const std::vector<float> weight(10 * 30, 0.1f), bias(10, 0.0f);
+    const TensorToWrite tensors[] = {{"output.weight", {10, 30}, weight},
+                                     {"output.bias", {10}, bias}};
+    std::filesystem::create_directories(path("classifier"));
+    write_safetensors(directory_.path() / "classifier" / "model.safetensors", tensors);
+    return path("classifier");
+  }
+
+  std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+void check_facts(const std::string& out) {
+  INFO(out);
+  for (const char* fact : {"run ", "weights f32", "workers", "batch", "cores"}) {
+    CHECK(out.find(fact) != std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("help teaches: the program and every sub-command have examples") {
+  const Bench bench;
+  CHECK(bench.run({"--help"}).out.find("Examples") != std::string::npos);
+  for (const char* command : {"paper", "length", "serve", "occlusion"}) {
+    const Result result = bench.run({command, "--help"});
+    CHECK(result.code == 0);
+    CHECK(result.out.find("Example") != std::string::npos);
+    CHECK(result.out.find("--repeats") != std::string::npos);
+  }
+}
+
+TEST_CASE("a command line that makes no sense is exit status 2, and says why") {
+  const Bench bench;
+  const std::vector<std::vector<std::string>> lines = {{},
+                                                       {"nonsense"},
+                                                       {"paper", "--shape", "nonsense"},
+                                                       {"paper", "--repeats", "0"},
+                                                       {"paper", "--positions", "1"},
+                                                       {"paper", "--batch", "0"},
+                                                       {"paper", "--weight-type", "f64"},
+                                                       {"length", "--attention", "nonsense"},
+                                                       {"length", "--budget", "x"},
+                                                       {"serve", "--seconds", "0"},
+                                                       {"occlusion"}};
+  for (const auto& line : lines) {
+    const Result result = bench.run(line);
+    INFO(result.err);
+    CHECK(result.code == 2);
+    CHECK_FALSE(result.err.empty());
+    CHECK(result.out.empty());
+  }
+}
+
+TEST_CASE("paper measures every kind of attention, and what memory gives") {
+  const Bench bench;
+  const Result result =
+      bench.run({"paper", "--model", bench.model("linear"), "--repeats", "2", "--batch", "1,3",
+                 "--workers", "2", "--positions", "4", "--json", bench.path("paper.json")});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  check_facts(result.out);
+  const bench::Report report = bench::read_report(bench.path("paper.json"));
+  REQUIRE(report.tables.size() == 2);
+  REQUIRE(report.tables[0].rows.size() == 7);
+  for (const auto& row : report.tables[0].rows) {
+    INFO(row[0].to_text());
+    CHECK(*row[2].value() > 0);  // images/s
+    CHECK(*row[4].value() > 0);  // s/image alone
+    CHECK(*row[5].value() > 0);  // bytes
+  }
+  CHECK(report.tables[0].rows.back()[6].value() == Approx(1));
+  CHECK(result.out.find("Measured at 4 positions spread over the sequence and integrated: softmax "
+                        "recompute, LSH-1 recompute, LSH-4 recompute.") != std::string::npos);
+  CHECK(*report.tables[1].rows[0][1].value() > 0);
+  CHECK(*report.tables[1].rows[1][1].value() > 0);
+}
+
+TEST_CASE(
+    "paper measures longer sequences at positions too, and tells bits/dim of trained weights") {
+  const Bench bench;
+  const std::string model = bench.model("linear");
+  const Result result = bench.run({"paper", "--model", model, "--repeats", "1", "--batch", "2",
+                                   "--workers", "1", "--positions", "3", "--whole-up-to", "10"});
+  REQUIRE(result.code == 0);
+  CHECK(result.out.find("LSH-1, LSH-4, linear.\n\nAlone") != std::string::npos);
+}
+
+TEST_CASE("length goes through the positions, and says why it stops") {
+  const Bench bench;
+  const Result result =
+      bench.run({"length", "--shape", "mnist-small", "--positions", "5,40", "--repeats", "2",
+                 "--attention", "linear,lsh1", "--csv", bench.path("length.csv")});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  check_facts(result.out);
+  CHECK(result.out.find("| 40 |") != std::string::npos);
+  CHECK(content_of(bench.path("length.csv")).find(",40,\"linear, us/token\",") !=
+        std::string::npos);
+
+  const Result stopped = bench.run({"length", "--shape", "mnist-small", "--positions", "5,4000",
+                                    "--repeats", "1", "--attention", "linear", "--budget", "0"});
+  REQUIRE(stopped.code == 0);
+  CHECK(stopped.out.find("linear stopped at 0 s of reading") != std::string::npos);
+}
+
+TEST_CASE("serve counts what clients see and what the server keeps") {
+  const Bench bench;
+  const Result result =
+      bench.run({"serve", "--model", bench.model("linear"), "--concurrency", "1,3", "--repeats",
+                 "1", "--seconds", "0.2", "--json", bench.path("serve.json")});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  check_facts(result.out);
+  const bench::Report report = bench::read_report(bench.path("serve.json"));
+  REQUIRE(report.tables.at(0).rows.size() == 2);
+  for (const auto& row : report.tables[0].rows) {
+    for (std::size_t i = 1; i < row.size(); ++i) CHECK(*row[i].value() > 0);
+  }
+}
+
+TEST_CASE("no server to measure is exit status 3") {
+  const Bench bench;
+  const Result result = bench.run({"serve", "--target", "127.0.0.1:1", "--seconds", "0.1",
+                                   "--repeats", "1", "--concurrency", "1"});
+  CHECK(result.code == 3);
+  CHECK_FALSE(result.err.empty());
+}
+
+TEST_CASE("occlusion tells seconds and accuracy of both kinds of attention") {
+  const Bench bench;
+  const Result result = bench.run({"occlusion",
+                                   "--images",
+                                   bench.idx("images", {9, 6, 5}),
+                                   "--labels",
+                                   bench.idx("labels", {9}),
+                                   "--linear",
+                                   bench.model("linear"),
+                                   "--softmax",
+                                   bench.model("softmax"),
+                                   "--classifier",
+                                   bench.classifier(),
+                                   "--counts",
+                                   "2,4",
+                                   "--judge",
+                                   "9",
+                                   "--batch",
+                                   "2",
+                                   "--repeats",
+                                   "1",
+                                   "--json",
+                                   bench.path("occlusion.json")});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  check_facts(result.out);
+  const bench::Report report = bench::read_report(bench.path("occlusion.json"));
+  REQUIRE(report.tables.size() == 3);
+  CHECK(report.tables[0].rows.size() == 6);
+  CHECK(report.tables[0].notes.at(0).starts_with("15 values of each image are given"));
+  CHECK(report.tables[1].rows.size() == 4);
+  CHECK_FALSE(report.tables[2].measured_here);
+
+  const Result swapped =
+      bench.run({"occlusion", "--images", bench.path("images"), "--linear", bench.model("softmax"),
+                 "--softmax", bench.model("softmax"), "--counts", "2", "--judge", "2"});
+  CHECK(swapped.code == 2);
+}
+
+TEST_CASE("--against within a run prints ratios, and refuses another run before it measures") {
+  const Bench bench;
+  const std::string model = bench.model("linear");
+  const std::string json = bench.path("a.json");
+  const std::vector<std::string> line = {"serve", "--model",   model, "--concurrency",
+                                         "1",     "--repeats", "1",   "--seconds",
+                                         "0.1",   "--run",     "same"};
+  const auto with = [&line](std::vector<std::string> more) {
+    std::vector<std::string> all = line;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  REQUIRE(bench.run(with({"--json", json})).code == 0);
+  const Result compared = bench.run(with({"--against", json, "--weight-type", "bf16"}));
+  INFO(compared.err);
+  REQUIRE(compared.code == 0);
+  CHECK(compared.out.find("ratio to f32") != std::string::npos);
+
+  const Result refused = bench.run(with({"--against", json, "--run", "another"}));
+  CHECK(refused.code == 2);
+  CHECK(refused.out.empty());
+  CHECK(refused.err.find("run: another here, same there") != std::string::npos);
+}
+
+}  // namespace lintel::testing
