@@ -96,7 +96,7 @@ def main(argv=None):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="directory of the MNIST files")
     parser.add_argument("--out", required=True, help="folder of model.safetensors and its card")
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--limit", type=int, help="use so many images of each file only")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
