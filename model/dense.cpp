@@ -54,7 +54,7 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output) const
   const PackedWeights& weights = impl_->weights;
   assert(x.type() == weights.type && x.cols() == weights.in_features);
   assert(y.cols() == weights.out_features);
-  assert(output == Output::kStore || impl_->fused != Fused::kGelu);
+  assert(output == Output::kStore || impl_->fused == Fused::kNone);
   multiply({.weights = &weights,
             .x = x.cells(),
             .x_scales = x.scales(),

@@ -33,7 +33,7 @@ class Dense {
   Dense& operator=(Dense&&) noexcept;
 
   // Rows 0 .. y.rows() - 1 of x, which are prepared. y: [rows, out_features]. Allocates nothing.
-  // REQUIRES: x has this layer's weight type and in_features; kAdd goes with Fused::kNone or kRelu.
+  // REQUIRES: x has this layer's weight type and in_features; kAdd goes with Fused::kNone.
   void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore) const;
 
   WeightType weight_type() const;

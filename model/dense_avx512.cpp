@@ -34,13 +34,18 @@ struct Int8 {
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
   }
 
-  static HWY_INLINE __m512 finish(const Product& product, std::size_t row, std::size_t column,
-                                  Sum sum) {
-    const __m512 unit = _mm512_mul_ps(_mm512_set1_ps(product.x_scales[row]),
-                                      _mm512_load_ps(product.weights->scales.get() + column));
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), unit,
-                           _mm512_load_ps(product.weights->bias.get() + column));
-  }
+  // What turns a sum of a column into an output.
+  struct Column {
+    HWY_INLINE Column(const Product& product, std::size_t column)
+        : scale(_mm512_load_ps(product.weights->scales.get() + column)),
+          bias(_mm512_load_ps(product.weights->bias.get() + column)) {}
+    HWY_INLINE __m512 finish(const Product& product, std::size_t row, Sum sum) const {
+      const __m512 unit = _mm512_mul_ps(_mm512_set1_ps(product.x_scales[row]), scale);
+      return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), unit, bias);
+    }
+    __m512 scale;
+    __m512 bias;
+  };
 };
 
 // vdpbf16ps: two products, added to an f32.
@@ -53,11 +58,57 @@ struct Bf16 {
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
   }
 
-  static HWY_INLINE __m512 finish(const Product& product, std::size_t, std::size_t column,
-                                  Sum sum) {
-    return _mm512_add_ps(sum, _mm512_load_ps(product.weights->bias.get() + column));
-  }
+  struct Column {
+    HWY_INLINE Column(const Product& product, std::size_t column)
+        : bias(_mm512_load_ps(product.weights->bias.get() + column)) {}
+    HWY_INLINE __m512 finish(const Product&, std::size_t, Sum sum) const {
+      return _mm512_add_ps(sum, bias);
+    }
+    __m512 bias;
+  };
 };
+
+enum class After { kNothing, kRelu, kAdd };
+
+// The last group of columns may be a part of one: kPart, of `left` columns.
+template <class Type, int kRows, bool kPart, After kAfter>
+HWY_INLINE void store_tile(const Product& product, std::size_t row, std::size_t first_column,
+                           std::size_t left, const typename Type::Sum (&sums)[kRows][kVectors]) {
+  float* const first = product.y + row * product.y_stride + first_column;
+  const std::size_t stride = product.y_stride;
+  LINTEL_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    const std::size_t before = static_cast<std::size_t>(v) * kLanes;
+    if (kPart && left <= before) break;
+    const __mmask16 mask = !kPart || left >= before + kLanes
+                               ? 0xffff
+                               : static_cast<__mmask16>((1u << (left - before)) - 1u);
+    const typename Type::Column column(product, first_column + before);
+    LINTEL_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      float* const y = first + r * stride + before;
+      __m512 value = column.finish(product, row + r, sums[r][v]);
+      // In this order NaN stays NaN.
+      if (kAfter == After::kRelu) value = _mm512_max_ps(_mm512_setzero_ps(), value);
+      if (kAfter == After::kAdd) {
+        value = _mm512_add_ps(kPart ? _mm512_maskz_loadu_ps(mask, y) : _mm512_loadu_ps(y), value);
+      }
+      kPart ? _mm512_mask_storeu_ps(y, mask, value) : _mm512_storeu_ps(y, value);
+    }
+  }
+}
+
+template <class Type, int kRows, bool kPart>
+HWY_INLINE void store_tile(const Product& product, std::size_t row, std::size_t first_column,
+                           std::size_t left, const typename Type::Sum (&sums)[kRows][kVectors]) {
+  if (product.relu) {
+    store_tile<Type, kRows, kPart, After::kRelu>(product, row, first_column, left, sums);
+  } else if (product.add) {
+    store_tile<Type, kRows, kPart, After::kAdd>(product, row, first_column, left, sums);
+  } else {
+    store_tile<Type, kRows, kPart, After::kNothing>(product, row, first_column, left, sums);
+  }
+}
 
 template <class Type, int kRows, bool kFetch>
 HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::size_t row) {
@@ -88,22 +139,9 @@ HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::siz
       for (int v = 0; v < kVectors; ++v) Type::add(sums[r][v], cell, columns[v]);
     }
   }
-  LINTEL_UNROLL
-  for (int v = 0; v < kVectors; ++v) {
-    const std::size_t column = first_column + v * kLanes;
-    if (column >= weights.out_features) break;
-    const std::size_t width = weights.out_features - column;
-    const __mmask16 mask = width >= kLanes ? 0xffff : static_cast<__mmask16>((1u << width) - 1u);
-    LINTEL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      float* y = product.y + (row + r) * product.y_stride + column;
-      __m512 value = Type::finish(product, row + r, column, sums[r][v]);
-      // In this order NaN stays NaN.
-      if (product.relu) value = _mm512_max_ps(_mm512_setzero_ps(), value);
-      if (product.add) value = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y), value);
-      _mm512_mask_storeu_ps(y, mask, value);
-    }
-  }
+  const std::size_t left = weights.out_features - first_column;
+  left >= kGroupWidth ? store_tile<Type, kRows, false>(product, row, first_column, left, sums)
+                      : store_tile<Type, kRows, true>(product, row, first_column, left, sums);
 }
 
 template <class Type, int kRows>

@@ -1,6 +1,7 @@
 #include "model/dense_input.h"
 
 #include <cassert>
+#include <cstring>
 
 #include "model/dense_kernels.h"
 #include "model/quantize.h"
@@ -27,15 +28,26 @@ const std::uint32_t* DenseInput::cells() const {
 void DenseInput::prepare(std::size_t first, std::size_t count) {
   assert(first + count <= values_.rows());
   if (type_ == WeightType::kF32) return;
-  for (std::size_t r = first; r < first + count; ++r) {
-    std::uint32_t* cells = cells_.get() + r * row_cells_;
-    if (type_ == WeightType::kBf16) {
-      round_to_bf16(values_.row(r), cells);
-    } else if (range_ == Range::kSigned) {
-      scales_[r] = quantize_signed(values_.row(r), cells);
-    } else {
-      scales_[r] = quantize_non_negative(values_.row(r), cells);
-    }
+  for (std::size_t r = first; r < first + count; ++r) convert(r, values_.row(r));
+}
+
+void DenseInput::assign(std::size_t r, std::span<const float> values) {
+  assert(values.size() == cols_);
+  if (type_ == WeightType::kF32) {
+    std::memcpy(values_.row(r).data(), values.data(), values.size_bytes());
+  } else {
+    convert(r, values);
+  }
+}
+
+void DenseInput::convert(std::size_t r, std::span<const float> values) {
+  std::uint32_t* cells = cells_.get() + r * row_cells_;
+  if (type_ == WeightType::kBf16) {
+    round_to_bf16(values, cells);
+  } else if (range_ == Range::kSigned) {
+    scales_[r] = quantize_signed(values, cells);
+  } else {
+    scales_[r] = quantize_non_negative(values, cells);
   }
 }
 

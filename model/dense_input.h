@@ -26,6 +26,8 @@ class DenseInput {
 
   // REQUIRES: first + count <= max_rows.
   void prepare(std::size_t first, std::size_t count);
+  // Row r from values that lie elsewhere; values() may or may not hold them afterwards.
+  void assign(std::size_t r, std::span<const float> values);
 
   // For the kernels: cells of rows without gaps, the scale of each row, the byte for 0.
   const std::uint32_t* cells() const;
@@ -33,6 +35,8 @@ class DenseInput {
   std::int32_t zero() const { return range_ == Range::kSigned ? 128 : 0; }
 
  private:
+  void convert(std::size_t r, std::span<const float> values);
+
   WeightType type_ = WeightType::kF32;
   Range range_ = Range::kSigned;
   std::size_t cols_ = 0;

@@ -76,13 +76,39 @@ void Gelu(float* x, size_t n) {
   });
 }
 
+// exp(x) for x <= 0 to 2 units in the last place (Cephes' polynomial); not for NaN. Below -86 it is
+// exp(-86), 4.5e-38: what phi adds to there is never so small.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of_non_positive(D d, V x) {
+  const hn::RebindToSigned<D> i;
+  // Adding and taking away 1.5 * 2^23 rounds to an integer, which stands in the sum's low bits.
+  const auto rounder = hn::Set(d, 12582912.0f);
+  const auto clamped = hn::Max(hn::Set(d, -86.0f), x);
+  const auto shifted = hn::MulAdd(clamped, hn::Set(d, 1.44269504f), rounder);
+  const auto exponent = hn::Sub(shifted, rounder);
+  auto rest = hn::NegMulAdd(exponent, hn::Set(d, 0.693359375f), clamped);
+  rest = hn::NegMulAdd(exponent, hn::Set(d, -2.12194440e-4f), rest);
+  auto polynomial = hn::Set(d, 1.9875691500e-4f);
+  polynomial = hn::MulAdd(polynomial, rest, hn::Set(d, 1.3981999507e-3f));
+  polynomial = hn::MulAdd(polynomial, rest, hn::Set(d, 8.3334519073e-3f));
+  polynomial = hn::MulAdd(polynomial, rest, hn::Set(d, 4.1665795894e-2f));
+  polynomial = hn::MulAdd(polynomial, rest, hn::Set(d, 1.6666665459e-1f));
+  polynomial = hn::MulAdd(polynomial, rest, hn::Set(d, 5.0000001201e-1f));
+  const auto linear = hn::Add(rest, hn::Set(d, 1.0f));
+  const auto value = hn::MulAdd(polynomial, hn::Mul(rest, rest), linear);
+  // The rounder's own bits fall out at the top.
+  const auto power = hn::ShiftLeft<23>(hn::BitCast(i, shifted));
+  return hn::BitCast(d, hn::Add(hn::BitCast(i, value), power));
+}
+
 void EluPlusOne(const float* x, float* phi, size_t n) {
   for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
     const auto value = hn::LoadU(d, x + i);
     const auto zero = hn::Zero(d);
-    const auto exponential = hn::Exp(d, hn::Min(zero, value));
+    const auto exponential = exp_of_non_positive(d, hn::Min(zero, value));
     const auto linear = hn::Add(value, hn::Set(d, 1.0f));
-    hn::StoreU(hn::IfThenElse(hn::Gt(value, zero), linear, exponential), d, phi + i);
+    // NaN goes the linear way: the other one works on bits.
+    hn::StoreU(hn::IfThenElse(hn::Le(value, zero), exponential, linear), d, phi + i);
   });
 }
 

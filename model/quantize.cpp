@@ -35,16 +35,21 @@ void RoundToBf16(const float* x, size_t n, uint16_t* out) {
 }
 
 // The largest |x| as bits, so that infinities and NaN, which are larger, are not lost.
-float LargestMagnitude(const float* x, size_t n) {
+float largest_magnitude(const float* x, size_t n) {
   const Lanes d;
   const hn::RebindToSigned<Lanes> s;
   const size_t lanes = hn::Lanes(d);
-  auto largest = hn::Zero(s);
+  const auto magnitude = [=](size_t i)
+                             HWY_ATTR { return hn::BitCast(s, hn::Abs(hn::LoadU(d, x + i))); };
+  auto even = hn::Zero(s);
+  auto odd = hn::Zero(s);
   size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    largest = hn::Max(largest, hn::BitCast(s, hn::Abs(hn::LoadU(d, x + i))));
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    even = hn::Max(even, magnitude(i));
+    odd = hn::Max(odd, magnitude(i + lanes));
   }
-  int32_t bits = hn::GetLane(hn::MaxOfLanes(s, largest));
+  for (; i + lanes <= n; i += lanes) even = hn::Max(even, magnitude(i));
+  int32_t bits = hn::GetLane(hn::MaxOfLanes(s, hn::Max(even, odd)));
   for (; i < n; ++i) {
     const int32_t own = std::bit_cast<int32_t>(x[i]) & 0x7fffffff;
     if (own > bits) bits = own;
@@ -52,13 +57,20 @@ float LargestMagnitude(const float* x, size_t n) {
   return std::bit_cast<float>(bits);
 }
 
-void Quantize(const float* x, size_t n, float inverse, int32_t zero, uint8_t* out) {
+float Quantize(const float* x, size_t n, float levels, int32_t zero, uint8_t* out) {
+  const float largest = largest_magnitude(x, n);
+  const float scale = largest == 0.0f ? 1.0f : largest / levels;
+  const float inverse = 1.0f / scale;
+  // Adding 1.5 * 2^23 rounds to an integer, which stands in the sum's lowest byte. It fits, unless
+  // the scale is not finite and the levels mean nothing.
+  const float rounder = 12582912.0f + static_cast<float>(zero);
   for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
-    const hn::RebindToSigned<decltype(d)> s;
+    const hn::RebindToUnsigned<decltype(d)> u;
     const hn::Rebind<uint8_t, decltype(d)> bytes;
-    const auto level = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
-    hn::StoreU(hn::DemoteTo(bytes, hn::Add(level, hn::Set(s, zero))), bytes, out + i);
+    const auto level = hn::MulAdd(hn::LoadU(d, x + i), hn::Set(d, inverse), hn::Set(d, rounder));
+    hn::StoreU(hn::TruncateTo(bytes, hn::BitCast(u, level)), bytes, out + i);
   });
+  return scale;
 }
 
 }  // namespace
@@ -71,16 +83,12 @@ namespace lintel {
 namespace {
 
 HWY_EXPORT(RoundToBf16);
-HWY_EXPORT(LargestMagnitude);
 HWY_EXPORT(Quantize);
 
 float quantize(std::span<const float> x, float levels, std::int32_t zero, std::uint32_t* cells) {
   if (x.size() % 4 != 0) cells[x.size() / 4] = 0;
-  const float largest = HWY_DYNAMIC_DISPATCH(LargestMagnitude)(x.data(), x.size());
-  const float scale = largest == 0.0f ? 1.0f : largest / levels;
-  HWY_DYNAMIC_DISPATCH(Quantize)
-  (x.data(), x.size(), 1.0f / scale, zero, reinterpret_cast<std::uint8_t*>(cells));
-  return scale;
+  return HWY_DYNAMIC_DISPATCH(Quantize)(x.data(), x.size(), levels, zero,
+                                        reinterpret_cast<std::uint8_t*>(cells));
 }
 
 }  // namespace

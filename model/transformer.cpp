@@ -315,10 +315,7 @@ struct Transformer::Impl {
   }
 
   static void take(MatrixView<const float> x, DenseInput& into) {
-    for (std::size_t r = 0; r < x.rows(); ++r) {
-      std::ranges::copy(x.row(r), into.values().row(r).begin());
-    }
-    into.prepare(0, x.rows());
+    for (std::size_t r = 0; r < x.rows(); ++r) into.assign(r, x.row(r));
   }
 
   // Runs every layer; then the first rows of x are what leaves the last one where it is wanted.

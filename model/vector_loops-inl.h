@@ -30,15 +30,21 @@ HWY_INLINE HWY_MAYBE_UNUSED void for_each_vector(size_t n, Body&& body) {
   for (; i < n; ++i) body(OneLane(), i);
 }
 
-// The sum of term(d, i) over n elements: whole vectors first, then the rest one by one.
+// The sum of term(d, i) over n elements: pairs of vectors first, which do not wait for each other,
+// then the rest one by one.
 template <typename Term>
 HWY_INLINE HWY_MAYBE_UNUSED float sum_of(size_t n, Term&& term) {
   const Lanes d;
   const size_t lanes = hn::Lanes(d);
-  auto partial = hn::Zero(d);
+  auto even = hn::Zero(d);
+  auto odd = hn::Zero(d);
   size_t i = 0;
-  for (; i + lanes <= n; i += lanes) partial = hn::Add(partial, term(d, i));
-  float sum = hn::GetLane(hn::SumOfLanes(d, partial));
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    even = hn::Add(even, term(d, i));
+    odd = hn::Add(odd, term(d, i + lanes));
+  }
+  for (; i + lanes <= n; i += lanes) even = hn::Add(even, term(d, i));
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
   for (; i < n; ++i) sum += hn::GetLane(term(OneLane(), i));
   return sum;
 }

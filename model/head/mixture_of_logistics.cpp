@@ -104,7 +104,7 @@ class MixtureOfLogisticsHead final : public Head {
                       SamplingScratch& scratch) const override {
     if (options.temperature == 0.0f) return most_likely(output, scratch);
     const double temperature = options.temperature;
-    const int j = draw_component(output, temperature, draw.uniform(0));
+    const int j = draw_component(output, temperature, draw.uniform(0), scratch);
     const double s = output[2 * mixtures_ + j];
     const double scale = (s > 0.0 ? s : std::expm1(s)) + 1.0001;  // elu(s) + 1.0001
     const double u = draw.uniform(1);
@@ -157,17 +157,20 @@ class MixtureOfLogisticsHead final : public Head {
   }
 
   // The inverse of the cumulative distribution of softmax(mixture logits / temperature).
-  int draw_component(std::span<const float> output, double temperature, double uniform) const {
+  int draw_component(std::span<const float> output, double temperature, double uniform,
+                     SamplingScratch& scratch) const {
     const double highest = *std::max_element(output.begin(), output.begin() + mixtures_);
-    const auto weight = [&](int j) { return std::exp((output[j] - highest) / temperature); };
+    scratch.values.resize(mixtures_);
     double total = 0.0;
-    for (int j = 0; j < mixtures_; ++j) total += weight(j);
+    for (int j = 0; j < mixtures_; ++j) {
+      scratch.values[j] = std::exp((output[j] - highest) / temperature);
+      total += scratch.values[j];
+    }
     double sum = 0.0;
     int chosen = 0;
     for (int j = 0; j < mixtures_; ++j) {
-      const double w = weight(j);
-      if (w == 0.0) continue;
-      sum += w;
+      if (scratch.values[j] == 0.0) continue;
+      sum += scratch.values[j];
       chosen = j;
       if (sum > uniform * total) break;
     }
