@@ -1,5 +1,6 @@
 # lintel_server_core: sessions and scheduling, free of gRPC. Sees the model and threads only.
 add_library(lintel_server_core STATIC
+  ${CMAKE_CURRENT_LIST_DIR}/batch_rows.cpp
   ${CMAKE_CURRENT_LIST_DIR}/drafter.cpp
   ${CMAKE_CURRENT_LIST_DIR}/quotas.cpp
   ${CMAKE_CURRENT_LIST_DIR}/request_queue.cpp

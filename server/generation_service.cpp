@@ -167,7 +167,7 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
   }
   if (grpc::Status charged = scope->charge_tokens(num_tokens); !charged.ok()) return charged;
 
-  const ServerOptions::Scheduling& scheduling = context_.options.scheduling;
+  const Scheduler::Options& scheduling = model->scheduler->options();
   ScoreStream::Options options;
   // Enough to fill every worker twice, and never more than half of the queue.
   const int window = std::min(2 * scheduling.max_batch_rows * std::max(scheduling.workers, 1),

@@ -11,6 +11,7 @@
 
 #include "grpc/health/v1/health.pb.h"
 #include "server/admin_service.h"
+#include "server/batch_rows.h"
 #include "server/certificates.h"
 #include "server/generation_service.h"
 #include "server/model_service.h"
@@ -36,19 +37,25 @@ constexpr std::chrono::milliseconds kHousekeepingInterval{250};
 constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
                                      "lintel.v1.ModelService", "lintel.v1.AdminService"};
 
+int batch_rows(const ServerOptions::Scheduling& scheduling, const Transformer& model) {
+  if (scheduling.max_batch_rows > 0) return scheduling.max_batch_rows;
+  return batch_rows_for(model, scheduling.workers, last_cache_bytes());
+}
+
 ModelRegistry make_registry(const ServerOptions& options, std::vector<NamedTransformer> models,
                             const Clock& clock) {
   Scheduler::Options scheduling;
   scheduling.workers = options.scheduling.workers;
-  scheduling.max_batch_rows = options.scheduling.max_batch_rows;
   scheduling.max_queued_requests = options.scheduling.max_queued_requests;
-  scheduling.prefill_rows_per_step = options.scheduling.prefill_rows_per_step;
   scheduling.speculation = options.scheduling.speculation;
   scheduling.speculation_rows = options.scheduling.speculation_rows;
   ModelRegistry registry;
   for (NamedTransformer& model : models) {
     ServedModel served;
     served.name = std::move(model.name);
+    scheduling.max_batch_rows = batch_rows(options.scheduling, *model.transformer);
+    scheduling.prefill_rows_per_step =
+        std::min(options.scheduling.prefill_rows_per_step, scheduling.max_batch_rows);
     served.scheduler = std::make_unique<Scheduler>(model.transformer, scheduling, clock);
     served.transformer = std::move(model.transformer);
     served.warnings = std::move(model.warnings);
@@ -203,7 +210,9 @@ std::vector<NamedTransformer> load_models(const ServerOptions& options) {
     for (const std::string& warning : model.warnings) {
       spdlog::warn("model {}: {}", model.name, warning);
     }
-    if (!rows_are_independent(*model.transformer, options.scheduling.max_batch_rows)) {
+    const int rows = batch_rows(options.scheduling, *transformer);
+    spdlog::info("model {}: {} workers of {} rows", model.name, options.scheduling.workers, rows);
+    if (!rows_are_independent(*transformer, rows)) {
       model.warnings.push_back(
           "on this machine the values of a request depend on what shares its batch");
       spdlog::error("model {}: {}", model.name, model.warnings.back());

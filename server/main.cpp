@@ -44,8 +44,7 @@ int serve(const ServerOptions& options) {
   LintelServer server(options, load_models(options), clock);
   server.start();
   termination.serve();
-  spdlog::info("serving on {}: {} workers of {} rows for each model", server.address(),
-               options.scheduling.workers, options.scheduling.max_batch_rows);
+  spdlog::info("serving on {}", server.address());
   // The only line on standard output: whoever started the server waits for it.
   std::cout << "lintel-server ready on " << server.address() << std::endl;
 

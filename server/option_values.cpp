@@ -148,4 +148,14 @@ ServerOptions::ModelDirectory parse_model_directory(const std::string& text) {
   return model;
 }
 
+std::int64_t parse_whole_number(std::string_view text, std::int64_t low, std::int64_t high) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
+    throw UsageError("'" + std::string(text) + "' is not a whole number from " +
+                     std::to_string(low) + " to " + std::to_string(high));
+  }
+  return value;
+}
+
 }  // namespace lintel

@@ -88,7 +88,7 @@ struct ServerOptions {
 
   struct Scheduling {
     int workers = 1;  // threads of each model; parse_server_options makes it one per processor
-    int max_batch_rows = 64;
+    int max_batch_rows = 0;  // 0: batch_rows_for() of each model
     int prefill_rows_per_step = 32;
     int max_queued_requests = 1024;
     Speculation speculation = Speculation::kAuto;
@@ -140,5 +140,7 @@ std::chrono::milliseconds parse_duration(std::string_view text);
 ListenAddress parse_listen_address(const std::string& text);
 // "[NAME=]DIR"; without a name, the last component of DIR. Throws UsageError.
 ServerOptions::ModelDirectory parse_model_directory(const std::string& text);
+// "16", from low to high.
+std::int64_t parse_whole_number(std::string_view text, std::int64_t low, std::int64_t high);
 
 }  // namespace lintel

@@ -36,7 +36,7 @@ TEST_CASE("defaults serve one model on the loopback") {
   CHECK(options.listen.to_string(options.listen.port) == "127.0.0.1:50051");
   CHECK(options.weight_type == WeightType::kF32);
   CHECK(options.scheduling.workers >= 1);
-  CHECK(options.scheduling.max_batch_rows == 64);
+  CHECK(options.scheduling.max_batch_rows == 0);
   CHECK(options.sessions.memory_bytes == std::size_t{1} << 30);
   CHECK(options.sessions.idle_timeout_seconds == std::chrono::minutes(10));
   CHECK(options.drain_timeout_ms == std::chrono::seconds(30));
@@ -189,10 +189,11 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
       {"--workers", "-1"},
       {"--workers", "two"},
       {"--max-batch-rows", "0"},
+      {"--max-batch-rows", "automatic"},
       {"--max-queued-requests", "0"},
       {"--speculation", "perhaps"},
       {"--speculation-rows", "0"},
-      {"--prefill-rows", "65"},
+      {"--prefill-rows", "65", "--max-batch-rows", "64"},
       {"--max-sessions", "-1"},
       {"--session-memory", "0"},
       {"--session-memory", "12 parsecs"},
