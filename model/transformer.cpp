@@ -196,26 +196,43 @@ struct Transformer::Impl {
 
   // Tells the states of the sequences that have drafts, with memory to take them back.
   void announce_drafts(std::span<const StepRow> rows, Workspace::Impl& w) const {
-    const auto floats = [&](std::size_t layer, std::size_t drafts) {
-      constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
-      const std::size_t needed = attention[layer]->rewind_floats(drafts);
-      return (needed + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
-    };
     std::size_t total = 0;
     for_each_drafting(rows, [&](SequenceState&, std::size_t drafts) {
-      for (std::size_t i = 0; i < layers.size(); ++i) total += floats(i, drafts);
+      for (std::size_t i = 0; i < layers.size(); ++i) total += draft_floats(i, drafts);
     });
-    if (total > w.draft_floats) {
-      w.draft_memory = make_aligned<float>(total);
-      w.draft_floats = total;
-    }
+    grow_draft_memory(total, w);
     float* next = w.draft_memory.get();
     for_each_drafting(rows, [&](SequenceState& sequence, std::size_t drafts) {
       for (std::size_t i = 0; i < layers.size(); ++i) {
-        sequence.layer(i)->expect_drafts(drafts, {next, floats(i, drafts)});
-        next += floats(i, drafts);
+        sequence.layer(i)->expect_drafts(drafts, {next, draft_floats(i, drafts)});
+        next += draft_floats(i, drafts);
       }
     });
+  }
+
+  // Memory of a sequence's drafts in a layer, in whole cache lines.
+  std::size_t draft_floats(std::size_t layer, std::size_t drafts) const {
+    constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
+    const std::size_t needed = attention[layer]->rewind_floats(drafts);
+    return (needed + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
+  }
+
+  static void grow_draft_memory(std::size_t floats, Workspace::Impl& w) {
+    if (floats <= w.draft_floats) return;
+    w.draft_memory = make_aligned<float>(floats);
+    w.draft_floats = floats;
+  }
+
+  // For any drafts in a step of `rows` rows: of one sequence, or of half as many as there are rows.
+  void reserve_drafts(std::size_t rows, Workspace::Impl& w) const {
+    if (recompute || rows < 2) return;
+    std::size_t of_one = 0;
+    std::size_t of_many = 0;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      of_one += draft_floats(i, rows - 1);
+      of_many += rows / 2 * draft_floats(i, 2);
+    }
+    grow_draft_memory(std::max(of_one, of_many), w);
   }
 
   void embed(const Rows& at) const {
@@ -432,8 +449,10 @@ std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& dire
 Transformer::Transformer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Transformer::~Transformer() = default;
 
-Workspace Transformer::new_workspace(std::size_t max_rows) const {
-  return Workspace(impl_->new_workspace(max_rows));
+Workspace Transformer::new_workspace(std::size_t max_rows, std::size_t max_drafting_rows) const {
+  std::unique_ptr<Workspace::Impl> workspace = impl_->new_workspace(max_rows);
+  impl_->reserve_drafts(max_drafting_rows, *workspace);
+  return Workspace(std::move(workspace));
 }
 
 SequenceState Transformer::new_sequence() const {

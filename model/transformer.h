@@ -73,7 +73,8 @@ class Transformer {
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
-  Workspace new_workspace(std::size_t max_rows) const;
+  // max_drafting_rows: of a step that has drafts; a step with more of them makes room for itself.
+  Workspace new_workspace(std::size_t max_rows, std::size_t max_drafting_rows = 0) const;
   SequenceState new_sequence() const;
 
   // Feeds every row and returns the head's outputs, [rows that want one, num_outputs], in row

@@ -115,6 +115,7 @@ void SampleRun::begin(StepContext& step) {
     drafts_.reserve(static_cast<std::size_t>(most_drafts_));
     if (sequence_->pending) drafter_->observe(*sequence_->pending);
   }
+  if (context_.is_bytes) sequence_->generated_tail.reserve(kMaxStopStringBytes);
   if (sequence_->num_values() == 0 && !context_.request.prompt.empty()) {
     place(0, context_.request.prompt.front(), ValueSource::kPrompt, {}, step);
   }

@@ -15,6 +15,13 @@ float least_probability(int rows, float values) {
   return kRowCost * values / (1.0f + kRowCost * static_cast<float>(rows - 1));
 }
 
+// Rows of a step that has drafts.
+int most_drafting_rows(const Worker::Options& options) {
+  if (!options.drafts) return 0;
+  return options.drafts_always ? options.max_rows
+                               : std::min(options.speculation_rows, options.max_rows);
+}
+
 }  // namespace
 
 Worker::Worker(const Transformer& model, const Options& options, const Clock& clock,
@@ -24,9 +31,12 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
       clock_(clock),
       queue_(queue),
       counters_(counters),
-      workspace_(model.new_workspace(static_cast<std::size_t>(options.max_rows))) {
+      workspace_(model.new_workspace(static_cast<std::size_t>(options.max_rows),
+                                     static_cast<std::size_t>(most_drafting_rows(options)))) {
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
   rows_.reserve(static_cast<std::size_t>(options.max_rows));
+  hungry_.reserve(static_cast<std::size_t>(options.max_rows));
+  drafting_.reserve(static_cast<std::size_t>(options.max_rows));
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
 }
 
@@ -114,21 +124,22 @@ void Worker::grant_rows() {
   }
   if (somebody_waits) left = std::min(left, options_.prefill_rows);
 
-  std::vector<RowRun*> hungry;
+  hungry_.clear();
   for (RowRun& run : runs_) {
-    if (run.rows < run.wanted) hungry.push_back(&run);
+    if (run.rows < run.wanted) hungry_.push_back(&run);
   }
-  if (hungry.empty()) return;
-  std::rotate(hungry.begin(), hungry.begin() + static_cast<std::ptrdiff_t>(turn_++ % hungry.size()),
-              hungry.end());
-  while (left > 0 && !hungry.empty()) {
-    const int share = std::max(left / static_cast<int>(hungry.size()), 1);
-    for (RowRun* run : hungry) {
+  if (hungry_.empty()) return;
+  std::rotate(hungry_.begin(),
+              hungry_.begin() + static_cast<std::ptrdiff_t>(turn_++ % hungry_.size()),
+              hungry_.end());
+  while (left > 0 && !hungry_.empty()) {
+    const int share = std::max(left / static_cast<int>(hungry_.size()), 1);
+    for (RowRun* run : hungry_) {
       const int granted = std::min({share, run->wanted - run->rows, left});
       run->rows += granted;
       left -= granted;
     }
-    std::erase_if(hungry, [](const RowRun* run) { return run->rows == run->wanted; });
+    std::erase_if(hungry_, [](const RowRun* run) { return run->rows == run->wanted; });
   }
 }
 
@@ -137,8 +148,7 @@ void Worker::grant_drafts() {
   if (!options_.drafts) return;
   int rows = 0;
   for (const RowRun& run : runs_) rows += run.rows;
-  const int most = options_.drafts_always ? options_.max_rows
-                                          : std::min(options_.speculation_rows, options_.max_rows);
+  const int most = most_drafting_rows(options_);
   if (rows >= most) return;
   drafting_.clear();
   float values = 0.0f;  // expected of the step

@@ -82,7 +82,8 @@ class Worker {
 
   // Of the current step.
   std::vector<RowRun> runs_;
-  std::vector<RowRun*> drafting_;
+  std::vector<RowRun*> hungry_;    // could use more rows
+  std::vector<RowRun*> drafting_;  // may have drafts
   std::vector<StepRow> rows_;
   StepContext step_;
 };

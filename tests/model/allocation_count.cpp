@@ -1,5 +1,7 @@
 #include "tests/model/allocation_count.h"
 
+#include <malloc.h>
+
 #include <cstdlib>
 #include <new>
 
@@ -18,6 +20,14 @@ void* operator new(std::size_t size) {
   if (void* p = operator new(size, std::nothrow)) return p;
   throw std::bad_alloc();
 }
+
+// What make_aligned asks for. The sanitizers have their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
+  ++allocations;
+  return memalign(alignment, size);
+}
+#endif
 
 void* operator new[](std::size_t size) { return operator new(size); }
 void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {

@@ -1,4 +1,4 @@
-// Counts what operator new is asked for on the calling thread.
+// Counts what operator new and aligned_alloc are asked for on the calling thread.
 #pragma once
 
 #include <cstddef>

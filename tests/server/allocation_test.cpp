@@ -1,0 +1,61 @@
+// The decoding path allocates nothing once it is warm.
+#include <catch2/catch.hpp>
+
+#include "tests/model/allocation_count.h"
+#include "tests/server/harness.h"
+
+namespace lintel::testing {
+namespace {
+
+// Takes what comes and keeps nothing.
+class CountingSink final : public TokenSink {
+ public:
+  bool on_token(const TokenEvent& event) override {
+    ++values;
+    tops += event.top.size();
+    return true;
+  }
+  void on_sample_finish(const SampleResult&) override { ++finished; }
+  void on_step_end() override {}
+  void on_finish(RequestOutcome) override {}
+  std::size_t values = 0;
+  std::size_t tops = 0;
+  std::size_t finished = 0;
+};
+
+TEST_CASE("steps of a warm worker allocate nothing", "[promise]") {
+  const auto kind = GENERATE(TinyModel::kTokens, TinyModel::kBytes);
+  const auto speculation = GENERATE(Speculation::kOff, Speculation::kAuto, Speculation::kOn);
+  CAPTURE(kind == TinyModel::kBytes, static_cast<int>(speculation));
+  const auto model = tiny_model(kind);
+  Core core(model, {.workers = 0, .max_batch_rows = 32, .speculation = speculation});
+  const auto sink = std::make_shared<CountingSink>();
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    GenerationRequest request;
+    request.prompt = {static_cast<std::int32_t>(i), 2};
+    request.max_new_tokens = 250;
+    request.seed = i;
+    request.log2_probs = i % 2 == 0;
+    request.top_log2_probs = i == 1 ? 3 : 0;
+    request.sampling.top_k = i == 2 ? 10 : 0;
+    request.sampling.top_p = i == 3 ? 0.9f : 1.0f;
+    request.sampling.frequency_penalty = i == 4 ? 0.2f : 0.0f;
+    if (i == 5) request.sampling.logit_bias = {{11, 3.0f}};
+    if (i == 0 && kind == TinyModel::kBytes) request.stop.strings = {"never to be seen"};
+    core.scheduler.submit(
+        std::move(request),
+        core.store.lease_one_shot("tiny", model, /*max_values=*/252, /*num_samples=*/1).lease,
+        sink);
+  }
+  for (int step = 0; step < 12; ++step) core.scheduler.run_one_step();
+  const std::size_t before = sink->values;
+  const AllocationCount count;
+  for (int step = 0; step < 10; ++step) core.scheduler.run_one_step();
+  CHECK(count.so_far() == 0);
+  CHECK(sink->finished == 0);  // the end of a request is another matter
+  CHECK(sink->values >= before + 10 * 6);
+  CHECK(sink->tops > 0);
+}
+
+}  // namespace
+}  // namespace lintel::testing
