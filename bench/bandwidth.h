@@ -9,7 +9,8 @@
 namespace lintel::bench {
 
 // Bytes a second that `workers` threads read together, each from a buffer of its own of
-// `bytes_per_worker` that no cache holds, one after the other.
+// `bytes_per_worker`, one after the other: from memory where no cache holds so much, else from the
+// cache that does.
 Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats);
 
 // Attention of one layer alone, no projections: every worker has `batch` sequences that have seen

@@ -138,6 +138,14 @@ std::string to_json(const Report& report) {
                  {"model", run.model},     {"weight_type", run.weight_type},
                  {"workers", run.workers}, {"batch", run.batch},
                  {"repeats", run.repeats}};
+  if (!report.figures.empty()) {
+    json["weight_type"] = run.weight_type;
+    json["workers"] = run.workers;
+  }
+  for (const Figure& figure : report.figures) {
+    const bool whole = figure.value == std::floor(figure.value) && std::abs(figure.value) < 1e15;
+    json[figure.name] = whole ? Json(static_cast<std::int64_t>(figure.value)) : Json(figure.value);
+  }
   json["tables"] = Json::array();
   for (const Table& table : report.tables) {
     Json rows = Json::array();
@@ -192,7 +200,8 @@ Report parse_report(std::string_view text, const std::string& file) {
                           .workers = run.at("workers"),
                           .batch = run.at("batch"),
                           .repeats = run.at("repeats")},
-                  .tables = {}};
+                  .tables = {},
+                  .figures = {}};
     for (const Json& from : json.at("tables")) {
       Table table{
           .title = from.at("title"), .columns = from.at("columns"), .rows = {}, .notes = {}};

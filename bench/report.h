@@ -24,14 +24,22 @@ struct Run {
   int repeats = 0;
 };
 
+// A number by its name, for programs that want no tables.
+struct Figure {
+  std::string name;
+  double value = 0;
+};
+
 struct Report {
   Run run;
   std::vector<Table> tables;
+  std::vector<Figure> figures;  // written as JSON only
 };
 
 // Every table followed by what it was measured under.
 std::string to_markdown(const Report& report);
-// {"run": {...}, "tables": [{"title", "columns", "rows": [[cell]], "notes"}]}; a cell is
+// {"run": {...}, "weight_type", "workers", a key for each figure, "tables": [{"title", "columns",
+// "rows": [[cell]], "notes"}]}; a cell is
 // {"text"} or {"value"} or {"value", "least", "most", "count"}, empty where nothing was measured.
 std::string to_json(const Report& report);
 // A line a number: run, what it was measured under, table, row, column, value, least, most, count.

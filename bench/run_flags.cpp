@@ -79,7 +79,10 @@ void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch,
   cli::add_parsed(app, "--weight-type", weight_type, parse_weight_type, "TYPE",
                   "What the matrices are computed in: f32, bf16 or int8 [f32]")
       ->group("Measuring");
-  cli::add_text(app, "--json", json, "FILE", "Write the tables as JSON; -: print them")
+  cli::add_text(app, "--json", json, "FILE",
+                "Write the tables as JSON; without FILE, or -: print them")
+      ->expected(0, 1)
+      ->default_str("-")
       ->group("Output");
   cli::add_text(app, "--csv", csv, "FILE", "Write the numbers as CSV; -: print them")
       ->group("Output");

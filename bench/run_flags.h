@@ -34,6 +34,7 @@ class Measurement {
   Measurement(const RunFlags& flags, std::string command, std::string model, cli::Console& console);
 
   void add(Table table) { report_.tables.push_back(std::move(table)); }
+  void add(std::string name, double value) { report_.figures.push_back({std::move(name), value}); }
   // Prints the tables as Markdown and writes the files asked for. Returns an ExitCode.
   int publish();
 

@@ -28,6 +28,9 @@ class Sequences {
   // Each sequence feeds its last value and draws the next, `steps` times.
   void generate(std::int64_t steps);
 
+  // See Workspace::observe.
+  void observe(StepObserver* observer) { workspace_.observe(observer); }
+
   std::size_t bytes() const;  // of the first one's state
   std::int64_t position() const { return sequences_.front().position(); }
   // Values of sequence i that were drawn since it started.

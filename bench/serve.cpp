@@ -5,12 +5,12 @@
 #include "bench/commands.h"
 #include "bench/load.h"
 #include "bench/measure.h"
+#include "bench/own_server.h"
 #include "bench/plot.h"
 #include "bench/run_flags.h"
 #include "bench/sequences.h"
 #include "bench/shapes.h"
 #include "client/cli/progress.h"
-#include "server/lintel_server.h"
 #include "server/logging.h"
 
 namespace lintel::bench {
@@ -39,28 +39,6 @@ struct ServeFlags {
   std::string plot;
 };
 
-// A server in this process.
-class OwnServer {
- public:
-  OwnServer(std::shared_ptr<const Transformer> model, const ServeFlags& flags)
-      : server_(options_of(flags), {{"model", std::move(model), {}}}, clock_) {
-    server_.start();
-  }
-  std::string address() const { return server_.address(); }
-
- private:
-  static ServerOptions options_of(const ServeFlags& flags) {
-    ServerOptions options;
-    options.listen.port = 0;
-    options.scheduling.workers = flags.run.workers;
-    options.scheduling.max_batch_rows = flags.run.batch.back();
-    options.sessions.memory_bytes = this_machine().memory_bytes / 2;
-    return options;
-  }
-  const SteadyClock clock_;
-  LintelServer server_;
-};
-
 struct Level {
   int clients = 0;
   Summary tokens_per_second;
@@ -79,7 +57,9 @@ class ServeExperiment {
         progress_(console, static_cast<std::int64_t>(flags.concurrency.size()) * flags.run.repeats,
                   "measurements") {
     set_up_logging({.level = "warn", .json = false});
-    if (own_) server_ = std::make_unique<OwnServer>(model_, flags);
+    if (own_)
+      server_ = std::make_unique<OwnServer>(
+          model_, OwnServer::Options{.workers = flags.run.workers, .rows = flags.run.batch.back()});
   }
 
   int run() {

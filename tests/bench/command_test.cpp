@@ -91,7 +91,7 @@ void check_facts(const std::string& out) {
 TEST_CASE("help teaches: the program and every sub-command have examples") {
   const Bench bench;
   CHECK(bench.run({"--help"}).out.find("Examples") != std::string::npos);
-  for (const char* command : {"paper", "length", "serve", "occlusion"}) {
+  for (const char* command : {"paper", "length", "serve", "occlusion", "speed"}) {
     const Result result = bench.run({command, "--help"});
     CHECK(result.code == 0);
     CHECK(result.out.find("Example") != std::string::npos);
@@ -118,6 +118,32 @@ TEST_CASE("a command line that makes no sense is exit status 2, and says why") {
     CHECK(result.code == 2);
     CHECK_FALSE(result.err.empty());
     CHECK(result.out.empty());
+  }
+}
+
+TEST_CASE("speed tells every figure by its name, in every weight type") {
+  const Bench bench;
+  for (const char* type : {"f32", "bf16", "int8"}) {
+    const Result result =
+        bench.run({"speed", "--model", bench.model("linear"), "--weight-type", type, "--repeats",
+                   "2", "--batch", "2,3", "--workers", "2", "--seconds", "0.01", "--images",
+                   bench.idx("images", {4, 6, 5}), "--json"});
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    const auto json = nlohmann::json::parse(result.out);
+    CHECK(json["weight_type"] == type);
+    CHECK(json["workers"] == 2);
+    CHECK((json["rows_per_worker"] == 2 || json["rows_per_worker"] == 3));
+    for (const char* name :
+         {"images_per_s", "tokens_per_s", "bound_tokens_per_s", "ratio_to_bound",
+          "grpc_tokens_per_s", "grpc_share", "alone_us_per_token", "alone_bound_us_per_token",
+          "alone_speculation_us_per_token", "prompt_tokens_per_s", "bits_per_dim"}) {
+      CAPTURE(type, name);
+      CHECK(json[name] > 0);
+    }
+    CHECK(json["images_per_s"].get<double>() ==
+          Approx(json["tokens_per_s"].get<double>() / 29).epsilon(0.01));
+    CHECK(json["tables"].size() == 5);
   }
 }
 

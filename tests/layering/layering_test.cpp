@@ -55,7 +55,7 @@ const Rule kForbidden[] = {
     {"^model/", "^(server/|client/|bench/|lintel/v1/|grpc|google/protobuf|spdlog/)"},
     {"^model/attention/", "^model/(transformer|weights|head/|sequence)"},
     {"^model/(?!dense)", "^(dnnl|oneapi/dnnl)"},
-    {"^(server|client|bench|tests)/", "^(dnnl|oneapi/dnnl)"},
+    {"^(server/|client/|bench/(?!product_bound)|tests/)", "^(dnnl|oneapi/dnnl)"},
     {"^server/", "^(client/|bench/)"},
     {"^server/(scheduler|session_store|generation|clock|stop_matcher|worker|running_request|"
      "sample_run|request_queue|request_control|quotas|scheduler_metrics|metric_types)\\.",

@@ -1,0 +1,373 @@
+// How near the server is to what the machine's arithmetic and memory allow.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "bench/bandwidth.h"
+#include "bench/commands.h"
+#include "bench/load.h"
+#include "bench/measure.h"
+#include "bench/own_server.h"
+#include "bench/product_bound.h"
+#include "bench/run_flags.h"
+#include "bench/scoring.h"
+#include "bench/sequences.h"
+#include "bench/shapes.h"
+#include "bench/step_profile.h"
+#include "client/cli/progress.h"
+#include "client/image/image_file.h"
+#include "server/logging.h"
+
+namespace lintel::bench {
+namespace {
+
+constexpr const char* kFooter = R"(
+The bound is oneDNN's matmul alone on the model's shapes, with the same rows and threads, measured
+in turn with what it bounds. Alone, the bound is reading the weights once from where they fit.
+Speculation is measured through gRPC with one client: how much it gives depends on what the model
+has learnt, and with random weights says nothing.
+
+Examples:
+  lintel-bench speed --weight-type int8
+  lintel-bench speed --model weights/mnist-linear-small --weight-type bf16 --json)";
+
+struct SpeedFlags {
+  RunFlags run;
+  std::string shape = "mnist";
+  std::string model;
+  std::string images;
+  int score_images = 200;
+  double seconds = 0.4;  // of one measurement
+};
+
+constexpr StepPart kParts[] = {StepPart::kProducts, StepPart::kAttention, StepPart::kOther};
+
+// One number of rows a worker.
+struct Batch {
+  int rows = 0;
+  Summary tokens_per_second;
+  Summary bound_tokens_per_second;
+  Summary ratio;                // of the two, repeat by repeat
+  double microseconds[3] = {};  // a token of one worker, by part
+};
+
+class SpeedExperiment {
+ public:
+  SpeedExperiment(const SpeedFlags& flags, cli::Console& console)
+      : flags_(flags),
+        files_(flags.model.empty()
+                   ? std::make_unique<ModelFiles>(find_shape(flags.shape).config)
+                   : std::make_unique<ModelFiles>(std::filesystem::path(flags.model))),
+        model_(files_->load(flags.run.weight_type)),
+        measurement_(flags.run, "speed", words(), console),
+        progress_(console,
+                  static_cast<std::int64_t>(flags.run.batch.size() + 4) * flags.run.repeats,
+                  "measurements") {
+    set_up_logging({.level = "warn", .json = false});
+    if (flags.images.empty()) return;
+    const ImageShape& image = model_->config().image;
+    images_ = read_images(flags.images, image.height, image.width);
+    images_.resize(std::min(images_.size(), static_cast<std::size_t>(flags.score_images)));
+  }
+
+  int run() {
+    std::vector<Batch> batches;
+    for (const int rows : flags_.run.batch) batches.push_back(measure_batch(rows));
+    const Batch& best = *std::ranges::max_element(
+        batches, {}, [](const Batch& b) { return b.tokens_per_second.median; });
+    add_batches(batches);
+    const double images =
+        static_cast<double>(std::max<std::int64_t>(model_->config().max_length, 1));
+    measurement_.add("rows_per_worker", best.rows);
+    if (model_->config().max_length > 0) {
+      measurement_.add("images_per_s", best.tokens_per_second.median / images);
+    }
+    measurement_.add("tokens_per_s", best.tokens_per_second.median);
+    measurement_.add("bound_tokens_per_s", best.bound_tokens_per_second.median);
+    measurement_.add("ratio_to_bound", best.ratio.median);
+    measure_grpc(best);
+    measure_alone();
+    measure_prompt(best);
+    if (!images_.empty()) compare_likelihood();
+    return measurement_.publish();
+  }
+
+ private:
+  std::string words() const {
+    const std::string name = flags_.model.empty() ? flags_.shape : files_->name();
+    return describe(name, model_->config()) + ", " + model_->config().attention.front().type +
+           " attention" + (files_->random() ? ", random weights" : "");
+  }
+
+  // Steps that take about `seconds`, given what one takes; no more than a sequence has.
+  std::int64_t steps_for(double step_seconds) const {
+    const std::int64_t most =
+        model_->config().max_length > 0 ? model_->config().max_length : 100'000;
+    return std::clamp<std::int64_t>(std::llround(flags_.seconds / step_seconds), 1, most);
+  }
+
+  Batch measure_batch(int rows) {
+    const int workers = flags_.run.workers;
+    const auto count = static_cast<std::size_t>(rows);
+    const ProductBound bound(model_->config(), flags_.run.weight_type, count, workers);
+    std::vector<std::unique_ptr<Sequences>> sequences;
+    std::vector<StepProfile> profiles(static_cast<std::size_t>(workers));
+    for (int w = 0; w < workers; ++w) {
+      sequences.push_back(std::make_unique<Sequences>(*model_, count));
+      sequences.back()->observe(&profiles[w]);
+    }
+    const auto start = [&] {
+      for (int w = 0; w < workers; ++w) sequences[w]->start(count, std::uint64_t(w) << 32);
+    };
+    const auto generate = [&](std::int64_t steps) {
+      start();
+      return run_on_workers(workers,
+                            [&](int w) {
+                              profiles[w].start();
+                              sequences[w]->generate(steps);
+                              profiles[w].enter(StepPart::kOther);
+                            }) /
+             static_cast<double>(steps);
+    };
+    const auto run_bound = [&](std::int64_t steps) {
+      return run_on_workers(workers,
+                            [&](int w) {
+                              for (std::int64_t s = 0; s < steps; ++s) bound.step(w);
+                            }) /
+             static_cast<double>(steps);
+    };
+    const std::int64_t steps = steps_for(generate(5));
+    const std::int64_t bound_steps = steps_for(run_bound(5));
+    Batch batch{.rows = rows};
+    std::vector<double> own, bounds, ratios;
+    std::vector<double> parts[3];
+    for (int r = 0; r < flags_.run.repeats; ++r) {
+      const double step = generate(steps);
+      const double bound_step = run_bound(bound_steps);
+      own.push_back(rows * workers / step);
+      bounds.push_back(rows * workers / bound_step);
+      ratios.push_back(bound_step / step);
+      for (int part = 0; part < 3; ++part) {
+        parts[part].push_back(profiles[0].seconds(kParts[part]) / static_cast<double>(steps) /
+                              rows);
+      }
+      progress_.add(1);
+    }
+    batch.tokens_per_second = summarize(own);
+    batch.bound_tokens_per_second = summarize(bounds);
+    batch.ratio = summarize(ratios);
+    for (int part = 0; part < 3; ++part) {
+      batch.microseconds[part] = 1e6 * summarize(parts[part]).median;
+    }
+    return batch;
+  }
+
+  void add_batches(const std::vector<Batch>& batches) {
+    const std::int64_t length = model_->config().max_length;
+    Table table{
+        .title = "In process, by rows per worker",
+        .columns = {"rows per worker", "images/s", "tokens/s", "bound, tokens/s",
+                    "share of the bound", "us a token and worker: products", "attention", "other"},
+        .rows = {},
+        .notes = {}};
+    for (const Batch& batch : batches) {
+      std::vector<Cell> row = {
+          Cell::text(std::to_string(batch.rows)),
+          length > 0 ? Cell::measured(quotient(batch.tokens_per_second, length)) : Cell::none(),
+          Cell::measured(batch.tokens_per_second, 4),
+          Cell::measured(batch.bound_tokens_per_second, 4), Cell::measured(batch.ratio, 2)};
+      for (const double part : batch.microseconds) row.push_back(Cell::number(part));
+      table.rows.push_back(std::move(row));
+    }
+    table.notes.push_back(
+        "The bound is oneDNN's matmul alone on the same shapes, rows and threads, without the "
+        "predictor; shares are of repeats measured in turn.");
+    measurement_.add(std::move(table));
+  }
+
+  // Of a summary of a quantity q: that of q / divisor.
+  static Summary quotient(const Summary& summary, double divisor) {
+    return {summary.median / divisor, summary.least / divisor, summary.most / divisor,
+            summary.count};
+  }
+
+  // Whole sequences on all workers in process and through gRPC, in turn.
+  void measure_grpc(const Batch& best) {
+    const int workers = flags_.run.workers;
+    const OwnServer server(model_, {.workers = workers, .rows = best.rows});
+    const auto count = static_cast<std::size_t>(best.rows);
+    std::vector<std::unique_ptr<Sequences>> sequences;
+    for (int w = 0; w < workers; ++w) {
+      sequences.push_back(std::make_unique<Sequences>(*model_, count));
+    }
+    const std::int64_t steps = model_->config().max_length > 0 ? model_->config().max_length : 1000;
+    const double tokens = static_cast<double>(steps) * best.rows * workers;
+    const LoadOptions load{.address = server.address(),
+                           .clients = workers * best.rows,
+                           .warm_up = std::chrono::duration<double>(0.5),
+                           .window = std::chrono::duration<double>(5 * flags_.seconds)};
+    std::vector<double> served, shares;
+    for (int r = 0; r < flags_.run.repeats; ++r) {
+      for (int w = 0; w < workers; ++w) sequences[w]->start(count, std::uint64_t(w) << 32);
+      const double in_process =
+          tokens / run_on_workers(workers, [&](int w) { sequences[w]->generate(steps); });
+      served.push_back(run_load(load).tokens_per_second);
+      shares.push_back(served.back() / in_process);
+      progress_.add(1);
+    }
+    const Summary summary = summarize(served);
+    const Summary share = summarize(shares);
+    Table table{.title = "Through gRPC, clients on the same cores",
+                .columns = {"streams", "images/s", "tokens/s", "share of in process"},
+                .rows = {},
+                .notes = {}};
+    const std::int64_t length = model_->config().max_length;
+    table.rows.push_back({Cell::text(std::to_string(workers * best.rows)),
+                          length > 0 ? Cell::measured(quotient(summary, length)) : Cell::none(),
+                          Cell::measured(summary, 4), Cell::measured(share, 2)});
+    measurement_.add(std::move(table));
+    measurement_.add("grpc_tokens_per_s", summary.median);
+    measurement_.add("grpc_share", share.median);
+    if (length > 0) measurement_.add("grpc_images_per_s", summary.median / length);
+  }
+
+  void measure_alone() {
+    Sequences sequence(*model_, 1);
+    const auto generate = [&](std::int64_t steps) {
+      sequence.start(1, 0);
+      return run_on_workers(1, [&](int) { sequence.generate(steps); }) / static_cast<double>(steps);
+    };
+    const std::int64_t steps = steps_for(generate(20));
+    std::vector<double> own, bounds, ratios;
+    for (int r = 0; r < flags_.run.repeats; ++r) {
+      own.push_back(1e6 * generate(steps));
+      const double bytes = static_cast<double>(model_->weight_bytes());
+      bounds.push_back(1e6 * bytes / read_bandwidth(1, model_->weight_bytes(), 21).median);
+      ratios.push_back(own.back() / bounds.back());
+      progress_.add(1);
+    }
+    const Summary off = alone_through_grpc(Speculation::kOff);
+    const Summary with = alone_through_grpc(Speculation::kAuto);
+    Table table{
+        .title = "One sequence alone", .columns = {"", "us a token"}, .rows = {}, .notes = {}};
+    const auto add = [&](const std::string& name, const Summary& summary) {
+      table.rows.push_back({Cell::text(name), Cell::measured(summary)});
+    };
+    add("reading the weights once, one thread", summarize(bounds));
+    add("in process", summarize(own));
+    add("through gRPC, speculation off", off);
+    add("through gRPC, speculation auto", with);
+    table.notes.push_back("In process against reading the weights: " +
+                          Cell::measured(summarize(ratios)).to_text() + " times.");
+    measurement_.add(std::move(table));
+    measurement_.add("alone_us_per_token", summarize(own).median);
+    measurement_.add("alone_bound_us_per_token", summarize(bounds).median);
+    measurement_.add("alone_ratio_to_bound", summarize(ratios).median);
+    measurement_.add("alone_grpc_us_per_token", off.median);
+    measurement_.add("alone_speculation_us_per_token", with.median);
+  }
+
+  // Microseconds a token that one client sees.
+  Summary alone_through_grpc(Speculation speculation) {
+    const OwnServer server(model_, {.workers = 1, .rows = 16, .speculation = speculation});
+    const LoadOptions load{.address = server.address(),
+                           .clients = 1,
+                           .warm_up = std::chrono::duration<double>(0.2),
+                           .window = std::chrono::duration<double>(5 * flags_.seconds)};
+    return repeat(flags_.run.repeats, [&] {
+      progress_.add(1);
+      return 1e6 / run_load(load).tokens_per_second;
+    });
+  }
+
+  // Every worker reads a prompt of its own.
+  void measure_prompt(const Batch& best) {
+    const int workers = flags_.run.workers;
+    const std::int64_t length =
+        model_->config().max_length > 0 ? model_->config().max_length : 1024;
+    std::vector<std::unique_ptr<Sequences>> sequences;
+    for (int w = 0; w < workers; ++w) sequences.push_back(std::make_unique<Sequences>(*model_, 1));
+    const Summary seconds = repeat(flags_.run.repeats, [&] {
+      progress_.add(1);
+      return run_on_workers(workers, [&](int w) { sequences[w]->read_random(length); });
+    });
+    const Summary rate = bench::quotient(static_cast<double>(length) * workers, seconds);
+    Table table{.title = "Reading prompts",
+                .columns = {"prompt", "tokens/s", "of decoding in the best batch"},
+                .rows = {},
+                .notes = {}};
+    table.rows.push_back({Cell::text(std::to_string(length) + " tokens, one a worker"),
+                          Cell::measured(rate, 4),
+                          Cell::number(rate.median / best.tokens_per_second.median, 3)});
+    measurement_.add(std::move(table));
+    measurement_.add("prompt_tokens_per_s", rate.median);
+  }
+
+  // What narrower weights cost.
+  void compare_likelihood() {
+    const double f32 = bits_per_dim(*files_->load(WeightType::kF32), images_, flags_.run.workers);
+    const double own = bits_per_dim(*model_, images_, flags_.run.workers);
+    const std::string type = to_string(flags_.run.weight_type);
+    Table table{.title = "Bits/dim of " + std::to_string(images_.size()) + " images",
+                .columns = {"", "f32", type, "rise"},
+                .rows = {{Cell::text(files_->name()), Cell::number(f32, 5), Cell::number(own, 5),
+                          Cell::text(format_difference(own - f32))}},
+                .notes = {}};
+    measurement_.add(std::move(table));
+    measurement_.add("bits_per_dim_f32", f32);
+    measurement_.add("bits_per_dim", own);
+  }
+
+  static std::string format_difference(double difference) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%+.5f", difference);
+    return text;
+  }
+
+  const SpeedFlags& flags_;
+  const std::unique_ptr<ModelFiles> files_;
+  const std::shared_ptr<const Transformer> model_;
+  std::vector<GrayImage> images_;
+  Measurement measurement_;
+  cli::Progress progress_;
+};
+
+}  // namespace
+
+void add_speed(CLI::App& app, cli::CommandLine& command_line) {
+  auto flags = std::make_shared<SpeedFlags>();
+  CLI::App* const command =
+      app.add_subcommand("speed", "Throughput and latency against what the machine allows");
+  cli::add_text(*command, "--shape", flags->shape, "NAME",
+                "Random weights of mnist, cifar10 or mnist-small")
+      ->capture_default_str();
+  cli::add_text(*command, "--model", flags->model, "DIR", "Model directory, in place of --shape");
+  cli::add_text(*command, "--images", flags->images, "FILE",
+                "Images to tell bits/dim of, in f32 and in --weight-type; IDX or PNG");
+  cli::add_parsed(
+      *command, "--score-images", flags->score_images,
+      [](std::string_view flag, std::string_view text) { return parse_count(flag, text); }, "N",
+      "How many of them [200]");
+  cli::add_parsed(
+      *command, "--seconds", flags->seconds,
+      [](std::string_view flag, std::string_view text) {
+        const double seconds = cli::parse_double(flag, text);
+        if (!(seconds > 0 && seconds <= 3600)) {
+          throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
+                                "': expected seconds, more than 0 and up to 3600");
+        }
+        return seconds;
+      },
+      "SECONDS", "Of one measurement [0.4]");
+  flags->run.add_to(*command, {8, 16, 24, 32, 64},
+                    "Rows that a worker steps together; of several the best counts");
+  command->footer(kFooter);
+  command->callback([flags, &command_line] {
+    command_line.run = [flags, &command_line] {
+      return SpeedExperiment(*flags, command_line.console).run();
+    };
+  });
+}
+
+}  // namespace lintel::bench
