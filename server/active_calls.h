@@ -1,6 +1,7 @@
 // ActiveCalls: how many streams are running, and whether new ones may begin.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 
 #include "server/mutex.h"
@@ -15,12 +16,14 @@ class ActiveCalls {
     MutexLock lock(mutex_);
     if (closed_) return false;
     ++count_;
+    mirror_.store(count_, std::memory_order_relaxed);
     return true;
   }
 
   void leave() {
     MutexLock lock(mutex_);
     if (--count_ == 0) none_left_.notify_all();
+    mirror_.store(count_, std::memory_order_relaxed);
   }
 
   // No call enters any more. Those inside go on.
@@ -34,10 +37,8 @@ class ActiveCalls {
     return closed_;
   }
 
-  int count() const {
-    MutexLock lock(mutex_);
-    return count_;
-  }
+  // Takes no lock.
+  int count() const { return mirror_.load(std::memory_order_relaxed); }
 
   // Waits until no call is left, or for `timeout`. Returns whether none is.
   bool wait_until_none(std::chrono::nanoseconds timeout) {
@@ -55,6 +56,7 @@ class ActiveCalls {
   mutable Mutex mutex_;
   CondVar none_left_;
   int count_ GUARDED_BY(mutex_) = 0;
+  std::atomic<int> mirror_{0};  // of count_
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 

@@ -1,6 +1,7 @@
 #include "server/generate_stream.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "server/status.h"
 
@@ -10,6 +11,11 @@ namespace {
 constexpr std::size_t kDefaultMessageTokens = 1024;
 // gRPC clients accept 4 MiB by default; a value and its log-probability take up to 10 bytes.
 constexpr std::size_t kMaxMessageValues = 300'000;
+
+// Every message costs the two ends some 50 us of a core, whatever is in it. So many streams get one
+// in every interval; when there are more, all wait longer, up to so many intervals.
+constexpr int kStreamsAtFullRate = 8;
+constexpr int kLongestIntervals = 16;
 
 std::size_t message_tokens(const GenerateStream::Options& options) {
   std::size_t most = options.max_tokens_per_message > 0
@@ -80,9 +86,11 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   }
 }
 
-GenerateStream::GenerateStream(Scheduler& scheduler, const Clock& clock, Options options)
+GenerateStream::GenerateStream(Scheduler& scheduler, const Clock& clock, const ActiveCalls& calls,
+                               Options options)
     : scheduler_(scheduler),
       clock_(clock),
+      calls_(calls),
       options_(std::move(options)),
       message_tokens_(message_tokens(options_)),
       chunk_of_sample_(static_cast<std::size_t>(options_.num_samples), -1) {}
@@ -93,9 +101,7 @@ void GenerateStream::attach(RequestHandle handle) {
 }
 
 bool GenerateStream::on_token(const TokenEvent& event) {
-  MutexLock lock(mutex_);
-  if (gone_) return true;  // nobody reads it; the cancellation is on its way
-  Entry entry;
+  Entry& entry = gathered_.emplace_back();
   entry.position = event.position;
   entry.token = event.token;
   entry.sample = event.sample;
@@ -103,38 +109,64 @@ bool GenerateStream::on_token(const TokenEvent& event) {
   entry.has_log2_prob = event.log2_prob.has_value();
   entry.log2_prob = event.log2_prob.value_or(0.0f);
   entry.top.assign(event.top.begin(), event.top.end());
-  outbox_.push_back(std::move(entry));
-  ++tokens_;
-  if (tokens_ >= static_cast<std::size_t>(options_.outbox_tokens)) paused_ = true;
+  ++gathered_tokens_;
+  const auto most = static_cast<std::size_t>(options_.outbox_tokens);
+  if (gathered_tokens_ + tokens_.load(std::memory_order_relaxed) < most) return true;
+  MutexLock lock(mutex_);
+  hand_over();
+  if (tokens_.load() >= most) paused_ = true;
   return !paused_;
 }
 
 void GenerateStream::on_sample_finish(const SampleResult& result) {
-  MutexLock lock(mutex_);
-  Entry entry;
+  Entry& entry = gathered_.emplace_back();
   entry.sample = result.sample;
   entry.is_finish = true;
-  outbox_.push_back(std::move(entry));
+  sample_ended_ = true;
+  MutexLock lock(mutex_);
   results_.push_back(result);
   // The samples' one prompt was read once.
   used_.prompt = std::max(used_.prompt, result.prompt_tokens);
   used_.generated += result.generated_tokens;
 }
 
-void GenerateStream::on_step_end() { pump(); }
+void GenerateStream::on_step_end() {
+  if (!due()) return;
+  {
+    MutexLock lock(mutex_);
+    hand_over();
+  }
+  pump();
+}
 
 void GenerateStream::on_finish(RequestOutcome outcome) {
   {
     MutexLock lock(mutex_);
+    hand_over();
     outcome_ = outcome;
   }
   pump();
 }
 
-bool GenerateStream::due() const {
-  if (outbox_.empty()) return false;
-  return outcome_.has_value() || first_ || paused_ || tokens_ >= message_tokens_ ||
-         outbox_.back().is_finish || clock_.now() - last_write_ >= options_.chunk_interval;
+bool GenerateStream::due() {
+  if (gathered_.empty()) return tokens_.load(std::memory_order_relaxed) > 0;
+  if (is_first_ || sample_ended_ || gathered_tokens_ >= message_tokens_) return true;
+  if (options_.chunk_interval.count() == 0) return true;
+  const int share = std::clamp(calls_.count() / kStreamsAtFullRate, 1, kLongestIntervals);
+  return clock_.now() - last_handed_over_ >= share * options_.chunk_interval;
+}
+
+void GenerateStream::hand_over() {
+  is_first_ = false;
+  sample_ended_ = false;
+  last_handed_over_ = clock_.now();
+  if (!gone_) {  // else nobody reads it; the cancellation is on its way
+    outbox_.insert(outbox_.end(), std::make_move_iterator(gathered_.begin()),
+                   std::make_move_iterator(gathered_.end()));
+    tokens_.fetch_add(gathered_tokens_);
+  }
+  gathered_.clear();
+  gathered_tokens_ = 0;
 }
 
 ResponseStream<v1::GenerateResponse>::Next GenerateStream::next(v1::GenerateResponse& message,
@@ -144,10 +176,8 @@ ResponseStream<v1::GenerateResponse>::Next GenerateStream::next(v1::GenerateResp
     status = cancelled();
     return Next::kFinish;
   }
-  if (due()) {
+  if (!outbox_.empty()) {
     fill(message);
-    first_ = false;
-    last_write_ = clock_.now();
     // gRPC sends no message together with an error.
     const bool last = outbox_.empty() && outcome_.has_value();
     if (last) status = final_status();
@@ -161,8 +191,8 @@ ResponseStream<v1::GenerateResponse>::Next GenerateStream::next(v1::GenerateResp
 void GenerateStream::fill(v1::GenerateResponse& message) {
   std::size_t values = 0;
   std::fill(chunk_of_sample_.begin(), chunk_of_sample_.end(), -1);
-  while (!outbox_.empty()) {
-    const Entry& entry = outbox_.front();
+  for (; written_ < outbox_.size(); ++written_) {
+    const Entry& entry = outbox_[written_];
     if (entry.is_finish) {
       write_result(results_.front(), *message.add_finished());
       results_.pop_front();
@@ -170,10 +200,12 @@ void GenerateStream::fill(v1::GenerateResponse& message) {
       if (values == message_tokens_) break;
       append_value(entry, message);
       ++values;
-      --tokens_;
     }
-    outbox_.pop_front();
   }
+  tokens_.fetch_sub(values);
+  if (written_ < outbox_.size() && 2 * written_ < outbox_.size()) return;
+  outbox_.erase(outbox_.begin(), outbox_.begin() + static_cast<std::ptrdiff_t>(written_));
+  written_ = 0;
 }
 
 void GenerateStream::append_value(const Entry& entry, v1::GenerateResponse& message) {
@@ -222,7 +254,7 @@ void GenerateStream::on_written() {
   RequestHandle handle;
   {
     MutexLock lock(mutex_);
-    if (!paused_ || tokens_ > static_cast<std::size_t>(options_.outbox_tokens) / 2) return;
+    if (!paused_ || tokens_.load() > static_cast<std::size_t>(options_.outbox_tokens) / 2) return;
     paused_ = false;
     handle = handle_;
   }
@@ -235,8 +267,9 @@ void GenerateStream::on_gone() {
     MutexLock lock(mutex_);
     gone_ = true;
     outbox_.clear();
+    written_ = 0;
     results_.clear();
-    tokens_ = 0;
+    tokens_.store(0);
     handle = handle_;
   }
   scheduler_.cancel(handle);

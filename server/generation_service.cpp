@@ -129,8 +129,8 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
   options.deadline_is_calls = deadline_is_calls;
   options.model = model->name;
   options.session_id = session_id;
-  const auto stream =
-      std::make_shared<GenerateStream>(*model->scheduler, context_.clock, std::move(options));
+  const auto stream = std::make_shared<GenerateStream>(*model->scheduler, context_.clock,
+                                                       context_.calls, std::move(options));
   if (!context_.calls.enter()) return shutting_down();
   *reactor = stream->start(context_.calls, std::move(scope));
   // From here on the call is the stream's to finish.

@@ -303,8 +303,10 @@ class Flags {
 
   void declare_streaming() {
     group_ = "Streaming";
-    duration("--chunk-interval", options_.streaming.chunk_interval_ms, std::chrono::milliseconds(0),
-             "Tokens of a stream are gathered for this long into one message (ms, s)");
+    duration(
+        "--chunk-interval", options_.streaming.chunk_interval_ms, std::chrono::milliseconds(0),
+        "Tokens of a stream are gathered for this long into one message, and for longer when more "
+        "than 8 streams run; 0: every step is a message (ms, s)");
     number("--outbox-tokens", options_.streaming.outbox_tokens, 1, 10'000'000,
            "A stream whose reader leaves more tokens than this unread is paused");
   }
