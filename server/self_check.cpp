@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <vector>
 
 namespace lintel {
@@ -40,16 +41,17 @@ bool rows_are_independent(const Transformer& model, int max_rows) {
   const int most = std::min(max_rows, 32);
   if (model.config().max_length != 0 && model.config().max_length < kSteps) return true;
   Workspace workspace = model.new_workspace(static_cast<std::size_t>(most));
-  std::vector<float> alone;
-  for (int i = 0; i < most; ++i) {
-    const std::vector<float> one = outputs_of(model, workspace, i, 1);
-    alone.insert(alone.end(), one.begin(), one.end());
+  // First, last and between of every batch: all alone would take most of the time to start.
+  std::map<int, std::vector<float>> alone;
+  for (const int i : {0, 1, 2, 6, 13, most - 1}) {
+    if (i < most) alone[i] = outputs_of(model, workspace, i, 1);
   }
   for (const int count : {2, 3, 7, 16, most}) {
     if (count > most) continue;
     const std::vector<float> together = outputs_of(model, workspace, 0, count);
-    if (std::memcmp(together.data(), alone.data(), together.size() * sizeof(float)) != 0) {
-      return false;
+    for (const auto& [i, one] : alone) {
+      const float* const row = together.data() + static_cast<std::size_t>(i) * one.size();
+      if (i < count && std::memcmp(row, one.data(), one.size() * sizeof(float)) != 0) return false;
     }
   }
   return true;

@@ -38,6 +38,30 @@ TEST_CASE("10,000 sessions opened, used and closed leave memory where it was") {
   REQUIRE(after < before + 8192);
   REQUIRE(core.store.bytes_in_use() == 0);
 }
+
+TEST_CASE("10,000 open sessions take hardly more than their states") {
+  // Of as many layers as the paper's model, whose state is 270,336 bytes.
+  const auto model = changed_model(TinyModel::kBytes,
+                                   [](ModelConfig& config) {
+                                     config.n_layers = 8;
+                                     config.attention.resize(8, config.attention[0]);
+                                   },
+                                   {});
+  constexpr std::size_t kSessions = 10000;
+  constexpr std::size_t kPaperStateBytes = 270336;
+  Core core(model);
+  core.generate(use(0), core.new_session());  // what is allocated once
+  const std::size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  for (std::size_t i = 0; i < kSessions; ++i) core.generate(use(i), core.new_session());
+  const std::size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+  REQUIRE(core.store.num_sessions() == kSessions + 1);
+  const std::size_t state_bytes = model->state_bytes(0);
+  const std::size_t beside = (after - before) / kSessions - state_bytes;
+  INFO("beside a state of " << state_bytes << " bytes: " << beside << " bytes a session");
+  CHECK(after - before > kSessions * state_bytes);
+  CHECK(beside <= kPaperStateBytes * 5 / 100);
+  CHECK(beside <= 4096);
+}
 #endif
 
 TEST_CASE("a state never shows in the next") {
