@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "bench/statistics.h"
+#include "model/config.h"
 
 namespace lintel::bench {
 
@@ -13,13 +14,13 @@ namespace lintel::bench {
 // cache that does.
 Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats);
 
-// Attention of one layer alone, no projections: every worker has `batch` sequences that have seen
+// Attention of every layer alone, no projections: every worker has `batch` sequences that have seen
 // `position` values and feeds one more to each.
 struct CachedAttention {
   Summary seconds;        // of one step of all workers
   double bytes_read = 0;  // of keys and values, by all workers; a mean over the repeats
 };
-CachedAttention measure_cached_softmax(int workers, int batch, std::int64_t position, int n_heads,
-                                       int d_head, int repeats);
+CachedAttention measure_cached_softmax(int workers, int batch, std::int64_t position,
+                                       const ModelConfig& config, int repeats);
 
 }  // namespace lintel::bench

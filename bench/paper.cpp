@@ -22,8 +22,8 @@ constexpr const char* kFooter = R"(
 Rows are kinds of attention: softmax and LSH in recompute mode, where every value runs the whole
 prefix again, as the paper's baselines did; softmax with a cache of keys and values; LSH that keeps
 its buckets; linear attention. Every row runs the same shape with its own trained weights where
-WEIGHTS/SHAPE-ATTENTION exists (mnist-linear, mnist-softmax, mnist-lsh1, mnist-lsh4), else with the
-same random ones: speed does not depend on them. bits/dim is of trained weights only, if need be of
+they exist (in WEIGHTS: mnist-linear, mnist-softmax, mnist-lsh1, mnist-lsh4; with -small for shape
+mnist-small), else with the same random ones: speed does not depend on them. bits/dim is of trained weights only, if need be of
 a smaller model, which is named.
 
 Recompute rows, and every row of a sequence longer than --whole-up-to, are measured at --positions
@@ -79,26 +79,29 @@ class Weights {
   // Of the shape itself.
   const ModelFiles& files(const std::string& type) {
     if (!any_model_ && !trained_.contains(type)) {
-      const auto path = directory_ / (shape_ + "-" + type);
+      const auto path = path_of(type, shape_.ends_with("-small"));
       trained_[type] = exists(path) ? std::make_unique<ModelFiles>(path) : nullptr;
     }
     const auto found = trained_.find(type);
     return found != trained_.end() && found->second ? *found->second : *shared_;
   }
 
-  // Trained for this kind of attention, the shape's own or a smaller one; null where there is none.
+  // Trained for this kind of attention, of the shape itself or else of the small one; null where
+  // there is none.
   std::unique_ptr<ModelFiles> to_score(const std::string& type) const {
-    for (const char* suffix : {"", "-small"}) {
-      // mnist-small has no smaller one, and mnist-linear-small is of its shape.
-      const bool small = shape_.ends_with("-small");
-      const std::string base = small ? shape_.substr(0, shape_.size() - 6) : shape_;
-      const auto path = directory_ / (base + "-" + type + (small ? "-small" : suffix));
+    for (const bool small : {shape_.ends_with("-small"), true}) {
+      const auto path = path_of(type, small);
       if (!any_model_ && exists(path)) return std::make_unique<ModelFiles>(path);
     }
     return nullptr;
   }
 
  private:
+  // "weights/mnist-linear", "weights/mnist-linear-small"
+  std::filesystem::path path_of(const std::string& type, bool small) const {
+    const std::string base = shape_.substr(0, shape_.find('-'));
+    return directory_ / (base + "-" + type + (small ? "-small" : ""));
+  }
   static bool exists(const std::filesystem::path& path) {
     return std::filesystem::exists(path / "model.safetensors");
   }
@@ -261,11 +264,11 @@ class Paper {
     const int batch = flags_.run.batch.back();
     const int workers = flags_.run.workers;
     const ModelConfig& config = shape_.config;
-    // Beyond every cache, and no more than the smallest machine has.
+    // Beyond every cache.
     const std::size_t buffer = std::size_t{256} << 20;
     const Summary memory = read_bandwidth(workers, buffer, std::max(3, flags_.run.repeats));
-    const CachedAttention attention = measure_cached_softmax(
-        workers, batch, position, config.n_heads, config.d_head, std::max(9, flags_.run.repeats));
+    const CachedAttention attention =
+        measure_cached_softmax(workers, batch, position, config, std::max(5, flags_.run.repeats));
     const Summary bytes = quotient(attention.bytes_read, attention.seconds);
     const auto giga = [](const Summary& s) {
       return Cell::measured({s.median / 1e9, s.least / 1e9, s.most / 1e9, s.count});

@@ -4,11 +4,12 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--training] [--sanitizers] [--check]
+Usage: scripts/setup.sh [--training] [--bench] [--sanitizers] [--check]
 
 Installs with apt (through sudo when not root) what is missing of:
   (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, ...
   --training     PyTorch, NumPy and Matplotlib for training/ and its tests
+  --bench        gnuplot, for the plots of lintel-bench
   --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime
   --check        installs nothing; exits with 1 and names what is missing
 EOF
@@ -25,6 +26,7 @@ check=false
 for argument in "$@"; do
   case $argument in
     --training) packages+=(python3-torch python3-numpy python3-matplotlib python3-pil libopenblas0-pthread) ;;  # the reference BLAS is 50 times slower
+    --bench) packages+=(gnuplot-nox) ;;
     --sanitizers) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
     --check) check=true ;;
     -h | --help) usage; exit 0 ;;

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Measures the attention backends on this machine and puts the tables and plots into the README.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'EOT'
+Usage: scripts/compare.sh [--data DIR] [--out DIR] [--quick]
+
+Builds lintel-bench (preset release), runs its four comparisons one after the other as one run, and
+replaces the section of README.md between the markers `compare:begin` and `compare:end` and
+docs/images/{length,serve}.png. Takes about ten minutes on two cores; leave the machine alone
+meanwhile.
+  --data DIR   MNIST files as they are distributed: t10k*images*idx3* and t10k*labels*idx1*.
+               Without it there are no bits/dim and no occlusion experiment.
+  --out DIR    where JSON, CSV and Markdown of each comparison go (default build/compare)
+  --quick      a minute of small models, to see that everything works; README.md is left alone
+EOT
+}
+
+data= out=build/compare quick=false
+while (($#)); do
+  case $1 in
+    --data) data=$2; shift 2 ;;
+    --out) out=$2; shift 2 ;;
+    --quick) quick=true; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "compare.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
+  esac
+done
+
+images= labels=
+if [[ -n $data ]]; then
+  images=$(compgen -G "$data/t10k*images*idx3*" | head -n 1) || { echo "compare.sh: no test images in $data" >&2; exit 2; }
+  labels=$(compgen -G "$data/t10k*labels*idx1*" | head -n 1) || { echo "compare.sh: no test labels in $data" >&2; exit 2; }
+fi
+
+scripts/setup.sh --bench
+[[ -f build/release/CMakeCache.txt ]] || cmake --preset release -DLINTEL_TESTS=OFF >/dev/null
+cmake --build --preset release --target lintel-bench
+
+mkdir -p "$out"
+run=$(date -u +%Y%m%d-%H%M)
+pictures=docs/images
+paper=(--batch 64 --repeats 3 --positions 8)
+length=(--repeats 5 --budget 75)
+serve=(--concurrency 1,8,64 --repeats 3 --seconds 2)
+occlusion=(--repeats 3)
+if $quick; then
+  pictures=$out
+  paper=(--shape mnist-small --batch 16 --repeats 1 --positions 4 --score-images 20)
+  length=(--shape mnist-small --repeats 2 --budget 3)
+  serve=(--shape mnist-small --concurrency 1,8 --repeats 1 --seconds 0.5)
+  occlusion=(--repeats 1 --counts 10,20 --judge 40)
+fi
+
+# bench NAME FLAG...: one comparison; its tables go to $out/NAME.{md,json,csv}.
+bench() {
+  local name=$1
+  shift
+  echo "== lintel-bench $name $*" >&2
+  build/release/bin/lintel-bench "$name" "$@" --run "$run" --json "$out/$name.json" --csv "$out/$name.csv" >"$out/$name.md"
+}
+
+bench paper "${paper[@]}" ${images:+--images "$images"}
+bench length "${length[@]}" --plot "$pictures/length.png"
+bench serve "${serve[@]}" --plot "$pictures/serve.png"
+if [[ -n $images ]]; then
+  bench occlusion "${occlusion[@]}" --images "$images" --labels "$labels"
+fi
+
+section=$out/section.md
+{
+  cat "$out/paper.md"
+  printf '\n'
+  cat "$out/length.md"
+  printf '\n![Microseconds a token and bytes a session against position](docs/images/length.png)\n\n'
+  cat "$out/serve.md"
+  printf '\n![Tokens a second and time between tokens by concurrent clients](docs/images/serve.png)\n'
+  if [[ -n $images ]]; then
+    printf '\n'
+    cat "$out/occlusion.md"
+  fi
+} >"$section"
+if $quick; then cat "$section"; exit 0; fi
+
+awk -v section="$section" '
+  /<!-- compare:end/ { inside = 0 }
+  !inside { print }
+  /<!-- compare:begin/ { inside = 1; while ((getline line < section) > 0) print line }
+' README.md >"$out/README.md"
+grep -q 'compare:end' "$out/README.md"
+cp "$out/README.md" README.md
+echo "compare.sh: README.md and $pictures are new; everything is in $out" >&2
