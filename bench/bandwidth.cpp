@@ -92,28 +92,38 @@ Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats) {
   return quotient(static_cast<double>(blocks * sizeof(Block)) * workers, seconds);
 }
 
-CachedAttention measure_cached_softmax(int workers, int batch, std::int64_t position,
-                                       const ModelConfig& config, int repeats) {
+Bandwidth measure_bandwidth(const ModelConfig& config, int workers, int batch,
+                            std::int64_t position, int repeats) {
   const auto backend = make_attention({.config = default_attention("softmax"),
                                        .n_heads = config.n_heads,
                                        .d_head = config.d_head,
                                        .planes = {}});
+  const auto layers = static_cast<std::size_t>(config.n_layers);
+  const auto sequences = static_cast<std::size_t>(batch);
   const std::size_t width =
       static_cast<std::size_t>(config.n_heads) * static_cast<std::size_t>(config.d_head);
-  const auto layers = static_cast<std::size_t>(config.n_layers);
-  std::vector<std::unique_ptr<CachedLayers>> all;
+  constexpr std::size_t kBlocks = kBufferBytes / sizeof(Block);
+  std::vector<std::unique_ptr<CachedLayers>> caches;
+  std::vector<AlignedArray<Block>> buffers;
   for (int w = 0; w < workers; ++w) {
-    all.push_back(std::make_unique<CachedLayers>(*backend, layers, static_cast<std::size_t>(batch),
-                                                 static_cast<std::size_t>(position), width));
+    caches.push_back(std::make_unique<CachedLayers>(*backend, layers, sequences,
+                                                    static_cast<std::size_t>(position), width));
+    buffers.push_back(make_aligned<Block>(kBlocks));  // zeroed, so every page is there
   }
-  CachedAttention result;
-  result.seconds =
-      repeat(repeats, [&] { return run_on_workers(workers, [&](int w) { all[w]->step(); }); });
-  // The sequences grow by a value with every repeat: on average by half of them.
-  const double seen = static_cast<double>(position) + (repeats + 1) / 2.0;
-  result.bytes_read =
-      seen * 2 * static_cast<double>(layers * width * sizeof(float)) * batch * workers;
-  return result;
+  std::atomic<std::uint64_t> sink{0};  // so that reading is not optimised away
+  std::vector<double> memory, softmax, share;
+  for (int r = 0; r < repeats; ++r) {
+    // Every step adds a value to every sequence.
+    const double values =
+        static_cast<double>(position + r + 1) * static_cast<double>(sequences * layers) * workers;
+    const double bytes = values * static_cast<double>(2 * width * sizeof(float));
+    memory.push_back(
+        static_cast<double>(kBufferBytes) * workers /
+        run_on_workers(workers, [&](int w) { sink ^= read_all(buffers[w].get(), kBlocks); }));
+    softmax.push_back(bytes / run_on_workers(workers, [&](int w) { caches[w]->step(); }));
+    share.push_back(softmax.back() / memory.back());
+  }
+  return {summarize(memory), summarize(softmax), summarize(share)};
 }
 
 }  // namespace lintel::bench

@@ -9,18 +9,23 @@
 
 namespace lintel::bench {
 
-// Bytes a second that `workers` threads read together, each from a buffer of its own of
-// `bytes_per_worker`, one after the other: from memory where no cache holds so much, else from the
-// cache that does.
+// Bytes a second that `workers` threads read together, each from several places of a buffer of its
+// own of `bytes_per_worker`: from memory where no cache holds so much, else from the cache that
+// does.
 Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats);
 
-// Attention of every layer alone, no projections: every worker has `batch` sequences that have seen
-// `position` values and feeds one more to each.
-struct CachedAttention {
-  Summary seconds;        // of one step of all workers
-  double bytes_read = 0;  // of keys and values, by all workers; a mean over the repeats
+// Bytes a second of all workers together.
+struct Bandwidth {
+  // Reading a buffer for each worker that no cache holds, from several places at a time.
+  Summary memory;
+  // Keys and values, by softmax attention of every layer alone, no projections: every worker has
+  // `batch` sequences that have seen `position` values and feeds one more to each.
+  Summary cached_softmax;
+  Summary share;  // of the two, measured one right after the other
 };
-CachedAttention measure_cached_softmax(int workers, int batch, std::int64_t position,
-                                       const ModelConfig& config, int repeats);
+Bandwidth measure_bandwidth(const ModelConfig& config, int workers, int batch,
+                            std::int64_t position, int repeats);
+
+inline constexpr std::size_t kBufferBytes = std::size_t{256} << 20;  // of a worker
 
 }  // namespace lintel::bench

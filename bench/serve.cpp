@@ -166,7 +166,9 @@ class ServeExperiment {
     }
     table.notes.push_back("Windows of " + format_number(flags_.seconds, 2) +
                           " s. tokens/s with messages as the server fills them; times with one "
-                          "token a message, over all repeats." +
+                          "token a message, over all repeats: where the cores are busy a client is "
+                          "woken for several tokens at a time, of which all but the first come "
+                          "after no time." +
                           (own_ ? " Clients and server share the machine's cores." : ""));
     return table;
   }
