@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -88,6 +89,7 @@ struct TensorToWrite {
   std::string name;
   std::vector<std::int64_t> shape;
   std::span<const float> values;
+  std::optional<TensorType> type = std::nullopt;  // in place of the others' type
 };
 
 // Writes `path` with the tensors in the given order as F32, F16 or BF16 (rounded to nearest even).

@@ -31,9 +31,10 @@ std::string make_header(std::span<const TensorToWrite> tensors, TensorType type)
   std::uint64_t offset = 0;
   for (const TensorToWrite& tensor : tensors) {
     check(tensor, names);
-    const std::uint64_t end = offset + tensor.values.size() * bytes_per_value(type);
+    const TensorType own = tensor.type.value_or(type);
+    const std::uint64_t end = offset + tensor.values.size() * bytes_per_value(own);
     header[tensor.name] = {
-        {"dtype", to_string(type)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+        {"dtype", to_string(own)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -58,7 +59,11 @@ void write_values(std::ofstream& out, std::span<const float> values, TensorType 
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
                        TensorType type) {
-  if (type == TensorType::kI32) throw std::invalid_argument("write_safetensors: not a float type");
+  for (const TensorToWrite& tensor : tensors) {
+    if (tensor.type.value_or(type) == TensorType::kI32) {
+      throw std::invalid_argument("write_safetensors: not a float type");
+    }
+  }
   const std::string header = make_header(tensors, type);
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   const std::uint64_t length = header.size();
@@ -66,7 +71,9 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   for (int i = 0; i < 8; ++i) prefix[i] = static_cast<char>(length >> (8 * i));
   out.write(prefix, sizeof(prefix));
   out.write(header.data(), static_cast<std::streamsize>(header.size()));
-  for (const TensorToWrite& tensor : tensors) write_values(out, tensor.values, type);
+  for (const TensorToWrite& tensor : tensors) {
+    write_values(out, tensor.values, tensor.type.value_or(type));
+  }
   out.close();
   if (!out) throw ModelError(path.string() + ": cannot write: " + std::strerror(errno));
 }

@@ -19,7 +19,9 @@ void visit_tensors(const ModelConfig& config, W& weights, const Visit& visit) {
   const std::int64_t heads = std::int64_t{config.n_heads} * config.d_head;
 
   const auto linear = [&](const std::string& name, auto& l, std::int64_t out, std::int64_t in) {
-    visit({name + ".weight", {out, in}}, l.weight);
+    TensorSpec weight{name + ".weight", {out, in}};
+    weight.is_projection = &l != &weights.predictor;
+    visit(weight, l.weight);
     visit({name + ".bias", {out}}, l.bias);
   };
   const auto norm = [&](const std::string& name, auto& n) {
@@ -157,11 +159,12 @@ ModelWeights load_weights(const std::filesystem::path& directory, const ModelCon
 }
 
 void save_weights(const std::filesystem::path& file, const ModelConfig& config,
-                  const ModelWeights& weights) {
+                  const ModelWeights& weights, TensorType projections) {
   std::vector<TensorToWrite> tensors;
   for_each_tensor(config, weights, [&](const TensorSpec& spec, const Matrix& matrix) {
     if (spec.optional && matrix.values().empty()) return;
-    tensors.push_back({spec.name, spec.shape, matrix.values()});
+    const TensorType type = spec.is_projection ? projections : TensorType::kF32;
+    tensors.push_back({spec.name, spec.shape, matrix.values(), type});
   });
   write_safetensors(file, tensors);
 }

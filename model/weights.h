@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/safetensors.h"
 #include "model/tensor.h"
 
 namespace lintel {
@@ -59,8 +60,9 @@ int position_width(const ModelConfig& config);
 struct TensorSpec {
   std::string name;
   std::vector<std::int64_t> shape;
-  bool optional = false;     // the file may leave it out
-  bool is_parameter = true;  // learned: not a table or hash planes
+  bool optional = false;       // the file may leave it out
+  bool is_parameter = true;    // learned: not a table or hash planes
+  bool is_projection = false;  // a layer's matrix: what --weight-type converts
 
   std::int64_t num_values() const;
 };
@@ -84,9 +86,10 @@ std::int64_t count_parameters(const ModelConfig& config);
 // out.
 ModelWeights load_weights(const std::filesystem::path& directory, const ModelConfig& config);
 
-// Writes `file` in F32; empty optional tensors are left out. REQUIRES: shapes as in the list.
+// Writes `file` in F32, but for the layers' matrices, which may be in another type of floats; empty
+// optional tensors are left out. REQUIRES: shapes as in the list.
 void save_weights(const std::filesystem::path& file, const ModelConfig& config,
-                  const ModelWeights& weights);
+                  const ModelWeights& weights, TensorType projections = TensorType::kF32);
 
 // One row of the sinusoidal table, out.size() even: out[2i] = sin(p * 10000^(-2i/d)), out[2i+1] =
 // cos of the same. The angle is a double: rows far beyond 2^24 stay distinct.

@@ -33,7 +33,7 @@ std::vector<Include> includes_of(const fs::path& file) {
 
 std::vector<Include> all_includes() {
   std::vector<Include> all;
-  for (const char* room : {"model", "server", "client", "bench", "tests", "proto"}) {
+  for (const char* room : {"model", "server", "client", "convert", "bench", "tests", "proto"}) {
     if (!fs::exists(kRoot / room)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(kRoot / room)) {
       const std::string extension = entry.path().extension().string();
@@ -52,17 +52,18 @@ struct Rule {
 };
 
 const Rule kForbidden[] = {
-    {"^model/", "^(server/|client/|bench/|lintel/v1/|grpc|google/protobuf|spdlog/)"},
+    {"^model/", "^(server/|client/|convert/|bench/|lintel/v1/|grpc|google/protobuf|spdlog/)"},
     {"^model/attention/", "^model/(transformer|weights|head/|sequence)"},
     {"^model/(?!dense)", "^(dnnl|oneapi/dnnl)"},
-    {"^(server/|client/|bench/(?!product_bound)|tests/)", "^(dnnl|oneapi/dnnl)"},
-    {"^server/", "^(client/|bench/)"},
+    {"^(server/|client/|convert/|bench/(?!product_bound)|tests/)", "^(dnnl|oneapi/dnnl)"},
+    {"^server/", "^(client/|convert/|bench/)"},
+    {"^convert/", "^(server/|client/|bench/|grpc|google/|lintel/v1/)"},
     {"^server/(scheduler|session_store|generation|clock|stop_matcher|worker|running_request|"
      "sample_run|request_queue|request_control|quotas|scheduler_metrics|metric_types)\\.",
      "^(grpc|google/|lintel/v1/|prometheus/|server/(request_checks|status|metrics|.*_service))"},
     {"^server/session_store", "^server/scheduler"},
-    {"^client/", "^(server/|model/|bench/)"},
-    {"^(model|server|client|bench)/", "^tests/"},
+    {"^client/", "^(server/|model/|convert/|bench/)"},
+    {"^(model|server|client|convert|bench)/", "^tests/"},
 };
 
 }  // namespace

@@ -1,0 +1,81 @@
+#include "convert/convert_model.h"
+
+#include <unistd.h>
+
+#include <string>
+#include <system_error>
+
+#include "model/config.h"
+#include "model/safetensors.h"
+#include "model/weights.h"
+
+namespace lintel {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what) {
+  throw ModelError(path.string() + ": " + what);
+}
+
+// A directory beside `to` that becomes it, or goes.
+class Unfinished {
+ public:
+  explicit Unfinished(const fs::path& to)
+      : to_(to), path_(to.string() + ".unfinished-" + std::to_string(getpid())) {
+    std::error_code error;
+    if (!fs::create_directory(path_, error)) {
+      fail(path_, "cannot be made" + (error ? ": " + error.message() : std::string()));
+    }
+  }
+  ~Unfinished() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+
+  const fs::path& path() const { return path_; }
+
+  void finish() {
+    std::error_code error;
+    fs::rename(path_, to_, error);
+    if (error) fail(to_, "cannot be put in place: " + error.message());
+    path_.clear();
+  }
+
+ private:
+  const fs::path to_;
+  fs::path path_;
+};
+
+}  // namespace
+
+void convert_model(const fs::path& from, const fs::path& given_to, WeightType type) {
+  if (type == WeightType::kInt8) {
+    throw ModelError(
+        "int8 is no type of a model file: the format has neither I8 tensors nor their scales. "
+        "lintel-server --weight-type int8 converts f32 and bf16 models as it loads them");
+  }
+  // Without a slash at its end.
+  const fs::path to = given_to.has_filename() ? given_to : given_to.parent_path();
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(to, error))) fail(to, "exists already");
+
+  const fs::path config_file = from / "config.json";
+  const ModelConfig config = load_config(config_file);
+  ModelWeights weights = load_weights(from, config);
+  // A table that was computed because the file leaves it out is left out again.
+  const SafetensorsFile source(from / "model.safetensors");
+  for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
+    if (!source.tensors().contains(spec.name)) matrix = Matrix();
+  });
+  Unfinished out(to);
+  fs::copy_file(config_file, out.path() / "config.json", error);
+  if (error) fail(out.path() / "config.json", "cannot be written: " + error.message());
+  save_weights(out.path() / "model.safetensors", config, weights,
+               type == WeightType::kBf16 ? TensorType::kBf16 : TensorType::kF32);
+  out.finish();
+}
+
+}  // namespace lintel

@@ -1,0 +1,18 @@
+// A model directory to another, with its weights in another type.
+#pragma once
+
+#include <filesystem>
+
+#include "model/dense.h"
+
+namespace lintel {
+
+// Writes `to`, which must not exist yet: config.json as it is, and model.safetensors. kBf16 rounds
+// the matrices that --weight-type bf16 would round at load, and no others, so that serving `to` in
+// bf16 gives the bits of serving `from` in bf16; what is narrower already stays exact in kF32. `to`
+// appears complete or not at all. Throws ModelError naming file and reason; kInt8 is refused: the
+// format has no place for it.
+void convert_model(const std::filesystem::path& from, const std::filesystem::path& to,
+                   WeightType type);
+
+}  // namespace lintel

@@ -1,0 +1,54 @@
+// lintel-convert: a model directory to another, with its weights in another type.
+// Exit codes: 0 when it is written, 1 when it cannot be, 2 for flags that make no sense.
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <string>
+
+#include "convert/convert_model.h"
+
+namespace {
+
+constexpr int kExitUsage = 2;
+
+constexpr char kDescription[] =
+    R"(Writes the model directory FROM to TO, with its weights in another type.
+
+  lintel-convert weights/mnist-linear-small small-bf16 --weight-type bf16
+
+bf16 rounds the matrices of the layers, as lintel-server --weight-type bf16 does when it loads FROM;
+embeddings, norms, biases and the predictor stay in f32. So TO, half as large, gives the same values in
+bf16. TO must not exist, and appears complete or not at all. There is no int8: model files have
+neither I8 tensors nor their scales; lintel-server --weight-type int8 converts at load.)";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(kDescription, "lintel-convert");
+  app.set_version_flag("--version", "lintel-convert " LINTEL_VERSION);
+  std::string from;
+  std::string to;
+  std::string type;
+  app.add_option("FROM", from, "Model directory to read")->required();
+  app.add_option("TO", to, "Model directory to write")->required();
+  app.add_option("--weight-type", type, "Type of the layers' matrices: f32 or bf16")
+      ->type_name("TYPE")
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}).description(""))
+      ->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? EXIT_SUCCESS : kExitUsage;
+  }
+  try {
+    lintel::convert_model(from, to,
+                          type == "f32"    ? lintel::WeightType::kF32
+                          : type == "bf16" ? lintel::WeightType::kBf16
+                                           : lintel::WeightType::kInt8);
+  } catch (const std::exception& error) {
+    std::cerr << "lintel-convert: " << error.what() << "\n";
+    return EXIT_FAILURE;
+  }
+  return EXIT_SUCCESS;
+}

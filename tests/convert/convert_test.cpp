@@ -1,0 +1,146 @@
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "convert/convert_model.h"
+#include "model/safetensors.h"
+#include "model/transformer.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::TinyModel;
+
+std::string text_of(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+std::vector<float> outputs(const fs::path& directory, WeightType type) {
+  const auto model = Transformer::load(directory, {.weight_type = type});
+  Workspace workspace = model->new_workspace(1);
+  SequenceState sequence = model->new_sequence();
+  std::vector<float> all;
+  for (std::int32_t token = 0; token < 8; ++token) {
+    const StepRow row{token, &sequence, /*wants_output=*/true};
+    const auto output = model->step({&row, 1}, workspace).row(0);
+    all.insert(all.end(), output.begin(), output.end());
+  }
+  return all;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+struct Fixture {
+  Fixture() { write_random_model(from, testing::tiny_config(TinyModel::kBytes), 3); }
+  testing::TemporaryDirectory directory;
+  const fs::path from = directory.path() / "from";
+  const fs::path to = directory.path() / "to";
+
+  std::size_t entries() const {
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(directory.path()), fs::directory_iterator()));
+  }
+
+  struct Ended {
+    int code = 0;
+    std::string text;  // both outputs
+  };
+  Ended run(const std::string& arguments) const {
+    const std::string command = "cd '" + directory.path().string() +
+                                "' && " LINTEL_CONVERT_BINARY " " + arguments + " 2>&1";
+    FILE* const pipe = popen(command.c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    Ended ended;
+    char buffer[512];
+    while (const std::size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) {
+      ended.text.append(buffer, n);
+    }
+    ended.code = WEXITSTATUS(pclose(pipe));
+    return ended;
+  }
+};
+
+TEST_CASE("a model in bf16 gives the bits of the original served in bf16") {
+  Fixture f;
+  convert_model(f.from, f.to, WeightType::kBf16);
+  CHECK(text_of(f.to / "config.json") == text_of(f.from / "config.json"));
+  CHECK(fs::file_size(f.to / "model.safetensors") < fs::file_size(f.from / "model.safetensors"));
+  CHECK(same_bits(outputs(f.to, WeightType::kBf16), outputs(f.from, WeightType::kBf16)));
+  CHECK_FALSE(same_bits(outputs(f.to, WeightType::kF32), outputs(f.from, WeightType::kF32)));
+  const SafetensorsFile file(f.to / "model.safetensors");
+  CHECK(file.tensor("transformer.layers.0.linear1.weight").type == TensorType::kBf16);
+  for (const char* const name :
+       {"predictor.weight", "value_embedding.weight", "transformer.layers.0.linear1.bias",
+        "transformer.layers.0.norm1.weight"}) {
+    CHECK(file.tensor(name).type == TensorType::kF32);
+  }
+}
+
+TEST_CASE("a model in f32 gives the bits of the original, whatever that was in") {
+  Fixture f;
+  convert_model(f.from, f.to, WeightType::kF32);
+  CHECK((text_of(f.to / "model.safetensors") == text_of(f.from / "model.safetensors")));
+  const fs::path narrow = f.directory.path() / "narrow";
+  const fs::path wide = f.directory.path() / "wide";
+  convert_model(f.from, narrow, WeightType::kBf16);
+  convert_model(narrow, wide, WeightType::kF32);
+  CHECK(same_bits(outputs(wide, WeightType::kF32), outputs(narrow, WeightType::kF32)));
+}
+
+TEST_CASE("what cannot be converted leaves nothing behind") {
+  Fixture f;
+  SECTION("int8 has no place in the format") {
+    CHECK_THROWS_WITH(convert_model(f.from, f.to, WeightType::kInt8),
+                      Catch::Contains("I8 tensors") && Catch::Contains("scales"));
+  }
+  SECTION("there is something at the destination") {
+    fs::create_directory(f.to);
+    CHECK_THROWS_WITH(convert_model(f.from, f.to, WeightType::kBf16), Catch::Contains("exists"));
+    CHECK(fs::is_empty(f.to));
+    fs::remove(f.to);
+  }
+  SECTION("the weights are not those of the config") {
+    std::ofstream(f.from / "model.safetensors") << "not a model";
+    CHECK_THROWS_AS(convert_model(f.from, f.to, WeightType::kBf16), ModelError);
+  }
+  SECTION("the destination cannot be made") {
+    CHECK_THROWS_WITH(convert_model(f.from, f.directory.path() / "no" / "such", WeightType::kF32),
+                      Catch::Contains("no/such"));
+  }
+  CHECK(f.entries() == 1);
+}
+
+TEST_CASE("the program says what it did by its exit code") {
+  Fixture f;
+  CHECK(f.run("--help").code == 0);
+  CHECK(f.run("--help").text.find("--weight-type") != std::string::npos);
+  CHECK(f.run("from to --weight-type bf16").code == 0);
+  CHECK(fs::exists(f.to / "model.safetensors"));
+  CHECK(f.run("from also/ --weight-type f32").code == 0);
+  const auto again = f.run("from to --weight-type bf16");
+  CHECK(again.code == 1);
+  CHECK(again.text.find("exists") != std::string::npos);
+  const auto int8 = f.run("from other --weight-type int8");
+  CHECK(int8.code == 1);
+  CHECK(int8.text.find("I8") != std::string::npos);
+  CHECK(f.run("from other").code == 2);
+  CHECK(f.run("from other --weight-type fp4").code == 2);
+  CHECK(f.run("from").code == 2);
+}
+
+}  // namespace
+}  // namespace lintel
