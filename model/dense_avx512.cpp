@@ -110,8 +110,9 @@ HWY_INLINE void store_tile(const Product& product, std::size_t row, std::size_t 
   }
 }
 
-template <class Type, int kRows, bool kFetch>
-HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::size_t row) {
+template <class Type, int kRows, Fetch::Lines kFetch>
+HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::size_t row,
+                             const std::uint32_t* fetch) {
   const PackedWeights& weights = *product.weights;
   const std::size_t row_cells = weights.row_cells;
   const std::size_t first_column = group * kGroupWidth;
@@ -128,9 +129,16 @@ HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::siz
     __m512i columns[kVectors];
     LINTEL_UNROLL
     for (int v = 0; v < kVectors; ++v) {
-      if (kFetch)
-        _mm_prefetch(reinterpret_cast<const char*>(w + kFetchAhead + v * kLanes), _MM_HINT_T0);
+      if (kFetch == Fetch::Lines::kAhead) _mm_prefetch(w + kFetchAhead + v * kLanes, _MM_HINT_T0);
       columns[v] = _mm512_load_si512(w + v * kLanes);
+    }
+    if (kFetch == Fetch::Lines::kOne || kFetch == Fetch::Lines::kTwo) {
+      _mm_prefetch(fetch, _MM_HINT_T1);
+      fetch += kLineCells;
+    }
+    if (kFetch == Fetch::Lines::kTwo) {
+      _mm_prefetch(fetch, _MM_HINT_T1);
+      fetch += kLineCells;
     }
     LINTEL_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -145,9 +153,18 @@ HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::siz
 }
 
 template <class Type, int kRows>
-void tile(const Product& product, std::size_t group, std::size_t row, bool fetch_ahead) {
-  fetch_ahead ? compute_tile<Type, kRows, true>(product, group, row)
-              : compute_tile<Type, kRows, false>(product, group, row);
+void tile(const Product& product, std::size_t group, std::size_t row, const Fetch& fetch) {
+  using enum Fetch::Lines;
+  switch (fetch.lines) {
+    case kNone:
+      return compute_tile<Type, kRows, kNone>(product, group, row, fetch.from);
+    case kOne:
+      return compute_tile<Type, kRows, kOne>(product, group, row, fetch.from);
+    case kTwo:
+      return compute_tile<Type, kRows, kTwo>(product, group, row, fetch.from);
+    case kAhead:
+      return compute_tile<Type, kRows, kAhead>(product, group, row, fetch.from);
+  }
 }
 
 template <class Type>

@@ -162,13 +162,15 @@ HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t r
 
 // Few rows take more columns at once: the chains must be many to hide the latency of an addition.
 template <class Type, size_t kRows, size_t kVectors>
-void tile(const Product& product, size_t group, size_t row, bool fetch_ahead) {
+void tile(const Product& product, size_t group, size_t row, const Fetch& fetch) {
   for (size_t v = 0; v < kGroupVectors; v += kVectors) {
     const size_t column = group * kGroupWidth + v * kLanes;
     if (column >= product.weights->out_features) return;
     const uint32_t* w = product.weights->group(group) + v * kLanes;
-    fetch_ahead ? compute_part<Type, kRows, kVectors, true>(product, w, row, column)
-                : compute_part<Type, kRows, kVectors, false>(product, w, row, column);
+    // The next group is left to the hardware here.
+    fetch.lines == Fetch::Lines::kAhead
+        ? compute_part<Type, kRows, kVectors, true>(product, w, row, column)
+        : compute_part<Type, kRows, kVectors, false>(product, w, row, column);
   }
 }
 

@@ -8,9 +8,18 @@
 
 namespace lintel {
 
-// Computes some rows from `row` on for one group of columns. `fetch_ahead`: nobody has read the
-// group yet, so the next weights should be asked for.
-using Tile = void (*)(const Product& product, std::size_t group, std::size_t row, bool fetch_ahead);
+// What a tile asks the caches for while it computes: `lines` cache lines with every cell, from
+// `from` on.
+struct Fetch {
+  enum class Lines { kNone, kOne, kTwo, kAhead };
+  // kAhead: the tile's own weights, kFetchAhead cells before it reads them.
+  Lines lines = Lines::kNone;
+  const std::uint32_t* from = nullptr;
+};
+
+// Computes some rows from `row` on for one group of columns.
+using Tile = void (*)(const Product& product, std::size_t group, std::size_t row,
+                      const Fetch& fetch);
 
 struct TileSet {
   Tile six_rows;
@@ -19,24 +28,42 @@ struct TileSet {
   Tile one_row;
 };
 
+inline constexpr std::size_t kLineCells = 16;  // of 64 bytes
+
+// How far ahead of its reading a single tile asks for weights: 16 cells of a whole group.
+inline constexpr std::size_t kFetchAhead = 16 * kGroupWidth;  // cells
+
 // Group by group, so that the weights of a group stay in the first cache while the rows pass by.
+// The tiles of a group share the work of fetching the next one: the last cache gives its lines no
+// faster than a tile of six rows uses them, so no tile should have to wait for all of them.
 inline void run_tiles(const Product& product, const TileSet& tiles) {
+  const std::size_t rows = product.rows;
+  const std::size_t rest = rows % 6;
+  const std::size_t num_tiles = rows / 6 + rest / 4 + rest % 4 / 2 + rest % 2;
+  const std::size_t row_cells = product.weights->row_cells;
+  const std::size_t per_cell = num_tiles <= 2 ? 2 : 1;  // lines; a group has four a cell
   for (std::size_t g = 0; g < product.weights->num_groups(); ++g) {
+    const std::uint32_t* const next = product.weights->group(g + 1);
+    std::size_t tile = 0;
+    const auto fetch = [&]() -> Fetch {
+      if (num_tiles == 1) return {Fetch::Lines::kAhead, nullptr};
+      const std::size_t first_line = tile++ * per_cell * row_cells;
+      if (first_line >= 4 * row_cells) return {};
+      return {per_cell == 2 ? Fetch::Lines::kTwo : Fetch::Lines::kOne,
+              next + first_line * kLineCells};
+    };
     std::size_t row = 0;
-    for (; row + 6 <= product.rows; row += 6) tiles.six_rows(product, g, row, row == 0);
-    if (row + 4 <= product.rows) {
-      tiles.four_rows(product, g, row, row == 0);
+    for (; row + 6 <= rows; row += 6) tiles.six_rows(product, g, row, fetch());
+    if (row + 4 <= rows) {
+      tiles.four_rows(product, g, row, fetch());
       row += 4;
     }
-    if (row + 2 <= product.rows) {
-      tiles.two_rows(product, g, row, row == 0);
+    if (row + 2 <= rows) {
+      tiles.two_rows(product, g, row, fetch());
       row += 2;
     }
-    if (row < product.rows) tiles.one_row(product, g, row, row == 0);
+    if (row < rows) tiles.one_row(product, g, row, fetch());
   }
 }
-
-// How far ahead of its reading a tile asks for weights: 16 cells of a whole group.
-inline constexpr std::size_t kFetchAhead = 16 * kGroupWidth;  // cells
 
 }  // namespace lintel
