@@ -9,7 +9,7 @@ namespace lintel::bench {
 struct Machine {
   std::string cpu;             // model name
   int cores = 0;               // processors this process may run on
-  std::string instructions;    // what the matrix products run on, e.g. "onednn (avx512_core_bf16)"
+  std::string instructions;    // what the matrix products run on, e.g. "f32 highway (AVX3), ..."
   std::uint64_t l3_bytes = 0;  // 0: not known
   std::uint64_t memory_bytes = 0;
   std::string compiler;

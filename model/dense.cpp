@@ -1,11 +1,11 @@
 #include "model/dense.h"
 
 #include <cassert>
-#include <dnnl.hpp>
 #include <stdexcept>
 
 #include "hwy/targets.h"
 #include "model/dense_kernels.h"
+#include "model/dense_onednn.h"
 #include "model/kernels.h"
 
 namespace lintel {
@@ -17,11 +17,7 @@ constexpr std::size_t kMostInt8Inputs = 65536;
 // ONEDNN_MAX_CPU_ISA makes oneDNN behave as on a lesser machine: our own kernels follow it.
 void follow_instruction_set_of_onednn() {
   [[maybe_unused]] static const bool once = [] {
-    const auto isa = dnnl::get_effective_cpu_isa();
-    const bool avx512 =
-        isa == dnnl::cpu_isa::avx512_core || isa == dnnl::cpu_isa::avx512_core_vnni ||
-        isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
-    if (!avx512) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
+    if (!onednn_has_avx512()) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
     return true;
   }();
 }
@@ -31,6 +27,13 @@ void follow_instruction_set_of_onednn() {
 struct Dense::Impl {
   PackedWeights weights;
   Fused fused = Fused::kNone;
+  std::unique_ptr<OneDnnWeights> onednn;  // of the same weights; null where it does not pay
+
+  void apply(const Product& product) const {
+    const bool by_onednn = onednn != nullptr && (weights.type != WeightType::kInt8 ||
+                                                 product.rows >= OneDnnWeights::kLeastInt8Rows);
+    by_onednn ? onednn->multiply(product) : multiply(product);
+  }
 };
 
 Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
@@ -43,7 +46,11 @@ Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::si
   }
   impl_ = std::make_unique<Impl>(
       Impl{.weights = PackedWeights(options.weight_type, weight, bias, in_features, out_features),
-           .fused = options.fused});
+           .fused = options.fused,
+           .onednn = nullptr});
+  if (!OneDnnWeights::worthwhile(options.weight_type)) return;
+  impl_->onednn = std::make_unique<OneDnnWeights>(impl_->weights);
+  if (!impl_->onednn->rows_are_independent()) impl_->onednn.reset();
 }
 
 Dense::~Dense() = default;
@@ -55,15 +62,15 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output) const
   assert(x.type() == weights.type && x.cols() == weights.in_features);
   assert(y.cols() == weights.out_features);
   assert(output == Output::kStore || impl_->fused == Fused::kNone);
-  multiply({.weights = &weights,
-            .x = x.cells(),
-            .x_scales = x.scales(),
-            .x_zero = x.zero(),
-            .rows = y.rows(),
-            .y = y.data(),
-            .y_stride = y.stride(),
-            .relu = impl_->fused == Fused::kRelu,
-            .add = output == Output::kAdd});
+  impl_->apply({.weights = &weights,
+                .x = x.cells(),
+                .x_scales = x.scales(),
+                .x_zero = x.zero(),
+                .rows = y.rows(),
+                .y = y.data(),
+                .y_stride = y.stride(),
+                .relu = impl_->fused == Fused::kRelu,
+                .add = output == Output::kAdd});
   if (impl_->fused != Fused::kGelu) return;
   for (std::size_t r = 0; r < y.rows(); ++r) gelu(y.row(r));
 }
@@ -71,10 +78,13 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output) const
 WeightType Dense::weight_type() const { return impl_->weights.type; }
 std::size_t Dense::in_features() const { return impl_->weights.in_features; }
 std::size_t Dense::out_features() const { return impl_->weights.out_features; }
-std::size_t Dense::weight_bytes() const { return impl_->weights.bytes(); }
+std::size_t Dense::weight_bytes() const {
+  return impl_->weights.bytes() + (impl_->onednn != nullptr ? impl_->onednn->bytes() : 0);
+}
 
 std::string dense_kernels_description(WeightType type) {
   follow_instruction_set_of_onednn();
+  if (OneDnnWeights::worthwhile(type)) return "onednn (avx512_core_amx)";
   return multiply_description(type);
 }
 

@@ -32,7 +32,8 @@ class Dense {
   Dense(Dense&&) noexcept;
   Dense& operator=(Dense&&) noexcept;
 
-  // Rows 0 .. y.rows() - 1 of x, which are prepared. y: [rows, out_features]. Allocates nothing.
+  // Rows 0 .. y.rows() - 1 of x, which are prepared. y: [rows, out_features]. Allocates nothing,
+  // but on machines with AMX, where oneDNN does.
   // REQUIRES: x has this layer's weight type and in_features; kAdd goes with Fused::kNone.
   void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore) const;
 

@@ -182,6 +182,30 @@ void run_all(const Product& product) {
                       tile<Type, 2, kWide>, tile<Type, 1, kWidest>});
 }
 
+// Sums that have everything but what start() and finish() add.
+template <class Type>
+void finish_all(const Product& product, const uint32_t* raw) {
+  const size_t out_features = product.weights->out_features;
+  for (size_t row = 0; row < product.rows; ++row) {
+    for (size_t column = 0; column < out_features; column += kLanes) {
+      const size_t width = std::min(kLanes, out_features - column);
+      HWY_ALIGN uint32_t padded[kLanes] = {};
+      const uint32_t* sums = raw + row * out_features + column;
+      if (width < kLanes) {
+        for (size_t i = 0; i < width; ++i) padded[i] = sums[i];
+        sums = padded;
+      }
+      const auto start = Type::start(product, column);
+      const auto sum =
+          hn::Add(start, hn::BitCast(hn::DFromV<decltype(start)>(), hn::LoadU(U(), sums)));
+      store(product, row, column, Type::finish(product, row, column, sum));
+    }
+  }
+}
+
+void FinishFloats(const Product& product, const uint32_t* raw) { finish_all<F32>(product, raw); }
+void FinishInt8(const Product& product, const uint32_t* raw) { finish_all<Int8>(product, raw); }
+
 bool IsAvx512() { return HWY_TARGET == HWY_AVX3; }
 void MultiplyF32(const Product& product) { run_all<F32>(product); }
 void MultiplyBf16(const Product& product) { run_all<Bf16>(product); }
@@ -196,6 +220,8 @@ HWY_AFTER_NAMESPACE();
 namespace lintel {
 namespace {
 
+HWY_EXPORT(FinishFloats);
+HWY_EXPORT(FinishInt8);
 HWY_EXPORT(IsAvx512);
 HWY_EXPORT(MultiplyF32);
 HWY_EXPORT(MultiplyBf16);
@@ -296,6 +322,11 @@ void multiply(const Product& product, bool portable) {
     case WeightType::kInt8:
       return HWY_DYNAMIC_DISPATCH(MultiplyInt8)(product);
   }
+}
+
+void finish_sums(const Product& product, const std::uint32_t* raw) {
+  product.weights->type == WeightType::kInt8 ? HWY_DYNAMIC_DISPATCH(FinishInt8)(product, raw)
+                                             : HWY_DYNAMIC_DISPATCH(FinishFloats)(product, raw);
 }
 
 std::string multiply_description(WeightType type) {

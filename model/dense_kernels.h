@@ -61,6 +61,10 @@ struct Product {
 // The fastest kernels of this machine for the type, or where `portable` those that Highway makes.
 void multiply(const Product& product, bool portable = false);
 
+// What follows a product: y (or what is added to it) from the sums of `raw`, [rows, out_features]
+// without gaps, int32 for int8 and f32 else. For sums that others have computed.
+void finish_sums(const Product& product, const std::uint32_t* raw);
+
 // Which kernels multiply() takes for a type: "avx512_vnni", "highway (AVX2)".
 std::string multiply_description(WeightType type);
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/dense_kernels.h"
+#include "model/dense_onednn.h"
 #include "model/kernels.h"
 #include "model/safetensors.h"
 #include "tests/model/instruction_sets.h"
@@ -272,6 +273,46 @@ TEST_CASE("int8 sums are exact: every kernel gives the same bits", "[rows]") {
   }
 }
 
+TEST_CASE("oneDNN's products have the bits of ours in int8, and are near in bf16") {
+  const WeightType type = GENERATE(WeightType::kBf16, WeightType::kInt8);
+  if (!onednn_has_avx512()) return;  // oneDNN 2.6 has no such products below
+  for (const auto& [in, out] : std::vector<std::pair<int, int>>{{256, 192}, {51, 70}}) {
+    const Problem problem(in, out);
+    const PackedWeights weights(type, problem.weight.values(), problem.bias.values(), in, out);
+    const OneDnnWeights onednn(weights);
+    CHECK(onednn.bytes() > 0);
+    constexpr std::size_t kRows = 300;  // beyond what one of its primitives takes
+    DenseInput input(type, kRows, in);
+    const Matrix x = normal_matrix(kRows, in, 3);
+    std::ranges::copy(x.values(), input.values().data());
+    input.prepare(0, kRows);
+    for (const bool add : {false, true}) {
+      Matrix own = normal_matrix(kRows, out, 5);
+      Matrix theirs = normal_matrix(kRows, out, 5);
+      Product product{.weights = &weights,
+                      .x = input.cells(),
+                      .x_scales = input.scales(),
+                      .x_zero = input.zero(),
+                      .rows = kRows,
+                      .y = own.view().data(),
+                      .y_stride = own.cols(),
+                      .relu = !add,
+                      .add = add};
+      multiply(product);
+      product.y = theirs.view().data();
+      onednn.multiply(product);
+      CAPTURE(to_string(type), in, out, add);
+      if (type == WeightType::kInt8) CHECK(same_bits(own.view(), theirs.view()));
+      double largest = 0.0;
+      for (std::size_t i = 0; i < own.values().size(); ++i) {
+        largest = std::max(largest, std::abs(double{own.values()[i]} - theirs.values()[i]));
+      }
+      CHECK(largest <= 2e-4);
+    }
+    CHECK(onednn.rows_are_independent());
+  }
+}
+
 TEST_CASE("the largest int8 sums do not overflow or saturate", "[rows]") {
   constexpr std::size_t kIn = 65536;
   const std::vector<float> weight(kIn, 1.0f);
@@ -328,7 +369,7 @@ TEST_CASE("the kernels in use have a name", "[rows]") {
     const std::string name = dense_kernels_description(type);
     CAPTURE(name);
     const bool is_ours = name.find("highway (") == 0;
-    CHECK((is_ours || name.find("avx512_") == 0));
+    CHECK((is_ours || name.find("avx512_") == 0 || name.find("onednn (") == 0));
     if (limit == nullptr || std::string(limit) != "AVX2") continue;
     CHECK(is_ours);
     CHECK(name.find("AVX3") == std::string::npos);
