@@ -261,7 +261,7 @@ TEST_CASE("occlusion tells seconds and accuracy of both kinds of attention") {
   CHECK(swapped.code == 2);
 }
 
-TEST_CASE("--against within a run prints ratios, and refuses another run before it measures") {
+TEST_CASE("numbers are compared within a run, and another run is refused before it measures") {
   const Bench bench;
   const std::string model = bench.model("linear");
   const std::string json = bench.path("a.json");
