@@ -102,8 +102,9 @@ struct Workspace::Impl {
   Matrix outputs;                       // [max_rows, num_outputs]
   std::vector<AttentionState*> states;  // [max_rows]
   AttentionScratch scratch;
-  AlignedArray<float> draft_memory;  // what rewinding needs; grows to its high-water mark
-  std::size_t draft_floats = 0;      // of draft_memory
+  AlignedArray<float> draft_memory;   // what rewinding needs; grows to its high-water mark
+  std::size_t draft_floats = 0;       // of draft_memory
+  std::size_t draft_floats_used = 0;  // since they were zeroed
   StepObserver* observer = nullptr;
   std::unique_ptr<Impl> prefix;  // recompute mode: for the longest prefix so far
 };
@@ -113,6 +114,10 @@ Workspace::Workspace(Workspace&&) noexcept = default;
 Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 Workspace::~Workspace() = default;
 std::size_t Workspace::max_rows() const { return impl_->max_rows; }
+
+void Workspace::forget_drafts() {
+  zero_memory(std::span(impl_->draft_memory.get(), std::exchange(impl_->draft_floats_used, 0)));
+}
 void Workspace::observe(StepObserver* observer) { impl_->observer = observer; }
 
 struct Transformer::Impl {
@@ -201,6 +206,7 @@ struct Transformer::Impl {
       for (std::size_t i = 0; i < layers.size(); ++i) total += draft_floats(i, drafts);
     });
     grow_draft_memory(total, w);
+    w.draft_floats_used = std::max(w.draft_floats_used, total);
     float* next = w.draft_memory.get();
     for_each_drafting(rows, [&](SequenceState& sequence, std::size_t drafts) {
       for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -219,6 +225,7 @@ struct Transformer::Impl {
 
   static void grow_draft_memory(std::size_t floats, Workspace::Impl& w) {
     if (floats <= w.draft_floats) return;
+    zero_memory(std::span(w.draft_memory.get(), std::exchange(w.draft_floats_used, 0)));
     w.draft_memory = make_aligned<float>(floats);
     w.draft_floats = floats;
   }

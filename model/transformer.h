@@ -47,6 +47,10 @@ class Workspace {
   Workspace& operator=(Workspace&&) noexcept;
   ~Workspace();
   std::size_t max_rows() const;
+
+  // Zeroes what was kept to take drafts back: copies of the states of whoever drafted. For when one
+  // of them is over. REQUIRES: nothing will be rewound until the next step.
+  void forget_drafts();
   void observe(StepObserver* observer);  // null: nobody; outlives what is stepped with it
 
  private:

@@ -65,6 +65,10 @@ v1::ValueSource wire_source(ValueSource source) {
 
 }  // namespace
 
+std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int streams) {
+  return std::clamp(streams / kStreamsAtFullRate, 1, kLongestIntervals) * interval;
+}
+
 void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   wire.set_sample(static_cast<std::uint32_t>(result.sample));
   wire.set_reason(wire_reason(result.reason));
@@ -152,8 +156,8 @@ bool GenerateStream::due() {
   if (gathered_.empty()) return tokens_.load(std::memory_order_relaxed) > 0;
   if (is_first_ || sample_ended_ || gathered_tokens_ >= message_tokens_) return true;
   if (options_.chunk_interval.count() == 0) return true;
-  const int share = std::clamp(calls_.count() / kStreamsAtFullRate, 1, kLongestIntervals);
-  return clock_.now() - last_handed_over_ >= share * options_.chunk_interval;
+  return clock_.now() - last_handed_over_ >=
+         chunk_interval(options_.chunk_interval, calls_.count());
 }
 
 void GenerateStream::hand_over() {

@@ -98,6 +98,9 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
   std::vector<int> chunk_of_sample_ GUARDED_BY(mutex_);  // in the message being filled; -1: none
 };
 
+// How long values of a stream gather when so many streams run: `interval` while they are few.
+std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int streams);
+
 // A result as the wire has it.
 void write_result(const SampleResult& result, v1::SampleFinish& wire);
 

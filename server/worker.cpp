@@ -66,6 +66,7 @@ bool Worker::end_lost(TimePoint now) {
   bool any = end_lost(active_, now);
   any |= end_lost(paused_, now);
   any |= end_lost(resumed_, now);
+  if (any) workspace_.forget_drafts();
   for (auto& request : queue_.take_lost(now)) {
     request->end(request->lost(now).value_or(RequestOutcome::kCancelled), now);
     request.reset();
@@ -209,6 +210,7 @@ void Worker::settle() {
                                      std::memory_order_relaxed);
   counters_.accepted_tokens.fetch_add(std::exchange(step_.accepted_tokens, 0),
                                       std::memory_order_relaxed);
+  bool any_ended = false;
   for (auto& request : active_) {
     switch (request->end_step(step_)) {
       case RunningRequest::Status::kRunning:
@@ -218,10 +220,12 @@ void Worker::settle() {
         break;
       case RunningRequest::Status::kEnded:
         request.reset();
+        any_ended = true;
         break;
     }
   }
   std::erase(active_, nullptr);
+  if (any_ended) workspace_.forget_drafts();
 }
 
 std::optional<TimePoint> Worker::next_deadline() const {
@@ -250,6 +254,7 @@ void Worker::end_all(RequestOutcome outcome) {
   end_these(active_);
   end_these(paused_);
   end_these(resumed_);
+  workspace_.forget_drafts();
   publish_rows();
 }
 

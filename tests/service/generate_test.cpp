@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "server/generate_stream.h"
 #include "tests/service/service_fixture.h"
 
 namespace lintel::testing {
@@ -233,6 +234,14 @@ TEST_CASE("values are gathered into few messages while the interval lasts") {
   CHECK(out.messages.size() == 2);
   CHECK(out.messages.front().chunks(0).tokens_size() == 1);
   CHECK(out.messages.back().chunks_size() == 1);
+}
+
+TEST_CASE("where many streams run their messages are rarer") {
+  const std::chrono::milliseconds interval(10);
+  for (const int streams : {1, 8, 15}) CHECK(chunk_interval(interval, streams) == interval);
+  CHECK(chunk_interval(interval, 64) == 8 * interval);
+  CHECK(chunk_interval(interval, 100'000) == 16 * interval);
+  CHECK(chunk_interval(std::chrono::milliseconds(0), 64).count() == 0);
 }
 
 TEST_CASE("max_tokens_per_message bounds every message") {
