@@ -17,8 +17,8 @@ namespace {
 
 constexpr const char* kFooter = R"(
 One sequence on one thread, which reads values drawn by chance up to each position and then
-generates. Every kind of attention goes as far as --budget seconds of reading and half of the
-machine's memory let it. The model has the layers of --shape, random weights, a head over 256 values
+generates. Attention whose state grows goes as far as --budget seconds of reading and half of the
+machine's memory let it; linear attention goes all the way. The model has the layers of --shape, random weights, a head over 256 values
 and no greatest length.
 
 Examples:
@@ -99,8 +99,8 @@ class LengthExperiment {
     Sequences sequence(*model, 1);
     const auto begin = std::chrono::steady_clock::now();
     const auto time_left = [&] {
-      return std::chrono::steady_clock::now() - begin <
-             std::chrono::duration<double>(flags_.budget_seconds);
+      return model->constant_state() || std::chrono::steady_clock::now() - begin <
+                                            std::chrono::duration<double>(flags_.budget_seconds);
     };
     for (const int position : flags_.positions) {
       const double most = static_cast<double>(this_machine().memory_bytes) / 2;
@@ -207,7 +207,7 @@ void add_length(CLI::App& app, cli::CommandLine& command_line) {
   cli::add_parsed(*command, "--positions", flags->positions, parse_counts, "N[,N...]",
                   "Where to measure [100,300,1000 ... 1000000]");
   cli::add_parsed(*command, "--budget", flags->budget_seconds, cli::parse_double, "SECONDS",
-                  "Longest time of reading for each kind of attention [90]");
+                  "Longest time of reading where the state grows [90]");
   cli::add_text(*command, "--plot", flags->plot, "FILE", "Also draw a PNG, with gnuplot");
   flags->run.batch = {1};
   flags->run.add_to(*command, {1}, /*batch_help=*/"");

@@ -217,7 +217,7 @@ class Paper {
       const bool batched = row.best_batch > 0;
       table.rows.push_back(
           {Cell::text(row.row.name),
-           row.bits_per_dim ? Cell::number(*row.bits_per_dim) : Cell::none(),
+           row.bits_per_dim ? Cell::number(*row.bits_per_dim, 4) : Cell::none(),
            batched ? Cell::measured(row.batch.sequences_per_second()) : Cell::none(),
            batched ? Cell::count(row.best_batch) : Cell::none(), Cell::measured(row.alone.seconds),
            Cell::count(static_cast<std::int64_t>(row.alone.state_bytes)),

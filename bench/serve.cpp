@@ -21,7 +21,7 @@ Each client has a connection of its own and streams whole sequences, one after t
 is counted with the server's own messages, which it fills for 10 ms; times are taken with one token
 a message, where a stream's every token can be seen. Server, clients and all that they share run on
 this machine, unless --target names a server elsewhere. In process: the same number of sequences on
-the same number of workers, without server, sockets and messages.
+the same number of workers, without server, sockets and messages. Neither speculates.
 
 Examples:
   lintel-bench serve --shape mnist-small --concurrency 1,16,64
@@ -58,8 +58,11 @@ class ServeExperiment {
                   "measurements") {
     set_up_logging({.level = "warn", .json = false});
     if (own_)
-      server_ = std::make_unique<OwnServer>(
-          model_, OwnServer::Options{.workers = flags.run.workers, .rows = flags.run.batch.back()});
+      // Without speculation, which the sequences in process have not either.
+      server_ =
+          std::make_unique<OwnServer>(model_, OwnServer::Options{.workers = flags.run.workers,
+                                                                 .rows = flags.run.batch.back(),
+                                                                 .speculation = Speculation::kOff});
   }
 
   int run() {

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'EOT'
-Usage: scripts/compare.sh [--data DIR] [--out DIR] [--quick]
+Usage: scripts/compare.sh [--data DIR] [--out DIR] [--quick | --again NAME]
 
 Builds lintel-bench (preset release), runs its four comparisons one after the other as one run, and
 replaces the section of README.md between the markers `compare:begin` and `compare:end` and
@@ -14,16 +14,18 @@ meanwhile.
   --data DIR   MNIST files as they are distributed: t10k*images*idx3* and t10k*labels*idx1*.
                Without it there are no bits/dim and no occlusion experiment.
   --out DIR    where JSON, CSV and Markdown of each comparison go (default build/compare)
+  --again NAME only the comparison NAME anew, as part of the run that --out holds
   --quick      a minute of small models, to see that everything works; README.md is left alone
 EOT
 }
 
-data= out=build/compare quick=false
+data= out=build/compare quick=false again=
 while (($#)); do
   case $1 in
     --data) data=$2; shift 2 ;;
     --out) out=$2; shift 2 ;;
     --quick) quick=true; shift ;;
+    --again) again=$2; shift 2 ;;
     -h | --help) usage; exit 0 ;;
     *) echo "compare.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
   esac
@@ -35,12 +37,16 @@ if [[ -n $data ]]; then
   labels=$(compgen -G "$data/t10k*labels*idx1*" | head -n 1) || { echo "compare.sh: no test labels in $data" >&2; exit 2; }
 fi
 
+load=$(cut -d ' ' -f 1 /proc/loadavg)  # before the build adds to it
 scripts/setup.sh --bench
 [[ -f build/release/CMakeCache.txt ]] || cmake --preset release -DLINTEL_TESTS=OFF >/dev/null
 cmake --build --preset release --target lintel-bench
 
 mkdir -p "$out"
 run=$(date -u +%Y%m%d-%H%M)
+[[ -z $again ]] || { run=$(<"$out/run"); load=$(<"$out/load"); }
+echo "$run" >"$out/run"
+echo "$load" >"$out/load"
 pictures=docs/images
 paper=(--batch 64 --repeats 3 --positions 8)
 length=(--repeats 5 --budget 75)
@@ -58,6 +64,7 @@ fi
 bench() {
   local name=$1
   shift
+  [[ -z $again || $again == "$name" ]] || return 0
   echo "== lintel-bench $name $*" >&2
   build/release/bin/lintel-bench "$name" "$@" --run "$run" --json "$out/$name.json" --csv "$out/$name.csv" >"$out/$name.md"
 }
@@ -71,6 +78,8 @@ fi
 
 section=$out/section.md
 {
+  printf 'Load average before the run: %s on %s cores. ' "$load" "$(nproc)"
+  printf 'Where it is well above 0, others used the machine too: figures are lower than it can give, and uneven.\n\n'
   cat "$out/paper.md"
   printf '\n'
   cat "$out/length.md"

@@ -194,9 +194,9 @@ TEST_CASE("length goes through the positions, and says why it stops") {
         std::string::npos);
 
   const Result stopped = bench.run({"length", "--shape", "mnist-small", "--positions", "5,4000",
-                                    "--repeats", "1", "--attention", "linear", "--budget", "0"});
+                                    "--repeats", "1", "--attention", "softmax", "--budget", "0"});
   REQUIRE(stopped.code == 0);
-  CHECK(stopped.out.find("linear stopped at 0 s of reading") != std::string::npos);
+  CHECK(stopped.out.find("softmax stopped at 0 s of reading") != std::string::npos);
 }
 
 TEST_CASE("serve counts what clients see and what the server keeps") {
