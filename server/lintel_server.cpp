@@ -14,6 +14,8 @@
 #include "server/batch_rows.h"
 #include "server/certificates.h"
 #include "server/generation_service.h"
+#include "server/metrics.h"
+#include "server/metrics_endpoint.h"
 #include "server/model_service.h"
 #include "server/port_credentials.h"
 #include "server/self_check.h"
@@ -156,7 +158,8 @@ struct LintelServer::Impl {
         generation(context),
         session(context),
         model(context),
-        admin(context) {}
+        admin(context),
+        metrics(registry, store, calls, counters) {}
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text
   const std::shared_ptr<Tokens> tokens;              // null: none is asked for
@@ -173,6 +176,8 @@ struct LintelServer::Impl {
   SessionService session;
   ModelService model;
   AdminService admin;
+  const Metrics metrics;
+  std::unique_ptr<MetricsEndpoint> endpoint;
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -252,8 +257,15 @@ void LintelServer::start() {
   grpc::HealthCheckServiceInterface* const health = impl_->server->GetHealthCheckService();
   for (const char* const service : kServices) health->SetServingStatus(service, true);
   health->SetServingStatus("", true);
+  if (const auto& address = options_.monitoring.metrics_listen) {
+    impl_->endpoint = std::make_unique<MetricsEndpoint>(
+        *address, impl_->metrics, [&calls = impl_->calls] { return !calls.closed(); });
+    spdlog::info("metrics on http://{}/metrics", address->to_string(metrics_port()));
+  }
   housekeeping_ = std::thread([this] { keep_house(); });
 }
+
+int LintelServer::metrics_port() const { return impl_->endpoint->port(); }
 
 std::string LintelServer::address() const { return options_.listen.to_string(port_); }
 

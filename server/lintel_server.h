@@ -44,6 +44,8 @@ class LintelServer {
   // HOST:PORT with the real port, [IPv6]:PORT or unix:PATH. REQUIRES: started.
   std::string address() const;
   int port() const { return port_; }
+  // Of /metrics. REQUIRES: started with options.monitoring.metrics_listen.
+  int metrics_port() const;
 
   // Health turns NOT_SERVING and new streams and sessions are refused; running streams go on.
   void begin_drain();

@@ -10,8 +10,9 @@ namespace lintel {
 RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
                                std::shared_ptr<TokenSink> sink,
                                std::shared_ptr<RequestControl> control, const Transformer& model,
-                               TimePoint submitted, std::atomic<std::uint64_t>& in_flight)
-    : in_flight_(in_flight),
+                               TimePoint submitted, SchedulerCounters& counters)
+    : counters_(counters),
+      in_flight_(counters.in_flight),
       lease_(std::move(lease)),
       sink_(std::move(sink)),
       control_(std::move(control)),
@@ -52,6 +53,7 @@ std::optional<RequestOutcome> RunningRequest::lost(TimePoint now) const {
 
 void RunningRequest::start(StepContext& step) {
   started_ = step.now;
+  step.metrics.queued.observe(step.now - submitted_);
   guarded([&] {
     samples_.front().begin(step);
     fork_when_prompt_read(step);
@@ -91,6 +93,10 @@ void RunningRequest::absorb(const RowRun& run, MatrixView<const float> outputs, 
     }
     fork_when_prompt_read(step);
   });
+  if (!answered_ && run.sample->has_new_values()) {
+    answered_ = true;
+    step.metrics.first_token.observe(step.now - submitted_);
+  }
 }
 
 RunningRequest::Status RunningRequest::end_step(StepContext& step) {
@@ -160,6 +166,7 @@ void RunningRequest::end(RequestOutcome outcome, TimePoint now) {
       outcome == RequestOutcome::kNonFinite || outcome == RequestOutcome::kInternal;
   if (lease_ && in_doubt) lease_.discard();
   release();
+  counters_.count_end(outcome);
   try {
     sink_->on_finish(outcome);
   } catch (...) {  // it has been told; there is nobody left to tell

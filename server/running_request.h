@@ -48,7 +48,7 @@ class RunningRequest {
  public:
   RunningRequest(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
                  std::shared_ptr<RequestControl> control, const Transformer& model,
-                 TimePoint submitted, std::atomic<std::uint64_t>& in_flight);
+                 TimePoint submitted, SchedulerCounters& counters);
   ~RunningRequest();
   RunningRequest(const RunningRequest&) = delete;
   RunningRequest& operator=(const RunningRequest&) = delete;
@@ -91,6 +91,7 @@ class RunningRequest {
   void report_finished(TimePoint now, bool is_last);
   void release();
 
+  SchedulerCounters& counters_;
   const InFlight in_flight_;  // first: until everything is gone
   // The lease before all that refers to its sequence.
   SessionLease lease_;
@@ -103,7 +104,8 @@ class RunningRequest {
 
   const TimePoint submitted_;
   std::optional<TimePoint> started_;
-  bool forked_ = false;  // prompt read, every sample has a sequence of its own
+  bool forked_ = false;    // prompt read, every sample has a sequence of its own
+  bool answered_ = false;  // a new value was produced
   bool ended_ = false;
   std::optional<RequestOutcome> failure_;
 };

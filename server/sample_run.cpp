@@ -289,7 +289,11 @@ void SampleRun::place(std::int64_t position, std::int32_t value, ValueSource sou
   } else {
     ++step.generated_tokens;
     ++generated_;
-    if (!first_new_) first_new_ = step.now;
+    if (first_new_) {
+      step.metrics.between_tokens.observe(step.now - last_new_);
+    } else {
+      first_new_ = step.now;
+    }
     last_new_ = step.now;
   }
   if (source == ValueSource::kSampled) {

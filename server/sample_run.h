@@ -14,6 +14,7 @@
 #include "server/drafter.h"
 #include "server/generation.h"
 #include "server/request_control.h"
+#include "server/scheduler_metrics.h"
 #include "server/stop_matcher.h"
 
 namespace lintel {
@@ -70,6 +71,7 @@ struct StepContext {
   std::uint64_t drafted_tokens = 0;
   std::uint64_t accepted_tokens = 0;
   int most_drafts = 0;  // of a sample in a step; constant
+  WorkerMetrics metrics;
   SamplingScratch sampling;
   std::vector<double> log2_probs;  // [V]
   std::vector<std::int32_t> order;
@@ -136,6 +138,7 @@ class SampleRun {
   bool absorb(int count, OutputRows outputs, StepContext& step);
 
   bool finished() const { return reason_.has_value(); }
+  bool has_new_values() const { return generated_ > 0; }
   // Ends from outside; text held back is flushed. No effect when finished.
   void finish(FinishReason reason);
   // `started`: when the request joined a batch.

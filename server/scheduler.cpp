@@ -76,9 +76,9 @@ Scheduler::SubmitResult Scheduler::submit(GenerationRequest request, SessionLeas
   }
   SubmitResult result;
   result.handle.control_ = std::make_shared<RequestControl>();
-  auto running = std::make_unique<RunningRequest>(std::move(request), std::move(lease),
-                                                  std::move(sink), result.handle.control_, *model_,
-                                                  clock_.now(), counters_->in_flight);
+  auto running =
+      std::make_unique<RunningRequest>(std::move(request), std::move(lease), std::move(sink),
+                                       result.handle.control_, *model_, clock_.now(), *counters_);
   switch (queue_->push(running)) {
     case RequestQueue::Push::kAccepted:
       return result;
@@ -136,7 +136,14 @@ Scheduler::Stats Scheduler::stats() const {
   stats.queued = queue_->size();
   const std::uint64_t in_flight = counters_->in_flight.load();
   stats.running = in_flight > stats.queued ? in_flight - stats.queued : 0;
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) stats.ended[i] = counters_->ended[i].load();
   return stats;
+}
+
+SchedulerTimings Scheduler::timings() const {
+  SchedulerTimings timings;
+  for (const auto& worker : workers_) timings.add(worker->metrics());
+  return timings;
 }
 
 }  // namespace lintel

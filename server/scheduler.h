@@ -1,6 +1,7 @@
 // Scheduler: continuous batching of one model's requests over worker threads.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "server/clock.h"
 #include "server/generation.h"
 #include "server/mutex.h"
+#include "server/scheduler_metrics.h"
 #include "server/session_store.h"
 #include "server/speculation.h"
 #include "server/thread_annotations.h"
@@ -18,7 +20,6 @@
 namespace lintel {
 
 struct RequestControl;
-struct SchedulerCounters;
 class RequestQueue;
 class Worker;
 
@@ -64,6 +65,7 @@ class Scheduler {
     std::uint64_t accepted_tokens = 0;  // of which right
     std::uint64_t running = 0;          // requests in a batch or paused
     std::uint64_t queued = 0;
+    std::array<std::uint64_t, kNumOutcomes> ended{};  // by RequestOutcome
   };
 
   // The clock outlives the scheduler. Throws std::invalid_argument for options that make no sense.
@@ -97,6 +99,7 @@ class Scheduler {
   bool run_one_step();
 
   Stats stats() const;
+  SchedulerTimings timings() const;
   const Options& options() const { return options_; }
 
  private:

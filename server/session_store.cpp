@@ -34,7 +34,8 @@ struct SessionLease::Record {
 
 namespace {
 
-// 128 bits that cannot be guessed, hexadecimal: whoever has an id can use the session.
+// 128 bits that cannot be guessed, hexadecimal: where callers are not told apart, whoever has an id
+// can use the session.
 std::string random_id() {
   std::array<unsigned char, 16> bytes;
   std::size_t filled = 0;

@@ -33,8 +33,10 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
       clock_(clock),
       queue_(queue),
       counters_(counters),
+      model_timer_(clock),
       workspace_(model.new_workspace(static_cast<std::size_t>(options.max_rows),
                                      static_cast<std::size_t>(most_drafting_rows(options)))) {
+  workspace_.observe(&model_timer_);
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
   rows_.reserve(static_cast<std::size_t>(options.max_rows));
   hungry_.reserve(static_cast<std::size_t>(options.max_rows));
@@ -43,7 +45,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
 }
 
 bool Worker::run_one_step() {
-  step_.now = clock_.now();
+  step_.now = part_begun_ = clock_.now();
   const bool lost = end_lost(step_.now);
   move_resumed();
   admit();
@@ -58,8 +60,15 @@ bool Worker::run_one_step() {
   grant_drafts();
   step_model();
   settle();
+  end_part(WorkPart::kDeliver);
   publish_rows();
   return true;
+}
+
+void Worker::end_part(WorkPart part) {
+  const TimePoint now = clock_.now();
+  step_.metrics.step[static_cast<std::size_t>(part)].observe(now - part_begun_);
+  part_begun_ = now;
 }
 
 bool Worker::end_lost(TimePoint now) {
@@ -182,8 +191,10 @@ void Worker::step_model() {
     run.first_output = outputs;
     if (run.rows > 0) outputs += static_cast<std::size_t>(run.sample->append_rows(run.rows, rows_));
   }
+  end_part(WorkPart::kSchedule);
   if (rows_.empty()) return;
   MatrixView<const float> rows;
+  model_timer_.begin();
   try {
     rows = model_.step(rows_, workspace_);
   } catch (...) {  // out of memory: how far each sequence got is not known
@@ -192,9 +203,27 @@ void Worker::step_model() {
     }
     return;
   }
-  step_.now = clock_.now();
+  end_model();
+  absorb_rows(rows);
+  end_part(WorkPart::kSample);
+}
+
+void Worker::end_model() {
+  model_timer_.enter(StepPart::kOther);  // ends the last part
+  const auto observe = [this](WorkPart part, StepPart spent) {
+    step_.metrics.step[static_cast<std::size_t>(part)].observe(model_timer_.spent(spent));
+  };
+  observe(WorkPart::kProducts, StepPart::kProducts);
+  observe(WorkPart::kAttention, StepPart::kAttention);
+  observe(WorkPart::kOther, StepPart::kOther);
+  part_begun_ = clock_.now();
+}
+
+void Worker::absorb_rows(MatrixView<const float> rows) {
+  step_.now = part_begun_;
   counters_.steps.fetch_add(1, std::memory_order_relaxed);
   counters_.rows.fetch_add(rows_.size(), std::memory_order_relaxed);
+  step_.metrics.rows.observe(static_cast<double>(rows_.size()));
   for (const RowRun& run : runs_) {
     if (run.rows > 0) run.request->absorb(run, rows, step_);
   }

@@ -1,7 +1,7 @@
 // Worker: one batch of requests, stepped together.
 #pragma once
 
-#include <atomic>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -13,18 +13,32 @@
 #include "server/clock.h"
 #include "server/request_queue.h"
 #include "server/running_request.h"
+#include "server/scheduler_metrics.h"
 
 namespace lintel {
 
-// Totals over all workers of a scheduler. Thread-safe.
-struct SchedulerCounters {
-  std::atomic<std::uint64_t> steps{0};
-  std::atomic<std::uint64_t> rows{0};
-  std::atomic<std::uint64_t> prompt_tokens{0};
-  std::atomic<std::uint64_t> generated_tokens{0};
-  std::atomic<std::uint64_t> drafted_tokens{0};
-  std::atomic<std::uint64_t> accepted_tokens{0};
-  std::atomic<std::uint64_t> in_flight{0};  // accepted and not yet ended
+// Adds up the parts of one step of the model.
+class ModelTimer final : public StepObserver {
+ public:
+  explicit ModelTimer(const Clock& clock) : clock_(clock) {}
+  void begin() {
+    spent_ = {};
+    part_ = StepPart::kOther;
+    part_begun_ = clock_.now();
+  }
+  void enter(StepPart part) override {
+    const TimePoint now = clock_.now();
+    spent_[static_cast<std::size_t>(part_)] += now - part_begun_;
+    part_ = part;
+    part_begun_ = now;
+  }
+  Duration spent(StepPart part) const { return spent_[static_cast<std::size_t>(part)]; }
+
+ private:
+  const Clock& clock_;
+  std::array<Duration, 3> spent_{};
+  StepPart part_ = StepPart::kOther;
+  TimePoint part_begun_;
 };
 
 // Owns its requests, from queue to end, and the workspace they are stepped in. Used by one thread.
@@ -47,6 +61,8 @@ class Worker {
   bool run_one_step();
   // When the next of the requests without rows expires.
   std::optional<TimePoint> next_deadline() const;
+  // May be read by any thread.
+  const WorkerMetrics& metrics() const { return step_.metrics; }
   // Ends all its requests.
   void end_all(RequestOutcome outcome);
 
@@ -61,7 +77,11 @@ class Worker {
   void grant_rows();
   void grant_drafts();
   void step_model();
+  void end_model();
+  void absorb_rows(MatrixView<const float> rows);
   void settle();
+  // A part of the step is over (end_model: the model's three); the next begins.
+  void end_part(WorkPart part);
   int own_rows() const;
   void publish_rows();
 
@@ -72,6 +92,7 @@ class Worker {
   RequestQueue& queue_;
   SchedulerCounters& counters_;
 
+  ModelTimer model_timer_;
   Workspace workspace_;
   Requests active_;  // have rows
   Requests paused_;  // their sinks are full
@@ -86,6 +107,7 @@ class Worker {
   std::vector<RowRun*> drafting_;  // may have drafts
   std::vector<StepRow> rows_;
   StepContext step_;
+  TimePoint part_begun_;
 };
 
 }  // namespace lintel

@@ -1,7 +1,9 @@
 // The dependency rule of CONTRIBUTING.md, held against every #include line.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
@@ -80,6 +82,31 @@ TEST_CASE("no file includes what its room may not see") {
       CHECK_FALSE(std::regex_search(include.header, header));
     }
   }
+}
+
+TEST_CASE("every test that the threat model names is there") {
+  std::string tests;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
+    if (entry.path().extension() != ".cpp") continue;
+    std::ifstream in(entry.path());
+    tests.append(std::istreambuf_iterator<char>(in), {});
+  }
+  std::ifstream page(kRoot / "docs" / "threat_model.md");
+  const std::regex name("`([^`]+)`");
+  int named = 0;
+  for (std::string line; std::getline(page, line);) {
+    // The last of three columns.
+    if (std::count(line.begin(), line.end(), '|') != 4) continue;
+    const std::size_t end = line.rfind('|');
+    const std::size_t begin = line.rfind('|', end - 1);
+    const std::string column = line.substr(begin, end - begin);
+    for (std::sregex_iterator it(column.begin(), column.end(), name), last; it != last; ++it) {
+      INFO((*it)[1]);
+      ++named;
+      CHECK(tests.find("\"" + (*it)[1].str()) != std::string::npos);
+    }
+  }
+  CHECK(named >= 30);
 }
 
 TEST_CASE("an attention backend has no header that others could include") {

@@ -18,7 +18,7 @@ struct QueueFixture {
     auto lease = store.lease_one_shot("tiny", model, 0, num_samples).lease;
     auto made = std::make_unique<RunningRequest>(
         wanted, std::move(lease), std::make_shared<RecordingSink>(num_samples),
-        std::make_shared<RequestControl>(), *model, clock.now(), in_flight);
+        std::make_shared<RequestControl>(), *model, clock.now(), counters);
     return made;
   }
   void push(RequestQueue& queue, int num_samples = 1) {
@@ -29,7 +29,7 @@ struct QueueFixture {
   std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kTokens);
   ManualClock clock;
   SessionStore store{{.session_memory_bytes = 1u << 30}, clock};
-  std::atomic<std::uint64_t> in_flight{0};
+  SchedulerCounters counters;
 };
 
 TEST_CASE("a worker takes no more than its share of the load") {
@@ -109,11 +109,10 @@ TEST_CASE("a request that nobody ends is still answered, once") {
     GenerationRequest wanted;
     wanted.prompt = {1};
     RunningRequest dropped(wanted, f.store.lease_one_shot("tiny", f.model, 0, 1).lease, sink,
-                           std::make_shared<RequestControl>(), *f.model, f.clock.now(),
-                           f.in_flight);
-    REQUIRE(f.in_flight == 1);
+                           std::make_shared<RequestControl>(), *f.model, f.clock.now(), f.counters);
+    REQUIRE(f.counters.in_flight == 1);
   }
-  REQUIRE(f.in_flight == 0);
+  REQUIRE(f.counters.in_flight == 0);
   REQUIRE(sink->finishes == 1);
   REQUIRE(sink->outcome == RequestOutcome::kInternal);
   REQUIRE(f.store.bytes_in_use() == 0);

@@ -1,0 +1,186 @@
+#include "server/metrics.h"
+
+#include <prometheus/metric_family.h>
+
+#include <string>
+#include <utility>
+
+#include "server/model_service.h"
+#include "server/status.h"
+#include "server/wire_names.h"
+
+namespace lintel {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+// One family: a name, a help text, and a value for each set of labels.
+class Family {
+ public:
+  Family(std::vector<MetricFamily>& families, MetricType type, const char* name, const char* help)
+      : families_(families) {
+    family_.name = std::string("lintel_") + name;
+    family_.help = help;
+    family_.type = type;
+  }
+  ~Family() { families_.push_back(std::move(family_)); }
+
+  template <typename Number>
+  Family& add(Labels labels, Number value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    (family_.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) =
+        static_cast<double>(value);
+    family_.metric.push_back(std::move(metric));
+    return *this;
+  }
+
+  Family& add(Labels labels, const HistogramSnapshot& snapshot) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    std::uint64_t below = 0;
+    for (std::size_t i = 0; i < snapshot.bounds.size(); ++i) {
+      below += snapshot.counts[i];
+      metric.histogram.bucket.push_back({below, snapshot.bounds[i]});
+    }
+    metric.histogram.sample_count = snapshot.total();
+    metric.histogram.sample_sum = snapshot.sum;
+    metric.histogram.bucket.push_back(
+        {metric.histogram.sample_count, std::numeric_limits<double>::infinity()});
+    family_.metric.push_back(std::move(metric));
+    return *this;
+  }
+
+ private:
+  std::vector<MetricFamily>& families_;
+  MetricFamily family_;
+};
+
+// RequestOutcome's, in its order; that of kDone is none.
+constexpr const char* kReasons[kNumOutcomes] = {nullptr,    "client",     "deadline",
+                                                "shutdown", "non_finite", "internal"};
+
+void collect_models(const ModelRegistry& models, std::vector<MetricFamily>& out) {
+  Family info(out, MetricType::Gauge, "model_info", "What is served; always 1");
+  Family weights(out, MetricType::Gauge, "model_weight_bytes", "Memory of a model's weights");
+  Family workers(out, MetricType::Gauge, "workers", "Threads that step a model");
+  Family limit(out, MetricType::Gauge, "batch_rows_limit", "Rows a worker's step can have");
+  for (const auto& [name, model] : models.all()) {
+    const Transformer& transformer = *model.transformer;
+    const ModelConfig& config = transformer.config();
+    info.add({{"model", name},
+              {"attention", attention_names(config)},
+              {"head", to_string(config.head)},
+              {"modality", to_string(config.modality)},
+              {"weight_type", to_string(transformer.weight_type())},
+              {"fingerprint", transformer.fingerprint()}},
+             1);
+    weights.add({{"model", name}}, transformer.weight_bytes());
+    workers.add({{"model", name}}, model.scheduler->options().workers);
+    limit.add({{"model", name}}, model.scheduler->options().max_batch_rows);
+  }
+}
+
+void collect_requests(const RequestCounters& requests, std::vector<MetricFamily>& out) {
+  Family family(out, MetricType::Counter, "requests_total", "Calls that have ended");
+  for (const MethodInfo& method : kMethods) {
+    for (std::size_t code = 0; code < kNumStatusCodes; ++code) {
+      const std::uint64_t count = requests.get(method.method, code);
+      if (count == 0 && code != 0) continue;  // a code appears with its first call
+      family.add({{"method", method.name}, {"code", code_name(static_cast<int>(code))}}, count);
+    }
+  }
+}
+
+void collect_scheduling(const ModelRegistry& models, std::vector<MetricFamily>& out) {
+  Family running(out, MetricType::Gauge, "requests_running", "Requests in a batch, or paused");
+  Family waiting(out, MetricType::Gauge, "requests_waiting", "Requests in the queue");
+  Family tokens(out, MetricType::Counter, "tokens_total",
+                "Tokens read (prompt), produced (generated), guessed (drafted) and guessed right "
+                "(accepted)");
+  Family cancelled(out, MetricType::Counter, "cancellations_total",
+                   "Requests that were ended before they were done");
+  for (const auto& [name, model] : models.all()) {
+    const Scheduler::Stats stats = model.scheduler->stats();
+    running.add({{"model", name}}, stats.running);
+    waiting.add({{"model", name}}, stats.queued);
+    tokens.add({{"model", name}, {"kind", "prompt"}}, stats.prompt_tokens)
+        .add({{"model", name}, {"kind", "generated"}}, stats.generated_tokens)
+        .add({{"model", name}, {"kind", "drafted"}}, stats.drafted_tokens)
+        .add({{"model", name}, {"kind", "accepted"}}, stats.accepted_tokens);
+    for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+      if (kReasons[i] == nullptr) continue;
+      cancelled.add({{"model", name}, {"reason", kReasons[i]}}, stats.ended[i]);
+    }
+  }
+}
+
+void collect_timings(const ModelRegistry& models, std::vector<MetricFamily>& out) {
+  Family rows(out, MetricType::Histogram, "batch_rows", "Rows of a step");
+  Family queued(out, MetricType::Histogram, "queue_time_seconds",
+                "From a request's acceptance until it is in a batch");
+  Family first(out, MetricType::Histogram, "time_to_first_token_seconds",
+               "From a request's acceptance until its first new token");
+  Family between(out, MetricType::Histogram, "time_between_tokens_seconds",
+                 "Between the new tokens of a sample");
+  Family step(
+      out, MetricType::Histogram, "step_time_seconds",
+      "A step's parts: schedule, the model's products, attention and other, sample, deliver");
+  for (const auto& [name, model] : models.all()) {
+    const SchedulerTimings timings = model.scheduler->timings();
+    rows.add({{"model", name}}, timings.rows);
+    queued.add({{"model", name}}, timings.queued);
+    first.add({{"model", name}}, timings.first_token);
+    between.add({{"model", name}}, timings.between_tokens);
+    for (std::size_t i = 0; i < kNumWorkParts; ++i) {
+      step.add({{"model", name}, {"part", to_string(static_cast<WorkPart>(i))}}, timings.step[i]);
+    }
+  }
+}
+
+void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out) {
+  const SessionStore::Stats stats = store.stats();
+  Family(out, MetricType::Gauge, "sessions", "Sessions by what they do")
+      .add({{"state", "idle"}}, stats.idle_sessions)
+      .add({{"state", "busy"}}, stats.busy_sessions);
+  Family(out, MetricType::Gauge, "session_bytes",
+         "Memory admitted for sessions, and for calls without one (one_shot)")
+      .add({{"state", "idle"}}, stats.idle_bytes)
+      .add({{"state", "busy"}}, stats.busy_bytes)
+      .add({{"state", "one_shot"}}, stats.one_shot_bytes);
+  Family(out, MetricType::Gauge, "session_limit_bytes", "Memory there is for them")
+      .add({}, store.options().session_memory_bytes);
+  Family(out, MetricType::Counter, "sessions_created_total", "Sessions made")
+      .add({}, stats.created);
+  Family(out, MetricType::Counter, "evictions_total", "Idle sessions evicted")
+      .add({}, stats.evicted);
+}
+
+}  // namespace
+
+Metrics::Metrics(const ModelRegistry& models, const SessionStore& store, const ActiveCalls& calls,
+                 const RequestCounters& requests)
+    : models_(models), store_(store), calls_(calls), requests_(requests) {}
+
+std::vector<MetricFamily> Metrics::Collect() const {
+  std::vector<MetricFamily> out;
+  Family(out, MetricType::Gauge, "build_info", "What was built; always 1")
+      .add({{"version", LINTEL_VERSION}, {"compiler", __VERSION__}}, 1);
+  Family(out, MetricType::Gauge, "start_time_seconds", "When the server was made, as Unix time")
+      .add({}, std::chrono::duration<double>(started_.time_since_epoch()).count());
+  Family(out, MetricType::Gauge, "draining", "1: nothing new is taken")
+      .add({}, calls_.closed() ? 1 : 0);
+  Family(out, MetricType::Gauge, "streams", "Generate and Score calls that are open")
+      .add({}, calls_.count());
+  collect_models(models_, out);
+  collect_requests(requests_, out);
+  collect_scheduling(models_, out);
+  collect_timings(models_, out);
+  collect_sessions(store_, out);
+  return out;
+}
+
+}  // namespace lintel

@@ -1,0 +1,258 @@
+// /metrics, /healthz and /readyz over HTTP, and the dashboard that shows them.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "tests/service/service_fixture.h"
+
+namespace lintel::testing {
+namespace {
+
+ServerOptions with_metrics() {
+  ServerOptions options = test_options();
+  options.monitoring.metrics_listen = ListenAddress{"127.0.0.1", 0, ""};
+  options.scheduling.speculation = Speculation::kOff;
+  return options;
+}
+
+struct HttpAnswer {
+  int code = 0;
+  std::string head, body;
+};
+
+HttpAnswer get(LintelServer& server, const std::string& path) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(server.metrics_port()));
+  REQUIRE(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  const std::string request = "GET " + path + " HTTP/1.0\r\nHost: x\r\n\r\n";
+  REQUIRE(send(fd, request.data(), request.size(), 0) == static_cast<ssize_t>(request.size()));
+  std::string all;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = recv(fd, buffer, sizeof(buffer), 0)) > 0;) {
+    all.append(buffer, static_cast<std::size_t>(n));
+  }
+  close(fd);
+  HttpAnswer answer;
+  const std::size_t end = all.find("\r\n\r\n");
+  REQUIRE(end != std::string::npos);
+  answer.head = all.substr(0, end);
+  answer.body = all.substr(end + 4);
+  answer.code = std::stoi(all.substr(9, 3));
+  return answer;
+}
+
+// The values by name and labels as they are written: "lintel_sessions{state="idle"}".
+std::map<std::string, double> values(LintelServer& server) {
+  std::map<std::string, double> found;
+  std::istringstream lines(get(server, "/metrics").body);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const std::size_t space = line.rfind(' ');
+    found[line.substr(0, space)] = std::stod(line.substr(space + 1));
+  }
+  return found;
+}
+
+// A call counts when its stream is gone, a moment after its client has its status.
+bool comes_to(TestServer& server, const std::string& name, double value) {
+  return eventually([&] {
+    const auto now = values(server.server());
+    return now.contains(name) && now.at(name) == value;
+  });
+}
+
+const std::string kGenerate =
+    R"(lintel_requests_total{method="lintel.v1.GenerationService/Generate",)";
+
+}  // namespace
+
+TEST_CASE("the metrics count what was asked for and what was done") {
+  ServerOptions options = with_metrics();
+  options.sessions.idle_timeout_seconds = std::chrono::seconds(60);
+  ManualClock clock;
+  TestServer server({"tokens"}, options, clock);
+  REQUIRE(generate(server, request_for("tokens", {1, 2, 3}, 7)).status.ok());
+  REQUIRE(generate(server, request_for("tokens", {1}, 2)).status.ok());
+  CHECK_FALSE(generate(server, request_for("nosuch", {1}, 2)).status.ok());
+  v1::ScoreRequest scoring;
+  for (int i = 0; i < 4; ++i) {
+    if (i == 0) scoring.add_sequences();
+    scoring.mutable_sequences(0)->mutable_tokens()->add_ids(i);
+  }
+  REQUIRE(score(server, scoring).status.ok());
+  const v1::Session session = create_session(server, "tokens");
+  create_session(server, "tokens");
+
+  CHECK(comes_to(server, kGenerate + R"(code="OK"})", 2));
+  CHECK(comes_to(server, kGenerate + R"(code="NOT_FOUND"})", 1));
+  auto now = values(server.server());
+  CHECK(now.at(R"(lintel_requests_total{method="lintel.v1.GenerationService/Score",code="OK"})") ==
+        1);
+  CHECK(now.at(R"(lintel_requests_total{method="lintel.v1.SessionService/Create",code="OK"})") ==
+        2);
+  CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="prompt"})") == 3 + 1 + 4);
+  CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="generated"})") == 7 + 2);
+  CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="drafted"})") == 0);
+  CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="accepted"})") == 0);
+  CHECK(now.at(R"(lintel_time_to_first_token_seconds_count{model="tokens"})") == 2);
+  CHECK(now.at(R"(lintel_time_between_tokens_seconds_count{model="tokens"})") == 6 + 1);
+  CHECK(now.at(R"(lintel_queue_time_seconds_count{model="tokens"})") == 3);
+  const double steps = now.at(R"(lintel_batch_rows_count{model="tokens"})");
+  CHECK(steps >= 7);
+  CHECK(now.at(R"(lintel_batch_rows_bucket{model="tokens",le="+Inf"})") == steps);
+  for (const char* part : {"schedule", "products", "attention", "other", "sample", "deliver"}) {
+    CHECK(now.at(R"(lintel_step_time_seconds_count{model="tokens",part=")" + std::string(part) +
+                 "\"}") >= steps);
+  }
+  CHECK(now.at("lintel_build_info{version=\"" + std::string(LINTEL_VERSION) + "\",compiler=\"" +
+               __VERSION__ + "\"}") == 1);
+  CHECK(now.at(R"(lintel_sessions{state="idle"})") == 2);
+  CHECK(now.at(R"(lintel_session_bytes{state="idle"})") ==
+        2 * static_cast<double>(session.state_bytes()));
+  CHECK(now.at("lintel_session_limit_bytes") == 1u << 30);
+  CHECK(now.at("lintel_evictions_total") == 0);
+  clock.advance(std::chrono::seconds(61));
+  CHECK(server.server().store().evict_idle() == 2);
+  now = values(server.server());
+  CHECK(now.at("lintel_evictions_total") == 2);
+  CHECK(now.at("lintel_sessions_created_total") == 2);
+  CHECK(now.at(R"(lintel_sessions{state="idle"})") == 0);
+}
+
+TEST_CASE("running and waiting requests, open streams and cancellations are seen") {
+  ServerOptions options = with_metrics();
+  options.scheduling.workers = 0;
+  options.scheduling.max_batch_rows = 1;
+  options.scheduling.prefill_rows_per_step = 1;
+  TestServer server({"tokens"}, options);
+  Scheduler& scheduler = server.scheduler("tokens");
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> streams;
+  for (std::size_t i = 0; i < 3; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    streams.push_back(
+        server.generation->Generate(contexts.back().get(), request_for("tokens", {1}, 5)));
+    REQUIRE(eventually([&] { return scheduler.stats().queued == i + 1; }));
+  }
+  scheduler.run_one_step();
+  auto now = values(server.server());
+  CHECK(now.at(R"(lintel_requests_running{model="tokens"})") == 1);
+  CHECK(now.at(R"(lintel_requests_waiting{model="tokens"})") == 2);
+  CHECK(now.at("lintel_streams") == 3);
+  CHECK(now.at(R"(lintel_session_bytes{state="one_shot"})") > 0);
+  contexts[0]->TryCancel();
+  const std::string cancelled = R"(lintel_cancellations_total{model="tokens",reason="client"})";
+  CHECK(eventually([&] {
+    scheduler.run_one_step();
+    return values(server.server()).at(cancelled) == 1;
+  }));
+  run_until_idle(scheduler);
+  CHECK(comes_to(server, kGenerate + R"(code="CANCELLED"})", 1));
+  CHECK(comes_to(server, "lintel_streams", 0));
+  for (auto& stream : streams) {
+    v1::GenerateResponse message;
+    while (stream->Read(&message)) {
+    }
+    stream->Finish();
+  }
+}
+
+TEST_CASE("metrics have our prefix, base units and a help text, and no ids") {
+  TestServer server({"tokens", "image"}, with_metrics());
+  const v1::Session session = create_session(server, "tokens");
+  v1::GenerateRequest request = request_for("", {1}, 3);
+  request.set_session_id(session.id());
+  grpc::ClientContext context;
+  context.AddMetadata("x-request-id", "my-own-request-id");
+  const auto reader = server.generation->Generate(&context, request);
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) {
+  }
+  REQUIRE(reader->Finish().ok());
+  REQUIRE(comes_to(server, kGenerate + R"(code="OK"})", 1));
+  const HttpAnswer answer = get(server.server(), "/metrics");
+  CHECK(answer.code == 200);
+  CHECK_THAT(answer.head, Catch::Contains("text/plain; version=0.0.4"));
+  CHECK_THAT(answer.body, !Catch::Contains(session.id()) && !Catch::Contains("my-own-request-id"));
+  std::istringstream lines(answer.body);
+  std::set<std::string> named;
+  const std::set<std::string> known_labels = {"model",       "method",      "code",   "kind",
+                                              "state",       "part",        "reason", "version",
+                                              "compiler",    "attention",   "head",   "modality",
+                                              "weight_type", "fingerprint", "le"};
+  const std::regex label("([a-z_]+)=\"");
+  for (std::string line; std::getline(lines, line);) {
+    INFO(line);
+    if (line.rfind("# HELP ", 0) == 0) {
+      const std::size_t space = line.find(' ', 7);
+      CHECK(line.size() > space + 5);
+      named.insert(line.substr(7, space - 7));
+    } else if (line[0] != '#') {
+      CHECK(line.rfind("lintel_", 0) == 0);
+      for (std::sregex_iterator it(line.begin(), line.end(), label), end; it != end; ++it) {
+        CHECK(known_labels.contains((*it)[1]));
+      }
+    }
+  }
+  CHECK(named.size() >= 20);
+  const std::regex unit("_(ms|millis|milliseconds|us|micros|kb|mb|percent)(_|$)");
+  for (const std::string& name : named) CHECK_FALSE(std::regex_search(name, unit));
+}
+
+TEST_CASE("healthz tells that the process lives, readyz that calls are taken; nothing else is") {
+  TestServer server({"tokens"}, with_metrics());
+  CHECK(get(server.server(), "/healthz").code == 200);
+  CHECK(get(server.server(), "/readyz").code == 200);
+  for (const char* path : {"/", "/metrics/x", "/etc/passwd", "/../../etc/passwd", "/healthz2"}) {
+    INFO(path);
+    CHECK(get(server.server(), path).code >= 400);
+  }
+  server.server().begin_drain();
+  CHECK(get(server.server(), "/healthz").code == 200);
+  CHECK(get(server.server(), "/readyz").code == 503);
+  CHECK(values(server.server()).at("lintel_draining") == 1);
+}
+
+TEST_CASE("a metrics address that is taken is an error that names it") {
+  TestServer server({"tokens"}, with_metrics());
+  ServerOptions options = with_metrics();
+  options.monitoring.metrics_listen->port = server.server().metrics_port();
+  CHECK_THROWS_WITH(TestServer({"tokens"}, options),
+                    Catch::Contains(std::to_string(server.server().metrics_port())));
+}
+
+TEST_CASE("the dashboard asks for metrics that there are") {
+  TestServer server({"tokens"}, with_metrics());
+  const std::string exported = get(server.server(), "/metrics").body;
+  std::ifstream file(LINTEL_DOCKER_DIRECTORY "/grafana-dashboard.json");
+  const auto dashboard = nlohmann::json::parse(file);
+  int queries = 0;
+  const std::regex metric("lintel_[a-z_]+");
+  for (const auto& panel : dashboard["panels"]) {
+    if (!panel.contains("targets")) continue;
+    for (const auto& target : panel["targets"]) {
+      const std::string query = target["expr"];
+      ++queries;
+      for (std::sregex_iterator it(query.begin(), query.end(), metric), end; it != end; ++it) {
+        const std::string name = it->str();
+        INFO(query);
+        CHECK((exported.find("\n" + name + " ") != std::string::npos ||
+               exported.find("\n" + name + "{") != std::string::npos));
+      }
+    }
+  }
+  CHECK(queries >= 12);
+}
+
+}  // namespace lintel::testing
