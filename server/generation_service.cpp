@@ -1,13 +1,10 @@
 #include "server/generation_service.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "server/generate_stream.h"
+#include "server/prepare_generation.h"
 #include "server/request_checks.h"
 #include "server/score_stream.h"
 #include "server/service_call.h"
@@ -15,16 +12,6 @@
 
 namespace lintel {
 namespace {
-
-std::uint64_t random_seed() {
-  std::uint64_t seed = 0;
-  ssize_t n = 0;
-  do {
-    n = getrandom(&seed, sizeof(seed), 0);
-  } while (n < 0 && errno == EINTR);
-  if (n != sizeof(seed)) throw std::system_error(errno, std::generic_category(), "getrandom");
-  return seed;
-}
 
 // A call that is over before it began.
 template <typename Response>
@@ -34,101 +21,30 @@ class RefusedCall final : public grpc::ServerWriteReactor<Response> {
   void OnDone() override { delete this; }
 };
 
-// The call's deadline on the scheduler's clock; none when it is too far to matter.
-std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
-                                       const Clock& clock) {
-  const auto left = call.deadline() - std::chrono::system_clock::now();
-  if (left > std::chrono::hours(24 * 365)) return std::nullopt;
-  return clock.now() + std::chrono::duration_cast<Duration>(left);
-}
-
 }  // namespace
-
-grpc::Status GenerationService::find_model(const v1::GenerateRequest& wire, const Owner& caller,
-                                           const ServedModel** model) const {
-  grpc::Status status;
-  if (wire.session_id().empty()) {
-    *model = resolve_model(wire.model(), context_.models, &status);
-    return status;
-  }
-  const std::optional<SessionInfo> session = context_.store.get(wire.session_id(), caller);
-  if (!session) {
-    return store_refusal(SessionStore::Error::kNotFound, 0, 0, context_.store.options(),
-                         wire.session_id(), caller);
-  }
-  if (!wire.model().empty() && wire.model() != session->model) {
-    if (resolve_model(wire.model(), context_.models, &status) == nullptr) return status;
-    return invalid_argument(
-        {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" +
-                       clip(session->model) + "'"}});
-  }
-  *model = context_.models.find(session->model);
-  return status;
-}
 
 grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call,
                                          const v1::GenerateRequest& wire,
                                          std::unique_ptr<CallScope>& scope,
                                          grpc::ServerWriteReactor<v1::GenerateResponse>** reactor) {
-  const Owner& caller = scope->caller().name;
-  const ServedModel* model = nullptr;
-  if (grpc::Status found = find_model(wire, caller, &model); !found.ok()) return found;
-  const ModelConfig& config = model->transformer->config();
-
-  Violations violations;
-  CheckedGenerate checked =
-      check_generate(wire, config, model->transformer->head(), model->limits, violations);
-  if (!violations.empty()) return violations.status();
-  GenerationRequest& request = checked.request;
-
-  SequencePosition at;
-  SessionStore::LeaseResult leased;
-  const std::string& session_id = wire.session_id();
-  if (session_id.empty()) {
-    grpc::Status placed = check_position(at, config, model->limits, model->name, checked);
-    if (!placed.ok()) return placed;
-    leased = context_.store.lease_one_shot(model->name, model->transformer,
-                                           values_needed(at, checked), request.num_samples, caller);
-  } else {
-    leased = context_.store.lease(session_id, caller);
-  }
-  if (leased.error != SessionStore::Error::kNone) {
-    return store_refusal(leased.error, leased.bytes_needed, leased.bytes_free,
-                         context_.store.options(), session_id, caller);
-  }
-  if (!session_id.empty()) {
-    const SequenceState& sequence = leased.lease.sequence();
-    at = {sequence.num_values(), sequence.pending.has_value(), leased.lease.max_values()};
-    grpc::Status placed = check_position(at, config, model->limits, session_id, checked);
-    if (!placed.ok()) return placed;
-  }
-
-  const grpc::Status charged =
-      scope->charge_tokens(static_cast<std::int64_t>(request.prompt.size()) +
-                           request.max_new_tokens * request.num_samples);
+  PreparedGeneration prepared;
+  const grpc::Status checked = prepare_generation(context_, scope->caller().name, wire,
+                                                  call_deadline(call, context_.clock), prepared);
+  if (!checked.ok()) return checked;
+  const grpc::Status charged = scope->charge_tokens(prepared.most_tokens());
   if (!charged.ok()) return charged;
-
-  if (!checked.has_seed) request.seed = random_seed();
-  request.deadline = call_deadline(call, context_.clock);
-  bool deadline_is_calls = request.deadline.has_value();
-  if (checked.time_limit) {
-    const TimePoint limit =
-        context_.clock.now() + std::chrono::duration_cast<Duration>(*checked.time_limit);
-    if (!request.deadline || limit < *request.deadline) {
-      request.deadline = limit;
-      deadline_is_calls = false;
-    }
-  }
+  const ServedModel* const model = prepared.model;
+  GenerationRequest& request = prepared.checked.request;
 
   GenerateStream::Options options;
   options.chunk_interval = context_.options.streaming.chunk_interval_ms;
   options.outbox_tokens = context_.options.streaming.outbox_tokens;
-  options.max_tokens_per_message = checked.max_tokens_per_message;
+  options.max_tokens_per_message = prepared.checked.max_tokens_per_message;
   options.num_samples = request.num_samples;
   options.top_log2_probs = request.top_log2_probs;
-  options.deadline_is_calls = deadline_is_calls;
+  options.deadline_is_calls = prepared.deadline_is_calls;
   options.model = model->name;
-  options.session_id = session_id;
+  options.session_id = wire.session_id();
   const auto stream = std::make_shared<GenerateStream>(*model->scheduler, context_.clock,
                                                        context_.calls, std::move(options));
   if (!context_.calls.enter()) return shutting_down();
@@ -136,7 +52,7 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
   // From here on the call is the stream's to finish.
   const grpc::Status submitted = guarded([&]() -> grpc::Status {
     const Scheduler::SubmitResult result =
-        model->scheduler->submit(std::move(request), std::move(leased.lease), stream);
+        model->scheduler->submit(std::move(request), std::move(prepared.lease), stream);
     if (result.error == Scheduler::SubmitError::kDraining) return shutting_down();
     if (result.error == Scheduler::SubmitError::kQueueFull) {
       return queue_full(context_.options.scheduling.max_queued_requests);

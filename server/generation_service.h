@@ -28,9 +28,6 @@ class GenerationService final : public v1::GenerationService::CallbackService {
   grpc::Status score(const grpc::CallbackServerContext& call, const v1::ScoreRequest& wire,
                      std::unique_ptr<CallScope>& scope,
                      grpc::ServerWriteReactor<v1::ScoreResponse>** reactor);
-  // The model a Generate call means: the session's, which a named one has to agree with.
-  grpc::Status find_model(const v1::GenerateRequest& wire, const Owner& caller,
-                          const ServedModel** model) const;
 
   const ServiceContext context_;
 };

@@ -14,6 +14,7 @@
 #include "server/batch_rows.h"
 #include "server/certificates.h"
 #include "server/generation_service.h"
+#include "server/inference_service.h"
 #include "server/metrics.h"
 #include "server/metrics_endpoint.h"
 #include "server/model_service.h"
@@ -37,7 +38,8 @@ constexpr int kMaxSendBytes = 64 << 20;
 constexpr std::chrono::milliseconds kHousekeepingInterval{250};
 
 constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
-                                     "lintel.v1.ModelService", "lintel.v1.AdminService"};
+                                     "lintel.v1.ModelService", "lintel.v1.AdminService",
+                                     "inference.GRPCInferenceService"};
 
 int batch_rows(const ServerOptions::Scheduling& scheduling, const Transformer& model) {
   if (scheduling.max_batch_rows > 0) return scheduling.max_batch_rows;
@@ -159,6 +161,7 @@ struct LintelServer::Impl {
         session(context),
         model(context),
         admin(context),
+        inference(context),
         metrics(registry, store, calls, counters) {}
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text
@@ -176,6 +179,7 @@ struct LintelServer::Impl {
   SessionService session;
   ModelService model;
   AdminService admin;
+  InferenceService inference;
   const Metrics metrics;
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::unique_ptr<grpc::Server> server;
@@ -249,6 +253,7 @@ void LintelServer::start() {
   builder.RegisterService(&impl_->session);
   builder.RegisterService(&impl_->model);
   builder.RegisterService(&impl_->admin);
+  builder.RegisterService(&impl_->inference);
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr || port_ == 0) {
     impl_->server = nullptr;

@@ -20,12 +20,20 @@ enum class Method {
   kGetModel,
   kGetLogLevel,
   kSetLogLevel,
+  kServerLive,
+  kServerReady,
+  kModelReady,
+  kServerMetadata,
+  kModelMetadata,
+  kRepositoryIndex,
+  kModelInfer,
 };
 
 struct MethodInfo {
   Method method;
   const char* name;          // service and method, as on the wire
   std::optional<Role> role;  // that the caller needs; none: any identity will do
+  bool is_health = false;    // answers everybody, also without a token
 };
 
 // In the order of the enum.
@@ -41,6 +49,19 @@ inline constexpr std::array kMethods = {
     MethodInfo{Method::kGetModel, "lintel.v1.ModelService/Get", std::nullopt},
     MethodInfo{Method::kGetLogLevel, "lintel.v1.AdminService/GetLogLevel", Role::kAdmin},
     MethodInfo{Method::kSetLogLevel, "lintel.v1.AdminService/SetLogLevel", Role::kAdmin},
+    MethodInfo{Method::kServerLive, "inference.GRPCInferenceService/ServerLive", std::nullopt,
+               /*is_health=*/true},
+    MethodInfo{Method::kServerReady, "inference.GRPCInferenceService/ServerReady", std::nullopt,
+               /*is_health=*/true},
+    MethodInfo{Method::kModelReady, "inference.GRPCInferenceService/ModelReady", std::nullopt,
+               /*is_health=*/true},
+    MethodInfo{Method::kServerMetadata, "inference.GRPCInferenceService/ServerMetadata",
+               std::nullopt},
+    MethodInfo{Method::kModelMetadata, "inference.GRPCInferenceService/ModelMetadata",
+               std::nullopt},
+    MethodInfo{Method::kRepositoryIndex, "inference.GRPCInferenceService/RepositoryIndex",
+               std::nullopt},
+    MethodInfo{Method::kModelInfer, "inference.GRPCInferenceService/ModelInfer", Role::kGenerate},
 };
 
 constexpr const MethodInfo& info_of(Method method) {

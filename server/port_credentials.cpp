@@ -79,7 +79,9 @@ struct Fence {
 
   grpc::Status check(const Headers& headers) const {
     if (starts_with(headers.path, "/grpc.health.v1.Health/")) return grpc::Status::OK;
-    if (starts_with(headers.path, "/lintel.v1.")) return grpc::Status::OK;
+    for (const char* const ours : {"/lintel.v1.", "/inference.GRPCInferenceService/"}) {
+      if (starts_with(headers.path, ours)) return grpc::Status::OK;
+    }
     const auto caller = headers.token.empty() ? std::nullopt : tokens->find(headers.token);
     if (!caller) return unauthenticated("a token is needed: authorization: Bearer TOKEN");
     if (starts_with(headers.path, "/grpc.channelz.") && !caller->roles.has(Role::kAdmin)) {

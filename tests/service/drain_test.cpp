@@ -13,8 +13,12 @@ namespace {
 using Health = grpc::health::v1::Health;
 using HealthReply = grpc::health::v1::HealthCheckResponse;
 
-const char* const kNames[] = {"", "lintel.v1.GenerationService", "lintel.v1.SessionService",
-                              "lintel.v1.ModelService"};
+const char* const kNames[] = {"",
+                              "lintel.v1.GenerationService",
+                              "lintel.v1.SessionService",
+                              "lintel.v1.ModelService",
+                              "lintel.v1.AdminService",
+                              "inference.GRPCInferenceService"};
 
 HealthReply::ServingStatus check(Health::Stub& health, const std::string& name) {
   grpc::health::v1::HealthCheckRequest request;

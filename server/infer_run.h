@@ -1,0 +1,55 @@
+// InferRun: the rows of one ModelInfer call in the scheduler, gathered until all are done.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "server/call_scope.h"
+#include "server/infer_tensors.h"
+#include "server/mutex.h"
+#include "server/prepare_generation.h"
+
+namespace lintel {
+
+// Threads: any.
+class InferRun : public std::enable_shared_from_this<InferRun> {
+ public:
+  // Called once, when no row runs any more: the rows are whole if the status is OK.
+  using OnDone =
+      std::function<void(const grpc::Status&, std::vector<InferredRow> rows, TokenUse used)>;
+
+  InferRun(const ServiceContext& context, OnDone on_done)
+      : context_(context), on_done_(std::move(on_done)) {}
+
+  // Submits all rows; a row that finds no place ends the others. REQUIRES: there is one; called
+  // once.
+  void begin(std::vector<PreparedGeneration> prepared) EXCLUDES(mutex_);
+  // The client is gone. Idempotent.
+  void cancel() EXCLUDES(mutex_);
+
+ private:
+  class RowSink;
+
+  void row_done(std::size_t index, InferredRow row, TokenUse used, const grpc::Status& status)
+      EXCLUDES(mutex_);
+  // Ends all rows with `status`, the first one given.
+  void fail(const grpc::Status& status) EXCLUDES(mutex_);
+
+  struct Running {
+    Scheduler* scheduler = nullptr;
+    RequestHandle handle;
+  };
+
+  const ServiceContext context_;
+  Mutex mutex_;
+  OnDone on_done_ GUARDED_BY(mutex_);  // empty once called
+  std::vector<Running> running_ GUARDED_BY(mutex_);
+  std::vector<InferredRow> rows_ GUARDED_BY(mutex_);
+  std::size_t rows_left_ GUARDED_BY(mutex_) = 0;
+  TokenUse used_ GUARDED_BY(mutex_);
+  grpc::Status status_ GUARDED_BY(mutex_);  // OK: no row has failed
+};
+
+}  // namespace lintel

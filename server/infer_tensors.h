@@ -1,0 +1,38 @@
+// The Open Inference Protocol's tensors and parameters, read into requests and written from values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "inference/grpc_service.pb.h"
+#include "lintel/v1/generation.pb.h"
+#include "server/request_checks.h"
+
+namespace lintel {
+
+struct InferRequest {
+  std::vector<v1::GenerateRequest> rows;  // one a prompt; without session_id
+  bool log2_probs = false;
+  bool raw = false;  // contents came raw, and go so
+
+  std::string sequence_id;  // empty: none
+  bool sequence_start = false;
+  bool sequence_end = false;
+};
+
+// What it can express is checked here, naming what is wrong; the rows' values are checked as those
+// of every Generate request. Not more than `max_rows` rows.
+InferRequest read_infer_request(const inference::ModelInferRequest& wire, int max_rows,
+                                Violations& violations);
+
+// What came of a row.
+struct InferredRow {
+  std::vector<std::int32_t> tokens;
+  std::vector<float> log2_probs;  // parallel; NaN: the value has none
+};
+
+void write_infer_response(const InferRequest& request, const std::vector<InferredRow>& rows,
+                          inference::ModelInferResponse& wire);
+
+}  // namespace lintel

@@ -1,0 +1,110 @@
+#include "server/prepare_generation.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "server/status.h"
+
+namespace lintel {
+namespace {
+
+std::uint64_t random_seed() {
+  std::uint64_t seed = 0;
+  ssize_t n = 0;
+  do {
+    n = getrandom(&seed, sizeof(seed), 0);
+  } while (n < 0 && errno == EINTR);
+  if (n != sizeof(seed)) throw std::system_error(errno, std::generic_category(), "getrandom");
+  return seed;
+}
+
+// The model a request means: the session's, which a named one has to agree with.
+grpc::Status find_model(const ServiceContext& context, const v1::GenerateRequest& wire,
+                        const Owner& caller, const ServedModel** model) {
+  grpc::Status status;
+  if (wire.session_id().empty()) {
+    *model = resolve_model(wire.model(), context.models, &status);
+    return status;
+  }
+  const std::optional<SessionInfo> session = context.store.get(wire.session_id(), caller);
+  if (!session) {
+    return store_refusal(SessionStore::Error::kNotFound, 0, 0, context.store.options(),
+                         wire.session_id(), caller);
+  }
+  if (!wire.model().empty() && wire.model() != session->model) {
+    if (resolve_model(wire.model(), context.models, &status) == nullptr) return status;
+    return invalid_argument(
+        {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" +
+                       clip(session->model) + "'"}});
+  }
+  *model = context.models.find(session->model);
+  return status;
+}
+
+}  // namespace
+
+// The call's deadline on the scheduler's clock; none when it is too far to matter.
+std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
+                                       const Clock& clock) {
+  const auto left = call.deadline() - std::chrono::system_clock::now();
+  if (left > std::chrono::hours(24 * 365)) return std::nullopt;
+  return clock.now() + std::chrono::duration_cast<Duration>(left);
+}
+
+grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
+                                const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
+                                PreparedGeneration& out) {
+  const ServedModel* model = nullptr;
+  if (grpc::Status found = find_model(context, wire, caller, &model); !found.ok()) return found;
+  const ModelConfig& config = model->transformer->config();
+
+  Violations violations;
+  CheckedGenerate checked =
+      check_generate(wire, config, model->transformer->head(), model->limits, violations);
+  if (!violations.empty()) return violations.status();
+  GenerationRequest& request = checked.request;
+
+  SequencePosition at;
+  SessionStore::LeaseResult leased;
+  const std::string& session_id = wire.session_id();
+  if (session_id.empty()) {
+    grpc::Status placed = check_position(at, config, model->limits, model->name, checked);
+    if (!placed.ok()) return placed;
+    leased = context.store.lease_one_shot(model->name, model->transformer,
+                                          values_needed(at, checked), request.num_samples, caller);
+  } else {
+    leased = context.store.lease(session_id, caller);
+  }
+  if (leased.error != SessionStore::Error::kNone) {
+    return store_refusal(leased.error, leased.bytes_needed, leased.bytes_free,
+                         context.store.options(), session_id, caller);
+  }
+  if (!session_id.empty()) {
+    const SequenceState& sequence = leased.lease.sequence();
+    at = {sequence.num_values(), sequence.pending.has_value(), leased.lease.max_values()};
+    grpc::Status placed = check_position(at, config, model->limits, session_id, checked);
+    if (!placed.ok()) return placed;
+  }
+
+  if (!checked.has_seed) request.seed = random_seed();
+  request.deadline = deadline;
+  out.deadline_is_calls = request.deadline.has_value();
+  if (checked.time_limit) {
+    const TimePoint limit =
+        context.clock.now() + std::chrono::duration_cast<Duration>(*checked.time_limit);
+    if (!request.deadline || limit < *request.deadline) {
+      request.deadline = limit;
+      out.deadline_is_calls = false;
+    }
+  }
+
+  out.model = model;
+  out.checked = std::move(checked);
+  out.lease = std::move(leased.lease);
+  return grpc::Status::OK;
+}
+
+}  // namespace lintel

@@ -1,0 +1,34 @@
+// From a Generate request on the wire to one the scheduler takes: model found, fields checked,
+// state leased. What both protocols do before they differ in how they answer.
+#pragma once
+
+#include <optional>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/request_checks.h"
+#include "server/service_context.h"
+
+namespace lintel {
+
+struct PreparedGeneration {
+  const ServedModel* model = nullptr;
+  CheckedGenerate checked;
+  SessionLease lease;
+  bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
+
+  // Most tokens it may read and produce.
+  std::int64_t most_tokens() const {
+    return static_cast<std::int64_t>(checked.request.prompt.size()) +
+           checked.request.max_new_tokens * checked.request.num_samples;
+  }
+};
+
+// Not OK: nothing is held. `deadline`: the call's.
+grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
+                                const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
+                                PreparedGeneration& out);
+
+// The call's deadline on the scheduler's clock; none when it is too far to matter.
+std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call, const Clock& clock);
+
+}  // namespace lintel

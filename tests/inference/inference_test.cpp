@@ -1,0 +1,347 @@
+// The Open Inference Protocol, as a client sees it that knows nothing of lintel.v1.
+#include <grpcpp/grpcpp.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "open_inference.grpc.pb.h"
+#include "tests/cli/processes.h"
+
+namespace lintel::testing {
+namespace {
+
+using Code = grpc::StatusCode;
+using Request = inference::ModelInferRequest;
+using Response = inference::ModelInferResponse;
+
+struct Server : ServerProcess {
+  explicit Server(const std::vector<std::string>& flags = {})
+      : ServerProcess({TinyModel::kTokens, TinyModel::kBytes}, flags),
+        stub(inference::GRPCInferenceService::NewStub(
+            grpc::CreateChannel(address(), grpc::InsecureChannelCredentials()))) {}
+
+  grpc::Status infer(const Request& request, Response* response,
+                     const std::string& token = "") const {
+    grpc::ClientContext context;
+    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+    return stub->ModelInfer(&context, request, response);
+  }
+  // What `lintel generate` gives: the other protocol's answer to the same question.
+  std::vector<int> generate(const std::string& prompt, int count, int seed) const {
+    const Result result =
+        lintel({"generate", "--model", "tokens", "--prompt-tokens", prompt, "--max-new-tokens",
+                std::to_string(count), "--seed", std::to_string(seed), "--format", "jsonl"});
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    return result.json()["tokens"].get<std::vector<int>>();
+  }
+
+  std::unique_ptr<inference::GRPCInferenceService::Stub> stub;
+};
+
+Request request_of(const std::vector<std::vector<int>>& rows, int max_new_tokens, int seed = 7) {
+  Request request;
+  request.set_model_name("tokens");
+  auto& input = *request.add_inputs();
+  input.set_name("tokens");
+  input.set_datatype("INT32");
+  input.add_shape(static_cast<std::int64_t>(rows.size()));
+  input.add_shape(static_cast<std::int64_t>(rows.front().size()));
+  for (const auto& row : rows) {
+    for (const int token : row) input.mutable_contents()->add_int_contents(token);
+  }
+  (*request.mutable_parameters())["max_new_tokens"].set_int64_param(max_new_tokens);
+  (*request.mutable_parameters())["seed"].set_int64_param(seed);
+  return request;
+}
+
+void make_raw(Request& request) {
+  auto& input = *request.mutable_inputs(0);
+  std::vector<std::int32_t> values(input.contents().int_contents().begin(),
+                                   input.contents().int_contents().end());
+  request.add_raw_input_contents(values.data(), values.size() * sizeof(std::int32_t));
+  input.clear_contents();
+}
+
+std::vector<int> tokens_of(const Response& response) {
+  const auto& contents = response.outputs(0).contents().int_contents();
+  return {contents.begin(), contents.end()};
+}
+
+}  // namespace
+
+TEST_CASE("a server, its models and their tensors are described") {
+  const Server server;
+  auto& stub = *server.stub;
+  {
+    grpc::ClientContext context;
+    inference::ServerLiveResponse live;
+    REQUIRE(stub.ServerLive(&context, {}, &live).ok());
+    CHECK(live.live());
+  }
+  {
+    grpc::ClientContext context;
+    inference::ServerReadyResponse ready;
+    REQUIRE(stub.ServerReady(&context, {}, &ready).ok());
+    CHECK(ready.ready());
+  }
+  const auto model_ready = [&](const std::string& name, const std::string& version) {
+    inference::ModelReadyRequest request;
+    request.set_name(name);
+    request.set_version(version);
+    grpc::ClientContext context;
+    inference::ModelReadyResponse ready;
+    REQUIRE(stub.ModelReady(&context, request, &ready).ok());
+    return ready.ready();
+  };
+  CHECK(model_ready("tokens", ""));
+  CHECK(model_ready("tokens", "1"));
+  CHECK_FALSE(model_ready("tokens", "2"));
+  CHECK_FALSE(model_ready("nosuch", ""));
+  {
+    grpc::ClientContext context;
+    inference::ServerMetadataResponse metadata;
+    REQUIRE(stub.ServerMetadata(&context, {}, &metadata).ok());
+    CHECK(metadata.name() == "lintel");
+    CHECK_FALSE(metadata.version().empty());
+  }
+  {
+    grpc::ClientContext context;
+    inference::ModelMetadataRequest request;
+    request.set_name("tokens");
+    inference::ModelMetadataResponse metadata;
+    REQUIRE(stub.ModelMetadata(&context, request, &metadata).ok());
+    CHECK(metadata.name() == "tokens");
+    CHECK(metadata.versions(0) == "1");
+    REQUIRE(metadata.inputs_size() == 1);
+    CHECK(metadata.inputs(0).name() == "tokens");
+    CHECK(metadata.inputs(0).datatype() == "INT32");
+    CHECK(metadata.inputs(0).shape_size() == 2);
+    REQUIRE(metadata.outputs_size() == 2);
+    CHECK(metadata.outputs(1).name() == "log2_probs");
+    CHECK(metadata.outputs(1).datatype() == "FP32");
+    grpc::ClientContext second;
+    request.set_name("nosuch");
+    CHECK(stub.ModelMetadata(&second, request, &metadata).error_code() == Code::NOT_FOUND);
+  }
+  {
+    grpc::ClientContext context;
+    inference::RepositoryIndexResponse index;
+    REQUIRE(stub.RepositoryIndex(&context, {}, &index).ok());
+    REQUIRE(index.models_size() == 2);
+    CHECK(index.models(0).name() == "bytes");
+    CHECK(index.models(0).state() == "READY");
+  }
+}
+
+TEST_CASE("ModelInfer gives the tokens that Generate gives, row by row, typed and raw") {
+  const Server server;
+  Request request = request_of({{1, 2, 3}, {4, 5, 6}}, 6);
+  request.set_id("mine");
+  std::vector<int> expected = server.generate("1,2,3", 6, 7);
+  const std::vector<int> second = server.generate("4,5,6", 6, 8);  // seed + row
+  expected.insert(expected.end(), second.begin(), second.end());
+
+  Response typed;
+  const grpc::Status status = server.infer(request, &typed);
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  CHECK(typed.model_name() == "tokens");
+  CHECK(typed.model_version() == "1");
+  CHECK(typed.id() == "mine");
+  REQUIRE(typed.outputs_size() == 1);
+  CHECK(typed.outputs(0).name() == "tokens");
+  CHECK(typed.outputs(0).datatype() == "INT32");
+  REQUIRE(typed.outputs(0).shape_size() == 2);
+  CHECK(typed.outputs(0).shape(0) == 2);
+  CHECK(typed.outputs(0).shape(1) == 6);
+  CHECK(tokens_of(typed) == expected);
+  CHECK(typed.raw_output_contents_size() == 0);
+
+  request.add_outputs()->set_name("tokens");
+  request.add_outputs()->set_name("log2_probs");
+  make_raw(request);
+  Response raw;
+  REQUIRE(server.infer(request, &raw).ok());
+  REQUIRE(raw.raw_output_contents_size() == 2);
+  std::vector<std::int32_t> tokens(12);
+  REQUIRE(raw.raw_output_contents(0).size() == 48);
+  std::memcpy(tokens.data(), raw.raw_output_contents(0).data(), 48);
+  CHECK(std::vector<int>(tokens.begin(), tokens.end()) == expected);
+  REQUIRE(raw.raw_output_contents(1).size() == 48);
+  std::vector<float> log2_probs(12);
+  std::memcpy(log2_probs.data(), raw.raw_output_contents(1).data(), 48);
+  for (const float value : log2_probs) CHECK(value < 0);
+  CHECK_FALSE(raw.outputs(0).has_contents());
+}
+
+TEST_CASE("parameters carry sampling, as numbers of any form") {
+  const Server server;
+  Request request = request_of({{1}}, 8);
+  auto& parameters = *request.mutable_parameters();
+  parameters["temperature"].set_double_param(0);
+  Response greedy, same;
+  REQUIRE(server.infer(request, &greedy).ok());
+  parameters["temperature"].set_string_param("0");
+  parameters["seed"].set_uint64_param(12345);
+  parameters["max_new_tokens"].set_string_param("8");
+  REQUIRE(server.infer(request, &same).ok());
+  CHECK(tokens_of(same) == tokens_of(greedy));
+  parameters.erase("temperature");
+  parameters["top_k"].set_int64_param(1);
+  REQUIRE(server.infer(request, &same).ok());
+  CHECK(tokens_of(same) == tokens_of(greedy));
+}
+
+TEST_CASE("a sequence goes on where it was, until it ends, and starts anew") {
+  const Server server;
+  const std::vector<int> whole = server.generate("1,2", 9, 7);
+  const auto step = [&](const std::string& id, bool start, bool end, const std::vector<int>& prompt,
+                        int count, std::vector<int>* tokens) {
+    Request request = request_of({prompt}, count);
+    auto& parameters = *request.mutable_parameters();
+    if (id.find_first_not_of("0123456789") == std::string::npos) {
+      parameters["sequence_id"].set_uint64_param(std::stoull(id));
+    } else {
+      parameters["sequence_id"].set_string_param(id);
+    }
+    if (start) parameters["sequence_start"].set_bool_param(true);
+    if (end) parameters["sequence_end"].set_bool_param(true);
+    Response response;
+    const grpc::Status status = server.infer(request, &response);
+    INFO(status.error_message());
+    if (status.ok() && tokens != nullptr) *tokens = tokens_of(response);
+    return status.error_code();
+  };
+  for (const std::string id : {"42", "my-sequence"}) {
+    INFO(id);
+    std::vector<int> first, second, third;
+    CHECK(step(id, false, false, {1, 2}, 3, &first) == Code::NOT_FOUND);
+    CHECK(step(id, true, false, {1, 2}, 3, &first) == Code::OK);
+    CHECK(step(id, false, false, {}, 4, &second) == Code::OK);
+    CHECK(step(id, false, true, {}, 2, &third) == Code::OK);
+    first.insert(first.end(), second.begin(), second.end());
+    first.insert(first.end(), third.begin(), third.end());
+    CHECK(first == whole);
+    CHECK(step(id, false, false, {}, 2, &third) == Code::NOT_FOUND);
+    CHECK(server.lintel({"session", "list", "--json"}).json().empty());
+    // Starting what is running forgets it; a name is the model's.
+    CHECK(step(id, true, false, {5}, 1, nullptr) == Code::OK);
+    CHECK(step(id, true, false, {1, 2}, 9, &first) == Code::OK);
+    CHECK(first == whole);
+    CHECK(server.lintel({"session", "list", "--json"}).json().size() == 1);
+    CHECK(step(id, true, true, {1, 2}, 9, &first) == Code::OK);
+    CHECK(first == whole);
+    CHECK(server.lintel({"session", "list", "--json"}).json().empty());
+  }
+  // A start that cannot be served leaves nothing behind.
+  CHECK(step("9", true, false, {1000}, 3, nullptr) == Code::INVALID_ARGUMENT);
+  CHECK(server.lintel({"session", "list", "--json"}).json().empty());
+}
+
+TEST_CASE("what does not fit the protocol is refused by its name") {
+  const Server server;
+  const auto refusal = [&](const std::function<void(Request&)>& change) {
+    Request request = request_of({{1, 2}}, 3);
+    change(request);
+    Response response;
+    const grpc::Status status = server.infer(request, &response);
+    CHECK(
+        (status.error_code() == Code::INVALID_ARGUMENT || status.error_code() == Code::NOT_FOUND));
+    return status.error_message();
+  };
+  const auto parameter = [](const char* name, const std::string& text) {
+    return [=](Request& r) { (*r.mutable_parameters())[name].set_string_param(text); };
+  };
+  CHECK_THAT(refusal([](Request& r) { r.set_model_name("nosuch"); }), Catch::Contains("nosuch"));
+  CHECK_THAT(refusal([](Request& r) { r.set_model_name(""); }), Catch::Contains("model_name"));
+  CHECK_THAT(refusal([](Request& r) { r.set_model_version("2"); }),
+             Catch::Contains("model_version"));
+  CHECK_THAT(refusal([](Request& r) { r.clear_inputs(); }), Catch::Contains("inputs"));
+  CHECK_THAT(refusal([](Request& r) { r.mutable_inputs(0)->set_name("x"); }),
+             Catch::Contains("tokens"));
+  CHECK_THAT(refusal([](Request& r) { r.mutable_inputs(0)->set_datatype("FP32"); }),
+             Catch::Contains("datatype"));
+  CHECK_THAT(refusal([](Request& r) { r.mutable_inputs(0)->set_shape(1, 3); }),
+             Catch::Contains("shape"));
+  for (const std::int64_t n : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 62}) {
+    CHECK_THAT(refusal([n](Request& r) { r.mutable_inputs(0)->set_shape(0, n); }),
+               Catch::Contains("shape"));
+    CHECK_THAT(refusal([n](Request& r) { r.mutable_inputs(0)->set_shape(1, n + 5); }),
+               Catch::Contains("shape"));
+  }
+  CHECK_THAT(refusal([](Request& r) { r.mutable_inputs(0)->add_shape(1); }),
+             Catch::Contains("shape"));
+  CHECK_THAT(refusal([](Request& r) { r.add_raw_input_contents("abc"); }),
+             Catch::Contains("raw_input_contents"));
+  CHECK_THAT(refusal([](Request& r) { r.add_outputs()->set_name("logits"); }),
+             Catch::Contains("logits"));
+  CHECK_THAT(refusal(parameter("temprature", "1")), Catch::Contains("temprature"));
+  CHECK_THAT(refusal(parameter("temperature", "hot")), Catch::Contains("temperature"));
+  CHECK_THAT(refusal(parameter("temperature", "-1")), Catch::Contains("temperature"));
+  CHECK_THAT(refusal(parameter("max_new_tokens", "-1")), Catch::Contains("max_new_tokens"));
+  CHECK_THAT(
+      refusal([](Request& r) { (*r.mutable_parameters())["sequence_start"].set_bool_param(true); }),
+      Catch::Contains("sequence_id"));
+  CHECK_THAT(refusal([](Request& r) {
+               r = request_of({{1}, {2}}, 3);
+               (*r.mutable_parameters())["sequence_id"].set_int64_param(1);
+               (*r.mutable_parameters())["sequence_start"].set_bool_param(true);
+             }),
+             Catch::Contains("one row"));
+  CHECK_THAT(
+      refusal([](Request& r) { r.mutable_inputs(0)->mutable_contents()->set_int_contents(0, 50); }),
+      Catch::Contains("49"));
+}
+
+TEST_CASE("under tokens a sequence is its owner's, and being alive needs none") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "tokens";
+  const auto new_token = [&](const char* name, const char* roles) {
+    Process command({LINTEL_CLI, "token", "new", name, "--roles", roles, "--append", file});
+    REQUIRE(command.wait() == 0);
+    return command.out().substr(0, 64);
+  };
+  const std::string alice = new_token("alice", "generate"), bob = new_token("bob", "generate"),
+                    carol = new_token("carol", "score");
+  const Server server({"--auth-tokens", file});
+  Request request = request_of({{1, 2}}, 3);
+  (*request.mutable_parameters())["sequence_id"].set_uint64_param(1);
+  Request start = request;
+  (*start.mutable_parameters())["sequence_start"].set_bool_param(true);
+  Response response;
+  CHECK(server.infer(start, &response).error_code() == Code::UNAUTHENTICATED);
+  CHECK(server.infer(start, &response, carol).error_code() == Code::PERMISSION_DENIED);
+  CHECK(server.infer(start, &response, alice).ok());
+  CHECK(server.infer(request, &response, bob).error_code() == Code::NOT_FOUND);
+  CHECK(server.infer(start, &response, bob).ok());
+  CHECK(server.infer(request, &response, alice).ok());
+  grpc::ClientContext context, second;
+  inference::ServerLiveResponse live;
+  CHECK(server.stub->ServerLive(&context, {}, &live).ok());
+  inference::ServerMetadataResponse metadata;
+  CHECK(server.stub->ServerMetadata(&second, {}, &metadata).error_code() == Code::UNAUTHENTICATED);
+}
+
+TEST_CASE("a cancelled call frees its sequence") {
+  const Server server({"--max-new-tokens", "1000000000"});
+  Request request = request_of({{1}}, 1'000'000'000);
+  (*request.mutable_parameters())["sequence_id"].set_uint64_param(5);
+  (*request.mutable_parameters())["sequence_start"].set_bool_param(true);
+  Response response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
+  CHECK(server.stub->ModelInfer(&context, request, &response).error_code() ==
+        Code::DEADLINE_EXCEEDED);
+  // Busy no more once the server has noticed: then it goes on.
+  request = request_of({{}}, 2);
+  (*request.mutable_parameters())["sequence_id"].set_uint64_param(5);
+  Code code = Code::ABORTED;
+  for (int i = 0; i < 1000 && code == Code::ABORTED; ++i) {
+    code = server.infer(request, &response).error_code();
+  }
+  CHECK(code == Code::OK);
+}
+
+}  // namespace lintel::testing
