@@ -7,6 +7,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "server/request_id.h"
 #include "server/status.h"
@@ -90,22 +91,29 @@ grpc::Status CallScope::charge_tokens(std::int64_t most_tokens) {
         caller_.name, std::to_string(gate_.quotas.limits().tokens_per_second) + " tokens a second",
         std::chrono::ceil<std::chrono::milliseconds>(wait));
   }
-  charged_tokens_ = most_tokens;
+  charged_tokens_ += most_tokens;
   return grpc::Status::OK;
+}
+
+void CallScope::settle_tokens(TokenUse used) {
+  gate_.quotas.refund(caller_.name,
+                      std::exchange(charged_tokens_, 0) - used.prompt - used.generated);
+  used_.prompt += used.prompt;
+  used_.generated += used.generated;
 }
 
 void CallScope::end(const grpc::Status& status, TokenUse used) {
   if (ended_) return;
   ended_ = true;
-  gate_.quotas.refund(caller_.name, charged_tokens_ - used.prompt - used.generated);
+  settle_tokens(used);
   if (in_stream_) gate_.quotas.leave_stream(caller_.name);
   gate_.counters.count(method_.method, status.error_code());
   // Never what was sent or generated; the status's text may quote the request.
   fields_.add("code", code_name(status.error_code()));
   fields_.add("seconds", std::chrono::duration<double>(gate_.clock.now() - begun_).count());
-  if (used.prompt + used.generated > 0) {
-    fields_.add("prompt_tokens", used.prompt);
-    fields_.add("generated_tokens", used.generated);
+  if (used_.prompt + used_.generated > 0) {
+    fields_.add("prompt_tokens", used_.prompt);
+    fields_.add("generated_tokens", used_.generated);
   }
   const LogScope scope(fields_);
   spdlog::info("call ended");

@@ -50,9 +50,11 @@ class CallScope {
   const Identity& caller() const { return caller_; }
   const LogFields& log_fields() const { return fields_; }
 
-  // The identity's quotas: one stream more; at most this many tokens more.
+  // The identity's quotas: one stream more; at most this many tokens more, each time.
   grpc::Status enter_stream();
   grpc::Status charge_tokens(std::int64_t most_tokens);
+  // Gives back what was charged since the last time and not used. end() does it too.
+  void settle_tokens(TokenUse used);
 
   void end(const grpc::Status& status, TokenUse used = {});
 
@@ -66,7 +68,8 @@ class CallScope {
   grpc::Status admitted_;
   LogFields fields_;
   bool in_stream_ = false;
-  std::int64_t charged_tokens_ = 0;
+  std::int64_t charged_tokens_ = 0;  // and not settled
+  TokenUse used_;                    // of all that was settled
   bool ended_ = false;
 };
 

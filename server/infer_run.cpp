@@ -96,7 +96,7 @@ void InferRun::fail(const grpc::Status& status) {
   std::vector<Running> running;
   {
     MutexLock lock(mutex_);
-    if (!status_.ok() || rows_left_ == 0) return;
+    if (!status_.ok() || on_done_ == nullptr) return;
     status_ = status;
     running = running_;
   }

@@ -1,8 +1,8 @@
 #include "server/inference_service.h"
 
+#include <atomic>
 #include <utility>
 
-#include "server/infer_run.h"
 #include "server/request_checks.h"
 #include "server/service_call.h"
 #include "server/status.h"
@@ -18,37 +18,46 @@ class InferCall final : public grpc::ServerUnaryReactor {
   InferCall(ActiveCalls& calls, std::unique_ptr<CallScope> scope)
       : calls_(calls), scope_(std::move(scope)) {}
 
+  // Counts the call in, if it may begin and `prepare(scope)` agrees.
+  template <typename Prepare>
+  grpc::Status begin(const Prepare& prepare) {
+    if (!scope_->admitted().ok()) return scope_->admitted();
+    return guarded([&]() -> grpc::Status {
+      if (grpc::Status entered = scope_->enter_stream(); !entered.ok()) return entered;
+      if (!calls_.enter()) return shutting_down();
+      counted_in_ = true;
+      return prepare(*scope_);
+    });
+  }
   // REQUIRES: called before the reactor is given to gRPC.
   void attach(std::shared_ptr<InferRun> run) { run_ = std::move(run); }
 
-  // The response is written. Once.
+  // The response is written, or there is none. Once.
   void finish(const grpc::Status& status, TokenUse used) {
-    {
-      MutexLock lock(mutex_);
-      status_ = status;
-      used_ = used;
-    }
+    status_ = status;
+    used_ = used;
     Finish(status);
   }
 
-  void OnCancel() override { run_->cancel(); }
+  void OnCancel() override {
+    if (run_ != nullptr) run_->cancel();
+  }
   void OnDone() override {
     ActiveCalls& calls = calls_;
-    {
-      MutexLock lock(mutex_);
-      scope_->end(status_, used_);
-    }
+    const bool counted_in = counted_in_;
+    scope_->end(status_, used_);
     delete this;
-    calls.leave();
+    if (counted_in) calls.leave();
   }
 
  private:
   ActiveCalls& calls_;
   const std::unique_ptr<CallScope> scope_;
+  bool counted_in_ = false;
   std::shared_ptr<InferRun> run_;
-  Mutex mutex_;
-  grpc::Status status_ GUARDED_BY(mutex_);
-  TokenUse used_ GUARDED_BY(mutex_);
+  // Written before Finish, read after.
+  grpc::Status status_;
+  TokenUse used_;
 };
 
 void add_tensor(inference::ModelMetadataResponse::TensorMetadata& tensor, const char* name,
@@ -189,11 +198,10 @@ grpc::Status InferenceService::prepare_rows(const grpc::CallbackServerContext& c
   return scope.charge_tokens(most_tokens);
 }
 
-grpc::Status InferenceService::infer(grpc::CallbackServerContext& call,
-                                     const inference::ModelInferRequest& wire,
-                                     inference::ModelInferResponse& response,
-                                     std::unique_ptr<CallScope>& scope,
-                                     grpc::ServerUnaryReactor** reactor) {
+grpc::Status InferenceService::prepare(const grpc::CallbackServerContext& call,
+                                       const inference::ModelInferRequest& wire, CallScope& scope,
+                                       inference::ModelInferResponse& response, OnInferred on_done,
+                                       Infer& infer) {
   grpc::Status status;
   const ServedModel* const model =
       resolve_model(wire.model_name(), context_.models, &status, "model_name");
@@ -204,34 +212,27 @@ grpc::Status InferenceService::infer(grpc::CallbackServerContext& call,
   if (!violations.empty()) return violations.status();
 
   Sequence sequence;
-  status = find_sequence(scope->caller().name, *model, *request, sequence);
+  status = find_sequence(scope.caller().name, *model, *request, sequence);
   if (!status.ok()) return status;
-  std::vector<PreparedGeneration> prepared;
-  status = prepare_rows(call, *request, sequence, *scope, prepared);
-  if (status.ok() && !context_.calls.enter()) status = shutting_down();
+  status = prepare_rows(call, *request, sequence, scope, infer.prepared);
   if (!status.ok()) {
-    prepared.clear();  // gives the session back
+    infer.prepared.clear();  // gives the session back
     if (sequence.is_new) end_sequence(sequence);
     return status;
   }
-
   response.set_model_name(model->name);
   response.set_model_version(kVersion);
   response.set_id(wire.id());
-  auto* const infer_call = new InferCall(context_.calls, std::move(scope));
-  *reactor = infer_call;
-  const auto run = std::make_shared<InferRun>(
-      context_, [this, infer_call, request, sequence, &response](
+  infer.run = std::make_shared<InferRun>(
+      context_, [this, request, sequence, &response, on_done = std::move(on_done)](
                     const grpc::Status& ended, std::vector<InferredRow> rows, TokenUse used) {
         if (!sequence.session_id.empty() && sequence.ends) end_sequence(sequence);
         const grpc::Status written = guarded([&] {
           if (ended.ok()) write_infer_response(*request, rows, response);
           return ended;
         });
-        infer_call->finish(written, used);
+        on_done(written, used);
       });
-  infer_call->attach(run);
-  run->begin(std::move(prepared));
   return grpc::Status::OK;
 }
 
@@ -241,20 +242,121 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(grpc::CallbackServerConte
   auto scope = std::make_unique<CallScope>(context_.gate, *call, Method::kModelInfer);
   const LogFields log_fields = scope->log_fields();
   const LogScope log(log_fields);
-  grpc::ServerUnaryReactor* reactor = nullptr;
-  grpc::Status status = scope->admitted();
-  if (status.ok()) {
-    status = guarded([&]() -> grpc::Status {
-      if (context_.calls.closed()) return shutting_down();
-      if (grpc::Status entered = scope->enter_stream(); !entered.ok()) return entered;
-      return infer(*call, *request, *response, scope, &reactor);
-    });
+  auto* const reactor = new InferCall(context_.calls, std::move(scope));
+  Infer infer;
+  const grpc::Status status = reactor->begin([&](CallScope& its_scope) {
+    return prepare(
+        *call, *request, its_scope, *response,
+        [reactor](const grpc::Status& ended, TokenUse used) { reactor->finish(ended, used); },
+        infer);
+  });
+  if (!status.ok()) {
+    reactor->finish(status, {});
+  } else {
+    reactor->attach(infer.run);
+    infer.run->begin(std::move(infer.prepared));
   }
-  if (reactor != nullptr) return reactor;
-  scope->end(status);
-  reactor = call->DefaultReactor();
-  reactor->Finish(status);
   return reactor;
+}
+
+// Reads a request, runs it, writes its response, reads the next: one operation at a time, so that
+// its members need no lock but for what a cancellation looks at. Between requests a drain does not
+// wait for it.
+class InferenceService::InferStream final
+    : public grpc::ServerBidiReactor<inference::ModelInferRequest,
+                                     inference::ModelStreamInferResponse> {
+ public:
+  InferStream(InferenceService& service, grpc::CallbackServerContext& call,
+              std::unique_ptr<CallScope> scope)
+      : service_(service), calls_(service.context_.calls), call_(call), scope_(std::move(scope)) {
+    calls_.hold();
+    grpc::Status status = scope_->admitted();
+    if (status.ok() && calls_.closed()) status = shutting_down();
+    if (status.ok()) status = scope_->enter_stream();
+    if (status.ok()) {
+      StartRead(&request_);
+    } else {
+      finish(status);
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return finish(cancelled_ ? cancelled() : grpc::Status::OK);
+    if (!calls_.enter()) return finish(shutting_down());
+    is_busy_ = true;
+    response_.Clear();
+    Infer infer;
+    const LogScope log(scope_->log_fields());
+    const grpc::Status status = guarded([&] {
+      return service_.prepare(
+          call_, request_, *scope_, *response_.mutable_infer_response(),
+          [this](const grpc::Status& ended, TokenUse used) { respond(ended, used); }, infer);
+    });
+    if (!status.ok()) return respond(status, {});
+    const std::shared_ptr<InferRun> run = infer.run;
+    {
+      MutexLock lock(mutex_);
+      run_ = run;
+    }
+    if (cancelled_) run->cancel();  // came before anybody could know this run
+    run->begin(std::move(infer.prepared));
+  }
+  void OnWriteDone(bool ok) override {
+    rest();
+    if (!ok) return finish(cancelled());
+    StartRead(&request_);
+  }
+  void OnCancel() override {
+    cancelled_ = true;
+    std::shared_ptr<InferRun> run;
+    {
+      MutexLock lock(mutex_);
+      run = run_;
+    }
+    if (run != nullptr) run->cancel();
+  }
+  void OnDone() override {
+    ActiveCalls& calls = calls_;
+    scope_->end(status_);
+    delete this;
+    calls.release();
+  }
+
+ private:
+  void respond(const grpc::Status& status, TokenUse used) {
+    scope_->settle_tokens(used);
+    if (!status.ok()) {
+      response_.Clear();
+      response_.set_error_message(status.error_message());
+      response_.mutable_infer_response()->set_id(request_.id());
+    }
+    StartWrite(&response_);
+  }
+  void rest() {
+    if (std::exchange(is_busy_, false)) calls_.leave();
+  }
+  void finish(const grpc::Status& status) {
+    status_ = status;
+    Finish(status);
+  }
+
+  InferenceService& service_;
+  ActiveCalls& calls_;
+  grpc::CallbackServerContext& call_;
+  const std::unique_ptr<CallScope> scope_;
+  inference::ModelInferRequest request_;
+  inference::ModelStreamInferResponse response_;
+  bool is_busy_ = false;  // counted in
+  grpc::Status status_;
+  std::atomic<bool> cancelled_{false};
+  Mutex mutex_;
+  std::shared_ptr<InferRun> run_ GUARDED_BY(mutex_);  // the last one
+};
+
+grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
+InferenceService::ModelStreamInfer(grpc::CallbackServerContext* call) {
+  return new InferStream(
+      *this, *call, std::make_unique<CallScope>(context_.gate, *call, Method::kModelStreamInfer));
 }
 
 }  // namespace lintel

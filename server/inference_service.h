@@ -1,11 +1,12 @@
 // InferenceService: the Open Inference Protocol (KServe v2) beside lintel.v1, on the same port.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "inference/grpc_service.grpc.pb.h"
-#include "server/infer_tensors.h"
+#include "server/infer_run.h"
 #include "server/prepare_generation.h"
 #include "server/sequence_names.h"
 #include "server/service_context.h"
@@ -39,8 +40,19 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
   grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* call,
                                        const inference::ModelInferRequest* request,
                                        inference::ModelInferResponse* response) override;
+  grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
+  ModelStreamInfer(grpc::CallbackServerContext* call) override;
 
  private:
+  class InferStream;
+
+  // A request that is ready to run.
+  struct Infer {
+    std::shared_ptr<InferRun> run;
+    std::vector<PreparedGeneration> prepared;
+  };
+  using OnInferred = std::function<void(const grpc::Status&, TokenUse used)>;
+
   // The session of a call that names a sequence.
   struct Sequence {
     Owner owner;
@@ -50,10 +62,11 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
     bool ends = false;
   };
 
-  // Takes the scope when it makes a reactor.
-  grpc::Status infer(grpc::CallbackServerContext& call, const inference::ModelInferRequest& wire,
-                     inference::ModelInferResponse& response, std::unique_ptr<CallScope>& scope,
-                     grpc::ServerUnaryReactor** reactor);
+  // What a request needs is checked and taken. `response` is written when the run is done, before
+  // `on_done`; both outlive it.
+  grpc::Status prepare(const grpc::CallbackServerContext& call,
+                       const inference::ModelInferRequest& wire, CallScope& scope,
+                       inference::ModelInferResponse& response, OnInferred on_done, Infer& infer);
   grpc::Status find_sequence(const Owner& owner, const ServedModel& model,
                              const InferRequest& request, Sequence& sequence);
   grpc::Status prepare_rows(const grpc::CallbackServerContext& call, const InferRequest& request,

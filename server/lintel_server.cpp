@@ -324,7 +324,7 @@ void LintelServer::stop() {
     impl_->server->Wait();
   }
   // Cancelled by the shutdown, the last streams end now.
-  while (!impl_->calls.wait_until_none(std::chrono::seconds(10))) {
+  while (!impl_->calls.wait_until_none(std::chrono::seconds(10), /*also_held=*/true)) {
     spdlog::warn("waiting for {} streams to end", impl_->calls.count());
   }
 }

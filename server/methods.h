@@ -27,6 +27,7 @@ enum class Method {
   kModelMetadata,
   kRepositoryIndex,
   kModelInfer,
+  kModelStreamInfer,
 };
 
 struct MethodInfo {
@@ -62,6 +63,8 @@ inline constexpr std::array kMethods = {
     MethodInfo{Method::kRepositoryIndex, "inference.GRPCInferenceService/RepositoryIndex",
                std::nullopt},
     MethodInfo{Method::kModelInfer, "inference.GRPCInferenceService/ModelInfer", Role::kGenerate},
+    MethodInfo{Method::kModelStreamInfer, "inference.GRPCInferenceService/ModelStreamInfer",
+               Role::kGenerate},
 };
 
 constexpr const MethodInfo& info_of(Method method) {

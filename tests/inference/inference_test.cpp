@@ -240,6 +240,66 @@ TEST_CASE("a sequence goes on where it was, until it ends, and starts anew") {
   CHECK(server.lintel({"session", "list", "--json"}).json().empty());
 }
 
+TEST_CASE("a stream answers request after request, and an error is an answer") {
+  const Server server;
+  grpc::ClientContext context;
+  const auto stream = server.stub->ModelStreamInfer(&context);
+  const std::vector<int> whole = server.generate("1,2", 6, 7);
+  std::vector<int> tokens;
+  inference::ModelStreamInferResponse response;
+  for (int i = 0; i < 6; ++i) {
+    Request request = request_of({i == 0 ? std::vector<int>{1, 2} : std::vector<int>{}}, 1);
+    request.set_id("r" + std::to_string(i));
+    auto& parameters = *request.mutable_parameters();
+    parameters["sequence_id"].set_uint64_param(7);
+    if (i == 0) parameters["sequence_start"].set_bool_param(true);
+    if (i == 5) parameters["sequence_end"].set_bool_param(true);
+    REQUIRE(stream->Write(request));
+    REQUIRE(stream->Read(&response));
+    INFO(response.error_message());
+    REQUIRE(response.error_message().empty());
+    CHECK(response.infer_response().id() == request.id());
+    const std::vector<int> now = tokens_of(response.infer_response());
+    tokens.insert(tokens.end(), now.begin(), now.end());
+
+    Request wrong = request;
+    wrong.set_model_name("nosuch");
+    REQUIRE(stream->Write(wrong));
+    REQUIRE(stream->Read(&response));
+    CHECK_THAT(response.error_message(), Catch::Contains("nosuch"));
+    CHECK(response.infer_response().id() == request.id());
+  }
+  CHECK(tokens == whole);
+  // Written without waiting for answers: they come in order.
+  for (int i = 1; i <= 20; ++i) {
+    Request request = request_of({{i}}, 2);
+    request.set_id(std::to_string(i));
+    REQUIRE(stream->Write(request));
+  }
+  stream->WritesDone();
+  for (int i = 1; i <= 20; ++i) {
+    REQUIRE(stream->Read(&response));
+    CHECK(response.infer_response().id() == std::to_string(i));
+  }
+  CHECK_FALSE(stream->Read(&response));
+  CHECK(stream->Finish().ok());
+}
+
+TEST_CASE("a stream that is cancelled while it runs frees what it held") {
+  Server server({"--max-new-tokens", "1000000000"});
+  {
+    grpc::ClientContext context;
+    const auto stream = server.stub->ModelStreamInfer(&context);
+    REQUIRE(stream->Write(request_of({{1}}, 1)));
+    inference::ModelStreamInferResponse response;
+    REQUIRE(stream->Read(&response));
+    REQUIRE(stream->Write(request_of({{1}}, 1'000'000'000)));
+    context.TryCancel();
+    CHECK(stream->Finish().error_code() == Code::CANCELLED);
+  }
+  CHECK(server.stop() == 0);  // the drain waits for nothing that still runs
+}
+
 TEST_CASE("what does not fit the protocol is refused by its name") {
   const Server server;
   const auto refusal = [&](const std::function<void(Request&)>& change) {
