@@ -300,6 +300,18 @@ TEST_CASE("a stream that is cancelled while it runs frees what it held") {
   CHECK(server.stop() == 0);  // the drain waits for nothing that still runs
 }
 
+TEST_CASE("a drain does not wait for a stream between its requests") {
+  Server server({"--drain-timeout", "10m"});
+  grpc::ClientContext context;
+  const auto stream = server.stub->ModelStreamInfer(&context);
+  REQUIRE(stream->Write(request_of({{1}}, 1)));
+  inference::ModelStreamInferResponse response;
+  REQUIRE(stream->Read(&response));
+  CHECK(server.stop() == 0);
+  CHECK_FALSE(stream->Read(&response));
+  CHECK_FALSE(stream->Finish().ok());
+}
+
 TEST_CASE("what does not fit the protocol is refused by its name") {
   const Server server;
   const auto refusal = [&](const std::function<void(Request&)>& change) {
