@@ -9,77 +9,12 @@
 #include <vector>
 
 #include "model/embedding.h"
-#include "model/kernels.h"
+#include "model/layer.h"
 #include "model/sha256.h"
 #include "model/weights.h"
 
 namespace lintel {
 namespace {
-
-// A linear projection with its weights packed.
-Dense pack(const LinearWeights& linear, const Dense::Options& options) {
-  return Dense(linear.weight.values(), linear.bias.values(), linear.weight.cols(),
-               linear.weight.rows(), options);
-}
-
-// Projections of one input, one below the other: one product instead of several.
-Dense pack_stacked(std::span<const LinearWeights* const> parts, const Dense::Options& options) {
-  std::vector<float> weight;
-  std::vector<float> bias;
-  for (const LinearWeights* part : parts) {
-    weight.insert(weight.end(), part->weight.values().begin(), part->weight.values().end());
-    bias.insert(bias.end(), part->bias.values().begin(), part->bias.values().end());
-  }
-  return Dense(weight, bias, parts[0]->weight.cols(), bias.size(), options);
-}
-
-struct Norm {
-  Norm(NormWeights weights, double layer_norm_eps)
-      : gain(std::move(weights.weight)),
-        bias(std::move(weights.bias)),
-        eps(static_cast<float>(layer_norm_eps)) {}
-
-  void apply(MatrixView<const float> x, MatrixView<float> y) const {
-    layer_norm(x, gain.values(), bias.values(), eps, y);
-  }
-
-  // Row by row, so that a row is prepared for its product while it is in the first cache.
-  void apply(MatrixView<const float> x, DenseInput& y) const {
-    for (std::size_t r = 0; r < x.rows(); ++r) {
-      apply(x.rows_from(r, 1), y.values().rows_from(r, 1));
-      y.prepare(r, 1);
-    }
-  }
-
-  Matrix gain;
-  Matrix bias;
-  float eps;
-};
-
-struct Layer {
-  Dense query_value_key;  // [2 or 3 * H*D, E]; the keys last, and only where attention reads them
-  Dense out;              // [E, H*D]
-  Dense linear1;          // [F, E], with the activation
-  Dense linear2;          // [E, F]
-  Norm norm1;
-  Norm norm2;
-};
-
-Layer make_layer(const ModelConfig& config, LayerWeights& weights, bool uses_keys,
-                 WeightType weight_type) {
-  const Dense::Options plain{.weight_type = weight_type};
-  const Dense::Options activated{
-      .weight_type = weight_type,
-      .fused = config.activation == Activation::kRelu ? Dense::Fused::kRelu : Dense::Fused::kGelu};
-  const std::array projections = {&std::as_const(weights.query), &std::as_const(weights.value),
-                                  &std::as_const(weights.key)};
-  return {.query_value_key = pack_stacked(std::span(projections).first(uses_keys ? 3 : 2), plain),
-          .out = pack(weights.out, plain),
-          .linear1 = pack(weights.linear1, activated),
-          .linear2 = pack(weights.linear2, plain),
-          .norm1 = Norm(std::move(weights.norm1), config.layer_norm_eps),
-          .norm2 = Norm(std::move(weights.norm2), config.layer_norm_eps)};
-}
 
 std::string read_text(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);

@@ -1,0 +1,40 @@
+// One layer of the model, packed for its products.
+#pragma once
+
+#include "model/config.h"
+#include "model/dense.h"
+#include "model/tensor.h"
+#include "model/weights.h"
+
+namespace lintel {
+
+// Layer normalization.
+struct Norm {
+  Norm(NormWeights weights, double layer_norm_eps);
+
+  void apply(MatrixView<const float> x, MatrixView<float> y) const;
+  // Row by row, so that a row is prepared for its product while it is in the first cache.
+  void apply(MatrixView<const float> x, DenseInput& y) const;
+
+  Matrix gain;  // [1, E], as bias
+  Matrix bias;
+  float eps;
+};
+
+struct Layer {
+  Dense query_value_key;  // [2 or 3 * H*D, E]; the keys last, and only where attention reads them
+  Dense out;              // [E, H*D]
+  Dense linear1;          // [F, E], with the activation
+  Dense linear2;          // [E, F]
+  Norm norm1;
+  Norm norm2;
+};
+
+// Takes the norms out of `weights` and packs copies of the rest.
+Layer make_layer(const ModelConfig& config, LayerWeights& weights, bool uses_keys,
+                 WeightType weight_type);
+
+// A linear projection with its weights packed.
+Dense pack(const LinearWeights& linear, const Dense::Options& options);
+
+}  // namespace lintel
