@@ -50,7 +50,7 @@ echo "$load" >"$out/load"
 pictures=docs/images
 paper=(--batch 64 --repeats 3 --positions 8)
 length=(--repeats 5 --budget 75)
-serve=(--concurrency 1,8,64 --repeats 3 --seconds 2)
+serve=(--concurrency 1,8,64 --repeats 3 --seconds 5)
 occlusion=(--repeats 3)
 if $quick; then
   pictures=$out
