@@ -102,10 +102,17 @@ void CallScope::settle_tokens(TokenUse used) {
   used_.generated += used.generated;
 }
 
-void CallScope::end(const grpc::Status& status, TokenUse used) {
+void CallScope::finish(TokenUse used) {
+  if (finished_) return;
+  finished_ = true;
+  settle_tokens(used);
+  if (in_stream_) gate_.quotas.finish_stream(caller_.name);
+}
+
+void CallScope::end(const grpc::Status& status) {
   if (ended_) return;
   ended_ = true;
-  settle_tokens(used);
+  finish({});
   if (in_stream_) gate_.quotas.leave_stream(caller_.name);
   gate_.counters.count(method_.method, status.error_code());
   // Never what was sent or generated; the status's text may quote the request.

@@ -33,8 +33,8 @@ struct TokenUse {
   std::int64_t generated = 0;
 };
 
-// Made first in every method and told how the call ended: then it is counted, logged, and what it
-// held of the identity's quotas is free again. The one place where callers are told apart.
+// Made first in every method and told how the call ended: then it is counted and logged, and what
+// it held of the identity's quotas is free again. The one place where callers are told apart.
 //
 // Used by one thread at a time.
 class CallScope {
@@ -53,10 +53,14 @@ class CallScope {
   // The identity's quotas: one stream more; at most this many tokens more, each time.
   grpc::Status enter_stream();
   grpc::Status charge_tokens(std::int64_t most_tokens);
-  // Gives back what was charged since the last time and not used. end() does it too.
+  // Gives back what was charged since the last time and not used.
   void settle_tokens(TokenUse used);
 
-  void end(const grpc::Status& status, TokenUse used = {});
+  // The call does nothing more: what it held of the quotas is free. To be called before the client
+  // can know that the call is over, or its next one is counted beside this one.
+  void finish(TokenUse used);
+  // The call is gone. Finishes it when nobody did.
+  void end(const grpc::Status& status);
 
  private:
   void identify(const grpc::CallbackServerContext& call);
@@ -68,6 +72,7 @@ class CallScope {
   grpc::Status admitted_;
   LogFields fields_;
   bool in_stream_ = false;
+  bool finished_ = false;
   std::int64_t charged_tokens_ = 0;  // and not settled
   TokenUse used_;                    // of all that was settled
   bool ended_ = false;

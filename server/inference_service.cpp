@@ -35,7 +35,7 @@ class InferCall final : public grpc::ServerUnaryReactor {
   // The response is written, or there is none. Once.
   void finish(const grpc::Status& status, TokenUse used) {
     status_ = status;
-    used_ = used;
+    scope_->finish(used);
     Finish(status);
   }
 
@@ -45,7 +45,7 @@ class InferCall final : public grpc::ServerUnaryReactor {
   void OnDone() override {
     ActiveCalls& calls = calls_;
     const bool counted_in = counted_in_;
-    scope_->end(status_, used_);
+    scope_->end(status_);
     delete this;
     if (counted_in) calls.leave();
   }
@@ -55,9 +55,7 @@ class InferCall final : public grpc::ServerUnaryReactor {
   const std::unique_ptr<CallScope> scope_;
   bool counted_in_ = false;
   std::shared_ptr<InferRun> run_;
-  // Written before Finish, read after.
-  grpc::Status status_;
-  TokenUse used_;
+  grpc::Status status_;  // written before Finish, read after
 };
 
 void add_tensor(inference::ModelMetadataResponse::TensorMetadata& tensor, const char* name,
@@ -337,6 +335,7 @@ class InferenceService::InferStream final
   }
   void finish(const grpc::Status& status) {
     status_ = status;
+    scope_->finish({});
     Finish(status);
   }
 

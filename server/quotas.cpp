@@ -36,16 +36,27 @@ Quotas::Account& Quotas::account(const std::string& identity) {
 bool Quotas::enter_stream(const std::string& identity) {
   MutexLock lock(mutex_);
   Account& mine = account(identity);
-  if (limits_.max_streams != 0 && mine.streams >= limits_.max_streams) return false;
+  if (limits_.max_streams != 0 &&
+      (mine.streams >= limits_.max_streams || mine.on_the_wire >= kMostOnTheWire)) {
+    return false;
+  }
   ++mine.streams;
   return true;
+}
+
+void Quotas::finish_stream(const std::string& identity) {
+  MutexLock lock(mutex_);
+  Account& mine = account(identity);
+  --mine.streams;
+  ++mine.on_the_wire;
 }
 
 void Quotas::leave_stream(const std::string& identity) {
   MutexLock lock(mutex_);
   Account& mine = account(identity);
-  --mine.streams;
-  if (mine.streams == 0 && mine.tokens >= static_cast<double>(limits_.token_burst)) {
+  --mine.on_the_wire;
+  if (mine.streams == 0 && mine.on_the_wire == 0 &&
+      mine.tokens >= static_cast<double>(limits_.token_burst)) {
     accounts_.erase(identity);
   }
 }

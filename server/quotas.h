@@ -29,7 +29,13 @@ class Quotas {
 
   // Counts a stream in; false when the identity has as many as it may.
   bool enter_stream(const std::string& identity) EXCLUDES(mutex_);
-  void leave_stream(const std::string& identity) EXCLUDES(mutex_);
+  // The stream runs no more, and its place is free before its client knows: who waits for one
+  // stream's status may open the next at once. Until leave_stream it is still on the wire, and
+  // kMostOnTheWire of those keep an identity out: clients that take no status cannot pile them up.
+  void finish_stream(const std::string& identity) EXCLUDES(mutex_);
+  void leave_stream(const std::string& identity) EXCLUDES(mutex_);  // REQUIRES: finished
+
+  static constexpr int kMostOnTheWire = 64;
 
   // Takes `tokens` from what the identity has saved up. Zero when taken; else nothing is, and this
   // long from now it could be. More than a whole burst is taken from a full one, and leaves a debt.
@@ -42,7 +48,8 @@ class Quotas {
  private:
   struct Account {
     int streams = 0;
-    double tokens = 0;  // saved up; negative: a debt
+    int on_the_wire = 0;  // finished, and not gone
+    double tokens = 0;    // saved up; negative: a debt
     TimePoint updated;
   };
   // The identity's account, what has come in since it was updated included.

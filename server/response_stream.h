@@ -36,6 +36,7 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
       finished_ = true;
       final_status_ = status;
     }
+    reactor_->scope().finish({});
     reactor_->Finish(status);
   }
 
@@ -50,7 +51,7 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
   // The client is gone or cancelled; called without the mutex, once or twice. What produces for
   // this stream has to end; then next() says kFinish.
   virtual void on_gone() = 0;
-  // What the call read and produced, asked when it is over.
+  // What the call read and produced, asked when next() has given its status.
   virtual TokenUse tokens_used() const REQUIRES(mutex_) = 0;
 
   // Sends what there is to send. REQUIRES: the caller holds no mutex, for gRPC may call back at
@@ -58,6 +59,7 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
   void pump() EXCLUDES(mutex_) {
     Next action = Next::kNothing;
     grpc::Status status;
+    TokenUse used;
     {
       MutexLock lock(mutex_);
       if (writing_ || finished_) return;
@@ -65,9 +67,13 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
       action = next(message_, status);
       writing_ = action == Next::kWrite;
       finished_ = action == Next::kFinish || action == Next::kWriteAndFinish;
-      if (finished_) final_status_ = status;
+      if (finished_) {
+        final_status_ = status;
+        used = tokens_used();
+      }
     }
     // The flags keep every other thread from coming here until the operation is over.
+    if (action == Next::kWriteAndFinish || action == Next::kFinish) reactor_->scope().finish(used);
     if (action == Next::kWrite) reactor_->StartWrite(&message_);
     if (action == Next::kWriteAndFinish) {
       reactor_->StartWriteAndFinish(&message_, grpc::WriteOptions(), status);
@@ -83,6 +89,8 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
     Reactor(std::shared_ptr<ResponseStream> stream, ActiveCalls& calls,
             std::unique_ptr<CallScope> scope)
         : stream_(std::move(stream)), calls_(calls), scope_(std::move(scope)) {}
+
+    CallScope& scope() { return *scope_; }
 
     void OnWriteDone(bool ok) override {
       // A copy: the reactor may be gone as soon as Finish is called.
@@ -108,13 +116,11 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
 
   void over(CallScope& scope) EXCLUDES(mutex_) {
     grpc::Status status;
-    TokenUse used;
     {
       MutexLock lock(mutex_);
       status = final_status_;
-      used = tokens_used();
     }
-    scope.end(status, used);
+    scope.end(status);
   }
 
   void written(bool ok) EXCLUDES(mutex_) {

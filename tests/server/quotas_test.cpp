@@ -86,6 +86,7 @@ TEST_CASE("threads that come at once get no more than the limits") {
         while (now > seen && !most.compare_exchange_weak(seen, now)) {
         }
         --inside;
+        quotas.finish_stream("a");
         quotas.leave_stream("a");
       }
     });
@@ -94,6 +95,20 @@ TEST_CASE("threads that come at once get no more than the limits") {
   CHECK(most <= 3);
   CHECK(taken <= 1000);
   CHECK(taken > 990);
+}
+
+TEST_CASE("a finished stream's place is free, and finished ones that nobody takes are bounded") {
+  ManualClock clock;
+  Quotas quotas({.max_streams = 1}, clock);
+  for (int i = 0; i < Quotas::kMostOnTheWire; ++i) {
+    REQUIRE(quotas.enter_stream("a"));
+    CHECK_FALSE(quotas.enter_stream("a"));
+    quotas.finish_stream("a");
+  }
+  CHECK_FALSE(quotas.enter_stream("a"));
+  CHECK(quotas.enter_stream("b"));
+  quotas.leave_stream("a");
+  CHECK(quotas.enter_stream("a"));
 }
 
 TEST_CASE("the store keeps owners apart, and counts what each of them holds") {
