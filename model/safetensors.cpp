@@ -1,10 +1,10 @@
 #include "model/safetensors.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cerrno>
@@ -19,29 +19,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensor data is copied as it lies");
 
-class FileDescriptor {
- public:
-  // Non-blocking: a FIFO in the place of a file must not hang the server.
-  explicit FileDescriptor(const std::string& path)
-      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
-void widen(std::string_view bytes, float (*convert)(std::uint16_t), std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    std::uint16_t bits;
-    std::memcpy(&bits, bytes.data() + i * sizeof(bits), sizeof(bits));
-    out[i] = convert(bits);
-  }
-}
+// Of bf16 and f16 tensors, which are widened piece by piece.
+constexpr std::size_t kPieceValues = 32768;
 
 bool all_finite(std::span<const float> values) {
   std::uint32_t found = 0;  // no early exit: the loop vectorises
@@ -50,6 +29,11 @@ bool all_finite(std::span<const float> values) {
     found |= (std::bit_cast<std::uint32_t>(v) & kExponent) == kExponent ? 1u : 0u;
   }
   return found == 0;
+}
+
+template <typename Value>
+std::span<char> chars_of(std::span<Value> values) {
+  return {reinterpret_cast<char*>(values.data()), values.size_bytes()};
 }
 
 }  // namespace
@@ -84,27 +68,69 @@ std::int64_t TensorEntry::num_values() const {
   return static_cast<std::int64_t>((end - begin) / bytes_per_value(type));
 }
 
-void SafetensorsFile::Unmap::operator()(const char* mapping) const {
-  ::munmap(const_cast<char*>(mapping), size);
+// The file and what it was when it was opened.
+class SafetensorsFile::Descriptor {
+ public:
+  // Non-blocking: a FIFO in the place of a file must not hang the server.
+  explicit Descriptor(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (fd_ < 0) fail(path, "cannot open");
+    if (::fstat(fd_, &opened_) == 0) return;
+    ::close(fd_);
+    fail(path, "cannot open");
+  }
+  ~Descriptor() { ::close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int get() const { return fd_; }
+  const struct stat& opened() const { return opened_; }
+
+  [[noreturn]] static void fail(const std::string& path, const char* what) {
+    throw ModelError(path + ": " + what + ": " + std::strerror(errno));
+  }
+
+ private:
+  const int fd_;
+  struct stat opened_ {};
+};
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : name_(path.string()), descriptor_(std::make_unique<const Descriptor>(name_)) {
+  if (!S_ISREG(descriptor_->opened().st_mode)) {
+    throw ModelError(name_ + ": expected a regular file");
+  }
+  const auto size = static_cast<std::uint64_t>(descriptor_->opened().st_size);
+  ::posix_fadvise(descriptor_->get(), 0, 0, POSIX_FADV_WILLNEED);
+  std::string begin(std::min<std::uint64_t>(size, kHeaderLengthBytes), '\0');
+  read(0, begin);
+  begin.resize(safetensors_header_bytes(begin, size, name_));
+  read(0, begin);
+  header_ = parse_safetensors(begin, size, name_);
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : name_(path.string()) {
-  const FileDescriptor file(name_);
-  struct stat info {};
-  if (file.get() < 0 || ::fstat(file.get(), &info) != 0) {
-    throw ModelError(name_ + ": cannot open: " + std::strerror(errno));
+SafetensorsFile::~SafetensorsFile() = default;
+
+void SafetensorsFile::check_unchanged() const {
+  const struct stat& then = descriptor_->opened();
+  struct stat now {};
+  if (::fstat(descriptor_->get(), &now) != 0) Descriptor::fail(name_, "cannot read");
+  if (now.st_size == then.st_size && now.st_mtim.tv_sec == then.st_mtim.tv_sec &&
+      now.st_mtim.tv_nsec == then.st_mtim.tv_nsec) {
+    return;
   }
-  if (!S_ISREG(info.st_mode)) throw ModelError(name_ + ": expected a regular file");
-  const std::size_t size = static_cast<std::size_t>(info.st_size);
-  if (size > 0) {
-    void* mapping = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-    if (mapping == MAP_FAILED) {
-      throw ModelError(name_ + ": cannot map: " + std::strerror(errno));
-    }
-    mapping_ = std::unique_ptr<const char, Unmap>(static_cast<const char*>(mapping), Unmap{size});
-    ::madvise(mapping, size, MADV_WILLNEED);
+  throw ModelError(name_ + ": was changed while it was read");
+}
+
+void SafetensorsFile::read(std::uint64_t offset, std::span<char> out) const {
+  for (std::size_t done = 0; done < out.size();) {
+    const ssize_t got = ::pread(descriptor_->get(), out.data() + done, out.size() - done,
+                                static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) Descriptor::fail(name_, "cannot read");
+    if (got == 0) throw ModelError(name_ + ": was cut short while it was read");
+    done += static_cast<std::size_t>(got);
   }
-  header_ = parse_safetensors({mapping_.get(), size}, name_);
 }
 
 const TensorEntry& SafetensorsFile::tensor(std::string_view name) const {
@@ -115,22 +141,27 @@ const TensorEntry& SafetensorsFile::tensor(std::string_view name) const {
   return found->second;
 }
 
-std::string_view SafetensorsFile::bytes_of(const TensorEntry& tensor) const {
-  return {mapping_.get() + header_.data_offset + tensor.begin, tensor.end - tensor.begin};
+void SafetensorsFile::read_widened(const TensorEntry& tensor, float (*convert)(std::uint16_t),
+                                   std::span<float> out) const {
+  std::vector<std::uint16_t> piece(std::min(out.size(), kPieceValues));
+  for (std::size_t done = 0; done < out.size(); done += piece.size()) {
+    piece.resize(std::min(piece.size(), out.size() - done));
+    read(header_.data_offset + tensor.begin + done * sizeof(piece[0]), chars_of(std::span(piece)));
+    std::transform(piece.begin(), piece.end(), out.subspan(done).begin(), convert);
+  }
 }
 
 void SafetensorsFile::read_f32(const TensorEntry& tensor, std::span<float> out) const {
   assert(out.size() == static_cast<std::size_t>(tensor.num_values()));
-  const std::string_view bytes = bytes_of(tensor);
   switch (tensor.type) {
     case TensorType::kF32:
-      if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+      read(header_.data_offset + tensor.begin, chars_of(out));
       break;
     case TensorType::kF16:
-      widen(bytes, f16_to_f32, out);
+      read_widened(tensor, f16_to_f32, out);
       break;
     case TensorType::kBf16:
-      widen(bytes, bf16_to_f32, out);
+      read_widened(tensor, bf16_to_f32, out);
       break;
     case TensorType::kI32:
       throw ModelError(name_ + ": tensor " + quote(tensor.name) +
@@ -159,8 +190,7 @@ std::vector<std::int32_t> SafetensorsFile::read_i32(std::string_view name) const
                      ", expected I32");
   }
   std::vector<std::int32_t> values(static_cast<std::size_t>(entry.num_values()));
-  const std::string_view bytes = bytes_of(entry);
-  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  read(header_.data_offset + entry.begin, chars_of(std::span(values)));
   return values;
 }
 

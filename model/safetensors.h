@@ -1,4 +1,4 @@
-// safetensors files: a memory-mapped reader that refuses hostile headers, and a writer.
+// safetensors files: a reader that refuses hostile headers, and a writer.
 #pragma once
 
 #include <cstddef>
@@ -47,16 +47,26 @@ inline constexpr std::size_t kMaxTensorNameBytes = 1024;
 inline constexpr std::size_t kMaxMetadataEntries = 10'000;
 inline constexpr std::uint64_t kMaxTensorDimension = std::uint64_t{1} << 40;
 
-// Parses and checks the header of a whole file. `bytes`: the file; `file` is only used in errors.
-// The tensors then cover the data exactly: no overlap, hole or trailing byte. Throws ModelError.
-SafetensorsHeader parse_safetensors(std::string_view bytes, const std::string& file);
+inline constexpr std::size_t kHeaderLengthBytes = 8;  // what a file begins with
 
-// A mapped file. Const calls are thread-safe. The file must not change while it is open: a new
-// version takes its place by rename.
+// How many bytes come before the tensors, the length at the beginning included. `begin`: the
+// file's first kHeaderLengthBytes, or all there is of it; `file` is only used in errors. Throws
+// ModelError.
+std::size_t safetensors_header_bytes(std::string_view begin, std::uint64_t file_bytes,
+                                     const std::string& file);
+// Parses and checks a header. `begin`: the file at least up to the tensors. These then cover the
+// rest of the file exactly: no overlap, hole or trailing byte. Throws ModelError.
+SafetensorsHeader parse_safetensors(std::string_view begin, std::uint64_t file_bytes,
+                                    const std::string& file);
+
+// An open file. Const calls are thread-safe. A new version takes its place by rename; where one is
+// written over it, or it is cut short, reading throws ModelError. It is not mapped, for that would
+// kill the process then.
 class SafetensorsFile {
  public:
-  // Maps the file and checks its header. Throws ModelError.
+  // Opens the file and checks its header. Throws ModelError.
   explicit SafetensorsFile(const std::filesystem::path& path);
+  ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
@@ -71,16 +81,20 @@ class SafetensorsFile {
   std::vector<float> read_f32(std::string_view name) const;
   std::vector<std::int32_t> read_i32(std::string_view name) const;
 
+  // Throws ModelError when the file was written to since it was opened: what was read may be of two
+  // versions.
+  void check_unchanged() const;
+
  private:
-  std::string_view bytes_of(const TensorEntry& tensor) const;
+  class Descriptor;
 
-  struct Unmap {
-    std::size_t size;
-    void operator()(const char* mapping) const;
-  };
+  // Reads out.size() bytes of the file. Throws ModelError.
+  void read(std::uint64_t offset, std::span<char> out) const;
+  void read_widened(const TensorEntry& tensor, float (*convert)(std::uint16_t),
+                    std::span<float> out) const;
 
-  std::string name_;
-  std::unique_ptr<const char, Unmap> mapping_{nullptr, Unmap{0}};
+  const std::string name_;
+  const std::unique_ptr<const Descriptor> descriptor_;
   SafetensorsHeader header_;
 };
 

@@ -14,8 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kLengthBytes = 8;
-
 // {"__metadata__": {string: string}, name: {"dtype": string, "shape": [...], "data_offsets": [b,
 // e]}}
 class HeaderReader : public nlohmann::json_sax<json> {
@@ -249,25 +247,34 @@ void check_coverage(const std::map<std::string, TensorEntry, std::less<>>& tenso
 
 }  // namespace
 
-SafetensorsHeader parse_safetensors(std::string_view bytes, const std::string& file) {
-  if (bytes.size() < kLengthBytes) {
-    throw ModelError(file + ": found a file of " + std::to_string(bytes.size()) +
+std::size_t safetensors_header_bytes(std::string_view begin, std::uint64_t file_bytes,
+                                     const std::string& file) {
+  if (file_bytes < kHeaderLengthBytes) {
+    throw ModelError(file + ": found a file of " + std::to_string(file_bytes) +
                      " bytes, expected at least 8 for the header's length");
   }
   std::uint64_t length = 0;
-  for (std::size_t i = 0; i < kLengthBytes; ++i) {
-    length |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+  for (std::size_t i = 0; i < kHeaderLengthBytes; ++i) {
+    length |= std::uint64_t{static_cast<unsigned char>(begin[i])} << (8 * i);
   }
   if (length > kMaxHeaderBytes) {
     throw ModelError(file + ": found a header of " + std::to_string(length) +
                      " bytes, expected at most " + std::to_string(kMaxHeaderBytes));
   }
-  if (length > bytes.size() - kLengthBytes) {
+  if (length > file_bytes - kHeaderLengthBytes) {
     throw ModelError(file + ": found a header of " + std::to_string(length) +
-                     " bytes, expected at most the " + std::to_string(bytes.size() - kLengthBytes) +
-                     " that the file still has");
+                     " bytes, expected at most the " +
+                     std::to_string(file_bytes - kHeaderLengthBytes) + " that the file still has");
   }
-  const std::string_view text = bytes.substr(kLengthBytes, length);
+  return kHeaderLengthBytes + static_cast<std::size_t>(length);
+}
+
+SafetensorsHeader parse_safetensors(std::string_view begin, std::uint64_t file_bytes,
+                                    const std::string& file) {
+  SafetensorsHeader header;
+  header.data_offset = safetensors_header_bytes(begin, file_bytes, file);
+  const std::string_view text =
+      begin.substr(kHeaderLengthBytes, header.data_offset - kHeaderLengthBytes);
   if (!text.starts_with('{')) {
     throw ModelError(file + ": header: found " +
                      (text.empty() ? std::string("nothing") : quote(text.substr(0, 1))) +
@@ -277,10 +284,8 @@ SafetensorsHeader parse_safetensors(std::string_view bytes, const std::string& f
   HeaderReader reader(file);
   json::sax_parse(text.begin(), text.end(), &reader);
 
-  SafetensorsHeader header;
   header.tensors = reader.take();
-  header.data_offset = kLengthBytes + static_cast<std::size_t>(length);
-  const std::uint64_t data_bytes = bytes.size() - header.data_offset;
+  const std::uint64_t data_bytes = file_bytes - header.data_offset;
   for (const auto& [name, entry] : header.tensors) check_extent(entry, data_bytes, file);
   check_coverage(header.tensors, data_bytes, file);
   return header;

@@ -151,6 +151,7 @@ ModelWeights load_weights(const std::filesystem::path& directory, const ModelCon
                        shape_to_string(entry.shape) + ", expected no such tensor");
     }
   }
+  file.check_unchanged();
   const bool sinusoidal = config.position_encoding == PositionEncoding::kSinusoidal;
   if (sinusoidal && weights.position_embedding.rows() == 0) {
     compute_positions(config, weights.position_embedding);

@@ -82,8 +82,8 @@ std::vector<TensorSpec> list_tensors(const ModelConfig& config);
 std::int64_t count_parameters(const ModelConfig& config);
 
 // Reads DIRECTORY/model.safetensors. Throws ModelError naming file, tensor and both shapes for a
-// missing, surplus, mis-shaped or non-finite tensor. Fills position_embedding when it may be left
-// out.
+// missing, surplus, mis-shaped or non-finite tensor, and for a file that changes meanwhile. All is
+// copied: afterwards the file may go. Fills position_embedding when it may be left out.
 ModelWeights load_weights(const std::filesystem::path& directory, const ModelConfig& config);
 
 // Writes `file` in F32, but for the layers' matrices, which may be in another type of floats; empty

@@ -42,7 +42,7 @@ bool try_config(std::string_view bytes) {
 bool try_safetensors(std::string_view bytes) {
   SafetensorsHeader header;
   try {
-    header = parse_safetensors(bytes, "FILE");
+    header = parse_safetensors(bytes, bytes.size(), "FILE");
   } catch (const ModelError& error) {
     check_text(error.what());
     return false;

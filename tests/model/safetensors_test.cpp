@@ -28,7 +28,7 @@ std::string file_of(const std::string& header, const std::string& data,
 
 std::string error_of_bytes(const std::string& bytes) {
   try {
-    parse_safetensors(bytes, "dir/model.safetensors");
+    parse_safetensors(bytes, bytes.size(), "dir/model.safetensors");
   } catch (const ModelError& error) {
     return error.what();
   }
@@ -51,8 +51,8 @@ TEST_CASE("a header's tensors are found with type, shape and place") {
                              entry("\"BF16\"", "[2]", "[0,4]") + R"(,"s":)" +
                              entry("\"F16\"", "[]", "[28,30]") + R"(,"empty":)" +
                              entry("\"F32\"", "[0,7]", "[4,4]") + "}   ";
-  const SafetensorsHeader parsed =
-      parse_safetensors(file_of(header, std::string(30, '\0')), "file");
+  const std::string file = file_of(header, std::string(30, '\0'));
+  const SafetensorsHeader parsed = parse_safetensors(file, file.size(), "file");
   CHECK(parsed.data_offset == 8 + header.size());
   REQUIRE(parsed.tensors.size() == 4);
   const TensorEntry& a = parsed.tensors.at("a");
@@ -239,6 +239,28 @@ TEST_CASE("what is not a file of tensors is refused by path") {
   const auto fifo = directory.path() / "fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   CHECK_THROWS_WITH(SafetensorsFile(fifo), Contains("expected a regular file"));
+}
+
+TEST_CASE("a file that is cut short or written to while it is open is an error, not a crash") {
+  const testing::TemporaryDirectory directory;
+  const auto path = directory.path() / "model.safetensors";
+  const std::vector<float> values(100'000, 1.5f);
+  for (const TensorType type : {TensorType::kF32, TensorType::kBf16, TensorType::kF16}) {
+    write_safetensors(path, std::vector<TensorToWrite>{{"a", {100'000}, values}}, type);
+    const SafetensorsFile file(path);
+    CHECK(file.read_f32("a") == values);
+    CHECK_NOTHROW(file.check_unchanged());
+    std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+    CHECK_THROWS_WITH(file.read_f32("a"), Catch::Contains("model.safetensors: was cut short"));
+    CHECK_THROWS_WITH(file.check_unchanged(), Catch::Contains("was changed while it was read"));
+    // Replaced by rename: what is open stays as it was.
+    write_safetensors(path, std::vector<TensorToWrite>{{"a", {100'000}, values}}, type);
+    const SafetensorsFile again(path);
+    write_safetensors(directory.path() / "next", std::vector<TensorToWrite>{}, type);
+    std::filesystem::rename(directory.path() / "next", path);
+    CHECK(again.read_f32("a") == values);
+    CHECK_NOTHROW(again.check_unchanged());
+  }
 }
 
 TEST_CASE("a tensor of integers is no weight") {
