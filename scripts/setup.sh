@@ -4,12 +4,13 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--training] [--bench] [--sanitizers] [--check]
+Usage: scripts/setup.sh [--training] [--bench] [--clients] [--sanitizers] [--check]
 
 Installs with apt (through sudo when not root) what is missing of:
   (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, ...
   --training     PyTorch, NumPy and Matplotlib for training/ and its tests
   --bench        gnuplot, for the plots of lintel-bench
+  --clients      grpcio and NumPy for client/python, Node for client/node (Debian's, unless there is one)
   --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime
   --check        installs nothing; exits with 1 and names what is missing
 EOF
@@ -28,6 +29,9 @@ for argument in "$@"; do
   case $argument in
     --training) packages+=(python3-torch python3-numpy python3-matplotlib python3-pil libopenblas0-pthread) ;;  # the reference BLAS is 50 times slower
     --bench) packages+=(gnuplot-nox) ;;
+    --clients)
+      packages+=(python3-grpcio python3-protobuf python3-numpy)
+      if ! command -v node >/dev/null || ! command -v npm >/dev/null; then packages+=(nodejs npm); fi ;;
     --sanitizers) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
     --check) check=true ;;
     -h | --help) usage; exit 0 ;;

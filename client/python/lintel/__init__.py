@@ -1,0 +1,85 @@
+"""Client of a Lintel server, which serves linear transformers over gRPC.
+
+    import lintel
+
+    with lintel.Client("127.0.0.1:50051") as client:
+        for token in client.generate("Once upon", max_new_tokens=100):
+            print(token.token)
+
+Client calls from threads, AsyncClient from asyncio; they have the same methods.
+"""
+
+try:
+    import lintel.v1.generation_pb2  # noqa: F401
+except ModuleNotFoundError as error:
+    if not (error.name or "").startswith("lintel."):
+        raise
+    raise ImportError(
+        "lintel's protobuf code is missing: install the package, or run client/python/generate.py"
+    ) from None
+
+from lintel.client import Client, Generation, Session
+from lintel.errors import (
+    Aborted,
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    FieldViolation,
+    Internal,
+    InvalidArgument,
+    LintelError,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    ResourceProblem,
+    Unauthenticated,
+    Unavailable,
+)
+from lintel.results import (
+    FinishReason,
+    ImageShape,
+    Model,
+    Sample,
+    SampleResult,
+    Score,
+    SessionInfo,
+    Source,
+    Timings,
+    Token,
+    TopValue,
+)
+from lintel.retry import RetryPolicy
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aborted",
+    "Cancelled",
+    "Client",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "FieldViolation",
+    "FinishReason",
+    "Generation",
+    "ImageShape",
+    "Internal",
+    "InvalidArgument",
+    "LintelError",
+    "Model",
+    "NotFound",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "ResourceProblem",
+    "RetryPolicy",
+    "Sample",
+    "SampleResult",
+    "Score",
+    "Session",
+    "SessionInfo",
+    "Source",
+    "Timings",
+    "Token",
+    "TopValue",
+    "Unauthenticated",
+    "Unavailable",
+]

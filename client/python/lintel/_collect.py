@@ -1,0 +1,115 @@
+"""Responses of a Generate stream -> tokens, samples and results."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Iterator, Optional
+
+import grpc
+import numpy as np
+
+from lintel.errors import make_error
+from lintel.results import Sample, SampleResult, Source, Token, TopValue, read_finish
+from lintel.v1 import generation_pb2 as pb
+
+_SOURCES = {source.value: source for source in Source}
+
+
+def _top(wire: pb.TopValues) -> tuple[TopValue, ...]:
+    return tuple(map(TopValue, wire.tokens, wire.log2_probs))
+
+
+def tokens_of(response: pb.GenerateResponse) -> Iterator[Token]:
+    """The values of one message, in order."""
+    for chunk in response.chunks:
+        source = _SOURCES.get(chunk.source, Source.UNSPECIFIED)
+        log2_probs, top = chunk.log2_probs, chunk.top
+        for i, token in enumerate(chunk.tokens):
+            yield Token(
+                chunk.first_position + i,
+                token,
+                source,
+                chunk.sample,
+                log2_probs[i] if i < len(log2_probs) else None,
+                _top(top[i]) if i < len(top) else (),
+            )
+
+
+class Results:
+    """How the samples of a call ended."""
+
+    def __init__(self, num_samples: int, request_id: str) -> None:
+        self._num_samples = num_samples
+        self._results: dict[int, SampleResult] = {}
+        self._request_id = request_id
+
+    def take(self, response: pb.GenerateResponse) -> None:
+        """Raises Internal where the server answers what was not asked."""
+        for item in (*response.chunks, *response.finished):
+            if item.sample >= self._num_samples:
+                raise self._nonsense("the server sent a sample nobody asked for")
+        for finish in response.finished:
+            self._results[finish.sample] = read_finish(finish)
+
+    def complete(self) -> list[SampleResult]:
+        """REQUIRES: the stream has ended with OK."""
+        if len(self._results) < self._num_samples:
+            raise self._nonsense("the stream ended before every sample had")
+        return [self._results[i] for i in range(self._num_samples)]
+
+    def _nonsense(self, what: str) -> Exception:
+        return make_error(grpc.StatusCode.INTERNAL, what, self._request_id)
+
+
+class SampleCollector:
+    """Joins the chunks of a stream into samples."""
+
+    def __init__(self) -> None:
+        self._parts: defaultdict[int, _Parts] = defaultdict(_Parts)
+
+    def take(self, response: pb.GenerateResponse) -> None:
+        for chunk in response.chunks:
+            self._parts[chunk.sample].take(chunk)
+
+    def samples(self, results: list[SampleResult]) -> list[Sample]:
+        return [self._parts[result.sample].sample(result) for result in results]
+
+
+class _Parts:
+    """Of one sample."""
+
+    def __init__(self) -> None:
+        self.first_position: Optional[int] = None
+        self.tokens: list[int] = []
+        self.log2_probs: list[float] = []
+        self.given: list[bool] = []
+        self.top: list[tuple[TopValue, ...]] = []
+        self.prompt: list[int] = []
+        self.prompt_log2_probs: list[float] = []
+
+    def take(self, chunk: pb.Chunk) -> None:
+        missing = len(chunk.tokens) - len(chunk.log2_probs)
+        log2_probs = [*chunk.log2_probs, *[float("nan")] * missing]
+        if chunk.source == pb.VALUE_SOURCE_PROMPT:
+            self.prompt += chunk.tokens
+            self.prompt_log2_probs += log2_probs
+            return
+        if self.first_position is None:
+            self.first_position = chunk.first_position
+        self.tokens += chunk.tokens
+        self.log2_probs += log2_probs
+        self.given += [chunk.source == pb.VALUE_SOURCE_GIVEN] * len(chunk.tokens)
+        top = list(map(_top, chunk.top))
+        self.top += [*top, *[()] * (len(chunk.tokens) - len(top))]
+
+    def sample(self, result: SampleResult) -> Sample:
+        return Sample(
+            first_position=result.position if self.first_position is None else self.first_position,
+            tokens=np.array(self.tokens, dtype=np.int32),
+            log2_probs=np.array(self.log2_probs, dtype=np.float32),
+            given=np.array(self.given, dtype=np.bool_),
+            top=tuple(self.top),
+            prompt=np.array(self.prompt, dtype=np.int32),
+            prompt_log2_probs=np.array(self.prompt_log2_probs, dtype=np.float32),
+            result=result,
+        )

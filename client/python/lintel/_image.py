@@ -1,0 +1,87 @@
+"""Which pixels of an image are hidden, and how the others are put to the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+
+from lintel.results import Sample
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Completion:
+    """An image as the model takes it: values in raster order, those up to the first hidden one as
+    prompt, the known ones after it as spans that are fed in place of samples. What follows the last
+    hidden one changes nothing and is not sent.
+    """
+
+    def __init__(self, image: npt.NDArray[np.uint8], mask: npt.NDArray[np.bool_]) -> None:
+        image, mask = np.asarray(image), np.asarray(mask)
+        if image.dtype != np.uint8 or image.ndim not in (2, 3):
+            raise TypeError(
+                "an image is a uint8 array [height, width] or [height, width, channels], "
+                f"not {image.dtype} {list(image.shape)}"
+            )
+        if mask.dtype != np.bool_:
+            raise TypeError(f"a mask is an array of bool, true where hidden, not {mask.dtype}")
+        if mask.ndim == 2 and image.ndim == 3:
+            mask = np.repeat(mask[:, :, np.newaxis], image.shape[2], axis=2)
+        if mask.shape != image.shape:
+            raise ValueError(f"the mask is {list(mask.shape)}, the image {list(image.shape)}")
+        self._shape = image.shape
+        self._values = image.reshape(-1).copy()
+        self._hidden = mask.reshape(-1)
+        self._positions = np.flatnonzero(self._hidden)
+
+    @property
+    def nothing_hidden(self) -> bool:
+        return self._positions.size == 0
+
+    @property
+    def first_is_hidden(self) -> bool:
+        return bool(self._hidden[0])
+
+    def request(self, start_token: Optional[int]) -> dict[str, Any]:
+        """The arguments of generate(). A hidden first value becomes `start_token`: a model has no
+        distribution over it. REQUIRES: something is hidden.
+        """
+        first, last = int(self._positions[0]), int(self._positions[-1])
+        if first == 0:
+            if start_token is None:
+                raise ValueError("the first value is hidden, and the model has no start token")
+            self._values[0] = start_token
+            first = int(self._positions[1]) if self._positions.size > 1 else 1
+        known = ~self._hidden[first : last + 1]
+        edges = np.flatnonzero(np.diff(known, prepend=False, append=False)) + first
+        spans = zip(edges[::2].tolist(), edges[1::2].tolist())
+        return {
+            "prompt": self._values[np.newaxis, :first],
+            "max_new_tokens": max(last + 1 - first, 0),
+            "given": [(begin, self._values[np.newaxis, begin:end]) for begin, end in spans],
+        }
+
+    def filled(self, sample: Optional[Sample] = None) -> npt.NDArray[np.uint8]:
+        """The image with the sample's values where it was hidden."""
+        values = self._values.copy()
+        if sample is not None:
+            end = sample.first_position + sample.tokens.size
+            if end <= self._positions[-1]:
+                reason = sample.result.finish_reason.name
+                raise RuntimeError(f"the server ended the image after {end} values: {reason}")
+            if np.any(sample.tokens > 255):
+                raise RuntimeError(f"the server sent {sample.tokens.max()}, which is no pixel")
+            values[sample.first_position : end] = sample.tokens
+        return values.reshape(self._shape)
+
+    def result(
+        self, samples: Optional[list[Sample]], num_samples: Optional[int]
+    ) -> npt.NDArray[np.uint8]:
+        """One image, or [num_samples, ...] of them where a number was asked for."""
+        if num_samples is None:
+            return self.filled(samples[0] if samples else None)
+        if samples is None:
+            return np.stack([self.filled()] * num_samples)
+        return np.stack([self.filled(sample) for sample in samples])

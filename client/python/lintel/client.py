@@ -1,0 +1,436 @@
+"""Client: calls a Lintel server from threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Iterator, Optional, TypeVar
+
+import grpc
+
+from lintel import _channel, _collect, _image, _request, _stubs
+from lintel import _foreign_pb2 as foreign
+from lintel._values import Values
+from lintel.errors import LintelError, NotFound, from_rpc_error, make_error
+from lintel.results import (
+    Model,
+    Sample,
+    SampleResult,
+    Score,
+    SessionInfo,
+    Token,
+    read_model,
+    read_score,
+    read_session,
+)
+from lintel.retry import Attempts, RetryPolicy
+from lintel.v1 import generation_pb2 as pb
+from lintel.v1 import model_pb2, session_pb2
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+T = TypeVar("T")
+
+
+class Client(_request.Generates["Generation"]):
+    """Calls one server.
+
+        with lintel.Client("127.0.0.1:50051") as client:
+            for token in client.generate("Once upon", max_new_tokens=100):
+                print(token.token)
+
+    Every call has a timeout; what does not end with OK raises LintelError. Does not connect before
+    the first call. Any number of threads may call. ValueError for options that make no sense
+    together, OSError for a file that cannot be read.
+
+    tls_ca, tls_cert, tls_key: PEM files. With a CA or a certificate, or with tls=True and the
+        authorities gRPC knows, the channel is encrypted; with none it is plain text.
+    token: sent with every call, never in plain text to another machine.
+    timeout: seconds, of every call, retries included.
+    retry: None: never.
+    """
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:50051",
+        *,
+        tls: bool = False,
+        tls_ca: Optional[_channel.Path] = None,
+        tls_cert: Optional[_channel.Path] = None,
+        tls_key: Optional[_channel.Path] = None,
+        token: Optional[str] = None,
+        timeout: float = 300.0,
+        retry: Optional[RetryPolicy] = RetryPolicy(),
+    ) -> None:
+        self._connection = _channel.Connection(address, tls, tls_ca, tls_cert, tls_key, token)
+        self._retry = retry
+        self._timeout = timeout
+        Attempts(retry, timeout)  # refuses a timeout that makes no sense now
+        self._closing = threading.Event()
+        credentials = self._connection.credentials()
+        self._channel = (
+            grpc.insecure_channel(address, _channel.OPTIONS)
+            if credentials is None
+            else grpc.secure_channel(address, credentials, _channel.OPTIONS)
+        )
+        self._stubs = _stubs.Stubs(self._channel)
+
+    def close(self) -> None:
+        """Ends every call that runs, and the connection."""
+        self._closing.set()
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _start_generation(
+        self, request: pb.GenerateRequest, timeout: Optional[float]
+    ) -> Generation:
+        return self._generation(request, self._attempts(timeout))
+
+    def _generation(self, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
+        attempts.changes_session = bool(request.session_id)
+        stream: _Stream[pb.GenerateResponse] = _Stream(
+            self, self._stubs.generate, request, attempts
+        )
+        return Generation(stream, _request.num_samples(request))
+
+    def complete_image(
+        self,
+        image: npt.NDArray[np.uint8],
+        mask: npt.NDArray[np.bool_],
+        *,
+        model: str = "",
+        num_samples: Optional[int] = None,
+        temperature: Optional[float] = None,
+        top_k: Optional[int] = None,
+        top_p: Optional[float] = None,
+        seed: Optional[int] = None,
+        timeout: Optional[float] = None,
+    ) -> npt.NDArray[np.uint8]:
+        """Draws the pixels where `mask` is true; the others stay as they are.
+
+        image: uint8 [height, width] or [height, width, channels]; mask: bool, of the image's shape
+        or [height, width]. Returns an image, or [num_samples, ...] where a number is given.
+        """
+        plan = _image.Completion(image, mask)
+        if plan.nothing_hidden:
+            return plan.result(None, num_samples)
+        start = None
+        if plan.first_is_hidden:
+            served = self.model(model).image
+            start = served.start_token if served is not None else None
+        generation = self.generate(
+            **plan.request(start),
+            model=model,
+            num_samples=num_samples,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            timeout=timeout,
+        )
+        return plan.result(generation.samples(), num_samples)
+
+    def score(
+        self, sequences: Iterable[Values], *, model: str = "", timeout: Optional[float] = None
+    ) -> list[Score]:
+        """The probabilities of given sequences' values, in their order. A 2-D array of integers is
+        a sequence a row, a uint8 array [n, height, width] an image each.
+        """
+        request = _stubs.score_request(model, sequences)
+        stream: _Stream[pb.ScoreResponse] = _Stream(
+            self, self._stubs.score, request, self._attempts(timeout)
+        )
+        scores: list[Score] = []
+        try:
+            while (response := stream.read()) is not None:
+                if response.index != len(scores):
+                    raise stream.nonsense("the server's scores are out of order")
+                scores.append(read_score(response))
+        finally:
+            stream.cancel()
+        if len(scores) != len(request.sequences):
+            raise stream.nonsense("the stream ended before every sequence was scored")
+        return scores
+
+    def session(
+        self, *, model: str = "", max_tokens: int = 0, timeout: Optional[float] = None
+    ) -> Session:
+        """Makes a session: state on the server that lives between calls. Use it in a `with`, which
+        deletes it at the end; or keep it, and come back with attach_session(id).
+        """
+        request = session_pb2.CreateSessionRequest(model=model, max_tokens=max_tokens)
+        info = self._unary(self._stubs.create_session, request, self._attempts(timeout))
+        return Session(self, info.id)
+
+    def attach_session(self, id: str) -> Session:
+        """A session that exists. Nothing is called yet."""
+        return Session(self, id)
+
+    def get_session(self, id: str, *, timeout: Optional[float] = None) -> SessionInfo:
+        request = session_pb2.GetSessionRequest(id=id)
+        return read_session(
+            self._unary(self._stubs.get_session, request, self._attempts(timeout))
+        )
+
+    def list_sessions(
+        self, *, model: str = "", timeout: Optional[float] = None
+    ) -> list[SessionInfo]:
+        """Every page. `model` empty: sessions of all models."""
+        attempts = self._attempts(timeout)
+        request = session_pb2.ListSessionsRequest(model=model, page_size=1000)
+        sessions: list[SessionInfo] = []
+        while True:
+            page = self._unary(self._stubs.list_sessions, request, attempts)
+            sessions += map(read_session, page.sessions)
+            if not page.next_page_token:
+                return sessions
+            request.page_token = page.next_page_token
+
+    def delete_session(self, id: str, *, timeout: Optional[float] = None) -> None:
+        """A session in use is Aborted, not deleted."""
+        self._delete_session(id, self._attempts(timeout))
+
+    def models(self, *, timeout: Optional[float] = None) -> list[Model]:
+        request = model_pb2.ListModelsRequest()
+        response = self._unary(self._stubs.list_models, request, self._attempts(timeout))
+        return [read_model(model) for model in response.models]
+
+    def model(self, name: str = "", *, timeout: Optional[float] = None) -> Model:
+        """`name` may be empty when one model is loaded."""
+        request = model_pb2.GetModelRequest(name=name)
+        return read_model(self._unary(self._stubs.get_model, request, self._attempts(timeout)))
+
+    def serving(self, service: str = "", *, timeout: Optional[float] = None) -> bool:
+        """Health. `service` empty: the server as a whole. An unknown service is NotFound."""
+        request = foreign.HealthCheckRequest(service=service)
+        response = self._unary(self._stubs.check_health, request, self._attempts(timeout))
+        return bool(response.status == foreign.HealthCheckResponse.SERVING)
+
+    def _attempts(self, timeout: Optional[float]) -> Attempts:
+        return Attempts(self._retry, self._timeout if timeout is None else timeout)
+
+    def _delete_session(self, id: str, attempts: Attempts) -> None:
+        try:
+            request = session_pb2.DeleteSessionRequest(id=id)
+            self._unary(self._stubs.delete_session, request, attempts)
+        except NotFound:
+            # The answer of an attempt may have been lost after the session was.
+            if not attempts.retried:
+                raise
+
+    def _invoke(
+        self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
+    ) -> T:
+        try:
+            return method(
+                request,
+                timeout=attempts.remaining(),
+                metadata=self._connection.metadata(request_id),
+            )
+        except ValueError:  # what gRPC has to say of a closed channel
+            if not self._closing.is_set():
+                raise
+            code = grpc.StatusCode.CANCELLED
+            raise make_error(code, "the client is closed", request_id) from None
+
+    def _unary(self, method: Callable[..., T], request: Any, attempts: Attempts) -> T:
+        request_id = _channel.new_request_id()
+        while True:
+            try:
+                return self._invoke(method, request, attempts, request_id)
+            except grpc.RpcError as rpc_error:
+                error = from_rpc_error(rpc_error, request_id)
+            _wait_or_raise(error, attempts, self._closing)
+
+
+def _wait_or_raise(error: LintelError, attempts: Attempts, stopped: threading.Event) -> None:
+    """Returns when it is time to try again."""
+    delay = attempts.delay_after(error)
+    if delay is None or stopped.wait(delay):
+        raise error from None
+
+
+class _Stream(Generic[T]):
+    """One server stream, begun again while nothing has come of it."""
+
+    def __init__(
+        self, client: Client, method: Callable[..., Any], request: Any, attempts: Attempts
+    ) -> None:
+        self._client = client
+        self._method = method
+        self._request = request
+        self._attempts = attempts
+        self._delivered = False
+        self._cancelled = threading.Event()
+        self.ended = False  # with OK
+        self.failed = False
+        self.request_id = _channel.new_request_id()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._call = self._client._invoke(
+            self._method, self._request, self._attempts, self.request_id
+        )
+        if self._cancelled.is_set():  # meanwhile, in another thread
+            self._call.cancel()
+
+    @property
+    def cut_short(self) -> bool:
+        """The server may still be at it, or has just put it away."""
+        return self.failed or (self._cancelled.is_set() and not self.ended)
+
+    def read(self) -> Optional[T]:
+        """The next message; None: the stream has ended with OK."""
+        if self.ended:
+            return None
+        while True:
+            try:
+                message: T = next(self._call)
+                self._delivered = True
+                return message
+            except StopIteration:
+                self.ended = True
+                return None
+            except grpc.RpcError as rpc_error:
+                error = from_rpc_error(rpc_error, self.request_id)
+            except BaseException:  # KeyboardInterrupt: the server need not go on
+                self.cancel()
+                raise
+            try:
+                if self._delivered or self._cancelled.is_set():
+                    raise error from None
+                _wait_or_raise(error, self._attempts, self._cancelled)
+                self._begin()
+            except BaseException:
+                self.failed = True
+                raise
+
+    def cancel(self) -> None:
+        """From any thread. Nothing happens to a stream that has ended."""
+        self._cancelled.set()
+        if not self.ended:
+            self._call.cancel()
+
+    def nonsense(self, what: str) -> LintelError:
+        return make_error(grpc.StatusCode.INTERNAL, what, self.request_id)
+
+
+class Generation:
+    """A stream of tokens: iterate over it, once. The call has begun already.
+
+    The server stops, and what it held is free, as soon as nobody reads any more: leaving the loop,
+    close(), the end of a `with`, or dropping the object cancel the call. Not for several threads,
+    but close() may be called from another one, which ends the loop with Cancelled.
+    """
+
+    def __init__(self, stream: _Stream[pb.GenerateResponse], num_samples: int) -> None:
+        self._stream = stream
+        self._results = _collect.Results(num_samples, stream.request_id)
+
+    @property
+    def request_id(self) -> str:
+        """By which the server's log knows the call."""
+        return self._stream.request_id
+
+    @property
+    def result(self) -> SampleResult:
+        """How the first sample ended. RuntimeError before the stream has."""
+        return self.results[0]
+
+    @property
+    def results(self) -> list[SampleResult]:
+        """How each sample ended. RuntimeError before the stream has."""
+        if not self._stream.ended:
+            raise RuntimeError("the stream has not been read to its end")
+        return self._results.complete()
+
+    def _responses(self) -> Iterator[pb.GenerateResponse]:
+        try:
+            while (response := self._stream.read()) is not None:
+                self._results.take(response)
+                yield response
+            self._results.complete()
+        finally:
+            self._stream.cancel()  # however the reader went away
+
+    def __iter__(self) -> Iterator[Token]:
+        for response in self._responses():
+            yield from _collect.tokens_of(response)
+
+    def samples(self) -> list[Sample]:
+        """Reads to the end. Faster than token by token."""
+        collector = _collect.SampleCollector()
+        for response in self._responses():
+            collector.take(response)
+        return collector.samples(self.results)
+
+    def close(self) -> None:
+        """Cancels what has not ended."""
+        self._stream.cancel()
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Session(_request.Generates[Generation]):
+    """State on the server that lives between calls. One call at a time.
+
+        with client.session() as session:
+            for token in session.generate([1, 2, 3], max_new_tokens=10): ...
+            for token in session.generate(max_new_tokens=10): ...  # goes on
+
+    After a call that was cut short the session holds what the server had fed by then.
+    """
+
+    def __init__(self, client: Client, id: str) -> None:
+        self.id = id
+        self._client = client
+        self._last: Optional[_Stream[pb.GenerateResponse]] = None
+
+    def info(self, *, timeout: Optional[float] = None) -> SessionInfo:
+        return self._client.get_session(self.id, timeout=timeout)
+
+    def _start_generation(
+        self, request: pb.GenerateRequest, timeout: Optional[float]
+    ) -> Generation:
+        if request.session_id not in ("", self.id):
+            raise ValueError("this is another session")
+        request.session_id = self.id
+        attempts = self._client._attempts(timeout)
+        attempts.waits_for_own_call = self._last is not None and self._last.cut_short
+        generation = self._client._generation(request, attempts)
+        self._last = generation._stream
+        return generation
+
+    def close(self, *, timeout: Optional[float] = None) -> None:
+        """Ends a call that runs and deletes the session, if it is not gone already."""
+        attempts = self._client._attempts(timeout)
+        if self._last is not None and not self._last.ended:
+            self._last.cancel()
+            attempts.waits_for_own_call = True
+        try:
+            self._client._delete_session(self.id, attempts)
+        except NotFound:
+            pass
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
+        try:
+            self.close()
+        except LintelError:
+            if exc is None:  # else the caller's error is the one to tell
+                raise

@@ -1,0 +1,167 @@
+"""What a failed call says: status code and the decoded google.rpc details."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import grpc
+
+from lintel import _foreign_pb2 as foreign
+
+
+class FieldViolation(NamedTuple):
+    """A field of the request the server refused."""
+
+    field: str  # path in the request, e.g. "sampling.top_p" or "given[2].position"
+    description: str  # the value and the limit
+
+
+class ResourceProblem(NamedTuple):
+    """What was not found, or could not be used."""
+
+    type: str  # "model" or "session"
+    name: str
+    description: str
+
+
+class LintelError(Exception):
+    """A call that did not end with OK. Its text is one line for people."""
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        message: str,
+        *,
+        violations: tuple[FieldViolation, ...] = (),
+        resources: tuple[ResourceProblem, ...] = (),
+        retry_delay: Optional[float] = None,
+        request_id: str = "",
+    ) -> None:
+        self.code = code
+        self.message = message  # the server's words alone
+        self.violations = violations
+        self.resources = resources
+        self.retry_delay = retry_delay  # seconds after which the same request is worth sending again
+        self.request_id = request_id  # by which the server's log knows the call
+        super().__init__(self._describe())
+
+    def _describe(self) -> str:
+        text = self.code.name
+        if self.message:
+            text += ": " + self.message
+        # Servers often repeat the details in the message; say each thing once.
+        for violation in self.violations:
+            if violation.description not in text:
+                text += f"; {violation.field}: {violation.description}"
+            elif violation.field not in text:
+                text += "; " + violation.field
+        for resource in self.resources:
+            if resource.name and f"{resource.type} {resource.name}" not in text:
+                text += f"; {resource.type} {resource.name}"
+        if self.retry_delay is not None:
+            text += f"; try again in {self.retry_delay * 1000:.0f} ms"
+        if self.request_id:
+            text += f" [request {self.request_id}]"
+        return text
+
+
+class Cancelled(LintelError):
+    """The call was cancelled, here or by the server."""
+
+
+class InvalidArgument(LintelError):
+    """The request cannot be served as it is: see `violations`."""
+
+
+class DeadlineExceeded(LintelError):
+    """The call's timeout passed."""
+
+
+class NotFound(LintelError):
+    """There is no such model or session: see `resources`."""
+
+
+class PermissionDenied(LintelError):
+    """The token lacks a role."""
+
+
+class Unauthenticated(LintelError):
+    """A token is needed, or the one sent is not known."""
+
+
+class ResourceExhausted(LintelError):
+    """A queue is full, memory or a quota used up; `retry_delay` says when to try again."""
+
+
+class FailedPrecondition(LintelError):
+    """The session or model is in no state for this request."""
+
+
+class Aborted(LintelError):
+    """The session is in use by another call."""
+
+
+class Unavailable(LintelError):
+    """The server cannot be reached, or takes nothing new."""
+
+
+class Internal(LintelError):
+    """The server failed, or answered what makes no sense."""
+
+
+_CLASSES: dict[grpc.StatusCode, type[LintelError]] = {
+    grpc.StatusCode.CANCELLED: Cancelled,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
+    grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
+    grpc.StatusCode.ABORTED: Aborted,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.INTERNAL: Internal,
+}
+
+
+def make_error(code: grpc.StatusCode, message: str, request_id: str, **details: Any) -> LintelError:
+    """The error class of `code`."""
+    return _CLASSES.get(code, LintelError)(code, message, request_id=request_id, **details)
+
+
+def from_rpc_error(error: grpc.RpcError, request_id: str) -> LintelError:
+    """Decodes what gRPC raised; `error` is also a grpc.Call, in either kind of channel."""
+    details: dict[str, Any] = {}
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            details = _decode(value)
+    return make_error(error.code(), error.details() or "", request_id, **details)
+
+
+def _decode(trailer: bytes) -> dict[str, Any]:
+    status = foreign.Status()
+    violations: list[FieldViolation] = []
+    resources: list[ResourceProblem] = []
+    retry_delay: Optional[float] = None
+    try:
+        status.ParseFromString(trailer)
+        for detail in status.details:
+            name = detail.type_url.rpartition("/")[2]
+            if name == "google.rpc.BadRequest":
+                bad = foreign.BadRequest.FromString(detail.value)
+                violations += [FieldViolation(v.field, v.description) for v in bad.field_violations]
+            elif name == "google.rpc.RetryInfo":
+                delay = foreign.RetryInfo.FromString(detail.value).retry_delay
+                retry_delay = delay.seconds + delay.nanos * 1e-9
+            elif name == "google.rpc.ResourceInfo":
+                info = foreign.ResourceInfo.FromString(detail.value)
+                resources.append(
+                    ResourceProblem(info.resource_type, info.resource_name, info.description)
+                )
+    except Exception:  # details from somebody else's proxy: a status is still a status
+        pass
+    return {
+        "violations": tuple(violations),
+        "resources": tuple(resources),
+        "retry_delay": retry_delay,
+    }

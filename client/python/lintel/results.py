@@ -1,0 +1,243 @@
+"""What calls give back, as plain Python and NumPy."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
+
+from lintel.v1 import generation_pb2 as pb
+from lintel.v1 import model_pb2
+from lintel.v1 import session_pb2
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Source(enum.Enum):
+    """Where a value comes from."""
+
+    UNSPECIFIED = pb.VALUE_SOURCE_UNSPECIFIED
+    SAMPLED = pb.VALUE_SOURCE_SAMPLED
+    GIVEN = pb.VALUE_SOURCE_GIVEN
+    PROMPT = pb.VALUE_SOURCE_PROMPT  # echoed
+
+
+class FinishReason(enum.Enum):
+    """Why a sample ended."""
+
+    UNSPECIFIED = pb.FINISH_REASON_UNSPECIFIED
+    LENGTH = pb.FINISH_REASON_LENGTH  # max_new_tokens reached
+    STOP_TOKEN = pb.FINISH_REASON_STOP_TOKEN
+    STOP_STRING = pb.FINISH_REASON_STOP_STRING
+    END_OF_SEQUENCE = pb.FINISH_REASON_END_OF_SEQUENCE  # image complete, or position table full
+    CANCELLED = pb.FINISH_REASON_CANCELLED
+    DEADLINE = pb.FINISH_REASON_DEADLINE  # the request's time_limit
+
+
+class TopValue(NamedTuple):
+    """One of the most likely values at a position."""
+
+    token: int
+    log2_prob: float  # of the model, before temperature, penalties and filters
+
+
+class Token(NamedTuple):
+    """One value of a stream."""
+
+    position: int  # in the sequence; the first value is 0
+    token: int
+    source: Source
+    sample: int
+    log2_prob: Optional[float] = None  # None: not asked for, or the first value of its sequence
+    top: tuple[TopValue, ...] = ()  # most likely first
+
+
+class Timings(NamedTuple):
+    """Seconds on the server."""
+
+    queued: float  # accepted until first row in a batch
+    prompt: float  # first row until the first new value
+    generation: float  # first new value until the last
+    per_token: float  # generation / (values - 1)
+
+
+@dataclass(frozen=True)
+class SampleResult:
+    """How one sample ended."""
+
+    sample: int
+    finish_reason: FinishReason
+    seed: int  # repeats this sample
+    prompt_tokens: int  # read by this call (a start token counts)
+    reused_tokens: int  # of the session's earlier calls, not read again
+    generated_tokens: int  # sampled or given values produced by this call
+    given_tokens: int  # of which given
+    drafted_tokens: int  # guessed by the server's speculation
+    accepted_tokens: int  # of which right
+    position: int  # values of the sequence so far
+    stop_string: bytes  # the one that matched
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample, whole. The arrays of a kind are parallel."""
+
+    first_position: int  # of tokens[0] in the sequence
+    tokens: npt.NDArray[np.int32]  # sampled and given ones
+    log2_probs: npt.NDArray[np.float32]  # NaN where there is none
+    given: npt.NDArray[np.bool_]  # fed rather than sampled
+    top: tuple[tuple[TopValue, ...], ...]
+    prompt: npt.NDArray[np.int32]  # with echo_prompt
+    prompt_log2_probs: npt.NDArray[np.float32]
+    result: SampleResult
+
+    @property
+    def text(self) -> bytes:
+        """Tokens of a byte model as bytes. ValueError where a token is no byte."""
+        return bytes(self.tokens.tolist())
+
+
+@dataclass(frozen=True)
+class Score:
+    """What the model makes of one sequence."""
+
+    log2_probs: npt.NDArray[np.float32]  # of values 1, 2, ...; the first has no probability
+    bits_per_dim: float  # their mean, negated
+
+    @property
+    def bits(self) -> npt.NDArray[np.float32]:
+        """Bits that each value costs."""
+        return -self.log2_probs
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    height: int
+    width: int
+    channels: int
+    start_token: Optional[int]  # the first value when there is no prompt
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as it is served."""
+
+    name: str
+    config: dict[str, Any]  # config.json as loaded
+    modality: str  # "image", "bytes" or "tokens"
+    image: Optional[ImageShape]
+    head: str
+    attention: str
+    vocab_size: int
+    max_length: int  # positions that can be fed; 0: unbounded
+    parameters: int
+    weight_type: str
+    weight_bytes: int
+    state_bytes: int  # of a session of max_length values
+    constant_state: bool  # the state does not grow with the sequence
+    fingerprint: str
+    workers: int
+    max_batch_rows: int  # per worker
+    limits: dict[str, int]  # of one request, by the names of ModelLimits
+    warnings: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """Recurrent state that lives on the server between calls."""
+
+    id: str
+    model: str
+    position: int  # values of the sequence so far, a pending one included
+    has_pending_value: bool  # the last value was produced but not yet fed
+    busy: bool
+    state_bytes: int
+    max_tokens: int  # 0: unbounded
+    create_time: datetime
+    last_used_time: datetime
+    idle_timeout: timedelta  # evicted when unused for this long
+
+
+def _seconds(duration: Any) -> float:
+    return float(duration.seconds + duration.nanos * 1e-9)
+
+
+def _time(timestamp: Any) -> datetime:
+    return datetime.fromtimestamp(timestamp.seconds + timestamp.nanos * 1e-9, timezone.utc)
+
+
+def read_finish(wire: pb.SampleFinish) -> SampleResult:
+    timings = wire.timings
+    known = wire.reason in (reason.value for reason in FinishReason)
+    return SampleResult(
+        sample=wire.sample,
+        finish_reason=FinishReason(wire.reason) if known else FinishReason.UNSPECIFIED,
+        seed=wire.seed,
+        prompt_tokens=wire.prompt_tokens,
+        reused_tokens=wire.reused_tokens,
+        generated_tokens=wire.generated_tokens,
+        given_tokens=wire.given_tokens,
+        drafted_tokens=wire.drafted_tokens,
+        accepted_tokens=wire.accepted_tokens,
+        position=wire.position,
+        stop_string=wire.stop_string,
+        timings=Timings(
+            queued=_seconds(timings.queued),
+            prompt=_seconds(timings.prompt),
+            generation=_seconds(timings.generation),
+            per_token=_seconds(timings.per_token),
+        ),
+    )
+
+
+def read_score(wire: pb.ScoreResponse) -> Score:
+    return Score(np.array(wire.log2_probs, dtype=np.float32), wire.bits_per_dim)
+
+
+def read_model(wire: model_pb2.Model) -> Model:
+    image = None
+    if wire.HasField("image"):
+        start = wire.image.start_token if wire.image.HasField("start_token") else None
+        image = ImageShape(wire.image.height, wire.image.width, wire.image.channels, start)
+    limits = {f.name: getattr(wire.limits, f.name) for f in wire.limits.DESCRIPTOR.fields}
+    return Model(
+        name=wire.name,
+        config=json.loads(wire.config_json or "{}"),
+        modality=wire.modality,
+        image=image,
+        head=wire.head,
+        attention=wire.attention,
+        vocab_size=wire.vocab_size,
+        max_length=wire.max_length,
+        parameters=wire.parameters,
+        weight_type=wire.weight_type,
+        weight_bytes=wire.weight_bytes,
+        state_bytes=wire.state_bytes,
+        constant_state=wire.constant_state,
+        fingerprint=wire.fingerprint,
+        workers=wire.workers,
+        max_batch_rows=wire.max_batch_rows,
+        limits=limits,
+        warnings=tuple(wire.warnings),
+    )
+
+
+def read_session(wire: session_pb2.Session) -> SessionInfo:
+    return SessionInfo(
+        id=wire.id,
+        model=wire.model,
+        position=wire.position,
+        has_pending_value=wire.has_pending_value,
+        busy=wire.busy,
+        state_bytes=wire.state_bytes,
+        max_tokens=wire.max_tokens,
+        create_time=_time(wire.create_time),
+        last_used_time=_time(wire.last_used_time),
+        idle_timeout=timedelta(seconds=_seconds(wire.idle_timeout)),
+    )

@@ -1,0 +1,91 @@
+"""When a call is sent again, and how long after."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Optional
+
+import grpc
+
+from lintel.errors import LintelError
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Calls are sent again after UNAVAILABLE, and after RESOURCE_EXHAUSTED with a RetryInfo (every
+    refusal of the server has one; without it, the request itself is too large).
+
+    The waits grow exponentially and are shortened at random by up to half, so that clients do not
+    come back together; a server's RetryInfo is always waited out. A wait that would reach past the
+    call's timeout is not begun: the error is raised at once.
+
+    What is never sent again:
+    - a stream of which anything has arrived: no value is delivered twice;
+    - generation in a session after UNAVAILABLE: the server says that too to calls it has begun, and
+      a session that has read the prompt would read it twice. RESOURCE_EXHAUSTED is said before a
+      session is touched only.
+    """
+
+    max_attempts: int = 6  # the first included
+    initial_backoff: float = 0.1  # seconds
+    max_backoff: float = 5.0
+    multiplier: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1 or self.initial_backoff <= 0 or self.multiplier < 1:
+            raise ValueError(f"{self}: attempts and multiplier are at least 1, waits above 0")
+
+    def delay(self, attempt: int, retry_delay: Optional[float], jitter: float) -> float:
+        """Seconds to wait after failure number `attempt` (from 1); `jitter` is in [0, 1)."""
+        backoff = min(self.initial_backoff * self.multiplier ** (attempt - 1), self.max_backoff)
+        delay = backoff * (1 - jitter / 2)
+        if retry_delay is not None:
+            delay = max(delay, retry_delay + self.initial_backoff * jitter)
+        return delay
+
+
+# Waiting for the server to put away a call that ended on this side: it takes a step of the model.
+_OWN_CALL = RetryPolicy(initial_backoff=0.01, max_backoff=0.5)
+
+
+class Attempts:
+    """One call's time and failures."""
+
+    def __init__(self, policy: Optional[RetryPolicy], timeout: float) -> None:
+        if not 0 < timeout < float("inf"):
+            raise ValueError(f"a timeout is a positive number of seconds, not {timeout}")
+        self._policy = policy
+        self._deadline = time.monotonic() + timeout
+        self._failures = 0
+        self.changes_session = False  # the call uses a session
+        self.waits_for_own_call = False  # ABORTED means a call of ours that is being put away
+
+    @property
+    def retried(self) -> bool:
+        return self._failures > 0
+
+    def remaining(self) -> float:
+        """Seconds left, for gRPC: never 0, which some versions take for none."""
+        return max(self._deadline - time.monotonic(), 0.001)
+
+    def delay_after(self, error: LintelError) -> Optional[float]:
+        """Seconds after which to try again; None: the error stands."""
+        self._failures += 1
+        policy = self._applicable(error)
+        if policy is None:
+            return None
+        delay = policy.delay(self._failures, error.retry_delay, random.random())
+        return delay if time.monotonic() + delay < self._deadline else None
+
+    def _applicable(self, error: LintelError) -> Optional[RetryPolicy]:
+        if error.code == grpc.StatusCode.ABORTED:
+            return _OWN_CALL if self.waits_for_own_call else None
+        if self._policy is None or self._failures >= self._policy.max_attempts:
+            return None
+        if error.code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return self._policy if error.retry_delay is not None else None
+        if error.code == grpc.StatusCode.UNAVAILABLE:
+            return None if self.changes_session else self._policy
+        return None

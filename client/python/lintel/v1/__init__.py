@@ -1,0 +1,1 @@
+"""The messages of proto/lintel/v1, written by protoc when the package is built (generate.py)."""
