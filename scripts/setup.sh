@@ -30,7 +30,7 @@ for argument in "$@"; do
     --training) packages+=(python3-torch python3-numpy python3-matplotlib python3-pil libopenblas0-pthread) ;;  # the reference BLAS is 50 times slower
     --bench) packages+=(gnuplot-nox) ;;
     --clients)
-      packages+=(python3-grpcio python3-protobuf python3-numpy)
+      packages+=(python3-grpcio python3-protobuf python3-numpy python3-pip python3-setuptools python3-wheel mypy)
       if ! command -v node >/dev/null || ! command -v npm >/dev/null; then packages+=(nodejs npm); fi ;;
     --sanitizers) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
     --check) check=true ;;

@@ -3,6 +3,8 @@
 Needs LINTEL_SERVER, LINTEL_CLI and LINTEL_WRITE_TINY_MODELS, three binaries.
 """
 
+import asyncio
+import atexit
 import json
 import os
 import re
@@ -28,6 +30,15 @@ def eventually(condition, what="the condition"):
             raise AssertionError(f"{what} did not come about in {PATIENCE:g} s")
         time.sleep(0.01)
     return value
+
+
+# One for all tests: gRPC logs errors where calls of a loop that is closed come to their end.
+_loop = asyncio.new_event_loop()
+atexit.register(_loop.close)
+
+
+def run_async(coroutine):
+    return _loop.run_until_complete(asyncio.wait_for(coroutine, 4 * PATIENCE))
 
 
 class Server:

@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
         "lintel's protobuf code is missing: install the package, or run client/python/generate.py"
     ) from None
 
+from lintel.aio import AsyncClient, AsyncGeneration, AsyncSession
 from lintel.client import Client, Generation, Session
 from lintel.errors import (
     Aborted,
@@ -54,6 +55,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aborted",
+    "AsyncClient",
+    "AsyncGeneration",
+    "AsyncSession",
     "Cancelled",
     "Client",
     "DeadlineExceeded",

@@ -60,11 +60,11 @@ class Connection:
             certificate_chain=_read(self.tls_cert),
         )
 
-    def metadata(self, request_id: str) -> list[tuple[str, str]]:
-        metadata = [("x-request-id", request_id)]
-        if self.token is not None:
-            metadata.append(("authorization", "Bearer " + self.token))
-        return metadata
+    def metadata(self, request_id: str) -> tuple[tuple[str, str], ...]:
+        metadata = (("x-request-id", request_id),)
+        if self.token is None:
+            return metadata
+        return (*metadata, ("authorization", "Bearer " + self.token))
 
 
 def new_request_id() -> str:

@@ -10,7 +10,7 @@ import grpc
 from lintel import _channel, _collect, _image, _request, _stubs
 from lintel import _foreign_pb2 as foreign
 from lintel._values import Values
-from lintel.errors import LintelError, NotFound, from_rpc_error, make_error
+from lintel.errors import LOCAL_ENDINGS, LintelError, NotFound, from_rpc_error, make_error
 from lintel.results import (
     Model,
     Sample,
@@ -269,7 +269,7 @@ class _Stream(Generic[T]):
         self._delivered = False
         self._cancelled = threading.Event()
         self.ended = False  # with OK
-        self.failed = False
+        self._lost = False  # ended without the server's word
         self.request_id = _channel.new_request_id()
         self._begin()
 
@@ -283,7 +283,7 @@ class _Stream(Generic[T]):
     @property
     def cut_short(self) -> bool:
         """The server may still be at it, or has just put it away."""
-        return self.failed or (self._cancelled.is_set() and not self.ended)
+        return self._lost or (self._cancelled.is_set() and not self.ended)
 
     def read(self) -> Optional[T]:
         """The next message; None: the stream has ended with OK."""
@@ -307,8 +307,8 @@ class _Stream(Generic[T]):
                     raise error from None
                 _wait_or_raise(error, self._attempts, self._cancelled)
                 self._begin()
-            except BaseException:
-                self.failed = True
+            except LintelError as final:
+                self._lost = final.code in LOCAL_ENDINGS
                 raise
 
     def cancel(self) -> None:

@@ -46,7 +46,7 @@ class LintelError(Exception):
         super().__init__(self._describe())
 
     def _describe(self) -> str:
-        text = self.code.name
+        text = str(self.code.name)
         if self.message:
             text += ": " + self.message
         # Servers often repeat the details in the message; say each thing once.
@@ -122,6 +122,14 @@ _CLASSES: dict[grpc.StatusCode, type[LintelError]] = {
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.INTERNAL: Internal,
 }
+
+
+# What gRPC also says by itself, while the server may not know yet that the call is over.
+LOCAL_ENDINGS = (
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAVAILABLE,
+)
 
 
 def make_error(code: grpc.StatusCode, message: str, request_id: str, **details: Any) -> LintelError:

@@ -64,7 +64,8 @@ class Attempts:
 
     @property
     def retried(self) -> bool:
-        return self._failures > 0
+        """REQUIRES: the last attempt has failed."""
+        return self._failures > 1
 
     def remaining(self) -> float:
         """Seconds left, for gRPC: never 0, which some versions take for none."""

@@ -1,0 +1,106 @@
+"""The package as its users get it: installed, typed, and beside others of its kind."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+PACKAGE = os.path.join(REPOSITORY, "client", "python")
+
+# What type checkers make of the client's answers: each line that is wrong must be found.
+USE = """
+import numpy as np
+import numpy.typing as npt
+import lintel
+
+def use(client: lintel.Client) -> None:
+    generation = client.generate("text", max_new_tokens=3, stop=["a", 1], given={3: [1]})
+    for token in generation:
+        number: int = token.token
+        probability: str = token.log2_prob  # wrong
+    image: npt.NDArray[np.uint8] = client.complete_image(np.zeros((2, 2), np.uint8),
+                                                         np.ones((2, 2), np.bool_))
+    bits: npt.NDArray[np.float32] = client.score([[1, 2]])[0].bits
+    client.generate("text", max_new_token=3)  # wrong
+    with client.session() as session:
+        reason: lintel.FinishReason = session.generate().result.finish_reason
+
+async def use_async(client: lintel.AsyncClient) -> int:
+    async with client.session() as session:
+        async for token in session.generate([1]):
+            return token.token
+    return client.generate([1]).samples()  # wrong
+"""
+
+
+def run(*command, **options):
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, **options)
+    return done.returncode, done.stdout + done.stderr
+
+
+def missing(*modules):
+    return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+class PackageTest(unittest.TestCase):
+    @unittest.skipIf(missing("pip", "setuptools", "wheel"), "no pip, setuptools and wheel")
+    def test_pip_installs_it_with_its_types_and_without_its_sources(self):
+        with tempfile.TemporaryDirectory() as sources, tempfile.TemporaryDirectory() as directory:
+            for part in ("proto", "client/python"):  # pip leaves things where it builds
+                shutil.copytree(os.path.join(REPOSITORY, part), os.path.join(sources, part))
+            status, output = run("-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
+                                 "--no-build-isolation", "--target", directory,
+                                 os.path.join(sources, "client/python"))
+            self.assertEqual(status, 0, output)
+            status, output = run("-c", "import lintel; print(lintel.__file__, lintel.__version__)",
+                                 cwd=directory, env=dict(os.environ, PYTHONPATH=directory))
+            self.assertEqual(status, 0, output)
+            self.assertTrue(output.startswith(directory), output)
+            for name in ("py.typed", "v1/generation_pb2.pyi"):
+                self.assertTrue(os.path.exists(os.path.join(directory, "lintel", name)), name)
+
+    @unittest.skipIf(missing("mypy"), "no mypy")
+    def test_types_hold_in_the_package_and_for_its_users(self):
+        config = os.path.join(PACKAGE, "pyproject.toml")
+        built = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+        with tempfile.TemporaryDirectory() as directory:
+            use = os.path.join(directory, "use.py")
+            with open(use, "w") as file:
+                file.write(USE)
+            mypy = ("-m", "mypy", "--config-file", config, "--cache-dir", directory)
+            environment = dict(os.environ, MYPYPATH=built)
+            status, output = run(*mypy, "-p", "lintel", cwd=directory, env=environment)
+            self.assertEqual(status, 0, output)
+            status, output = run(*mypy, use, cwd=directory, env=environment)
+        found = {line.split(":")[1] for line in output.splitlines() if ": error:" in line}
+        wrong = {str(i) for i, line in enumerate(USE.splitlines(), 1) if "# wrong" in line}
+        self.assertEqual(found, wrong, output)
+
+    def test_others_may_define_the_messages_of_google_rpc_and_health(self):
+        # As googleapis-common-protos and grpcio-health-checking do, in files of other names.
+        program = """
+import lintel
+from google.protobuf import descriptor_pb2, descriptor_pool
+for package, message in (("google.rpc", "Status"), ("google.rpc", "RetryInfo"),
+                         ("grpc.health.v1", "HealthCheckRequest")):
+    descriptor_pool.Default().Add(descriptor_pb2.FileDescriptorProto(
+        name=message + ".proto", package=package,
+        message_type=[descriptor_pb2.DescriptorProto(name=message)]))
+"""
+        status, output = run("-c", program)
+        self.assertEqual(status, 0, output)
+
+    def test_without_generated_code_the_import_says_what_to_do(self):
+        status, output = run("-c", "import lintel", env=dict(os.environ, PYTHONPATH=PACKAGE))
+        if os.path.exists(os.path.join(PACKAGE, "lintel", "_foreign_pb2.py")):
+            self.skipTest("somebody ran generate.py here")
+        self.assertNotEqual(status, 0)
+        self.assertIn("generate.py", output.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()

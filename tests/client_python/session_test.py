@@ -1,0 +1,95 @@
+"""Sessions: state that lives between calls, and ends with its block."""
+
+import unittest
+
+import lintel
+import numpy as np
+
+from serving import ServedTest
+
+LONG = 1_000_000  # tokens: more than any test reads, and more than the server sends unread
+
+
+class SessionTest(ServedTest):
+    models = ("tokens", "bytes")
+
+    def session(self):
+        return self.client.session(model="tokens")
+
+    def test_a_session_continued_is_one_call_however_it_is_cut(self):
+        options = dict(seed=9, log2_probs=True)
+        whole = self.client.generate([3, 1, 4], model="tokens", max_new_tokens=12,
+                                     **options).samples()[0]
+        with self.session() as session:
+            samples = [session.generate([3, 1, 4], max_new_tokens=5, **options).samples()[0]]
+            for count in (1, 6):
+                samples += session.generate(max_new_tokens=count, **options).samples()
+            for name in ("tokens", "log2_probs"):
+                np.testing.assert_array_equal(
+                    np.concatenate([getattr(s, name) for s in samples]), getattr(whole, name))
+            self.assertGreater(samples[2].result.reused_tokens, 0)
+            info = session.info()
+            self.assertEqual((info.id, info.model, info.position, info.busy, info.has_pending_value),
+                             (session.id, "tokens", 15, False, True))
+            self.assertGreater(info.state_bytes, 0)
+            self.assertLessEqual(info.create_time, info.last_used_time)
+            self.assertGreater(info.idle_timeout.total_seconds(), 0)
+
+    def test_the_end_of_the_block_deletes_the_session(self):
+        with self.session() as session, self.client.session(model="bytes") as other:
+            self.assertEqual({s.id for s in self.client.list_sessions()}, {session.id, other.id})
+            self.assertEqual([s.id for s in self.client.list_sessions(model="bytes")], [other.id])
+        self.assertEqual(self.client.list_sessions(), [])
+        with self.assertRaises(lintel.NotFound):
+            session.info()
+        session.close()  # again: it is gone, which is what was wanted
+        with self.assertRaises(lintel.NotFound):
+            self.client.delete_session(session.id)
+
+    def test_the_block_ends_with_its_own_error(self):
+        with self.assertRaisesRegex(KeyError, "mine"):
+            with self.session() as session:
+                self.client.delete_session(session.id)
+                raise KeyError("mine")
+        self.assertEqual(self.client.list_sessions(), [])
+
+    def test_a_session_is_found_again_by_its_id(self):
+        made = self.session()
+        made.generate([3, 1, 4], max_new_tokens=2).samples()
+        with self.client.attach_session(made.id) as again:
+            sample = again.generate(max_new_tokens=2).samples()[0]
+            self.assertEqual(sample.first_position, 5)
+            by_name = self.client.generate(session=made.id, max_new_tokens=1).samples()[0]
+            self.assertEqual(by_name.first_position, 7)
+            with self.assertRaisesRegex(ValueError, "another session"):
+                again.generate(session="other")
+        self.assertEqual(self.client.list_sessions(), [])
+
+    def test_a_session_goes_on_and_ends_while_the_server_still_puts_away_a_call_cut_short(self):
+        with self.session() as session:
+            for _ in range(10):
+                for token in session.generate([1], max_new_tokens=LONG):
+                    break
+                # What was fed by then stays; nothing is lost or fed twice.
+                sample = session.generate(max_new_tokens=3).samples()[0]
+                self.assertGreater(sample.first_position, token.position)
+                self.assertEqual(session.info().position, sample.first_position + 3)
+            generation = session.generate(max_new_tokens=LONG)
+        self.assertEqual(self.client.list_sessions(), [])
+        with self.assertRaises(lintel.LintelError):
+            list(generation)
+
+    def test_two_calls_at_a_time_are_refused_at_once(self):
+        with self.session() as session:
+            first = session.generate([1], max_new_tokens=LONG)
+            next(iter(tokens := iter(first)))
+            other = self.client.attach_session(session.id)
+            with self.assertRaises(lintel.Aborted):
+                other.generate(max_new_tokens=1).samples()
+            with self.assertRaises(lintel.Aborted):
+                self.client.delete_session(session.id)
+            del tokens
+
+
+if __name__ == "__main__":
+    unittest.main()
