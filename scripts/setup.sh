@@ -4,13 +4,16 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--training] [--bench] [--clients] [--sanitizers] [--check]
+Usage: scripts/setup.sh [--training] [--bench] [--clients] [--docker] [--containers]
+                        [--sanitizers] [--check]
 
 Installs with apt (through sudo when not root) what is missing of:
   (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, ...
   --training     PyTorch, NumPy and Matplotlib for training/ and its tests
   --bench        gnuplot, for the plots of lintel-bench
   --clients      grpcio and NumPy for client/python, Node for client/node (Debian's, unless there is one)
+  --docker       PyYAML, npm and Compose, for the tests of docker/
+  --containers   podman and debootstrap, for scripts/container_test.sh; nothing where Docker runs
   --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime
   --check        installs nothing; exits with 1 and names what is missing
 EOF
@@ -32,6 +35,12 @@ for argument in "$@"; do
     --clients)
       packages+=(python3-grpcio python3-protobuf python3-numpy python3-pip python3-setuptools python3-wheel mypy)
       if ! command -v node >/dev/null || ! command -v npm >/dev/null; then packages+=(nodejs npm); fi ;;
+    --docker)
+      packages+=(python3-yaml)
+      command -v npm >/dev/null || packages+=(nodejs npm)
+      docker compose version >/dev/null 2>&1 || packages+=(docker-compose) ;;
+    --containers)
+      docker info >/dev/null 2>&1 || packages+=(podman runc debootstrap) ;;
     --sanitizers) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
     --check) check=true ;;
     -h | --help) usage; exit 0 ;;

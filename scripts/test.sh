@@ -16,7 +16,7 @@ case ${1:-} in -h | --help) usage; exit 0 ;; esac
 preset=${1:-dev}
 shift || true
 start=$SECONDS
-scripts/setup.sh --training --clients
+scripts/setup.sh --training --clients --docker
 installed=$SECONDS
 cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset"

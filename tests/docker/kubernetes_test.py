@@ -1,0 +1,226 @@
+"""The manifests agree with themselves, with the image and with what the server serves.
+
+Needs LINTEL_SERVER and LINTEL_CLI, the two binaries. schema/ holds the fields against the API.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import tomllib
+import unittest
+
+import yaml
+
+import manifests
+import serving
+from dockerfile import Dockerfile
+
+UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "KiB": 1 << 10, "MiB": 1 << 20,
+         "GiB": 1 << 30}
+
+
+def number_of_bytes(text):
+    number, unit = re.fullmatch(r"(\d+)(\w*)", text).groups()
+    return int(number) * UNITS[unit]
+
+
+class Variant:
+    """What a test asks of one of the kustomizations."""
+
+    def __init__(self, name):
+        self.directory = os.path.join(manifests.KUBERNETES, name)
+        self.documents = manifests.render(self.directory)
+        self.deployment = manifests.one(self.documents, "Deployment")
+        self.pod = self.deployment["spec"]["template"]
+        (self.container,) = self.pod["spec"]["containers"]
+        self.config_path = os.path.join(self.directory, "lintel.toml")
+        self.config = tomllib.loads(
+            manifests.one(self.documents, "ConfigMap")["data"]["lintel.toml"])
+        self.tls = "tls-cert" in self.config
+
+    def one(self, kind):
+        return manifests.one(self.documents, kind)
+
+    def port(self, name_or_number):
+        """The container port that a name or number means; fails when there is none."""
+        (port,) = [port["containerPort"] for port in self.container["ports"]
+                   if name_or_number in (port["name"], port["containerPort"])]
+        return port
+
+    def probes(self):
+        return {name: self.container[name]
+                for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+
+
+class ManifestTests:
+    """Of one variant: the classes below name it."""
+
+    name = None
+
+    def setUp(self):
+        self.variant = Variant(self.name)
+
+    def test_the_kinds_that_a_deployment_needs_are_there_once(self):
+        variant = self.variant
+        self.assertEqual(
+            sorted(document["kind"] for document in variant.documents),
+            ["ConfigMap", "Deployment", "HorizontalPodAutoscaler", "NetworkPolicy",
+             "PodDisruptionBudget", "Service"])
+        for document in variant.documents:
+            self.assertEqual(document["metadata"]["name"], "lintel")
+
+    def test_kubectl_builds_the_same(self):
+        if shutil.which("kubectl") is None:
+            self.skipTest("no kubectl")
+        variant = self.variant
+        done = subprocess.run(["kubectl", "kustomize", variant.directory],
+                              capture_output=True, text=True, check=True)
+        self.assertEqual(done.stderr, "")
+        # A ConfigMap's name ends with a hash of its data, so that pods start anew with it.
+        built = list(yaml.safe_load_all(re.sub(r"name: lintel-[a-z0-9]{10}\n",
+                                               "name: lintel\n", done.stdout)))
+        order = json.dumps  # any order, for both
+        self.assertEqual(sorted(built, key=order), sorted(variant.documents, key=order))
+
+    def test_selectors_match_the_labels_of_the_pod(self):
+        variant = self.variant
+        labels = variant.pod["metadata"]["labels"].items()
+        selectors = [variant.deployment["spec"]["selector"]["matchLabels"],
+                     variant.one("Service")["spec"]["selector"],
+                     variant.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+                     variant.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"]]
+        for spread in variant.pod["spec"]["topologySpreadConstraints"]:
+            selectors.append(spread["labelSelector"]["matchLabels"])
+        for selector in selectors:
+            self.assertTrue(selector)
+            self.assertLessEqual(selector.items(), labels)
+
+    def test_ports_are_those_that_the_server_listens_on(self):
+        variant = self.variant
+        listen, metrics = (int(variant.config[key].rpartition(":")[2])
+                           for key in ("listen", "metrics-listen"))
+        self.assertEqual(variant.port("grpc"), listen)
+        self.assertEqual(variant.port("metrics"), metrics)
+        (service,) = variant.one("Service")["spec"]["ports"]
+        self.assertEqual(variant.port(service["targetPort"]), listen)
+        allowed = [port["port"] for rule in variant.one("NetworkPolicy")["spec"]["ingress"]
+                   for port in rule["ports"]]
+        self.assertEqual(allowed, [listen, metrics])
+        annotations = variant.pod["metadata"]["annotations"]
+        self.assertEqual(int(annotations["prometheus.io/port"]), metrics)
+        for name, probe in variant.probes().items():
+            wanted = listen if "grpc" in probe else metrics
+            (action,) = [probe[kind] for kind in ("grpc", "httpGet") if kind in probe]
+            self.assertEqual(variant.port(action["port"]), wanted, name)
+
+    def test_grpc_probes_speak_to_plain_text_only(self):
+        variant = self.variant
+        for name in ("startupProbe", "readinessProbe"):
+            self.assertEqual("grpc" in variant.probes()[name], not variant.tls)
+        # Health turns during a drain; a liveness probe by it would end the drain.
+        self.assertEqual(variant.container["livenessProbe"]["httpGet"]["path"], "/healthz")
+
+    def test_the_server_takes_the_configuration_and_serves_what_is_asked_of_it(self):
+        variant = self.variant
+        self.assertEqual(variant.container["args"], ["--config", "/etc/lintel/lintel.toml"])
+        with tempfile.TemporaryDirectory() as directory:
+            # Paths of the container, here: flags win over the file.
+            arguments = ["--config", variant.config_path, "--model", serving.MODEL]
+            if variant.tls:
+                certificate, key = serving.make_certificate(directory)
+                tokens = serving.make_tokens(directory, os.environ["LINTEL_CLI"])
+                arguments += ["--tls-cert", certificate, "--tls-key", key, "--auth-tokens",
+                              tokens]
+            with serving.serving(arguments) as server:
+                for name, probe in variant.probes().items():
+                    if "httpGet" in probe:
+                        self.assertEqual(server.get(probe["httpGet"]["path"])[0], 200, name)
+                path = variant.pod["metadata"]["annotations"]["prometheus.io/path"]
+                status, exported = server.get(path)
+                self.assertEqual(status, 200)
+                for metric in variant.one("HorizontalPodAutoscaler")["spec"]["metrics"]:
+                    name = metric["pods"]["metric"]["name"]
+                    self.assertIn(f"\n# TYPE {name} gauge\n", exported)
+
+    def test_the_autoscaler_scales_the_deployment(self):
+        variant = self.variant
+        spec = variant.one("HorizontalPodAutoscaler")["spec"]
+        self.assertEqual(spec["scaleTargetRef"], {
+            "apiVersion": variant.deployment["apiVersion"], "kind": "Deployment",
+            "name": variant.deployment["metadata"]["name"]})
+        self.assertNotIn("replicas", variant.deployment["spec"])
+        self.assertLess(spec["minReplicas"], spec["maxReplicas"])
+        # One pod may always go: a node can be emptied.
+        budget = variant.one("PodDisruptionBudget")["spec"]
+        self.assertLess(budget["maxUnavailable"], spec["minReplicas"])
+
+    def test_a_drain_has_time_to_end(self):
+        variant = self.variant
+        sleep, before = variant.container["lifecycle"]["preStop"]["exec"]["command"]
+        self.assertEqual(sleep, "sleep")
+        self.assertGreater(variant.pod["spec"]["terminationGracePeriodSeconds"],
+                           int(before) + serving.seconds(variant.config["drain-timeout"]))
+
+    def test_the_server_stays_within_its_resources(self):
+        variant = self.variant
+        limits = variant.container["resources"]["limits"]
+        self.assertEqual(variant.config["workers"], int(limits["cpu"]))
+        self.assertLessEqual(number_of_bytes(variant.config["session-memory"]),
+                             number_of_bytes(limits["memory"]) // 2)
+
+    def test_pods_have_no_privileges(self):
+        variant = self.variant
+        user, group = map(int, Dockerfile().user().split(":"))
+        pod = variant.pod["spec"]
+        self.assertEqual(pod["securityContext"], {
+            "runAsNonRoot": True, "runAsUser": user, "runAsGroup": group, "fsGroup": group,
+            "seccompProfile": {"type": "RuntimeDefault"}})
+        self.assertIs(pod["automountServiceAccountToken"], False)
+        self.assertEqual(variant.container["securityContext"], {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]}})
+
+    def test_files_that_the_configuration_names_are_mounted(self):
+        variant = self.variant
+        volumes = {volume["name"]: volume for volume in variant.pod["spec"]["volumes"]}
+        mounts = {mount["mountPath"]: volumes.pop(mount["name"])
+                  for mount in variant.container["volumeMounts"]}
+        self.assertEqual(volumes, {}, "a volume is not mounted")
+        config_map = mounts.pop("/etc/lintel")["configMap"]["name"]
+        self.assertEqual(config_map, variant.one("ConfigMap")["metadata"]["name"])
+        named = {os.path.dirname(variant.config[key])
+                 for key in ("tls-cert", "tls-key", "auth-tokens") if key in variant.config}
+        self.assertEqual(set(mounts), named)
+        for mount in mounts.values():
+            self.assertEqual(mount["secret"]["defaultMode"], 0o440)
+        for model in variant.config["model"]:
+            self.assertTrue(os.path.exists(manifests.ROOT + model + "/config.json"))
+
+    def test_plain_text_is_behind_the_network_policy(self):
+        variant = self.variant
+        self.assertEqual(variant.config.get("insecure-public", False), not variant.tls)
+        policy = variant.one("NetworkPolicy")["spec"]
+        self.assertEqual(policy["policyTypes"], ["Ingress", "Egress"])
+        self.assertEqual(policy["egress"], [])
+        self.assertTrue(all(rule["from"] for rule in policy["ingress"]))
+
+    def test_the_image_has_the_version_of_the_project(self):
+        version = Dockerfile().project_version()
+        self.assertEqual(Dockerfile().argument("VERSION"), version)
+        variant = self.variant
+        self.assertEqual(variant.container["image"], f"lintel:{version}")
+
+
+class BaseTest(ManifestTests, unittest.TestCase):
+    name = "base"
+
+
+class TlsTest(ManifestTests, unittest.TestCase):
+    name = "tls"
+
+
+if __name__ == "__main__":
+    unittest.main()
