@@ -154,15 +154,6 @@ std::vector<std::string> violated_fields(const grpc::Status& status) {
   return fields;
 }
 
-bool eventually(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 void run_until_idle(Scheduler& scheduler) {
   while (!scheduler.idle()) scheduler.run_one_step();
 }

@@ -15,6 +15,7 @@
 #include "lintel/v1/model.grpc.pb.h"
 #include "lintel/v1/session.grpc.pb.h"
 #include "server/lintel_server.h"
+#include "tests/support/eventually.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/random_model.h"
 
@@ -93,10 +94,6 @@ std::optional<T> detail_of(const grpc::Status& status);
 
 // Fields of the BadRequest in a status.
 std::vector<std::string> violated_fields(const grpc::Status& status);
-
-// Polls until `condition` holds, at most 20 s; returns whether it does. For what other threads
-// bring about.
-bool eventually(const std::function<bool()>& condition);
 
 // Steps a scheduler without threads until nothing is left to do.
 void run_until_idle(Scheduler& scheduler);
