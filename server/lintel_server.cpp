@@ -15,6 +15,7 @@
 #include "server/certificates.h"
 #include "server/generation_service.h"
 #include "server/inference_service.h"
+#include "server/listener.h"
 #include "server/metrics.h"
 #include "server/metrics_endpoint.h"
 #include "server/model_service.h"
@@ -113,8 +114,6 @@ void set_connection_options(const ServerOptions::Connections& connections,
                             grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(connections.max_message_bytes));
   builder.SetMaxSendMessageSize(kMaxSendBytes);
-  // Two servers on one port would share its connections silently.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A half-open connection answers no ping; without them its streams would hold their rows and
   // state.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
@@ -183,6 +182,8 @@ struct LintelServer::Impl {
   const Metrics metrics;
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+  std::unique_ptr<Listener> listener;  // hands connections to the acceptor
 };
 
 namespace {
@@ -247,18 +248,18 @@ void LintelServer::start() {
 
   grpc::ServerBuilder builder;
   set_connection_options(options_.connections, builder);
-  const std::string wanted = options_.listen.to_string(options_.listen.port);
-  builder.AddListeningPort(wanted, impl_->credentials, &port_);
+  impl_->listener =
+      std::make_unique<Listener>(options_.listen, options_.connections.keepalive_timeout_ms);
+  port_ = impl_->listener->port();
+  impl_->acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, impl_->credentials);
   builder.RegisterService(&impl_->generation);
   builder.RegisterService(&impl_->session);
   builder.RegisterService(&impl_->model);
   builder.RegisterService(&impl_->admin);
   builder.RegisterService(&impl_->inference);
   impl_->server = builder.BuildAndStart();
-  if (impl_->server == nullptr || port_ == 0) {
-    impl_->server = nullptr;
-    throw std::runtime_error("cannot listen on " + wanted);
-  }
+  if (impl_->server == nullptr) throw std::runtime_error("gRPC cannot be started");
   grpc::HealthCheckServiceInterface* const health = impl_->server->GetHealthCheckService();
   for (const char* const service : kServices) health->SetServingStatus(service, true);
   health->SetServingStatus("", true);
@@ -267,6 +268,11 @@ void LintelServer::start() {
         *address, impl_->metrics, [&calls = impl_->calls] { return !calls.closed(); });
     spdlog::info("metrics on http://{}/metrics", address->to_string(metrics_port()));
   }
+  impl_->listener->start([&acceptor = *impl_->acceptor](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    acceptor.HandleNewConnection(&connection);
+  });
   housekeeping_ = std::thread([this] { keep_house(); });
 }
 
@@ -319,6 +325,7 @@ void LintelServer::stop() {
   // Everything accepted is answered: the schedulers end what runs, then the streams flush.
   for (const auto& [name, model] : impl_->registry.all()) model.scheduler->stop();
   impl_->calls.wait_until_none(kFlushTime);
+  if (impl_->listener != nullptr) impl_->listener->stop();
   if (impl_->server != nullptr) {
     impl_->server->Shutdown(std::chrono::system_clock::now() + kShutdownTime);
     impl_->server->Wait();

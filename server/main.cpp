@@ -38,6 +38,7 @@ int serve(const ServerOptions& options) {
   Termination termination;
   SignalWatcher signals([&termination](int signal) { termination(signal); });
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // of a log that may not grow any more: it is lost, nothing else is
   set_up_logging(options.logging);
 
   const SteadyClock clock;

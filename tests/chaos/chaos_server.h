@@ -62,6 +62,7 @@ class ChaosServer {
 
   const std::string& address() const { return address_; }
   int port() const;
+  int metrics_port() const { return metrics_port_; }
   pid_t pid() const { return process_->pid(); }
   // A connection that is there from the beginning.
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }

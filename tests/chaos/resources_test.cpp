@@ -1,0 +1,159 @@
+// What runs out: room for the log, memory for sessions, descriptors.
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "tests/chaos/chaos_server.h"
+#include "tests/chaos/sockets.h"
+
+namespace lintel::testing {
+namespace {
+
+grpc::Status create_session(const std::shared_ptr<grpc::Channel>& channel, std::string* id) {
+  grpc::ClientContext context;
+  v1::CreateSessionRequest request;
+  request.set_model("tokens");
+  v1::Session session;
+  const grpc::Status status =
+      v1::SessionService::NewStub(channel)->Create(&context, request, &session);
+  *id = session.id();
+  return status;
+}
+
+bool delete_session(const ChaosServer& server, const std::string& id) {
+  grpc::ClientContext context;
+  v1::DeleteSessionRequest request;
+  request.set_id(id);
+  google::protobuf::Empty nothing;
+  return v1::SessionService::NewStub(server.channel())->Delete(&context, request, &nothing).ok();
+}
+
+}  // namespace
+
+TEST_CASE("where the log has no room left, the server serves on without it") {
+  struct Place {
+    const char* what;
+    const char* shell;
+  };
+  const Place places[] = {
+      {"a full disk", "exec 2>/dev/full \"$@\""},
+      {"a file as large as files may be", "ulimit -f 4; exec \"$@\""},
+  };
+  for (const Place& place : places) {
+    INFO(place.what);
+    ChaosServer server({.flags = {"--log-level", "debug"}, .shell = place.shell});
+    for (int i = 0; i < 200; ++i) REQUIRE(server.generate_reference() == server.reference());
+    server.check_recovered("200 calls with their log on " + std::string(place.what) + ", " +
+                           std::to_string(server.log().size()) + " bytes of it written");
+    CHECK(server.stop() == 0);
+  }
+}
+
+TEST_CASE("at the memory limit sessions are refused, and those there are lose nothing") {
+  ChaosServer server({.flags = {"--session-memory", "512KiB"}});
+  constexpr int kPart = 20;  // of the reference's 60 values, three times
+  int refused = 0;
+  std::vector<std::string> sessions;
+  const auto fill = [&] {
+    std::string id;
+    grpc::Status status;
+    while ((status = create_session(server.channel(), &id)).ok()) sessions.push_back(id);
+    CHECK(status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+    CHECK_THAT(status.error_message(), Catch::Contains("524288") || Catch::Contains("512"));
+    REQUIRE(sessions.size() > 20);
+  };
+  // Each goes on where it was, while new ones and calls without one are refused.
+  const auto go_on = [&](int part) {
+    std::atomic<bool> done{false};
+    int taken = 0;
+    std::thread others([&] {
+      const auto channel = new_channel(server.address());
+      const auto count = [&](const grpc::Status& status) {
+        ++(status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ? refused : taken);
+      };
+      std::string id;
+      while (!done) {
+        count(create_session(channel, &id));
+        count(generate(channel, ChaosServer::reference_request()).status);
+      }
+    });
+    const auto first = static_cast<std::ptrdiff_t>(part * kPart);
+    for (const std::string& id : sessions) {
+      v1::GenerateRequest request = ChaosServer::reference_request();
+      request.set_session_id(id);
+      request.set_max_new_tokens(kPart);
+      if (part > 0) request.clear_prompt();
+      const Answer answer = generate(server.channel(), request);
+      INFO(answer.status.error_message());
+      CHECK(answer.status.ok());
+      const auto expected = server.reference().tokens.begin() + first;
+      CHECK(std::equal(answer.tokens.begin(), answer.tokens.end(), expected, expected + kPart));
+    }
+    done = true;
+    others.join();
+    CHECK(taken == 0);
+  };
+  const auto empty = [&] {
+    for (const std::string& id : sessions) CHECK(delete_session(server, id));
+    sessions.clear();
+  };
+  fill();
+  empty();
+  server.take_baseline();
+  fill();
+  for (int part = 0; part < 3; ++part) go_on(part);
+  CHECK(server.metric("lintel_sessions") == static_cast<double>(sessions.size()));
+  CHECK(server.serving());
+  const std::size_t most = sessions.size();
+  empty();
+  server.check_recovered(std::to_string(most) + " sessions at the limit, " +
+                         std::to_string(refused) + " refusals");
+}
+
+TEST_CASE("when descriptors run out, streams go on, and later clients are served again") {
+  ChaosServer server({.shell = "ulimit -n 48; exec \"$@\""});
+  int made = 0;
+  const auto exhaust = [&](bool with_metrics) {
+    grpc::ClientContext context;
+    const auto stream =
+        v1::GenerationService::NewStub(server.channel())->Generate(&context, endless_request());
+    v1::GenerateResponse message;
+    REQUIRE(stream->Read(&message));
+    std::vector<Socket> connections;
+    for (int i = 0; i < 200; ++i, ++made) {
+      connections.push_back(Socket::connect(server.port()));
+      connections.back().try_write(http2::hello());
+    }
+    CHECK(eventually([&] { return server.usage().descriptors >= 24; }));
+    CHECK(server.usage().descriptors < 28);  // the others are kept
+    for (int i = 0; with_metrics && i < 60; ++i, ++made) {
+      connections.push_back(Socket::connect(server.metrics_port()));
+    }
+    CHECK(eventually([&] { return server.usage().descriptors >= (with_metrics ? 44 : 24); }));
+    // Who is in stays in.
+    CHECK(server.generate_reference() == server.reference());
+    for (int i = 0; i < 100; ++i) REQUIRE(stream->Read(&message));
+    context.TryCancel();
+    while (stream->Read(&message)) {
+    }
+    CHECK(stream->Finish().error_code() == grpc::StatusCode::CANCELLED);
+    // Others wait or are refused, and nobody spins meanwhile: 100 ticks are a second.
+    CHECK(eventually([&] {
+      const std::uint64_t before = server.cpu_ticks();
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      return server.cpu_ticks() - before <= 10;
+    }));
+    connections.clear();
+    CHECK(eventually([&] { return server.usage().descriptors <= server.baseline().descriptors; }));
+    CHECK(server.serving());
+  };
+  exhaust(false);
+  server.take_baseline();
+  exhaust(false);
+  exhaust(true);
+  server.check_recovered(std::to_string(made) + " connections with 48 descriptors");
+  CHECK(server.stop() == 0);
+}
+
+}  // namespace lintel::testing
