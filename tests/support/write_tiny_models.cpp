@@ -1,5 +1,4 @@
-// write_tiny_models DIR: small models with random weights as DIR/image, DIR/bytes and DIR/tokens, for
-// tests that are no C++.
+// write_tiny_models DIR: small models with random weights as DIR/image, DIR/bytes and DIR/tokens.
 #include <filesystem>
 #include <iostream>
 

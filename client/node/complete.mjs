@@ -1,0 +1,81 @@
+#!/usr/bin/env node
+// Hides the lower half of an image and lets the model draw it, painted as it comes.
+import { readFileSync, writeFileSync } from 'node:fs';
+import { COMMON, connect, parseFlags } from './flags.mjs';
+
+const flags = parseFlags(
+  `Usage: node complete.mjs [--image FILE.pgm] [--out FILE.pgm] ${COMMON}
+Without an image the model draws one first.`,
+  { image: { type: 'string' }, out: { type: 'string' } },
+);
+
+// Binary PGM with 8 bits a pixel, without comments.
+function readPgm(file) {
+  const bytes = readFileSync(file);
+  const header = /^P5\s+(\d+)\s+(\d+)\s+255\s/.exec(bytes.toString('latin1'));
+  if (!header) throw new Error(`${file} is no binary PGM with 255 levels`);
+  const [width, height] = [Number(header[1]), Number(header[2])];
+  const pixels = bytes.subarray(header[0].length);
+  if (pixels.length < width * height) throw new Error(`${file} ends early`);
+  return { width, height, pixels: pixels.subarray(0, width * height) };
+}
+
+function writePgm(file, { width, height, pixels }) {
+  writeFileSync(file, Buffer.concat([Buffer.from(`P5\n${width} ${height}\n255\n`), pixels]));
+}
+
+// Two rows of pixels a line of text, in 24-bit colours.
+function picture({ width, height, pixels }) {
+  const grey = (kind, v) => `\x1b[${kind};2;${v};${v};${v}m`;
+  let text = '';
+  for (let row = 0; row < height; row += 2) {
+    for (let column = 0; column < width; ++column) {
+      const upper = pixels[row * width + column];
+      const lower = row + 1 < height ? pixels[(row + 1) * width + column] : 0;
+      text += `${grey(38, upper)}${grey(48, lower)}▀`;
+    }
+    text += '\x1b[0m\n';
+  }
+  return text;
+}
+
+const client = connect(flags);
+try {
+  const models = await client.models();
+  const model = models.find((m) => (flags.model ? m.name === flags.model : m.image));
+  if (!model?.image) throw new Error('the server has no such image model');
+  const shape = { width: model.image.width, height: model.image.height };
+  if (model.image.channels !== 1) throw new Error('this example has one value a pixel');
+  const options = {
+    model: model.name,
+    startToken: model.image.startToken ?? 0,
+    sampling: flags.seed === undefined ? {} : { seed: BigInt(flags.seed) },
+  };
+  const original = flags.image
+    ? readPgm(flags.image)
+    : { ...shape, pixels: await client.completeImage(new Uint8Array(shape.width * shape.height), () => true, options) };
+  if (original.width !== shape.width || original.height !== shape.height) {
+    throw new Error(`${model.name} draws images of ${shape.width}x${shape.height}`);
+  }
+
+  const half = Math.floor(shape.height / 2) * shape.width;
+  const shown = { ...shape, pixels: original.pixels.map((v, i) => (i < half ? v : 0)) };
+  const watched = process.stdout.isTTY;
+  if (watched) process.stdout.write(picture(shown));
+  const completed = await client.completeImage(original.pixels, (i) => i >= half, {
+    ...options,
+    onPixel(i, value) {
+      shown.pixels[i] = value;
+      if (watched && i % shape.width === shape.width - 1) {
+        process.stdout.write(`\x1b[${Math.ceil(shape.height / 2)}A${picture(shown)}`);
+      }
+    },
+  });
+  if (!watched) process.stdout.write(picture({ ...shape, pixels: completed }));
+  if (flags.out) writePgm(flags.out, { ...shape, pixels: completed });
+} catch (error) {
+  console.error(error.message);
+  process.exitCode = 1;
+} finally {
+  client.close();
+}

@@ -1,0 +1,49 @@
+#!/usr/bin/env node
+// Streams values to standard output as they come, and says at the end what they took.
+import { COMMON, connect, parseFlags } from './flags.mjs';
+
+const flags = parseFlags(
+  `Usage: node generate.mjs [--prompt TEXT | --prompt-tokens 0,0,12] [--max-new-tokens N]
+                        [--temperature T] ${COMMON}`,
+  {
+    prompt: { type: 'string' },
+    'prompt-tokens': { type: 'string' },
+    'max-new-tokens': { type: 'string' },
+    temperature: { type: 'string' },
+  },
+);
+const prompt = flags.prompt ?? flags['prompt-tokens']?.split(',').map(Number);
+const request = {
+  model: flags.model,
+  prompt,
+  sampling: {
+    ...(flags.seed !== undefined && { seed: BigInt(flags.seed) }),
+    ...(flags.temperature !== undefined && { temperature: Number(flags.temperature) }),
+  },
+  ...(flags['max-new-tokens'] !== undefined && { maxNewTokens: Number(flags['max-new-tokens']) }),
+};
+
+const client = connect(flags);
+const interrupted = new AbortController();
+process.once('SIGINT', () => interrupted.abort()); // the server need not go on either
+let finish;
+let separator = '';
+try {
+  const options = { onFinish: (f) => (finish = f), signal: interrupted.signal };
+  for await (const { token } of client.generate(request, options)) {
+    if (flags.prompt !== undefined) {
+      process.stdout.write(Uint8Array.of(token)); // a byte model's
+    } else {
+      process.stdout.write(`${separator}${token}`);
+      separator = ',';
+    }
+  }
+  process.stdout.write('\n');
+  console.error(`${finish.generatedTokens} values, seed ${finish.seed}, ended by ${finish.reason}`);
+} catch (error) {
+  process.stdout.write('\n');
+  console.error(error.message);
+  process.exitCode = 1;
+} finally {
+  client.close();
+}

@@ -1,0 +1,221 @@
+// A small client of a Lintel server: connects, streams values, completes images.
+//
+//   const client = new Client('127.0.0.1:50051');
+//   for await (const value of client.generate({ prompt: [0, 0, 12], maxNewTokens: 100 })) {
+//     console.log(value.token);
+//   }
+//   client.close();
+//
+// Requests are the messages of proto/lintel/v1, which document every field, in camelCase; here they
+// may hold token ids, text and pixels as they are (see values()), and 64-bit numbers as BigInt.
+// Every call has a deadline. What does not end with OK throws LintelError.
+import { randomUUID } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { BlockList, isIP } from 'node:net';
+import { fileURLToPath } from 'node:url';
+import grpc from '@grpc/grpc-js';
+import protoLoader from '@grpc/proto-loader';
+import protobuf from 'protobufjs';
+
+const PROTO = fileURLToPath(new URL('../../proto/', import.meta.url));
+const { v1 } = grpc.loadPackageDefinition(
+  protoLoader.loadSync(
+    ['lintel/v1/generation.proto', 'lintel/v1/model.proto', 'lintel/v1/session.proto'],
+    // A seed has 64 bits, of which a Number keeps 53. Optional fields that are absent stay so.
+    { includeDirs: [PROTO], longs: String, enums: String, defaults: true, oneofs: true },
+  ),
+).lintel;
+
+const root = new protobuf.Root();
+root.resolvePath = (_, file) => (file.startsWith('google/protobuf/') ? file : PROTO + file);
+root.loadSync(['google/rpc/status.proto', 'google/rpc/error_details.proto']);
+
+export class LintelError extends Error {
+  constructor(code, message, requestId, details = {}) {
+    const fields = details.violations?.map((v) => v.field).filter((f) => !message.includes(f)) ?? [];
+    super([`${grpc.status[code]}: ${message}`, ...fields].join('; '));
+    this.name = 'LintelError';
+    this.code = code; // a grpc.status
+    this.violations = details.violations ?? []; // {field, description}: what was refused
+    this.retryDelay = details.retryDelay; // ms after which the same request is worth sending again
+    this.requestId = requestId; // by which the server's log knows the call
+  }
+}
+
+// What the server says beyond code and message, from the trailer grpc-status-details-bin.
+function decodeDetails(trailer) {
+  const details = {};
+  try {
+    for (const any of root.lookupType('google.rpc.Status').decode(trailer).details) {
+      const name = any.type_url.split('/').pop();
+      if (name === 'google.rpc.BadRequest') {
+        const bad = root.lookupType(name).decode(any.value);
+        details.violations = bad.fieldViolations.map(({ field, description }) => ({ field, description }));
+      } else if (name === 'google.rpc.RetryInfo') {
+        const { seconds, nanos } = root.lookupType(name).decode(any.value).retryDelay;
+        details.retryDelay = Number(seconds) * 1000 + nanos / 1e6;
+      }
+    }
+  } catch {
+    // Details from somebody else's proxy: a status is still a status.
+  }
+  return details;
+}
+
+function lintelError(error, requestId) {
+  const [trailer] = error.metadata?.get('grpc-status-details-bin') ?? [];
+  return new LintelError(error.code, error.details, requestId, trailer && decodeDetails(trailer));
+}
+
+// The ways to write values: text for byte models (a string, sent as UTF-8), pixels of 8-bit image
+// models (a Uint8Array in raster order), or token ids (an array of integers).
+export function values(given) {
+  if (typeof given === 'string') return { text: Buffer.from(given) };
+  if (given instanceof Uint8Array) return { pixels: given };
+  if (Array.isArray(given)) return { tokens: { ids: given } };
+  return given; // a Values message
+}
+
+// Does not leave this machine. Names but localhost are taken to leave it.
+function isLocal(address) {
+  if (address.startsWith('unix:')) return true;
+  const host = address.slice(0, address.lastIndexOf(':')).replace(/^\[|\]$/g, '');
+  const loopback = new BlockList();
+  loopback.addSubnet('127.0.0.0', 8);
+  loopback.addAddress('::1', 'ipv6');
+  return host === 'localhost' || (isIP(host) && loopback.check(host, isIP(host) === 6 ? 'ipv6' : 'ipv4'));
+}
+
+export class Client {
+  #token;
+  #timeout;
+  #services;
+
+  // tlsCa, tlsCert, tlsKey: PEM files; with a CA or a certificate the channel is encrypted. token:
+  // sent with every call, never in plain text to another machine. timeout: ms, of every call.
+  constructor(address = '127.0.0.1:50051', { tlsCa, tlsCert, tlsKey, token, timeout = 300_000 } = {}) {
+    if (!tlsCert !== !tlsKey) throw new TypeError('a client certificate and its key belong together');
+    const encrypted = tlsCa || tlsCert;
+    if (token && !encrypted && !isLocal(address)) {
+      throw new TypeError(`the token would go to ${address} in plain text: use TLS (tlsCa)`);
+    }
+    const read = (file) => (file ? readFileSync(file) : null);
+    const credentials = encrypted
+      ? grpc.credentials.createSsl(read(tlsCa), read(tlsKey), read(tlsCert))
+      : grpc.credentials.createInsecure();
+    // A chunk with the N best of many values can pass gRPC's 4 MB; the server bounds what it sends.
+    const options = { 'grpc.max_receive_message_length': -1 };
+    this.#token = token;
+    this.#timeout = timeout;
+    this.#services = {
+      generation: new v1.GenerationService(address, credentials, options),
+      models: new v1.ModelService(address, credentials, options),
+      sessions: new v1.SessionService(address, credentials, options),
+    };
+  }
+
+  close() {
+    for (const service of Object.values(this.#services)) service.close();
+  }
+
+  // Streams {position, token, source, sample, log2Prob}; source is SAMPLED, GIVEN or PROMPT. Leaving
+  // the loop, or aborting `signal`, ends the call on the server. `onFinish` gets the SampleFinish of
+  // each sample.
+  async *generate(request, { onFinish, signal, timeout } = {}) {
+    const { prompt, given = [], sampling, ...rest } = request;
+    const { requestId, metadata, deadline } = this.#call(timeout);
+    const wire = {
+      ...rest,
+      ...(prompt !== undefined && { prompt: values(prompt) }),
+      given: given.map((span) => ({ position: span.position, values: values(span.values) })),
+      // protobufjs reads 64-bit numbers from text.
+      sampling: { ...sampling, ...(sampling?.seed !== undefined && { seed: String(sampling.seed) }) },
+    };
+    const stream = this.#services.generation.generate(wire, metadata, { deadline });
+    const cancel = () => stream.cancel();
+    signal?.addEventListener('abort', cancel, { once: true });
+    if (signal?.aborted) cancel();
+    try {
+      for await (const { chunks, finished } of stream) {
+        for (const chunk of chunks) {
+          const first = Number(chunk.firstPosition);
+          for (const [i, token] of chunk.tokens.entries()) {
+            yield {
+              position: first + i,
+              token,
+              source: chunk.source.replace('VALUE_SOURCE_', ''),
+              sample: chunk.sample,
+              log2Prob: chunk.log2Probs[i],
+            };
+          }
+        }
+        finished.forEach((finish) => onFinish?.(finish));
+      }
+    } catch (error) {
+      throw 'code' in error && 'metadata' in error ? lintelError(error, requestId) : error;
+    } finally {
+      signal?.removeEventListener('abort', cancel);
+      stream.on('error', () => {}); // the cancellation's own
+      stream.cancel(); // nothing happens to a stream that has ended
+    }
+  }
+
+  // Draws the pixels of `image` (a Uint8Array in raster order) where `hidden(i)` is true; the others
+  // stay as they are. `onPixel(i, value)` sees each as it comes.
+  async completeImage(image, hidden, { model = '', sampling, startToken = 0, onPixel, ...options } = {}) {
+    const positions = [...image.keys()].filter((i) => hidden(i));
+    const out = Uint8Array.from(image);
+    if (positions.length === 0) return out;
+    if (hidden(0)) out[0] = startToken; // a model has no distribution over its first value
+    const first = Math.max(positions[0] || positions[1] || 1, 1);
+    const end = Math.max(positions[positions.length - 1] + 1, first);
+    const given = [];
+    for (let i = first; i < end; ++i) {
+      if (hidden(i)) continue;
+      let next = i;
+      while (next < end && !hidden(next)) ++next;
+      given.push({ position: i, values: image.subarray(i, next) });
+      i = next;
+    }
+    const request = { model, prompt: out.subarray(0, first), maxNewTokens: end - first, given, sampling };
+    for await (const { position, token } of this.generate(request, options)) {
+      out[position] = token;
+      onPixel?.(position, token);
+    }
+    return out;
+  }
+
+  async models() {
+    return (await this.#unary('models', 'list', {})).models;
+  }
+
+  // State on the server that lives between calls: its id goes into generate's sessionId.
+  createSession(request = {}) {
+    return this.#unary('sessions', 'create', request);
+  }
+
+  getSession(id) {
+    return this.#unary('sessions', 'get', { id });
+  }
+
+  deleteSession(id) {
+    return this.#unary('sessions', 'delete', { id });
+  }
+
+  #unary(service, method, request) {
+    const { requestId, metadata, deadline } = this.#call();
+    return new Promise((resolve, reject) => {
+      this.#services[service][method](request, metadata, { deadline }, (error, response) =>
+        error ? reject(lintelError(error, requestId)) : resolve(response),
+      );
+    });
+  }
+
+  #call(timeout = this.#timeout) {
+    const requestId = randomUUID();
+    const metadata = new grpc.Metadata();
+    metadata.set('x-request-id', requestId);
+    if (this.#token) metadata.set('authorization', `Bearer ${this.#token}`);
+    return { requestId, metadata, deadline: Date.now() + timeout };
+  }
+}

@@ -1,0 +1,214 @@
+// The Node example against the real server: the values are those of the C++ command line.
+//
+// Needs LINTEL_SERVER and LINTEL_CLI, two binaries, LINTEL_EXAMPLE, where the example and its packages
+// are, and LINTEL_ROOT, the repository.
+import assert from 'node:assert/strict';
+import { execFile, spawn } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createInterface } from 'node:readline';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { pathToFileURL } from 'node:url';
+import { promisify } from 'node:util';
+
+const { LINTEL_SERVER, LINTEL_CLI, LINTEL_EXAMPLE, LINTEL_ROOT } = process.env;
+const { Client, LintelError } = await import(pathToFileURL(join(LINTEL_EXAMPLE, 'lintel.mjs')));
+const run = promisify(execFile);
+const PATIENCE = 60_000; // ms for what must happen soon, on a machine that is busy with other things
+
+let mnist; // a server of weights/mnist-linear-small
+let endless; // one of a tiny model of any length
+let client; // of mnist
+let directory;
+
+// A lintel-server on a port of its own, with metrics.
+async function serve(model) {
+  const flags = ['--listen', '127.0.0.1:0', '--metrics-listen', '127.0.0.1:0'];
+  const child = spawn(LINTEL_SERVER, ['--model', model, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+  const ended = new Promise((resolve) => child.once('exit', resolve));
+  let log = '';
+  child.stderr.on('data', (data) => (log += data));
+  const ready = await Promise.race([
+    new Promise((resolve) => createInterface(child.stdout).once('line', resolve)),
+    ended.then(() => assert.fail(`lintel-server did not start:\n${log}`)),
+  ]);
+  return {
+    address: ready.replace('lintel-server ready on ', ''),
+    stop() {
+      child.kill('SIGTERM');
+      return ended;
+    },
+    // The sum of a metric over its labels.
+    async metric(name) {
+      const address = () => /metrics on (http:\/\/\S+)/.exec(log)?.[1];
+      await eventually(address, 'the line about metrics');
+      const text = await (await fetch(address())).text();
+      const lines = text.split('\n').filter((l) => l.startsWith(`${name}{`) || l.startsWith(`${name} `));
+      assert.notEqual(lines.length, 0, `the server has no metric ${name}`);
+      return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' '))), 0);
+    },
+  };
+}
+
+async function cli(...flags) {
+  return (await run(LINTEL_CLI, [...flags, '--address', mnist.address], { maxBuffer: 1 << 24 })).stdout;
+}
+
+async function example(name, ...flags) {
+  return run(process.execPath, [join(LINTEL_EXAMPLE, name), '--address', mnist.address, ...flags], { maxBuffer: 1 << 24 });
+}
+
+async function eventually(condition, what) {
+  for (const end = Date.now() + PATIENCE; !(await condition());) {
+    assert.ok(Date.now() < end, `${what} did not come about`);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
+
+async function collect(request, options) {
+  const all = [];
+  for await (const value of client.generate(request, options)) all.push(value);
+  return all;
+}
+
+describe('the Node example', () => {
+  before(async () => {
+    directory = mkdtempSync(join(tmpdir(), 'lintel-node-'));
+    await run(process.env.LINTEL_WRITE_TINY_MODELS, [directory]);
+    mnist = await serve(join(LINTEL_ROOT, 'weights', 'mnist-linear-small'));
+    endless = await serve(join(directory, 'tokens'));
+    client = new Client(mnist.address, { timeout: PATIENCE });
+  });
+
+  after(async () => {
+    client?.close();
+    for (const server of [mnist, endless]) assert.equal(await server?.stop(), 0);
+    rmSync(directory, { recursive: true });
+  });
+
+  it('a seed gives the tokens and bits that the command line gives', async () => {
+    const expected = JSON.parse(await cli('generate', '--prompt-tokens', '0,0,12', '--max-new-tokens', '200',
+      '--seed', '18446744073709551615', '--format', 'jsonl'));
+    let finish;
+    const values = await collect(
+      { prompt: [0, 0, 12], maxNewTokens: 200, sampling: { seed: 2n ** 64n - 1n }, log2Probs: true },
+      { onFinish: (f) => (finish = f) },
+    );
+    assert.deepEqual(values.map((v) => v.token), expected.tokens);
+    // The command line prints floats so that they read back exactly.
+    assert.deepEqual(values.map((v) => v.log2Prob), expected.log2_probs.map(Math.fround));
+    assert.deepEqual(values.map((v) => v.position), values.map((_, i) => 3 + i));
+    assert.equal(finish.seed, '18446744073709551615');
+    assert.equal(finish.reason, 'FINISH_REASON_LENGTH');
+  });
+
+  it('generate.mjs streams the tokens', async () => {
+    const flags = ['--prompt-tokens', '0,0,12', '--max-new-tokens', '50', '--seed', '7'];
+    const { stdout, stderr } = await example('generate.mjs', ...flags);
+    assert.equal(stdout, await cli('generate', ...flags, '--format', 'tokens'));
+    assert.match(stderr, /^50 values, seed 7, ended by FINISH_REASON_LENGTH/);
+  });
+
+  it('generate.mjs says what the server refused', async () => {
+    await assert.rejects(example('generate.mjs', '--prompt-tokens', '0,500'), (error) => {
+      assert.equal(error.code, 1);
+      assert.match(error.stderr, /INVALID_ARGUMENT: prompt\.tokens\.ids\[1\]/);
+      return true;
+    });
+    await assert.rejects(example('generate.mjs', '--unknown'), { code: 2 });
+  });
+
+  it('complete.mjs draws the lower half of an image', async () => {
+    const drawn = JSON.parse(await cli('generate', '--seed', '3', '--format', 'jsonl')).tokens;
+    const image = [0, ...drawn];
+    const file = join(directory, 'in.pgm');
+    const out = join(directory, 'out.pgm');
+    writeFileSync(file, Buffer.concat([Buffer.from('P5\n28 28\n255\n'), Buffer.from(image)]));
+    const { stdout } = await example('complete.mjs', '--image', file, '--out', out, '--seed', '4');
+    assert.equal(stdout.split('\n').length, 15); // two rows a line
+    const completed = [...readFileSync(out).subarray(-784)];
+    const lower = JSON.parse(await cli('generate', '--prompt-tokens', image.slice(0, 392).join(','), '--seed', '4',
+      '--format', 'jsonl')).tokens;
+    assert.deepEqual(completed, [...image.slice(0, 392), ...lower]);
+
+    await example('complete.mjs', '--seed', '3', '--out', out); // draws an image, and its half again
+    assert.deepEqual([...readFileSync(out).subarray(-784, -392)], image.slice(0, 392));
+    await assert.rejects(example('complete.mjs', '--image', join(LINTEL_EXAMPLE, 'lintel.mjs')), { code: 1 });
+  });
+
+  it('any pixels can be hidden', async () => {
+    const image = Uint8Array.from([0, ...JSON.parse(await cli('generate', '--seed', '3', '--format', 'jsonl')).tokens]);
+    const hidden = (i) => i % 7 === 0 && i < 500;
+    const completed = await client.completeImage(image, hidden, { sampling: { seed: 5n } });
+    for (const [i, value] of completed.entries()) {
+      if (!hidden(i)) assert.equal(value, image[i]);
+    }
+    const given = [...image.keys()].filter((i) => i >= 7 && i < 498 && !hidden(i));
+    const expected = JSON.parse(await cli('generate', '--prompt-tokens', image.slice(0, 7).join(','), '--seed', '5',
+      '--max-new-tokens', '491', '--format', 'jsonl', ...given.map((i) => `--given=${i}=${image[i]}`))).tokens;
+    assert.deepEqual([...completed.slice(7, 498)], expected);
+    assert.deepEqual(await client.completeImage(image, () => false), image);
+  });
+
+  // More than any test reads, and more than the server sends unread.
+  const LONG = { maxNewTokens: 1_000_000 };
+
+  it('leaving the loop, or an abort signal, frees the slot on the server', async () => {
+    const other = new Client(endless.address, { timeout: PATIENCE });
+    const freed = () => eventually(async () => (await endless.metric('lintel_requests_running')) === 0, 'a free slot');
+    for await (const _ of other.generate({ prompt: [1], ...LONG })) break;
+    await freed();
+    const controller = new AbortController();
+    await assert.rejects(async () => {
+      for await (const _ of other.generate({ prompt: [1], ...LONG }, { signal: controller.signal })) controller.abort();
+    }, /CANCELLED/);
+    await freed();
+    await eventually(async () => (await endless.metric('lintel_cancellations_total')) === 2, 'two cancellations');
+    const aborted = other.generate({ prompt: [1] }, { signal: AbortSignal.abort() });
+    await assert.rejects(aborted.next(), /CANCELLED/);
+    other.close();
+  });
+
+  it('errors name the fields', async () => {
+    await assert.rejects(collect({ prompt: [1, 500], sampling: { temperature: -1 } }), (error) => {
+      assert.ok(error instanceof LintelError);
+      assert.deepEqual(error.violations.map((v) => v.field), ['prompt.tokens.ids[1]', 'sampling.temperature']);
+      assert.match(error.message, /INVALID_ARGUMENT.*sampling\.temperature/);
+      assert.match(error.requestId, /^[0-9a-f-]{36}$/);
+      return true;
+    });
+    await assert.rejects(collect({}, { timeout: -1 }), /DEADLINE_EXCEEDED/);
+  });
+
+  it('a session goes on where it was', async () => {
+    const sampling = { seed: 9n };
+    const whole = await collect({ prompt: [0, 0, 12], maxNewTokens: 20, sampling });
+    const { id } = await client.createSession();
+    const first = await collect({ sessionId: id, prompt: [0, 0, 12], maxNewTokens: 5, sampling });
+    const second = await collect({ sessionId: id, maxNewTokens: 15, sampling });
+    assert.deepEqual([...first, ...second], whole);
+    assert.equal((await client.getSession(id)).position, '23');
+    await client.deleteSession(id);
+    await assert.rejects(client.getSession(id), /NOT_FOUND/);
+  });
+
+  it('a token is not sent in plain text to another machine', () => {
+    assert.throws(() => new Client('192.0.2.1:1', { token: 'secret' }), /plain text/);
+    assert.throws(() => new Client('127.0.0.1.example.org:1', { token: 'secret' }), /plain text/);
+    for (const local of ['127.0.0.1:1', '[::1]:1', 'localhost:1', 'unix:/x']) new Client(local, { token: 'x' }).close();
+  });
+
+  it('runs what the READMEs say', async () => {
+    for (const readme of ['README.md', 'client/node/README.md']) {
+      const blocks = [...readFileSync(join(LINTEL_ROOT, readme), 'utf8').matchAll(/^```js\n(.*?)^```$/gms)];
+      assert.notEqual(blocks.length, 0, readme);
+      for (const [, block] of blocks) {
+        const file = join(LINTEL_EXAMPLE, 'snippet.mjs');
+        writeFileSync(file, block.replace('127.0.0.1:50051', mnist.address).replace('./client/node/', './'));
+        const { stdout } = await run(process.execPath, [file]);
+        assert.match(stdout.trim(), /^[\d. \n-]+$/);
+      }
+    }
+  });
+});
