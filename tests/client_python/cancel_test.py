@@ -91,11 +91,11 @@ class CancelTest(ServedTest):
 
     def test_a_timeout(self):
         with self.assertRaises(lintel.DeadlineExceeded):
-            generation = self.client.generate([1], max_new_tokens=LONG, timeout=0.5)
-            for token in generation:
-                # Longer than the timeout, however slow the machine is.
-                threading.Event().wait(0.6)
-                del token
+            tokens = iter(self.client.generate([1], max_new_tokens=LONG, timeout=0.5))
+            next(tokens)
+            threading.Event().wait(0.6)  # longer than the timeout, with the stream unread
+            for _ in tokens:
+                pass
         eventually(lambda: self.server.metric("lintel_requests_running") == 0, "a free slot")
         for timeout in (0, -1, float("inf"), float("nan")):
             with self.assertRaises(ValueError):

@@ -80,6 +80,13 @@ class PackageTest(unittest.TestCase):
         wrong = {str(i) for i, line in enumerate(USE.splitlines(), 1) if "# wrong" in line}
         self.assertEqual(found, wrong, output)
 
+    def test_its_version_is_the_projects(self):
+        status, output = run("-c", "import lintel; print(lintel.__version__)")
+        self.assertEqual(status, 0, output)
+        server = subprocess.run([os.environ["LINTEL_SERVER"], "--version"], capture_output=True,
+                                text=True, check=True)
+        self.assertIn(output.strip(), server.stdout.split())
+
     def test_others_may_define_the_messages_of_google_rpc_and_health(self):
         # As googleapis-common-protos and grpcio-health-checking do, in files of other names.
         program = """

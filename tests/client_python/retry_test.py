@@ -1,6 +1,9 @@
 """What is sent again and what is not, with servers that refuse and break on purpose."""
 
 import concurrent.futures
+import os
+import subprocess
+import tempfile
 import time
 import unittest
 
@@ -13,7 +16,7 @@ from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import generation_pb2_grpc, session_pb2, session_pb2_grpc
 
-from serving import PATIENCE, run_async
+from serving import PATIENCE, Server, run_async
 
 QUICK = RetryPolicy(max_attempts=4, initial_backoff=0.001, max_backoff=0.002)
 
@@ -209,9 +212,22 @@ class SyncRetryTest(SyncCalls, RetryTests, unittest.TestCase):
         self.run_with(body)
 
     def test_a_server_that_is_late_is_waited_for(self):
-        with lintel.Client("127.0.0.1:1", timeout=PATIENCE, retry=QUICK) as client:
+        directory = self.enterContext(tempfile.TemporaryDirectory())
+        subprocess.run([os.environ["LINTEL_WRITE_TINY_MODELS"], directory], check=True)
+        address = f"unix:{directory}/socket"
+        with lintel.Client(address, timeout=PATIENCE, retry=QUICK) as client:
             with self.assertRaises(lintel.Unavailable):
                 client.serving()
+        patient = RetryPolicy(max_attempts=10**6, max_backoff=0.1)
+        with lintel.Client(address, timeout=PATIENCE, retry=patient) as client:
+            generation = client.generate([1], max_new_tokens=3)
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                reader = pool.submit(generation.samples)
+                server = Server([f"{directory}/tokens"], listen=address)
+                try:
+                    self.assertEqual(reader.result()[0].tokens.size, 3)
+                finally:
+                    self.assertEqual(server.stop(), 0)
 
     def test_closing_ends_a_wait(self):
         self.fake.script = [refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, PATIENCE / 2)]

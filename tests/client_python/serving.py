@@ -44,8 +44,8 @@ def run_async(coroutine):
 class Server:
     """lintel-server on a port of its own, with metrics."""
 
-    def __init__(self, models, flags=()):
-        command = [os.environ["LINTEL_SERVER"], "--listen", "127.0.0.1:0", "--metrics-listen",
+    def __init__(self, models, flags=(), listen="127.0.0.1:0"):
+        command = [os.environ["LINTEL_SERVER"], "--listen", listen, "--metrics-listen",
                    "127.0.0.1:0", *flags]
         for model in models:
             command += ["--model", model]

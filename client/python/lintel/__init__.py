@@ -18,6 +18,8 @@ except ModuleNotFoundError as error:
         "lintel's protobuf code is missing: install the package, or run client/python/generate.py"
     ) from None
 
+from lintel._values import Values
+from lintel._version import __version__
 from lintel.aio import AsyncClient, AsyncGeneration, AsyncSession
 from lintel.client import Client, Generation, Session
 from lintel.errors import (
@@ -50,8 +52,6 @@ from lintel.results import (
     TopValue,
 )
 from lintel.retry import RetryPolicy
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Aborted",
@@ -86,4 +86,6 @@ __all__ = [
     "TopValue",
     "Unauthenticated",
     "Unavailable",
+    "Values",
+    "__version__",
 ]

@@ -10,6 +10,8 @@ from typing import Any, Optional, Union
 
 import grpc
 
+from lintel._version import __version__
+
 Path = Union[str, "os.PathLike[str]"]
 
 OPTIONS: list[tuple[str, Any]] = [
@@ -17,9 +19,8 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", -1),
     # A retry has to find the connection being tried again, too.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 5000),
-    ("grpc.primary_user_agent", "lintel-python/0.1.0"),
+    ("grpc.primary_user_agent", "lintel-python/" + __version__),
 ]
 
 
