@@ -90,7 +90,8 @@ class ChaosServer {
   void check_recovered(const std::string& counts);
   bool serving() const;  // as gRPC health says, over a new connection
 
-  // SIGTERM, and the exit status.
+  // Its exit status, once it ends; and the same after SIGTERM.
+  int wait() { return process_->wait(); }
   int stop();
 
  private:
