@@ -5,6 +5,7 @@
 import assert from 'node:assert/strict';
 import { execFile, spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import http from 'node:http';
 import { createInterface } from 'node:readline';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -43,12 +44,24 @@ async function serve(model) {
     async metric(name) {
       const address = () => /metrics on (http:\/\/\S+)/.exec(log)?.[1];
       await eventually(address, 'the line about metrics');
-      const text = await (await fetch(address())).text();
+      const text = await get(address());
       const lines = text.split('\n').filter((l) => l.startsWith(`${name}{`) || l.startsWith(`${name} `));
       assert.notEqual(lines.length, 0, `the server has no metric ${name}`);
       return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' '))), 0);
     },
   };
+}
+
+// On a connection of its own: one that is kept may be closed by the server as the next request is sent.
+function get(url) {
+  return new Promise((resolve, reject) => {
+    const request = http.get(url, { agent: false }, (response) => {
+      let text = '';
+      response.setEncoding('utf8').on('data', (data) => (text += data));
+      response.on('end', () => resolve(text)).on('error', reject);
+    });
+    request.on('error', reject);
+  });
 }
 
 async function cli(...flags) {
