@@ -27,6 +27,15 @@ def number_of_bytes(text):
     return int(number) * UNITS[unit]
 
 
+def kustomize_is_recent():
+    """Whether there is a kubectl that builds one directory on another."""
+    if shutil.which("kubectl") is None:
+        return False
+    done = subprocess.run(["kubectl", "version", "--client", "--output=json"],
+                          capture_output=True, text=True, check=False)
+    return done.returncode == 0 and "kustomizeVersion" in json.loads(done.stdout)
+
+
 class Variant:
     """What a test asks of one of the kustomizations."""
 
@@ -73,8 +82,8 @@ class ManifestTests:
             self.assertEqual(document["metadata"]["name"], "lintel")
 
     def test_kubectl_builds_the_same(self):
-        if shutil.which("kubectl") is None:
-            self.skipTest("no kubectl")
+        if not kustomize_is_recent():
+            self.skipTest("no kubectl, or one before 1.25")
         variant = self.variant
         done = subprocess.run(["kubectl", "kustomize", variant.directory],
                               capture_output=True, text=True, check=True)
