@@ -1,5 +1,6 @@
 #include "server/logging.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -79,6 +80,11 @@ void log_from_grpc(gpr_log_func_args* args) {
   }
 }
 
+// Says of every request that is not one; the client is told, too.
+void log_from_protobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
+  spdlog::debug("protobuf: {}", message);
+}
+
 }  // namespace
 
 void set_up_logging(const ServerOptions::Logging& options) {
@@ -95,6 +101,7 @@ void set_up_logging(const ServerOptions::Logging& options) {
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function(&log_from_grpc);
+  google::protobuf::SetLogHandler(&log_from_protobuf);
 }
 
 void set_log_level(const std::string& level) {

@@ -105,10 +105,19 @@ Answer generate(const std::shared_ptr<grpc::Channel>& channel, const v1::Generat
 
 ChaosServer::ChaosServer(const Options& options) : credentials_(options.credentials) {
   gpr_set_log_function([](gpr_log_func_args*) {});  // clients fail here on purpose
-  std::vector<std::string> words = {"/bin/sh",     "-c",        options.shell, "sh",
-                                    LINTEL_SERVER, "--listen",  "127.0.0.1:0", "--metrics-listen",
-                                    "127.0.0.1:0", "--workers", "2",           "--max-new-tokens",
-                                    "1000000000"};
+  std::vector<std::string> words = {"/bin/sh",
+                                    "-c",
+                                    options.shell,
+                                    "sh",
+                                    LINTEL_SERVER,
+                                    "--listen",
+                                    "127.0.0.1:0",
+                                    "--metrics-listen",
+                                    "127.0.0.1:0",
+                                    "--workers",
+                                    "2",
+                                    "--max-new-tokens",
+                                    options.max_new_tokens};
   std::vector<std::string> models = options.models;
   if (models.empty()) {
     models.push_back(path("tokens"));

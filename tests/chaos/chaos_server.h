@@ -46,13 +46,18 @@ struct Usage {
   int descriptors = 0;
 };
 
+// For a flood of all kinds of things: with an arena a thread the allocator keeps what a few of them
+// left, which looks like a leak for long.
+inline constexpr char kOneArena[] = "MALLOC_ARENA_MAX=1 exec \"$@\"";
+
 // Serves the tiny model "tokens" unless told otherwise, with two workers, on ports that the system
 // picks. Its log goes to a file.
 class ChaosServer {
  public:
   struct Options {
     std::vector<std::string> flags;
-    std::vector<std::string> models;    // directories; none: "tokens"
+    std::vector<std::string> models;  // directories; none: "tokens"
+    std::string max_new_tokens = "1000000000";
     std::string shell = "exec \"$@\"";  // what /bin/sh does to start the program, "$@"
     std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   };
