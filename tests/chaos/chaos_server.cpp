@@ -21,9 +21,6 @@
 namespace lintel::testing {
 namespace {
 
-// Arenas of the allocator and gRPC's buffers breathe; what leaks with every call shows beyond this.
-constexpr std::size_t kRssTolerance = 8 << 20;
-
 std::string text_of(const std::filesystem::path& file) {
   std::ostringstream text;
   text << std::ifstream(file, std::ios::binary).rdbuf();
@@ -226,7 +223,7 @@ void ChaosServer::take_baseline() {
   started_ = std::chrono::steady_clock::now();
 }
 
-void ChaosServer::check_recovered(const std::string& counts) {
+void ChaosServer::check_recovered(const std::string& counts, std::size_t rss_tolerance) {
   INFO(counts);
   for (const char* family :
        {"lintel_requests_running", "lintel_requests_waiting", "lintel_streams"}) {
@@ -245,7 +242,7 @@ void ChaosServer::check_recovered(const std::string& counts) {
   CHECK(now == reference_);
 
   CHECK(eventually([&] { return usage().descriptors <= baseline_.descriptors; }));
-  CHECK(eventually([&] { return usage().rss_bytes <= baseline_.rss_bytes + kRssTolerance; },
+  CHECK(eventually([&] { return usage().rss_bytes <= baseline_.rss_bytes + rss_tolerance; },
                    std::chrono::seconds(10)));
   const Usage after = usage();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started_;

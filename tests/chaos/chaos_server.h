@@ -46,9 +46,13 @@ struct Usage {
   int descriptors = 0;
 };
 
-// For a flood of all kinds of things: with an arena a thread the allocator keeps what a few of them
-// left, which looks like a leak for long.
-inline constexpr char kOneArena[] = "MALLOC_ARENA_MAX=1 exec \"$@\"";
+// For a flood of all kinds of things, an allocator that gives back what it can: with an arena a
+// thread it keeps what a few of them left, which looks like a leak for long.
+inline constexpr char kThriftyAllocator[] =
+    "MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=65536 MALLOC_MMAP_THRESHOLD_=65536 exec \"$@\"";
+
+// The allocator's arenas and gRPC's buffers breathe; what leaks with every call shows beyond this.
+inline constexpr std::size_t kRssTolerance = 8 << 20;
 
 // Serves the tiny model "tokens" unless told otherwise, with two workers, on ports that the system
 // picks. Its log goes to a file.
@@ -92,7 +96,7 @@ class ChaosServer {
   // Checks that no request is left, that memory and descriptors are back, that health, /healthz and
   // /readyz say so, and that a generation has the bits it had. Prints a line for the record:
   // `counts`, and what was used before and after.
-  void check_recovered(const std::string& counts);
+  void check_recovered(const std::string& counts, std::size_t rss_tolerance = kRssTolerance);
   bool serving() const;  // as gRPC health says, over a new connection
 
   // Its exit status, once it ends; and the same after SIGTERM.

@@ -264,7 +264,7 @@ TEST_CASE("100,000 malformed requests to every RPC: none hurts the server or its
                                 "2000", "--max-sessions", "200"},
                       .models = models,
                       .max_new_tokens = "200",
-                      .shell = kOneArena});
+                      .shell = kThriftyAllocator});
   ServerSchema schema(server.channel());
   const auto right = right_requests();
   std::vector<std::string> words = {

@@ -163,7 +163,7 @@ TEST_CASE("malformed HTTP/2 and gRPC framing hurts nobody else") {
   std::cout << "chaos: damaged frames with seed " << seed << std::endl;
   CAPTURE(seed);
   RandomMessages random(seed, {});
-  ChaosServer server({.shell = kOneArena});
+  ChaosServer server({.shell = kThriftyAllocator});
   const std::vector<Attack> all = attacks();
   int connections = 0, frames = 0;
 
@@ -202,7 +202,7 @@ TEST_CASE("malformed HTTP/2 and gRPC framing hurts nobody else") {
            1 + attack.messages);
     }
   };
-  for (int i = 0; i < 2; ++i) round(50);
+  for (int i = 0; i < 3; ++i) round(50);
   CHECK(eventually([&] { return server.metric("lintel_streams") == 0; }));
   server.take_baseline();
   for (int i = 0; i < 2; ++i) round(50);
@@ -212,8 +212,9 @@ TEST_CASE("malformed HTTP/2 and gRPC framing hurts nobody else") {
   CHECK(server.metric("lintel_requests_total", "code=\"INTERNAL\"") == 0);
   CHECK(server.metric("lintel_requests_total", "code=\"UNKNOWN\"") == 0);
   server.check_recovered(std::to_string(frames) + " malformed frames on " +
-                         std::to_string(connections) + " connections beside " +
-                         std::to_string(neighbours) + " undisturbed generations");
+                             std::to_string(connections) + " connections beside " +
+                             std::to_string(neighbours) + " undisturbed generations",
+                         /*rss_tolerance=*/16 << 20);  // how much is in flight at once varies
   CHECK(server.stop() == 0);
 }
 
