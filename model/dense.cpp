@@ -82,6 +82,22 @@ std::size_t Dense::weight_bytes() const {
   return impl_->weights.bytes() + (impl_->onednn != nullptr ? impl_->onednn->bytes() : 0);
 }
 
+std::size_t Dense::most_weight_bytes(std::size_t in_features, std::size_t out_features,
+                                     WeightType type) {
+  follow_instruction_set_of_onednn();
+  const auto up_to = [](std::size_t n, std::size_t block) {
+    return (n + block - 1) / block * block;
+  };
+  const std::size_t width = up_to(out_features, kGroupWidth);
+  std::size_t bytes = width * (num_cells(type, in_features) + 3) * sizeof(std::uint32_t);
+  // oneDNN's blocks, and what it keeps for each output of int8.
+  if (OneDnnWeights::worthwhile(type)) {
+    bytes += up_to(out_features, 64) * (num_cells(type, up_to(in_features, 64)) + 1) *
+             sizeof(std::uint32_t);
+  }
+  return bytes;
+}
+
 std::string dense_kernels_description(WeightType type) {
   follow_instruction_set_of_onednn();
   if (OneDnnWeights::worthwhile(type)) return "onednn (avx512_core_amx)";

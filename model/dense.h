@@ -41,6 +41,9 @@ class Dense {
   std::size_t in_features() const;
   std::size_t out_features() const;
   std::size_t weight_bytes() const;  // of the packed form
+  // An upper bound of weight_bytes() on this machine, told beforehand.
+  static std::size_t most_weight_bytes(std::size_t in_features, std::size_t out_features,
+                                       WeightType type);
 
  private:
   struct Impl;

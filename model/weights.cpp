@@ -125,15 +125,13 @@ std::int64_t count_parameters(const ModelConfig& config) {
   return count;
 }
 
-ModelWeights load_weights(const std::filesystem::path& directory, const ModelConfig& config) {
-  const SafetensorsFile file(directory / "model.safetensors");
-  ModelWeights weights;
+void check_tensors(const SafetensorsFile& file, const ModelConfig& config) {
   std::set<std::string, std::less<>> expected;
-  for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
+  for (const TensorSpec& spec : list_tensors(config)) {
     expected.insert(spec.name);
     const auto found = file.tensors().find(spec.name);
     if (found == file.tensors().end()) {
-      if (spec.optional) return;
+      if (spec.optional) continue;
       throw ModelError(file.name() + ": tensor \"" + spec.name + "\": missing, expected shape " +
                        shape_to_string(spec.shape));
     }
@@ -142,15 +140,25 @@ ModelWeights load_weights(const std::filesystem::path& directory, const ModelCon
       throw ModelError(file.name() + ": tensor \"" + spec.name + "\": found shape " +
                        shape_to_string(entry.shape) + ", expected " + shape_to_string(spec.shape));
     }
-    matrix = Matrix(matrix_rows(spec), matrix_cols(spec));
-    file.read_f32(entry, matrix.values());
-  });
+  }
   for (const auto& [name, entry] : file.tensors()) {
     if (!expected.contains(name)) {
       throw ModelError(file.name() + ": tensor \"" + name + "\": surplus, found shape " +
                        shape_to_string(entry.shape) + ", expected no such tensor");
     }
   }
+}
+
+ModelWeights load_weights(const std::filesystem::path& directory, const ModelConfig& config) {
+  const SafetensorsFile file(directory / "model.safetensors");
+  check_tensors(file, config);
+  ModelWeights weights;
+  for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
+    const auto found = file.tensors().find(spec.name);
+    if (found == file.tensors().end()) return;  // optional
+    matrix = Matrix(matrix_rows(spec), matrix_cols(spec));
+    file.read_f32(found->second, matrix.values());
+  });
   file.check_unchanged();
   const bool sinusoidal = config.position_encoding == PositionEncoding::kSinusoidal;
   if (sinusoidal && weights.position_embedding.rows() == 0) {

@@ -81,9 +81,13 @@ std::vector<TensorSpec> list_tensors(const ModelConfig& config);
 // Learned values: position tables that are not learned and hash planes do not count.
 std::int64_t count_parameters(const ModelConfig& config);
 
-// Reads DIRECTORY/model.safetensors. Throws ModelError naming file, tensor and both shapes for a
-// missing, surplus, mis-shaped or non-finite tensor, and for a file that changes meanwhile. All is
-// copied: afterwards the file may go. Fills position_embedding when it may be left out.
+// Throws ModelError naming file, tensor and both shapes for a missing, surplus or mis-shaped
+// tensor.
+void check_tensors(const SafetensorsFile& file, const ModelConfig& config);
+
+// Reads DIRECTORY/model.safetensors. Throws ModelError as check_tensors does, for a tensor that is
+// not finite, and for a file that changes meanwhile. All is copied: afterwards the file may go.
+// Fills position_embedding when it may be left out.
 ModelWeights load_weights(const std::filesystem::path& directory, const ModelConfig& config);
 
 // Writes `file` in F32, but for the layers' matrices, which may be in another type of floats; empty
