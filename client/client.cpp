@@ -173,12 +173,23 @@ void Client::delete_session(const std::string& id, Cancellation* cancellation) c
   Call::check(stubs_->sessions.Delete(call.context(), request, &nothing));
 }
 
-std::vector<v1::Model> Client::list_models(Cancellation* cancellation) const {
+std::vector<v1::Model> Client::list_models(const v1::ListModelsRequest& request,
+                                           Cancellation* cancellation) const {
   v1::ListModelsResponse response;
   Call call(*this, cancellation);
-  Call::check(stubs_->models.List(call.context(), {}, &response));
+  Call::check(stubs_->models.List(call.context(), request, &response));
   return {std::make_move_iterator(response.mutable_models()->begin()),
           std::make_move_iterator(response.mutable_models()->end())};
+}
+
+std::vector<v1::Model> Client::list_models(Cancellation* cancellation) const {
+  return list_models(v1::ListModelsRequest(), cancellation);
+}
+
+std::vector<v1::Model> Client::list_all_models(Cancellation* cancellation) const {
+  v1::ListModelsRequest request;
+  request.set_all(true);
+  return list_models(request, cancellation);
 }
 
 v1::Model Client::get_model(const std::string& name, Cancellation* cancellation) const {
@@ -188,6 +199,27 @@ v1::Model Client::get_model(const std::string& name, Cancellation* cancellation)
   Call call(*this, cancellation);
   Call::check(stubs_->models.Get(call.context(), request, &model));
   return model;
+}
+
+v1::Model Client::load_model(const std::string& name, const std::string& version,
+                             Cancellation* cancellation) const {
+  v1::LoadModelRequest request;
+  request.set_name(name);
+  request.set_version(version);
+  v1::Model model;
+  Call call(*this, cancellation);
+  Call::check(stubs_->admin.LoadModel(call.context(), request, &model));
+  return model;
+}
+
+void Client::unload_model(const std::string& name, const std::string& version,
+                          Cancellation* cancellation) const {
+  v1::UnloadModelRequest request;
+  request.set_name(name);
+  request.set_version(version);
+  v1::UnloadModelResponse response;
+  Call call(*this, cancellation);
+  Call::check(stubs_->admin.UnloadModel(call.context(), request, &response));
 }
 
 std::string Client::log_level(Cancellation* cancellation) const {

@@ -110,8 +110,18 @@ class Client {
   void delete_session(const std::string& id, Cancellation* cancellation = nullptr) const;
 
   std::vector<v1::Model> list_models(Cancellation* cancellation = nullptr) const;
+  // Also those that take no requests now: with name, version, state and reason alone.
+  std::vector<v1::Model> list_all_models(Cancellation* cancellation = nullptr) const;
   // `name` may be empty when one model is loaded.
   v1::Model get_model(const std::string& name = "", Cancellation* cancellation = nullptr) const;
+
+  // Of the server's model repository. `version` empty: the newest, in place of what is loaded; else
+  // beside it. Returns when it is ready.
+  v1::Model load_model(const std::string& name, const std::string& version = "",
+                       Cancellation* cancellation = nullptr) const;
+  // `version` empty: all. Returns when it is drained and gone.
+  void unload_model(const std::string& name, const std::string& version = "",
+                    Cancellation* cancellation = nullptr) const;
 
   // Of the server's log, until its next start. Both return the level it has.
   std::string log_level(Cancellation* cancellation = nullptr) const;
@@ -123,6 +133,8 @@ class Client {
  private:
   struct Stubs;
   class Call;
+  std::vector<v1::Model> list_models(const v1::ListModelsRequest& request,
+                                     Cancellation* cancellation) const;
   std::unique_ptr<Stubs> stubs_;
   std::chrono::milliseconds deadline_;
   std::string token_;

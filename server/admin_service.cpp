@@ -5,6 +5,8 @@
 #include <stdexcept>
 
 #include "server/logging.h"
+#include "server/model_service.h"
+#include "server/request_checks.h"
 #include "server/service_call.h"
 
 namespace lintel {
@@ -32,6 +34,34 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
     spdlog::info("log level {}", log_level());
     response->set_level(log_level());
     return grpc::Status::OK;
+  });
+}
+
+grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* call,
+                                                  const v1::LoadModelRequest* request,
+                                                  v1::Model* response) {
+  return answer_later(context_, *call, Method::kLoadModel, [&](const LateReply& reply) {
+    std::optional<std::int64_t> version;
+    grpc::Status status = check_model_name(request->name(), "name");
+    if (status.ok()) status = read_model_version(request->version(), "version", &version);
+    if (!status.ok()) return reply(status);
+    context_.manager.load(request->name(), version,
+                          [reply, response](const grpc::Status& loaded, const SharedModel& model) {
+                            if (loaded.ok()) write_model(*model, *response);
+                            reply(loaded);
+                          });
+  });
+}
+
+grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext* call,
+                                                    const v1::UnloadModelRequest* request,
+                                                    v1::UnloadModelResponse*) {
+  return answer_later(context_, *call, Method::kUnloadModel, [&](const LateReply& reply) {
+    std::optional<std::int64_t> version;
+    grpc::Status status = check_model_name(request->name(), "name");
+    if (status.ok()) status = read_model_version(request->version(), "version", &version);
+    if (!status.ok()) return reply(status);
+    context_.manager.unload(request->name(), version, reply);
   });
 }
 

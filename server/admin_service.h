@@ -17,6 +17,12 @@ class AdminService final : public v1::AdminService::CallbackService {
   grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* call,
                                         const v1::LogLevel* request,
                                         v1::LogLevel* response) override;
+  grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* call,
+                                      const v1::LoadModelRequest* request,
+                                      v1::Model* response) override;
+  grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* call,
+                                        const v1::UnloadModelRequest* request,
+                                        v1::UnloadModelResponse* response) override;
 
  private:
   const ServiceContext context_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "server/request_checks.h"
 #include "server/status.h"
 
 namespace lintel {
@@ -90,13 +91,13 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   }
 }
 
-GenerateStream::GenerateStream(Scheduler& scheduler, const Clock& clock, const ActiveCalls& calls,
+GenerateStream::GenerateStream(SharedModel model, const Clock& clock, const ActiveCalls& calls,
                                Options options)
-    : scheduler_(scheduler),
-      clock_(clock),
+    : clock_(clock),
       calls_(calls),
       options_(std::move(options)),
       message_tokens_(message_tokens(options_)),
+      model_(std::move(model)),
       chunk_of_sample_(static_cast<std::size_t>(options_.num_samples), -1) {}
 
 void GenerateStream::attach(RequestHandle handle) {
@@ -147,7 +148,9 @@ void GenerateStream::on_finish(RequestOutcome outcome) {
   {
     MutexLock lock(mutex_);
     hand_over();
+    ended_ = status_of(outcome);
     outcome_ = outcome;
+    model_.reset();  // a slow reader does not keep it
   }
   pump();
 }
@@ -184,11 +187,11 @@ ResponseStream<v1::GenerateResponse>::Next GenerateStream::next(v1::GenerateResp
     fill(message);
     // gRPC sends no message together with an error.
     const bool last = outbox_.empty() && outcome_.has_value();
-    if (last) status = final_status();
+    if (last) status = ended_;
     return last && status.ok() ? Next::kWriteAndFinish : Next::kWrite;
   }
   if (!outcome_) return Next::kNothing;
-  status = final_status();
+  status = ended_;
   return Next::kFinish;
 }
 
@@ -236,8 +239,8 @@ void GenerateStream::append_value(const Entry& entry, v1::GenerateResponse& mess
   }
 }
 
-grpc::Status GenerateStream::final_status() const {
-  switch (*outcome_) {
+grpc::Status GenerateStream::status_of(RequestOutcome outcome) const {
+  switch (outcome) {
     case RequestOutcome::kDone:
       return grpc::Status::OK;
     case RequestOutcome::kCancelled:
@@ -245,30 +248,34 @@ grpc::Status GenerateStream::final_status() const {
     case RequestOutcome::kDeadline:
       return options_.deadline_is_calls ? deadline_exceeded() : grpc::Status::OK;
     case RequestOutcome::kShutdown:
-      return shutting_down();
+      return stopped_status(*model_);
     case RequestOutcome::kNonFinite:
-      return non_finite(options_.model, options_.session_id);
+      return non_finite(model_->name, options_.session_id);
     case RequestOutcome::kInternal:
-      return call_failed(options_.model, options_.session_id);
+      return call_failed(model_->name, options_.session_id);
   }
   return grpc::Status::OK;
 }
 
 void GenerateStream::on_written() {
+  SharedModel model;
   RequestHandle handle;
   {
     MutexLock lock(mutex_);
     if (!paused_ || tokens_.load() > static_cast<std::size_t>(options_.outbox_tokens) / 2) return;
     paused_ = false;
+    model = model_;
     handle = handle_;
   }
-  scheduler_.resume(handle);
+  if (model != nullptr) model->scheduler->resume(handle);
 }
 
 void GenerateStream::on_gone() {
+  SharedModel model;
   RequestHandle handle;
   {
     MutexLock lock(mutex_);
+    model = model_;
     gone_ = true;
     outbox_.clear();
     written_ = 0;
@@ -276,7 +283,7 @@ void GenerateStream::on_gone() {
     tokens_.store(0);
     handle = handle_;
   }
-  scheduler_.cancel(handle);
+  if (model != nullptr) model->scheduler->cancel(handle);
   pump();
 }
 

@@ -13,6 +13,7 @@
 #include "server/generation.h"
 #include "server/response_stream.h"
 #include "server/scheduler.h"
+#include "server/served_model.h"
 
 namespace lintel {
 
@@ -29,14 +30,12 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
     int num_samples = 1;
     int top_log2_probs = 0;
     bool deadline_is_calls =
-        false;  // kDeadline means the RPC's deadline, not the request's time limit
-    std::string model;
+        false;               // kDeadline means the RPC's deadline, not the request's time limit
     std::string session_id;  // empty: one-shot
   };
 
   // `calls`: this one and all others, which share the machine's time for messages.
-  GenerateStream(Scheduler& scheduler, const Clock& clock, const ActiveCalls& calls,
-                 Options options);
+  GenerateStream(SharedModel model, const Clock& clock, const ActiveCalls& calls, Options options);
 
   // The request this stream belongs to. Called once, before the reactor is returned to gRPC: only
   // then are writes completed and cancellations told.
@@ -71,9 +70,8 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
   void hand_over() REQUIRES(mutex_);
   void fill(v1::GenerateResponse& message) REQUIRES(mutex_);
   void append_value(const Entry& entry, v1::GenerateResponse& message) REQUIRES(mutex_);
-  grpc::Status final_status() const REQUIRES(mutex_);
+  grpc::Status status_of(RequestOutcome outcome) const REQUIRES(mutex_);
 
-  Scheduler& scheduler_;
   const Clock& clock_;
   const ActiveCalls& calls_;
   const Options options_;
@@ -86,6 +84,7 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
   bool sample_ended_ = false;        // gathered
   TimePoint last_handed_over_{};
 
+  SharedModel model_ GUARDED_BY(mutex_);  // until the request is over
   RequestHandle handle_ GUARDED_BY(mutex_);
   std::vector<Entry> outbox_ GUARDED_BY(mutex_);
   std::size_t written_ GUARDED_BY(mutex_) = 0;           // entries at its beginning
@@ -95,6 +94,7 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
   bool paused_ GUARDED_BY(mutex_) = false;
   bool gone_ GUARDED_BY(mutex_) = false;
   std::optional<RequestOutcome> outcome_ GUARDED_BY(mutex_);
+  grpc::Status ended_ GUARDED_BY(mutex_);                // what the outcome means
   std::vector<int> chunk_of_sample_ GUARDED_BY(mutex_);  // in the message being filled; -1: none
 };
 

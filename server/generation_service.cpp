@@ -33,7 +33,7 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
   if (!checked.ok()) return checked;
   const grpc::Status charged = scope->charge_tokens(prepared.most_tokens());
   if (!charged.ok()) return charged;
-  const ServedModel* const model = prepared.model;
+  const SharedModel& model = prepared.model;
   GenerationRequest& request = prepared.checked.request;
 
   GenerateStream::Options options;
@@ -43,17 +43,16 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
   options.num_samples = request.num_samples;
   options.top_log2_probs = request.top_log2_probs;
   options.deadline_is_calls = prepared.deadline_is_calls;
-  options.model = model->name;
   options.session_id = wire.session_id();
-  const auto stream = std::make_shared<GenerateStream>(*model->scheduler, context_.clock,
-                                                       context_.calls, std::move(options));
+  const auto stream =
+      std::make_shared<GenerateStream>(model, context_.clock, context_.calls, std::move(options));
   if (!context_.calls.enter()) return shutting_down();
   *reactor = stream->start(context_.calls, std::move(scope));
   // From here on the call is the stream's to finish.
   const grpc::Status submitted = guarded([&]() -> grpc::Status {
     const Scheduler::SubmitResult result =
         model->scheduler->submit(std::move(request), std::move(prepared.lease), stream);
-    if (result.error == Scheduler::SubmitError::kDraining) return shutting_down();
+    if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*model);
     if (result.error == Scheduler::SubmitError::kQueueFull) {
       return queue_full(context_.options.scheduling.max_queued_requests);
     }
@@ -69,7 +68,7 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
                                       std::unique_ptr<CallScope>& scope,
                                       grpc::ServerWriteReactor<v1::ScoreResponse>** reactor) {
   grpc::Status status;
-  const ServedModel* const model = resolve_model(wire.model(), context_.models, &status);
+  const SharedModel model = resolve_model(wire.model(), context_.models, &status);
   if (model == nullptr) return status;
   Violations violations;
   std::vector<GenerationRequest> sequences =
@@ -92,7 +91,7 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
   options.max_queued_requests = scheduling.max_queued_requests;
   options.owner = scope->caller().name;
   const auto stream =
-      std::make_shared<ScoreStream>(*model, context_.store, std::move(sequences), options);
+      std::make_shared<ScoreStream>(model, context_.store, std::move(sequences), options);
   if (!context_.calls.enter()) return shutting_down();
   *reactor = stream->start(context_.calls, std::move(scope));
   const grpc::Status begun = guarded([&] { return stream->begin(); });

@@ -12,7 +12,7 @@ namespace lintel {
 // Gathers one row.
 class InferRun::RowSink final : public TokenSink {
  public:
-  RowSink(std::shared_ptr<InferRun> run, std::size_t index, std::string model)
+  RowSink(std::shared_ptr<InferRun> run, std::size_t index, SharedModel model)
       : run_(std::move(run)), index_(index), model_(std::move(model)) {}
 
   bool on_token(const TokenEvent& event) override {
@@ -26,31 +26,13 @@ class InferRun::RowSink final : public TokenSink {
   }
   void on_step_end() override {}
   void on_finish(RequestOutcome outcome) override {
-    run_->row_done(index_, std::move(row_), used_, status_of(outcome));
+    run_->row_done(index_, std::move(row_), used_, outcome_status(outcome, *model_));
   }
 
  private:
-  grpc::Status status_of(RequestOutcome outcome) const {
-    switch (outcome) {
-      case RequestOutcome::kDone:
-        return grpc::Status::OK;
-      case RequestOutcome::kCancelled:
-        return cancelled();
-      case RequestOutcome::kDeadline:
-        return deadline_exceeded();
-      case RequestOutcome::kShutdown:
-        return shutting_down();
-      case RequestOutcome::kNonFinite:
-        return non_finite(model_, /*session_id=*/"");
-      case RequestOutcome::kInternal:
-        return call_failed(model_, /*session_id=*/"");
-    }
-    return grpc::Status::OK;
-  }
-
   const std::shared_ptr<InferRun> run_;
   const std::size_t index_;
-  const std::string model_;
+  const SharedModel model_;
   InferredRow row_;
   TokenUse used_;
 };
@@ -68,8 +50,8 @@ void InferRun::begin(std::vector<PreparedGeneration> prepared) {
     const grpc::Status submitted = guarded([&]() -> grpc::Status {
       Scheduler::SubmitResult result =
           scheduler.submit(std::move(row.checked.request), std::move(row.lease),
-                           std::make_shared<RowSink>(shared_from_this(), i, row.model->name));
-      if (result.error == Scheduler::SubmitError::kDraining) return shutting_down();
+                           std::make_shared<RowSink>(shared_from_this(), i, row.model));
+      if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*row.model);
       if (result.error == Scheduler::SubmitError::kQueueFull) {
         return queue_full(scheduler.options().max_queued_requests);
       }
@@ -83,7 +65,7 @@ void InferRun::begin(std::vector<PreparedGeneration> prepared) {
     bool already_failed = false;
     {
       MutexLock lock(mutex_);
-      running_.push_back({&scheduler, handle});
+      running_.push_back({row.model, handle});
       already_failed = !status_.ok();
     }
     if (already_failed) scheduler.cancel(handle);
@@ -100,7 +82,7 @@ void InferRun::fail(const grpc::Status& status) {
     status_ = status;
     running = running_;
   }
-  for (const Running& row : running) row.scheduler->cancel(row.handle);
+  for (const Running& row : running) row.model->scheduler->cancel(row.handle);
 }
 
 void InferRun::row_done(std::size_t index, InferredRow row, TokenUse used,
@@ -120,8 +102,27 @@ void InferRun::row_done(std::size_t index, InferredRow row, TokenUse used,
     rows = std::move(rows_);
     result = status_;
     all = used_;
+    running_.clear();  // lets go of the model
   }
   on_done(result, std::move(rows), all);
+}
+
+grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model) {
+  switch (outcome) {
+    case RequestOutcome::kDone:
+      return grpc::Status::OK;
+    case RequestOutcome::kCancelled:
+      return cancelled();
+    case RequestOutcome::kDeadline:
+      return deadline_exceeded();
+    case RequestOutcome::kShutdown:
+      return stopped_status(model);
+    case RequestOutcome::kNonFinite:
+      return non_finite(model.name, /*session_id=*/"");
+    case RequestOutcome::kInternal:
+      return call_failed(model.name, /*session_id=*/"");
+  }
+  return grpc::Status::OK;
 }
 
 }  // namespace lintel

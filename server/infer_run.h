@@ -38,7 +38,7 @@ class InferRun : public std::enable_shared_from_this<InferRun> {
   void fail(const grpc::Status& status) EXCLUDES(mutex_);
 
   struct Running {
-    Scheduler* scheduler = nullptr;
+    SharedModel model;
     RequestHandle handle;
   };
 
@@ -51,5 +51,8 @@ class InferRun : public std::enable_shared_from_this<InferRun> {
   TokenUse used_ GUARDED_BY(mutex_);
   grpc::Status status_ GUARDED_BY(mutex_);  // OK: no row has failed
 };
+
+// What the end of a request without a session of its own means to its call.
+grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model);
 
 }  // namespace lintel

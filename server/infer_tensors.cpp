@@ -103,6 +103,14 @@ class ParameterReader {
       take(number_of<float>(parameter), [&](auto v) { sampling.set_presence_penalty(v); });
     } else if (name == "frequency_penalty") {
       take(number_of<float>(parameter), [&](auto v) { sampling.set_frequency_penalty(v); });
+    } else if (name == "max_tokens_per_message") {
+      const auto value = number_of<std::uint64_t>(parameter);
+      good = value && *value <= std::numeric_limits<std::uint32_t>::max();
+      if (good) row_.set_max_tokens_per_message(static_cast<std::uint32_t>(*value));
+    } else if (name == "stream") {
+      take(flag_of(parameter), [&](auto v) { request_.streams = v; });
+    } else if (name == "triton_enable_empty_final_response") {
+      take(flag_of(parameter), [&](auto v) { request_.marks_final = v; });
     } else if (name == "sequence_id") {
       take(sequence_id_of(parameter), [&](auto v) { request_.sequence_id = std::move(v); });
     } else if (name == "sequence_start") {
@@ -217,8 +225,8 @@ InferRequest read_infer_request(const inference::ModelInferRequest& wire, int ma
   std::size_t num_rows = 0;
   const std::vector<std::int32_t> values =
       read_input(wire, max_rows, &num_rows, request, violations);
-  if (!wire.model_version().empty() && wire.model_version() != "1") {
-    violations.add("model_version", "'" + clip(wire.model_version()) + "' is not 1");
+  if (request.streams && num_rows > 1) {
+    violations.add("inputs[0].shape", "a stream of values takes one row at a time");
   }
   if (!request.sequence_id.empty() && num_rows > 1) {
     violations.add("inputs[0].shape", "a sequence takes one row at a time");

@@ -14,7 +14,9 @@ namespace lintel {
 struct InferRequest {
   std::vector<v1::GenerateRequest> rows;  // one a prompt; without session_id
   bool log2_probs = false;
-  bool raw = false;  // contents came raw, and go so
+  bool raw = false;          // contents came raw, and go so
+  bool streams = false;      // values as they come, each response marked as the last or not
+  bool marks_final = false;  // the one response is marked, too
 
   std::string sequence_id;  // empty: none
   bool sequence_start = false;

@@ -10,8 +10,6 @@
 namespace lintel {
 namespace {
 
-constexpr const char* kVersion = "1";  // a directory holds one
-
 // One ModelInfer call. Lives from the method until gRPC has done with it.
 class InferCall final : public grpc::ServerUnaryReactor {
  public:
@@ -90,9 +88,10 @@ grpc::ServerUnaryReactor* InferenceService::ModelReady(grpc::CallbackServerConte
                                                        const inference::ModelReadyRequest* request,
                                                        inference::ModelReadyResponse* response) {
   return answer(context_, *call, Method::kModelReady, [&](const Identity&) {
-    const bool is_version = request->version().empty() || request->version() == kVersion;
-    response->set_ready(is_version && context_.models.find(request->name()) != nullptr &&
-                        !context_.calls.closed());
+    grpc::Status ignored;
+    const SharedModel model =
+        resolve_version(request->name(), request->version(), "", context_.models, &ignored);
+    response->set_ready(model != nullptr && !context_.calls.closed());
     return grpc::Status::OK;
   });
 }
@@ -103,7 +102,10 @@ grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
   return answer(context_, *call, Method::kServerMetadata, [&](const Identity&) {
     response->set_name("lintel");
     response->set_version(LINTEL_VERSION);
-    response->add_extensions("sequence");
+    for (const char* extension :
+         {"sequence", "statistics", "model_repository", "model_configuration"}) {
+      response->add_extensions(extension);
+    }
     return grpc::Status::OK;
   });
 }
@@ -113,14 +115,13 @@ grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
     inference::ModelMetadataResponse* response) {
   return answer(context_, *call, Method::kModelMetadata, [&](const Identity&) {
     grpc::Status status;
-    const ServedModel* const model =
-        resolve_model(request->name(), context_.models, &status, "name");
+    const SharedModel model =
+        resolve_version(request->name(), request->version(), "", context_.models, &status);
     if (model == nullptr) return status;
-    if (!request->version().empty() && request->version() != kVersion) {
-      return not_found("model", model->name, "the model has version 1 only");
-    }
     response->set_name(model->name);
-    response->add_versions(kVersion);
+    for (const SharedModel& ready : context_.models.ready()) {
+      if (ready->name == model->name) response->add_versions(std::to_string(ready->version));
+    }
     response->set_platform("lintel");
     add_tensor(*response->add_inputs(), "tokens", "INT32");
     add_tensor(*response->add_outputs(), "tokens", "INT32");
@@ -130,14 +131,16 @@ grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
 }
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
-    grpc::CallbackServerContext* call, const inference::RepositoryIndexRequest*,
+    grpc::CallbackServerContext* call, const inference::RepositoryIndexRequest* request,
     inference::RepositoryIndexResponse* response) {
   return answer(context_, *call, Method::kRepositoryIndex, [&](const Identity&) {
-    for (const auto& [name, model] : context_.models.all()) {
+    for (const ModelRegistry::Entry& entry : context_.manager.index()) {
+      if (request->ready() && entry.state != ModelState::kReady) continue;
       auto& index = *response->add_models();
-      index.set_name(name);
-      index.set_version(kVersion);
-      index.set_state("READY");
+      index.set_name(entry.name);
+      index.set_version(std::to_string(entry.version));
+      index.set_state(to_string(entry.state));
+      index.set_reason(entry.reason);
     }
     return grpc::Status::OK;
   });
@@ -151,8 +154,12 @@ grpc::Status InferenceService::find_sequence(const Owner& owner, const ServedMod
   const auto known = sequences_.find(owner, model.name, request.sequence_id);
   if (!request.sequence_start) {
     if (!known || !context_.store.get(*known, owner)) {
+      const bool unloaded =
+          known && context_.store.absence(*known, owner) == SessionStore::Error::kUnloaded;
       return not_found("sequence", request.sequence_id,
-                       "no such sequence: not started, ended, or evicted when idle");
+                       unloaded ? "no such sequence: it ended when its model was unloaded or "
+                                  "another version took its place"
+                                : "no such sequence: not started, ended, or evicted when idle");
     }
     sequence.session_id = *known;
     return grpc::Status::OK;
@@ -179,9 +186,13 @@ void InferenceService::end_sequence(const Sequence& sequence) {
   sequences_.forget(sequence.owner, sequence.model, sequence.name, sequence.session_id);
 }
 
+void InferenceService::end_if_last(const Sequence& sequence) {
+  if (!sequence.session_id.empty() && sequence.ends) end_sequence(sequence);
+}
+
 grpc::Status InferenceService::prepare_rows(const grpc::CallbackServerContext& call,
-                                            const InferRequest& request, const Sequence& sequence,
-                                            CallScope& scope,
+                                            const SharedModel& model, const InferRequest& request,
+                                            const Sequence& sequence, CallScope& scope,
                                             std::vector<PreparedGeneration>& prepared) {
   const std::optional<TimePoint> deadline = call_deadline(call, context_.clock);
   std::int64_t most_tokens = 0;
@@ -189,7 +200,7 @@ grpc::Status InferenceService::prepare_rows(const grpc::CallbackServerContext& c
     row.set_session_id(sequence.session_id);
     prepared.emplace_back();
     grpc::Status status =
-        prepare_generation(context_, scope.caller().name, row, deadline, prepared.back());
+        prepare_generation(context_, scope.caller().name, row, deadline, prepared.back(), model);
     if (!status.ok()) return status;
     most_tokens += prepared.back().most_tokens();
   }
@@ -198,40 +209,51 @@ grpc::Status InferenceService::prepare_rows(const grpc::CallbackServerContext& c
 
 grpc::Status InferenceService::prepare(const grpc::CallbackServerContext& call,
                                        const inference::ModelInferRequest& wire, CallScope& scope,
-                                       inference::ModelInferResponse& response, OnInferred on_done,
-                                       Infer& infer) {
+                                       bool may_stream, Infer& infer) {
   grpc::Status status;
-  const ServedModel* const model =
-      resolve_model(wire.model_name(), context_.models, &status, "model_name");
+  const SharedModel model =
+      resolve_version(wire.model_name(), wire.model_version(), "model_", context_.models, &status);
   if (model == nullptr) return status;
   Violations violations;
-  auto request = std::make_shared<const InferRequest>(
+  infer.request = std::make_shared<const InferRequest>(
       read_infer_request(wire, model->limits.max_samples, violations));
+  if (infer.request->streams && !may_stream) {
+    violations.add("parameters[stream]", "is for ModelStreamInfer: here is one response");
+  }
   if (!violations.empty()) return violations.status();
 
-  Sequence sequence;
-  status = find_sequence(scope.caller().name, *model, *request, sequence);
+  status = find_sequence(scope.caller().name, *model, *infer.request, infer.sequence);
   if (!status.ok()) return status;
-  status = prepare_rows(call, *request, sequence, scope, infer.prepared);
+  status = prepare_rows(call, model, *infer.request, infer.sequence, scope, infer.prepared);
   if (!status.ok()) {
     infer.prepared.clear();  // gives the session back
-    if (sequence.is_new) end_sequence(sequence);
+    if (infer.sequence.is_new) end_sequence(infer.sequence);
     return status;
   }
-  response.set_model_name(model->name);
-  response.set_model_version(kVersion);
-  response.set_id(wire.id());
-  infer.run = std::make_shared<InferRun>(
-      context_, [this, request, sequence, &response, on_done = std::move(on_done)](
-                    const grpc::Status& ended, std::vector<InferredRow> rows, TokenUse used) {
-        if (!sequence.session_id.empty() && sequence.ends) end_sequence(sequence);
+  // A sequence goes on with the version that it began with.
+  const ServedModel& serves = *infer.prepared.front().model;
+  infer.head.set_model_name(serves.name);
+  infer.head.set_model_version(std::to_string(serves.version));
+  infer.head.set_id(wire.id());
+  return grpc::Status::OK;
+}
+
+std::shared_ptr<InferRun> InferenceService::new_run(const Infer& infer,
+                                                    inference::ModelInferResponse& response,
+                                                    OnInferred on_done) {
+  response = infer.head;
+  return std::make_shared<InferRun>(
+      context_, [this, request = infer.request, sequence = infer.sequence, &response,
+                 on_done = std::move(on_done)](const grpc::Status& ended,
+                                               std::vector<InferredRow> rows, TokenUse used) {
+        end_if_last(sequence);
         const grpc::Status written = guarded([&] {
           if (ended.ok()) write_infer_response(*request, rows, response);
+          if (request->marks_final) mark_final(response, true);
           return ended;
         });
         on_done(written, used);
       });
-  return grpc::Status::OK;
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelInfer(grpc::CallbackServerContext* call,
@@ -242,24 +264,27 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(grpc::CallbackServerConte
   const LogScope log(log_fields);
   auto* const reactor = new InferCall(context_.calls, std::move(scope));
   Infer infer;
+  std::shared_ptr<InferRun> run;
   const grpc::Status status = reactor->begin([&](CallScope& its_scope) {
-    return prepare(
-        *call, *request, its_scope, *response,
-        [reactor](const grpc::Status& ended, TokenUse used) { reactor->finish(ended, used); },
-        infer);
+    const grpc::Status prepared = prepare(*call, *request, its_scope, /*may_stream=*/false, infer);
+    if (!prepared.ok()) return prepared;
+    run = new_run(infer, *response, [reactor](const grpc::Status& ended, TokenUse used) {
+      reactor->finish(ended, used);
+    });
+    return prepared;
   });
   if (!status.ok()) {
     reactor->finish(status, {});
   } else {
-    reactor->attach(infer.run);
-    infer.run->begin(std::move(infer.prepared));
+    reactor->attach(run);
+    run->begin(std::move(infer.prepared));
   }
   return reactor;
 }
 
-// Reads a request, runs it, writes its response, reads the next: one operation at a time, so that
-// its members need no lock but for what a cancellation looks at. Between requests a drain does not
-// wait for it.
+// Reads a request, runs it, writes its response, or its values as they come, reads the next: one
+// operation at a time, so that its members need no lock but for what a cancellation looks at.
+// Between requests a drain does not wait for it.
 class InferenceService::InferStream final
     : public grpc::ServerBidiReactor<inference::ModelInferRequest,
                                      inference::ModelStreamInferResponse> {
@@ -285,21 +310,47 @@ class InferenceService::InferStream final
     response_.Clear();
     Infer infer;
     const LogScope log(scope_->log_fields());
+    std::shared_ptr<InferRun> run;
+    std::shared_ptr<InferTokens> tokens;
     const grpc::Status status = guarded([&] {
-      return service_.prepare(
-          call_, request_, *scope_, *response_.mutable_infer_response(),
-          [this](const grpc::Status& ended, TokenUse used) { respond(ended, used); }, infer);
+      const grpc::Status prepared =
+          service_.prepare(call_, request_, *scope_, /*may_stream=*/true, infer);
+      if (!prepared.ok()) return prepared;
+      if (infer.request->streams) {
+        tokens = new_tokens(infer);
+      } else {
+        run = service_.new_run(
+            infer, *response_.mutable_infer_response(),
+            [this](const grpc::Status& ended, TokenUse used) { respond(ended, used); });
+      }
+      return prepared;
     });
     if (!status.ok()) return respond(status, {});
-    const std::shared_ptr<InferRun> run = infer.run;
     {
       MutexLock lock(mutex_);
       run_ = run;
+      tokens_ = tokens;
     }
-    if (cancelled_) run->cancel();  // came before anybody could know this run
-    run->begin(std::move(infer.prepared));
+    // A cancellation came before anybody could know this run.
+    if (run != nullptr) {
+      if (cancelled_) run->cancel();
+      run->begin(std::move(infer.prepared));
+    } else {
+      if (cancelled_) tokens->cancel();
+      const InferenceService::Sequence sequence = infer.sequence;
+      const grpc::Status begun = tokens->begin(std::move(infer.prepared.front()));
+      if (begun.ok()) return;
+      service_.end_if_last(sequence);
+      forget_tokens();
+      respond(begun, {});
+    }
   }
   void OnWriteDone(bool ok) override {
+    if (const std::shared_ptr<InferTokens> tokens = current_tokens(); tokens != nullptr) {
+      if (!tokens->written(ok)) return;
+      scope_->settle_tokens(tokens->used());
+      forget_tokens();
+    }
     rest();
     if (!ok) return finish(cancelled());
     StartRead(&request_);
@@ -307,11 +358,14 @@ class InferenceService::InferStream final
   void OnCancel() override {
     cancelled_ = true;
     std::shared_ptr<InferRun> run;
+    std::shared_ptr<InferTokens> tokens;
     {
       MutexLock lock(mutex_);
       run = run_;
+      tokens = tokens_;
     }
     if (run != nullptr) run->cancel();
+    if (tokens != nullptr) tokens->cancel();
   }
   void OnDone() override {
     ActiveCalls& calls = calls_;
@@ -327,8 +381,40 @@ class InferenceService::InferStream final
       response_.Clear();
       response_.set_error_message(status.error_message());
       response_.mutable_infer_response()->set_id(request_.id());
+      // Whoever waits for the last response of this request has it.
+      if (request_.parameters().contains("stream")) {
+        mark_final(*response_.mutable_infer_response(), true);
+      }
     }
     StartWrite(&response_);
+  }
+  std::shared_ptr<InferTokens> new_tokens(const Infer& infer) {
+    const ServerOptions::Streaming& streaming = service_.context_.options.streaming;
+    InferTokens::Options options;
+    options.chunk_interval = streaming.chunk_interval_ms;
+    options.outbox_tokens = streaming.outbox_tokens;
+    options.max_tokens_per_message = infer.prepared.front().checked.max_tokens_per_message;
+    InferTokens::Callbacks callbacks;
+    callbacks.write = [this](const auto* message) { StartWrite(message); };
+    callbacks.gone = [this] {
+      scope_->settle_tokens(current_tokens()->used());
+      rest();
+      finish(cancelled());
+    };
+    callbacks.over = [&service = service_, sequence = infer.sequence] {
+      service.end_if_last(sequence);
+    };
+    return std::make_shared<InferTokens>(infer.request, infer.head, options,
+                                         service_.context_.clock, calls_, std::move(callbacks));
+  }
+  std::shared_ptr<InferTokens> current_tokens() {
+    MutexLock lock(mutex_);
+    return tokens_;
+  }
+  void forget_tokens() {
+    std::shared_ptr<InferTokens> last;  // freed without the mutex
+    MutexLock lock(mutex_);
+    last.swap(tokens_);
   }
   void rest() {
     if (std::exchange(is_busy_, false)) calls_.leave();
@@ -349,7 +435,8 @@ class InferenceService::InferStream final
   grpc::Status status_;
   std::atomic<bool> cancelled_{false};
   Mutex mutex_;
-  std::shared_ptr<InferRun> run_ GUARDED_BY(mutex_);  // the last one
+  std::shared_ptr<InferRun> run_ GUARDED_BY(mutex_);        // the last one
+  std::shared_ptr<InferTokens> tokens_ GUARDED_BY(mutex_);  // of a request that is streamed
 };
 
 grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*

@@ -7,6 +7,7 @@
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "server/infer_run.h"
+#include "server/infer_tokens.h"
 #include "server/prepare_generation.h"
 #include "server/sequence_names.h"
 #include "server/service_context.h"
@@ -37,6 +38,18 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
   grpc::ServerUnaryReactor* RepositoryIndex(grpc::CallbackServerContext* call,
                                             const inference::RepositoryIndexRequest* request,
                                             inference::RepositoryIndexResponse* response) override;
+  grpc::ServerUnaryReactor* ModelConfig(grpc::CallbackServerContext* call,
+                                        const inference::ModelConfigRequest* request,
+                                        inference::ModelConfigResponse* response) override;
+  grpc::ServerUnaryReactor* ModelStatistics(grpc::CallbackServerContext* call,
+                                            const inference::ModelStatisticsRequest* request,
+                                            inference::ModelStatisticsResponse* response) override;
+  grpc::ServerUnaryReactor* RepositoryModelLoad(
+      grpc::CallbackServerContext* call, const inference::RepositoryModelLoadRequest* request,
+      inference::RepositoryModelLoadResponse* response) override;
+  grpc::ServerUnaryReactor* RepositoryModelUnload(
+      grpc::CallbackServerContext* call, const inference::RepositoryModelUnloadRequest* request,
+      inference::RepositoryModelUnloadResponse* response) override;
   grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* call,
                                        const inference::ModelInferRequest* request,
                                        inference::ModelInferResponse* response) override;
@@ -45,13 +58,6 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
 
  private:
   class InferStream;
-
-  // A request that is ready to run.
-  struct Infer {
-    std::shared_ptr<InferRun> run;
-    std::vector<PreparedGeneration> prepared;
-  };
-  using OnInferred = std::function<void(const grpc::Status&, TokenUse used)>;
 
   // The session of a call that names a sequence.
   struct Sequence {
@@ -62,17 +68,31 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
     bool ends = false;
   };
 
-  // What a request needs is checked and taken. `response` is written when the run is done, before
-  // `on_done`; both outlive it.
+  // A request that is ready to run.
+  struct Infer {
+    std::shared_ptr<const InferRequest> request;
+    Sequence sequence;
+    std::vector<PreparedGeneration> prepared;
+    inference::ModelInferResponse head;  // what every response begins with
+  };
+  using OnInferred = std::function<void(const grpc::Status&, TokenUse used)>;
+
+  // What a request needs is checked and taken. Only where it `may_stream` can it ask for more than
+  // one response.
   grpc::Status prepare(const grpc::CallbackServerContext& call,
-                       const inference::ModelInferRequest& wire, CallScope& scope,
-                       inference::ModelInferResponse& response, OnInferred on_done, Infer& infer);
+                       const inference::ModelInferRequest& wire, CallScope& scope, bool may_stream,
+                       Infer& infer);
+  // Runs it for one response, which is written when the run is done, before `on_done`; both outlive
+  // it.
+  std::shared_ptr<InferRun> new_run(const Infer& infer, inference::ModelInferResponse& response,
+                                    OnInferred on_done);
   grpc::Status find_sequence(const Owner& owner, const ServedModel& model,
                              const InferRequest& request, Sequence& sequence);
-  grpc::Status prepare_rows(const grpc::CallbackServerContext& call, const InferRequest& request,
-                            const Sequence& sequence, CallScope& scope,
+  grpc::Status prepare_rows(const grpc::CallbackServerContext& call, const SharedModel& model,
+                            const InferRequest& request, const Sequence& sequence, CallScope& scope,
                             std::vector<PreparedGeneration>& prepared);
   void end_sequence(const Sequence& sequence);
+  void end_if_last(const Sequence& sequence);  // the request that used it is over
 
   const ServiceContext context_;
   SequenceNames sequences_;

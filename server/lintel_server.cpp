@@ -10,18 +10,20 @@
 #include <stdexcept>
 
 #include "grpc/health/v1/health.pb.h"
+#include "model/memory.h"
 #include "server/admin_service.h"
-#include "server/batch_rows.h"
 #include "server/certificates.h"
 #include "server/generation_service.h"
 #include "server/inference_service.h"
 #include "server/listener.h"
 #include "server/metrics.h"
 #include "server/metrics_endpoint.h"
+#include "server/model_budget.h"
+#include "server/model_manager.h"
+#include "server/model_registry.h"
+#include "server/model_repository.h"
 #include "server/model_service.h"
 #include "server/port_credentials.h"
-#include "server/self_check.h"
-#include "server/served_model.h"
 #include "server/service_context.h"
 #include "server/session_service.h"
 
@@ -41,35 +43,6 @@ constexpr std::chrono::milliseconds kHousekeepingInterval{250};
 constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
                                      "lintel.v1.ModelService", "lintel.v1.AdminService",
                                      "inference.GRPCInferenceService"};
-
-int batch_rows(const ServerOptions::Scheduling& scheduling, const Transformer& model) {
-  if (scheduling.max_batch_rows > 0) return scheduling.max_batch_rows;
-  return batch_rows_for(model, scheduling.workers, last_cache_bytes());
-}
-
-ModelRegistry make_registry(const ServerOptions& options, std::vector<NamedTransformer> models,
-                            const Clock& clock) {
-  Scheduler::Options scheduling;
-  scheduling.workers = options.scheduling.workers;
-  scheduling.max_queued_requests = options.scheduling.max_queued_requests;
-  scheduling.speculation = options.scheduling.speculation;
-  scheduling.speculation_rows = options.scheduling.speculation_rows;
-  ModelRegistry registry;
-  for (NamedTransformer& model : models) {
-    ServedModel served;
-    served.name = std::move(model.name);
-    scheduling.max_batch_rows = batch_rows(options.scheduling, *model.transformer);
-    scheduling.prefill_rows_per_step =
-        std::min(options.scheduling.prefill_rows_per_step, scheduling.max_batch_rows);
-    served.scheduler = std::make_unique<Scheduler>(model.transformer, scheduling, clock);
-    served.transformer = std::move(model.transformer);
-    served.warnings = std::move(model.warnings);
-    served.limits = options.limits;
-    served.limits.max_samples = std::min(served.limits.max_samples, scheduling.max_batch_rows);
-    registry.add(std::move(served));
-  }
-  return registry;
-}
 
 SessionStore::Options store_options(const ServerOptions& options) {
   SessionStore::Options store;
@@ -154,14 +127,23 @@ struct LintelServer::Impl {
              counters,
              clock},
         store(store_options(options), clock),
-        registry(make_registry(options, std::move(models), clock)),
-        context{registry, store, calls, gate, clock, options},
+        budget(std::make_shared<ModelBudget>(options.model_memory_bytes)),
+        manager(options, registry, store, budget, clock),
+        context{registry, manager, store, calls, gate, clock, options},
         generation(context),
         session(context),
         model(context),
         admin(context),
         inference(context),
-        metrics(registry, store, calls, counters) {}
+        metrics(registry, *budget, store, calls, counters) {
+    for (NamedTransformer& each : models) {
+      // Counted whatever the bound is: it is loaded already.
+      const std::size_t bytes = each.resident_bytes;
+      budget->take(bytes);
+      each.transformer = counted(std::move(each.transformer), ModelReservation(budget, bytes));
+      registry.add(serve_model(options, std::move(each), clock));
+    }
+  }
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text
   const std::shared_ptr<Tokens> tokens;              // null: none is asked for
@@ -172,6 +154,8 @@ struct LintelServer::Impl {
 
   SessionStore store;
   ModelRegistry registry;
+  const std::shared_ptr<ModelBudget> budget;
+  ModelManager manager;
   ActiveCalls calls;
   ServiceContext context;
   GenerationService generation;
@@ -188,46 +172,47 @@ struct LintelServer::Impl {
 
 namespace {
 
-// "270336 bytes a session"
-std::string state_description(const Transformer& transformer) {
-  const std::int64_t longest = transformer.config().max_length;
-  const auto bytes = [&](std::int64_t tokens) {
-    return std::to_string(transformer.state_bytes(tokens)) + " bytes a session";
-  };
-  if (transformer.constant_state()) return bytes(longest);
-  if (longest > 0) return "at most " + bytes(longest) + " of full length";
-  return bytes(1000) + " of 1000 tokens, growing";
+// The directories to load at the start.
+struct Directory {
+  std::string name;
+  std::int64_t version = 1;
+  std::filesystem::path path;
+};
+
+std::vector<Directory> directories_to_load(const ServerOptions& options) {
+  std::vector<Directory> directories;
+  for (const auto& model : options.models) directories.push_back({model.name, 1, model.path});
+  const ModelRepository repository(options.model_repository);
+  std::vector<std::string> names = options.load_models;
+  if (std::ranges::find(names, "*") != names.end()) names = repository.names();
+  for (const std::string& name : names) {
+    const std::vector<ModelRepository::Version> versions = repository.versions(name);
+    if (versions.empty()) {
+      throw ModelError("--load-model " + name + ": no such model in " +
+                       options.model_repository.string());
+    }
+    directories.push_back({name, versions.back().version, versions.back().path});
+  }
+  return directories;
 }
 
 }  // namespace
 
 std::vector<NamedTransformer> load_models(const ServerOptions& options) {
   std::vector<NamedTransformer> models;
-  for (const ServerOptions::ModelDirectory& directory : options.models) {
-    Transformer::Options transformer_options;
-    transformer_options.weight_type = options.weight_type;
-    transformer_options.attention = options.attention;
-    std::shared_ptr<const Transformer> transformer =
-        Transformer::load(directory.path, transformer_options);
-    spdlog::info(
-        "model {} from {}: {} parameters, {} weights in {} bytes, attention {}, {}, {}, "
-        "fingerprint {}",
-        directory.name, directory.path.string(), transformer->num_parameters(),
-        to_string(transformer->weight_type()), transformer->weight_bytes(),
-        attention_names(transformer->config()), state_description(*transformer),
-        dense_kernels_description(transformer->weight_type()), transformer->fingerprint());
-    NamedTransformer model{directory.name, transformer, transformer->warnings()};
-    for (const std::string& warning : model.warnings) {
-      spdlog::warn("model {}: {}", model.name, warning);
+  std::size_t used_bytes = 0;
+  for (const Directory& directory : directories_to_load(options)) {
+    const ModelMemory memory = measure_model(directory.path, transformer_options(options));
+    const std::size_t limit = options.model_memory_bytes;
+    if (limit != 0 && memory.peak_bytes() > limit - std::min(used_bytes, limit)) {
+      throw ModelError("model " + directory.name + " needs " + std::to_string(memory.peak_bytes()) +
+                       " bytes while it is loaded and " +
+                       std::to_string(limit - std::min(used_bytes, limit)) + " of --model-memory " +
+                       std::to_string(limit) + " are left");
     }
-    const int rows = batch_rows(options.scheduling, *transformer);
-    spdlog::info("model {}: {} workers of {} rows", model.name, options.scheduling.workers, rows);
-    if (!rows_are_independent(*transformer, rows)) {
-      model.warnings.push_back(
-          "on this machine the values of a request depend on what shares its batch");
-      spdlog::error("model {}: {}", model.name, model.warnings.back());
-    }
-    models.push_back(std::move(model));
+    models.push_back(load_model(options, directory.name, directory.version, directory.path));
+    models.back().resident_bytes = memory.resident_bytes;
+    used_bytes += memory.resident_bytes;
   }
   return models;
 }
@@ -263,6 +248,11 @@ void LintelServer::start() {
   grpc::HealthCheckServiceInterface* const health = impl_->server->GetHealthCheckService();
   for (const char* const service : kServices) health->SetServingStatus(service, true);
   health->SetServingStatus("", true);
+  impl_->manager.listen([this, health](const std::string& name, bool ready) {
+    health->SetServingStatus("model/" + name, ready);
+    // Also when the drain began meanwhile.
+    if (impl_->calls.closed()) health->SetServingStatus("model/" + name, false);
+  });
   if (const auto& address = options_.monitoring.metrics_listen) {
     impl_->endpoint = std::make_unique<MetricsEndpoint>(
         *address, impl_->metrics, [&calls = impl_->calls] { return !calls.closed(); });
@@ -322,8 +312,10 @@ void LintelServer::stop() {
   }
   if (housekeeping_.joinable()) housekeeping_.join();
   begin_drain();
-  // Everything accepted is answered: the schedulers end what runs, then the streams flush.
-  for (const auto& [name, model] : impl_->registry.all()) model.scheduler->stop();
+  // Everything accepted is answered: loads and drains, then the schedulers end what runs, and the
+  // streams flush.
+  impl_->manager.stop();
+  for (const SharedModel& model : impl_->registry.all()) model->scheduler->stop();
   impl_->calls.wait_until_none(kFlushTime);
   if (impl_->listener != nullptr) impl_->listener->stop();
   if (impl_->server != nullptr) {

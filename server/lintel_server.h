@@ -8,6 +8,7 @@
 
 #include "model/transformer.h"
 #include "server/clock.h"
+#include "server/model_loader.h"
 #include "server/mutex.h"
 #include "server/options.h"
 #include "server/scheduler.h"
@@ -19,13 +20,9 @@ class Server;
 
 namespace lintel {
 
-struct NamedTransformer {
-  std::string name;
-  std::shared_ptr<const Transformer> transformer;
-  std::vector<std::string> warnings;  // what an operator should know
-};
-
-// Loads every model of the options. Throws ModelError naming the model and what is wrong.
+// Loads every model of the options, those of the repository that are to be loaded at the start
+// included. Throws ModelError naming the model and what is wrong, or that the memory for models
+// would not do.
 std::vector<NamedTransformer> load_models(const ServerOptions& options);
 
 // Also used in-process by tests. The constructor makes no thread but the schedulers' workers; with
@@ -33,7 +30,7 @@ std::vector<NamedTransformer> load_models(const ServerOptions& options);
 // one thread; the rest by any.
 class LintelServer {
  public:
-  // REQUIRES: at least one model; names differ; `clock` outlives the server. Throws
+  // REQUIRES: names and versions differ; `clock` outlives the server. Throws
   // std::runtime_error when certificates or tokens cannot be used.
   LintelServer(const ServerOptions& options, std::vector<NamedTransformer> models,
                const Clock& clock);
@@ -56,7 +53,8 @@ class LintelServer {
   void stop();
 
   SessionStore& store();
-  Scheduler& scheduler(const std::string& model);  // REQUIRES: there is such a model
+  // Of its highest version. REQUIRES: there is such a model, and it is not unloaded meanwhile.
+  Scheduler& scheduler(const std::string& model);
 
  private:
   struct Impl;  // keeps gRPC out of this header

@@ -63,25 +63,41 @@ class Family {
 constexpr const char* kReasons[kNumOutcomes] = {nullptr,    "client",     "deadline",
                                                 "shutdown", "non_finite", "internal"};
 
-void collect_models(const ModelRegistry& models, std::vector<MetricFamily>& out) {
+using ModelTotals = std::vector<ModelRegistry::Totals>;
+
+void collect_models(const ModelRegistry& models, const ModelTotals& totals,
+                    std::vector<MetricFamily>& out) {
   Family info(out, MetricType::Gauge, "model_info", "What is served; always 1");
-  Family weights(out, MetricType::Gauge, "model_weight_bytes", "Memory of a model's weights");
-  Family workers(out, MetricType::Gauge, "workers", "Threads that step a model");
-  Family limit(out, MetricType::Gauge, "batch_rows_limit", "Rows a worker's step can have");
-  for (const auto& [name, model] : models.all()) {
-    const Transformer& transformer = *model.transformer;
+  for (const SharedModel& model : models.ready()) {
+    const Transformer& transformer = *model->transformer;
     const ModelConfig& config = transformer.config();
-    info.add({{"model", name},
+    info.add({{"model", model->name},
               {"attention", attention_names(config)},
               {"head", to_string(config.head)},
               {"modality", to_string(config.modality)},
               {"weight_type", to_string(transformer.weight_type())},
-              {"fingerprint", transformer.fingerprint()}},
+              {"fingerprint", transformer.fingerprint()},
+              {"model_version", std::to_string(model->version)}},
              1);
-    weights.add({{"model", name}}, transformer.weight_bytes());
-    workers.add({{"model", name}}, model.scheduler->options().workers);
-    limit.add({{"model", name}}, model.scheduler->options().max_batch_rows);
   }
+  // Of all versions of a name, one that is being unloaded included.
+  Family weights(out, MetricType::Gauge, "model_weight_bytes", "Memory of a model's weights");
+  Family workers(out, MetricType::Gauge, "workers", "Threads that step a model");
+  Family limit(out, MetricType::Gauge, "batch_rows_limit", "Rows a worker's step can have");
+  for (const ModelRegistry::Totals& model : totals) {
+    weights.add({{"model", model.name}}, model.weight_bytes);
+    workers.add({{"model", model.name}}, model.workers);
+    limit.add({{"model", model.name}}, model.max_batch_rows);
+  }
+}
+
+void collect_budget(const ModelBudget& budget, std::vector<MetricFamily>& out) {
+  Family(out, MetricType::Gauge, "model_memory_bytes",
+         "Memory counted for models: weights and tables, and what loading one takes")
+      .add({}, budget.used_bytes());
+  Family(out, MetricType::Gauge, "model_memory_limit_bytes",
+         "Memory there is for them; 0: no bound")
+      .add({}, budget.limit_bytes());
 }
 
 void collect_requests(const RequestCounters& requests, std::vector<MetricFamily>& out) {
@@ -95,7 +111,7 @@ void collect_requests(const RequestCounters& requests, std::vector<MetricFamily>
   }
 }
 
-void collect_scheduling(const ModelRegistry& models, std::vector<MetricFamily>& out) {
+void collect_scheduling(const ModelTotals& totals, std::vector<MetricFamily>& out) {
   Family running(out, MetricType::Gauge, "requests_running", "Requests in a batch, or paused");
   Family waiting(out, MetricType::Gauge, "requests_waiting", "Requests in the queue");
   Family tokens(out, MetricType::Counter, "tokens_total",
@@ -103,8 +119,9 @@ void collect_scheduling(const ModelRegistry& models, std::vector<MetricFamily>& 
                 "(accepted)");
   Family cancelled(out, MetricType::Counter, "cancellations_total",
                    "Requests that were ended before they were done");
-  for (const auto& [name, model] : models.all()) {
-    const Scheduler::Stats stats = model.scheduler->stats();
+  for (const auto& model : totals) {
+    const std::string& name = model.name;
+    const Scheduler::Stats& stats = model.stats;
     running.add({{"model", name}}, stats.running);
     waiting.add({{"model", name}}, stats.queued);
     tokens.add({{"model", name}, {"kind", "prompt"}}, stats.prompt_tokens)
@@ -118,7 +135,7 @@ void collect_scheduling(const ModelRegistry& models, std::vector<MetricFamily>& 
   }
 }
 
-void collect_timings(const ModelRegistry& models, std::vector<MetricFamily>& out) {
+void collect_timings(const ModelTotals& totals, std::vector<MetricFamily>& out) {
   Family rows(out, MetricType::Histogram, "batch_rows", "Rows of a step");
   Family queued(out, MetricType::Histogram, "queue_time_seconds",
                 "From a request's acceptance until it is in a batch");
@@ -129,8 +146,9 @@ void collect_timings(const ModelRegistry& models, std::vector<MetricFamily>& out
   Family step(
       out, MetricType::Histogram, "step_time_seconds",
       "A step's parts: schedule, the model's products, attention and other, sample, deliver");
-  for (const auto& [name, model] : models.all()) {
-    const SchedulerTimings timings = model.scheduler->timings();
+  for (const auto& model : totals) {
+    const std::string& name = model.name;
+    const SchedulerTimings& timings = model.timings;
     rows.add({{"model", name}}, timings.rows);
     queued.add({{"model", name}}, timings.queued);
     first.add({{"model", name}}, timings.first_token);
@@ -161,9 +179,9 @@ void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out)
 
 }  // namespace
 
-Metrics::Metrics(const ModelRegistry& models, const SessionStore& store, const ActiveCalls& calls,
-                 const RequestCounters& requests)
-    : models_(models), store_(store), calls_(calls), requests_(requests) {}
+Metrics::Metrics(const ModelRegistry& models, const ModelBudget& budget, const SessionStore& store,
+                 const ActiveCalls& calls, const RequestCounters& requests)
+    : models_(models), budget_(budget), store_(store), calls_(calls), requests_(requests) {}
 
 std::vector<MetricFamily> Metrics::Collect() const {
   std::vector<MetricFamily> out;
@@ -175,10 +193,12 @@ std::vector<MetricFamily> Metrics::Collect() const {
       .add({}, calls_.closed() ? 1 : 0);
   Family(out, MetricType::Gauge, "streams", "Generate and Score calls that are open")
       .add({}, calls_.count());
-  collect_models(models_, out);
+  const ModelTotals totals = models_.totals();
+  collect_models(models_, totals, out);
+  collect_budget(budget_, out);
   collect_requests(requests_, out);
-  collect_scheduling(models_, out);
-  collect_timings(models_, out);
+  collect_scheduling(totals, out);
+  collect_timings(totals, out);
   collect_sessions(store_, out);
   return out;
 }

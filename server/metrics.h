@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "server/active_calls.h"
+#include "server/model_budget.h"
+#include "server/model_registry.h"
 #include "server/request_counters.h"
-#include "server/served_model.h"
 #include "server/session_store.h"
 
 namespace lintel {
@@ -18,13 +19,14 @@ namespace lintel {
 class Metrics final : public prometheus::Collectable {
  public:
   // All are borrowed and outlive the object.
-  Metrics(const ModelRegistry& models, const SessionStore& store, const ActiveCalls& calls,
-          const RequestCounters& requests);
+  Metrics(const ModelRegistry& models, const ModelBudget& budget, const SessionStore& store,
+          const ActiveCalls& calls, const RequestCounters& requests);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   const ModelRegistry& models_;
+  const ModelBudget& budget_;
   const SessionStore& store_;
   const ActiveCalls& calls_;
   const RequestCounters& requests_;

@@ -20,6 +20,22 @@ void write_limits(const RequestLimits& limits, v1::ModelLimits& wire) {
   wire.set_max_score_tokens(static_cast<std::uint32_t>(limits.max_score_tokens));
 }
 
+v1::ModelState wire_state(ModelState state) {
+  switch (state) {
+    case ModelState::kLoading:
+      return v1::MODEL_STATE_LOADING;
+    case ModelState::kReady:
+      return v1::MODEL_STATE_READY;
+    case ModelState::kUnloading:
+      return v1::MODEL_STATE_UNLOADING;
+    case ModelState::kUnavailable:
+      return v1::MODEL_STATE_UNAVAILABLE;
+  }
+  return v1::MODEL_STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
 void write_model(const ServedModel& model, v1::Model& wire) {
   const Transformer& transformer = *model.transformer;
   const ModelConfig& config = transformer.config();
@@ -51,9 +67,9 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_max_batch_rows(static_cast<std::uint32_t>(model.scheduler->options().max_batch_rows));
   write_limits(model.limits, *wire.mutable_limits());
   for (const std::string& warning : model.warnings) wire.add_warnings(warning);
+  wire.set_version(std::to_string(model.version));
+  wire.set_state(v1::MODEL_STATE_READY);
 }
-
-}  // namespace
 
 std::string attention_names(const ModelConfig& config) {
   std::string names;
@@ -66,11 +82,28 @@ std::string attention_names(const ModelConfig& config) {
 }
 
 grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
-                                             const v1::ListModelsRequest*,
+                                             const v1::ListModelsRequest* request,
                                              v1::ListModelsResponse* response) {
   return answer(context_, *call, Method::kListModels, [&](const Identity&) {
-    for (const auto& [name, model] : context_.models.all()) {
-      write_model(model, *response->add_models());
+    if (!request->all()) {
+      for (const SharedModel& model : context_.models.ready()) {
+        write_model(*model, *response->add_models());
+      }
+      return grpc::Status::OK;
+    }
+    for (const ModelRegistry::Entry& entry : context_.manager.index()) {
+      v1::Model& wire = *response->add_models();
+      const SharedModel model = entry.state == ModelState::kReady
+                                    ? context_.models.find(entry.name, entry.version)
+                                    : nullptr;
+      if (model != nullptr) {
+        write_model(*model, wire);
+        continue;
+      }
+      wire.set_name(entry.name);
+      wire.set_version(std::to_string(entry.version));
+      wire.set_state(wire_state(entry.state));
+      wire.set_reason(entry.reason);
     }
     return grpc::Status::OK;
   });
@@ -81,8 +114,7 @@ grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
                                             v1::Model* response) {
   return answer(context_, *call, Method::kGetModel, [&](const Identity&) {
     grpc::Status status;
-    const ServedModel* const model =
-        resolve_model(request->name(), context_.models, &status, "name");
+    const SharedModel model = resolve_model(request->name(), context_.models, &status, "name");
     if (model != nullptr) write_model(*model, *response);
     return status;
   });

@@ -21,6 +21,9 @@ class ModelService final : public v1::ModelService::CallbackService {
   const ServiceContext context_;
 };
 
+// All about a model that is ready.
+void write_model(const ServedModel& model, v1::Model& wire);
+
 // Names of the attention backends, "linear", or one for each layer, with commas, when they differ.
 std::string attention_names(const ModelConfig& config);
 

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <limits>
 
+#include "server/model_repository.h"
 #include "server/options.h"
 
 namespace lintel {
@@ -63,14 +64,6 @@ int parse_port(const std::string& text, const std::string& address) {
     throw UsageError("'" + address + "': the port '" + text + "' is not a number from 0 to 65535");
   }
   return port;
-}
-
-bool is_name(std::string_view text) {
-  if (text.empty() || text.size() > 128) return false;
-  for (const unsigned char c : text) {
-    if (std::isalnum(c) == 0 && c != '-' && c != '_' && c != '.') return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -140,10 +133,11 @@ ServerOptions::ModelDirectory parse_model_directory(const std::string& text) {
     if (!directory.has_filename()) directory = directory.parent_path();  // a trailing slash
     model.name = directory.filename().string();
   }
-  if (!is_name(model.name)) {
+  if (!is_model_name(model.name)) {
     throw UsageError("'" + model.name + "' of '" + text +
-                     "' cannot name a model: 1 to 128 of letters, digits, '.', '-' and '_'; give "
-                     "another with NAME=DIR");
+                     "' cannot name a model: 1 to 128 of letters, digits, '.', '-' and '_', not "
+                     "beginning with '.'; "
+                     "give another with NAME=DIR");
   }
   return model;
 }

@@ -5,6 +5,8 @@
 #include <set>
 #include <thread>
 
+#include "server/model_repository.h"
+
 namespace lintel {
 namespace {
 
@@ -111,8 +113,23 @@ class Flags {
             "Model directory to serve; repeat for several. NAME is the last component of DIR "
             "unless given")
         ->type_name("[NAME=]DIR")
-        ->required()
         ->group(group_);
+    text("--model-repository", "DIR", "",
+         "Directory of models that can be loaded, loaded anew and unloaded while the server runs "
+         "(`lintel model load NAME`): DIR/NAME/, or DIR/NAME/1/, DIR/NAME/2/ ... for versions, of "
+         "which the highest is taken",
+         [this](const std::string& given) {
+           if (given.empty()) throw UsageError("is empty");
+           options_.model_repository = given;
+         });
+    app_.add_option("--load-model", options_.load_models,
+                    "Model of the repository to load at the start; repeat for several, '*' for all")
+        ->type_name("NAME")
+        ->group(group_);
+    text("--model-memory", "BYTES", "0",
+         "Memory for the weights and tables of all models, and for what loading one takes beside "
+         "them; told from a model's files before any weight is read. 0: no bound",
+         [this](const std::string& given) { options_.model_memory_bytes = parse_bytes(given); });
     text("--weight-type", "TYPE", "f32",
          "What the matrices are held and multiplied in, whatever the file has: f32, bf16, or int8 "
          "(a scale for each output, inputs quantised row by row). The predictor, the norms and the "
@@ -357,7 +374,19 @@ void check_security(const ServerOptions& options) {
 // Flags that make sense alone but not together.
 void check_together(ServerOptions& options, const CLI::App& app) {
   check_security(options);
+  if (options.models.empty() && options.model_repository.empty()) {
+    throw UsageError("--model is required, or --model-repository");
+  }
+  if (!options.load_models.empty() && options.model_repository.empty()) {
+    throw UsageError("--load-model needs --model-repository");
+  }
   std::set<std::string> names;
+  for (const std::string& name : options.load_models) {
+    if (name != "*" && !is_model_name(name)) {
+      throw UsageError("--load-model: '" + name + "' cannot name a model");
+    }
+    if (!names.insert(name).second) throw UsageError("--load-model: " + name + " is given twice");
+  }
   for (const auto& model : options.models) {
     if (!names.insert(model.name).second) {
       throw UsageError("--model: two models are named '" + model.name +

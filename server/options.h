@@ -50,7 +50,10 @@ struct ServerOptions {
     std::string name;
     std::filesystem::path path;
   };
-  std::vector<ModelDirectory> models;  // names differ
+  std::vector<ModelDirectory> models;      // names differ
+  std::filesystem::path model_repository;  // ModelRepository; empty: nothing is loaded at run time
+  std::vector<std::string> load_models;    // of the repository, at the start; "*": all
+  std::size_t model_memory_bytes = 0;      // of all models together; 0: no bound
   WeightType weight_type = WeightType::kF32;
   std::optional<AttentionSpec> attention;  // of every model, in place of its own
 

@@ -23,16 +23,16 @@ std::uint64_t random_seed() {
 
 // The model a request means: the session's, which a named one has to agree with.
 grpc::Status find_model(const ServiceContext& context, const v1::GenerateRequest& wire,
-                        const Owner& caller, const ServedModel** model) {
+                        const Owner& caller, SharedModel& model) {
   grpc::Status status;
   if (wire.session_id().empty()) {
-    *model = resolve_model(wire.model(), context.models, &status);
+    if (model == nullptr) model = resolve_model(wire.model(), context.models, &status);
     return status;
   }
   const std::optional<SessionInfo> session = context.store.get(wire.session_id(), caller);
   if (!session) {
-    return store_refusal(SessionStore::Error::kNotFound, 0, 0, context.store.options(),
-                         wire.session_id(), caller);
+    return store_refusal(context.store.absence(wire.session_id(), caller), 0, 0,
+                         context.store.options(), wire.session_id(), caller);
   }
   if (!wire.model().empty() && wire.model() != session->model) {
     if (resolve_model(wire.model(), context.models, &status) == nullptr) return status;
@@ -40,7 +40,11 @@ grpc::Status find_model(const ServiceContext& context, const v1::GenerateRequest
         {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" +
                        clip(session->model) + "'"}});
   }
-  *model = context.models.find(session->model);
+  model = context.models.find(session->model, session->transformer.get());
+  if (model == nullptr) {  // it went between the two questions
+    return store_refusal(SessionStore::Error::kUnloaded, 0, 0, context.store.options(),
+                         wire.session_id(), caller);
+  }
   return status;
 }
 
@@ -56,9 +60,9 @@ std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
 
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
                                 const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
-                                PreparedGeneration& out) {
-  const ServedModel* model = nullptr;
-  if (grpc::Status found = find_model(context, wire, caller, &model); !found.ok()) return found;
+                                PreparedGeneration& out, const SharedModel& chosen) {
+  SharedModel model = chosen;
+  if (grpc::Status found = find_model(context, wire, caller, model); !found.ok()) return found;
   const ModelConfig& config = model->transformer->config();
 
   Violations violations;
@@ -101,7 +105,7 @@ grpc::Status prepare_generation(const ServiceContext& context, const Owner& call
     }
   }
 
-  out.model = model;
+  out.model = std::move(model);
   out.checked = std::move(checked);
   out.lease = std::move(leased.lease);
   return grpc::Status::OK;

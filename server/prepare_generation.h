@@ -11,7 +11,7 @@
 namespace lintel {
 
 struct PreparedGeneration {
-  const ServedModel* model = nullptr;
+  SharedModel model;
   CheckedGenerate checked;
   SessionLease lease;
   bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
@@ -23,10 +23,11 @@ struct PreparedGeneration {
   }
 };
 
-// Not OK: nothing is held. `deadline`: the call's.
+// Not OK: nothing is held. `deadline`: the call's. `model`: in place of the one that the request
+// names, where it names no session.
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
                                 const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
-                                PreparedGeneration& out);
+                                PreparedGeneration& out, const SharedModel& model = nullptr);
 
 // The call's deadline on the scheduler's clock; none when it is too far to matter.
 std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call, const Clock& clock);

@@ -166,7 +166,7 @@ void RunningRequest::end(RequestOutcome outcome, TimePoint now) {
       outcome == RequestOutcome::kNonFinite || outcome == RequestOutcome::kInternal;
   if (lease_ && in_doubt) lease_.discard();
   release();
-  counters_.count_end(outcome);
+  counters_.count_end(outcome, now - submitted_);
   try {
     sink_->on_finish(outcome);
   } catch (...) {  // it has been told; there is nobody left to tell

@@ -136,8 +136,26 @@ Scheduler::Stats Scheduler::stats() const {
   stats.queued = queue_->size();
   const std::uint64_t in_flight = counters_->in_flight.load();
   stats.running = in_flight > stats.queued ? in_flight - stats.queued : 0;
-  for (std::size_t i = 0; i < kNumOutcomes; ++i) stats.ended[i] = counters_->ended[i].load();
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+    stats.ended[i] = counters_->ended[i].load();
+    stats.ended_after[i] = Duration(counters_->ended_ticks[i].load());
+  }
   return stats;
+}
+
+void Scheduler::Stats::add(const Stats& other) {
+  steps += other.steps;
+  rows += other.rows;
+  prompt_tokens += other.prompt_tokens;
+  generated_tokens += other.generated_tokens;
+  drafted_tokens += other.drafted_tokens;
+  accepted_tokens += other.accepted_tokens;
+  running += other.running;
+  queued += other.queued;
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+    ended[i] += other.ended[i];
+    ended_after[i] += other.ended_after[i];
+  }
 }
 
 SchedulerTimings Scheduler::timings() const {

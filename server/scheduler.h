@@ -65,7 +65,10 @@ class Scheduler {
     std::uint64_t accepted_tokens = 0;  // of which right
     std::uint64_t running = 0;          // requests in a batch or paused
     std::uint64_t queued = 0;
-    std::array<std::uint64_t, kNumOutcomes> ended{};  // by RequestOutcome
+    std::array<std::uint64_t, kNumOutcomes> ended{};   // by RequestOutcome
+    std::array<Duration, kNumOutcomes> ended_after{};  // since they were submitted, summed
+
+    void add(const Stats& other);
   };
 
   // The clock outlives the scheduler. Throws std::invalid_argument for options that make no sense.

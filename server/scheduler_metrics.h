@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "server/clock.h"
 #include "server/generation.h"
 #include "server/metric_types.h"
 
@@ -58,6 +59,13 @@ struct SchedulerTimings {
     between_tokens.add(worker.between_tokens.snapshot());
     for (std::size_t i = 0; i < step.size(); ++i) step[i].add(worker.step[i].snapshot());
   }
+  void add(const SchedulerTimings& other) {
+    rows.add(other.rows);
+    queued.add(other.queued);
+    first_token.add(other.first_token);
+    between_tokens.add(other.between_tokens);
+    for (std::size_t i = 0; i < step.size(); ++i) step[i].add(other.step[i]);
+  }
 };
 
 inline constexpr std::size_t kNumOutcomes = 6;  // of RequestOutcome
@@ -72,9 +80,13 @@ struct SchedulerCounters {
   std::atomic<std::uint64_t> accepted_tokens{0};
   std::atomic<std::uint64_t> in_flight{0};                       // accepted and not yet ended
   std::array<std::atomic<std::uint64_t>, kNumOutcomes> ended{};  // by RequestOutcome
+  // Ticks of Duration since they were submitted, summed.
+  std::array<std::atomic<Duration::rep>, kNumOutcomes> ended_ticks{};
 
-  void count_end(RequestOutcome outcome) {
-    ended[static_cast<std::size_t>(outcome)].fetch_add(1, std::memory_order_relaxed);
+  void count_end(RequestOutcome outcome, Duration after) {
+    const auto i = static_cast<std::size_t>(outcome);
+    ended_ticks[i].fetch_add(after.count(), std::memory_order_relaxed);
+    ended[i].fetch_add(1, std::memory_order_relaxed);
   }
 };
 

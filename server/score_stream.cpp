@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "server/request_checks.h"
 #include "server/status.h"
 
 namespace lintel {
@@ -43,9 +44,9 @@ class ScoreStream::SequenceSink final : public TokenSink {
   std::vector<float> log2_probs_;
 };
 
-ScoreStream::ScoreStream(const ServedModel& model, SessionStore& store,
+ScoreStream::ScoreStream(SharedModel model, SessionStore& store,
                          std::vector<GenerationRequest> sequences, const Options& options)
-    : model_(model), store_(store), options_(options), slots_(sequences.size()) {
+    : model_(std::move(model)), store_(store), options_(options), slots_(sequences.size()) {
   for (std::size_t i = 0; i < sequences.size(); ++i) slots_[i].request = std::move(sequences[i]);
 }
 
@@ -55,15 +56,15 @@ grpc::Status ScoreStream::submit(std::size_t index, const GenerationRequest& req
                                  RequestHandle* handle) {
   const auto num_values = static_cast<std::int64_t>(request.prompt.size());
   SessionStore::LeaseResult leased = store_.lease_one_shot(
-      model_.name, model_.transformer, num_values, /*num_samples=*/1, options_.owner);
+      model_->name, model_->transformer, num_values, /*num_samples=*/1, options_.owner);
   if (leased.error != SessionStore::Error::kNone) {
     return store_refusal(leased.error, leased.bytes_needed, leased.bytes_free, store_.options(),
                          /*session_id=*/"", options_.owner);
   }
   auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
-  const Scheduler::SubmitResult result = model_.scheduler->submit(
+  const Scheduler::SubmitResult result = model_->scheduler->submit(
       request, std::move(leased.lease), std::make_shared<SequenceSink>(std::move(self), index));
-  if (result.error == Scheduler::SubmitError::kDraining) return shutting_down();
+  if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*model_);
   if (result.error == Scheduler::SubmitError::kQueueFull) {
     return queue_full(options_.max_queued_requests);
   }
@@ -106,7 +107,7 @@ bool ScoreStream::settle(std::size_t index, const grpc::Status& status,
       --running_;
     }
   }
-  if (cancel) model_.scheduler->cancel(handle);
+  if (cancel) model_->scheduler->cancel(handle);
   const bool full = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
   if (!status.ok() && !full && index > 0) fail(status);
   bool wait = false;
@@ -151,13 +152,13 @@ void ScoreStream::sequence_done(std::size_t index, std::vector<float> log2_probs
       fail(deadline_exceeded());
       break;
     case RequestOutcome::kShutdown:
-      fail(shutting_down());
+      fail(stopped_status(*model_));
       break;
     case RequestOutcome::kNonFinite:
-      fail(non_finite(model_.name, /*session_id=*/""));
+      fail(non_finite(model_->name, /*session_id=*/""));
       break;
     case RequestOutcome::kInternal:
-      fail(call_failed(model_.name, /*session_id=*/""));
+      fail(call_failed(model_->name, /*session_id=*/""));
       break;
   }
   pump();
@@ -174,7 +175,7 @@ void ScoreStream::fail(const grpc::Status& status) {
       if (!slots_[i].done) running.push_back(slots_[i].handle);
     }
   }
-  for (const RequestHandle& handle : running) model_.scheduler->cancel(handle);
+  for (const RequestHandle& handle : running) model_->scheduler->cancel(handle);
 }
 
 void ScoreStream::on_gone() {

@@ -28,8 +28,8 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
     Owner owner;                  // of the memory
   };
 
-  ScoreStream(const ServedModel& model, SessionStore& store,
-              std::vector<GenerationRequest> sequences, const Options& options);
+  ScoreStream(SharedModel model, SessionStore& store, std::vector<GenerationRequest> sequences,
+              const Options& options);
 
   // Submits what the window takes. Not OK when the first sequence found no place: nothing was
   // submitted and the stream has to be refused.
@@ -65,7 +65,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   void on_gone() override;
   TokenUse tokens_used() const override REQUIRES(mutex_) { return used_; }
 
-  const ServedModel& model_;
+  const SharedModel model_;
   SessionStore& store_;
   const Options options_;
 

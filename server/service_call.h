@@ -4,7 +4,9 @@
 #include <spdlog/spdlog.h>
 
 #include <exception>
+#include <memory>
 #include <new>
+#include <utility>
 
 #include "server/call_scope.h"
 #include "server/service_context.h"
@@ -38,6 +40,36 @@ grpc::ServerUnaryReactor* answer(const ServiceContext& context, grpc::CallbackSe
   scope.end(status);
   grpc::ServerUnaryReactor* const reactor = call.DefaultReactor();
   reactor->Finish(status);
+  return reactor;
+}
+
+// A unary call that is answered later, by whichever thread, exactly once: `begin(reply)` translates
+// and calls reply(status) when the response is written, or gives the reply away to who will.
+class LateReply {
+ public:
+  LateReply(std::unique_ptr<CallScope> scope, grpc::ServerUnaryReactor* reactor)
+      : scope_(std::move(scope)), reactor_(reactor) {}
+  void operator()(const grpc::Status& status) const {
+    scope_->end(status);
+    reactor_->Finish(status);
+  }
+
+ private:
+  const std::shared_ptr<CallScope> scope_;
+  grpc::ServerUnaryReactor* const reactor_;
+};
+
+template <typename Begin>
+grpc::ServerUnaryReactor* answer_later(const ServiceContext& context,
+                                       grpc::CallbackServerContext& call, Method method,
+                                       Begin begin) {
+  auto scope = std::make_unique<CallScope>(context.gate, call, method);
+  const grpc::Status admitted = scope->admitted();
+  const LogFields log_fields = scope->log_fields();  // a copy: the call may be over before begin is
+  const LogScope log(log_fields);
+  grpc::ServerUnaryReactor* const reactor = call.DefaultReactor();
+  const LateReply reply(std::move(scope), reactor);
+  admitted.ok() ? begin(reply) : reply(admitted);
   return reactor;
 }
 

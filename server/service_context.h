@@ -4,14 +4,16 @@
 #include "server/active_calls.h"
 #include "server/call_scope.h"
 #include "server/clock.h"
+#include "server/model_manager.h"
+#include "server/model_registry.h"
 #include "server/options.h"
-#include "server/served_model.h"
 #include "server/session_store.h"
 
 namespace lintel {
 
 struct ServiceContext {
   const ModelRegistry& models;
+  ModelManager& manager;
   SessionStore& store;
   ActiveCalls& calls;
   const CallGate& gate;

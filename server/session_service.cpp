@@ -33,7 +33,7 @@ grpc::Status SessionService::create(const Identity& caller, const v1::CreateSess
                                     v1::Session& session) {
   if (context_.calls.closed()) return shutting_down();
   grpc::Status status;
-  const ServedModel* const model = resolve_model(wire.model(), context_.models, &status);
+  const SharedModel model = resolve_model(wire.model(), context_.models, &status);
   if (model == nullptr) return status;
   Violations violations;
   const std::int64_t max_values = check_create(wire, model->transformer->config(), violations);
@@ -53,8 +53,8 @@ grpc::Status SessionService::get(const Identity& caller, const v1::GetSessionReq
   if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
   const std::optional<SessionInfo> info = context_.store.get(wire.id(), caller.name);
   if (!info) {
-    return store_refusal(SessionStore::Error::kNotFound, 0, 0, context_.store.options(), wire.id(),
-                         caller.name);
+    return store_refusal(context_.store.absence(wire.id(), caller.name), 0, 0,
+                         context_.store.options(), wire.id(), caller.name);
   }
   write_session(*info, session);
   return grpc::Status::OK;

@@ -25,6 +25,7 @@ struct SessionLease::Record {
 
   bool busy = false;
   bool discarded = false;
+  bool unloaded = false;        // its model went while it was busy
   std::int64_t num_values = 0;  // as of the last time the session was idle
   bool has_pending = false;
   TimePoint last_used;
@@ -241,7 +242,7 @@ SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner
   MutexLock lock(mutex_);
   std::shared_ptr<Record> record = find(id, owner);
   if (record == nullptr) {
-    result.error = Error::kNotFound;
+    result.error = absence_of(id, owner);
   } else if (record->busy) {
     result.error = Error::kBusy;
   } else {
@@ -274,13 +275,14 @@ void SessionStore::give_back(std::shared_ptr<Record> record) {
     record->busy = false;
     --busy_sessions_;
     busy_bytes_ -= record->state_bytes;
-    if (!record->discarded) {
+    if (!record->discarded && !record->unloaded) {
       record->num_values = record->sequence->num_values();
       record->has_pending = record->sequence->pending.has_value();
       record->last_used = clock_.now();
       record->last_used_at = clock_.wall_time();
       return;
     }
+    if (record->unloaded) remember_unloaded(*record);
     sessions_.erase(record->id);
     session_bytes_ -= record->state_bytes;
   }
@@ -291,6 +293,7 @@ SessionInfo SessionStore::info_of(const Record& record) {
   SessionInfo info;
   info.id = record.id;
   info.model = record.model_name;
+  info.transformer = record.model;
   info.num_values = record.num_values;
   info.has_pending = record.has_pending;
   info.busy = record.busy;
@@ -326,7 +329,7 @@ SessionStore::Error SessionStore::remove(const std::string& id, const Owner& own
   {
     MutexLock lock(mutex_);
     record = find(id, owner);
-    if (record == nullptr) return Error::kNotFound;
+    if (record == nullptr) return absence_of(id, owner);
     if (record->busy) return Error::kBusy;
     sessions_.erase(id);
     session_bytes_ -= record->state_bytes;
@@ -354,6 +357,56 @@ std::size_t SessionStore::evict_idle() {
   }
   for (auto& record : evicted) free_record(std::move(record));
   return evicted.size();
+}
+
+std::size_t SessionStore::close_sessions(const Transformer& model) {
+  std::vector<std::shared_ptr<Record>> closed;
+  std::size_t count = 0;
+  {
+    MutexLock lock(mutex_);
+    for (auto it = sessions_.begin(); it != sessions_.end();) {
+      Record& record = *it->second;
+      if (record.model.get() != &model) {
+        ++it;
+        continue;
+      }
+      ++count;
+      if (record.busy) {
+        record.unloaded = true;
+        ++it;
+        continue;
+      }
+      remember_unloaded(record);
+      session_bytes_ -= record.state_bytes;
+      closed.push_back(std::move(it->second));
+      it = sessions_.erase(it);
+    }
+  }
+  for (auto& record : closed) free_record(std::move(record));
+  return count;
+}
+
+SessionStore::Error SessionStore::absence(const std::string& id, const Owner& owner) const {
+  MutexLock lock(mutex_);
+  return absence_of(id, owner);
+}
+
+SessionStore::Error SessionStore::absence_of(const std::string& id, const Owner& owner) const {
+  const auto found = unloaded_.find(id);
+  const bool known = found != unloaded_.end() && found->second == owner;
+  return known ? Error::kUnloaded : Error::kNotFound;
+}
+
+void SessionStore::remember_unloaded(const Record& record) noexcept {
+  try {
+    if (unloaded_order_.size() == kMostRemembered) {
+      unloaded_.erase(unloaded_order_.front());
+      unloaded_order_.pop_front();
+    }
+    unloaded_order_.push_back(record.id);
+    unloaded_.emplace(record.id, record.owner);
+  } catch (const std::bad_alloc&) {  // then it is simply not found
+  }
 }
 
 std::size_t SessionStore::bytes_in_use() const {

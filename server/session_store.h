@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,6 +24,7 @@ using Owner = std::string;
 struct SessionInfo {
   std::string id;
   std::string model;
+  std::shared_ptr<const Transformer> transformer;  // that its state belongs to
   std::int64_t num_values = 0;  // pending one included; as of the last time the session was idle
   bool has_pending = false;
   bool busy = false;
@@ -81,6 +83,7 @@ class SessionStore {
   enum class Error {
     kNone,
     kNotFound,  // also for a session of another owner: nothing tells that it exists
+    kUnloaded,  // was closed with its model
     kBusy,
     kTooManySessions,
     kOutOfMemory,
@@ -132,8 +135,16 @@ class SessionStore {
   std::vector<SessionInfo> list(const std::string& model, const std::string& after_id,
                                 std::size_t limit,
                                 const std::optional<Owner>& owner = std::nullopt) const;
-  Error remove(const std::string& id, const Owner& owner = {});  // kNone, kNotFound or kBusy
-  std::size_t evict_idle();                                      // how many went
+  // kNone, kNotFound, kUnloaded or kBusy.
+  Error remove(const std::string& id, const Owner& owner = {});
+  std::size_t evict_idle();  // how many went
+  // The model goes: its idle sessions are closed now, leased ones when their leases end. Returns
+  // how many sessions it had.
+  std::size_t close_sessions(const Transformer& model);
+  // Why there is no such session: kNotFound, or kUnloaded. The last kMostRemembered sessions that
+  // went with their models are remembered.
+  Error absence(const std::string& id, const Owner& owner = {}) const;
+  static constexpr std::size_t kMostRemembered = 10'000;
 
   std::size_t bytes_in_use() const;
   std::size_t num_sessions() const;
@@ -167,6 +178,8 @@ class SessionStore {
   void free_record(std::shared_ptr<Record> record) EXCLUDES(mutex_);
   void give_back(std::shared_ptr<Record> record) EXCLUDES(mutex_);
   static SessionInfo info_of(const Record& record);
+  Error absence_of(const std::string& id, const Owner& owner) const REQUIRES(mutex_);
+  void remember_unloaded(const Record& record) noexcept REQUIRES(mutex_);
 
   const Options options_;
   const Clock& clock_;
@@ -182,6 +195,9 @@ class SessionStore {
   std::size_t session_bytes_ GUARDED_BY(mutex_) = 0;  // of sessions in the map
   std::uint64_t created_ GUARDED_BY(mutex_) = 0;
   std::uint64_t evicted_ GUARDED_BY(mutex_) = 0;
+  // Sessions that were closed with their models, and the order in which they are forgotten.
+  std::map<std::string, Owner> unloaded_ GUARDED_BY(mutex_);
+  std::deque<std::string> unloaded_order_ GUARDED_BY(mutex_);
 };
 
 }  // namespace lintel

@@ -183,6 +183,11 @@ grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
       return not_found(
           "session", session_id,
           "no session " + clip(session_id) + ": unknown, deleted or evicted when idle");
+    case SessionStore::Error::kUnloaded:
+      return not_found("session", session_id,
+                       "session " + clip(session_id) +
+                           " was closed when its model was unloaded or another version took its "
+                           "place");
     case SessionStore::Error::kBusy:
       return session_busy(session_id);
     case SessionStore::Error::kTooManySessions:
@@ -214,6 +219,11 @@ grpc::Status queue_full(int max_queued_requests) {
 }
 
 grpc::Status shutting_down() { return unavailable("the server is shutting down", kDrainRetry); }
+
+grpc::Status model_unloaded(std::string_view model) {
+  return unavailable("model " + clip(model) + " was unloaded, or another version took its place",
+                     kQueueRetry);
+}
 
 grpc::Status cancelled() {
   return grpc::Status(grpc::StatusCode::CANCELLED, "the call was cancelled");

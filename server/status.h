@@ -64,6 +64,8 @@ grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
 grpc::Status queue_full(int max_queued_requests);
 // UNAVAILABLE: the server takes nothing new, or ended what was running.
 grpc::Status shutting_down();
+// UNAVAILABLE: the model went, and what still ran on it with it.
+grpc::Status model_unloaded(std::string_view model);
 
 grpc::Status cancelled();
 grpc::Status deadline_exceeded();

@@ -11,6 +11,8 @@ namespace {
 struct ModelFlags {
   ConnectionFlags connection;
   std::string name;
+  std::string version;
+  bool all = false;
   bool json = false;
 };
 
@@ -27,9 +29,37 @@ void write_limits(JsonWriter& json, const v1::ModelLimits& limits) {
   json.end_object();
 }
 
+// "ready"
+std::string state_of(const v1::Model& model) {
+  switch (model.state()) {
+    case v1::MODEL_STATE_LOADING:
+      return "loading";
+    case v1::MODEL_STATE_READY:
+      return "ready";
+    case v1::MODEL_STATE_UNLOADING:
+      return "unloading";
+    case v1::MODEL_STATE_UNAVAILABLE:
+      return "unavailable";
+    default:  // of a server that does not tell: it lists what it serves
+      return "";
+  }
+}
+
+// Of a model that is loaded the rest is told too.
+bool is_loaded(const v1::Model& model) {
+  return model.state() == v1::MODEL_STATE_READY || model.state() == v1::MODEL_STATE_UNSPECIFIED;
+}
+
 void write_model(JsonWriter& json, const v1::Model& model) {
   json.begin_object();
-  json.field("name", model.name()).field("modality", model.modality());
+  json.field("name", model.name()).field("version", model.version());
+  json.field("state", state_of(model));
+  if (!model.reason().empty()) json.field("reason", model.reason());
+  if (!is_loaded(model)) {
+    json.end_object();
+    return;
+  }
+  json.field("modality", model.modality());
   if (model.has_image()) {
     const v1::ImageShape& image = model.image();
     json.key("image").begin_object();
@@ -60,6 +90,7 @@ void write_model(JsonWriter& json, const v1::Model& model) {
 std::string describe(const v1::Model& model) {
   std::vector<std::vector<std::string>> rows = {
       {"name", model.name()},
+      {"version", model.version()},
       {"modality", model.modality()},
   };
   if (model.has_image()) {
@@ -90,7 +121,9 @@ std::string describe(const v1::Model& model) {
 }
 
 int run_list(const ModelFlags& flags, Console& console) {
-  const auto models = flags.connection.connect().list_models(&console.cancellation());
+  const Client client = flags.connection.connect();
+  const auto models = flags.all ? client.list_all_models(&console.cancellation())
+                                : client.list_models(&console.cancellation());
   if (flags.json) {
     JsonWriter json;
     json.begin_array();
@@ -99,12 +132,20 @@ int run_list(const ModelFlags& flags, Console& console) {
     console.out(json.take() + "\n");
     return kOk;
   }
-  std::vector<std::vector<std::string>> rows = {{"NAME", "MODALITY", "HEAD", "ATTENTION",
+  if (flags.all) {
+    std::vector<std::vector<std::string>> rows = {{"NAME", "VERSION", "STATE", "REASON"}};
+    for (const v1::Model& model : models) {
+      rows.push_back({model.name(), model.version(), state_of(model), model.reason()});
+    }
+    console.out(format_table(rows));
+    return kOk;
+  }
+  std::vector<std::vector<std::string>> rows = {{"NAME", "VERSION", "MODALITY", "HEAD", "ATTENTION",
                                                  "PARAMETERS", "WEIGHTS", "MAX LENGTH",
                                                  "STATE BYTES"}};
   for (const v1::Model& model : models) {
-    rows.push_back({model.name(), model.modality(), model.head(), model.attention(),
-                    std::to_string(model.parameters()), model.weight_type(),
+    rows.push_back({model.name(), model.version(), model.modality(), model.head(),
+                    model.attention(), std::to_string(model.parameters()), model.weight_type(),
                     model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()),
                     std::to_string(model.state_bytes())});
   }
@@ -125,15 +166,40 @@ int run_get(const ModelFlags& flags, Console& console) {
   return kOk;
 }
 
+int run_load(const ModelFlags& flags, Console& console) {
+  const v1::Model model =
+      flags.connection.connect().load_model(flags.name, flags.version, &console.cancellation());
+  if (flags.json) {
+    JsonWriter json;
+    write_model(json, model);
+    console.out(json.take() + "\n");
+  } else {
+    console.out(model.name() + " version " + model.version() + " is ready\n");
+  }
+  return kOk;
+}
+
+int run_unload(const ModelFlags& flags, Console& console) {
+  flags.connection.connect().unload_model(flags.name, flags.version, &console.cancellation());
+  console.out(flags.name + (flags.version.empty() ? "" : " version " + flags.version) +
+              " is unloaded\n");
+  return kOk;
+}
+
 }  // namespace
 
 void add_model(CLI::App& app, CommandLine& command_line) {
   auto flags = std::make_shared<ModelFlags>();
-  CLI::App* command = app.add_subcommand("model", "Show what is being served");
+  CLI::App* command = app.add_subcommand("model", "Show what is being served, and change it");
   command->require_subcommand(1);
-  command->footer("\nExamples:\n  lintel model list\n  lintel model get mnist-linear --json");
+  command->footer(
+      "\nExamples:\n  lintel model list\n  lintel model get mnist-linear --json\n"
+      "  lintel model load mnist-linear --token @admin.token");
 
   CLI::App* list = command->add_subcommand("list", "All models, a line each");
+  list->add_flag("--all", flags->all,
+                 "Also what is being loaded or unloaded, failed to load, was unloaded, or could be "
+                 "loaded");
   list->add_flag("--json", flags->json, "Print an array of objects");
   flags->connection.add_to(*list, /*with_model=*/false);
   list->callback([flags, &command_line] {
@@ -146,6 +212,32 @@ void add_model(CLI::App& app, CommandLine& command_line) {
   flags->connection.add_to(*get);
   get->callback([flags, &command_line] {
     command_line.run = [flags, &command_line] { return run_get(*flags, command_line.console); };
+  });
+
+  CLI::App* load = command->add_subcommand(
+      "load",
+      "Load a model of the server's --model-repository, or load it anew; answers when it is ready. "
+      "Needs the role admin where tokens are used");
+  load->add_option("NAME", flags->name, "Its directory in the repository")->required();
+  load->add_option("--version", flags->version,
+                   "Load this version beside the others; default: the newest, in place of what is "
+                   "loaded, which serves until then");
+  load->add_flag("--json", flags->json, "Print an object");
+  flags->connection.add_to(*load, /*with_model=*/false);
+  load->callback([flags, &command_line] {
+    command_line.run = [flags, &command_line] { return run_load(*flags, command_line.console); };
+  });
+
+  CLI::App* unload = command->add_subcommand(
+      "unload",
+      "Take a model out of service; answers when what runs on it has ended, or was ended after the "
+      "server's drain timeout. Its sessions are closed. Needs the role admin where tokens are "
+      "used");
+  unload->add_option("NAME", flags->name, "The model")->required();
+  unload->add_option("--version", flags->version, "This version alone; default: all");
+  flags->connection.add_to(*unload, /*with_model=*/false);
+  unload->callback([flags, &command_line] {
+    command_line.run = [flags, &command_line] { return run_unload(*flags, command_line.console); };
   });
 }
 

@@ -130,6 +130,28 @@ TEST_CASE("the metrics count what was asked for and what was done") {
   CHECK(now.at(R"(lintel_sessions{state="idle"})") == 0);
 }
 
+TEST_CASE("what speculation guessed, and guessed right, is counted") {
+  ServerOptions options = with_metrics();
+  options.scheduling.speculation = Speculation::kOn;
+  TestServer server({"tokens"}, options);
+  v1::GenerateRequest request = request_for("tokens", {3, 7}, 200);
+  (*request.mutable_sampling()->mutable_logit_bias())[11] = 14;  // one value nearly always
+  const Generated out = generate(server, request);
+  REQUIRE(out.status.ok());
+  const v1::SampleFinish& finish = out.only().finish;
+  REQUIRE(finish.accepted_tokens() > 100);
+  REQUIRE(finish.drafted_tokens() >= finish.accepted_tokens());
+  const Scheduler::Stats stats = server.scheduler("tokens").stats();
+  const auto now = values(server.server());
+  const double drafted = now.at(R"(lintel_tokens_total{model="tokens",kind="drafted"})");
+  const double accepted = now.at(R"(lintel_tokens_total{model="tokens",kind="accepted"})");
+  CHECK(drafted == static_cast<double>(stats.drafted_tokens));
+  CHECK(accepted == static_cast<double>(stats.accepted_tokens));
+  CHECK(drafted == finish.drafted_tokens());
+  CHECK(accepted == finish.accepted_tokens());
+  CHECK(now.at(R"(lintel_batch_rows_count{model="tokens"})") < 100);  // steps
+}
+
 TEST_CASE("running and waiting requests, open streams and cancellations are seen") {
   ServerOptions options = with_metrics();
   options.scheduling.workers = 0;
@@ -187,10 +209,10 @@ TEST_CASE("metrics have our prefix, base units and a help text, and no ids") {
   CHECK_THAT(answer.body, !Catch::Contains(session.id()) && !Catch::Contains("my-own-request-id"));
   std::istringstream lines(answer.body);
   std::set<std::string> named;
-  const std::set<std::string> known_labels = {"model",       "method",      "code",   "kind",
-                                              "state",       "part",        "reason", "version",
-                                              "compiler",    "attention",   "head",   "modality",
-                                              "weight_type", "fingerprint", "le"};
+  const std::set<std::string> known_labels = {
+      "model",       "method",      "code",          "kind",      "state", "part",
+      "reason",      "version",     "compiler",      "attention", "head",  "modality",
+      "weight_type", "fingerprint", "model_version", "le"};
   const std::regex label("([a-z_]+)=\"");
   for (std::string line; std::getline(lines, line);) {
     INFO(line);

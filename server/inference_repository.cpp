@@ -1,0 +1,156 @@
+// What the Open Inference Protocol says of models: their configuration, their statistics, and how
+// they are loaded and unloaded.
+#include <cmath>
+
+#include "server/inference_service.h"
+#include "server/request_checks.h"
+#include "server/service_call.h"
+#include "server/wire_names.h"
+
+namespace lintel {
+namespace {
+
+void write_config(const ServedModel& model, inference::ModelConfig& config) {
+  const Transformer& transformer = *model.transformer;
+  config.set_name(model.name);
+  config.set_platform("lintel");
+  config.set_backend("lintel");
+  config.set_max_batch_size(model.limits.max_samples);
+  auto& input = *config.add_input();
+  input.set_name("tokens");
+  input.set_data_type(inference::TYPE_INT32);
+  input.add_dims(-1);
+  auto& tokens = *config.add_output();
+  tokens.set_name("tokens");
+  tokens.set_data_type(inference::TYPE_INT32);
+  tokens.add_dims(-1);
+  auto& log2_probs = *config.add_output();
+  log2_probs.set_name("log2_probs");
+  log2_probs.set_data_type(inference::TYPE_FP32);
+  log2_probs.add_dims(-1);
+  auto& workers = *config.add_instance_group();
+  workers.set_name("workers");
+  workers.set_kind(inference::ModelInstanceGroup::KIND_CPU);
+  workers.set_count(model.scheduler->options().workers);
+  auto& parameters = *config.mutable_parameters();
+  parameters["config_json"].set_string_value(transformer.config_json());
+  parameters["weight_type"].set_string_value(to_string(transformer.weight_type()));
+  parameters["fingerprint"].set_string_value(transformer.fingerprint());
+  config.mutable_model_transaction_policy()->set_decoupled(true);
+}
+
+std::uint64_t nanos(Duration duration) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
+}
+
+void add(const HistogramSnapshot& from, inference::StatisticDuration& to) {
+  to.set_count(to.count() + from.total());
+  to.set_ns(to.ns() + static_cast<std::uint64_t>(std::llround(from.sum * 1e9)));
+}
+
+void write_statistics(const ServedModel& model, inference::ModelStatistics& wire) {
+  const Scheduler::Stats stats = model.scheduler->stats();
+  const SchedulerTimings timings = model.scheduler->timings();
+  const auto done = static_cast<std::size_t>(RequestOutcome::kDone);
+  wire.set_name(model.name);
+  wire.set_version(std::to_string(model.version));
+  wire.set_inference_count(stats.ended[done]);
+  wire.set_execution_count(stats.steps);
+  auto& times = *wire.mutable_inference_stats();
+  times.mutable_success()->set_count(stats.ended[done]);
+  times.mutable_success()->set_ns(nanos(stats.ended_after[done]));
+  auto& fail = *times.mutable_fail();
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+    if (i == done) continue;
+    fail.set_count(fail.count() + stats.ended[i]);
+    fail.set_ns(fail.ns() + nanos(stats.ended_after[i]));
+  }
+  add(timings.queued, *times.mutable_queue());
+  const auto part = [&](WorkPart which) -> const HistogramSnapshot& {
+    return timings.step[static_cast<std::size_t>(which)];
+  };
+  add(part(WorkPart::kSchedule), *times.mutable_compute_input());
+  // One execution a step, whatever it is made of.
+  for (const WorkPart which : {WorkPart::kProducts, WorkPart::kAttention, WorkPart::kOther}) {
+    add(part(which), *times.mutable_compute_infer());
+  }
+  times.mutable_compute_infer()->set_count(part(WorkPart::kOther).total());
+  for (const WorkPart which : {WorkPart::kSample, WorkPart::kDeliver}) {
+    add(part(which), *times.mutable_compute_output());
+  }
+  times.mutable_compute_output()->set_count(part(WorkPart::kDeliver).total());
+}
+
+// What a request to load or unload says beside the model's name.
+template <typename Request>
+grpc::Status check_repository_request(const Request& request, bool unloads) {
+  Violations violations;
+  if (!request.repository_name().empty()) {
+    violations.add("repository_name", "has to be empty: there is one repository");
+  }
+  for (const auto& [name, parameter] : request.parameters()) {
+    if (unloads && name == "unload_dependents") continue;
+    violations.add("parameters[" + clip(name) + "]", "is not a parameter of this server");
+  }
+  if (!violations.empty()) return violations.status();
+  return check_model_name(request.model_name(), "model_name");
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* InferenceService::ModelConfig(
+    grpc::CallbackServerContext* call, const inference::ModelConfigRequest* request,
+    inference::ModelConfigResponse* response) {
+  return answer(context_, *call, Method::kModelConfig, [&](const Identity&) {
+    grpc::Status status;
+    const SharedModel model =
+        resolve_version(request->name(), request->version(), "", context_.models, &status);
+    if (model != nullptr) write_config(*model, *response->mutable_config());
+    return status;
+  });
+}
+
+grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
+    grpc::CallbackServerContext* call, const inference::ModelStatisticsRequest* request,
+    inference::ModelStatisticsResponse* response) {
+  return answer(context_, *call, Method::kModelStatistics, [&](const Identity&) {
+    std::optional<std::int64_t> version;
+    grpc::Status status = read_model_version(request->version(), "version", &version);
+    // A name, and a version of it, have to be there.
+    if (status.ok() && (!request->name().empty() || version)) {
+      resolve_version(request->name(), request->version(), "", context_.models, &status);
+    }
+    if (!status.ok()) return status;
+    for (const SharedModel& model : context_.models.ready()) {
+      if (!request->name().empty() && model->name != request->name()) continue;
+      if (version && model->version != *version) continue;
+      write_statistics(*model, *response->add_model_stats());
+    }
+    return status;
+  });
+}
+
+grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
+    grpc::CallbackServerContext* call, const inference::RepositoryModelLoadRequest* request,
+    inference::RepositoryModelLoadResponse*) {
+  return answer_later(context_, *call, Method::kRepositoryModelLoad, [&](const LateReply& reply) {
+    const grpc::Status checked = check_repository_request(*request, /*unloads=*/false);
+    if (!checked.ok()) return reply(checked);
+    context_.manager.load(
+        request->model_name(), /*version=*/std::nullopt,
+        [reply](const grpc::Status& loaded, const SharedModel&) { reply(loaded); });
+  });
+}
+
+grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
+    grpc::CallbackServerContext* call, const inference::RepositoryModelUnloadRequest* request,
+    inference::RepositoryModelUnloadResponse*) {
+  return answer_later(context_, *call, Method::kRepositoryModelUnload, [&](const LateReply& reply) {
+    const grpc::Status checked = check_repository_request(*request, /*unloads=*/true);
+    if (!checked.ok()) return reply(checked);
+    context_.manager.unload(request->model_name(), /*version=*/std::nullopt, reply);
+  });
+}
+
+}  // namespace lintel

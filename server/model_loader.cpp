@@ -1,0 +1,83 @@
+#include "server/model_loader.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/batch_rows.h"
+#include "server/model_service.h"
+#include "server/self_check.h"
+
+namespace lintel {
+namespace {
+
+int batch_rows(const ServerOptions::Scheduling& scheduling, const Transformer& model) {
+  if (scheduling.max_batch_rows > 0) return scheduling.max_batch_rows;
+  return batch_rows_for(model, scheduling.workers, last_cache_bytes());
+}
+
+// "270336 bytes a session"
+std::string state_description(const Transformer& transformer) {
+  const std::int64_t longest = transformer.config().max_length;
+  const auto bytes = [&](std::int64_t tokens) {
+    return std::to_string(transformer.state_bytes(tokens)) + " bytes a session";
+  };
+  if (transformer.constant_state()) return bytes(longest);
+  if (longest > 0) return "at most " + bytes(longest) + " of full length";
+  return bytes(1000) + " of 1000 tokens, growing";
+}
+
+}  // namespace
+
+Transformer::Options transformer_options(const ServerOptions& options) {
+  return {.weight_type = options.weight_type, .attention = options.attention};
+}
+
+NamedTransformer load_model(const ServerOptions& options, const std::string& name,
+                            std::int64_t version, const std::filesystem::path& directory) {
+  std::shared_ptr<const Transformer> transformer =
+      Transformer::load(directory, transformer_options(options));
+  spdlog::info(
+      "model {} version {} from {}: {} parameters, {} weights in {} bytes, attention {}, {}, {}, "
+      "fingerprint {}",
+      name, version, directory.string(), transformer->num_parameters(),
+      to_string(transformer->weight_type()), transformer->weight_bytes(),
+      attention_names(transformer->config()), state_description(*transformer),
+      dense_kernels_description(transformer->weight_type()), transformer->fingerprint());
+  NamedTransformer model{name, transformer, transformer->warnings(), version};
+  for (const std::string& warning : model.warnings) {
+    spdlog::warn("model {}: {}", model.name, warning);
+  }
+  const int rows = batch_rows(options.scheduling, *transformer);
+  spdlog::info("model {}: {} workers of {} rows", model.name, options.scheduling.workers, rows);
+  if (!rows_are_independent(*transformer, rows)) {
+    model.warnings.push_back(
+        "on this machine the values of a request depend on what shares its batch");
+    spdlog::error("model {}: {}", model.name, model.warnings.back());
+  }
+  return model;
+}
+
+std::shared_ptr<ServedModel> serve_model(const ServerOptions& options, NamedTransformer model,
+                                         const Clock& clock) {
+  Scheduler::Options scheduling;
+  scheduling.workers = options.scheduling.workers;
+  scheduling.max_queued_requests = options.scheduling.max_queued_requests;
+  scheduling.speculation = options.scheduling.speculation;
+  scheduling.speculation_rows = options.scheduling.speculation_rows;
+  scheduling.max_batch_rows = batch_rows(options.scheduling, *model.transformer);
+  scheduling.prefill_rows_per_step =
+      std::min(options.scheduling.prefill_rows_per_step, scheduling.max_batch_rows);
+  auto served = std::make_shared<ServedModel>();
+  served->name = std::move(model.name);
+  served->version = model.version;
+  served->scheduler = std::make_unique<Scheduler>(model.transformer, scheduling, clock);
+  served->transformer = std::move(model.transformer);
+  served->warnings = std::move(model.warnings);
+  served->limits = options.limits;
+  served->limits.max_samples = std::min(served->limits.max_samples, scheduling.max_batch_rows);
+  return served;
+}
+
+}  // namespace lintel

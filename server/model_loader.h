@@ -1,0 +1,36 @@
+// From a model directory to a model that can be served.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/clock.h"
+#include "server/options.h"
+#include "server/served_model.h"
+
+namespace lintel {
+
+struct NamedTransformer {
+  std::string name;
+  std::shared_ptr<const Transformer> transformer;
+  std::vector<std::string> warnings;  // what an operator should know
+  std::int64_t version = 1;
+  std::size_t resident_bytes = 0;  // measured, of the budget for models
+};
+
+// How the options have every model loaded.
+Transformer::Options transformer_options(const ServerOptions& options);
+
+// Loads a directory as the options say, compares rows alone and in a batch, and logs what it is.
+// Throws ModelError.
+NamedTransformer load_model(const ServerOptions& options, const std::string& name,
+                            std::int64_t version, const std::filesystem::path& directory);
+
+// With a scheduler of its own, whose workers begin at once. The clock outlives it.
+std::shared_ptr<ServedModel> serve_model(const ServerOptions& options, NamedTransformer model,
+                                         const Clock& clock);
+
+}  // namespace lintel

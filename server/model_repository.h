@@ -1,0 +1,45 @@
+// ModelRepository: a directory of models, from which they are loaded by name while the server runs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lintel {
+
+// DIR/NAME/N/ with config.json and model.safetensors is version N of NAME, a whole number from 1;
+// where there is no such directory, DIR/NAME/ itself is version 1. Entries whose names could not
+// name a model are passed over.
+//
+// A name from the wire is compared with the names the directory lists; no path is made of it.
+// Const and thread-safe; the directory is read at every call, and may change between them.
+class ModelRepository {
+ public:
+  // Empty: there is none, and nothing is found.
+  explicit ModelRepository(std::filesystem::path directory) : directory_(std::move(directory)) {}
+
+  struct Version {
+    std::int64_t version = 0;
+    std::filesystem::path path;
+  };
+  // From the lowest to the highest; empty when there is no such model.
+  std::vector<Version> versions(std::string_view name) const;
+  std::vector<std::string> names() const;  // sorted
+
+  // `text` without the directory: what callers who are not operators may see.
+  std::string without_path(std::string text) const;
+
+ private:
+  std::filesystem::path directory_;
+};
+
+// Whether this can name a model: 1 to 128 of letters, digits, '.', '-' and '_', not beginning with
+// '.'.
+bool is_model_name(std::string_view name);
+// "17": a whole number from 1, without leading zeros.
+std::optional<std::int64_t> parse_model_version(std::string_view text);
+
+}  // namespace lintel
