@@ -24,8 +24,8 @@ let client; // of mnist
 let directory;
 
 // A lintel-server on a port of its own, with metrics.
-async function serve(model) {
-  const flags = ['--listen', '127.0.0.1:0', '--metrics-listen', '127.0.0.1:0'];
+async function serve(model, ...more) {
+  const flags = ['--listen', '127.0.0.1:0', '--metrics-listen', '127.0.0.1:0', ...more];
   const child = spawn(LINTEL_SERVER, ['--model', model, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
   const ended = new Promise((resolve) => child.once('exit', resolve));
   let log = '';
@@ -210,6 +210,29 @@ describe('the Node example', () => {
     assert.throws(() => new Client('192.0.2.1:1', { token: 'secret' }), /plain text/);
     assert.throws(() => new Client('127.0.0.1.example.org:1', { token: 'secret' }), /plain text/);
     for (const local of ['127.0.0.1:1', '[::1]:1', 'localhost:1', 'unix:/x']) new Client(local, { token: 'x' }).close();
+  });
+
+  it('talks TLS and sends a token', async () => {
+    const path = (name) => join(directory, name);
+    const newKey = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '2'];
+    await run('openssl', ['req', '-x509', ...newKey, '-subj', '/CN=Test', '-addext',
+      'subjectAltName=DNS:localhost,IP:127.0.0.1', '-keyout', path('key.pem'), '-out', path('cert.pem')]);
+    const { stdout } = await run(LINTEL_CLI, ['token', 'new', 'alice', '--append', path('known')]);
+    writeFileSync(path('token'), stdout);
+    const server = await serve(join(directory, 'tokens'), '--tls-cert', path('cert.pem'), '--tls-key', path('key.pem'),
+      '--auth-tokens', path('known'));
+    try {
+      const flags = ['--address', server.address, '--prompt-tokens', '1', '--max-new-tokens', '5'];
+      const generate = (...more) => run(process.execPath, [join(LINTEL_EXAMPLE, 'generate.mjs'), ...flags, ...more]);
+      const answer = await generate('--tls-ca', path('cert.pem'), '--token-file', path('token'));
+      assert.match(answer.stdout, /^\d+(,\d+){4}\n$/);
+      await assert.rejects(generate('--tls-ca', path('cert.pem')), /UNAUTHENTICATED/);
+      const plain = new Client(server.address, { timeout: PATIENCE });
+      await assert.rejects(plain.models(), /UNAVAILABLE/);
+      plain.close();
+    } finally {
+      assert.equal(await server.stop(), 0);
+    }
   });
 
   it('runs what the READMEs say', async () => {
