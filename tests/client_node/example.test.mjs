@@ -16,7 +16,7 @@ import { promisify } from 'node:util';
 const { LINTEL_SERVER, LINTEL_CLI, LINTEL_EXAMPLE, LINTEL_ROOT } = process.env;
 const { Client, LintelError } = await import(pathToFileURL(join(LINTEL_EXAMPLE, 'lintel.mjs')));
 const run = promisify(execFile);
-const PATIENCE = 60_000; // ms for what must happen soon, on a machine that is busy with other things
+const PATIENCE = 120_000; // ms for what must happen soon, on a machine that is busy with other things
 
 let mnist; // a server of weights/mnist-linear-small
 let endless; // one of a tiny model of any length

@@ -19,7 +19,7 @@ import lintel
 
 REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 MNIST = os.path.join(REPOSITORY, "weights", "mnist-linear-small")
-PATIENCE = 60.0  # seconds for what must happen soon, on a machine that is busy with other things
+PATIENCE = 120.0  # seconds for what must happen soon, on a machine that is busy with other things
 
 
 def eventually(condition, what="the condition"):
