@@ -57,7 +57,8 @@ Dense::~Dense() = default;
 Dense::Dense(Dense&&) noexcept = default;
 Dense& Dense::operator=(Dense&&) noexcept = default;
 
-void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output) const {
+void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output,
+                  PrefetchList* prefetch) const {
   const PackedWeights& weights = impl_->weights;
   assert(x.type() == weights.type && x.cols() == weights.in_features);
   assert(y.cols() == weights.out_features);
@@ -70,7 +71,8 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output) const
                 .y = y.data(),
                 .y_stride = y.stride(),
                 .relu = impl_->fused == Fused::kRelu,
-                .add = output == Output::kAdd});
+                .add = output == Output::kAdd,
+                .prefetch = prefetch});
   if (impl_->fused != Fused::kGelu) return;
   for (std::size_t r = 0; r < y.rows(); ++r) gelu(y.row(r));
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "model/dense_input.h"
+#include "model/prefetch_list.h"
 #include "model/tensor.h"
 #include "model/weight_type.h"
 
@@ -33,9 +34,10 @@ class Dense {
   Dense& operator=(Dense&&) noexcept;
 
   // Rows 0 .. y.rows() - 1 of x, which are prepared. y: [rows, out_features]. Allocates nothing,
-  // but on machines with AMX, where oneDNN does.
-  // REQUIRES: x has this layer's weight type and in_features; kAdd goes with Fused::kNone.
-  void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore) const;
+  // but on machines with AMX, where oneDNN does. prefetch: taken from while our own kernels
+  // compute. REQUIRES: x has this layer's weight type and in_features; kAdd goes with Fused::kNone.
+  void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore,
+             PrefetchList* prefetch = nullptr) const;
 
   WeightType weight_type() const;
   std::size_t in_features() const;

@@ -110,9 +110,9 @@ HWY_INLINE void store_tile(const Product& product, std::size_t row, std::size_t 
   }
 }
 
-template <class Type, int kRows, Fetch::Lines kFetch>
+template <class Type, int kRows, Fetch::Lines kFetch, bool kOther>
 HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::size_t row,
-                             const std::uint32_t* fetch) {
+                             const std::uint32_t* fetch, const float* other) {
   const PackedWeights& weights = *product.weights;
   const std::size_t row_cells = weights.row_cells;
   const std::size_t first_column = group * kGroupWidth;
@@ -131,6 +131,10 @@ HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::siz
     for (int v = 0; v < kVectors; ++v) {
       if (kFetch == Fetch::Lines::kAhead) _mm_prefetch(w + kFetchAhead + v * kLanes, _MM_HINT_T0);
       columns[v] = _mm512_load_si512(w + v * kLanes);
+    }
+    if (kOther) {
+      _mm_prefetch(other, _MM_HINT_T1);
+      other += PrefetchList::kLineFloats;
     }
     if (kFetch == Fetch::Lines::kOne || kFetch == Fetch::Lines::kTwo) {
       _mm_prefetch(fetch, _MM_HINT_T1);
@@ -152,19 +156,27 @@ HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::siz
                       : store_tile<Type, kRows, true>(product, row, first_column, left, sums);
 }
 
-template <class Type, int kRows>
-void tile(const Product& product, std::size_t group, std::size_t row, const Fetch& fetch) {
+template <class Type, int kRows, bool kOther>
+HWY_INLINE void fetching_tile(const Product& product, std::size_t group, std::size_t row,
+                              const Fetch& fetch) {
   using enum Fetch::Lines;
   switch (fetch.lines) {
     case kNone:
-      return compute_tile<Type, kRows, kNone>(product, group, row, fetch.from);
+      return compute_tile<Type, kRows, kNone, kOther>(product, group, row, fetch.from, fetch.other);
     case kOne:
-      return compute_tile<Type, kRows, kOne>(product, group, row, fetch.from);
+      return compute_tile<Type, kRows, kOne, kOther>(product, group, row, fetch.from, fetch.other);
     case kTwo:
-      return compute_tile<Type, kRows, kTwo>(product, group, row, fetch.from);
+      return compute_tile<Type, kRows, kTwo, kOther>(product, group, row, fetch.from, fetch.other);
     case kAhead:
-      return compute_tile<Type, kRows, kAhead>(product, group, row, fetch.from);
+      return compute_tile<Type, kRows, kAhead, kOther>(product, group, row, fetch.from,
+                                                       fetch.other);
   }
+}
+
+template <class Type, int kRows>
+void tile(const Product& product, std::size_t group, std::size_t row, const Fetch& fetch) {
+  fetch.other != nullptr ? fetching_tile<Type, kRows, true>(product, group, row, fetch)
+                         : fetching_tile<Type, kRows, false>(product, group, row, fetch);
 }
 
 template <class Type>

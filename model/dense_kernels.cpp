@@ -124,8 +124,9 @@ HWY_INLINE void store(const Product& product, size_t row, size_t column, VF valu
 }
 
 // kRows rows times kVectors vectors of columns from `column` on, `offset` within their group.
-template <class Type, size_t kRows, size_t kVectors, bool kFetch>
-HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t row, size_t column) {
+template <class Type, size_t kRows, size_t kVectors, bool kFetch, bool kOther>
+HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t row, size_t column,
+                             const float* other) {
   const size_t row_cells = product.weights->row_cells;
   typename Type::Sum sums[kRows][kVectors];
   LINTEL_UNROLL
@@ -137,6 +138,10 @@ HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t r
   const uint32_t* x = product.x + row * row_cells;
   for (size_t c = 0; c < row_cells; ++c, w += kGroupWidth) {
     VU columns[kVectors];
+    if (kOther) {
+      hwy::Prefetch(other);
+      other += PrefetchList::kLineFloats;
+    }
     LINTEL_UNROLL
     for (size_t v = 0; v < kVectors; ++v) {
       if (kFetch) hwy::Prefetch(w + kFetchAhead + v * kLanes);
@@ -168,9 +173,15 @@ void tile(const Product& product, size_t group, size_t row, const Fetch& fetch) 
     if (column >= product.weights->out_features) return;
     const uint32_t* w = product.weights->group(group) + v * kLanes;
     // The next group is left to the hardware here.
-    fetch.lines == Fetch::Lines::kAhead
-        ? compute_part<Type, kRows, kVectors, true>(product, w, row, column)
-        : compute_part<Type, kRows, kVectors, false>(product, w, row, column);
+    const bool ahead = fetch.lines == Fetch::Lines::kAhead;
+    if (v == 0 && fetch.other != nullptr) {
+      ahead
+          ? compute_part<Type, kRows, kVectors, true, true>(product, w, row, column, fetch.other)
+          : compute_part<Type, kRows, kVectors, false, true>(product, w, row, column, fetch.other);
+    } else {
+      ahead ? compute_part<Type, kRows, kVectors, true, false>(product, w, row, column, nullptr)
+            : compute_part<Type, kRows, kVectors, false, false>(product, w, row, column, nullptr);
+    }
   }
 }
 

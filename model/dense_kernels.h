@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "model/prefetch_list.h"
 #include "model/tensor.h"
 #include "model/weight_type.h"
 
@@ -55,7 +56,8 @@ struct Product {
   float* y = nullptr;  // [rows, out_features]
   std::size_t y_stride = 0;
   bool relu = false;
-  bool add = false;  // after the activation
+  bool add = false;                  // after the activation
+  PrefetchList* prefetch = nullptr;  // not null: what it has is asked for, as far as time allows
 };
 
 // The fastest kernels of this machine for the type, or where `portable` those that Highway makes.

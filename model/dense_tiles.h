@@ -8,13 +8,14 @@
 
 namespace lintel {
 
-// What a tile asks the caches for while it computes: `lines` cache lines with every cell, from
-// `from` on.
+// What a tile asks the caches for while it computes: `lines` cache lines of weights with every
+// cell, from `from` on, and where `other` is not null one line of that.
 struct Fetch {
   enum class Lines { kNone, kOne, kTwo, kAhead };
   // kAhead: the tile's own weights, kFetchAhead cells before it reads them.
   Lines lines = Lines::kNone;
   const std::uint32_t* from = nullptr;
+  const float* other = nullptr;  // of Product::prefetch
 };
 
 // Computes some rows from `row` on for one group of columns.
@@ -46,11 +47,12 @@ inline void run_tiles(const Product& product, const TileSet& tiles) {
     const std::uint32_t* const next = product.weights->group(g + 1);
     std::size_t tile = 0;
     const auto fetch = [&]() -> Fetch {
-      if (num_tiles == 1) return {Fetch::Lines::kAhead, nullptr};
+      const float* const other = product.prefetch ? product.prefetch->take(row_cells) : nullptr;
+      if (num_tiles == 1) return {Fetch::Lines::kAhead, nullptr, other};
       const std::size_t first_line = tile++ * per_cell * row_cells;
-      if (first_line >= 4 * row_cells) return {};
+      if (first_line >= 4 * row_cells) return {Fetch::Lines::kNone, nullptr, other};
       return {per_cell == 2 ? Fetch::Lines::kTwo : Fetch::Lines::kOne,
-              next + first_line * kLineCells};
+              next + first_line * kLineCells, other};
     };
     std::size_t row = 0;
     for (; row + 6 <= rows; row += 6) tiles.six_rows(product, g, row, fetch());

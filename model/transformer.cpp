@@ -36,6 +36,7 @@ struct Workspace::Impl {
   DenseInput last;                      // [max_rows, E] what the predictor reads; f32
   Matrix outputs;                       // [max_rows, num_outputs]
   std::vector<AttentionState*> states;  // [max_rows]
+  PrefetchList prefetch;
   AttentionScratch scratch;
   AlignedArray<float> draft_memory;   // what rewinding needs; grows to its high-water mark
   std::size_t draft_floats = 0;       // of draft_memory
@@ -185,6 +186,16 @@ struct Transformer::Impl {
     }
   }
 
+  // The states of the rows, and what attention will read of them once it has its queries.
+  static void list_states(std::size_t layer, const Rows& at) {
+    Workspace::Impl& w = at.workspace;
+    w.prefetch.clear();
+    for (std::size_t r = 0; r < at.rows.size(); ++r) {
+      w.states[r] = at.rows[r].sequence->layer(layer);
+      if (r == 0 || w.states[r] != w.states[r - 1]) w.prefetch.add(w.states[r]->read_next());
+    }
+  }
+
   // attended = Attention(sublayer)
   void attend(std::size_t layer, const Rows& at) const {
     Workspace::Impl& w = at.workspace;
@@ -192,8 +203,9 @@ struct Transformer::Impl {
     const std::size_t projected = layers[layer].query_value_key.out_features();
     // Without gaps between the rows, also when there are no keys.
     const MatrixView<float> all(w.query_value_key.view().data(), at.count, projected, projected);
+    list_states(layer, at);
     at.enter(StepPart::kProducts);
-    layers[layer].query_value_key.apply(w.sublayer, all);
+    layers[layer].query_value_key.apply(w.sublayer, all, Dense::Output::kStore, &w.prefetch);
     const MatrixView<const float> q = all.cols_from(0, width);
     const MatrixView<const float> v = all.cols_from(width, width);
     MatrixView<const float> k;
@@ -205,11 +217,7 @@ struct Transformer::Impl {
       attention[layer]->full_pass(q, k, v, out, w.scratch);
       return;
     }
-    for (std::size_t r = 0; r < at.rows.size(); ++r) {
-      w.states[r] = at.rows[r].sequence->layer(layer);
-    }
-    const std::span<AttentionState* const> states(w.states.data(), at.rows.size());
-    attention[layer]->step(states, q, k, v, out, w.scratch);
+    attention[layer]->step({w.states.data(), at.rows.size()}, q, k, v, out, w.scratch);
   }
 
   // x += attended W_O
@@ -352,6 +360,7 @@ struct Transformer::Impl {
     workspace->last = DenseInput(WeightType::kF32, max_rows, e);
     workspace->outputs = Matrix(max_rows, static_cast<std::size_t>(config.num_outputs()));
     workspace->states.resize(max_rows);
+    workspace->prefetch.reserve(max_rows);
     return workspace;
   }
 };

@@ -24,6 +24,9 @@ class AttentionState {
 
   // Bytes held now, the flat block included. At most state_bytes(tokens seen).
   virtual std::size_t bytes() const = 0;
+  // What the next step will read whatever its row is, where that is known and of one piece: it may
+  // be asked into a cache before. Else empty.
+  virtual std::span<const float> read_next() const { return {}; }
   // Becomes equal to `other`, a state of the same backend. The two share nothing afterwards.
   virtual void assign(const AttentionState& other) = 0;
   // Back to the state of an empty sequence; what it held is zeroed.

@@ -25,6 +25,8 @@ class LinearState final : public AttentionState {
 
   std::size_t bytes() const override { return block_.size_bytes(); }
 
+  std::span<const float> read_next() const override { return block_; }
+
   void assign(const AttentionState& other) override {
     const std::span<float> from = static_cast<const LinearState&>(other).block_;
     assert(from.size() == block_.size());

@@ -129,6 +129,46 @@ TEST_CASE("a row has the same bits alone and among any number of rows", "[rows]"
   }
 }
 
+TEST_CASE("what a product asks into the cache beside its work changes no bits", "[rows]") {
+  const Problem problem(100, 130);
+  const Matrix x = normal_matrix(17, 100, 3);
+  const WeightType type = GENERATE(from_range(kWeightTypes));
+  const std::vector<float> soon(40 * 1000);
+  testing::for_each_instruction_set([&] {
+    const Dense dense = problem.dense(Dense::Fused::kNone, type);
+    for (const std::size_t rows : {1u, 2u, 3u, 6u, 7u, 12u, 16u, 17u}) {
+      Matrix expected(rows, 130), y(rows, 130);
+      const DenseInput input = input_of(dense, x.view().rows_from(0, rows));
+      dense.apply(input, expected.view());
+      PrefetchList prefetch;
+      for (std::size_t i = 0; i < 40; ++i) prefetch.add({soon.data() + i * 1000, 1000});
+      dense.apply(input, y.view(), Dense::Output::kStore, &prefetch);
+      CAPTURE(rows, to_string(type));
+      CHECK(same_bits(y.view(), expected.view()));
+      if (dense_kernels_description(type) == multiply_description(type)) {
+        CHECK(prefetch.take(1) != soon.data());  // some of it was asked for
+      }
+    }
+  });
+}
+
+TEST_CASE("a prefetch list gives its blocks from first to last, whole lines at a time") {
+  const std::vector<float> memory(1000);
+  PrefetchList list;
+  CHECK(list.take(1) == nullptr);
+  list.add({memory.data(), 100});
+  list.add({});
+  list.add({memory.data() + 500, 16});
+  CHECK(list.take(4) == memory.data());
+  CHECK(list.take(4) == memory.data() + 64);  // 36 floats are left
+  CHECK(list.take(1) == memory.data() + 500);
+  CHECK(list.take(1) == nullptr);
+  list.add({memory.data() + 700, 16});
+  CHECK(list.take(9) == memory.data() + 700);
+  list.clear();
+  CHECK(list.take(1) == nullptr);
+}
+
 TEST_CASE("outputs may have gaps between their rows", "[rows]") {
   const Problem problem(48, 40);
   const Dense dense = problem.dense(Dense::Fused::kRelu);
