@@ -2,6 +2,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <filesystem>
 #include <functional>
 
@@ -286,6 +287,36 @@ TEST_CASE("loading and unloading needs the role admin") {
   CHECK(lintel("load", user).code != 0);
   CHECK(lintel("load", admin).code == 0);
   CHECK(call(admin, false) == Code::OK);
+}
+
+TEST_CASE("a server begins with models of its repository, if their memory is admitted") {
+  const TemporaryDirectory repository;
+  for (const char* path : {"a/1", "a/2", "b"}) {
+    std::filesystem::create_directories(repository.path() / path);
+    write_random_model(repository.path() / path, tiny_config(TinyModel::kTokens), 3);
+  }
+  const auto start = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {LINTEL_SERVER, "--listen", "127.0.0.1:0", "--model-repository",
+                                 repository.path().string()});
+    return std::make_unique<Process>(flags);
+  };
+  const auto all = start({"--load-model", "*"});
+  CHECK_THAT(all->read_out_until("\n"), Contains("ready on"));
+  all->send(SIGTERM);
+  CHECK(all->wait() == 0);
+  CHECK_THAT(all->err(), Contains("model a version 2 from") && Contains("model b version 1 from"));
+  CHECK_THAT(all->err(), !Contains("model a version 1"));
+
+  const auto none = start({});
+  CHECK_THAT(none->read_out_until("\n"), Contains("ready on"));
+  none->send(SIGTERM);
+  CHECK(none->wait() == 0);
+  const auto missing = start({"--load-model", "nosuch"});
+  CHECK(missing->wait() == 1);
+  CHECK_THAT(missing->err(), Contains("nosuch"));
+  const auto too_large = start({"--load-model", "*", "--model-memory", "10KiB"});
+  CHECK(too_large->wait() == 1);
+  CHECK_THAT(too_large->err(), Contains("--model-memory"));
 }
 
 TEST_CASE("the command line loads, lists and unloads models") {

@@ -81,6 +81,48 @@ TEST_CASE("a leased session is busy: not leased, removed or evicted") {
   REQUIRE(f.store.lease(id).error == Error::kNotFound);
 }
 
+TEST_CASE("sessions go with their model: idle ones at once, leased ones when they are given back") {
+  StoreFixture f({.session_memory_bytes = 1u << 30});
+  const auto other = tiny_model(TinyModel::kTokens);
+  const std::string kept = f.store.create("other", other, 0).info.id;
+  const std::size_t bytes = f.store.bytes_in_use();
+  const std::string idle = f.create(), busy = f.create(), discarded = f.create();
+  {
+    const auto leased = f.store.lease(busy);
+    auto broken = f.store.lease(discarded);
+    REQUIRE(f.store.close_sessions(*f.model) == 3);
+    REQUIRE(f.store.num_sessions() == 3);
+    REQUIRE(f.store.lease(idle).error == Error::kUnloaded);
+    REQUIRE(f.store.lease(busy).error == Error::kBusy);
+    REQUIRE(f.store.get(busy)->transformer == f.model);
+    broken.lease.discard();
+  }
+  for (const std::string& id : {idle, busy, discarded}) {
+    REQUIRE(!f.store.get(id));
+    REQUIRE(f.store.lease(id).error == Error::kUnloaded);
+    REQUIRE(f.store.remove(id) == Error::kUnloaded);
+    REQUIRE(f.store.absence(id) == Error::kUnloaded);
+    REQUIRE(f.store.absence(id, "somebody else") == Error::kNotFound);
+  }
+  REQUIRE(f.store.bytes_in_use() == bytes);
+  REQUIRE(f.store.lease(kept).error == Error::kNone);
+  REQUIRE(f.store.close_sessions(*f.model) == 0);
+}
+
+TEST_CASE("of sessions that went with their models the last ones are remembered") {
+  StoreFixture f({.session_memory_bytes = 1u << 30});
+  const std::string first = f.create();
+  f.store.close_sessions(*f.model);
+  REQUIRE(f.store.absence(first) == Error::kUnloaded);
+  std::string last;
+  for (std::size_t left = SessionStore::kMostRemembered; left > 0;) {
+    for (int i = 0; i < 100 && left > 0; ++i, --left) last = f.create();
+    f.store.close_sessions(*f.model);
+  }
+  REQUIRE(f.store.absence(first) == Error::kNotFound);
+  REQUIRE(f.store.absence(last) == Error::kUnloaded);
+}
+
 TEST_CASE("sessions idle past the timeout are evicted, others stay") {
   StoreFixture f({.session_memory_bytes = 1u << 30, .idle_timeout = seconds(10)});
   const std::string old_one = f.create();

@@ -11,7 +11,9 @@
 #include <set>
 #include <sstream>
 
+#include "lintel/v1/admin.grpc.pb.h"
 #include "tests/service/service_fixture.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
 namespace {
@@ -150,6 +152,56 @@ TEST_CASE("what speculation guessed, and guessed right, is counted") {
   CHECK(drafted == finish.drafted_tokens());
   CHECK(accepted == finish.accepted_tokens());
   CHECK(now.at(R"(lintel_batch_rows_count{model="tokens"})") < 100);  // steps
+}
+
+TEST_CASE("the counters of a model go on when it is loaded anew, and stay when it is unloaded") {
+  const TemporaryDirectory repository;
+  write_random_model(repository.path() / "second", tiny_config(TinyModel::kTokens), 5);
+  ServerOptions options = with_metrics();
+  options.model_repository = repository.path();
+  options.model_memory_bytes = std::size_t{1} << 30;
+  TestServer server({"tokens"}, options);
+  const auto admin = v1::AdminService::NewStub(server.channel());
+  const auto load = [&] {
+    v1::LoadModelRequest request;
+    request.set_name("second");
+    v1::Model model;
+    grpc::ClientContext context;
+    REQUIRE(admin->LoadModel(&context, request, &model).ok());
+  };
+  const std::string generated = R"(lintel_tokens_total{model="second",kind="generated"})";
+  const std::string memory = "lintel_model_memory_bytes";
+  const auto count_of_info = [&] {
+    int count = 0;
+    for (const auto& [name, value] : values(server.server())) {
+      count += name.rfind(R"(lintel_model_info{model="second")", 0) == 0;
+    }
+    return count;
+  };
+  CHECK(values(server.server()).at(memory) == 0);  // what tests hand over is not measured
+  CHECK(values(server.server()).at("lintel_model_memory_limit_bytes") == 1 << 30);
+  load();
+  const double used = values(server.server()).at(memory);
+  CHECK(used > 0);
+  CHECK(count_of_info() == 1);
+  REQUIRE(generate(server, request_for("second", {1, 2, 3}, 7)).status.ok());
+  CHECK(values(server.server()).at(generated) == 7);
+  load();
+  CHECK(count_of_info() == 1);
+  REQUIRE(generate(server, request_for("second", {1, 2, 3}, 5)).status.ok());
+  CHECK(values(server.server()).at(generated) == 12);
+  CHECK(comes_to(server, memory, used));  // when the old one is gone
+  v1::UnloadModelRequest request;
+  request.set_name("second");
+  v1::UnloadModelResponse response;
+  grpc::ClientContext context;
+  REQUIRE(admin->UnloadModel(&context, request, &response).ok());
+  auto now = values(server.server());
+  CHECK(now.at(generated) == 12);
+  CHECK(now.at(R"(lintel_workers{model="second"})") == 0);
+  CHECK(now.at(R"(lintel_model_weight_bytes{model="second"})") == 0);
+  CHECK(now.at(memory) == 0);
+  CHECK(count_of_info() == 0);
 }
 
 TEST_CASE("running and waiting requests, open streams and cancellations are seen") {

@@ -239,6 +239,24 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
   CHECK(refusal({"--model", "m", "--weight-type", "fp8"}).find("int8") != std::string::npos);
 }
 
+TEST_CASE("a repository stands in for models, and names what to begin with") {
+  const ServerOptions options = parse({"--model-repository", "models", "--load-model", "a",
+                                       "--load-model", "b", "--model-memory", "2GiB"});
+  CHECK(options.models.empty());
+  CHECK(options.model_repository == "models");
+  CHECK(options.load_models == std::vector<std::string>{"a", "b"});
+  CHECK(options.model_memory_bytes == std::size_t{2} << 30);
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refusal({}), Contains("--model"));
+  CHECK_THAT(refusal({"--model", "m", "--load-model", "a"}), Contains("--model-repository"));
+  CHECK_THAT(refusal({"--model-repository", "r", "--load-model", "../a"}), Contains("../a"));
+  CHECK_THAT(refusal({"--model-repository", "r", "--load-model", "a", "--load-model", "a"}),
+             Contains("twice"));
+  CHECK_THAT(refusal({"--model-repository", "r", "--model", "d/a", "--load-model", "a"}),
+             Contains("'a'"));
+  CHECK_THAT(refusal({"--model", "m", "--model-memory", "much"}), Contains("--model-memory"));
+}
+
 TEST_CASE("plain text stays on this machine unless it is let out") {
   for (const char* local : {"127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/a"}) {
     INFO(local);
