@@ -20,8 +20,7 @@ class InferRun : public std::enable_shared_from_this<InferRun> {
   using OnDone =
       std::function<void(const grpc::Status&, std::vector<InferredRow> rows, TokenUse used)>;
 
-  InferRun(const ServiceContext& context, OnDone on_done)
-      : context_(context), on_done_(std::move(on_done)) {}
+  explicit InferRun(OnDone on_done) : on_done_(std::move(on_done)) {}
 
   // Submits all rows; a row that finds no place ends the others. REQUIRES: there is one; called
   // once.
@@ -42,7 +41,6 @@ class InferRun : public std::enable_shared_from_this<InferRun> {
     RequestHandle handle;
   };
 
-  const ServiceContext context_;
   Mutex mutex_;
   OnDone on_done_ GUARDED_BY(mutex_);  // empty once called
   std::vector<Running> running_ GUARDED_BY(mutex_);

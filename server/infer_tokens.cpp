@@ -56,7 +56,7 @@ grpc::Status InferTokens::begin(PreparedGeneration prepared) {
     model_ = model;
   }
   RequestHandle handle;
-  const grpc::Status submitted = guarded([&]() -> grpc::Status {
+  grpc::Status submitted = guarded([&]() -> grpc::Status {
     const Scheduler::SubmitResult result = model->scheduler->submit(
         std::move(prepared.checked.request), std::move(prepared.lease), shared_from_this());
     if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*model);

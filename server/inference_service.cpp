@@ -243,9 +243,9 @@ std::shared_ptr<InferRun> InferenceService::new_run(const Infer& infer,
                                                     OnInferred on_done) {
   response = infer.head;
   return std::make_shared<InferRun>(
-      context_, [this, request = infer.request, sequence = infer.sequence, &response,
-                 on_done = std::move(on_done)](const grpc::Status& ended,
-                                               std::vector<InferredRow> rows, TokenUse used) {
+      [this, request = infer.request, sequence = infer.sequence, &response,
+       on_done = std::move(on_done)](const grpc::Status& ended, std::vector<InferredRow> rows,
+                                     TokenUse used) {
         end_if_last(sequence);
         const grpc::Status written = guarded([&] {
           if (ended.ok()) write_infer_response(*request, rows, response);

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <thread>
 
 #include "open_inference.grpc.pb.h"
 #include "tests/cli/processes.h"
@@ -136,6 +137,51 @@ TEST_CASE("a model is loaded, loaded anew and unloaded by the repository calls")
   CHECK(server.index(/*ready=*/true) == std::vector<std::string>{"tokens 1 READY"});
   CHECK(server.infer("second", "", 1, &response).error_code() == Code::NOT_FOUND);
   CHECK(server.unload("second").error_code() == Code::NOT_FOUND);
+}
+
+TEST_CASE("an unload that cuts a streamed request says so, and the stream goes on with others") {
+  const Server server({"--drain-timeout", "20ms", "--max-new-tokens", "1000000000"});
+  server.write("second", 1);
+  REQUIRE(server.load("second").ok());
+  grpc::ClientContext context;
+  const auto stream = server.stub->ModelStreamInfer(&context);
+  inference::ModelInferRequest request;
+  request.set_model_name("second");
+  auto& input = *request.add_inputs();
+  input.set_name("tokens");
+  input.set_datatype("INT32");
+  input.add_shape(1);
+  input.add_shape(1);
+  input.mutable_contents()->add_int_contents(1);
+  auto& parameters = *request.mutable_parameters();
+  parameters["stream"].set_bool_param(true);
+  parameters["max_new_tokens"].set_int64_param(1'000'000'000);
+  REQUIRE(stream->Write(request));
+  inference::ModelStreamInferResponse response;
+  REQUIRE(stream->Read(&response));
+  grpc::Status unloaded;
+  std::thread unloading([&] { unloaded = server.unload("second"); });
+  const auto read_to_last = [&] {
+    while (stream->Read(&response)) {
+      const auto& marks = response.infer_response().parameters();
+      if (marks.at("triton_final_response").bool_param()) return true;
+    }
+    return false;
+  };
+  CHECK(read_to_last());
+  CHECK_THAT(response.error_message(), Contains("second was unloaded"));
+  unloading.join();
+  CHECK(unloaded.ok());
+  parameters["max_new_tokens"].set_int64_param(5);
+  REQUIRE(stream->Write(request));
+  CHECK(read_to_last());
+  CHECK_THAT(response.error_message(), Contains("no model is named second"));
+  request.set_model_name("tokens");
+  REQUIRE(stream->Write(request));
+  CHECK(read_to_last());
+  CHECK(response.error_message().empty());
+  stream->WritesDone();
+  CHECK(stream->Finish().ok());
 }
 
 TEST_CASE("a load is refused by the name of what is wrong with it") {
