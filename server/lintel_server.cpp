@@ -4,10 +4,12 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <malloc.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "grpc/health/v1/health.pb.h"
 #include "model/memory.h"
@@ -39,6 +41,11 @@ constexpr int kMinClientPingIntervalMs = 10'000;
 constexpr int kMaxSendBytes = 64 << 20;
 // How often the housekeeping looks at files and idle sessions.
 constexpr std::chrono::milliseconds kHousekeepingInterval{250};
+
+// So long without a call, memory that calls left free goes back to the system; and every so often
+// while none comes.
+constexpr int kIdleIntervals = 4;
+constexpr int kLongIdleIntervals = 40;
 
 constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
                                      "lintel.v1.ModelService", "lintel.v1.AdminService",
@@ -76,6 +83,14 @@ Roles anonymous_roles(const ServerOptions& options) {
   Roles roles = {Role::kGenerate, Role::kScore};
   if (!options.security.tls() && options.listen.is_local()) roles.add(Role::kAdmin);
   return roles;
+}
+
+// The allocator keeps what many streams at once had needed, tens of megabytes scattered in its
+// heap, until it is told.
+void give_back_free_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(/*pad=*/0);
+#endif
 }
 
 // As gRPC takes it; the longest it can express stands for what is longer.
@@ -275,6 +290,8 @@ void LintelServer::keep_house() {
   const std::chrono::milliseconds eviction_interval = std::clamp<std::chrono::milliseconds>(
       idle_timeout / 4, kHousekeepingInterval, std::chrono::seconds(10));
   auto next_eviction = std::chrono::steady_clock::now() + eviction_interval;
+  std::uint64_t calls_before = 0;
+  int idle_intervals = 0;
   while (true) {
     {
       MutexLock lock(mutex_);
@@ -283,6 +300,12 @@ void LintelServer::keep_house() {
     }
     if (impl_->certificates != nullptr) impl_->certificates->reload_if_changed();
     if (impl_->tokens != nullptr) impl_->tokens->reload_if_changed();
+    const std::uint64_t calls = impl_->counters.total();
+    const bool idle = calls == std::exchange(calls_before, calls) && impl_->calls.count() == 0;
+    idle_intervals = idle ? idle_intervals + 1 : 0;
+    if (idle_intervals == kIdleIntervals || (idle && idle_intervals % kLongIdleIntervals == 0)) {
+      give_back_free_memory();
+    }
     if (idle_timeout.count() == 0 || std::chrono::steady_clock::now() < next_eviction) continue;
     next_eviction += eviction_interval;
     const std::size_t evicted = impl_->store.evict_idle();

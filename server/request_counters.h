@@ -23,6 +23,13 @@ class RequestCounters {
   std::uint64_t get(Method method, std::size_t code) const {
     return counts_[static_cast<std::size_t>(method)][code].load(std::memory_order_relaxed);
   }
+  std::uint64_t total() const {
+    std::uint64_t sum = 0;
+    for (const auto& codes : counts_) {
+      for (const auto& count : codes) sum += count.load(std::memory_order_relaxed);
+    }
+    return sum;
+  }
 
  private:
   std::atomic<std::uint64_t>& cell(Method method, std::size_t code) {

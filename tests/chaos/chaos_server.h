@@ -4,9 +4,11 @@
 #include <grpcpp/grpcpp.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lintel/v1/generation.grpc.pb.h"
@@ -45,14 +47,6 @@ struct Usage {
   std::size_t rss_bytes = 0;
   int descriptors = 0;
 };
-
-// For a flood of all kinds of things, an allocator that gives back what it can: with an arena a
-// thread it keeps what a few of them left, which looks like a leak for long.
-inline constexpr char kThriftyAllocator[] =
-    "MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=65536 MALLOC_MMAP_THRESHOLD_=65536 exec \"$@\"";
-
-// The allocator's arenas and gRPC's buffers breathe; what leaks with every call shows beyond this.
-inline constexpr std::size_t kRssTolerance = 8 << 20;
 
 // Serves the tiny model "tokens" unless told otherwise, with two workers, on ports that the system
 // picks. Its log goes to a file.
@@ -96,7 +90,7 @@ class ChaosServer {
   // Checks that no request is left, that memory and descriptors are back, that health, /healthz and
   // /readyz say so, and that a generation has the bits it had. Prints a line for the record:
   // `counts`, and what was used before and after.
-  void check_recovered(const std::string& counts, std::size_t rss_tolerance = kRssTolerance);
+  void check_recovered(const std::string& counts);
   bool serving() const;  // as gRPC health says, over a new connection
 
   // Its exit status, once it ends; and the same after SIGTERM.
@@ -114,6 +108,23 @@ class ChaosServer {
   Usage baseline_;
   double baseline_sessions_ = 0;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+};
+
+// A client that generates the reference again and again beside what others do, on a connection of
+// its own.
+class Neighbour {
+ public:
+  explicit Neighbour(const ChaosServer& server);
+  ~Neighbour() { stop(); }
+  void stop();  // and the counts stay
+
+  int served() const { return served_; }
+  int disturbed() const { return disturbed_; }  // of these: another answer than undisturbed
+
+ private:
+  std::atomic<bool> done_{false};
+  std::atomic<int> served_{0}, disturbed_{0};
+  std::thread thread_;
 };
 
 }  // namespace lintel::testing

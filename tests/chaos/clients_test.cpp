@@ -186,7 +186,7 @@ TEST_CASE("clients that vanish without a word are noticed, and what they held is
       idle.back().write(http2::hello());
       REQUIRE(http2::read_until(idle.back(), http2::kSettings));
     }
-    CHECK(server.metric("lintel_streams") == kClients);
+    CHECK(eventually([&] { return server.metric("lintel_streams") == kClients; }));
     relay.fall_silent();
     // The sockets stay open on this side: nothing but unanswered pings tells the server.
     CHECK(eventually([&] { return server.metric("lintel_streams") == 0; }));
@@ -232,7 +232,7 @@ TEST_CASE("a client that never reads is paused, and hinders nobody") {
       CHECK(server.generate_reference() == server.reference());
       most_rss = std::max(most_rss, server.usage().rss_bytes);
     }
-    CHECK(server.metric("lintel_streams") == 2 * kClients);
+    CHECK(eventually([&] { return server.metric("lintel_streams") == 2 * kClients; }));
     for (Socket& client : clients) client.reset();
     CHECK(eventually([&] { return server.metric("lintel_streams") == 0; }));
   };

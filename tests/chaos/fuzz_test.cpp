@@ -4,12 +4,10 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <iostream>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "inference/grpc_service.pb.h"
@@ -263,8 +261,7 @@ TEST_CASE("100,000 malformed requests to every RPC: none hurts the server or its
   ChaosServer server({.flags = {"--channelz", "--max-prompt-tokens", "2000", "--max-score-tokens",
                                 "2000", "--max-sessions", "200"},
                       .models = models,
-                      .max_new_tokens = "200",
-                      .shell = kThriftyAllocator});
+                      .max_new_tokens = "200"});
   ServerSchema schema(server.channel());
   const auto right = right_requests();
   std::vector<std::string> words = {
@@ -336,20 +333,6 @@ TEST_CASE("100,000 malformed requests to every RPC: none hurts the server or its
     }
   };
 
-  // A neighbour, all the while.
-  std::atomic<bool> done{false};
-  std::atomic<int> neighbours{0}, disturbed{0};
-  std::string how;
-  std::thread neighbour([&] {
-    const auto channel = new_channel(server.address());
-    while (!done) {
-      const Answer answer = generate(channel, ChaosServer::reference_request());
-      ++neighbours;
-      if (answer == server.reference()) continue;
-      ++disturbed;
-      how = answer.status.error_message();
-    }
-  });
   const auto clean_up = [&] {
     CHECK(eventually([&] { return server.metric("lintel_sessions", "busy") == 0; }));
     delete_all_sessions(server);
@@ -357,9 +340,9 @@ TEST_CASE("100,000 malformed requests to every RPC: none hurts the server or its
   flood(kWarmUpMessages);
   clean_up();
   server.take_baseline();
+  Neighbour neighbour(server);
   flood(kMessages);
-  done = true;
-  neighbour.join();
+  neighbour.stop();
   clean_up();
 
   for (const auto& [method, counts] : codes) {
@@ -371,8 +354,7 @@ TEST_CASE("100,000 malformed requests to every RPC: none hurts the server or its
     INFO(method << ": " << message);
     CHECK(false);
   }
-  INFO(how);
-  CHECK(disturbed == 0);
+  CHECK(neighbour.disturbed() == 0);
   CHECK(codes.size() == schema.methods().size());
   CHECK(parsed > kMessages / 10);
   // What the server counted itself.
@@ -380,7 +362,7 @@ TEST_CASE("100,000 malformed requests to every RPC: none hurts the server or its
   CHECK(server.metric("lintel_requests_total", "code=\"UNKNOWN\"") == 0);
   server.check_recovered(std::to_string(sent) + " malformed messages to " +
                          std::to_string(codes.size()) + " RPCs beside " +
-                         std::to_string(neighbours) + " undisturbed generations");
+                         std::to_string(neighbour.served()) + " undisturbed generations");
   CHECK(server.stop() == 0);
 }
 

@@ -1,5 +1,4 @@
 // Malformed HTTP/2 and gRPC framing, on plain sockets.
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <iostream>
@@ -163,18 +162,10 @@ TEST_CASE("malformed HTTP/2 and gRPC framing hurts nobody else") {
   std::cout << "chaos: damaged frames with seed " << seed << std::endl;
   CAPTURE(seed);
   RandomMessages random(seed, {});
-  ChaosServer server({.shell = kThriftyAllocator});
+  ChaosServer server;
   const std::vector<Attack> all = attacks();
   int connections = 0, frames = 0;
 
-  std::atomic<bool> done{false};
-  std::atomic<int> neighbours{0}, disturbed{0};
-  std::thread neighbour([&] {
-    while (!done) {
-      ++neighbours;
-      if (!(server.generate_reference() == server.reference())) ++disturbed;
-    }
-  });
   // Writes without waiting for an answer, looks at what there is, and goes in one of three ways.
   const auto send = [&](const std::string& bytes, int count) {
     Socket socket = Socket::connect(server.port());
@@ -202,19 +193,17 @@ TEST_CASE("malformed HTTP/2 and gRPC framing hurts nobody else") {
            1 + attack.messages);
     }
   };
-  for (int i = 0; i < 3; ++i) round(50);
-  CHECK(eventually([&] { return server.metric("lintel_streams") == 0; }));
+  round(50);
   server.take_baseline();
-  for (int i = 0; i < 2; ++i) round(50);
-  done = true;
-  neighbour.join();
-  CHECK(disturbed == 0);
+  Neighbour neighbour(server);
+  for (int i = 0; i < 3; ++i) round(50);
+  neighbour.stop();
+  CHECK(neighbour.disturbed() == 0);
   CHECK(server.metric("lintel_requests_total", "code=\"INTERNAL\"") == 0);
   CHECK(server.metric("lintel_requests_total", "code=\"UNKNOWN\"") == 0);
   server.check_recovered(std::to_string(frames) + " malformed frames on " +
-                             std::to_string(connections) + " connections beside " +
-                             std::to_string(neighbours) + " undisturbed generations",
-                         /*rss_tolerance=*/16 << 20);  // how much is in flight at once varies
+                         std::to_string(connections) + " connections beside " +
+                         std::to_string(neighbour.served()) + " undisturbed generations");
   CHECK(server.stop() == 0);
 }
 

@@ -159,19 +159,23 @@ TEST_CASE("SIGTERM under load: every stream that was taken gets all of its token
   }
   REQUIRE(eventually([&] { return streams.with_tokens() == kStreams; }));
   // More of them all the time, while the signal comes and until some were refused.
-  std::atomic<bool> opened_some{false}, enough{false};
+  std::atomic<int> opened{0};
+  std::atomic<bool> enough{false};
   std::thread opener([&] {
-    for (std::size_t i = 0; !enough && i < 2000; ++i) {
-      streams.start(channels[i % channels.size()], tokens_request(7, 100));
-      if (i == 20) opened_some = true;
+    for (; !enough; ++opened) {
+      streams.start(channels[opened % channels.size()], tokens_request(7, 100));
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
-  REQUIRE(eventually([&] { return opened_some.load(); }));
+  const auto open_more = [&](int some) {
+    const int before = opened;
+    return eventually([&] { return opened >= before + some; });
+  };
+  CHECK(open_more(20));
   const auto signalled = std::chrono::steady_clock::now();
   kill(server.pid(), SIGTERM);
   CHECK(eventually([&] { return server.get("/readyz").find("200 OK") == std::string::npos; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(open_more(20));
   enough = true;
   opener.join();
   streams.wait();
