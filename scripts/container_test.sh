@@ -73,6 +73,7 @@ elif command -v podman >/dev/null && ((EUID == 0)); then
   engine=podman
   set_up_podman
   trap remove_podman EXIT
+  podman info >"$work/info.log" 2>&1 || { cat "$work/info.log" >&2; skip "podman cannot start here"; }
   build_flags=(--network host)
 else
   skip "no Docker engine answers, and podman (scripts/setup.sh --containers) needs root"
@@ -90,7 +91,7 @@ if ! $engine image inspect $base >/dev/null 2>&1 && ! timeout 300 $engine pull -
     debootstrap --variant=minbase --include=ca-certificates bookworm "$work/root" >"$work/debootstrap.log" 2>&1 \
       || { tail -n 20 "$work/debootstrap.log" >&2; skip "debootstrap failed"; }
     rm -rf "$work/root"/{var/cache/apt/archives/*.deb,var/lib/apt/lists/*,usr/share/doc/*,usr/share/man/*,usr/share/locale/*}
-    tar -C "$work/root" -c . | $engine import - "$base" >/dev/null
+    tar -C "$work/root" -c . | $engine import - "$base" >/dev/null || skip "$engine cannot import an image here"
     rm -rf --one-file-system "$work/root"
   fi
 fi
