@@ -123,8 +123,11 @@ HWY_INLINE void store(const Product& product, size_t row, size_t column, VF valu
   for (size_t i = 0; i < width; ++i) y[i] = product.add ? y[i] + last[i] : last[i];
 }
 
+// What a part of a tile asks the caches for: one thing, for every combination costs compile time.
+enum class Ask { kNothing, kAhead, kOther };
+
 // kRows rows times kVectors vectors of columns from `column` on, `offset` within their group.
-template <class Type, size_t kRows, size_t kVectors, bool kFetch, bool kOther>
+template <class Type, size_t kRows, size_t kVectors, Ask kAsk>
 HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t row, size_t column,
                              const float* other) {
   const size_t row_cells = product.weights->row_cells;
@@ -138,13 +141,13 @@ HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t r
   const uint32_t* x = product.x + row * row_cells;
   for (size_t c = 0; c < row_cells; ++c, w += kGroupWidth) {
     VU columns[kVectors];
-    if (kOther) {
+    if (kAsk == Ask::kOther) {
       hwy::Prefetch(other);
       other += PrefetchList::kLineFloats;
     }
     LINTEL_UNROLL
     for (size_t v = 0; v < kVectors; ++v) {
-      if (kFetch) hwy::Prefetch(w + kFetchAhead + v * kLanes);
+      if (kAsk == Ask::kAhead) hwy::Prefetch(w + kFetchAhead + v * kLanes);
       columns[v] = hn::Load(U(), w + v * kLanes);
     }
     LINTEL_UNROLL
@@ -173,14 +176,12 @@ void tile(const Product& product, size_t group, size_t row, const Fetch& fetch) 
     if (column >= product.weights->out_features) return;
     const uint32_t* w = product.weights->group(group) + v * kLanes;
     // The next group is left to the hardware here.
-    const bool ahead = fetch.lines == Fetch::Lines::kAhead;
-    if (v == 0 && fetch.other != nullptr) {
-      ahead
-          ? compute_part<Type, kRows, kVectors, true, true>(product, w, row, column, fetch.other)
-          : compute_part<Type, kRows, kVectors, false, true>(product, w, row, column, fetch.other);
+    if (fetch.lines == Fetch::Lines::kAhead) {
+      compute_part<Type, kRows, kVectors, Ask::kAhead>(product, w, row, column, nullptr);
+    } else if (fetch.other != nullptr && v == 0) {
+      compute_part<Type, kRows, kVectors, Ask::kOther>(product, w, row, column, fetch.other);
     } else {
-      ahead ? compute_part<Type, kRows, kVectors, true, false>(product, w, row, column, nullptr)
-            : compute_part<Type, kRows, kVectors, false, false>(product, w, row, column, nullptr);
+      compute_part<Type, kRows, kVectors, Ask::kNothing>(product, w, row, column, nullptr);
     }
   }
 }

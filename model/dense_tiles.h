@@ -15,7 +15,7 @@ struct Fetch {
   // kAhead: the tile's own weights, kFetchAhead cells before it reads them.
   Lines lines = Lines::kNone;
   const std::uint32_t* from = nullptr;
-  const float* other = nullptr;  // of Product::prefetch
+  const float* other = nullptr;  // of Product::prefetch; a kernel may leave it
 };
 
 // Computes some rows from `row` on for one group of columns.
