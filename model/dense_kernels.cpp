@@ -298,16 +298,40 @@ PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> weig
     scales = make_aligned<float>(num_groups() * kGroupWidth);
     sums = make_aligned<std::int32_t>(num_groups() * kGroupWidth);
   }
-  for (std::size_t n = 0; n < out; ++n) {
-    const std::span<const float> row = weight.subspan(n * in, in);
-    const float scale = type == WeightType::kInt8 ? scale_of(row) : 1.0f;
-    std::uint32_t* column =
-        cells.get() + n / kGroupWidth * row_cells * kGroupWidth + n % kGroupWidth;
-    for (std::size_t c = 0; c < row_cells; ++c) {
-      column[c * kGroupWidth] = pack_cell(type, row, c * inputs_per_cell(type), scale);
+  const auto row_of = [&](std::size_t n) { return weight.subspan(n * in, in); };
+  const auto column_of = [this](std::size_t n) {
+    return cells.get() + n / kGroupWidth * row_cells * kGroupWidth + n % kGroupWidth;
+  };
+  if (type == WeightType::kInt8) {
+    for (std::size_t n = 0; n < out; ++n) scales[n] = scale_of(row_of(n));
+  }
+  // A few cells of all columns of a group, then the next few: what is written stays in the cache
+  // until its lines are full.
+  constexpr std::size_t kBlockCells = 16;
+  const std::size_t each = inputs_per_cell(type);
+  for (std::size_t first = 0; first < out; first += kGroupWidth) {
+    const std::size_t last = std::min(first + kGroupWidth, out);
+    for (std::size_t block = 0; block < row_cells; block += kBlockCells) {
+      const std::size_t end = std::min(block + kBlockCells, row_cells);
+      for (std::size_t n = first; n < last; ++n) {
+        const float scale = type == WeightType::kInt8 ? scales[n] : 1.0f;
+        const std::span<const float> row = row_of(n);
+        std::uint32_t* const column = column_of(n);
+        if (type == WeightType::kF32) {  // without a question for each value
+          for (std::size_t c = block; c < end; ++c) {
+            column[c * kGroupWidth] = std::bit_cast<std::uint32_t>(row[c]);
+          }
+          continue;
+        }
+        for (std::size_t c = block; c < end; ++c) {
+          column[c * kGroupWidth] = pack_cell(type, row, c * each, scale);
+        }
+      }
     }
-    if (type != WeightType::kInt8) continue;
-    scales[n] = scale;
+  }
+  if (type != WeightType::kInt8) return;
+  for (std::size_t n = 0; n < out; ++n) {
+    const std::uint32_t* const column = column_of(n);
     for (std::size_t c = 0; c < row_cells; ++c) {
       for (int i = 0; i < 4; ++i) {
         sums[n] += static_cast<std::int8_t>(column[c * kGroupWidth] >> (8 * i));
