@@ -7,6 +7,7 @@
 #include "server/logging.h"
 #include "server/model_service.h"
 #include "server/request_checks.h"
+#include "server/resolve_model.h"
 #include "server/service_call.h"
 
 namespace lintel {

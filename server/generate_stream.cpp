@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "server/outcome_status.h"
 #include "server/request_checks.h"
 #include "server/status.h"
 
@@ -240,21 +241,9 @@ void GenerateStream::append_value(const Entry& entry, v1::GenerateResponse& mess
 }
 
 grpc::Status GenerateStream::status_of(RequestOutcome outcome) const {
-  switch (outcome) {
-    case RequestOutcome::kDone:
-      return grpc::Status::OK;
-    case RequestOutcome::kCancelled:
-      return cancelled();
-    case RequestOutcome::kDeadline:
-      return options_.deadline_is_calls ? deadline_exceeded() : grpc::Status::OK;
-    case RequestOutcome::kShutdown:
-      return stopped_status(*model_);
-    case RequestOutcome::kNonFinite:
-      return non_finite(model_->name, options_.session_id);
-    case RequestOutcome::kInternal:
-      return call_failed(model_->name, options_.session_id);
-  }
-  return grpc::Status::OK;
+  // A time limit of the request's own ends it well.
+  if (outcome == RequestOutcome::kDeadline && !options_.deadline_is_calls) return grpc::Status::OK;
+  return outcome_status(outcome, *model_, options_.session_id);
 }
 
 void GenerateStream::on_written() {

@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "server/generate_stream.h"
+#include "server/outcome_status.h"
 #include "server/prepare_generation.h"
 #include "server/request_checks.h"
+#include "server/resolve_model.h"
 #include "server/score_stream.h"
 #include "server/service_call.h"
 #include "server/status.h"

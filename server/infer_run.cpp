@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "server/outcome_status.h"
 #include "server/service_call.h"
 #include "server/status.h"
 
@@ -105,24 +106,6 @@ void InferRun::row_done(std::size_t index, InferredRow row, TokenUse used,
     running_.clear();  // lets go of the model
   }
   on_done(result, std::move(rows), all);
-}
-
-grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model) {
-  switch (outcome) {
-    case RequestOutcome::kDone:
-      return grpc::Status::OK;
-    case RequestOutcome::kCancelled:
-      return cancelled();
-    case RequestOutcome::kDeadline:
-      return deadline_exceeded();
-    case RequestOutcome::kShutdown:
-      return stopped_status(model);
-    case RequestOutcome::kNonFinite:
-      return non_finite(model.name, /*session_id=*/"");
-    case RequestOutcome::kInternal:
-      return call_failed(model.name, /*session_id=*/"");
-  }
-  return grpc::Status::OK;
 }
 
 }  // namespace lintel

@@ -50,7 +50,4 @@ class InferRun : public std::enable_shared_from_this<InferRun> {
   grpc::Status status_ GUARDED_BY(mutex_);  // OK: no row has failed
 };
 
-// What the end of a request without a session of its own means to its call.
-grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model);
-
 }  // namespace lintel

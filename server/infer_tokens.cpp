@@ -6,6 +6,7 @@
 
 #include "server/generate_stream.h"
 #include "server/infer_run.h"
+#include "server/outcome_status.h"
 #include "server/request_checks.h"
 #include "server/service_call.h"
 #include "server/status.h"

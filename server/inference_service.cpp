@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/request_checks.h"
+#include "server/resolve_model.h"
 #include "server/service_call.h"
 #include "server/status.h"
 

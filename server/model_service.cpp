@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/request_checks.h"
+#include "server/resolve_model.h"
 #include "server/service_call.h"
 #include "server/wire_names.h"
 

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "server/resolve_model.h"
 #include "server/status.h"
 
 namespace lintel {

@@ -13,7 +13,6 @@
 #include "lintel/v1/session.pb.h"
 #include "model/config.h"
 #include "server/generation.h"
-#include "server/model_registry.h"
 #include "server/options.h"
 #include "server/status.h"
 
@@ -48,26 +47,6 @@ struct CheckedGenerate {
   int max_tokens_per_message = 0;       // 0: the server coalesces
   std::optional<std::int64_t> max_new;  // what the client asked for
 };
-
-// The model a call means, by its highest version or that one. Empty `name` stands for the only
-// model loaded. On failure null and `status`, which names `field` of the request.
-SharedModel resolve_model(const std::string& name, const ModelRegistry& models,
-                          grpc::Status* status, const std::string& field = "model",
-                          std::optional<std::int64_t> version = std::nullopt);
-
-// Why calls that run on the model are ended, or find no place, when its scheduler stops.
-grpc::Status stopped_status(const ServedModel& model);
-
-// The model that a request of the other protocol names, by its version or the highest, in the
-// fields PREFIXname and PREFIXversion.
-SharedModel resolve_version(const std::string& name, const std::string& version,
-                            const std::string& prefix, const ModelRegistry& models,
-                            grpc::Status* status);
-
-// A name or version that an operator gives; `field` of the request is named when it is none.
-grpc::Status check_model_name(const std::string& name, const std::string& field);
-grpc::Status read_model_version(const std::string& text, const std::string& field,
-                                std::optional<std::int64_t>* version);  // empty: nullopt
 
 // Everything of a GenerateRequest that does not depend on the sequence it goes on with.
 CheckedGenerate check_generate(const v1::GenerateRequest& wire, const ModelConfig& config,

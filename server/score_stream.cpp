@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "server/outcome_status.h"
 #include "server/request_checks.h"
 #include "server/status.h"
 

@@ -1,6 +1,7 @@
 #include "server/session_service.h"
 
 #include "server/request_checks.h"
+#include "server/resolve_model.h"
 #include "server/service_call.h"
 #include "server/status.h"
 

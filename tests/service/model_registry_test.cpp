@@ -4,7 +4,9 @@
 #include <catch2/catch.hpp>
 
 #include "server/model_loader.h"
+#include "server/outcome_status.h"
 #include "server/request_checks.h"
+#include "server/resolve_model.h"
 #include "tests/service/service_fixture.h"
 
 namespace lintel::testing {
