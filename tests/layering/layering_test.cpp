@@ -62,7 +62,8 @@ const Rule kForbidden[] = {
     {"^convert/", "^(server/|client/|bench/|grpc|google/|lintel/v1/)"},
     {"^server/(scheduler|session_store|generation|clock|stop_matcher|worker|running_request|"
      "sample_run|request_queue|request_control|quotas|scheduler_metrics|metric_types)\\.",
-     "^(grpc|google/|lintel/v1/|prometheus/|server/(request_checks|status|metrics|.*_service))"},
+     "^(grpc|google/|lintel/v1/|prometheus/|server/"
+     "(request_checks|resolve_model|outcome_status|status|metrics|.*_service))"},
     {"^server/session_store", "^server/scheduler"},
     {"^client/", "^(server/|model/|convert/|bench/)"},
     {"^(model|server|client|convert|bench)/", "^tests/"},
