@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t kEntries = 1024;    // of a context, a power of two
 constexpr std::size_t kMostAssumed = 64;  // values ahead
+constexpr std::size_t kMostToLearn =
+    1024;  // observed values that wait; of more the last ones count
 constexpr std::size_t kLongestRow = 8192;
 
 // Guesses that are learnt from weigh half as much after this many that were expected to be right.
@@ -53,7 +55,7 @@ Drafter::Drafter(const ModelConfig& config) : expected_right_(kBelief), right_(k
     add({1, 2});
   }
   entries_.resize(contexts_.size() * kEntries);
-  history_.resize(std::bit_ceil(longest_ + kMostAssumed + 1), -1);
+  history_.resize(std::bit_ceil(longest_ + kMostToLearn + kMostAssumed + 1), -1);
 }
 
 Drafter::~Drafter() {
@@ -61,15 +63,14 @@ Drafter::~Drafter() {
   zero_memory(std::span(history_));
 }
 
-std::int32_t Drafter::back(std::size_t distance) const {
-  const std::uint64_t next = observed_ + assumed_;
+std::int32_t Drafter::back(std::uint64_t next, std::size_t distance) const {
   return distance > next ? -1 : history_[(next - distance) & (history_.size() - 1)];
 }
 
-std::uint64_t Drafter::hash(std::size_t context) const {
+std::uint64_t Drafter::hash(std::uint64_t next, std::size_t context) const {
   std::uint64_t hash = context + 1;
   for (std::size_t i = 0; i < contexts_[context].length; ++i) {
-    hash ^= static_cast<std::uint32_t>(back(contexts_[context].back[i]));
+    hash ^= static_cast<std::uint32_t>(back(next, contexts_[context].back[i]));
     hash *= 0x9E3779B97F4A7C15;  // an odd number near 2^64 / golden ratio
     hash ^= hash >> 29;
   }
@@ -99,25 +100,34 @@ void Drafter::count(Entry& entry, std::uint16_t tag, std::int32_t value) {
 
 void Drafter::observe(std::int32_t value) {
   assumed_ = 0;
-  for (std::size_t c = 0; c < contexts_.size(); ++c) {
-    const std::uint64_t h = hash(c);
-    count(entries_[c * kEntries + h % kEntries], static_cast<std::uint16_t>(h >> 48), value);
-  }
   history_[observed_ & (history_.size() - 1)] = value;
   ++observed_;
 }
 
-Drafter::Guess Drafter::guess() const {
+void Drafter::learn_observed() {
+  if (observed_ - learnt_ > kMostToLearn) learnt_ = observed_ - kMostToLearn;
+  for (; learnt_ < observed_; ++learnt_) {
+    const std::int32_t value = history_[learnt_ & (history_.size() - 1)];
+    for (std::size_t c = 0; c < contexts_.size(); ++c) {
+      const std::uint64_t h = hash(learnt_, c);
+      count(entries_[c * kEntries + h % kEntries], static_cast<std::uint16_t>(h >> 48), value);
+    }
+  }
+}
+
+Drafter::Guess Drafter::guess() {
   assert(observed_ > 0);
+  learn_observed();
+  const std::uint64_t next = observed_ + assumed_;
   const float trust = std::clamp(right_ / expected_right_, kLeastTrust, 1.0f);
   for (std::size_t c = 0; c < contexts_.size(); ++c) {
-    const std::uint64_t h = hash(c);
+    const std::uint64_t h = hash(next, c);
     const Entry& entry = entries_[c * kEntries + h % kEntries];
     if (entry.seen == 0 || entry.tag != static_cast<std::uint16_t>(h >> 48)) continue;
     const float claimed = static_cast<float>(entry.hits + 1) / static_cast<float>(entry.seen + 2);
     return {.value = entry.value, .claimed = claimed, .probability = claimed * trust};
   }
-  return {.value = back(1)};
+  return {.value = back(next, 1)};
 }
 
 bool Drafter::assume(std::int32_t value) {

@@ -28,10 +28,11 @@ class Drafter {
   Drafter& operator=(const Drafter&) = default;
   ~Drafter();  // zeroes what it held
 
-  // The next value of the sequence. What was assumed is forgotten.
+  // The next value of the sequence. What was assumed is forgotten. Cheap: only guess() learns from
+  // what was observed, and in steps that have no room for drafts nobody asks for one.
   void observe(std::int32_t value);
   // The value after those observed and assumed. REQUIRES: one was observed.
-  Guess guess() const;
+  Guess guess();
   // Lets the next guesses go on as if this value had followed. Returns whether there is room.
   bool assume(std::int32_t value);
   // Whether a guess turned out to be right. The next ones are believed accordingly.
@@ -51,15 +52,19 @@ class Drafter {
     std::uint8_t seen = 0;  // 0: empty
   };
 
-  std::int32_t back(std::size_t distance) const;
-  std::uint64_t hash(std::size_t context) const;
+  // The value `distance` before value `next`; -1 where there is none.
+  std::int32_t back(std::uint64_t next, std::size_t distance) const;
+  // Of a context of value `next`.
+  std::uint64_t hash(std::uint64_t next, std::size_t context) const;
   static void count(Entry& entry, std::uint16_t tag, std::int32_t value);
+  void learn_observed();
 
   std::vector<Context> contexts_;      // longest first
   std::vector<Entry> entries_;         // [contexts, kEntries]
   std::vector<std::int32_t> history_;  // a ring
   std::size_t longest_ = 0;            // distance of the contexts
   std::uint64_t observed_ = 0;
+  std::uint64_t learnt_ = 0;  // of the observed: those before
   std::uint64_t assumed_ = 0;
   float expected_right_;  // of the guesses learnt from, with older ones weighing less
   float right_;

@@ -261,6 +261,21 @@ TEST_CASE("assumed values are guessed from and forgotten") {
   CHECK(drafter.guess().value == 2);
 }
 
+TEST_CASE("a drafter that is asked late has learnt the same, of the last thousand values") {
+  const std::int32_t num_values = GENERATE(10, 1000, 5000);
+  Drafter asked(tiny_config(TinyModel::kTokens));
+  Drafter late(tiny_config(TinyModel::kTokens));
+  for (std::int32_t i = 0; i < num_values; ++i) {
+    const std::int32_t value = i % 7 % 5;
+    asked.observe(value);
+    late.observe(value);
+    asked.guess();
+  }
+  CHECK(late.guess().value == asked.guess().value);
+  CHECK(late.guess().claimed == Approx(asked.guess().claimed).margin(0.05));
+  CHECK(late.guess().value == num_values % 7 % 5);
+}
+
 TEST_CASE("guesses that fail are believed less") {
   Drafter drafter(tiny_config(TinyModel::kTokens));
   for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
