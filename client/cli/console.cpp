@@ -6,6 +6,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "client/call_error.h"
 
@@ -90,6 +92,15 @@ std::string Console::read_all() {
   std::string all = in_buffer_.substr(in_position_);
   in_position_ = in_buffer_.size();
   return all;
+}
+
+std::string Console::read_file(const std::string& path) {
+  if (path == "-") return read_all();
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream bytes;
+  if (in) bytes << in.rdbuf();
+  if (!in) throw Failure(path + ": cannot be read: " + std::strerror(errno));
+  return bytes.str();
 }
 
 bool Console::out_is_terminal() const { return isatty(out_) == 1; }

@@ -50,6 +50,8 @@ class Console {
   std::optional<std::string> read_line();
   // All of standard input; else as read_line.
   std::string read_all();
+  // All of a file, or of standard input where `path` is "-". Throws Failure when it cannot be read.
+  std::string read_file(const std::string& path);
 
   bool out_is_terminal() const;
   bool err_is_terminal() const;

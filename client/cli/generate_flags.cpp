@@ -1,10 +1,6 @@
 #include "client/cli/generate_flags.h"
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <sstream>
 
 namespace lintel::cli {
 namespace {
@@ -20,15 +16,6 @@ double parse_seconds(std::string_view flag, std::string_view text) {
                      "': expected seconds, more than 0");
   }
   return seconds;
-}
-
-std::string read_file(const std::string& path, Console& console) {
-  if (path == "-") return console.read_all();
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream bytes;
-  if (in) bytes << in.rdbuf();
-  if (!in) throw Failure(path + ": cannot be read: " + std::strerror(errno));
-  return bytes.str();
 }
 
 }  // namespace
@@ -96,7 +83,7 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   } else if (prompt_tokens) {
     *request.mutable_prompt() = token_values(parse_ids("--prompt-tokens", *prompt_tokens));
   } else if (prompt_file) {
-    const std::string bytes = read_file(*prompt_file, console);
+    const std::string bytes = console.read_file(*prompt_file);
     std::vector<std::int32_t> ids;
     for (const char byte : bytes) ids.push_back(static_cast<unsigned char>(byte));
     *request.mutable_prompt() = token_values(ids);

@@ -5,6 +5,8 @@
 #include <exception>
 #include <fstream>
 #include <memory>
+#include <numbers>
+#include <span>
 
 #include "client/cli/commands.h"
 #include "client/cli/image_model.h"
@@ -22,18 +24,26 @@ is {"bits_per_dim": X, "log2_probs": [...]}, with one log2-probability for every
 first, which is given and never scored; bits_per_dim is minus their mean. A summary goes to standard
 error.
 
+--text takes a file of any length: windows of --context bytes overlap by half, each byte is predicted
+from at least half a window before it (but in the first one), and a line holds those it is first to
+predict.
+
 Examples:
   lintel score --input sequences.jsonl --output scores.jsonl
   lintel score --input - < sequences.jsonl | jq .bits_per_dim
-  lintel score --images t10k-images-idx3-ubyte.gz --limit 100 --output /dev/null)";
+  lintel score --images t10k-images-idx3-ubyte.gz --limit 100 --output /dev/null
+  tail -c 111540 tinyshakespeare.txt | lintel score --text - --output /dev/null)";
 
 // What goes into one Score call: enough to fill the server's batches, not too much to hold.
 constexpr int kMaxSequences = 64;
 constexpr std::int64_t kMaxTokens = 200'000;
 
+constexpr std::int64_t kDefaultContext = 512;  // as training/lintel_training/evaluate.py
+
 struct ScoreFlags {
   ConnectionFlags connection;
-  std::string input, output = "-", images, index;
+  std::string input, output = "-", images, index, text;
+  std::optional<std::uint32_t> context;
   std::optional<std::uint32_t> limit;
 };
 
@@ -72,10 +82,26 @@ struct Totals {
   double bits = 0;
 };
 
-std::string score_json(const v1::ScoreResponse& score) {
+// What of a sequence's scores counts.
+struct Counted {
+  Counted(const v1::ScoreResponse& score, int num_context)
+      : values(score.log2_probs_size() - num_context),
+        bits_per_dim(score.bits_per_dim()),
+        log2_probs(score.log2_probs().data() + num_context, static_cast<std::size_t>(values)) {
+    if (num_context == 0) return;
+    double sum = 0.0;
+    for (const float log2_prob : log2_probs) sum += log2_prob;
+    bits_per_dim = -sum / values;
+  }
+  int values;
+  double bits_per_dim;
+  std::span<const float> log2_probs;
+};
+
+std::string score_json(const Counted& score) {
   JsonWriter json;
-  json.begin_object().field("bits_per_dim", score.bits_per_dim()).key("log2_probs").begin_array();
-  for (const float log2_prob : score.log2_probs()) json.value(log2_prob);
+  json.begin_object().field("bits_per_dim", score.bits_per_dim).key("log2_probs").begin_array();
+  for (const float log2_prob : score.log2_probs) json.value(log2_prob);
   json.end_array().end_object();
   return json.take();
 }
@@ -117,7 +143,8 @@ class Scorer {
           cancellation_, patience,
           [&] {
             client_.score(
-                request, [this](const v1::ScoreResponse& score) { take(score); }, &cancellation_);
+                request, [&](const v1::ScoreResponse& score) { take(score, batch); },
+                &cancellation_);
           },
           [&] { return totals_.sequences == before; });
     } catch (const CallError& error) {
@@ -131,11 +158,12 @@ class Scorer {
   const Totals& totals() const { return totals_; }
 
  private:
-  void take(const v1::ScoreResponse& score) {
-    output_.write(score_json(score));
+  void take(const v1::ScoreResponse& score, const std::vector<ScoreItem>& batch) {
+    const Counted counted(score, batch.at(score.index()).num_context);
+    output_.write(score_json(counted));
     totals_.sequences += 1;
-    totals_.values += score.log2_probs_size();
-    totals_.bits += score.bits_per_dim() * score.log2_probs_size();
+    totals_.values += counted.values;
+    totals_.bits += counted.bits_per_dim * counted.values;
     progress_.add(1);
   }
 
@@ -184,19 +212,51 @@ std::unique_ptr<ScoreInput> open_images(const ScoreFlags& flags, const v1::Model
   return over_images(std::move(images), std::move(indices));
 }
 
-int run_score(const ScoreFlags& flags, Console& console) {
-  if (flags.input.empty() == flags.images.empty()) {
-    throw UsageError("score: expected --input or --images, one of them");
+std::unique_ptr<ScoreInput> open_text(const ScoreFlags& flags, std::string text,
+                                      const v1::Model& model, std::int64_t& total) {
+  if (model.modality() != "bytes") {
+    throw Failure("--text: the values of model " + model.name() + " are no bytes");
   }
+  std::int64_t context = flags.context.value_or(kDefaultContext);
+  if (model.max_length() > 0 && context > model.max_length()) {
+    if (flags.context) {
+      throw UsageError("--context " + std::to_string(context) + ": model " + model.name() +
+                       " takes at most " + std::to_string(model.max_length()));
+    }
+    context = model.max_length();
+  }
+  total = std::min(total, num_windows(static_cast<std::int64_t>(text.size()), context));
+  return over_text(std::move(text), context);
+}
+
+void check_flags(const ScoreFlags& flags) {
+  const int sources =
+      (flags.input.empty() ? 0 : 1) + (flags.images.empty() ? 0 : 1) + (flags.text.empty() ? 0 : 1);
+  if (sources != 1) throw UsageError("score: expected --input, --images or --text, one of them");
   if (!flags.index.empty() && flags.images.empty()) throw UsageError("--index goes with --images");
+  if (!flags.context) return;
+  if (flags.text.empty()) throw UsageError("--context goes with --text");
+  if (*flags.context == 0) throw UsageError("--context 0: expected at least 1 byte");
+}
+
+int run_score(const ScoreFlags& flags, Console& console) {
+  check_flags(flags);
   const Client client = flags.connection.connect();
   // Opened before the server is asked: what is wrong here needs no server to be said.
   std::unique_ptr<ScoreInput> input;
   if (!flags.input.empty()) input = open_jsonl(flags.input, console);
+  std::string text;
+  if (!flags.text.empty()) {
+    text = console.read_file(flags.text);
+    if (text.size() < 2) throw Failure(flags.text + ": at least 2 bytes are needed");
+  }
   const v1::Model model = client.get_model(flags.connection.model, &console.cancellation());
   std::int64_t limit = flags.limit ? *flags.limit : std::numeric_limits<std::int64_t>::max();
   std::int64_t total = limit;
-  if (!input) input = open_images(flags, model, total);
+  if (!input) {
+    input = flags.text.empty() ? open_images(flags, model, total)
+                               : open_text(flags, std::move(text), model, total);
+  }
   const std::int64_t served = model.limits().max_score_tokens();
   const std::int64_t max_tokens = served > 0 ? std::min(served, kMaxTokens) : kMaxTokens;
 
@@ -211,12 +271,16 @@ int run_score(const ScoreFlags& flags, Console& console) {
     totals = scorer.totals();
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  char summary[200];
-  std::snprintf(summary, sizeof summary,
-                "%lld sequences, %lld values: %.4f bits/dim, %.0f tokens/s\n",
-                static_cast<long long>(totals.sequences), static_cast<long long>(totals.values),
-                totals.values > 0 ? totals.bits / static_cast<double>(totals.values) : 0.0,
-                static_cast<double>(totals.tokens) / std::max(seconds.count(), 1e-9));
+  const double bits = totals.values > 0 ? totals.bits / static_cast<double>(totals.values) : 0.0;
+  char nats[40] = "";
+  if (!flags.text.empty()) {
+    std::snprintf(nats, sizeof nats, "%.4f nats/byte, ", bits * std::numbers::ln2);
+  }
+  char summary[240];
+  std::snprintf(summary, sizeof summary, "%lld %s, %lld values: %.4f bits/dim, %s%.0f tokens/s\n",
+                static_cast<long long>(totals.sequences),
+                flags.text.empty() ? "sequences" : "windows", static_cast<long long>(totals.values),
+                bits, nats, static_cast<double>(totals.tokens) / std::max(seconds.count(), 1e-9));
   console.err(summary);
   return kOk;
 }
@@ -232,6 +296,10 @@ void add_score(CLI::App& app, CommandLine& command_line) {
       ->capture_default_str();
   add_text(*command, "--images", flags->images, "FILE",
            "Score images instead: IDX (also .gz) or PNG");
+  add_text(*command, "--text", flags->text, "FILE",
+           "Score the bytes of a text instead; - is standard input");
+  add_parsed(*command, "--context", flags->context, parse_uint32, "N",
+             "Bytes of a text predicted in a window [512, or what the model takes]");
   add_text(*command, "--index", flags->index, "LIST", "Which images, e.g. 0-9 or 3,5,8 [all]");
   add_parsed(*command, "--limit", flags->limit, parse_uint32, "N", "Score the first N only [all]");
   flags->connection.add_to(*command);

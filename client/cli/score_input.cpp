@@ -1,5 +1,6 @@
 #include "client/cli/score_input.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -92,7 +93,49 @@ class ImageInput : public ScoreInput {
   std::size_t next_ = 0;
 };
 
+class TextInput : public ScoreInput {
+ public:
+  TextInput(std::string text, std::int64_t context)
+      : text_(std::move(text)),
+        last_(static_cast<std::int64_t>(text_.size()) - 1),
+        context_(context) {}
+
+  std::optional<ScoreItem> next() override {
+    if (counted_ >= last_) return std::nullopt;
+    const std::int64_t end = std::min(begin_ + context_, last_);
+    ScoreItem item{.tokens = {},
+                   .name = "bytes " + std::to_string(begin_) + " to " + std::to_string(end),
+                   .num_context = static_cast<int>(counted_ - begin_)};
+    for (std::int64_t i = begin_; i <= end; ++i) {
+      item.tokens.push_back(static_cast<unsigned char>(text_[static_cast<std::size_t>(i)]));
+    }
+    counted_ = end;
+    begin_ += half_of(context_);
+    return item;
+  }
+
+  static std::int64_t half_of(std::int64_t context) {
+    return std::max<std::int64_t>(context / 2, 1);
+  }
+
+ private:
+  const std::string text_;
+  const std::int64_t last_;  // index of the last byte
+  const std::int64_t context_;
+  std::int64_t begin_ = 0;    // of the next window
+  std::int64_t counted_ = 0;  // bytes up to this one
+};
+
 }  // namespace
+
+std::unique_ptr<ScoreInput> over_text(std::string text, std::int64_t context) {
+  return std::make_unique<TextInput>(std::move(text), context);
+}
+
+std::int64_t num_windows(std::int64_t num_bytes, std::int64_t context) {
+  const std::int64_t half = TextInput::half_of(context);
+  return 1 + std::max<std::int64_t>(num_bytes - 1 - context + half - 1, 0) / half;
+}
 
 std::unique_ptr<ScoreInput> open_jsonl(const std::string& file, Console& console) {
   return std::make_unique<JsonlInput>(file, console);

@@ -14,6 +14,8 @@ namespace lintel::cli {
 struct ScoreItem {
   std::vector<std::int32_t> tokens;
   std::string name;  // for messages: "sequences.jsonl:17" or "image 17"
+  // Scored values before those that count: they are context of a window of a text.
+  int num_context = 0;
 };
 
 class ScoreInput {
@@ -30,5 +32,12 @@ std::unique_ptr<ScoreInput> open_jsonl(const std::string& file, Console& console
 // The images at these indices, in this order.
 std::unique_ptr<ScoreInput> over_images(std::vector<GrayImage> images,
                                         std::vector<std::int64_t> indices);
+
+// A text in windows of `context` predicted bytes that advance by half a window, each from position
+// 0 on. A window counts its second half, the first one both: every byte after the first is counted
+// once, and all but the first `context` are predicted from at least context/2 bytes.
+std::unique_ptr<ScoreInput> over_text(std::string text, std::int64_t context);
+// How many windows that are.
+std::int64_t num_windows(std::int64_t num_bytes, std::int64_t context);
 
 }  // namespace lintel::cli

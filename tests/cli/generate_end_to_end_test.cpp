@@ -94,6 +94,46 @@ TEST_CASE("score finds the probabilities that generate reported") {
   }
 }
 
+TEST_CASE("the windows of a text count each of its bytes once, from half a window before it") {
+  const ServerProcess server({TinyModel::kBytes});
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += static_cast<char>(i * 37 % 256);
+  const auto windows = [&](const std::string& part, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"score", "--text", server.write("text", part)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Result result = server.lintel(arguments);
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    return result;
+  };
+  const Result scored = windows(text, {"--context", "10"});
+  CHECK_THAT(scored.err, Catch::Contains("9 windows, 49 values"));
+  CHECK_THAT(scored.err, Catch::Contains("nats/byte"));
+  const auto lines = scored.lines();
+  REQUIRE(lines.size() == 9);
+  std::size_t counted = 0;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    // The window as a text of its own.
+    const auto alone = windows(text.substr(5 * i, 11), {"--context", "10"}).lines();
+    REQUIRE(alone.size() == 1);
+    auto all = alone[0]["log2_probs"];
+    if (i > 0) all.erase(all.begin(), all.begin() + 5);
+    CHECK(text_of(lines[i]["log2_probs"]) == text_of(all));
+    counted += all.size();
+  }
+  CHECK(counted == 49);
+  const auto refused = [&](std::vector<std::string> arguments, const std::string& why) {
+    const Result result = server.lintel(std::move(arguments));
+    CHECK(result.code != 0);
+    CHECK_THAT(result.err, Catch::Contains(why));
+  };
+  const std::string file = server.write("text", text);
+  refused({"score", "--text", file, "--context", "100000"}, "takes at most");
+  refused({"score", "--text", file, "--context", "0"}, "--context 0");
+  refused({"score", "--text", server.write("short", "a")}, "at least 2 bytes");
+  refused({"score", "--text", file, "--images", file}, "one of them");
+}
+
 TEST_CASE("a session continued is one call, however it is cut") {
   const ServerProcess server({TinyModel::kTokens});
   const auto whole = server
