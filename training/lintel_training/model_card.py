@@ -3,7 +3,8 @@
     python3 -m lintel_training.model_card --run runs/mnist-linear --name mnist-linear \\
         --out weights/mnist-linear
 
---out receives README.md, the curve and the last samples; with --copy-model the model as well.
+--out receives README.md with the last sample of a text, the curve and the last samples of images;
+with --copy-model the model as well.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import shutil
 from .presets import PRESETS, Recipe
 
 _NO_FLAG = ("steps", "epochs", "beta1", "beta2")
+SAMPLE_BYTES = 700  # of a text
 _ARCHITECTURE = ("n_layers", "n_heads", "d_model", "d_head", "d_ff", "activation")
 
 
@@ -67,8 +69,16 @@ def _data_lines(facts):
     return lines
 
 
-def card(result, name, curve=None, samples=None):
-    """The text of README.md."""
+def _fenced(text):
+    """A text as a block of Markdown that nothing in it can end."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return [fence, text, fence, ""]
+
+
+def card(result, name, curve=None, samples=None, sample_text=None):
+    """The text of README.md; curve and samples: names of pictures."""
     c, r = result["config"], result["recipe"]
     attention = c["attention"] if isinstance(c["attention"], dict) else c["attention"][0]
     machine = result["hardware"].get("gpu") or \
@@ -96,6 +106,8 @@ def card(result, name, curve=None, samples=None):
         lines += [f"![loss over steps]({curve})", ""]
     if samples:
         lines += ["Samples:", "", f"![samples]({samples})", ""]
+    if sample_text:
+        lines += [f"From a line break on, its first {SAMPLE_BYTES} bytes:", "", *_fenced(sample_text)]
     lines += ["## To repeat", "", "In `training/`, with the data that its README names:", "",
               "```sh", command(result), "```", ""]
     return "\n".join(lines)
@@ -123,9 +135,14 @@ def main(argv=None):
         return name
 
     curve, samples = bring("curve.png", "curve.png"), bring("samples-*.png", "samples.png")
+    texts = sorted(glob.glob(os.path.join(args.run, "samples-*.txt")), key=os.path.getmtime)
+    sample_text = None
+    if texts:
+        with open(texts[-1], "rb") as file:
+            sample_text = file.read(SAMPLE_BYTES).decode(errors="replace").strip("\n")
     name = args.name or os.path.basename(os.path.normpath(args.out))
     with open(os.path.join(args.out, "README.md"), "w", encoding="utf-8") as file:
-        file.write(card(result, name, curve, samples))
+        file.write(card(result, name, curve, samples, sample_text))
     if args.copy_model:
         bring("model/config.json", "config.json")
         bring("model/model.safetensors", "model.safetensors")

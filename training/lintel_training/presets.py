@@ -98,6 +98,11 @@ PRESETS = {
                                   _small({"type": "softmax"}), _SMALL_RECIPE),
     "text-linear": Preset("bytes of text, linear attention, unbounded length", _TEXT,
                           Recipe(epochs=60, batch_size=64, dropout=0.2)),
+    "text-linear-small": Preset("the same with 4 layers, small enough for a CPU",
+                                dict(_TEXT, n_layers=4),
+                                Recipe(epochs=24, batch_size=8, context=256, learning_rate=2e-3,
+                                       warmup_steps=200, final_learning_rate=0.05, dropout=0.1,
+                                       ema_decay=0.998)),
 }
 
 

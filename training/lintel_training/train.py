@@ -64,7 +64,8 @@ def make_parser():
     recipe.add_argument("--clip-norm", type=float)
     recipe.add_argument("--ema-decay", type=float)
     recipe.add_argument("--precision", choices=["bf16", "f32"],
-                        help="of matrix products in training (a CPU without AMX wants f32)")
+                        help="of matrix products in training (a CPU without AMX or AVX-512 BF16 "
+                             "wants f32)")
     recipe.add_argument("--dropout", type=float)
     recipe.add_argument("--shift-augment", type=float, metavar="P",
                         help="images: probability of a shift by up to a pixel each way")

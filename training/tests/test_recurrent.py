@@ -5,6 +5,7 @@ import unittest
 import torch
 
 import small
+from lintel_training.model import Model, initialise
 from lintel_training.recurrent import Session
 
 
@@ -42,6 +43,14 @@ class RecurrentTest(unittest.TestCase):
             plain, moved = model(tokens), model(tokens, torch.tensor([0, 1000]))
         self.assertTrue(torch.allclose(plain[0], moved[0], atol=1e-5))
         self.assertGreater((plain[1] - moved[1]).abs().max().item(), 1e-2)
+
+    def test_values_start_as_strong_as_the_sinusoids_beside_them(self):
+        model = Model(small.config({"type": "linear"}, position_encoding="sinusoidal", max_length=0,
+                                   d_model=64))
+        initialise(model, 0)
+        strength = model.value_embedding.weight.pow(2).mean().sqrt().item()
+        position = model.pos_embedding(torch.arange(100)).pow(2).mean().sqrt().item()
+        self.assertAlmostEqual(strength / position, 1.0, delta=0.2)
 
     def test_more_tokens_than_max_length_are_refused(self):
         with self.assertRaisesRegex(ValueError, "max_length is 40"):

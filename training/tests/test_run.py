@@ -147,6 +147,11 @@ class RunTest(unittest.TestCase):
         self.assertLess(self.result("text")["validation"], 1.1)
         model = load_model(self.path("text", "model"))
         self.assertEqual(model.config.max_length, 0)
+        model_card.main(["--run", self.path("text"), "--out", self.path("card")])
+        with open(self.path("card", "README.md"), encoding="utf-8") as file:
+            card = file.read()
+        for part in ("nats/byte", "first 700 bytes", "text.txt"):
+            self.assertIn(part, card)
 
     def test_the_model_card_states_figures_and_how_to_repeat(self):
         self.train("run", "--steps", "3", "--dropout", "0.3")
