@@ -65,6 +65,7 @@ class Trainer:
         self.total_steps = self._planned_steps()
         zero = torch.zeros((), device=options.device)
         self.loss_sum, self.skipped, self.grad_norm = zero.clone(), zero.clone(), zero.clone()
+        self.loss_count = 0  # updates in loss_sum; a resumed run takes over both
         self.stop_asked = False
         self.resumed = self._restore()
         self.log = RunLog(options.out, self.step if self.resumed else None)
@@ -103,7 +104,9 @@ class Trainer:
             self.total_steps = state["total_steps"]
         self.seconds_before = state["seconds"]
         self.skipped.fill_(state["skipped"])
-        self.loss_sum.fill_(state["loss_sum"])
+        self.loss_count = state.get("loss_count", 0)
+        if self.loss_count:  # else a checkpoint of before, whose sum is of nobody knows how many
+            self.loss_sum.fill_(state["loss_sum"])
         checkpoint.set_rng_state(state["rng"])
         return True
 
@@ -140,6 +143,7 @@ class Trainer:
                 loss = self.loss(*batch)
             (loss / recipe.accumulate).backward()
             self.loss_sum += loss.detach() / recipe.accumulate
+        self.loss_count += 1
         self.grad_norm = torch.nn.utils.clip_grad_norm_(self.parameters, recipe.clip_norm)
         if self._apply():
             self.average.update(self.step)
@@ -162,9 +166,13 @@ class Trainer:
         return True
 
     def _record(self, steps, seconds):
-        """Logs the mean loss of the last `steps` updates; this fetches it from the device."""
-        loss = self.loss_sum.item() / steps * self.task.scale
+        """Logs the mean loss since the last line; this fetches it from the device.
+
+        steps, seconds: those of this process since that line, for the speed.
+        """
+        loss = self.loss_sum.item() / self.loss_count * self.task.scale
         self.loss_sum.zero_()
+        self.loss_count = 0
         skipped = int(self.skipped.item())
         items = self.recipe.batch_size * self.recipe.accumulate
         epoch = self.step * self.recipe.accumulate / self.task.batches.batches_per_epoch
@@ -186,6 +194,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(), "rng": checkpoint.rng_state(),
             "step": self.step, "total_steps": self.total_steps, "seconds": self._seconds(),
             "skipped": self.skipped.item(), "loss_sum": self.loss_sum.item(),
+            "loss_count": self.loss_count,
         }, self.options.out)
 
     def _validate(self):

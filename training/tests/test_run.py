@@ -20,6 +20,7 @@ from lintel_training.export import load_model
 from lintel_training.optim import learning_rate
 from lintel_training.pace import Pace
 from lintel_training.presets import PRESETS, Recipe
+from lintel_training.run_log import read_log
 
 
 @contextlib.contextmanager
@@ -82,6 +83,27 @@ class RunTest(unittest.TestCase):
             for name, tensor in straight[part].items():
                 self.assertTrue(torch.equal(tensor, stopped[part][name]), f"{part} {name}")
         self.assertEqual(self.result("straight")["test_bf16"], self.result("stopped")["test_bf16"])
+
+    def losses(self, out):
+        return {line["step"]: line["loss"] for line in read_log(self.path(out)) if "loss" in line}
+
+    def test_a_resumed_run_logs_the_mean_loss_of_all_updates_since_the_last_line(self):
+        flags = ["--steps", "8", "--log-every", "4"]
+        self.train("straight", *flags)
+        self.train("stopped", *flags, "--stop-after", "3")
+        self.train("stopped", *flags, "--stop-after", "4")
+        self.train("stopped", *flags)
+        self.assertEqual(sorted(self.losses("straight")), [4, 8])
+        self.assertEqual(self.losses("stopped"), self.losses("straight"))
+
+    def test_a_checkpoint_without_the_count_of_losses_resumes(self):
+        self.train("run", "--steps", "4", "--log-every", "4", "--stop-after", "3")
+        state = checkpoint.load(self.path("run"))
+        del state["loss_count"]
+        state["loss_sum"] = 1e9
+        checkpoint.save(state, self.path("run"))
+        self.train("run", "--steps", "4", "--log-every", "4")
+        self.assertLess(self.losses("run")[4], 1e3)  # of the last update alone
 
     def test_a_resumed_run_refuses_another_recipe(self):
         self.train("run", "--steps", "4", "--stop-after", "2")
