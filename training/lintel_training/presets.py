@@ -4,6 +4,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Optional
 
 
+MIXTURES = 10  # components of a mixture of logistics, as in the paper
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Everything that determines the weights, apart from the data and the architecture."""
@@ -48,7 +51,7 @@ def _image(attention, **changes):
         "n_heads": 8, "d_head": 32, "d_ff": 1024, "activation": "relu", "norm_placement": "pre",
         "final_norm": True, "layer_norm_eps": 1e-5, "embedding": "value_add_position",
         "position_encoding": "learned", "attention": attention,
-        "head": {"type": "mixture_of_logistics", "mixtures": 10},
+        "head": {"type": "mixture_of_logistics", "mixtures": MIXTURES},
         "modality": {"type": "image", "height": 28, "width": 28, "channels": 1, "start_token": 0},
     }
     config.update(changes)

@@ -28,8 +28,8 @@ from dataclasses import fields  # noqa: E402
 import torch  # noqa: E402
 
 from . import data  # noqa: E402
-from .config import ModelConfig  # noqa: E402
-from .presets import PRESETS, Recipe, override  # noqa: E402
+from .config import ConfigError, ModelConfig  # noqa: E402
+from .presets import MIXTURES, PRESETS, Recipe, override  # noqa: E402
 from .tasks import ImageTask, TextTask  # noqa: E402
 from .trainer import Options, Trainer  # noqa: E402
 
@@ -79,7 +79,8 @@ def make_parser():
     model = parser.add_argument_group("architecture (default: the preset's)")
     for name in ("n-layers", "n-heads", "d-model", "d-head", "d-ff", "mixtures"):
         model.add_argument("--" + name, type=int)
-    model.add_argument("--head", choices=["mixture_of_logistics", "categorical"])
+    model.add_argument("--head", choices=["mixture_of_logistics", "categorical"],
+                       help=f"a mixture has {MIXTURES} components unless --mixtures says otherwise")
     model.add_argument("--activation", choices=["relu", "gelu"])
     model.add_argument("--rounds", type=int, help="lsh: hash rounds")
     model.add_argument("--bits", type=int, help="lsh: planes of a round")
@@ -105,18 +106,33 @@ def make_parser():
     return parser
 
 
+def _make_head(args, usual):
+    """The head that the flags ask for, `usual` where they do not."""
+    kind = args.head or usual["type"]
+    if kind == "categorical":
+        if args.mixtures is not None:
+            raise ConfigError("--mixtures: the head is categorical, which has none; add --head "
+                              "mixture_of_logistics")
+        return {"type": kind}
+    mixtures = usual.get("mixtures", MIXTURES) if args.mixtures is None else args.mixtures
+    return {"type": kind, "mixtures": mixtures}
+
+
 def make_config(args):
-    """The preset's architecture with the overrides of the command line."""
+    """The preset's architecture with the overrides of the command line.
+
+    ConfigError naming the flag or key that does not fit.
+    """
     config = dict(PRESETS[args.preset].config)
     for key in ("n_layers", "n_heads", "d_model", "d_head", "d_ff", "activation"):
         if getattr(args, key) is not None:
             config[key] = getattr(args, key)
-    if args.head == "categorical":
-        config["head"] = {"type": "categorical"}
-    if args.mixtures is not None:
-        config["head"] = dict(config["head"], mixtures=args.mixtures)
+    config["head"] = _make_head(args, config["head"])
     lsh = {k: getattr(args, k) for k in ("rounds", "bits", "chunk_size")
            if getattr(args, k) is not None}
+    if lsh and config["attention"]["type"] != "lsh":
+        raise ConfigError(f"--{next(iter(lsh)).replace('_', '-')}: the preset has "
+                          f"{config['attention']['type']} attention, this is for lsh")
     config["attention"] = dict(config["attention"], **lsh)
     return ModelConfig.from_dict(config)
 
@@ -158,6 +174,10 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if not args.data and not args.train_images:
         parser.error("--data is needed")
+    try:
+        make_config(args)
+    except ConfigError as error:
+        parser.error(str(error))
     if args.threads:
         torch.set_num_threads(args.threads)
     trainer = make_trainer(args, _BEGAN if argv is None else None)

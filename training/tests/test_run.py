@@ -16,6 +16,7 @@ import torch
 import small
 from context import TRAINING
 from lintel_training import checkpoint, evaluate, model_card, train
+from lintel_training.config import CategoricalHead, MixtureHead
 from lintel_training.export import load_model
 from lintel_training.optim import learning_rate
 from lintel_training.pace import Pace
@@ -83,6 +84,30 @@ class RunTest(unittest.TestCase):
             for name, tensor in straight[part].items():
                 self.assertTrue(torch.equal(tensor, stopped[part][name]), f"{part} {name}")
         self.assertEqual(self.result("straight")["test_bf16"], self.result("stopped")["test_bf16"])
+
+    def config(self, *flags):
+        args = train.make_parser().parse_args(["--out", "-", "--preset", *flags])
+        return train.make_config(args)
+
+    def test_the_head_is_what_the_flags_ask_for(self):
+        mixture = "--head", "mixture_of_logistics"
+        for flags, mixtures in ((["mnist-linear"], 10), (["mnist-linear", "--mixtures", "3"], 3),
+                                (["mnist-linear-small", *mixture], 10),
+                                (["mnist-linear-small", *mixture, "--mixtures", "4"], 4)):
+            self.assertEqual(self.config(*flags).head, MixtureHead(mixtures), flags)
+        for flags in (["mnist-linear", "--head", "categorical"], ["mnist-linear-small"]):
+            self.assertEqual(self.config(*flags).head, CategoricalHead(), flags)
+
+    def test_a_flag_that_does_not_fit_the_architecture_is_named(self):
+        for flags, text in ((["--mixtures", "4"], "--mixtures: the head is categorical"),
+                            (["--chunk-size", "4"], "--chunk-size: .* linear attention"),
+                            (["--head", "mixture_of_logistics", "--mixtures", "0"], "mixtures")):
+            errors = io.StringIO()
+            with contextlib.redirect_stderr(errors), self.assertRaises(SystemExit) as caught:
+                train.main(["--preset", "mnist-linear-small", "--data", self.path("mnist"),
+                            "--out", self.path("never"), *flags])
+            self.assertEqual(caught.exception.code, 2)
+            self.assertRegex(errors.getvalue(), text)
 
     def losses(self, out):
         return {line["step"]: line["loss"] for line in read_log(self.path(out)) if "loss" in line}
