@@ -26,6 +26,7 @@ from lintel_training.export import DTYPES, export_model  # noqa: E402
 from lintel_training.model import Model  # noqa: E402
 
 _LAYER = "transformer.layers.0."
+MNIST_LENGTHS = (783, 784)  # positions; the last pixel need not be fed
 
 
 class ConversionError(Exception):
@@ -95,7 +96,7 @@ def infer_config(state, args):
         "norm_placement": args.norm_placement, "final_norm": "transformer.norm.weight" in state,
         "layer_norm_eps": args.layer_norm_eps, "embedding": embedding,
         "position_encoding": position, "attention": _attention(args, planes), "head": head,
-        "modality": _modality(args, categorical),
+        "modality": _modality(args, categorical, vocab_size, max_length),
     }
 
 
@@ -110,11 +111,15 @@ def _attention(args, planes):
             "chunk_size": args.chunk_size, "mask_self": True, "combine": "mean"}
 
 
-def _modality(args, categorical):
-    kind = args.modality or ("bytes" if categorical else "image")
+def _modality(args, categorical, vocab_size, max_length):
+    text = "bytes" if vocab_size == 256 else "tokens"
+    kind = args.modality or (text if categorical else "image")
     if kind != "image":
         return {"type": kind}
-    height, width, channels = args.image_shape
+    if args.image_shape is None and max_length not in MNIST_LENGTHS:
+        raise ConversionError(f"--image-shape is needed: {max_length} positions do not tell the "
+                              "shape of an image (28 28 1 is assumed for 783 and 784 only)")
+    height, width, channels = args.image_shape or (28, 28, 1)
     return {"type": "image", "height": height, "width": width, "channels": channels,
             "start_token": args.start_token}
 
@@ -141,9 +146,11 @@ def make_parser():
     parser.add_argument("--head", choices=["mixture_of_logistics", "categorical"],
                         help="default: categorical when there are as many outputs as symbols")
     parser.add_argument("--modality", choices=["image", "bytes", "tokens"],
-                        help="default: image for mixtures, else bytes")
-    parser.add_argument("--image-shape", type=int, nargs=3, default=[28, 28, 1],
-                        metavar=("HEIGHT", "WIDTH", "CHANNELS"))
+                        help="default: image for mixtures, else bytes with 256 symbols and "
+                             "tokens with any other number")
+    parser.add_argument("--image-shape", type=int, nargs=3,
+                        metavar=("HEIGHT", "WIDTH", "CHANNELS"),
+                        help="default: 28 28 1 with 783 or 784 positions, else needed for images")
     parser.add_argument("--start-token", type=int, default=0)
     parser.add_argument("--trust", action="store_true",
                         help="load the pickle without restrictions: it can run code")

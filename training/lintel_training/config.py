@@ -170,6 +170,7 @@ class ModelConfig:
         self.head.check("head")
         self.modality.check("modality")
         self._check_positions()
+        self._check_values()
 
     def _check_positions(self):
         if (self.embedding == "value") != (self.position_encoding == "none"):
@@ -181,6 +182,22 @@ class ModelConfig:
             raise ConfigError("d_model: the position part must have an even width")
         if self.position_encoding == "learned" and self.max_length == 0:
             raise ConfigError("max_length: learned positions need a bound")
+
+    def _check_values(self):
+        """What the server refuses as well (check_config of model/config.cpp)."""
+        for key in ("head", "modality"):
+            kind = getattr(self, key).type
+            if kind in ("mixture_of_logistics", "image", "bytes") and self.vocab_size != 256:
+                raise ConfigError(f'vocab_size: {self.vocab_size}, must be 256 for {key} "{kind}"')
+        if self.modality.type != "image":
+            return
+        if self.modality.start_token >= self.vocab_size:
+            raise ConfigError(f"modality: start_token {self.modality.start_token} is not below "
+                              f"vocab_size {self.vocab_size}")
+        fed = self.length - 1  # the last value of an image is never fed
+        if 0 < self.max_length < fed:
+            raise ConfigError(f"max_length: {self.max_length}, must be 0 or at least {fed} for an "
+                              f"image of {self.length} values")
 
     @property
     def d_value_embedding(self):

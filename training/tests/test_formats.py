@@ -35,6 +35,26 @@ class ConfigTest(unittest.TestCase):
                 ModelConfig.from_dict(dict(good, **change))
 
 
+    def test_what_the_server_refuses_is_refused(self):
+        def check(text, **changes):
+            if text is None:
+                return small.config({"type": "linear"}, **changes)
+            with self.assertRaisesRegex(ConfigError, text):
+                small.config({"type": "linear"}, **changes)
+
+        image = {"type": "image", "height": 4, "width": 5, "channels": 2}  # 39 positions are fed
+        mixture = {"type": "mixture_of_logistics", "mixtures": 1}
+        for changes in ({"modality": image}, {"modality": {"type": "bytes"}}, {"head": mixture}):
+            check("vocab_size: 17, must be 256", **changes)
+            for positions in (40, 39):
+                check(None, vocab_size=256, max_length=positions, **changes)
+        check("max_length: 38, must be 0 or at least 39", vocab_size=256, max_length=38,
+              modality=image)
+        check(None, vocab_size=256, max_length=0, modality=image, position_encoding="sinusoidal")
+        check(None, vocab_size=256, modality=dict(image, start_token=255))
+        check("start_token 256", vocab_size=256, modality=dict(image, start_token=256))
+
+
 class SafetensorsTest(unittest.TestCase):
     TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1.5, -2.0]).bfloat16(),
                "c": torch.zeros(0, 3), "d": torch.tensor(7), "e": torch.tensor([1, 2]).byte()}
@@ -111,7 +131,7 @@ class ConvertTest(unittest.TestCase):
         for name in ("linear", "softmax", "lsh"):
             model = small.model(
                 small.ATTENTIONS[name], norm_placement="post", embedding="value_concat_position",
-                position_encoding="sinusoidal",
+                position_encoding="sinusoidal", vocab_size=256,
                 head={"type": "mixture_of_logistics", "mixtures": 4},
                 modality={"type": "image", "height": 5, "width": 5, "channels": 1})
             state = {"module." + k: v for k, v in model.state_dict().items()}
@@ -140,6 +160,36 @@ class ConvertTest(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("transformer.layers.1.norm1.bias: has [5], expected [12]", errors)
         self.assertIn("extra.weight: [2, 3] is not part of the model", errors)
+
+    def test_text_is_bytes_only_with_256_symbols(self):
+        for vocab_size, modality in ((256, "bytes"), (17, "tokens"), (257, "tokens")):
+            model = small.model({"type": "linear"}, vocab_size=vocab_size)
+            status, errors, converted = self.convert(
+                model.state_dict(), "--heads", "2", "--position-encoding", "learned")
+            self.assertEqual(status, 0, errors)
+            self.assertEqual(converted.config.modality.type, modality, vocab_size)
+
+    def test_the_shape_of_an_image_is_only_assumed_where_the_positions_tell_it(self):
+        def convert(max_length, *flags):
+            model = small.model({"type": "linear"}, position_encoding="sinusoidal", vocab_size=256,
+                                max_length=max_length,
+                                head={"type": "mixture_of_logistics", "mixtures": 4})
+            return self.convert(model.state_dict(), "--heads", "2", *flags)
+
+        for max_length in (783, 784):
+            status, errors, converted = convert(max_length)
+            self.assertEqual(status, 0, errors)
+            self.assertEqual(converted.config.length, 784)
+        for max_length in (40, 3072):
+            status, errors, _ = convert(max_length)
+            self.assertEqual(status, 1)
+            self.assertIn(f"--image-shape is needed: {max_length} positions", errors)
+        status, errors, converted = convert(40, "--image-shape", "4", "5", "2")
+        self.assertEqual(status, 0, errors)
+        self.assertEqual(converted.config.length, 40)
+        status, errors, _ = convert(40, "--image-shape", "28", "28", "1")
+        self.assertEqual(status, 1)
+        self.assertIn("max_length: 40, must be 0 or at least 783", errors)
 
     def test_the_number_of_heads_must_be_told(self):
         status, errors, _ = self.convert(small.model({"type": "linear"}).state_dict())
