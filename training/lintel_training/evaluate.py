@@ -53,23 +53,35 @@ def image_bits(model, images, batch_size=64):
     return torch.cat(results).cpu()
 
 
+def _half(context):
+    return max(1, context // 2)
+
+
+def bytes_of_windows(count, context):
+    """How many bytes of text fill `count` windows exactly, one after the other."""
+    return context + (count - 1) * _half(context) + 1
+
+
+def text_windows(size, context):
+    """[(start, first scored target, end)] over data[1:size]: inputs start..end-1, targets to end."""
+    last = size - 1  # the last index that is predicted
+    windows, done, start = [], 0, 0
+    while done < last:
+        end = min(start + context, last)
+        windows.append((start, done + 1, end))
+        done, start = end, start + _half(context)
+    return windows
+
+
 @torch.no_grad()
 def text_nats(model, data, context, batch_size=16):
     """Mean nats/byte over data[1:], uint8 [count], with overlapping windows (see above)."""
     device = model.predictor.weight.device
     was_training = model.training
     model.eval()
-    half = max(1, context // 2)
-    last = len(data) - 1  # the last index that is predicted
-    # Windows (start, first scored target, end): inputs start..end-1, targets start+1..end.
-    windows, done, start = [], 0, 0
-    while done < last:
-        end = min(start + context, last)
-        windows.append((start, done + 1, end))
-        done, start = end, start + half
     total = 0.0
     by_length = {}
-    for window in windows:  # equal lengths can share a batch
+    for window in text_windows(len(data), context):  # equal lengths can share a batch
         by_length.setdefault(window[2] - window[0], []).append(window)
     with exact_float32():
         for group in by_length.values():
@@ -80,7 +92,7 @@ def text_nats(model, data, context, batch_size=16):
                 for row, (s, first, e) in zip(nats, part):
                     total += row[first - s - 1:].sum()
     model.train(was_training)
-    return float(total) / last
+    return float(total) / (len(data) - 1)
 
 
 def main(argv=None):

@@ -4,7 +4,7 @@ import hashlib
 import os
 
 from . import data
-from .evaluate import image_bits, text_nats
+from .evaluate import bytes_of_windows, image_bits, text_nats, text_windows
 from .losses import LN2
 
 
@@ -65,11 +65,13 @@ class TextTask:
         self.context, self.valid = recipe.context, valid.to(device)
         self.facts = {"train": dict(_file_facts(path), bytes=len(train)),
                       "validation": {"bytes": len(valid), "taken from": "the end of the file"}}
-        windows = 2 * len(valid) // recipe.context + 1
-        self.valid_items, self.final_items = windows, 2 * windows
+        # Windows. The end goes three times through them: validation, and test_score in both dtypes.
+        self.valid_items = len(text_windows(len(valid), recipe.context))
+        self.final_items = 3 * self.valid_items
 
     def validate(self, model, limit=None):
-        n = None if limit is None else limit * self.context // 2 + 1
+        """limit: windows."""
+        n = None if limit is None else bytes_of_windows(limit, self.context)
         return text_nats(model, self.valid[:n], self.context)
 
     def test_score(self, model):

@@ -160,6 +160,31 @@ class RunTest(unittest.TestCase):
         self.assertEqual(state["total_steps"], state["step"])
         self.assertGreater(state["step"], Pace.TIMED)
 
+    def test_the_time_budget_counts_every_sequence_of_the_end(self):
+        text = self.path("text.txt")
+        with open(text, "wb") as file:
+            file.write(b"abcd" * 500)
+        for name, flags in (("images", []),
+                            ("text", ["--preset", "text-linear", "--data", text]),
+                            ("odd text", ["--preset", "text-linear", "--data", text,
+                                          "--context", "13"])):
+            with self.subTest(name), _quiet():
+                trainer = self.trainer(name.replace(" ", "-"), "--context", "32", "--validations",
+                                       "0", "--steps", "1", "--sample-count", "0", *flags)
+                seen = []
+                trainer.average.model.register_forward_hook(
+                    lambda model, given, outputs, seen=seen: seen.append(len(given[0])))
+                task = trainer.task
+                for limit in (1, 4):
+                    task.validate(trainer.average.model, limit)
+                    self.assertEqual(sum(seen), limit)
+                    seen.clear()
+                trainer._validate()
+                self.assertEqual(sum(seen), task.valid_items)
+                seen.clear()
+                trainer.run()
+                self.assertEqual(sum(seen), task.final_items)
+
     def test_an_update_with_a_gradient_that_is_not_finite_is_skipped(self):
         with _quiet():
             trainer = self.trainer("skips")
@@ -176,10 +201,10 @@ class RunTest(unittest.TestCase):
         trainer._update()
         self.assertFalse(torch.equal(before[0], trainer.parameters[0]))
 
-    def trainer(self, out):
+    def trainer(self, out, *flags):
         args = train.make_parser().parse_args(
             ["--preset", "mnist-linear", "--data", self.path("mnist"), "--out", self.path(out),
-             "--steps", "9", "--valid-count", "4", *small.TINY])
+             "--steps", "9", "--valid-count", "4", *small.TINY, *flags])
         return train.make_trainer(args)
 
     def test_text_is_learned_and_sampled(self):
