@@ -96,6 +96,7 @@ class Trainer:
         if differing:
             raise ValueError(f"{self.options.out} holds a run with another "
                              f"{', '.join(differing)}; repeat its flags or choose another directory")
+        self._check_data(state)
         self.model.load_state_dict(state["model"])
         self.average.model.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -109,6 +110,23 @@ class Trainer:
             self.loss_sum.fill_(state["loss_sum"])
         checkpoint.set_rng_state(state["rng"])
         return True
+
+    def _data(self):
+        """What the run is trained and validated on, without names: a file may be moved."""
+        return {part: {k: v for k, v in self.task.facts[part].items() if k != "file"}
+                for part in ("train", "validation")}
+
+    def _check_data(self, state):
+        """ValueError when the checkpoint is of a run on other data, naming what differs."""
+        if "data" not in state:  # a checkpoint of before
+            return
+        theirs = json.loads(state["data"])
+        differing = [f"{part} {key}: {theirs.get(part, {}).get(key)} there, {mine} here"
+                     for part, about in self._data().items() for key, mine in about.items()
+                     if theirs.get(part, {}).get(key) != mine]
+        if differing:
+            raise ValueError(f"{self.options.out} holds a run on other data "
+                             f"({'; '.join(differing)}); give it its own or choose another directory")
 
     # ---- pieces of the loop ----
 
@@ -190,6 +208,7 @@ class Trainer:
     def save(self):
         checkpoint.save({
             "config": self.config.to_json(), "recipe": json.dumps(self.recipe.to_dict()),
+            "data": json.dumps(self._data()),
             "model": self.model.state_dict(), "average": self.average.model.state_dict(),
             "optimizer": self.optimizer.state_dict(), "rng": checkpoint.rng_state(),
             "step": self.step, "total_steps": self.total_steps, "seconds": self._seconds(),

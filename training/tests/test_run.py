@@ -135,6 +135,33 @@ class RunTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "another learning_rate"):
             self.train("run", "--steps", "4", "--learning-rate", "0.5")
 
+    def test_a_resumed_run_refuses_other_data(self):
+        flags = ["--steps", "4", "--stop-after", "1"]
+        self.train("run", *flags)
+        os.rename(self.path("mnist"), self.path("moved"))
+        small.write_images(self.path("mnist"), count=26)
+        with self.assertRaisesRegex(ValueError, "other data .*train sha256: .*images: 20 there, 22"):
+            self.train("run", *flags)
+        self.train("run", *flags, "--data", self.path("moved"))  # a place is not the data
+
+        def train_on(text):
+            with open(self.path("text.txt"), "wb") as file:
+                file.write(text)
+            self.train("text", *flags, "--data", self.path("text.txt"), "--context", "8",
+                       preset="text-linear")
+
+        train_on(b"abcd" * 100)
+        with self.assertRaisesRegex(ValueError, "other data .train sha256: "):
+            train_on(b"abce" * 100)
+
+    def test_a_checkpoint_that_names_no_data_resumes(self):
+        self.train("run", "--steps", "4", "--stop-after", "2")
+        state = checkpoint.load(self.path("run"))
+        del state["data"]
+        checkpoint.save(state, self.path("run"))
+        self.train("run", "--steps", "4")
+        self.assertEqual(self.result("run")["steps"], 4)
+
     def test_a_terminated_process_saves_and_exits_with_0(self):
         text = self.path("text.txt")
         with open(text, "wb") as file:
