@@ -13,9 +13,10 @@ named with both shapes, and the exit status is 1.
 
 import argparse
 import os
-import pickle
+import pickletools
 import re
 import sys
+import zipfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -26,6 +27,8 @@ from lintel_training.export import DTYPES, export_model  # noqa: E402
 from lintel_training.model import Model  # noqa: E402
 
 _LAYER = "transformer.layers.0."
+_PLANES = _LAYER + "attention.inner_attention.planes"
+_OLD_PICKLES = 5  # magic number, version, machine, the data, names of storages
 MNIST_LENGTHS = (783, 784)  # positions; the last pixel need not be fed
 
 
@@ -33,29 +36,55 @@ class ConversionError(Exception):
     """The checkpoint does not describe a model that the server knows."""
 
 
+def _is_whole(path):
+    """Whether the file is a checkpoint from end to end; only looked at, so that no code runs."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                names = {name.partition("/")[2] for name in archive.namelist()}
+                # TorchScript, which holds constants as well, is no checkpoint.
+                return ("data.pkl" in names and "constants.pkl" not in names
+                        and archive.testzip() is None)
+        with open(path, "rb") as file:  # as PyTorch wrote before 1.6: pickles, then raw storages
+            values = [[value for _, value, _ in pickletools.genops(file)]
+                      for _ in range(_OLD_PICKLES)]
+            return torch.serialization.MAGIC_NUMBER in values[0]
+    except Exception:
+        return False
+
+
 def read_state(path, trust=False):
     """{name: tensor} of a checkpoint, without a `module.` prefix."""
     try:  # restricted, because a pickle from elsewhere could run code
         data = torch.load(path, map_location="cpu", weights_only=not trust)
-    except pickle.UnpicklingError as error:
-        # That of PyTorch 1.13 refuses even the floats of an optimiser's state.
-        raise ConversionError(f"{path}: holds more than tensors and containers; --trust loads it "
-                              "all the same, running whatever code is in it") from error
+    except Exception as error:  # what a reader meets in foreign bytes has many names
+        if isinstance(error, OSError) and error.filename:  # not of the content: it names the file
+            raise
+        if not trust and _is_whole(path) and "unexpected EOF" not in str(error):
+            # That of PyTorch 1.13 refuses even the floats of an optimiser's state.
+            raise ConversionError(f"{path}: holds more than tensors and containers; --trust loads "
+                                  "it all the same, running whatever code is in it") from error
+        reason = str(error).partition("\n")[0] if trust else "no PyTorch checkpoint, or damaged"
+        raise ConversionError(f"{path}: cannot be read: {reason or type(error).__name__}") from error
     if isinstance(data, dict) and "model_state" in data:
         data = data["model_state"]
     if not isinstance(data, dict):
         raise ConversionError(f"{path}: neither a state_dict nor a dict with model_state")
     state = {name[7:] if name.startswith("module.") else name: value
-             for name, value in data.items() if isinstance(value, torch.Tensor)}
+             for name, value in data.items()
+             if isinstance(name, str) and isinstance(value, torch.Tensor)}
     if not state:
         raise ConversionError(f"{path}: holds no tensors")
     return state
 
 
-def _shape(state, name):
+def _shape(state, name, rank=2):
     if name not in state:
         raise ConversionError(f"{name}: missing, and needed to tell the architecture")
-    return list(state[name].shape)
+    shape = list(state[name].shape)
+    if len(shape) != rank:
+        raise ConversionError(f"{name}: has {shape}, expected {rank} dimensions")
+    return shape
 
 
 def infer_config(state, args):
@@ -69,7 +98,9 @@ def infer_config(state, args):
     vocab_size, d_value = _shape(state, "value_embedding.weight")
     outputs, _ = _shape(state, "predictor.weight")
 
-    planes = state.get(_LAYER + "attention.inner_attention.planes")
+    planes = state.get(_PLANES)
+    if planes is not None:
+        _shape(state, _PLANES, rank=3)  # [rounds, bits, D]
     heads = args.heads or (inner // planes.shape[2] if planes is not None else None)
     if heads is None:
         raise ConversionError("--heads is needed: the number of heads is not in any shape")
@@ -85,7 +116,7 @@ def infer_config(state, args):
                                    "value_add_position" if has_pe else "value")
     max_length = args.max_length
     if max_length is None:
-        max_length = state["pos_embedding.pe"].shape[1] if has_pe else 0
+        max_length = _shape(state, "pos_embedding.pe", rank=3)[1] if has_pe else 0
     position = args.position_encoding or ("none" if embedding == "value" else "sinusoidal")
     head = {"type": "categorical"} if categorical else {"type": "mixture_of_logistics",
                                                         "mixtures": outputs // 3}
@@ -105,8 +136,8 @@ def _attention(args, planes):
     if kind != "lsh":
         return {"type": kind}
     if planes is None:
-        raise ConversionError(f"{_LAYER}attention.inner_attention.planes: missing. The reference "
-                              "draws new planes at every call; a model to serve needs fixed ones")
+        raise ConversionError(f"{_PLANES}: missing. The reference draws new planes at every call; a "
+                              "model to serve needs fixed ones")
     return {"type": "lsh", "rounds": planes.shape[0], "bits": planes.shape[1],
             "chunk_size": args.chunk_size, "mask_self": True, "combine": "mean"}
 
@@ -165,6 +196,8 @@ def convert(args):
     if pe is not None and config.position_encoding == "sinusoidal":
         # The reference's table is often longer than the sequences it was trained on.
         state["pos_embedding.pe"] = pe[:, :config.max_length]
+        if config.max_length == 0:  # computed for any position, so there is none to store
+            del state["pos_embedding.pe"]
     model.load_tensors({name: tensor.float() for name, tensor in state.items()})
     export_model(model, args.out, args.dtype)
     return config

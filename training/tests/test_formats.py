@@ -3,8 +3,10 @@
 import contextlib
 import io
 import os
+import pickle
 import tempfile
 import unittest
+import zipfile
 
 import torch
 
@@ -114,6 +116,17 @@ class ExportTest(unittest.TestCase):
             "transformer.norm.weight: missing, expected [12]"])
 
 
+class Stranger:
+    """What no checkpoint of tensors holds."""
+
+
+def _zip(name):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, "text")
+    return file.getvalue()
+
+
 class ConvertTest(unittest.TestCase):
     """Checkpoints as image-generation of linear-transformer-experiments saves them."""
 
@@ -121,7 +134,11 @@ class ConvertTest(unittest.TestCase):
         """(exit status, standard error, the converted model or None)."""
         with tempfile.TemporaryDirectory() as directory:
             path, out = os.path.join(directory, "model.pth"), os.path.join(directory, "out")
-            torch.save(checkpoint, path)
+            if isinstance(checkpoint, bytes):
+                with open(path, "wb") as file:
+                    file.write(checkpoint)
+            else:
+                torch.save(checkpoint, path)
             errors = io.StringIO()
             with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
                 status = convert_checkpoint.main([path, "--out", out, *flags])
@@ -190,6 +207,72 @@ class ConvertTest(unittest.TestCase):
         status, errors, _ = convert(40, "--image-shape", "28", "28", "1")
         self.assertEqual(status, 1)
         self.assertIn("max_length: 40, must be 0 or at least 783", errors)
+
+    def saved(self, data, is_zip=True):
+        file = io.BytesIO()
+        torch.save(data, file, _use_new_zipfile_serialization=is_zip)
+        return file.getvalue()
+
+    def test_a_damaged_file_is_refused_in_a_line_that_does_not_suggest_trust(self):
+        state = small.model({"type": "linear"}).state_dict()
+        damaged = {"empty": b"", "text": b"hello, this is text\n" * 20, "page": b"<html>\n" * 9,
+                   "pickle of something else": pickle.dumps({"a": [1, 2]}), "zip": _zip("a/b")}
+        for is_zip in (True, False):
+            whole = self.saved(state, is_zip)
+            for cut in (1, 5, 60, 150, len(whole) // 2, len(whole) - 9):
+                damaged[f"{'zip' if is_zip else 'old'} file of {cut} bytes"] = whole[:cut]
+        flipped = bytearray(self.saved(state))
+        for i in range(flipped.find(b"data.pkl") + 80, flipped.find(b"data.pkl") + 120):
+            flipped[i] ^= 0x5a
+        damaged["flipped bits"] = bytes(flipped)
+        for name, data in damaged.items():
+            for flags in ([], ["--trust"]):
+                with self.subTest(name, flags=flags):
+                    status, errors, _ = self.convert(data, "--heads", "2", *flags)
+                    self.assertEqual(status, 1)
+                    self.assertIn("model.pth: cannot be read: ", errors)
+                    self.assertEqual(len(errors.splitlines()), 1, errors)
+                    self.assertNotIn("--trust", errors)
+
+    def test_a_file_that_is_not_there_is_named(self):
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            self.assertEqual(convert_checkpoint.main(["/nowhere/x.pth", "--out", "/nowhere"]), 1)
+        self.assertIn("No such file or directory: '/nowhere/x.pth'", errors.getvalue())
+
+    def test_trust_is_suggested_where_it_helps(self):
+        model = small.model({"type": "linear"})
+        flags = ["--heads", "2", "--position-encoding", "learned"]
+        for is_zip in (True, False):
+            data = self.saved({"model_state": model.state_dict(), "more": Stranger()}, is_zip)
+            status, errors, _ = self.convert(data, *flags)
+            self.assertEqual(status, 1)
+            self.assertIn("--trust loads it", errors)
+            status, errors, _ = self.convert(data, *flags, "--trust")
+            self.assertEqual(status, 0, errors)
+
+    def test_tensors_of_another_rank_are_named(self):
+        for name, text in (("transformer.layers.0.linear1.weight", "expected 2 dimensions"),
+                           ("pos_embedding.pe", "expected 3 dimensions"),
+                           ("transformer.layers.0.attention.inner_attention.planes", "expected 3")):
+            state = small.model(small.ATTENTIONS["lsh"]).state_dict()
+            state[name] = torch.zeros(3)
+            status, errors, _ = self.convert(state)
+            self.assertEqual(status, 1)
+            self.assertIn(f"{name}: has [3], {text}", errors)
+
+    def test_without_a_bound_the_table_of_sinusoids_is_left_out(self):
+        model = small.model({"type": "linear"}, position_encoding="sinusoidal")
+        status, errors, converted = self.convert(model.state_dict(), "--heads", "2",
+                                                 "--max-length", "0")
+        self.assertEqual(status, 0, errors)
+        self.assertEqual(converted.config.max_length, 0)
+        self.assertNotIn("pos_embedding.pe", converted.state_dict())
+        tokens = torch.arange(12).unsqueeze(0)
+        with torch.no_grad():
+            difference = (converted(tokens) - small.model(
+                {"type": "linear"}, norm_placement="post", position_encoding="sinusoidal")(tokens))
+        self.assertLess(difference.abs().max().item(), 1e-5)
 
     def test_the_number_of_heads_must_be_told(self):
         status, errors, _ = self.convert(small.model({"type": "linear"}).state_dict())
