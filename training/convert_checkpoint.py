@@ -64,8 +64,10 @@ def read_state(path, trust=False):
             # That of PyTorch 1.13 refuses even the floats of an optimiser's state.
             raise ConversionError(f"{path}: holds more than tensors and containers; --trust loads "
                                   "it all the same, running whatever code is in it") from error
-        reason = str(error).partition("\n")[0] if trust else "no PyTorch checkpoint, or damaged"
-        raise ConversionError(f"{path}: cannot be read: {reason or type(error).__name__}") from error
+        reason = "no PyTorch checkpoint, or damaged"
+        if trust:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ConversionError(f"{path}: cannot be read: {reason}") from error
     if isinstance(data, dict) and "model_state" in data:
         data = data["model_state"]
     if not isinstance(data, dict):
@@ -136,8 +138,8 @@ def _attention(args, planes):
     if kind != "lsh":
         return {"type": kind}
     if planes is None:
-        raise ConversionError(f"{_PLANES}: missing. The reference draws new planes at every call; a "
-                              "model to serve needs fixed ones")
+        raise ConversionError(f"{_PLANES}: missing. The reference draws new planes at every call; "
+                              "a model to serve needs fixed ones")
     return {"type": "lsh", "rounds": planes.shape[0], "bits": planes.shape[1],
             "chunk_size": args.chunk_size, "mask_self": True, "combine": "mean"}
 

@@ -63,7 +63,7 @@ def bytes_of_windows(count, context):
 
 
 def text_windows(size, context):
-    """[(start, first scored target, end)] over data[1:size]: inputs start..end-1, targets to end."""
+    """[(start, first scored target, end)] over data[1:size]; inputs start..end-1, targets ..end."""
     last = size - 1  # the last index that is predicted
     windows, done, start = [], 0, 0
     while done < last:

@@ -125,8 +125,8 @@ class Trainer:
                      for part, about in self._data().items() for key, mine in about.items()
                      if theirs.get(part, {}).get(key) != mine]
         if differing:
-            raise ValueError(f"{self.options.out} holds a run on other data "
-                             f"({'; '.join(differing)}); give it its own or choose another directory")
+            raise ValueError(f"{self.options.out} holds a run on other data ("
+                             f"{'; '.join(differing)}); give its own or choose another directory")
 
     # ---- pieces of the loop ----
 

@@ -140,7 +140,7 @@ class RunTest(unittest.TestCase):
         self.train("run", *flags)
         os.rename(self.path("mnist"), self.path("moved"))
         small.write_images(self.path("mnist"), count=26)
-        with self.assertRaisesRegex(ValueError, "other data .*train sha256: .*images: 20 there, 22"):
+        with self.assertRaisesRegex(ValueError, "other data .*train sha256: .*: 20 there, 22 here"):
             self.train("run", *flags)
         self.train("run", *flags, "--data", self.path("moved"))  # a place is not the data
 
