@@ -52,6 +52,14 @@ std::string hash_of(const std::string& token) {
   return hex(hash);
 }
 
+// An entry glued to the last line would spoil two: people's editors may leave that one open.
+bool ends_amid_a_line(const std::string& path) {
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in || in.tellg() <= 0) return false;  // new, empty, or a pipe
+  in.seekg(-1, std::ios::end);
+  return in.get() != '\n';
+}
+
 int run_new(const TokenFlags& flags, Console& console) {
   if (flags.name.find_first_of(" \t\n#") != std::string::npos || flags.name.empty()) {
     throw UsageError("NAME '" + flags.name + "' is empty or holds a space or #");
@@ -64,7 +72,7 @@ int run_new(const TokenFlags& flags, Console& console) {
     return kOk;
   }
   std::ofstream out(flags.append, std::ios::app);
-  out << line << std::flush;
+  out << (ends_amid_a_line(flags.append) ? "\n" : "") << line << std::flush;
   if (!out) throw Failure("cannot write to " + flags.append);
   return kOk;
 }

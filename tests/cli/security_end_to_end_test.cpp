@@ -1,6 +1,7 @@
 // The programs over TLS and with tokens.
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <sstream>
 
 #include "tests/cli/processes.h"
 #include "tests/support/certificate_authority.h"
@@ -68,6 +69,20 @@ TEST_CASE("a token that lintel makes lets its owner in, with its roles") {
   CHECK(server.lintel({"admin", "log-level", "--token", root}).out == "debug\n");
   CHECK(server.lintel({"health", "--token", "a b"}).code == 2);
   CHECK(server.lintel({"health", "--token", "@/no/such"}).code == 1);
+}
+
+TEST_CASE("a token's entry is a line of its own, whatever its file ended with") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "tokens";
+  const std::string first = "carol admin sha256:" + std::string(64, '0');
+  const auto [before, kept] = GENERATE_COPY(table<std::string, std::string>(
+      {{"", ""}, {first, first + "\n"}, {first + "\n", first + "\n"}}));
+  std::ofstream(file) << before;
+  Process command({LINTEL_CLI, "token", "new", "alice", "--append", file});
+  REQUIRE(command.wait() == 0);
+  std::ostringstream after;
+  after << std::ifstream(file).rdbuf();
+  CHECK_THAT(after.str(), Catch::StartsWith(kept + "alice generate,score sha256:"));
 }
 
 TEST_CASE("a token is not sent in plain text to another machine") {
