@@ -1,11 +1,14 @@
 """What is sent again and what is not, with servers that refuse and break on purpose."""
 
+import asyncio
 import concurrent.futures
 import os
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
+import unittest.mock
 
 import grpc
 import lintel
@@ -79,6 +82,7 @@ FULL = refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, 0.001)
 DRAINING = refusal(grpc.StatusCode.UNAVAILABLE, 0.001)
 GONE = refusal(grpc.StatusCode.UNAVAILABLE)
 TOO_LARGE = refusal(grpc.StatusCode.RESOURCE_EXHAUSTED)
+LATER = refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, PATIENCE / 2)
 BUSY = refusal(grpc.StatusCode.ABORTED)
 LOST = refusal(grpc.StatusCode.NOT_FOUND)
 
@@ -134,6 +138,18 @@ class AsyncCalls(SyncCalls):
 
 
 class RetryTests:
+    def begun_waits(self):
+        """An event that is set when a call that was refused begins to wait."""
+        begun = threading.Event()
+        delay_after = Attempts.delay_after
+
+        def seen(attempts, error):
+            delay = delay_after(attempts, error)
+            begun.set()
+            return delay
+        self.enterContext(unittest.mock.patch.object(Attempts, "delay_after", seen))
+        return begun
+
     def refused(self, call, error, script):
         self.fake.script = list(script)
         self.fake.calls.clear()
@@ -229,18 +245,27 @@ class SyncRetryTest(SyncCalls, RetryTests, unittest.TestCase):
                 finally:
                     self.assertEqual(server.stop(), 0)
 
-    def test_closing_ends_a_wait(self):
-        self.fake.script = [refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, PATIENCE / 2)]
+    def closed_while_it_waits(self, start, close):
+        """Calls close(client, start(client)) while what start gave, called, waits."""
+        self.fake.script = [LATER]
+        waits = self.begun_waits()
         begun = time.monotonic()
         with lintel.Client(self.fake.address) as client:
-            generation = client.generate([1])
+            call = start(client)
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                reader = pool.submit(generation.samples)
-                while not self.fake.calls:
-                    time.sleep(0.001)
-                generation.close()
-                self.assertIsInstance(reader.exception(), lintel.LintelError)
+                reader = pool.submit(getattr(call, "samples", call))
+                self.assertTrue(waits.wait(PATIENCE))
+                close(client, call)
+                self.assertIsInstance(reader.exception(), lintel.Cancelled)
         self.assertLess(time.monotonic() - begun, PATIENCE / 2)
+
+    def test_closing_a_stream_ends_its_wait(self):
+        self.closed_while_it_waits(lambda c: c.generate([1]), lambda _, call: call.close())
+
+    def test_closing_the_client_ends_every_wait(self):
+        for start in (lambda c: c.generate([1]), lambda c: lambda: c.score([[1, 2]]),
+                      lambda c: c.session):
+            self.closed_while_it_waits(start, lambda client, _: client.close())
 
     def test_a_stream_that_ends_early_is_no_success(self):
         def unfinished(request, context):
@@ -257,7 +282,34 @@ class SyncRetryTest(SyncCalls, RetryTests, unittest.TestCase):
 
 
 class AsyncRetryTest(AsyncCalls, RetryTests, unittest.TestCase):
-    pass
+    def closed_while_it_waits(self, start, close):
+        """Calls close(client, start(client)), which are awaited, while the latter waits."""
+        self.fake.script = [LATER]
+        waits = self.begun_waits()
+
+        async def body(client):
+            call = start(client)
+            reader = asyncio.ensure_future(getattr(call, "samples", lambda: call)())
+            while not waits.is_set():
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
+            await close(client, call)
+            with self.assertRaises(lintel.Cancelled):
+                await reader
+        begun = time.monotonic()
+        self.run_with(body, timeout=2 * PATIENCE)
+        self.assertLess(time.monotonic() - begun, PATIENCE / 2)
+
+    def test_closing_a_stream_ends_its_wait(self):
+        async def close(_, call):
+            call.close()
+        self.closed_while_it_waits(lambda c: c.generate([1]), close)
+
+    def test_closing_the_client_ends_every_wait(self):
+        async def make(client):
+            return await client.session()
+        for start in (lambda c: c.generate([1]), lambda c: c.score([[1, 2]]), make):
+            self.closed_while_it_waits(start, lambda client, _: client.close())
 
 
 class PolicyTest(unittest.TestCase):

@@ -23,7 +23,14 @@ import grpc.aio
 from lintel import _channel, _collect, _image, _request, _stubs
 from lintel import _foreign_pb2 as foreign
 from lintel._values import Values
-from lintel.errors import LOCAL_ENDINGS, LintelError, NotFound, from_rpc_error, make_error
+from lintel.errors import (
+    LOCAL_ENDINGS,
+    LintelError,
+    NotFound,
+    closed_in_wait,
+    from_rpc_error,
+    make_error,
+)
 from lintel.results import (
     Model,
     Sample,
@@ -75,6 +82,7 @@ class AsyncClient(_request.Generates["AsyncGeneration"]):
         self._timeout = timeout
         Attempts(retry, timeout)  # refuses a timeout that makes no sense now
         self._closed = False
+        self._waits: set[asyncio.Event] = set()  # of calls that wait to be tried again
         self._channel: Any = None  # made in the loop that uses it
         self._made_stubs: Optional[_stubs.Stubs] = None
 
@@ -96,6 +104,8 @@ class AsyncClient(_request.Generates["AsyncGeneration"]):
     async def close(self) -> None:
         """Ends every call that runs, and the connection."""
         self._closed = True
+        for stopped in self._waits:
+            stopped.set()
         if self._channel is not None:
             await self._channel.close()
 
@@ -243,17 +253,22 @@ class AsyncClient(_request.Generates["AsyncGeneration"]):
     def _invoke(
         self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
     ) -> T:
-        return method(
-            request,
-            timeout=attempts.remaining(),
-            metadata=self._connection.metadata(request_id),
-        )
+        try:
+            return method(
+                request,
+                timeout=attempts.remaining(),
+                metadata=self._connection.metadata(request_id),
+            )
+        except grpc.aio.UsageError:  # what gRPC has to say of a closed channel
+            if not self._closed:
+                raise
+            code = grpc.StatusCode.CANCELLED
+            raise make_error(code, "the client is closed", request_id) from None
 
     async def _unary(
         self, method: Callable[..., Awaitable[T]], request: Any, attempts: Attempts
     ) -> T:
         request_id = _channel.new_request_id()
-        never = asyncio.Event()
         while True:
             try:
                 return await self._invoke(method, request, attempts, request_id)
@@ -265,19 +280,28 @@ class AsyncClient(_request.Generates["AsyncGeneration"]):
                         grpc.StatusCode.CANCELLED, "the client was closed", request_id
                     ) from None
                 raise
-            await _wait_or_raise(error, attempts, never)
+            await self._wait_or_raise(error, attempts, asyncio.Event())
 
-
-async def _wait_or_raise(error: LintelError, attempts: Attempts, stopped: asyncio.Event) -> None:
-    """Returns when it is time to try again."""
-    delay = attempts.delay_after(error)
-    if delay is None:
-        raise error from None
-    try:
-        await asyncio.wait_for(stopped.wait(), delay)
-    except asyncio.TimeoutError:
-        return
-    raise error from None
+    async def _wait_or_raise(
+        self, error: LintelError, attempts: Attempts, stopped: asyncio.Event
+    ) -> None:
+        """Returns when it is time to try again. Cancelled once `stopped` is set, which close()
+        does too.
+        """
+        delay = attempts.delay_after(error)
+        if delay is None:
+            raise error from None
+        if self._closed:
+            stopped.set()
+        self._waits.add(stopped)
+        try:
+            await asyncio.wait_for(stopped.wait(), delay)
+        except asyncio.TimeoutError:
+            if not stopped.is_set():
+                return
+        finally:
+            self._waits.discard(stopped)
+        raise closed_in_wait(error) from error
 
 
 def _task_is_cancelled() -> bool:
@@ -330,7 +354,7 @@ class _AsyncStream(Generic[T]):
                     error = from_rpc_error(rpc_error, self.request_id)
                 if self._delivered or self._cancelled.is_set():
                     raise error from None
-                await _wait_or_raise(error, self._attempts, self._cancelled)
+                await self._client._wait_or_raise(error, self._attempts, self._cancelled)
                 self._begin()
         except asyncio.CancelledError:
             closed = self._cancelled.is_set() or self._client._closed

@@ -10,7 +10,14 @@ import grpc
 from lintel import _channel, _collect, _image, _request, _stubs
 from lintel import _foreign_pb2 as foreign
 from lintel._values import Values
-from lintel.errors import LOCAL_ENDINGS, LintelError, NotFound, from_rpc_error, make_error
+from lintel.errors import (
+    LOCAL_ENDINGS,
+    LintelError,
+    NotFound,
+    closed_in_wait,
+    from_rpc_error,
+    make_error,
+)
 from lintel.results import (
     Model,
     Sample,
@@ -68,6 +75,8 @@ class Client(_request.Generates["Generation"]):
         self._timeout = timeout
         Attempts(retry, timeout)  # refuses a timeout that makes no sense now
         self._closing = threading.Event()
+        self._waits: set[threading.Event] = set()  # of calls that wait to be tried again
+        self._waits_lock = threading.RLock()  # a signal's handler may close, too
         credentials = self._connection.credentials()
         self._channel = (
             grpc.insecure_channel(address, _channel.OPTIONS)
@@ -79,6 +88,9 @@ class Client(_request.Generates["Generation"]):
     def close(self) -> None:
         """Ends every call that runs, and the connection."""
         self._closing.set()
+        with self._waits_lock:
+            for stopped in list(self._waits):
+                stopped.set()
         self._channel.close()
 
     def __enter__(self) -> Client:
@@ -246,14 +258,28 @@ class Client(_request.Generates["Generation"]):
                 return self._invoke(method, request, attempts, request_id)
             except grpc.RpcError as rpc_error:
                 error = from_rpc_error(rpc_error, request_id)
-            _wait_or_raise(error, attempts, self._closing)
+            self._wait_or_raise(error, attempts, threading.Event())
 
-
-def _wait_or_raise(error: LintelError, attempts: Attempts, stopped: threading.Event) -> None:
-    """Returns when it is time to try again."""
-    delay = attempts.delay_after(error)
-    if delay is None or stopped.wait(delay):
-        raise error from None
+    def _wait_or_raise(
+        self, error: LintelError, attempts: Attempts, stopped: threading.Event
+    ) -> None:
+        """Returns when it is time to try again. Cancelled once `stopped` is set, which close()
+        does too.
+        """
+        delay = attempts.delay_after(error)
+        if delay is None:
+            raise error from None
+        with self._waits_lock:
+            self._waits.add(stopped)
+        try:
+            if self._closing.is_set():  # before the wait was known to close()
+                stopped.set()
+            if not stopped.wait(delay):
+                return
+        finally:
+            with self._waits_lock:
+                self._waits.discard(stopped)
+        raise closed_in_wait(error) from error
 
 
 class _Stream(Generic[T]):
@@ -305,7 +331,7 @@ class _Stream(Generic[T]):
             try:
                 if self._delivered or self._cancelled.is_set():
                     raise error from None
-                _wait_or_raise(error, self._attempts, self._cancelled)
+                self._client._wait_or_raise(error, self._attempts, self._cancelled)
                 self._begin()
             except LintelError as final:
                 self._lost = final.code in LOCAL_ENDINGS

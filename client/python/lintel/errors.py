@@ -137,6 +137,12 @@ def make_error(code: grpc.StatusCode, message: str, request_id: str, **details: 
     return _CLASSES.get(code, LintelError)(code, message, request_id=request_id, **details)
 
 
+def closed_in_wait(error: LintelError) -> LintelError:
+    """Of a call that was closed here after `error`, before it was sent again."""
+    code = grpc.StatusCode.CANCELLED
+    return make_error(code, "the call was closed before it was tried again", error.request_id)
+
+
 def from_rpc_error(error: grpc.RpcError, request_id: str) -> LintelError:
     """Decodes what gRPC raised; `error` is also a grpc.Call, in either kind of channel."""
     details: dict[str, Any] = {}
