@@ -14,7 +14,8 @@ meanwhile.
   --data DIR   MNIST files as they are distributed: t10k*images*idx3* and t10k*labels*idx1*.
                Without it there are no bits/dim and no occlusion experiment.
   --out DIR    where JSON, CSV and Markdown of each comparison go (default build/compare)
-  --again NAME only the comparison NAME anew, as part of the run that --out holds
+  --again NAME only the comparison NAME (paper, length, serve or occlusion) anew, as part of the run that
+               --out holds; the others stay as they are there. paper and occlusion need --data again.
   --quick      a minute of small models, to see that everything works; README.md is left alone
 EOT
 }
@@ -31,10 +32,23 @@ while (($#)); do
   esac
 done
 
+fail() {
+  echo "compare.sh: $1" >&2
+  exit 2
+}
+if [[ -n $again ]]; then
+  case $again in
+    paper | occlusion) [[ -n $data ]] || fail "--again $again needs --data" ;;
+    length | serve) ;;
+    *) fail "--again $again: there are paper, length, serve and occlusion" ;;
+  esac
+  [[ -f $out/run && -f $out/load ]] || fail "--again $again: there is no run in $out"
+fi
+
 images= labels=
 if [[ -n $data ]]; then
-  images=$(compgen -G "$data/t10k*images*idx3*" | head -n 1) || { echo "compare.sh: no test images in $data" >&2; exit 2; }
-  labels=$(compgen -G "$data/t10k*labels*idx1*" | head -n 1) || { echo "compare.sh: no test labels in $data" >&2; exit 2; }
+  images=$(compgen -G "$data/t10k*images*idx3*" | head -n 1) || fail "no test images in $data"
+  labels=$(compgen -G "$data/t10k*labels*idx1*" | head -n 1) || fail "no test labels in $data"
 fi
 
 load=$(cut -d ' ' -f 1 /proc/loadavg)  # before the build adds to it
@@ -44,7 +58,12 @@ cmake --build --preset release --target lintel-bench
 
 mkdir -p "$out"
 run=$(date -u +%Y%m%d-%H%M)
-[[ -z $again ]] || { run=$(<"$out/run"); load=$(<"$out/load"); }
+if [[ -n $again ]]; then
+  run=$(<"$out/run")
+  load=$(<"$out/load")
+else
+  rm -f "$out"/{paper,length,serve,occlusion}.{md,json,csv}  # of an earlier run, which had other parts
+fi
 echo "$run" >"$out/run"
 echo "$load" >"$out/load"
 pictures=docs/images
@@ -66,7 +85,8 @@ bench() {
   shift
   [[ -z $again || $again == "$name" ]] || return 0
   echo "== lintel-bench $name $*" >&2
-  build/release/bin/lintel-bench "$name" "$@" --run "$run" --json "$out/$name.json" --csv "$out/$name.csv" >"$out/$name.md"
+  build/release/bin/lintel-bench "$name" "$@" --run "$run" --json "$out/$name.json" --csv "$out/$name.csv" >"$out/new.md"
+  mv "$out/new.md" "$out/$name.md"
 }
 
 bench paper "${paper[@]}" ${images:+--images "$images"}
@@ -76,20 +96,24 @@ if [[ -n $images ]]; then
   bench occlusion "${occlusion[@]}" --images "$images" --labels "$labels"
 fi
 
+# part NAME [PLOT]: what the run has of a comparison. Blank lines stand between parts.
+between=
+part() {
+  [[ -f $out/$1.md ]] || return 0
+  printf '%s' "$between"
+  cat "$out/$1.md"
+  [[ -z ${2:-} ]] || printf '\n%s\n' "$2"
+  between=$'\n'
+}
+
 section=$out/section.md
 {
   printf 'Load average before the run: %s on %s cores. ' "$load" "$(nproc)"
   printf 'Where it is well above 0, others used the machine too: figures are lower than it can give, and uneven.\n\n'
-  cat "$out/paper.md"
-  printf '\n'
-  cat "$out/length.md"
-  printf '\n![Microseconds a token and bytes a session against position](docs/images/length.png)\n\n'
-  cat "$out/serve.md"
-  printf '\n![Tokens a second and time between tokens by concurrent clients](docs/images/serve.png)\n'
-  if [[ -n $images ]]; then
-    printf '\n'
-    cat "$out/occlusion.md"
-  fi
+  part paper
+  part length '![Microseconds a token and bytes a session against position](docs/images/length.png)'
+  part serve '![Tokens a second and time between tokens by concurrent clients](docs/images/serve.png)'
+  part occlusion
 } >"$section"
 if $quick; then cat "$section"; exit 0; fi
 
