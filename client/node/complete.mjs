@@ -49,7 +49,7 @@ try {
   const options = {
     model: model.name,
     startToken: model.image.startToken ?? 0,
-    sampling: flags.seed === undefined ? {} : { seed: BigInt(flags.seed) },
+    sampling: flags.seed === undefined ? {} : { seed: flags.seed },
   };
   const original = flags.image
     ? readPgm(flags.image)

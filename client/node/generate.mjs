@@ -1,26 +1,26 @@
 #!/usr/bin/env node
 // Streams values to standard output as they come, and says at the end what they took.
-import { COMMON, connect, parseFlags } from './flags.mjs';
+import { COMMON, connect, count, number, parseFlags, tokenIds } from './flags.mjs';
 
 const flags = parseFlags(
   `Usage: node generate.mjs [--prompt TEXT | --prompt-tokens 0,0,12] [--max-new-tokens N]
                         [--temperature T] ${COMMON}`,
   {
     prompt: { type: 'string' },
-    'prompt-tokens': { type: 'string' },
-    'max-new-tokens': { type: 'string' },
-    temperature: { type: 'string' },
+    'prompt-tokens': { type: 'string', read: tokenIds },
+    'max-new-tokens': { type: 'string', read: count },
+    temperature: { type: 'string', read: number },
   },
 );
-const prompt = flags.prompt ?? flags['prompt-tokens']?.split(',').map(Number);
+const prompt = flags.prompt ?? flags['prompt-tokens'];
 const request = {
   model: flags.model,
   prompt,
   sampling: {
-    ...(flags.seed !== undefined && { seed: BigInt(flags.seed) }),
-    ...(flags.temperature !== undefined && { temperature: Number(flags.temperature) }),
+    ...(flags.seed !== undefined && { seed: flags.seed }),
+    ...(flags.temperature !== undefined && { temperature: flags.temperature }),
   },
-  ...(flags['max-new-tokens'] !== undefined && { maxNewTokens: Number(flags['max-new-tokens']) }),
+  ...(flags['max-new-tokens'] !== undefined && { maxNewTokens: flags['max-new-tokens'] }),
 };
 
 const client = connect(flags);

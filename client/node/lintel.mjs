@@ -76,6 +76,15 @@ export function values(given) {
   return given; // a Values message
 }
 
+// A message with its BigInts, at any depth, as text: protobufjs reads 64-bit numbers from that, and
+// from a BigInt 0.
+function withoutBigInts(message) {
+  if (typeof message === 'bigint') return String(message);
+  if (typeof message !== 'object' || message === null || ArrayBuffer.isView(message)) return message;
+  if (Array.isArray(message)) return message.map(withoutBigInts);
+  return Object.fromEntries(Object.entries(message).map(([key, value]) => [key, withoutBigInts(value)]));
+}
+
 // Does not leave this machine. Names but localhost are taken to leave it.
 function isLocal(address) {
   if (address.startsWith('unix:')) return true;
@@ -124,13 +133,13 @@ export class Client {
   async *generate(request, { onFinish, signal, timeout } = {}) {
     const { prompt, given = [], sampling, ...rest } = request;
     const { requestId, metadata, deadline } = this.#call(timeout);
-    const wire = {
+    const wire = withoutBigInts({
       ...rest,
       ...(prompt !== undefined && { prompt: values(prompt) }),
       given: given.map((span) => ({ position: span.position, values: values(span.values) })),
-      // protobufjs reads 64-bit numbers from text.
+      // A Number beyond 2^63 would be cut to it.
       sampling: { ...sampling, ...(sampling?.seed !== undefined && { seed: String(sampling.seed) }) },
-    };
+    });
     const stream = this.#services.generation.generate(wire, metadata, { deadline });
     const cancel = () => stream.cancel();
     signal?.addEventListener('abort', cancel, { once: true });
@@ -205,7 +214,7 @@ export class Client {
   #unary(service, method, request) {
     const { requestId, metadata, deadline } = this.#call();
     return new Promise((resolve, reject) => {
-      this.#services[service][method](request, metadata, { deadline }, (error, response) =>
+      this.#services[service][method](withoutBigInts(request), metadata, { deadline }, (error, response) =>
         error ? reject(lintelError(error, requestId)) : resolve(response),
       );
     });

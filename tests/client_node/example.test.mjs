@@ -132,6 +132,41 @@ describe('the Node example', () => {
     await assert.rejects(example('generate.mjs', '--unknown'), { code: 2 });
   });
 
+  it('flags that make no sense are refused before a server is called', async () => {
+    for (const [name, flag, text] of [
+      ...['0,,12', '0,x', '1.5', '0x10', '4294967296', ''].map((ids) => ['generate.mjs', '--prompt-tokens', ids]),
+      ...['-1', '1.5', 'x', '', '18446744073709551616'].map((seed) => ['generate.mjs', '--seed', seed]),
+      ['complete.mjs', '--seed', 'x'],
+      ['generate.mjs', '--max-new-tokens', '10n'],
+      ['generate.mjs', '--max-new-tokens', '4294967297'],
+      ['generate.mjs', '--temperature', 'warm'],
+    ]) {
+      const command = [join(LINTEL_EXAMPLE, name), '--address', '127.0.0.1:1', `${flag}=${text}`];
+      await assert.rejects(run(process.execPath, command), (error) => {
+        assert.equal(error.code, 2, `${flag} ${text}: ${error.stderr}`);
+        assert.match(error.stderr, new RegExp(`^${flag}.* is no .*\nUsage: `));
+        return true;
+      });
+    }
+  });
+
+  it('BigInts may stand wherever numbers do', async () => {
+    const span = (position) => [{ position, values: [0, 0, 7] }];
+    const request = (n) => ({
+      prompt: [n(0), n(0), n(12)],
+      maxNewTokens: n(9),
+      sampling: { seed: n(7), topK: n(3) },
+      topLog2Probs: n(2),
+    });
+    const plain = await collect({ ...request(Number), given: span(5) });
+    assert.equal(plain.length, 9);
+    assert.deepEqual(plain.slice(2, 5).map((v) => [v.token, v.source]), [[0, 'GIVEN'], [0, 'GIVEN'], [7, 'GIVEN']]);
+    assert.deepEqual(await collect({ ...request(BigInt), given: span(5n) }), plain);
+    const { id } = await client.createSession({ maxTokens: 50n });
+    assert.equal((await client.getSession(id)).maxTokens, '50');
+    await client.deleteSession(id);
+  });
+
   it('complete.mjs draws the lower half of an image', async () => {
     const drawn = JSON.parse(await cli('generate', '--seed', '3', '--format', 'jsonl')).tokens;
     const image = [0, ...drawn];
