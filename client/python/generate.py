@@ -3,13 +3,18 @@
 
     python3 client/python/generate.py [--out DIR]
 
-DIR is where the package `lintel` lies or will lie; default: beside this file. Takes protoc and
-grpc_python_plugin (Debian: protobuf-compiler, protobuf-compiler-grpc) or, where they are missing,
-the package grpcio-tools. The code is not committed: generated code runs with protobuf of its own
-age or younger, so that what an old protoc wrote is safe to use, and what a new one wrote is not.
+DIR is where the package `lintel` lies or will lie; default: beside this file. Takes the package
+grpcio-tools, 1.51 or later, or, where it is missing, protoc and grpc_python_plugin (Debian:
+protobuf-compiler, protobuf-compiler-grpc). Those that PROTOC and GRPC_PYTHON_PLUGIN name go first.
+
+The code is not committed: generated code runs with protobuf and grpcio of its own age or younger, so
+that what an old generator wrote is safe to use, and what a new one wrote is not. Where pip builds
+the package, it is grpcio-tools of the age that pyproject.toml asks for; where it lies in one
+environment with grpcio, it is no younger than that; a protoc on the PATH may be of any age.
 """
 
 import argparse
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -21,17 +26,24 @@ SERVICES = ["lintel/v1/generation.proto", "lintel/v1/model.proto", "lintel/v1/se
 FOREIGN = "lintel/_foreign.proto"
 
 
+def has_grpcio_tools():
+    try:
+        version = importlib.metadata.version("grpcio-tools")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return tuple(map(int, version.split(".")[:2])) >= (1, 51)  # older ones know no --pyi_out
+
+
 def find_compiler():
     """The command that is protoc, and the option that names its gRPC plugin."""
-    protoc = os.environ.get("PROTOC") or shutil.which("protoc")
-    plugin = os.environ.get("GRPC_PYTHON_PLUGIN") or shutil.which("grpc_python_plugin")
+    protoc, plugin = os.environ.get("PROTOC"), os.environ.get("GRPC_PYTHON_PLUGIN")
+    if not protoc and not plugin and has_grpcio_tools():
+        return [sys.executable, "-m", "grpc_tools.protoc"], []
+    protoc = protoc or shutil.which("protoc")
+    plugin = plugin or shutil.which("grpc_python_plugin")
     if protoc and plugin:
         return [protoc], ["--plugin=protoc-gen-grpc_python=" + plugin]
-    try:
-        import grpc_tools.protoc  # noqa: F401
-    except ImportError:
-        sys.exit("generate.py: neither protoc with grpc_python_plugin nor grpcio-tools is installed")
-    return [sys.executable, "-m", "grpc_tools.protoc"], []
+    sys.exit("generate.py: neither grpcio-tools nor protoc with grpc_python_plugin is installed")
 
 
 def generate(out):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
 
 REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -62,6 +63,63 @@ class PackageTest(unittest.TestCase):
             self.assertTrue(output.startswith(directory), output)
             for name in ("py.typed", "v1/generation_pb2.pyi"):
                 self.assertTrue(os.path.exists(os.path.join(directory, "lintel", name)), name)
+
+    @unittest.skipIf(missing("packaging"), "no packaging")
+    def test_every_runtime_the_package_admits_can_import_what_its_build_generates(self):
+        from packaging.requirements import Requirement
+        from packaging.version import Version
+        # The age of the protoc inside grpcio-tools 1.X, as a version of Python's protobuf.
+        protoc = {52: "4.21", 59: "4.25", 76: "6.31.1"}
+        with open(os.path.join(PACKAGE, "pyproject.toml"), "rb") as file:
+            project = tomllib.load(file)
+
+        def applying(requirements, name, python):
+            """The specifier of the one requirement of `name`."""
+            found = [r.specifier for r in map(Requirement, requirements) if r.name == name and
+                     (r.marker is None or r.marker.evaluate({"python_version": python}))]
+            self.assertEqual(len(found), 1, f"{name} for Python {python}")
+            return found[0]
+
+        def oldest(runtime, python):
+            bounds = applying(project["project"]["dependencies"], runtime, python)
+            return max(Version(b.version) for b in bounds if b.operator == ">=")
+
+        for python in ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"):
+            with self.subTest(python):
+                tools = applying(project["build-system"]["requires"], "grpcio-tools", python)
+                newest = max(minor for minor in range(100) if tools.contains(f"1.{minor}.0"))
+                self.assertGreaterEqual(oldest("protobuf", python), Version(protoc[newest]))
+                if newest >= 63:  # the generated code asks for its generator's version
+                    self.assertGreaterEqual(oldest("grpcio", python), Version(f"1.{newest}.0"))
+                    self.assertFalse(tools.contains(f"1.{newest}.1"))
+
+    def test_a_generator_of_the_environments_own_age_goes_before_one_on_the_path(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for tool in ("protoc", "grpc_python_plugin"):
+                shutil.copy("/bin/true", os.path.join(directory, tool))
+
+            def chosen(**environment):
+                status, output = run(
+                    "-B", "-c", "import generate; print(*generate.find_compiler()[0])",
+                    env={"PATH": directory, "PYTHONPATH": f"{PACKAGE}{os.pathsep}{directory}",
+                         **environment})
+                self.assertEqual(status, 0, output)
+                return output.split()
+
+            def install(version):
+                about = os.path.join(directory, "grpcio_tools-0.dist-info")
+                os.makedirs(about, exist_ok=True)
+                with open(os.path.join(about, "METADATA"), "w") as file:
+                    file.write(f"Metadata-Version: 2.1\nName: grpcio-tools\nVersion: {version}\n")
+
+            on_path = [os.path.join(directory, "protoc")]
+            if missing("grpc_tools"):
+                self.assertEqual(chosen(), on_path)
+                install("1.14.1")
+                self.assertEqual(chosen(), on_path)
+            install("1.51.3")
+            self.assertEqual(chosen()[1:], ["-m", "grpc_tools.protoc"])
+            self.assertEqual(chosen(PROTOC="/named", GRPC_PYTHON_PLUGIN="/too"), ["/named"])
 
     @unittest.skipIf(missing("mypy"), "no mypy")
     def test_types_hold_in_the_package_and_for_its_users(self):
