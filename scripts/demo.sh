@@ -7,7 +7,8 @@ usage() {
   cat <<'EOF'
 Usage: scripts/demo.sh [--images FILE] [--model DIR] [COMPLETE-ARGUMENT...]
 
-Starts lintel-server with a trained MNIST model and completes occluded digits through gRPC.
+Installs missing packages, as root or through sudo, builds, starts lintel-server with a trained MNIST
+model and completes occluded digits through gRPC.
   --images FILE   digits to complete: IDX (also .gz), e.g. the official t10k-images-idx3-ubyte.gz, or
                   PNG. Default: weights/demo-digits.png, drawn by our own model.
   --model DIR     default: weights/mnist-linear, or weights/mnist-linear-small if that is missing
