@@ -11,9 +11,6 @@
 namespace lintel {
 namespace {
 
-// 255 * 127 * this is below 2^31: no sum of int8 products overflows.
-constexpr std::size_t kMostInt8Inputs = 65536;
-
 // ONEDNN_MAX_CPU_ISA makes oneDNN behave as on a lesser machine: our own kernels follow it.
 void follow_instruction_set_of_onednn() {
   [[maybe_unused]] static const bool once = [] {

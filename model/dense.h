@@ -17,6 +17,9 @@ namespace lintel {
 // depend on how many rows are computed together (promise 1).
 class Dense {
  public:
+  // 255 * 127 * this is below 2^31: no sum of int8 products overflows.
+  static constexpr std::size_t kMostInt8Inputs = 65536;
+
   enum class Fused { kNone, kRelu, kGelu };  // applied to y
   enum class Output { kStore, kAdd };        // y = ..., or y += ... (a residual)
 

@@ -1,6 +1,7 @@
 #include "model/layer.h"
 
 #include <array>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,16 @@ Dense pack_stacked(std::span<const LinearWeights* const> parts, const Dense::Opt
 }
 
 }  // namespace
+
+void check_weight_type(const ModelConfig& config, WeightType type) {
+  if (type != WeightType::kInt8) return;
+  constexpr auto kMost = static_cast<std::int64_t>(Dense::kMostInt8Inputs);
+  for (const TensorSpec& spec : list_tensors(config)) {
+    if (!spec.is_projection || spec.shape.size() != 2 || spec.shape[1] <= kMost) continue;
+    throw ModelError(spec.name + ": has " + std::to_string(spec.shape[1]) +
+                     " inputs, weight type int8 takes at most " + std::to_string(kMost));
+  }
+}
 
 Dense pack(const LinearWeights& linear, const Dense::Options& options) {
   return Dense(linear.weight.values(), linear.bias.values(), linear.weight.cols(),

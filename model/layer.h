@@ -34,6 +34,9 @@ struct Layer {
 Layer make_layer(const ModelConfig& config, LayerWeights& weights, bool uses_keys,
                  WeightType weight_type);
 
+// Throws ModelError naming the first projection that has more inputs than `type` can sum exactly.
+void check_weight_type(const ModelConfig& config, WeightType type);
+
 // A linear projection with its weights packed.
 Dense pack(const LinearWeights& linear, const Dense::Options& options);
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "model/dense.h"
+#include "model/layer.h"
 #include "model/weights.h"
 
 namespace lintel {
@@ -30,6 +31,7 @@ ModelMemory measure_model(const std::filesystem::path& directory,
   const ModelConfig config = load_config(directory / "config.json");
   const SafetensorsFile file(directory / "model.safetensors");
   check_tensors(file, config);
+  check_weight_type(config, options.weight_type);
   ModelMemory memory;
   for (const TensorSpec& spec : list_tensors(config)) {
     const std::size_t f32_bytes = f32_bytes_of(spec);

@@ -371,6 +371,7 @@ std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& dire
   auto impl = std::make_unique<Impl>();
   impl->config = load_config(config_file);
   const ModelConfig& config = impl->config;
+  check_weight_type(config, options.weight_type);
   ModelWeights weights = load_weights(directory, config);
   if (options.attention.has_value()) impl->replace_attention(*options.attention, weights);
   impl->weight_type = options.weight_type;

@@ -13,11 +13,12 @@ namespace lintel {
 // Gathers one row.
 class InferRun::RowSink final : public TokenSink {
  public:
-  RowSink(std::shared_ptr<InferRun> run, std::size_t index, SharedModel model)
-      : run_(std::move(run)), index_(index), model_(std::move(model)) {}
+  RowSink(std::shared_ptr<InferRun> run, std::size_t index, SharedModel model, bool log2_probs)
+      : run_(std::move(run)), index_(index), model_(std::move(model)), log2_probs_(log2_probs) {}
 
   bool on_token(const TokenEvent& event) override {
     row_.tokens.push_back(event.token);
+    if (!log2_probs_) return true;
     row_.log2_probs.push_back(event.log2_prob.value_or(std::numeric_limits<float>::quiet_NaN()));
     return true;  // bounded by max_new_tokens
   }
@@ -34,6 +35,7 @@ class InferRun::RowSink final : public TokenSink {
   const std::shared_ptr<InferRun> run_;
   const std::size_t index_;
   const SharedModel model_;
+  const bool log2_probs_;
   InferredRow row_;
   TokenUse used_;
 };
@@ -48,10 +50,11 @@ void InferRun::begin(std::vector<PreparedGeneration> prepared) {
     PreparedGeneration& row = prepared[i];
     Scheduler& scheduler = *row.model->scheduler;
     RequestHandle handle;
+    const bool log2_probs = row.checked.request.log2_probs;
     const grpc::Status submitted = guarded([&]() -> grpc::Status {
       Scheduler::SubmitResult result =
           scheduler.submit(std::move(row.checked.request), std::move(row.lease),
-                           std::make_shared<RowSink>(shared_from_this(), i, row.model));
+                           std::make_shared<RowSink>(shared_from_this(), i, row.model, log2_probs));
       if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*row.model);
       if (result.error == Scheduler::SubmitError::kQueueFull) {
         return queue_full(scheduler.options().max_queued_requests);

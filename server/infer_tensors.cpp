@@ -113,6 +113,11 @@ class ParameterReader {
       take(flag_of(parameter), [&](auto v) { request_.marks_final = v; });
     } else if (name == "sequence_id") {
       take(sequence_id_of(parameter), [&](auto v) { request_.sequence_id = std::move(v); });
+    } else if (name == "max_tokens") {
+      const auto value = number_of<std::uint64_t>(parameter);
+      good =
+          value && *value <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+      if (good) request_.max_tokens = static_cast<std::int64_t>(*value);
     } else if (name == "sequence_start") {
       take(flag_of(parameter), [&](auto v) { request_.sequence_start = v; });
     } else if (name == "sequence_end") {
@@ -130,10 +135,21 @@ class ParameterReader {
   Violations& violations_;
 };
 
+// Of a tensor: shared memory and classification elsewhere, none here.
+template <typename Parameters>
+void refuse_parameters(const std::string& tensor, const Parameters& parameters,
+                       Violations& violations) {
+  for (const auto& [name, parameter] : parameters) {
+    violations.add(tensor + ".parameters[" + clip(name) + "]", "is not a parameter of this server");
+  }
+}
+
 void read_outputs(const inference::ModelInferRequest& wire, InferRequest& request,
                   Violations& violations) {
   bool tokens = wire.outputs_size() == 0;
-  for (const auto& output : wire.outputs()) {
+  for (int i = 0; i < wire.outputs_size(); ++i) {
+    const auto& output = wire.outputs(i);
+    refuse_parameters("outputs[" + std::to_string(i) + "]", output.parameters(), violations);
     if (output.name() == "tokens") {
       tokens = true;
     } else if (output.name() == "log2_probs") {
@@ -155,6 +171,7 @@ std::vector<std::int32_t> read_input(const inference::ModelInferRequest& wire, i
     return values;
   }
   const auto& input = wire.inputs(0);
+  refuse_parameters("inputs[0]", input.parameters(), violations);
   if (input.datatype() != "INT32") {
     violations.add("inputs[0].datatype", "'" + clip(input.datatype()) + "' is not INT32");
   }
@@ -233,6 +250,10 @@ InferRequest read_infer_request(const inference::ModelInferRequest& wire, int ma
   }
   if (request.sequence_id.empty() && (request.sequence_start || request.sequence_end)) {
     violations.add("parameters[sequence_id]", "is missing");
+  }
+  if (request.max_tokens != 0 && !request.sequence_start) {
+    violations.add("parameters[max_tokens]",
+                   "goes with sequence_start: it is of the whole sequence");
   }
   row.set_log2_probs(request.log2_probs);
   const bool has_seed = row.sampling().has_seed();

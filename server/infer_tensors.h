@@ -21,6 +21,7 @@ struct InferRequest {
   std::string sequence_id;  // empty: none
   bool sequence_start = false;
   bool sequence_end = false;
+  std::int64_t max_tokens = 0;  // of a sequence that starts, as CreateSession's; 0: not told
 };
 
 // What it can express is checked here, naming what is wrong; the rows' values are checked as those
@@ -31,7 +32,7 @@ InferRequest read_infer_request(const inference::ModelInferRequest& wire, int ma
 // What came of a row.
 struct InferredRow {
   std::vector<std::int32_t> tokens;
-  std::vector<float> log2_probs;  // parallel; NaN: the value has none
+  std::vector<float> log2_probs;  // where asked for, parallel; NaN: the value has none
 };
 
 void write_infer_response(const InferRequest& request, const std::vector<InferredRow>& rows,

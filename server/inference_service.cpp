@@ -1,5 +1,6 @@
 #include "server/inference_service.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -56,6 +57,19 @@ class InferCall final : public grpc::ServerUnaryReactor {
   std::shared_ptr<InferRun> run_;
   grpc::Status status_;  // written before Finish, read after
 };
+
+// Of one response with every row: tensors [rows, longest].
+std::size_t most_response_bytes(const InferRequest& request,
+                                const std::vector<PreparedGeneration>& prepared) {
+  std::int64_t longest = 0;
+  for (const PreparedGeneration& row : prepared) {
+    longest = std::max(longest, row.checked.request.max_new_tokens);
+  }
+  // As varints, ids below 2^21 take three bytes, and what fills up shorter rows takes ten.
+  const std::size_t token_bytes = request.raw ? sizeof(std::int32_t) : 3;
+  const std::size_t bytes_each = token_bytes + (request.log2_probs ? sizeof(float) : 0);
+  return prepared.size() * static_cast<std::size_t>(longest) * bytes_each;
+}
 
 void add_tensor(inference::ModelMetadataResponse::TensorMetadata& tensor, const char* name,
                 const char* datatype) {
@@ -165,12 +179,20 @@ grpc::Status InferenceService::find_sequence(const Owner& owner, const ServedMod
     sequence.session_id = *known;
     return grpc::Status::OK;
   }
+  Violations violations;
+  check_session_length(request.max_tokens, "parameters[max_tokens]", model.transformer->config(),
+                       violations);
+  if (!violations.empty()) return violations.status();
   // A sequence that starts again forgets what it was.
   if (known && context_.store.remove(*known, owner) == SessionStore::Error::kBusy) {
     return session_busy(request.sequence_id);
   }
   const SessionStore::CreateResult created =
-      context_.store.create(model.name, model.transformer, /*max_values=*/0, owner);
+      context_.store.create(model.name, model.transformer, request.max_tokens, owner);
+  if (created.error == SessionStore::Error::kNeedsMaxTokens) {
+    return invalid_argument(
+        {{"parameters[max_tokens]", "is needed: the state of this model grows with the sequence"}});
+  }
   if (created.error != SessionStore::Error::kNone) {
     return store_refusal(created.error, created.bytes_needed, created.bytes_free,
                          context_.store.options(), /*session_id=*/"", owner);
@@ -204,6 +226,15 @@ grpc::Status InferenceService::prepare_rows(const grpc::CallbackServerContext& c
         prepare_generation(context_, scope.caller().name, row, deadline, prepared.back(), model);
     if (!status.ok()) return status;
     most_tokens += prepared.back().most_tokens();
+  }
+  if (!request.streams) {
+    const std::size_t bytes = most_response_bytes(request, prepared);
+    if (bytes > kMaxMessageBytes) {
+      return invalid_argument(
+          {{"parameters[max_new_tokens]",
+            std::to_string(request.rows.size()) + " rows may need " + std::to_string(bytes) +
+                " bytes, more than the " + std::to_string(kMaxMessageBytes) + " of one response"}});
+    }
   }
   return scope.charge_tokens(most_tokens);
 }

@@ -38,7 +38,6 @@ constexpr std::chrono::milliseconds kFlushTime{1000};
 constexpr std::chrono::milliseconds kShutdownTime{250};
 // gRPC cancels clients that ping more often.
 constexpr int kMinClientPingIntervalMs = 10'000;
-constexpr int kMaxSendBytes = 64 << 20;
 // How often the housekeeping looks at files and idle sessions.
 constexpr std::chrono::milliseconds kHousekeepingInterval{250};
 
@@ -101,7 +100,7 @@ int milliseconds(std::chrono::milliseconds duration) {
 void set_connection_options(const ServerOptions::Connections& connections,
                             grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(connections.max_message_bytes));
-  builder.SetMaxSendMessageSize(kMaxSendBytes);
+  builder.SetMaxSendMessageSize(static_cast<int>(kMaxMessageBytes));
   // A half-open connection answers no ping; without them its streams would hold their rows and
   // state.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
@@ -199,7 +198,14 @@ std::vector<Directory> directories_to_load(const ServerOptions& options) {
   for (const auto& model : options.models) directories.push_back({model.name, 1, model.path});
   const ModelRepository repository(options.model_repository);
   std::vector<std::string> names = options.load_models;
-  if (std::ranges::find(names, "*") != names.end()) names = repository.names();
+  if (std::ranges::find(names, "*") != names.end()) {
+    names = repository.names();
+    for (const auto& model : options.models) {
+      if (std::ranges::find(names, model.name) == names.end()) continue;
+      throw ModelError("--load-model '*': model " + model.name + " of " +
+                       options.model_repository.string() + " is given by --model, too");
+    }
+  }
   for (const std::string& name : names) {
     const std::vector<ModelRepository::Version> versions = repository.versions(name);
     if (versions.empty()) {

@@ -51,6 +51,16 @@ int first_reserved_descriptor() {
   return most - std::min(kReservedDescriptors, most / 2);
 }
 
+// Whether somebody listens on a unix socket.
+bool is_answered(const sockaddr_un& name) {
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (socket < 0) return false;
+  const int refused = ::connect(socket, reinterpret_cast<const sockaddr*>(&name), sizeof(name));
+  const bool answered = refused == 0 || errno == EAGAIN;  // EAGAIN: many wait to be accepted
+  ::close(socket);
+  return answered;
+}
+
 bool is_shortage(int error) {
   return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
@@ -75,6 +85,7 @@ void Listener::listen_on_unix_socket() {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   address_.unix_path.copy(name.sun_path, sizeof(name.sun_path) - 1);
+  if (is_answered(name)) fail(address_, std::strerror(EADDRINUSE));
   struct stat old {};  // of a server that was killed
   if (::stat(name.sun_path, &old) == 0 && S_ISSOCK(old.st_mode)) ::unlink(name.sun_path);
   const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -86,6 +97,15 @@ void Listener::listen_on_unix_socket() {
     fail(address_, std::strerror(error));
   }
   sockets_.push_back(socket);
+  ::stat(name.sun_path, &unix_socket_);
+}
+
+void Listener::remove_unix_socket() const {
+  // Whoever came after us may have put another one in its place.
+  struct stat now {};
+  if (::stat(address_.unix_path.c_str(), &now) != 0) return;
+  if (now.st_dev != unix_socket_.st_dev || now.st_ino != unix_socket_.st_ino) return;
+  ::unlink(address_.unix_path.c_str());
 }
 
 void Listener::listen_on_host() {
@@ -141,7 +161,7 @@ void Listener::stop() {
     ::eventfd_write(stop_event_, 1);
     thread_.join();
   }
-  if (!sockets_.empty() && !address_.unix_path.empty()) ::unlink(address_.unix_path.c_str());
+  if (!sockets_.empty() && !address_.unix_path.empty()) remove_unix_socket();
   for (const int socket : sockets_) ::close(socket);
   sockets_.clear();
   if (stop_event_ >= 0) ::close(std::exchange(stop_event_, -1));

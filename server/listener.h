@@ -1,6 +1,8 @@
 // Listener: takes the server's connections, also when descriptors run out.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -35,6 +37,7 @@ class Listener {
 
  private:
   void listen_on_unix_socket();
+  void remove_unix_socket() const;
   void listen_on_host();
   void accept_all();
   // Takes what waits on this socket. Returns false where descriptors or memory are short.
@@ -43,6 +46,7 @@ class Listener {
   const ListenAddress address_;
   const std::chrono::milliseconds keepalive_timeout_;
   int port_ = 0;
+  struct stat unix_socket_ {};  // as it was made
   std::vector<int> sockets_;
   int stop_event_ = -1;  // an eventfd
   std::function<void(int fd)> on_connection_;

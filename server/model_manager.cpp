@@ -207,9 +207,18 @@ void ModelManager::drain(const std::vector<SharedModel>& models,
     spdlog::info("model {} version {} takes no more requests; {} sessions are closed", model->name,
                  model->version, sessions);
   }
-  MutexLock lock(mutex_);
-  for (const SharedModel& model : models) drains_.push_back({model.get(), give_up, false, unload});
-  changed_.notify_all();
+  std::vector<Drain> drains;
+  for (const SharedModel& model : models) drains.push_back({model.get(), give_up, false, unload});
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      drains_.insert(drains_.end(), drains.begin(), drains.end());
+      changed_.notify_all();
+      return;
+    }
+  }
+  // Nobody takes them on any more, and whoever asked is answered all the same.
+  for (Drain& drain : drains) advance(drain, /*at_once=*/true);
 }
 
 bool ModelManager::advance(Drain& drain, bool at_once) {

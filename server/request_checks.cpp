@@ -354,14 +354,18 @@ CheckedList check_list(const v1::ListSessionsRequest& wire, Violations& violatio
   return out;
 }
 
-std::int64_t check_create(const v1::CreateSessionRequest& wire, const ModelConfig& config,
-                          Violations& violations) {
+void check_session_length(std::int64_t max_tokens, const std::string& field,
+                          const ModelConfig& config, Violations& violations) {
   const std::int64_t most = sequence_capacity(config);
   constexpr std::int64_t kFarthest = std::int64_t{1} << 53;
-  if (wire.max_tokens() < 0 || wire.max_tokens() > (most == 0 ? kFarthest : most)) {
-    violations.add("max_tokens", number(wire.max_tokens()) + " is not from 0 to " +
-                                     (most == 0 ? std::string("2^53") : number(most)));
-  }
+  if (max_tokens >= 0 && max_tokens <= (most == 0 ? kFarthest : most)) return;
+  violations.add(field, number(max_tokens) + " is not from 0 to " +
+                            (most == 0 ? std::string("2^53") : number(most)));
+}
+
+std::int64_t check_create(const v1::CreateSessionRequest& wire, const ModelConfig& config,
+                          Violations& violations) {
+  check_session_length(wire.max_tokens(), "max_tokens", config, violations);
   return wire.max_tokens();
 }
 

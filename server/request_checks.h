@@ -76,6 +76,9 @@ CheckedList check_list(const v1::ListSessionsRequest& wire, Violations& violatio
 // Values the session may hold; 0: the model's own limit.
 std::int64_t check_create(const v1::CreateSessionRequest& wire, const ModelConfig& config,
                           Violations& violations);
+// The same of a number that came as `field`.
+void check_session_length(std::int64_t max_tokens, const std::string& field,
+                          const ModelConfig& config, Violations& violations);
 
 // Appends the ids of `values`, at most `max_values` of them, naming what is wrong with `path`
 // before the field. Shared by the checks above.

@@ -15,17 +15,25 @@ std::int64_t ticks(std::optional<TimePoint> time) {
 
 }  // namespace
 
-RequestQueue::RequestQueue(std::size_t capacity, int num_workers)
-    : capacity_(capacity), num_workers_(std::max(num_workers, 1)), next_deadline_(kNever) {}
+RequestQueue::RequestQueue(std::size_t capacity, int num_workers, std::size_t capacity_bytes)
+    : capacity_(capacity),
+      capacity_bytes_(capacity_bytes),
+      num_workers_(std::max(num_workers, 1)),
+      next_deadline_(kNever) {}
 
 RequestQueue::Push RequestQueue::push(std::unique_ptr<RunningRequest>& request) {
   {
     MutexLock lock(mutex_);
     if (closed_) return Push::kClosed;
     if (queue_.size() >= capacity_) return Push::kFull;
+    const std::size_t bytes = request->value_bytes();
+    if (!queue_.empty() && bytes > capacity_bytes_ - std::min(queued_bytes_, capacity_bytes_)) {
+      return Push::kFull;
+    }
     const int rows = request->slots();
     queue_.push_back(std::move(request));
     queued_rows_ += rows;
+    queued_bytes_ += bytes;
     size_.store(queue_.size());
     next_deadline_.store(std::min(next_deadline_.load(), ticks(queue_.back()->deadline())));
   }
@@ -44,6 +52,7 @@ std::unique_ptr<RunningRequest> RequestQueue::pop(int own_rows, int free_rows) {
   std::unique_ptr<RunningRequest> request = std::move(queue_.front());
   queue_.pop_front();
   queued_rows_ -= rows;
+  queued_bytes_ -= request->value_bytes();
   running_rows_.fetch_add(rows);
   update_mirrors();
   return request;
@@ -60,6 +69,7 @@ std::vector<std::unique_ptr<RunningRequest>> RequestQueue::take_lost(TimePoint n
   });
   for (auto it = kept; it != queue_.end(); ++it) {
     queued_rows_ -= (*it)->slots();
+    queued_bytes_ -= (*it)->value_bytes();
     lost.push_back(std::move(*it));
   }
   queue_.erase(kept, queue_.end());
@@ -73,6 +83,7 @@ std::vector<std::unique_ptr<RunningRequest>> RequestQueue::take_all() {
                                                    std::make_move_iterator(queue_.end()));
   queue_.clear();
   queued_rows_ = 0;
+  queued_bytes_ = 0;
   update_mirrors();
   return all;
 }

@@ -21,7 +21,9 @@ namespace lintel {
 // What a busy worker asks in every step takes no lock while there is nothing to do.
 class RequestQueue {
  public:
-  RequestQueue(std::size_t capacity, int num_workers);
+  // At most `capacity` requests, and of those after the first at most `capacity_bytes` of values.
+  RequestQueue(std::size_t capacity, int num_workers,
+               std::size_t capacity_bytes = kMostQueuedBytes);
 
   enum class Push { kAccepted, kFull, kClosed };
   // Takes the request only when it returns kAccepted.
@@ -54,7 +56,10 @@ class RequestQueue {
   // After the queue has changed.
   void update_mirrors() REQUIRES(mutex_);
 
+  static constexpr std::size_t kMostQueuedBytes = std::size_t{256} << 20;
+
   const std::size_t capacity_;
+  const std::size_t capacity_bytes_;
   const int num_workers_;
 
   // Mirrors of the queue, written under the mutex and read without.
@@ -68,6 +73,7 @@ class RequestQueue {
   CondVar woken_;
   std::deque<std::unique_ptr<RunningRequest>> queue_ GUARDED_BY(mutex_);
   int queued_rows_ GUARDED_BY(mutex_) = 0;
+  std::size_t queued_bytes_ GUARDED_BY(mutex_) = 0;
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 

@@ -45,6 +45,12 @@ int RunningRequest::slots() const {
                                         [](const SampleRun& s) { return !s.finished(); }));
 }
 
+std::size_t RunningRequest::value_bytes() const {
+  const GenerationRequest& request = context_.request;
+  return request.prompt.size() * sizeof(request.prompt.front()) +
+         request.given.size() * sizeof(request.given.front());
+}
+
 std::optional<RequestOutcome> RunningRequest::lost(TimePoint now) const {
   if (control_->cancelled.load()) return RequestOutcome::kCancelled;
   if (deadline() && now >= *deadline()) return RequestOutcome::kDeadline;

@@ -55,6 +55,8 @@ class RunningRequest {
 
   // Rows of a step kept for it: one for every unfinished sample.
   int slots() const;
+  // Of the values it brought: the prompt and what is given. Constant.
+  std::size_t value_bytes() const;
   RequestControl& control() { return *control_; }
   std::optional<TimePoint> deadline() const { return context_.request.deadline; }
   // Why it must end now, if somebody cancelled it or its time is up.

@@ -84,28 +84,32 @@ grpc::Status ScoreStream::advance() {
       submitting_ = true;
       index = next_submit_;
       request = *slots_[index].request;
-      ++running_;  // before it can be done
+      // Before it can be done, and the call with it: that may be sooner than submit() returns.
+      ++running_;
+      used_.prompt += static_cast<std::int64_t>(request.prompt.size());
     }
+    const auto num_values = static_cast<std::int64_t>(request.prompt.size());
     RequestHandle handle;
     const grpc::Status status = submit(index, request, &handle);
     // Until submitting_ falls the call cannot finish, so the scheduler is there.
-    if (!settle(index, status, handle)) return index == 0 ? status : grpc::Status::OK;
+    if (!settle(index, num_values, status, handle)) return index == 0 ? status : grpc::Status::OK;
   }
 }
 
-bool ScoreStream::settle(std::size_t index, const grpc::Status& status,
+bool ScoreStream::settle(std::size_t index, std::int64_t num_values, const grpc::Status& status,
                          const RequestHandle& handle) {
   bool cancel = false;
   {
     MutexLock lock(mutex_);
     if (status.ok()) {
-      used_.prompt += static_cast<std::int64_t>(slots_[index].request->prompt.size());
+      // What was written already has a new slot, which nothing reads any more.
       slots_[index].request.reset();
       slots_[index].handle = handle;
       ++next_submit_;
       cancel = failure_.has_value();  // came while nobody could know this handle
     } else {
       --running_;
+      used_.prompt -= num_values;
     }
   }
   if (cancel) model_->scheduler->cancel(handle);
@@ -130,6 +134,12 @@ void ScoreStream::try_again_soon() {
     {
       MutexLock lock(self->mutex_);
       self->alarm_set_ = false;
+    }
+    // Memory may be full for as long as others like; the model is wanted back before that.
+    if (self->model_->retired) {
+      self->fail(stopped_status(*self->model_));
+      self->pump();
+      return;
     }
     self->advance();
   });

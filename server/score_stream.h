@@ -52,8 +52,8 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   grpc::Status advance() EXCLUDES(mutex_);
   // After submit(): keeps the handle, or sees to it that the sequence is tried again. Returns
   // whether the next one may be submitted.
-  bool settle(std::size_t index, const grpc::Status& status, const RequestHandle& handle)
-      EXCLUDES(mutex_);
+  bool settle(std::size_t index, std::int64_t num_values, const grpc::Status& status,
+              const RequestHandle& handle) EXCLUDES(mutex_);
   void try_again_soon() EXCLUDES(mutex_);
   void sequence_done(std::size_t index, std::vector<float> log2_probs, RequestOutcome outcome)
       EXCLUDES(mutex_);

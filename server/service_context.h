@@ -11,6 +11,9 @@
 
 namespace lintel {
 
+// What gRPC lets the server send in one message.
+inline constexpr std::size_t kMaxMessageBytes = std::size_t{64} << 20;
+
 struct ServiceContext {
   const ModelRegistry& models;
   ModelManager& manager;

@@ -115,6 +115,13 @@ SessionStore::~SessionStore() {
 
 SessionStore::Error SessionStore::try_reserve(const Owner& owner, std::size_t bytes,
                                               bool takes_place, std::size_t* bytes_free) {
+  const std::size_t most = options_.bytes_per_owner == 0
+                               ? options_.session_memory_bytes
+                               : std::min(options_.session_memory_bytes, options_.bytes_per_owner);
+  if (bytes > most) {
+    *bytes_free = most;
+    return Error::kTooLarge;
+  }
   *bytes_free = options_.session_memory_bytes - bytes_in_use_;
   const auto held = shares_.find(owner);
   const Share share = held == shares_.end() ? Share{} : held->second;

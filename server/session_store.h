@@ -89,6 +89,7 @@ class SessionStore {
     kOutOfMemory,
     kOwnerTooManySessions,
     kOwnerOutOfMemory,
+    kTooLarge,  // never fits, even with nothing else there
     kNeedsMaxTokens,
   };
 
@@ -99,7 +100,8 @@ class SessionStore {
     std::uint64_t created = 0, evicted = 0;
   };
 
-  // What was found, or why not. bytes_needed and bytes_free explain kOutOfMemory.
+  // What was found, or why not. bytes_needed and bytes_free explain kOutOfMemory; of
+  // kTooLarge, bytes_free is what there is in all.
   struct LeaseResult {
     SessionLease lease;
     Error error = Error::kNone;

@@ -206,6 +206,11 @@ grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
                             std::to_string(store.bytes_per_owner) + " bytes of state, " +
                                 std::to_string(bytes_needed) + " more are needed",
                             kMemoryRetry);
+    case SessionStore::Error::kTooLarge:
+      return failed_precondition("SESSION_MEMORY", "session",
+                                 "the state needs " + std::to_string(bytes_needed) +
+                                     " bytes, more than the " + std::to_string(bytes_free) +
+                                     " there are in all: ask for fewer tokens");
     case SessionStore::Error::kNeedsMaxTokens:
       return invalid_argument(
           {{"max_tokens", "is needed: the state of this model grows with the sequence"}});
@@ -214,8 +219,9 @@ grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
 }
 
 grpc::Status queue_full(int max_queued_requests) {
-  return resource_exhausted(
-      "the queue is full: " + std::to_string(max_queued_requests) + " requests wait", kQueueRetry);
+  return resource_exhausted("the queue is full: " + std::to_string(max_queued_requests) +
+                                " requests wait, or fewer with very long prompts",
+                            kQueueRetry);
 }
 
 grpc::Status shutting_down() { return unavailable("the server is shutting down", kDrainRetry); }

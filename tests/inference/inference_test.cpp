@@ -240,6 +240,27 @@ TEST_CASE("a sequence goes on where it was, until it ends, and starts anew") {
   CHECK(server.lintel({"session", "list", "--json"}).json().empty());
 }
 
+TEST_CASE("a sequence whose state grows says how long it may become") {
+  const Server server({"--attention", "softmax"});
+  Request request = request_of({{1, 2}}, 3);
+  auto& parameters = *request.mutable_parameters();
+  parameters["sequence_id"].set_int64_param(1);
+  parameters["sequence_start"].set_bool_param(true);
+  Response response;
+  const grpc::Status refused = server.infer(request, &response);
+  CHECK(refused.error_code() == Code::INVALID_ARGUMENT);
+  CHECK_THAT(refused.error_message(), Catch::Contains("parameters[max_tokens]"));
+  parameters["max_tokens"].set_int64_param(6);
+  CHECK(server.infer(request, &response).ok());
+  CHECK(tokens_of(response).size() == 3);
+  parameters.erase("sequence_start");
+  parameters.erase("max_tokens");
+  request.mutable_inputs(0)->clear_contents();
+  request.mutable_inputs(0)->set_shape(1, 0);
+  CHECK(server.infer(request, &response).ok());
+  CHECK(tokens_of(response).size() == 1);  // five values were held
+}
+
 TEST_CASE("a stream answers request after request, and an error is an answer") {
   const Server server;
   grpc::ClientContext context;
@@ -349,6 +370,23 @@ TEST_CASE("what does not fit the protocol is refused by its name") {
              Catch::Contains("raw_input_contents"));
   CHECK_THAT(refusal([](Request& r) { r.add_outputs()->set_name("logits"); }),
              Catch::Contains("logits"));
+  CHECK_THAT(
+      refusal([](Request& r) {
+        (*r.mutable_inputs(0)->mutable_parameters())["shared_memory_region"].set_string_param("x");
+      }),
+      Catch::Contains("inputs[0].parameters[shared_memory_region]"));
+  CHECK_THAT(refusal([](Request& r) {
+               auto& output = *r.add_outputs();
+               output.set_name("tokens");
+               (*output.mutable_parameters())["classification"].set_int64_param(3);
+             }),
+             Catch::Contains("outputs[0].parameters[classification]"));
+  CHECK_THAT(refusal(parameter("max_tokens", "5")), Catch::Contains("sequence_start"));
+  // 32 rows of a million values would not fit a response: told before a value is computed.
+  CHECK_THAT(refusal([](Request& r) {
+               r = request_of(std::vector<std::vector<int>>(32, {1}), 1'000'000);
+             }),
+             Catch::Contains("parameters[max_new_tokens]") && Catch::Contains("67108864"));
   CHECK_THAT(refusal(parameter("temprature", "1")), Catch::Contains("temprature"));
   CHECK_THAT(refusal(parameter("temperature", "hot")), Catch::Contains("temperature"));
   CHECK_THAT(refusal(parameter("temperature", "-1")), Catch::Contains("temperature"));
@@ -398,7 +436,7 @@ TEST_CASE("under tokens a sequence is its owner's, and being alive needs none") 
 
 TEST_CASE("a cancelled call frees its sequence") {
   const Server server({"--max-new-tokens", "1000000000"});
-  Request request = request_of({{1}}, 1'000'000'000);
+  Request request = request_of({{1}}, 20'000'000);
   (*request.mutable_parameters())["sequence_id"].set_uint64_param(5);
   (*request.mutable_parameters())["sequence_start"].set_bool_param(true);
   Response response;

@@ -353,6 +353,11 @@ TEST_CASE("a server begins with models of its repository, if their memory is adm
   CHECK_THAT(all->err(), Contains("model a version 2 from") && Contains("model b version 1 from"));
   CHECK_THAT(all->err(), !Contains("model a version 1"));
 
+  const auto twice =
+      start({"--load-model", "*", "--model", "a=" + (repository.path() / "b").string()});
+  CHECK(twice->wait() == 1);
+  CHECK_THAT(twice->err(), Contains("model a") && Contains("--model, too"));
+
   const auto none = start({});
   CHECK_THAT(none->read_out_until("\n"), Contains("ready on"));
   none->send(SIGTERM);

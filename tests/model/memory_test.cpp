@@ -37,6 +37,20 @@ TEST_CASE("the memory told beforehand is enough for the weights, and not far abo
   CHECK(memory.peak_bytes() == memory.resident_bytes + memory.loading_bytes);
 }
 
+TEST_CASE("more inputs than int8 can sum are named before a weight is read") {
+  ModelConfig config = tiny_config(TinyModel::kTokens);
+  config.d_ff = 65537;
+  const testing::TemporaryDirectory directory;
+  write_random_model(directory.path(), config, 3);
+  const auto options = [](WeightType type) {
+    return Transformer::Options{.weight_type = type, .attention = std::nullopt};
+  };
+  CHECK_NOTHROW(measure_model(directory.path(), options(WeightType::kBf16)));
+  CHECK_THROWS_WITH(measure_model(directory.path(), options(WeightType::kInt8)),
+                    Catch::Contains("linear2.weight") && Catch::Contains("at most 65536"));
+  CHECK_THROWS_AS(Transformer::load(directory.path(), options(WeightType::kInt8)), ModelError);
+}
+
 TEST_CASE(
     "memory is told of every tiny model, with hash planes in place of its own attention too") {
   for (const TinyModel kind : {TinyModel::kImage, TinyModel::kBytes, TinyModel::kTokens}) {

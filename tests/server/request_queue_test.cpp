@@ -49,6 +49,23 @@ TEST_CASE("a worker takes no more than its share of the load") {
   REQUIRE(queue.pop(0, 64));
 }
 
+TEST_CASE("values that wait are bounded too, and one request always may") {
+  QueueFixture f;  // each has a prompt of one value, four bytes
+  RequestQueue queue(100, /*num_workers=*/1, /*capacity_bytes=*/10);
+  f.push(queue);
+  f.push(queue);
+  auto third = f.request();
+  CHECK(queue.push(third) == RequestQueue::Push::kFull);
+  REQUIRE(third != nullptr);
+  REQUIRE(queue.pop(0, 64));
+  CHECK(queue.push(third) == RequestQueue::Push::kAccepted);
+  queue.take_all();
+  f.push(queue);
+  f.push(queue);
+  RequestQueue tiny(100, 1, /*capacity_bytes=*/1);
+  f.push(tiny);
+}
+
 TEST_CASE("samples weigh as much as requests") {
   QueueFixture f;
   RequestQueue queue(100, /*num_workers=*/2);

@@ -153,6 +153,20 @@ TEST_CASE("memory beyond the budget is refused with the figures, one-shot calls 
   REQUIRE(store.create("tiny", f.model, 0).error == Error::kNone);
 }
 
+TEST_CASE("what would not fit with nothing else there is told apart from what has to wait") {
+  StoreFixture f({});
+  SessionStore store(
+      {.session_memory_bytes = 4 * f.bytes_each, .bytes_per_owner = 2 * f.bytes_each}, f.clock);
+  const auto large = store.lease_one_shot("tiny", f.model, 0, /*num_samples=*/3, "alice");
+  CHECK(large.error == Error::kTooLarge);
+  CHECK(large.bytes_needed == 3 * f.bytes_each);
+  CHECK(large.bytes_free == 2 * f.bytes_each);
+  const auto held = store.lease_one_shot("tiny", f.model, 0, 2, "alice");
+  REQUIRE(held.error == Error::kNone);
+  CHECK(store.lease_one_shot("tiny", f.model, 0, 1, "alice").error == Error::kOwnerOutOfMemory);
+  CHECK(store.lease_one_shot("tiny", f.model, 0, 2, "bob").error == Error::kNone);
+}
+
 TEST_CASE("idle sessions go before anything is refused") {
   StoreFixture f({});
   SessionStore store(
@@ -219,9 +233,9 @@ TEST_CASE("a state that grows is admitted by the values it may come to hold") {
   // More than fits, and more than can be counted.
   for (const std::int64_t most : {std::int64_t{100'000'000}, std::int64_t{1} << 53}) {
     const auto refused = f.store.create("growing", unbounded, most);
-    CHECK(refused.error == Error::kOutOfMemory);
+    CHECK(refused.error == Error::kTooLarge);
     CHECK(refused.bytes_needed >= std::size_t{1} << 30);
-    CHECK(f.store.lease_one_shot("growing", unbounded, most, 64).error == Error::kOutOfMemory);
+    CHECK(f.store.lease_one_shot("growing", unbounded, most, 64).error == Error::kTooLarge);
   }
 }
 

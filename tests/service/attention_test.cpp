@@ -10,9 +10,11 @@ namespace {
 // Serves a directory as main() would.
 class AttentionServer {
  public:
-  explicit AttentionServer(const std::string& spec) {
+  explicit AttentionServer(const std::string& spec,
+                           std::size_t session_memory = std::size_t{1} << 30) {
     write_random_model(directory_.path() / "tokens", tiny_config(TinyModel::kTokens), /*seed=*/11);
     ServerOptions options = test_options();
+    options.sessions.memory_bytes = session_memory;
     options.models = {{"tokens", directory_.path() / "tokens"}};
     if (!spec.empty()) options.attention = parse_attention_spec(spec);
     server_ = std::make_unique<LintelServer>(options, load_models(options), clock_);
@@ -21,6 +23,7 @@ class AttentionServer {
         grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
     sessions_ = v1::SessionService::NewStub(channel);
     models_ = v1::ModelService::NewStub(channel);
+    generation_ = v1::GenerationService::NewStub(channel);
   }
 
   v1::Model model() {
@@ -35,6 +38,19 @@ class AttentionServer {
     grpc::ClientContext context;
     return sessions_->Create(&context, request, session);
   }
+  // Of sequences of these lengths.
+  grpc::Status score(const std::vector<int>& lengths) {
+    v1::ScoreRequest request;
+    for (const int length : lengths) {
+      request.add_sequences()->mutable_tokens()->mutable_ids()->Resize(length, 1);
+    }
+    grpc::ClientContext context;
+    const auto reader = generation_->Score(&context, request);
+    v1::ScoreResponse response;
+    while (reader->Read(&response)) {
+    }
+    return reader->Finish();
+  }
 
  private:
   TemporaryDirectory directory_;
@@ -42,6 +58,7 @@ class AttentionServer {
   std::unique_ptr<LintelServer> server_;
   std::unique_ptr<v1::SessionService::Stub> sessions_;
   std::unique_ptr<v1::ModelService::Stub> models_;
+  std::unique_ptr<v1::GenerationService::Stub> generation_;
 };
 
 TEST_CASE("a model that runs as it was trained has no warnings") {
@@ -78,7 +95,14 @@ TEST_CASE("a session of an unbounded growing state needs max_tokens, and is admi
   REQUIRE(server.create(100'000, &session).ok());
   CHECK(session.state_bytes() > 20 * bytes);
   CHECK(server.create(std::int64_t{1} << 53, &session).error_code() ==
-        grpc::StatusCode::RESOURCE_EXHAUSTED);
+        grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_CASE("a sequence that can never fit ends its Score, and nothing waits for it") {
+  AttentionServer server("softmax", /*session_memory=*/64 << 10);
+  const grpc::Status status = server.score({2, 5000});
+  CHECK(status.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK_THAT(status.error_message(), Catch::Contains("in all"));
 }
 
 TEST_CASE("a model that cannot run with what is asked for is not loaded") {

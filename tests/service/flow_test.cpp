@@ -174,12 +174,27 @@ TEST_CASE("a call whose state does not fit is refused at once, with a time to re
       3 * tiny_models({"tokens"}).front().transformer->state_bytes(0) + 1;
   TestServer server({"tokens"}, options);
   v1::GenerateRequest request = request_for("tokens", {1}, 5);
-  request.set_num_samples(4);
+  const v1::Session session = create_session(server, "tokens");
+  request.set_num_samples(3);
   const Generated refused = generate(server, request);
   CHECK(refused.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   CHECK(detail_of<google::rpc::RetryInfo>(refused.status));
-  request.set_num_samples(3);
+  request.set_num_samples(2);
   CHECK(generate(server, request).status.ok());
+}
+
+TEST_CASE("a call whose state would never fit is refused with both figures and no time to retry") {
+  const std::size_t state_bytes = tiny_models({"tokens"}).front().transformer->state_bytes(0);
+  ServerOptions options = test_options();
+  options.sessions.memory_bytes = 3 * state_bytes + 1;
+  TestServer server({"tokens"}, options);
+  v1::GenerateRequest request = request_for("tokens", {1}, 5);
+  request.set_num_samples(4);
+  const grpc::Status refused = generate(server, request).status;
+  CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK_FALSE(detail_of<google::rpc::RetryInfo>(refused));
+  CHECK_THAT(refused.error_message(), Catch::Contains(std::to_string(4 * state_bytes)) &&
+                                          Catch::Contains(std::to_string(3 * state_bytes + 1)));
 }
 
 TEST_CASE("many callers at once each get the values they get alone") {

@@ -5,13 +5,17 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <memory>
 #include <thread>
 
 #include "tests/support/eventually.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
 namespace {
@@ -78,6 +82,33 @@ TEST_CASE("a connection waits while there is no descriptor for it, and is refuse
   connect_to(clients[2], listener.port());
   CHECK(eventually([&] { return taken == 2; }));
   for (const int client : clients) close(client);
+}
+
+TEST_CASE("a unix socket is its server's: not taken while it is answered, not deleted by another") {
+  const TemporaryDirectory directory;
+  ListenAddress address;
+  address.unix_path = (directory.path() / "socket").string();
+  auto first = std::make_unique<Listener>(address, std::chrono::seconds(10));
+  CHECK_THROWS_WITH(Listener(address, std::chrono::seconds(10)), Catch::Contains("in use"));
+  CHECK(std::filesystem::exists(address.unix_path));
+  // Somebody else's, in its place.
+  std::filesystem::rename(address.unix_path, address.unix_path + ".old");
+  const Listener second(address, std::chrono::seconds(10));
+  first.reset();
+  CHECK(std::filesystem::exists(address.unix_path));
+}
+
+TEST_CASE("a unix socket that a killed server left is replaced") {
+  const TemporaryDirectory directory;
+  ListenAddress address;
+  address.unix_path = (directory.path() / "socket").string();
+  const int left = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  address.unix_path.copy(name.sun_path, sizeof(name.sun_path) - 1);
+  REQUIRE(bind(left, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0);
+  close(left);
+  CHECK_NOTHROW(Listener(address, std::chrono::seconds(10)));
 }
 
 TEST_CASE("an address that is taken or that is not there is named") {

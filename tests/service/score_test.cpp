@@ -110,6 +110,24 @@ TEST_CASE("a Score in progress waits for a queue others keep full") {
   stepping.join();
 }
 
+TEST_CASE("Scores of one short sequence are counted, however soon they are done") {
+  TestServer server({"tokens"});
+  v1::ScoreRequest request;
+  request.set_model("tokens");
+  for (const int id : {1, 2}) request.add_sequences()->mutable_tokens()->add_ids(id);
+  request.mutable_sequences(0)->mutable_tokens()->add_ids(3);
+  request.mutable_sequences()->RemoveLast();
+  std::vector<std::thread> clients;
+  std::atomic<int> wrong{0};
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&] {
+      for (int k = 0; k < 100; ++k) wrong += score(server, request).status.ok() ? 0 : 1;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("a Score that arrives at a full queue is refused at once") {
   ServerOptions options = test_options();
   options.scheduling.workers = 0;
