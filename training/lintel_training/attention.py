@@ -26,8 +26,24 @@ def choose_chunk(n):
 
 
 def feature_map(x):
-    """phi(x) = elu(x) + 1, in float32 (paper, eq. 7)."""
-    return F.elu(x.float()) + 1.0
+    """phi(x) = elu(x) + 1, in float32 (paper, eq. 7).
+
+    Where x < 0 that is exp(x), and computed so: elu(x) is near -1 there, and adding 1 leaves noise
+    of 6e-8 in what may be 1e-9. Trained features are that small, and it cost 0.006 bits/dim on some
+    images.
+    """
+    x = x.float()
+    return torch.where(x > 0, x + 1.0, torch.exp(x.clamp(max=0.0)))
+
+
+def before_chunk(sums):
+    """Sums over all earlier chunks, from sums of each: [B, H, N/C, ...] -> the same shape.
+
+    Shifted, not the inclusive sum minus the chunk's own: features of a trained model span many
+    orders of magnitude, and where a chunk adds 1 to what was 1e-9 the difference is noise.
+    """
+    earlier = torch.cumsum(sums[:, :, :-1], 2)
+    return torch.cat([torch.zeros_like(sums[:, :, :1]), earlier], 2)
 
 
 def linear_attention(q, k, v, eps=1e-6, chunk=None):
@@ -51,10 +67,10 @@ def linear_attention(q, k, v, eps=1e-6, chunk=None):
     q, k, v = (x.reshape(batch, heads, -1, c, x.shape[-1]) for x in (q, k, v))  # [B, H, N/C, C, D]
 
     z_chunk = k.sum(3)  # [B, H, N/C, D], float32
-    z = z_chunk.cumsum(2) - z_chunk  # exclusive: before the chunk
+    z = before_chunk(z_chunk)
     q16, k16 = q.to(dtype), k.to(dtype)
     s_chunk = torch.matmul(k16.transpose(-1, -2), v).float()  # [B, H, N/C, D, D]
-    s = s_chunk.cumsum(2) - s_chunk
+    s = before_chunk(s_chunk)
 
     scores = torch.matmul(q16, k16.transpose(-1, -2)).tril()  # [B, H, N/C, C, C]
     numerator = torch.matmul(scores, v).float() + torch.matmul(q16, s.to(dtype)).float()

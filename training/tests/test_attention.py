@@ -47,6 +47,14 @@ class LinearTest(unittest.TestCase):
                 difference = (got - expected).abs().max().item()
                 self.assertLess(difference, 1e-5, f"n {n}, chunk {chunk}: {difference}")
 
+    def test_small_features_keep_their_digits(self):
+        # phi(k) near 1e-7, as trained models have it: where a float32 of 1 - 1e-7 has one digit.
+        q, k, v = (random(1, 4, 200, 8, seed=s) for s in range(3))
+        q, k = q + 10, k - 16
+        expected = naive_linear(q, k, v, 1e-6)
+        got = linear_attention(q, k, v, 1e-6, 16).double()
+        self.assertLess((got - expected).abs().max().item(), 1e-4)
+
     def test_bfloat16_stays_close_over_a_long_sequence(self):
         q, k, v = (random(1, 2, 900, 16, seed=s).bfloat16() for s in range(3))
         expected = naive_linear(q, k, v, 1e-6)
