@@ -76,8 +76,8 @@ _TEXT = {
 # still at 1.50 after 800.
 _IMAGE_RECIPE = Recipe(epochs=250, dropout=0.05, head_rate=0.1)
 
-_SMALL_RECIPE = Recipe(epochs=2, batch_size=8, learning_rate=1.2e-3, warmup_steps=100,
-                       ema_decay=0.998)
+_SMALL_RECIPE = Recipe(epochs=3.5, batch_size=8, learning_rate=1.5e-3, warmup_steps=300,
+                       ema_decay=0.999)
 
 
 def _small(attention):
