@@ -229,6 +229,11 @@ void ChaosServer::take_baseline() {
   started_ = std::chrono::steady_clock::now();
 }
 
+bool ChaosServer::gives_memory_back() const {
+  return eventually([&] { return usage().rss_bytes <= baseline_.rss_bytes + kRssTolerance; },
+                    std::chrono::seconds(10));
+}
+
 void ChaosServer::check_recovered(const std::string& counts) {
   INFO(counts);
   for (const char* family :
@@ -248,8 +253,7 @@ void ChaosServer::check_recovered(const std::string& counts) {
   CHECK(now == reference_);
 
   CHECK(eventually([&] { return usage().descriptors <= baseline_.descriptors; }));
-  CHECK(eventually([&] { return usage().rss_bytes <= baseline_.rss_bytes + kRssTolerance; },
-                   std::chrono::seconds(10)));
+  CHECK(gives_memory_back());
   const Usage after = usage();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started_;
   std::cout << "chaos: " << counts << "; RSS " << megabytes(baseline_.rss_bytes) << " -> "

@@ -87,6 +87,8 @@ class ChaosServer {
   // To be called when the fault has been there once: pools and arenas have grown by then.
   void take_baseline();
   const Usage& baseline() const { return baseline_; }
+  // Waits until memory is where it was at the baseline, but for what allocators keep.
+  bool gives_memory_back() const;
   // Checks that no request is left, that memory and descriptors are back, that health, /healthz and
   // /readyz say so, and that a generation has the bits it had. Prints a line for the record:
   // `counts`, and what was used before and after.

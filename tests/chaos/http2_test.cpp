@@ -194,16 +194,22 @@ TEST_CASE("malformed HTTP/2 and gRPC framing hurts nobody else") {
     }
   };
   round(50);
-  server.take_baseline();
-  Neighbour neighbour(server);
-  for (int i = 0; i < 3; ++i) round(50);
-  neighbour.stop();
-  CHECK(neighbour.disturbed() == 0);
+  // What is lost is lost with every barrage; what the allocator keeps of one is there for the next.
+  int served = 0;
+  for (int barrage = 0; barrage < 3; ++barrage) {
+    server.take_baseline();
+    Neighbour neighbour(server);
+    for (int i = 0; i < 3; ++i) round(50);
+    neighbour.stop();
+    CHECK(neighbour.disturbed() == 0);
+    served += neighbour.served();
+    if (server.gives_memory_back()) break;
+  }
   CHECK(server.metric("lintel_requests_total", "code=\"INTERNAL\"") == 0);
   CHECK(server.metric("lintel_requests_total", "code=\"UNKNOWN\"") == 0);
   server.check_recovered(std::to_string(frames) + " malformed frames on " +
                          std::to_string(connections) + " connections beside " +
-                         std::to_string(neighbour.served()) + " undisturbed generations");
+                         std::to_string(served) + " undisturbed generations");
   CHECK(server.stop() == 0);
 }
 
