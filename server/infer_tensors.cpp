@@ -271,6 +271,13 @@ InferRequest read_infer_request(const inference::ModelInferRequest& wire, int ma
   return request;
 }
 
+std::size_t most_response_bytes(const InferRequest& request, std::int64_t longest) {
+  // As varints, ids below 2^21 take three bytes.
+  const std::size_t token_bytes = request.raw ? sizeof(std::int32_t) : 3;
+  const std::size_t bytes_each = token_bytes + (request.log2_probs ? sizeof(float) : 0);
+  return request.rows.size() * static_cast<std::size_t>(longest) * bytes_each;
+}
+
 void write_infer_response(const InferRequest& request, const std::vector<InferredRow>& rows,
                           inference::ModelInferResponse& wire) {
   std::size_t longest = 0;

@@ -35,6 +35,8 @@ struct InferredRow {
   std::vector<float> log2_probs;  // where asked for, parallel; NaN: the value has none
 };
 
+// Most bytes of a response whose rows have up to `longest` values.
+std::size_t most_response_bytes(const InferRequest& request, std::int64_t longest);
 void write_infer_response(const InferRequest& request, const std::vector<InferredRow>& rows,
                           inference::ModelInferResponse& wire);
 

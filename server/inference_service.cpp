@@ -58,19 +58,6 @@ class InferCall final : public grpc::ServerUnaryReactor {
   grpc::Status status_;  // written before Finish, read after
 };
 
-// Of one response with every row: tensors [rows, longest].
-std::size_t most_response_bytes(const InferRequest& request,
-                                const std::vector<PreparedGeneration>& prepared) {
-  std::int64_t longest = 0;
-  for (const PreparedGeneration& row : prepared) {
-    longest = std::max(longest, row.checked.request.max_new_tokens);
-  }
-  // As varints, ids below 2^21 take three bytes, and what fills up shorter rows takes ten.
-  const std::size_t token_bytes = request.raw ? sizeof(std::int32_t) : 3;
-  const std::size_t bytes_each = token_bytes + (request.log2_probs ? sizeof(float) : 0);
-  return prepared.size() * static_cast<std::size_t>(longest) * bytes_each;
-}
-
 void add_tensor(inference::ModelMetadataResponse::TensorMetadata& tensor, const char* name,
                 const char* datatype) {
   tensor.set_name(name);
@@ -219,6 +206,7 @@ grpc::Status InferenceService::prepare_rows(const grpc::CallbackServerContext& c
                                             std::vector<PreparedGeneration>& prepared) {
   const std::optional<TimePoint> deadline = call_deadline(call, context_.clock);
   std::int64_t most_tokens = 0;
+  std::int64_t longest = 0;
   for (v1::GenerateRequest row : request.rows) {
     row.set_session_id(sequence.session_id);
     prepared.emplace_back();
@@ -226,9 +214,10 @@ grpc::Status InferenceService::prepare_rows(const grpc::CallbackServerContext& c
         prepare_generation(context_, scope.caller().name, row, deadline, prepared.back(), model);
     if (!status.ok()) return status;
     most_tokens += prepared.back().most_tokens();
+    longest = std::max(longest, prepared.back().checked.request.max_new_tokens);
   }
   if (!request.streams) {
-    const std::size_t bytes = most_response_bytes(request, prepared);
+    const std::size_t bytes = most_response_bytes(request, longest);
     if (bytes > kMaxMessageBytes) {
       return invalid_argument(
           {{"parameters[max_new_tokens]",

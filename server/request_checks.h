@@ -76,7 +76,7 @@ CheckedList check_list(const v1::ListSessionsRequest& wire, Violations& violatio
 // Values the session may hold; 0: the model's own limit.
 std::int64_t check_create(const v1::CreateSessionRequest& wire, const ModelConfig& config,
                           Violations& violations);
-// The same of a number that came as `field`.
+// What check_create asks of that number, where another message carries it as `field`.
 void check_session_length(std::int64_t max_tokens, const std::string& field,
                           const ModelConfig& config, Violations& violations);
 

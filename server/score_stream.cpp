@@ -153,25 +153,7 @@ void ScoreStream::sequence_done(std::size_t index, std::vector<float> log2_probs
     slots_[index].log2_probs = std::move(log2_probs);
     slots_[index].done = outcome == RequestOutcome::kDone;
   }
-  switch (outcome) {
-    case RequestOutcome::kDone:
-      break;
-    case RequestOutcome::kCancelled:
-      fail(cancelled());
-      break;
-    case RequestOutcome::kDeadline:
-      fail(deadline_exceeded());
-      break;
-    case RequestOutcome::kShutdown:
-      fail(stopped_status(*model_));
-      break;
-    case RequestOutcome::kNonFinite:
-      fail(non_finite(model_->name, /*session_id=*/""));
-      break;
-    case RequestOutcome::kInternal:
-      fail(call_failed(model_->name, /*session_id=*/""));
-      break;
-  }
+  if (outcome != RequestOutcome::kDone) fail(outcome_status(outcome, *model_));
   pump();
   advance();
 }

@@ -2,13 +2,11 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <thread>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
 #include "model/memory.h"
-#include "server/model_manager.h"
 #include "tests/service/service_fixture.h"
 #include "tests/support/temporary_directory.h"
 
@@ -485,23 +483,6 @@ TEST_CASE("a server that stops ends what is being unloaded, and answers who wait
   unloading.join();
   stopping.join();
   CHECK(unloaded.ok());
-}
-
-TEST_CASE("an unload that comes after the manager has stopped is answered") {
-  ServerOptions options = test_options();
-  const SteadyClock clock;
-  ModelRegistry registry;
-  SessionStore store({.session_memory_bytes = 1u << 20}, clock);
-  ModelManager manager(options, registry, store, std::make_shared<ModelBudget>(0), clock);
-  const TemporaryDirectory directory;
-  write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 3);
-  NamedTransformer model = load_model(options, "late", 1, directory.path());
-  registry.add(serve_model(options, std::move(model), clock), /*replace_all=*/true);
-  manager.stop();
-  std::optional<grpc::Status> answer;
-  manager.unload("late", std::nullopt, [&](const grpc::Status& status) { answer = status; });
-  REQUIRE(answer.has_value());
-  CHECK(answer->ok());
 }
 
 TEST_CASE("models can be all that a server begins without") {
