@@ -289,8 +289,6 @@ class AsyncClient(_request.Generates["AsyncGeneration"]):
         does too.
         """
         delay = attempts.delay_after(error)
-        if delay is None:
-            raise error from None
         if self._closed:
             stopped.set()
         self._waits.add(stopped)

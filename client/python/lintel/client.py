@@ -267,8 +267,6 @@ class Client(_request.Generates["Generation"]):
         does too.
         """
         delay = attempts.delay_after(error)
-        if delay is None:
-            raise error from None
         with self._waits_lock:
             self._waits.add(stopped)
         try:

@@ -71,14 +71,16 @@ class Attempts:
         """Seconds left, for gRPC: never 0, which some versions take for none."""
         return max(self._deadline - time.monotonic(), 0.001)
 
-    def delay_after(self, error: LintelError) -> Optional[float]:
-        """Seconds after which to try again; None: the error stands."""
+    def delay_after(self, error: LintelError) -> float:
+        """Seconds after which to try again. Raises the error where it stands."""
         self._failures += 1
         policy = self._applicable(error)
         if policy is None:
-            return None
+            raise error from None
         delay = policy.delay(self._failures, error.retry_delay, random.random())
-        return delay if time.monotonic() + delay < self._deadline else None
+        if time.monotonic() + delay >= self._deadline:
+            raise error from None
+        return delay
 
     def _applicable(self, error: LintelError) -> Optional[RetryPolicy]:
         if error.code == grpc.StatusCode.ABORTED:
