@@ -33,7 +33,8 @@ def feature_map(x):
     images.
     """
     x = x.float()
-    return torch.where(x > 0, x + 1.0, torch.exp(x.clamp(max=0.0)))
+    above = F.relu(x)
+    return torch.exp(x - above) + above  # a where() would cost a CPU a tenth of the training time
 
 
 def before_chunk(sums):

@@ -6,6 +6,7 @@ import torch
 
 from . import safetensors_io
 from .config import ModelConfig
+from .grow import SIZES, grown
 from .model import Model
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -34,13 +35,17 @@ def load_model(directory, device="cpu"):
 def start_from(model, directory):
     """Copies the weights of a model directory into `model`; attention and head may differ.
 
-    What only one of them has (hash planes, the predictor of another head) stays as it is.
-    ValueError for another architecture.
+    What only one of them has (hash planes, the predictor of another head) stays as it is. A smaller
+    model grows into the larger one (grow.py). ValueError for another architecture.
     """
-    given = load_model(directory)
-    other_head = given.config.head != model.config.head
-    given = given.state_dict()
-    own = model.state_dict()
+    source = load_model(directory)
+    other_head = source.config.head != model.config.head
+    given, own = source.state_dict(), model.state_dict()
+    if any(getattr(source.config, key) != getattr(model.config, key) for key in SIZES):
+        try:
+            given = grown(given, source.config, model.config)
+        except ValueError as error:
+            raise ValueError(f"{directory} cannot start this model: {error}") from None
     shared = {name: tensor for name, tensor in given.items()
               if name in own and not (other_head and name.startswith("predictor."))}
     different = [f"{name}: has {list(tensor.shape)}, expected {list(own[name].shape)}"
