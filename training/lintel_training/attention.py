@@ -12,8 +12,10 @@ import torch.nn.functional as F
 # Stands for "not visible". Finite: a kernel that first meets a whole block of hidden keys then still
 # computes exp(0), which is forgotten as soon as a visible key comes, where -inf would give NaN.
 HIDDEN = -1e30
-# Added to a query's own position: weight only when nothing else is visible.
+# Score of a query's own position: weight only when nothing else is visible.
 SELF = -1e9
+HAS_SDPA = hasattr(F, "scaled_dot_product_attention")
+BLOCK = 112  # a seventh of an image's 784 positions
 
 
 def choose_chunk(n):
@@ -81,27 +83,45 @@ def linear_attention(q, k, v, eps=1e-6, chunk=None):
 
 
 def attend(q, k, v, scale, bias=None):
-    """softmax(q.k * scale + bias) v; causal when there is no bias, [B, H, N, N]."""
-    if hasattr(F, "scaled_dot_product_attention"):
-        factor = scale * math.sqrt(q.shape[-1])  # the function itself divides by sqrt(D)
-        if abs(factor - 1) > 1e-9:
-            q = q * factor
-        if bias is None:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
-    scores = torch.matmul(q, k.transpose(-1, -2)) * scale
+    """softmax(q.k * scale + bias) v; causal when there is no bias, [B, H, N, N]. For PyTorch 2."""
+    factor = scale * math.sqrt(q.shape[-1])  # the function itself divides by sqrt(D)
+    if abs(factor - 1) > 1e-9:
+        q = q * factor
     if bias is None:
-        n = q.shape[2]
-        future = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)
-        scores = scores.masked_fill(future, HIDDEN)
-    else:
-        scores = scores + bias
-    return torch.matmul(torch.softmax(scores, -1), v)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
+
+
+def attend_in_blocks(q, k, v, scale, visible_of=None, mask_self=False):
+    """The same without PyTorch 2: BLOCK queries at a time, with the keys up to the last of them.
+
+    Half the work of whole matrices, and what is computed stays in a CPU's cache. visible_of: a list
+    of functions (a, b) -> bool [B, H, b - a, b], the keys that queries a..b-1 see besides being
+    causal; the outputs of all are averaged. mask_self: a query's own key has weight only when it sees
+    nothing else.
+    """
+    n, outs = q.shape[2], []
+    for a in range(0, n, BLOCK):
+        b = min(a + BLOCK, n)
+        scores = torch.matmul(q[:, :, a:b], k[:, :, :b].transpose(-1, -2)).mul_(scale)
+        square = torch.ones(b - a, b - a, dtype=torch.bool, device=q.device)
+        own = scores[..., a:]
+        own.masked_fill_(square.triu(1), HIDDEN)
+        if mask_self:
+            own.masked_fill_(torch.eye(b - a, dtype=torch.bool, device=q.device), SELF)
+        if visible_of is None:
+            outs.append(torch.matmul(torch.softmax(scores, -1), v[:, :, :b]))
+            continue
+        rounds = [torch.softmax(scores.masked_fill(~visible(a, b), HIDDEN), -1)
+                  for visible in visible_of]
+        outs.append(torch.matmul(sum(rounds[1:], rounds[0]) / len(rounds), v[:, :, :b]))
+    return torch.cat(outs, 2)
 
 
 def softmax_attention(q, k, v, scale=None):
     """Causal softmax attention (paper, eq. 2): [B, H, N, D] -> [B, H, N, D]."""
-    return attend(q, k, v, scale or 1 / math.sqrt(q.shape[-1]))
+    scale = scale or 1 / math.sqrt(q.shape[-1])
+    return attend(q, k, v, scale) if HAS_SDPA else attend_in_blocks(q, k, v, scale)
 
 
 @torch.no_grad()
@@ -116,33 +136,46 @@ def hash_buckets(q, planes):
         return torch.cat([projected, -projected], -1).argmax(-1)
 
 
-@torch.no_grad()
-def lsh_visible(bucket, n_buckets, chunk_size):
-    """What the streaming computation sees, as a mask: [B, H, N] -> bool [B, H, t, s].
+class LshOrder:
+    """What the streaming computation sees of one round's buckets [B, H, N].
 
     A position t sorts positions 0..t by (bucket, position) and sees its own chunk of the sorted
     sequence and the one before. The rank of s in that sort is the number of u <= t in a smaller
     bucket plus the number of u < s in the same bucket; the second term does not depend on t.
     """
-    n = bucket.shape[-1]
-    one_hot = (bucket.unsqueeze(-1) == torch.arange(n_buckets, device=bucket.device)).int()
-    counts = one_hot.cumsum(2, dtype=torch.int32)  # [B, H, t, b]: u <= t in bucket b
-    own = counts.gather(-1, bucket.unsqueeze(-1)).squeeze(-1) - 1  # [B, H, s]: u < s, same bucket
-    smaller = counts.cumsum(-1, dtype=torch.int32) - counts  # [B, H, t, b]: u <= t in b' < b
-    index = bucket.unsqueeze(2).expand(-1, -1, n, -1)  # [B, H, t, s]
-    rank = smaller.gather(-1, index) + own.unsqueeze(2)
-    chunk = torch.div(rank, chunk_size, rounding_mode="floor")
-    query_rank = smaller.gather(-1, bucket.unsqueeze(-1)).squeeze(-1) + own  # s = t
-    behind = torch.div(query_rank, chunk_size, rounding_mode="floor").unsqueeze(-1) - chunk
-    position = torch.arange(n, device=bucket.device)
-    past = position.unsqueeze(0) <= position.unsqueeze(1)
-    return (behind >= 0) & (behind <= 1) & past
+
+    @torch.no_grad()
+    def __init__(self, bucket, n_buckets, chunk_size):
+        self._bucket, self._chunk_size = bucket, chunk_size
+        one_hot = (bucket.unsqueeze(-1) == torch.arange(n_buckets, device=bucket.device)).int()
+        counts = one_hot.cumsum(2, dtype=torch.int32)  # [B, H, t, b]: u <= t in bucket b
+        # [B, H, s]: u < s, same bucket
+        self._own = counts.gather(-1, bucket.unsqueeze(-1)).squeeze(-1) - 1
+        # [B, H, t, b]: u <= t in b' < b
+        self._smaller = counts.cumsum(-1, dtype=torch.int32) - counts
+
+    @torch.no_grad()
+    def visible(self, first=0, end=None):
+        """Which keys positions first to end - 1 see: bool [B, H, end - first, end]."""
+        end = end or self._bucket.shape[-1]
+        bucket, own = self._bucket[:, :, :end], self._own[:, :, :end]
+        smaller = self._smaller[:, :, first:end]
+        rank = smaller.gather(-1, bucket.unsqueeze(2).expand(-1, -1, end - first, -1))
+        rank += own.unsqueeze(2)
+        # s = t: the first rank of its chunk
+        query = (smaller.gather(-1, bucket[:, :, first:].unsqueeze(-1)).squeeze(-1)
+                 + own[:, :, first:])
+        start = (query - query % self._chunk_size).unsqueeze(-1)
+        position = torch.arange(end, device=bucket.device)
+        past = position <= position[first:].unsqueeze(1)
+        return ((rank >= start - self._chunk_size) & (rank < start + self._chunk_size)).logical_and_(
+            past)
 
 
 @torch.no_grad()
 def lsh_bias(bucket, n_buckets, chunk_size, mask_self, dtype):
     """Additive scores of one round: bucket [B, H, N] -> [B, H, t, s]."""
-    visible = lsh_visible(bucket, n_buckets, chunk_size)
+    visible = LshOrder(bucket, n_buckets, chunk_size).visible()
     n = bucket.shape[-1]
     position = torch.arange(n, device=bucket.device)
     own = (position.unsqueeze(0) == position.unsqueeze(1)) & mask_self
@@ -164,6 +197,9 @@ def lsh_attention(q, v, planes, chunk_size, mask_self=True, combine="mean", scal
     rounds, n_buckets = planes.shape[0], 2 * planes.shape[1]
     if combine == "logsumexp":
         return _lsh_logsumexp(q, k, v, buckets, n_buckets, chunk_size, mask_self, scale)
+    if not HAS_SDPA:
+        orders = [LshOrder(bucket, n_buckets, chunk_size).visible for bucket in buckets.unbind(0)]
+        return attend_in_blocks(q, k, v, scale, orders, mask_self)
     total = 0.0
     for bucket in buckets.unbind(0):
         bias = lsh_bias(bucket, n_buckets, chunk_size, mask_self, v.dtype)

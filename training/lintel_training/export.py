@@ -35,7 +35,7 @@ def load_model(directory, device="cpu"):
 def start_from(model, directory):
     """Copies the weights of a model directory into `model`; attention and head may differ.
 
-    What only one of them has (hash planes, the predictor of another head) stays as it is. A smaller
+    What is not the same in both (hash planes, the predictor of another head) stays as it is. A smaller
     model grows into the larger one (grow.py). ValueError for another architecture.
     """
     source = load_model(directory)
@@ -47,7 +47,8 @@ def start_from(model, directory):
         except ValueError as error:
             raise ValueError(f"{directory} cannot start this model: {error}") from None
     shared = {name: tensor for name, tensor in given.items()
-              if name in own and not (other_head and name.startswith("predictor."))}
+              if name in own and not (other_head and name.startswith("predictor."))
+              and not (name.endswith(".planes") and tensor.shape != own[name].shape)}
     different = [f"{name}: has {list(tensor.shape)}, expected {list(own[name].shape)}"
                  for name, tensor in shared.items() if tensor.shape != own[name].shape]
     different += [f"{name}: missing" for name in own

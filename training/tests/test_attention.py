@@ -6,8 +6,9 @@ import unittest
 import torch
 
 import context  # noqa: F401
-from lintel_training.attention import (choose_chunk, hash_buckets, linear_attention, lsh_attention,
-                                       lsh_visible)
+from lintel_training import attention
+from lintel_training.attention import (LshOrder, choose_chunk, hash_buckets, linear_attention,
+                                       lsh_attention, softmax_attention)
 
 
 def random(*shape, seed=0):
@@ -66,12 +67,47 @@ class LinearTest(unittest.TestCase):
         self.assertEqual(choose_chunk(512), 64)
 
 
+class BlocksTest(unittest.TestCase):
+    """Attention without PyTorch 2, with several blocks and a last one that is not full."""
+
+    def setUp(self):
+        before = attention.HAS_SDPA, attention.BLOCK
+        self.addCleanup(lambda: setattr(attention, "HAS_SDPA", before[0]))
+        self.addCleanup(lambda: setattr(attention, "BLOCK", before[1]))
+        attention.HAS_SDPA, attention.BLOCK = False, 5
+
+    def test_softmax_is_that_of_whole_matrices(self):
+        q, k, v = (random(2, 3, 17, 4, seed=s) for s in range(3))
+        future = torch.ones(17, 17).triu(1) > 0
+        for scale in (None, 0.7):
+            scores = q @ k.transpose(-1, -2) * (scale or 0.5)
+            expected = torch.softmax(scores.masked_fill(future, -math.inf), -1) @ v
+            got = softmax_attention(q, k, v, scale)
+            self.assertLess((got - expected).abs().max().item(), 1e-5)
+
+    def test_lsh_averages_what_its_rounds_see(self):
+        q, v, planes = random(2, 3, 17, 4), random(2, 3, 17, 4, seed=1), random(2, 3, 4, seed=2)
+        k = q / q.norm(dim=-1, keepdim=True)
+        for mask_self in (True, False):
+            scores = q @ k.transpose(-1, -2) / 2
+            if mask_self:  # far below any other that is seen
+                scores = scores.masked_fill(torch.eye(17) > 0, -1e9)
+            expected = 0
+            for bucket in hash_buckets(q, planes):
+                unseen = ~LshOrder(bucket, 6, 3).visible()
+                expected = expected + torch.softmax(scores.masked_fill(unseen, -math.inf), -1) @ v / 2
+            got = lsh_attention(q, v, planes, 3, mask_self)
+            self.assertLess((got - expected).abs().max().item(), 1e-5, f"mask_self {mask_self}")
+
+
 class LshTest(unittest.TestCase):
     def test_the_mask_is_what_streaming_sees(self):
         for chunk_size in (1, 2, 4, 5):
             bucket = torch.randint(0, 6, (2, 2, 33),
                                    generator=torch.Generator().manual_seed(chunk_size))
-            mask = lsh_visible(bucket, 6, chunk_size)
+            order = LshOrder(bucket, 6, chunk_size)
+            mask = order.visible()
+            self.assertTrue(torch.equal(order.visible(7, 20), mask[:, :, 7:20, :20]))
             for row, seen in zip(bucket.flatten(0, 1).tolist(), mask.flatten(0, 1)):
                 for t in range(33):
                     expected = streaming_visible(row[:t + 1], chunk_size)

@@ -59,6 +59,13 @@ class GrowTest(unittest.TestCase):
         self.assertTrue(torch.equal(larger.value_embedding.weight[:, :12],
                                     source.value_embedding.weight))
 
+    def test_hash_planes_of_another_number_of_rounds_are_not_taken(self):
+        source = small.model(small.ATTENTIONS["lsh"])
+        more = self.started(source, attention={**small.ATTENTIONS["lsh"], "rounds": 3})
+        planes = more.state_dict()["transformer.layers.0.attention.inner_attention.planes"]
+        self.assertEqual(list(planes.shape), [3, 3, 8])
+        self.assertTrue(planes.abs().max() > 0)
+
     def test_what_cannot_grow_is_named(self):
         linear = small.ATTENTIONS["linear"]
         source = small.model(linear)
