@@ -20,8 +20,10 @@ except ModuleNotFoundError as error:
 
 from lintel._values import Values
 from lintel._version import __version__
-from lintel.aio import AsyncClient, AsyncGeneration, AsyncSession
-from lintel.client import Client, Generation, Session
+from lintel.aio import AsyncClient
+from lintel.aio_generation import AsyncGeneration
+from lintel.aio_session import AsyncSession
+from lintel.client import Client
 from lintel.errors import (
     Aborted,
     Cancelled,
@@ -38,6 +40,7 @@ from lintel.errors import (
     Unauthenticated,
     Unavailable,
 )
+from lintel.generation import Generation
 from lintel.results import (
     FinishReason,
     ImageShape,
@@ -52,6 +55,7 @@ from lintel.results import (
     TopValue,
 )
 from lintel.retry import RetryPolicy
+from lintel.session import Session
 
 __all__ = [
     "Aborted",

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Iterator, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, TypeVar
 
 import grpc
 
-from lintel import _channel, _collect, _image, _request, _stubs
+from lintel import _channel, _image, _request, _stubs
 from lintel import _foreign_pb2 as foreign
 from lintel._values import Values
-from lintel.errors import (
-    LOCAL_ENDINGS,
-    LintelError,
-    NotFound,
-    closed_in_wait,
-    from_rpc_error,
-    make_error,
-)
-from lintel.results import (
-    Model,
-    Sample,
-    SampleResult,
-    Score,
-    SessionInfo,
-    Token,
-    read_model,
-    read_score,
-    read_session,
-)
+from lintel.errors import LintelError, NotFound, closed_in_wait, from_rpc_error, make_error
+from lintel.generation import Generation, Stream
+from lintel.results import Model, Score, SessionInfo, read_model, read_score, read_session
 from lintel.retry import Attempts, RetryPolicy
+from lintel.session import Session
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import model_pb2, session_pb2
 
@@ -40,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(_request.Generates["Generation"]):
+class Client(_request.Generates[Generation]):
     """Calls one server.
 
         with lintel.Client("127.0.0.1:50051") as client:
@@ -106,7 +91,7 @@ class Client(_request.Generates["Generation"]):
 
     def _generation(self, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
         attempts.changes_session = bool(request.session_id)
-        stream: _Stream[pb.GenerateResponse] = _Stream(
+        stream: Stream[pb.GenerateResponse] = Stream(
             self, self._stubs.generate, request, attempts
         )
         return Generation(stream, _request.num_samples(request))
@@ -155,7 +140,7 @@ class Client(_request.Generates["Generation"]):
         a sequence a row, a uint8 array [n, height, width] an image each.
         """
         request = _stubs.score_request(model, sequences)
-        stream: _Stream[pb.ScoreResponse] = _Stream(
+        stream: Stream[pb.ScoreResponse] = Stream(
             self, self._stubs.score, request, self._attempts(timeout)
         )
         scores: list[Score] = []
@@ -278,183 +263,3 @@ class Client(_request.Generates["Generation"]):
             with self._waits_lock:
                 self._waits.discard(stopped)
         raise closed_in_wait(error) from error
-
-
-class _Stream(Generic[T]):
-    """One server stream, begun again while nothing has come of it."""
-
-    def __init__(
-        self, client: Client, method: Callable[..., Any], request: Any, attempts: Attempts
-    ) -> None:
-        self._client = client
-        self._method = method
-        self._request = request
-        self._attempts = attempts
-        self._delivered = False
-        self._cancelled = threading.Event()
-        self.ended = False  # with OK
-        self._lost = False  # ended without the server's word
-        self.request_id = _channel.new_request_id()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._call = self._client._invoke(
-            self._method, self._request, self._attempts, self.request_id
-        )
-        if self._cancelled.is_set():  # meanwhile, in another thread
-            self._call.cancel()
-
-    @property
-    def cut_short(self) -> bool:
-        """The server may still be at it, or has just put it away."""
-        return self._lost or (self._cancelled.is_set() and not self.ended)
-
-    def read(self) -> Optional[T]:
-        """The next message; None: the stream has ended with OK."""
-        if self.ended:
-            return None
-        while True:
-            try:
-                message: T = next(self._call)
-                self._delivered = True
-                return message
-            except StopIteration:
-                self.ended = True
-                return None
-            except grpc.RpcError as rpc_error:
-                error = from_rpc_error(rpc_error, self.request_id)
-            except BaseException:  # KeyboardInterrupt: the server need not go on
-                self.cancel()
-                raise
-            try:
-                if self._delivered or self._cancelled.is_set():
-                    raise error from None
-                self._client._wait_or_raise(error, self._attempts, self._cancelled)
-                self._begin()
-            except LintelError as final:
-                self._lost = final.code in LOCAL_ENDINGS
-                raise
-
-    def cancel(self) -> None:
-        """From any thread. Nothing happens to a stream that has ended."""
-        self._cancelled.set()
-        if not self.ended:
-            self._call.cancel()
-
-    def nonsense(self, what: str) -> LintelError:
-        return make_error(grpc.StatusCode.INTERNAL, what, self.request_id)
-
-
-class Generation:
-    """A stream of tokens: iterate over it, once. The call has begun already.
-
-    The server stops, and what it held is free, as soon as nobody reads any more: leaving the loop,
-    close(), the end of a `with`, or dropping the object cancel the call. Not for several threads,
-    but close() may be called from another one, which ends the loop with Cancelled.
-    """
-
-    def __init__(self, stream: _Stream[pb.GenerateResponse], num_samples: int) -> None:
-        self._stream = stream
-        self._results = _collect.Results(num_samples, stream.request_id)
-
-    @property
-    def request_id(self) -> str:
-        """By which the server's log knows the call."""
-        return self._stream.request_id
-
-    @property
-    def result(self) -> SampleResult:
-        """How the first sample ended. RuntimeError before the stream has."""
-        return self.results[0]
-
-    @property
-    def results(self) -> list[SampleResult]:
-        """How each sample ended. RuntimeError before the stream has."""
-        if not self._stream.ended:
-            raise RuntimeError("the stream has not been read to its end")
-        return self._results.complete()
-
-    def _responses(self) -> Iterator[pb.GenerateResponse]:
-        try:
-            while (response := self._stream.read()) is not None:
-                self._results.take(response)
-                yield response
-            self._results.complete()
-        finally:
-            self._stream.cancel()  # however the reader went away
-
-    def __iter__(self) -> Iterator[Token]:
-        for response in self._responses():
-            yield from _collect.tokens_of(response)
-
-    def samples(self) -> list[Sample]:
-        """Reads to the end. Faster than token by token."""
-        collector = _collect.SampleCollector()
-        for response in self._responses():
-            collector.take(response)
-        return collector.samples(self.results)
-
-    def close(self) -> None:
-        """Cancels what has not ended."""
-        self._stream.cancel()
-
-    def __enter__(self) -> Generation:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-
-class Session(_request.Generates[Generation]):
-    """State on the server that lives between calls. One call at a time.
-
-        with client.session() as session:
-            for token in session.generate([1, 2, 3], max_new_tokens=10): ...
-            for token in session.generate(max_new_tokens=10): ...  # goes on
-
-    After a call that was cut short the session holds what the server had fed by then.
-    """
-
-    def __init__(self, client: Client, id: str) -> None:
-        self.id = id
-        self._client = client
-        self._last: Optional[_Stream[pb.GenerateResponse]] = None
-
-    def info(self, *, timeout: Optional[float] = None) -> SessionInfo:
-        return self._client.get_session(self.id, timeout=timeout)
-
-    def _start_generation(
-        self, request: pb.GenerateRequest, timeout: Optional[float]
-    ) -> Generation:
-        if request.session_id not in ("", self.id):
-            raise ValueError("this is another session")
-        request.session_id = self.id
-        attempts = self._client._attempts(timeout)
-        attempts.waits_for_own_call = self._last is not None and self._last.cut_short
-        generation = self._client._generation(request, attempts)
-        self._last = generation._stream
-        return generation
-
-    def close(self, *, timeout: Optional[float] = None) -> None:
-        """Ends a call that runs and deletes the session, if it is not gone already."""
-        attempts = self._client._attempts(timeout)
-        if self._last is not None and not self._last.ended:
-            self._last.cancel()
-            attempts.waits_for_own_call = True
-        try:
-            self._client._delete_session(self.id, attempts)
-        except NotFound:
-            pass
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
-        try:
-            self.close()
-        except LintelError:
-            if exc is None:  # else the caller's error is the one to tell
-                raise

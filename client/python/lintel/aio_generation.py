@@ -1,0 +1,193 @@
+"""AsyncGeneration: a stream of tokens, read from asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    AsyncIterator,
+    Callable,
+    Generic,
+    Iterator,
+    Optional,
+    TypeVar,
+)
+
+import grpc
+import grpc.aio
+
+from lintel import _channel, _collect
+from lintel.errors import LOCAL_ENDINGS, LintelError, from_rpc_error, make_error
+from lintel.results import Sample, SampleResult, Token
+from lintel.retry import Attempts
+from lintel.v1 import generation_pb2 as pb
+
+if TYPE_CHECKING:
+    from lintel.aio import AsyncClient
+
+T = TypeVar("T")
+
+
+def task_is_cancelled() -> bool:
+    """gRPC raises CancelledError where a call is cancelled, too. Python 3.11 tells them apart."""
+    task = asyncio.current_task()
+    return task is not None and hasattr(task, "cancelling") and task.cancelling() > 0
+
+
+class AsyncStream(Generic[T]):
+    """One server stream, begun again while nothing has come of it."""
+
+    def __init__(
+        self, client: AsyncClient, method: Callable[..., Any], request: Any, attempts: Attempts
+    ) -> None:
+        self._client = client
+        self._method = method
+        self._request = request
+        self._attempts = attempts
+        self._delivered = False
+        self._cancelled = asyncio.Event()
+        self.ended = False  # with OK
+        self._lost = False  # ended without the server's word
+        self.request_id = _channel.new_request_id()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._call = self._client._invoke(
+            self._method, self._request, self._attempts, self.request_id
+        )
+
+    @property
+    def cut_short(self) -> bool:
+        """The server may still be at it, or has just put it away."""
+        return self._lost or (self._cancelled.is_set() and not self.ended)
+
+    async def read(self) -> Optional[T]:
+        """The next message; None: the stream has ended with OK."""
+        if self.ended:
+            return None
+        try:
+            while True:
+                try:
+                    message: Any = await self._call.read()
+                    if message is grpc.aio.EOF:
+                        self.ended = True
+                        return None
+                    self._delivered = True
+                    return message  # type: ignore[no-any-return]
+                except grpc.RpcError as rpc_error:
+                    error = from_rpc_error(rpc_error, self.request_id)
+                if self._delivered or self._cancelled.is_set():
+                    raise error from None
+                await self._client._wait_or_raise(error, self._attempts, self._cancelled)
+                self._begin()
+        except asyncio.CancelledError:
+            closed = self._cancelled.is_set() or self._client._closed
+            self.cancel()
+            if closed and not task_is_cancelled():
+                code = grpc.StatusCode.CANCELLED
+                raise make_error(code, "the call was closed", self.request_id) from None
+            raise
+        except LintelError as final:
+            self._lost = final.code in LOCAL_ENDINGS
+            raise
+
+    def cancel(self) -> None:
+        """Nothing happens to a stream that has ended."""
+        self._cancelled.set()
+        if not self.ended:
+            self._call.cancel()
+
+    def nonsense(self, what: str) -> LintelError:
+        return make_error(grpc.StatusCode.INTERNAL, what, self.request_id)
+
+
+class AsyncGeneration:
+    """A stream of tokens: iterate over it with `async for`, once. The call has begun already.
+
+    The server stops, and what it held is free, as soon as nobody reads any more: leaving the loop,
+    close(), the end of an `async with`, cancelling the task or dropping the object cancel the call.
+    """
+
+    def __init__(self, stream: AsyncStream[pb.GenerateResponse], num_samples: int) -> None:
+        self._stream = stream
+        self._results = _collect.Results(num_samples, stream.request_id)
+
+    @property
+    def request_id(self) -> str:
+        """By which the server's log knows the call."""
+        return self._stream.request_id
+
+    @property
+    def result(self) -> SampleResult:
+        """How the first sample ended. RuntimeError before the stream has."""
+        return self.results[0]
+
+    @property
+    def results(self) -> list[SampleResult]:
+        """How each sample ended. RuntimeError before the stream has."""
+        if not self._stream.ended:
+            raise RuntimeError("the stream has not been read to its end")
+        return self._results.complete()
+
+    async def _read(self) -> Optional[pb.GenerateResponse]:
+        try:
+            response = await self._stream.read()
+            if response is None:
+                self._results.complete()
+            else:
+                self._results.take(response)
+            return response
+        except BaseException:
+            self._stream.cancel()
+            raise
+
+    def __aiter__(self) -> AsyncIterator[Token]:
+        return _Tokens(self)
+
+    async def samples(self) -> list[Sample]:
+        """Reads to the end. Faster than token by token."""
+        collector = _collect.SampleCollector()
+        while (response := await self._read()) is not None:
+            collector.take(response)
+        return collector.samples(self.results)
+
+    def close(self) -> None:
+        """Cancels what has not ended."""
+        self._stream.cancel()
+
+    async def __aenter__(self) -> AsyncGeneration:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        _close_quietly(self)
+
+
+class _Tokens(AsyncIterator[Token]):
+    """What `async for` holds. No async generator: the loop would close that later, not at once."""
+
+    def __init__(self, generation: AsyncGeneration) -> None:
+        self._generation = generation
+        self._here: Iterator[Token] = iter(())  # of the last message
+
+    async def __anext__(self) -> Token:
+        while True:
+            for token in self._here:
+                return token
+            response = await self._generation._read()
+            if response is None:
+                raise StopAsyncIteration
+            self._here = _collect.tokens_of(response)
+
+    def __del__(self) -> None:
+        _close_quietly(self._generation)
+
+
+def _close_quietly(generation: AsyncGeneration) -> None:
+    try:
+        generation.close()
+    except (AttributeError, RuntimeError):  # half made, or the loop is closed
+        pass

@@ -1,0 +1,92 @@
+"""AsyncSession: state on the server, used from asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generator, Optional
+
+from lintel import _request
+from lintel.aio_generation import AsyncGeneration, AsyncStream
+from lintel.errors import LintelError, NotFound
+from lintel.results import SessionInfo
+from lintel.v1 import generation_pb2 as pb
+from lintel.v1 import session_pb2
+
+if TYPE_CHECKING:
+    from lintel.aio import AsyncClient
+
+
+class AsyncSession(_request.Generates[AsyncGeneration]):
+    """State on the server that lives between calls: see Session. One call at a time."""
+
+    def __init__(self, client: AsyncClient, id: str) -> None:
+        self.id = id
+        self._client = client
+        self._last: Optional[AsyncStream[pb.GenerateResponse]] = None
+
+    async def info(self, *, timeout: Optional[float] = None) -> SessionInfo:
+        return await self._client.get_session(self.id, timeout=timeout)
+
+    def _start_generation(
+        self, request: pb.GenerateRequest, timeout: Optional[float]
+    ) -> AsyncGeneration:
+        if request.session_id not in ("", self.id):
+            raise ValueError("this is another session")
+        request.session_id = self.id
+        attempts = self._client._attempts(timeout)
+        attempts.waits_for_own_call = self._last is not None and self._last.cut_short
+        generation = self._client._generation(request, attempts)
+        self._last = generation._stream
+        return generation
+
+    async def close(self, *, timeout: Optional[float] = None) -> None:
+        """Ends a call that runs and deletes the session, if it is not gone already."""
+        attempts = self._client._attempts(timeout)
+        if self._last is not None and not self._last.ended:
+            self._last.cancel()
+            attempts.waits_for_own_call = True
+        try:
+            await self._client._delete_session(self.id, attempts)
+        except NotFound:
+            pass
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(self, exc_type: object, exc: object, traceback: object) -> None:
+        try:
+            await self.close()
+        except LintelError:
+            if exc is None:  # else the caller's error is the one to tell
+                raise
+
+
+class NewAsyncSession:
+    """A session to be made by `await` or `async with`."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        request: session_pb2.CreateSessionRequest,
+        timeout: Optional[float],
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._timeout = timeout
+        self._session: Optional[AsyncSession] = None
+
+    async def _make(self) -> AsyncSession:
+        client = self._client
+        attempts = client._attempts(self._timeout)
+        info = await client._unary(client._stubs.create_session, self._request, attempts)
+        return AsyncSession(client, info.id)
+
+    def __await__(self) -> Generator[Any, None, AsyncSession]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> AsyncSession:
+        self._session = await self._make()
+        return self._session
+
+    async def __aexit__(self, *exc: Any) -> None:
+        assert self._session is not None
+        await self._session.__aexit__(*exc)
