@@ -1,15 +1,8 @@
 // InferenceService: the Open Inference Protocol (KServe v2) beside lintel.v1, on the same port.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <vector>
-
 #include "inference/grpc_service.grpc.pb.h"
-#include "server/infer_run.h"
-#include "server/infer_tokens.h"
-#include "server/prepare_generation.h"
-#include "server/sequence_names.h"
+#include "server/infer_sequences.h"
 #include "server/service_context.h"
 
 namespace lintel {
@@ -18,7 +11,7 @@ namespace lintel {
 class InferenceService final : public inference::GRPCInferenceService::CallbackService {
  public:
   explicit InferenceService(const ServiceContext& context)
-      : context_(context), sequences_(context.store) {}
+      : context_(context), sequences_(context) {}
 
   grpc::ServerUnaryReactor* ServerLive(grpc::CallbackServerContext* call,
                                        const inference::ServerLiveRequest* request,
@@ -57,45 +50,8 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
   ModelStreamInfer(grpc::CallbackServerContext* call) override;
 
  private:
-  class InferStream;
-
-  // The session of a call that names a sequence.
-  struct Sequence {
-    Owner owner;
-    std::string model, name;
-    std::string session_id;  // empty: no sequence
-    bool is_new = false;
-    bool ends = false;
-  };
-
-  // A request that is ready to run.
-  struct Infer {
-    std::shared_ptr<const InferRequest> request;
-    Sequence sequence;
-    std::vector<PreparedGeneration> prepared;
-    inference::ModelInferResponse head;  // what every response begins with
-  };
-  using OnInferred = std::function<void(const grpc::Status&, TokenUse used)>;
-
-  // What a request needs is checked and taken. Only where it `may_stream` can it ask for more than
-  // one response.
-  grpc::Status prepare(const grpc::CallbackServerContext& call,
-                       const inference::ModelInferRequest& wire, CallScope& scope, bool may_stream,
-                       Infer& infer);
-  // Runs it for one response, which is written when the run is done, before `on_done`; both outlive
-  // it.
-  std::shared_ptr<InferRun> new_run(const Infer& infer, inference::ModelInferResponse& response,
-                                    OnInferred on_done);
-  grpc::Status find_sequence(const Owner& owner, const ServedModel& model,
-                             const InferRequest& request, Sequence& sequence);
-  grpc::Status prepare_rows(const grpc::CallbackServerContext& call, const SharedModel& model,
-                            const InferRequest& request, const Sequence& sequence, CallScope& scope,
-                            std::vector<PreparedGeneration>& prepared);
-  void end_sequence(const Sequence& sequence);
-  void end_if_last(const Sequence& sequence);  // the request that used it is over
-
   const ServiceContext context_;
-  SequenceNames sequences_;
+  InferSequences sequences_;
 };
 
 }  // namespace lintel

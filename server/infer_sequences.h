@@ -1,0 +1,41 @@
+// InferSequences: the Open Inference Protocol's sequences, each a session under a name of its
+// owner's.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <string>
+
+#include "server/infer_tensors.h"
+#include "server/sequence_names.h"
+#include "server/service_context.h"
+
+namespace lintel {
+
+// The session of a call that names a sequence.
+struct InferSequence {
+  Owner owner;
+  std::string model, name;
+  std::string session_id;  // empty: no sequence
+  bool is_new = false;
+  bool ends = false;
+};
+
+// Thread-safe.
+class InferSequences {
+ public:
+  explicit InferSequences(const ServiceContext& context)
+      : context_(context), names_(context.store) {}
+
+  // The sequence that the request goes on with or starts.
+  grpc::Status find(const Owner& owner, const ServedModel& model, const InferRequest& request,
+                    InferSequence& sequence);
+  void end(const InferSequence& sequence);
+  void end_if_last(const InferSequence& sequence);  // the request that used it is over
+
+ private:
+  const ServiceContext context_;
+  SequenceNames names_;
+};
+
+}  // namespace lintel

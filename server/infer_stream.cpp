@@ -1,0 +1,157 @@
+#include "server/infer_stream.h"
+
+#include <utility>
+
+#include "server/service_call.h"
+#include "server/status.h"
+
+namespace lintel {
+
+InferStream::InferStream(const ServiceContext& context, InferSequences& sequences,
+                         grpc::CallbackServerContext& call, std::unique_ptr<CallScope> scope)
+    : context_(context),
+      sequences_(sequences),
+      calls_(context.calls),
+      call_(call),
+      scope_(std::move(scope)) {
+  calls_.hold();
+  grpc::Status status = scope_->admitted();
+  if (status.ok() && calls_.closed()) status = shutting_down();
+  if (status.ok()) status = scope_->enter_stream();
+  if (status.ok()) {
+    StartRead(&request_);
+  } else {
+    finish(status);
+  }
+}
+
+void InferStream::OnReadDone(bool ok) {
+  if (!ok) return finish(cancelled_ ? cancelled() : grpc::Status::OK);
+  if (!calls_.enter()) return finish(shutting_down());
+  is_busy_ = true;
+  response_.Clear();
+  PreparedInfer infer;
+  const LogScope log(scope_->log_fields());
+  std::shared_ptr<InferRun> run;
+  std::shared_ptr<InferTokens> tokens;
+  const grpc::Status status = guarded([&] {
+    const grpc::Status prepared =
+        prepare_infer(context_, sequences_, call_, request_, *scope_, /*may_stream=*/true, infer);
+    if (!prepared.ok()) return prepared;
+    if (infer.request->streams) {
+      tokens = new_tokens(infer);
+    } else {
+      run =
+          new_infer_run(sequences_, infer, *response_.mutable_infer_response(),
+                        [this](const grpc::Status& ended, TokenUse used) { respond(ended, used); });
+    }
+    return prepared;
+  });
+  if (!status.ok()) return respond(status, {});
+  {
+    MutexLock lock(mutex_);
+    run_ = run;
+    tokens_ = tokens;
+  }
+  // A cancellation came before anybody could know this run.
+  if (run != nullptr) {
+    if (cancelled_) run->cancel();
+    run->begin(std::move(infer.rows));
+  } else {
+    if (cancelled_) tokens->cancel();
+    const InferSequence sequence = infer.sequence;
+    const grpc::Status begun = tokens->begin(std::move(infer.rows.front()));
+    if (begun.ok()) return;
+    sequences_.end_if_last(sequence);
+    forget_tokens();
+    respond(begun, {});
+  }
+}
+
+void InferStream::OnWriteDone(bool ok) {
+  if (const std::shared_ptr<InferTokens> tokens = current_tokens(); tokens != nullptr) {
+    if (!tokens->written(ok)) return;
+    scope_->settle_tokens(tokens->used());
+    forget_tokens();
+  }
+  rest();
+  if (!ok) return finish(cancelled());
+  StartRead(&request_);
+}
+
+void InferStream::OnCancel() {
+  cancelled_ = true;
+  std::shared_ptr<InferRun> run;
+  std::shared_ptr<InferTokens> tokens;
+  {
+    MutexLock lock(mutex_);
+    run = run_;
+    tokens = tokens_;
+  }
+  if (run != nullptr) run->cancel();
+  if (tokens != nullptr) tokens->cancel();
+}
+
+void InferStream::OnDone() {
+  ActiveCalls& calls = calls_;
+  scope_->end(status_);
+  delete this;
+  calls.release();
+}
+
+void InferStream::respond(const grpc::Status& status, TokenUse used) {
+  scope_->settle_tokens(used);
+  if (!status.ok()) {
+    response_.Clear();
+    response_.set_error_message(status.error_message());
+    response_.mutable_infer_response()->set_id(request_.id());
+    // Whoever waits for the last response of this request has it.
+    if (request_.parameters().contains("stream")) {
+      mark_final(*response_.mutable_infer_response(), true);
+    }
+  }
+  StartWrite(&response_);
+}
+
+std::shared_ptr<InferTokens> InferStream::new_tokens(const PreparedInfer& infer) {
+  const ServerOptions::Streaming& streaming = context_.options.streaming;
+  InferTokens::Options options;
+  options.chunk_interval = streaming.chunk_interval_ms;
+  options.outbox_tokens = streaming.outbox_tokens;
+  options.max_tokens_per_message = infer.rows.front().checked.max_tokens_per_message;
+  InferTokens::Callbacks callbacks;
+  callbacks.write = [this](const auto* message) { StartWrite(message); };
+  callbacks.gone = [this] {
+    scope_->settle_tokens(current_tokens()->used());
+    rest();
+    finish(cancelled());
+  };
+  callbacks.over = [&sequences = sequences_, sequence = infer.sequence] {
+    sequences.end_if_last(sequence);
+  };
+  return std::make_shared<InferTokens>(infer.request, infer.head, options, context_.clock, calls_,
+                                       std::move(callbacks));
+}
+
+std::shared_ptr<InferTokens> InferStream::current_tokens() {
+  MutexLock lock(mutex_);
+  return tokens_;
+}
+
+void InferStream::forget_tokens() {
+  std::shared_ptr<InferTokens> last;  // freed without the mutex
+  MutexLock lock(mutex_);
+  last.swap(tokens_);
+}
+
+void InferStream::rest() {
+  if (std::exchange(is_busy_, false)) calls_.leave();
+}
+
+void InferStream::finish(const grpc::Status& status) {
+  status_ = status;
+  scope_->finish({});
+  Finish(status);
+}
+
+}  // namespace lintel

@@ -1,0 +1,58 @@
+// InferStream: one ModelStreamInfer call.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <memory>
+
+#include "inference/grpc_service.pb.h"
+#include "server/call_scope.h"
+#include "server/infer_run.h"
+#include "server/infer_sequences.h"
+#include "server/infer_tokens.h"
+#include "server/mutex.h"
+#include "server/prepare_infer.h"
+#include "server/service_context.h"
+
+namespace lintel {
+
+// Reads a request, runs it, writes its response, or its values as they come, reads the next: one
+// operation at a time, so that its members need no lock but for what a cancellation looks at.
+// Between requests a drain does not wait for it. Lives from the method until gRPC has done with it.
+class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRequest,
+                                                         inference::ModelStreamInferResponse> {
+ public:
+  // context, sequences: outlive the call.
+  InferStream(const ServiceContext& context, InferSequences& sequences,
+              grpc::CallbackServerContext& call, std::unique_ptr<CallScope> scope);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  void respond(const grpc::Status& status, TokenUse used);
+  std::shared_ptr<InferTokens> new_tokens(const PreparedInfer& infer);
+  std::shared_ptr<InferTokens> current_tokens() EXCLUDES(mutex_);
+  void forget_tokens() EXCLUDES(mutex_);
+  void rest();
+  void finish(const grpc::Status& status);
+
+  const ServiceContext& context_;
+  InferSequences& sequences_;
+  ActiveCalls& calls_;
+  grpc::CallbackServerContext& call_;
+  const std::unique_ptr<CallScope> scope_;
+  inference::ModelInferRequest request_;
+  inference::ModelStreamInferResponse response_;
+  bool is_busy_ = false;  // counted in
+  grpc::Status status_;
+  std::atomic<bool> cancelled_{false};
+  Mutex mutex_;
+  std::shared_ptr<InferRun> run_ GUARDED_BY(mutex_);        // the last one
+  std::shared_ptr<InferTokens> tokens_ GUARDED_BY(mutex_);  // of a request that is streamed
+};
+
+}  // namespace lintel
