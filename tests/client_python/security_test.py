@@ -77,6 +77,21 @@ class SecurityTest(unittest.TestCase):
                 with self.assertRaises(lintel.Unavailable):
                     client.serving()
 
+    def test_a_token_may_come_with_the_newline_of_its_file(self):
+        with open(self.path("alice.token"), "w") as file:
+            subprocess.run(
+                [os.environ["LINTEL_CLI"], "token", "new", "alice", "--append", self.path("more")],
+                check=True, stdout=file)
+        with open(self.path("alice.token")) as file:
+            text = file.read()
+        self.assertTrue(text.endswith("\n"))
+        for token in (text, self.token + "\n", f" {self.token}\r\n"):
+            for kind in (lintel.Client, lintel.AsyncClient):
+                sent = dict(kind("localhost:1", token=token)._connection.metadata("id"))
+                self.assertEqual(sent["authorization"], "Bearer " + token.strip())
+        with lintel.Client(self.server.address, **self.options(token=self.token + "\n")) as client:
+            self.assertEqual(len(client.models()), 1)
+
     def test_options_that_make_no_sense_are_refused_at_once(self):
         for kind in (lintel.Client, lintel.AsyncClient):
             with self.assertRaisesRegex(ValueError, "belong together"):
@@ -84,7 +99,7 @@ class SecurityTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "plain text") as raised:
                 kind("192.0.2.1:1", token="secret")
             self.assertNotIn("secret", str(raised.exception))
-            for token in ("", "a b", "a\n", "é"):
+            for token in ("", "\n", "a b", "a\nb", "é"):
                 with self.assertRaisesRegex(ValueError, "token"):
                     kind("localhost:1", token=token)
             with self.assertRaises(OSError):

@@ -1,7 +1,9 @@
 """What callers have at hand, as the wire has it. No server."""
 
+import asyncio
 import unittest
 
+import lintel
 import numpy as np
 from lintel import _values
 from lintel._image import Completion
@@ -49,6 +51,23 @@ class ValuesTest(unittest.TestCase):
                 score_request("", single)
         self.assertEqual(len(score_request("", [[1, 2], [3, 4]]).sequences), 2)
         self.assertEqual(len(score_request("", np.zeros((5, 2, 2), np.uint8)).sequences), 5)
+
+    def test_a_single_image_is_not_taken_for_rows_of_tokens(self):
+        image = np.arange(6, dtype=np.uint8).reshape(2, 3)
+        with lintel.Client("localhost:1") as client:
+            with self.assertRaisesRegex(TypeError, r"np\.newaxis"):
+                client.score(image)
+
+        async def same():
+            async with lintel.AsyncClient("localhost:1") as client:
+                await client.score(image)
+        with self.assertRaisesRegex(TypeError, r"np\.newaxis"):
+            asyncio.run(same())
+        for several in ([image], image[np.newaxis]):
+            (sequence,) = score_request("", several).sequences
+            self.assertEqual(sequence.pixels, bytes(range(6)))
+        rows = score_request("", image.astype(np.int64)).sequences
+        self.assertEqual([list(row.tokens.ids) for row in rows], [[0, 1, 2], [3, 4, 5]])
 
 
 class CompletionTest(unittest.TestCase):

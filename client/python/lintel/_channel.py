@@ -40,6 +40,8 @@ class Connection:
             raise ValueError("a client certificate and its key belong together")
         if self.token is None:
             return
+        # A file that holds a token ends with a newline, which is no part of it.
+        object.__setattr__(self, "token", self.token.strip())
         if not self.token or not all(" " < c <= "~" for c in self.token):
             raise ValueError("the token is empty, holds a space or is not ASCII")
         if not self.encrypted and not is_local(self.address):

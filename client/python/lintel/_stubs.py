@@ -33,11 +33,19 @@ class Stubs:
 
 
 def score_request(model: str, sequences: Iterable[_values.Values]) -> pb.ScoreRequest:
-    """TypeError for a single sequence: its values would be taken for sequences."""
+    """TypeError for a single sequence: its values, or the rows of an image, would be taken for
+    sequences.
+    """
     if isinstance(sequences, (str, bytes, bytearray)) or (
         isinstance(sequences, np.ndarray) and sequences.ndim < 2
     ):
         raise TypeError("score takes several sequences: put a single one into a list")
+    if isinstance(sequences, np.ndarray) and sequences.ndim == 2 and sequences.dtype == np.uint8:
+        raise TypeError(
+            f"a uint8 array {list(sequences.shape)} is one image, as for generate: score takes "
+            "several, so write score([image]) or score(image[np.newaxis]); rows of token ids are "
+            "an array of another type, e.g. astype(np.int32)"
+        )
     request = pb.ScoreRequest(model=model)
     for sequence in sequences:
         if isinstance(sequence, (int, np.integer)):

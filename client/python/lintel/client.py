@@ -38,7 +38,8 @@ class Client(_request.Generates[Generation]):
 
     tls_ca, tls_cert, tls_key: PEM files. With a CA or a certificate, or with tls=True and the
         authorities gRPC knows, the channel is encrypted; with none it is plain text.
-    token: sent with every call, never in plain text to another machine.
+    token: sent with every call, never in plain text to another machine. White space around it, as
+        the newline at the end of a file, is left out.
     timeout: seconds, of every call, retries included.
     retry: None: never.
     """
@@ -136,8 +137,12 @@ class Client(_request.Generates[Generation]):
     def score(
         self, sequences: Iterable[Values], *, model: str = "", timeout: Optional[float] = None
     ) -> list[Score]:
-        """The probabilities of given sequences' values, in their order. A 2-D array of integers is
-        a sequence a row, a uint8 array [n, height, width] an image each.
+        """The probabilities of given sequences' values, in their order.
+
+        sequences: several of what generate() takes as a prompt. A 2-D array of integers is a
+            sequence a row, a uint8 array [n, height, width] or [n, height, width, channels] an
+            image each. A uint8 array [height, width] is a single image: TypeError; write
+            score([image]) or score(image[np.newaxis]).
         """
         request = _stubs.score_request(model, sequences)
         stream: Stream[pb.ScoreResponse] = Stream(
