@@ -129,20 +129,28 @@ bool ScoreStream::settle(std::size_t index, std::int64_t num_values, const grpc:
 }
 
 void ScoreStream::try_again_soon() {
-  auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
-  alarm_.Set(std::chrono::system_clock::now() + kRetryInterval, [self](bool) {
-    {
-      MutexLock lock(self->mutex_);
-      self->alarm_set_ = false;
-    }
-    // Memory may be full for as long as others like; the model is wanted back before that.
-    if (self->model_->retired) {
-      self->fail(stopped_status(*self->model_));
-      self->pump();
-      return;
-    }
-    self->advance();
+  // The alarm keeps this function until it is set again or gone, and the stream keeps the alarm: a
+  // shared pointer in here would keep the stream, and its model, for ever.
+  alarm_.Set(std::chrono::system_clock::now() + kRetryInterval, [stream = weak_from_this()](bool) {
+    // From here on nothing captured is used: the alarm may be set again meanwhile, in
+    // here or by another thread, and then this function is gone.
+    const auto self = std::static_pointer_cast<ScoreStream>(stream.lock());
+    if (self != nullptr) self->try_again();
   });
+}
+
+void ScoreStream::try_again() {
+  {
+    MutexLock lock(mutex_);
+    alarm_set_ = false;
+  }
+  // Memory may be full for as long as others like; the model is wanted back before that.
+  if (model_->retired) {
+    fail(stopped_status(*model_));
+    pump();
+    return;
+  }
+  advance();
 }
 
 void ScoreStream::sequence_done(std::size_t index, std::vector<float> log2_probs,

@@ -55,6 +55,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   bool settle(std::size_t index, std::int64_t num_values, const grpc::Status& status,
               const RequestHandle& handle) EXCLUDES(mutex_);
   void try_again_soon() EXCLUDES(mutex_);
+  void try_again() EXCLUDES(mutex_);
   void sequence_done(std::size_t index, std::vector<float> log2_probs, RequestOutcome outcome)
       EXCLUDES(mutex_);
   // Ends everything with `status`; what runs is cancelled.

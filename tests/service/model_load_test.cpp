@@ -485,6 +485,56 @@ TEST_CASE("a server that stops ends what is being unloaded, and answers who wait
   CHECK(unloaded.ok());
 }
 
+TEST_CASE("a Score that had to wait for memory does not keep its model") {
+  // The state of a sequence grows with its length, and there is memory for one of 1000 values.
+  const AttentionSpec softmax = parse_attention_spec("softmax");
+  const TemporaryDirectory directory;
+  write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 5);
+  const std::shared_ptr<const Transformer> other =
+      Transformer::load(directory.path(), {.attention = softmax});
+  Fixture f([&](ServerOptions& options) {
+    options.attention = softmax;
+    options.scheduling.workers = 0;
+    options.sessions.memory_bytes = other->state_bytes(999);
+  });
+  f.write("second");
+  REQUIRE(f.load("second").ok());
+  Scheduler& scheduler = f.server->scheduler("second");
+  const auto ended = [&] {
+    return scheduler.stats().ended[static_cast<std::size_t>(RequestOutcome::kDone)];
+  };
+
+  auto in_the_way = f.server->server().store().lease_one_shot("other", other, 2, 1).lease;
+  REQUIRE(in_the_way);
+  v1::ScoreRequest request;
+  request.set_model("second");
+  for (const int length : {2, 1000}) {
+    request.add_sequences()->mutable_tokens()->mutable_ids()->Resize(length, 1);
+  }
+  grpc::ClientContext context;
+  const auto reader = f.server->generation->Score(&context, request);
+  REQUIRE(eventually([&] {
+    scheduler.run_one_step();
+    return ended() == 1;
+  }));
+  v1::ScoreResponse response;
+  REQUIRE(reader->Read(&response));
+  in_the_way = SessionLease();
+  REQUIRE(eventually([&] {
+    scheduler.run_one_step();
+    return ended() == 2;
+  }));
+  REQUIRE(reader->Read(&response));
+  REQUIRE(reader->Finish().ok());
+
+  grpc::ClientContext unloading;
+  unloading.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  v1::UnloadModelRequest unload;
+  unload.set_name("second");
+  v1::UnloadModelResponse unloaded;
+  CHECK(f.admin->UnloadModel(&unloading, unload, &unloaded).ok());
+}
+
 TEST_CASE("models can be all that a server begins without") {
   Fixture f;
   REQUIRE(f.unload("tokens").ok());
