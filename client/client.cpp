@@ -1,5 +1,6 @@
 #include "client/client.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -20,7 +21,9 @@ struct Client::Stubs {
 class Client::Call {
  public:
   Call(const Client& client, Cancellation* cancellation) : attachment_(cancellation, context_) {
-    context_.set_deadline(std::chrono::system_clock::now() + client.deadline_);
+    // Longer ones overflow gRPC's clock and would have passed already.
+    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+    context_.set_deadline(std::chrono::system_clock::now() + std::min(client.deadline_, kLongest));
     if (!client.token_.empty()) context_.AddMetadata("authorization", "Bearer " + client.token_);
   }
   grpc::ClientContext* context() { return &context_; }

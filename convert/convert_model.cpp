@@ -73,8 +73,10 @@ void convert_model(const fs::path& from, const fs::path& given_to, WeightType ty
   Unfinished out(to);
   fs::copy_file(config_file, out.path() / "config.json", error);
   if (error) fail(out.path() / "config.json", "cannot be written: " + error.message());
-  save_weights(out.path() / "model.safetensors", config, weights,
-               type == WeightType::kBf16 ? TensorType::kBf16 : TensorType::kF32);
+  save_weights(out.path() / "model.safetensors", config, weights, [&](const TensorSpec& spec) {
+    if (type == WeightType::kF32) return TensorType::kF32;
+    return spec.is_projection ? TensorType::kBf16 : source.tensor(spec.name).type;
+  });
   out.finish();
 }
 

@@ -8,8 +8,8 @@
 namespace lintel {
 
 // Writes `to`, which must not exist yet: config.json as it is, and model.safetensors. kBf16 rounds
-// the matrices that --weight-type bf16 would round at load, and no others, so that serving `to` in
-// bf16 gives the bits of serving `from` in bf16; what is narrower already stays exact in kF32. `to`
+// the matrices that --weight-type bf16 would round at load, so that serving `to` in bf16 gives the
+// bits of serving `from` in bf16; other tensors keep their type. kF32 widens all, exactly. `to`
 // appears complete or not at all. Throws ModelError naming file and reason; kInt8 is refused: the
 // format has no place for it.
 void convert_model(const std::filesystem::path& from, const std::filesystem::path& to,

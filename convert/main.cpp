@@ -15,11 +15,12 @@ constexpr int kExitUsage = 2;
 constexpr char kDescription[] =
     R"(Writes the model directory FROM to TO, with its weights in another type.
 
-  lintel-convert weights/mnist-linear-small small-bf16 --weight-type bf16
+  lintel-convert my-model-f32 my-model-bf16 --weight-type bf16
+  lintel-convert weights/mnist-linear-small small-f32 --weight-type f32
 
 bf16 rounds the matrices of the layers, as lintel-server --weight-type bf16 does when it loads FROM;
-embeddings, norms, biases and the predictor stay in f32. So TO, half as large, gives the same values in
-bf16. TO must not exist, and appears complete or not at all. There is no int8: model files have
+embeddings, norms, biases and the predictor keep their type. So TO, about half of a model in f32, gives
+the same values in bf16. f32 widens what is narrower, exactly. TO must not exist, and appears complete or not at all. There is no int8: model files have
 neither I8 tensors nor their scales; lintel-server --weight-type int8 converts at load.)";
 
 }  // namespace

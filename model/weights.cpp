@@ -168,11 +168,12 @@ ModelWeights load_weights(const std::filesystem::path& directory, const ModelCon
 }
 
 void save_weights(const std::filesystem::path& file, const ModelConfig& config,
-                  const ModelWeights& weights, TensorType projections) {
+                  const ModelWeights& weights,
+                  const std::function<TensorType(const TensorSpec&)>& type_of) {
   std::vector<TensorToWrite> tensors;
   for_each_tensor(config, weights, [&](const TensorSpec& spec, const Matrix& matrix) {
     if (spec.optional && matrix.values().empty()) return;
-    const TensorType type = spec.is_projection ? projections : TensorType::kF32;
+    const TensorType type = type_of ? type_of(spec) : TensorType::kF32;
     tensors.push_back({spec.name, spec.shape, matrix.values(), type});
   });
   write_safetensors(file, tensors);

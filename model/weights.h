@@ -90,10 +90,11 @@ void check_tensors(const SafetensorsFile& file, const ModelConfig& config);
 // Fills position_embedding when it may be left out.
 ModelWeights load_weights(const std::filesystem::path& directory, const ModelConfig& config);
 
-// Writes `file` in F32, but for the layers' matrices, which may be in another type of floats; empty
-// optional tensors are left out. REQUIRES: shapes as in the list.
+// Writes `file` in F32, or each tensor in the type of floats that `type_of` says; empty optional
+// tensors are left out. REQUIRES: shapes as in the list.
 void save_weights(const std::filesystem::path& file, const ModelConfig& config,
-                  const ModelWeights& weights, TensorType projections = TensorType::kF32);
+                  const ModelWeights& weights,
+                  const std::function<TensorType(const TensorSpec&)>& type_of = nullptr);
 
 // One row of the sinusoidal table, out.size() even: out[2i] = sin(p * 10000^(-2i/d)), out[2i+1] =
 // cos of the same. The angle is a double: rows far beyond 2^24 stay distinct.

@@ -49,7 +49,14 @@ CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Me
   if (method_.is_health) admitted_ = grpc::Status::OK;
   if (!caller_.name.empty()) fields_.add("identity", caller_.name);
   if (admitted_.ok() && method_.role && !caller_.roles.has(*method_.role)) {
-    admitted_ = permission_denied(std::string("this needs the role ") + to_string(*method_.role));
+    std::string what = std::string("this needs the role ") + to_string(*method_.role);
+    if (gate_.tokens == nullptr) {
+      what +=
+          ", which a server without --auth-tokens gives only in plain text on a loopback address "
+          "or "
+          "a unix socket";
+    }
+    admitted_ = permission_denied(what);
   }
 }
 

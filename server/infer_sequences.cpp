@@ -44,12 +44,12 @@ grpc::Status InferSequences::find(const Owner& owner, const ServedModel& model,
   sequence.session_id = created.info.id;
   // Two starts at once: the later one counts.
   const auto before = names_.put(owner, model.name, request.sequence_id, created.info.id);
-  if (before) context_.store.remove(*before, owner);
+  if (before) context_.store.remove_when_idle(*before, owner);
   return grpc::Status::OK;
 }
 
 void InferSequences::end(const InferSequence& sequence) {
-  context_.store.remove(sequence.session_id, sequence.owner);
+  context_.store.remove_when_idle(sequence.session_id, sequence.owner);
   names_.forget(sequence.owner, sequence.model, sequence.name, sequence.session_id);
 }
 

@@ -101,6 +101,12 @@ void set_connection_options(const ServerOptions::Connections& connections,
                             grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(connections.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(kMaxMessageBytes));
+  // gRPC inflates a message before it compares its size with the bound: 16 MiB can become 16 GiB.
+  // Without the filter a compressed message is not inflated, and refused by its headers.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
   // A half-open connection answers no ping; without them its streams would hold their rows and
   // state.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
@@ -132,7 +138,7 @@ struct LintelServer::Impl {
         tokens(read_tokens(options.security)),
         credentials(port_credentials(
             certificates, tokens,
-            options.listen.unix_path.empty() ? LocalPort::kTcp : LocalPort::kUnixSocket)),
+            options.listen.unix_path.empty() ? LocalPort::kTcp : LocalPort::kUnixSocket, counters)),
         quotas(quota_limits(options.identity), clock),
         gate{tokens.get(),
              !options.security.tls_client_ca.empty(),
@@ -161,9 +167,9 @@ struct LintelServer::Impl {
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text
   const std::shared_ptr<Tokens> tokens;              // null: none is asked for
+  RequestCounters counters;
   const std::shared_ptr<grpc::ServerCredentials> credentials;
   Quotas quotas;
-  RequestCounters counters;
   const CallGate gate;
 
   SessionStore store;

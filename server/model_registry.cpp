@@ -86,8 +86,9 @@ std::vector<ModelRegistry::Entry> ModelRegistry::index() const {
   std::vector<Entry> entries;
   for (const auto& [key, slot] : slots_) {
     const ModelState state = state_of(key, slot);
-    entries.push_back({key.first, key.second, state,
-                       state == ModelState::kUnavailable ? slot.reason : std::string()});
+    // Of a model that is ready: why it was not loaded anew.
+    const bool has_reason = state == ModelState::kUnavailable || state == ModelState::kReady;
+    entries.push_back({key.first, key.second, state, has_reason ? slot.reason : std::string()});
   }
   return entries;
 }

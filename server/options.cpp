@@ -242,12 +242,15 @@ class Flags {
          [this](const std::string& given) {
            const ListenAddress address = parse_listen_address(given);
            if (!address.unix_path.empty()) throw UsageError("'" + given + "' is not HOST:PORT");
+           if (address.host.find(':') != std::string::npos) {
+             throw UsageError("'" + given + "': metrics are served over IPv4 only");
+           }
            options_.monitoring.metrics_listen = address;
          });
-    app_.add_flag(
-            "--channelz", options_.monitoring.channelz,
-            "gRPC's channelz service: connections, peers and calls. Needs the role admin where "
-            "tokens are used")
+    app_.add_flag("--channelz", options_.monitoring.channelz,
+                  "gRPC's channelz service: connections, peers and calls. With --auth-tokens for "
+                  "the role "
+                  "admin, without for everybody")
         ->group(group_);
   }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "server/certificates.h"
+#include "server/request_counters.h"
 #include "server/tokens.h"
 
 namespace lintel {
@@ -14,8 +15,9 @@ namespace lintel {
 // credentials that never change or that stop serving when a file is bad for a moment; these keep
 // what was good. Without, plain text.
 //
-// With tokens, calls of services that are not ours (reflection, channelz) need one too, channelz
-// one with the role admin. Ours look at it themselves (CallScope), and health needs none.
+// With tokens, every call but those of health needs one, and is refused by its headers, before gRPC
+// takes its request into memory. Reflection and channelz need one too, channelz one with the role
+// admin. What roles a caller of ours needs CallScope says. Refused calls of ours are counted.
 //
 // Both may be null. The credentials outlive the server: it asks them, and keeps no hold on them.
 // `local_plain_text` is needed where there are tokens and no certificates: the port is a loopback
@@ -23,6 +25,6 @@ namespace lintel {
 enum class LocalPort { kTcp, kUnixSocket };
 std::shared_ptr<grpc::ServerCredentials> port_credentials(
     std::shared_ptr<Certificates> certificates, std::shared_ptr<const Tokens> tokens,
-    LocalPort local_port);
+    LocalPort local_port, RequestCounters& counters);
 
 }  // namespace lintel

@@ -54,8 +54,15 @@ grpc::Status find_model(const ServiceContext& context, const v1::GenerateRequest
 // The call's deadline on the scheduler's clock; none when it is too far to matter.
 std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
                                        const Clock& clock) {
+  // In seconds first: gRPC's own conversion overflows for a deadline after 2262, which is then
+  // past.
+  const gpr_timespec deadline = gpr_convert_clock_type(call.raw_deadline(), GPR_CLOCK_REALTIME);
+  const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+  constexpr std::int64_t kYear = 365 * 24 * 3600;
+  if (deadline.tv_sec > now + kYear) return std::nullopt;
   const auto left = call.deadline() - std::chrono::system_clock::now();
-  if (left > std::chrono::hours(24 * 365)) return std::nullopt;
   return clock.now() + std::chrono::duration_cast<Duration>(left);
 }
 

@@ -64,7 +64,13 @@ grpc::Status prepare_infer(const ServiceContext& context, InferSequences& sequen
   status = prepare_rows(context, call, model, *infer.request, infer.sequence, scope, infer.rows);
   if (!status.ok()) {
     infer.rows.clear();  // gives the session back
-    if (infer.sequence.is_new) sequences.end(infer.sequence);
+    // A sequence that is complete takes no value, but the request that ends it ends it.
+    const bool is_over = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION;
+    if (infer.sequence.is_new) {
+      sequences.end(infer.sequence);
+    } else if (is_over) {
+      sequences.end_if_last(infer.sequence);
+    }
     return status;
   }
   // A sequence goes on with the version that it began with.

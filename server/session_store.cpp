@@ -26,6 +26,7 @@ struct SessionLease::Record {
   bool busy = false;
   bool discarded = false;
   bool unloaded = false;        // its model went while it was busy
+  bool removed = false;         // somebody was done with it while it was busy
   std::int64_t num_values = 0;  // as of the last time the session was idle
   bool has_pending = false;
   TimePoint last_used;
@@ -282,7 +283,7 @@ void SessionStore::give_back(std::shared_ptr<Record> record) {
     record->busy = false;
     --busy_sessions_;
     busy_bytes_ -= record->state_bytes;
-    if (!record->discarded && !record->unloaded) {
+    if (!record->discarded && !record->unloaded && !record->removed) {
       record->num_values = record->sequence->num_values();
       record->has_pending = record->sequence->pending.has_value();
       record->last_used = clock_.now();
@@ -343,6 +344,22 @@ SessionStore::Error SessionStore::remove(const std::string& id, const Owner& own
   }
   free_record(std::move(record));
   return Error::kNone;
+}
+
+void SessionStore::remove_when_idle(const std::string& id, const Owner& owner) {
+  std::shared_ptr<Record> record;
+  {
+    MutexLock lock(mutex_);
+    record = find(id, owner);
+    if (record == nullptr) return;
+    if (record->busy) {
+      record->removed = true;
+      return;
+    }
+    sessions_.erase(id);
+    session_bytes_ -= record->state_bytes;
+  }
+  free_record(std::move(record));
 }
 
 std::size_t SessionStore::evict_idle() {

@@ -139,6 +139,8 @@ class SessionStore {
                                 const std::optional<Owner>& owner = std::nullopt) const;
   // kNone, kNotFound, kUnloaded or kBusy.
   Error remove(const std::string& id, const Owner& owner = {});
+  // The same, but a leased session goes when its lease ends.
+  void remove_when_idle(const std::string& id, const Owner& owner = {});
   std::size_t evict_idle();  // how many went
   // The model goes: its idle sessions are closed now, leased ones when their leases end. Returns
   // how many sessions it had.

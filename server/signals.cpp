@@ -8,7 +8,7 @@
 namespace lintel {
 namespace {
 
-constexpr int kQuit = SIGUSR1;  // from the destructor
+constexpr int kQuit = SIGUSR1;  // from the destructor; from others it means nothing
 
 sigset_t watched_signals() {
   sigset_t set;
@@ -24,11 +24,12 @@ sigset_t watched_signals() {
 SignalWatcher::SignalWatcher(std::function<void(int)> on_first) {
   const sigset_t set = watched_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  thread_ = std::thread([set, on_first = std::move(on_first)] {
+  thread_ = std::thread([this, set, on_first = std::move(on_first)] {
     bool first = true;
     while (true) {
       int signal = 0;
-      if (sigwait(&set, &signal) != 0 || signal == kQuit) return;
+      if (sigwait(&set, &signal) != 0 || quitting_) return;
+      if (signal == kQuit) continue;
       if (!first) std::_Exit(128 + signal);
       first = false;
       on_first(signal);
@@ -37,6 +38,7 @@ SignalWatcher::SignalWatcher(std::function<void(int)> on_first) {
 }
 
 SignalWatcher::~SignalWatcher() {
+  quitting_ = true;
   pthread_kill(thread_.native_handle(), kQuit);
   thread_.join();
 }

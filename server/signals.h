@@ -1,6 +1,7 @@
 // SignalWatcher: SIGTERM and SIGINT, taken by one thread.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -18,6 +19,7 @@ class SignalWatcher {
   SignalWatcher& operator=(const SignalWatcher&) = delete;
 
  private:
+  std::atomic<bool> quitting_{false};
   std::thread thread_;
 };
 

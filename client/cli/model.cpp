@@ -217,11 +217,14 @@ void add_model(CLI::App& app, CommandLine& command_line) {
   CLI::App* load = command->add_subcommand(
       "load",
       "Load a model of the server's --model-repository, or load it anew; answers when it is ready. "
-      "Needs the role admin where tokens are used");
+      "Needs the role admin: see lintel admin --help. Several servers behind one address: it "
+      "reaches "
+      "one of them, and lasts until that starts again");
   load->add_option("NAME", flags->name, "Its directory in the repository")->required();
   load->add_option("--version", flags->version,
                    "Load this version beside the others; default: the newest, in place of what is "
-                   "loaded, which serves until then");
+                   "loaded, which serves until then. Requests of lintel.v1 get the newest that is "
+                   "loaded; the Open Inference Protocol's can name another in model_version");
   load->add_flag("--json", flags->json, "Print an object");
   flags->connection.add_to(*load, /*with_model=*/false);
   load->callback([flags, &command_line] {
@@ -231,8 +234,8 @@ void add_model(CLI::App& app, CommandLine& command_line) {
   CLI::App* unload = command->add_subcommand(
       "unload",
       "Take a model out of service; answers when what runs on it has ended, or was ended after the "
-      "server's drain timeout. Its sessions are closed. Needs the role admin where tokens are "
-      "used");
+      "server's drain timeout. Its sessions are closed. One that the server was started with comes "
+      "back at its next start. Needs the role admin: see lintel admin --help");
   unload->add_option("NAME", flags->name, "The model")->required();
   unload->add_option("--version", flags->version, "This version alone; default: all");
   flags->connection.add_to(*unload, /*with_model=*/false);

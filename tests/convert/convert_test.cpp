@@ -101,6 +101,24 @@ TEST_CASE("a model in f32 gives the bits of the original, whatever that was in")
   CHECK(same_bits(outputs(wide, WeightType::kF32), outputs(narrow, WeightType::kF32)));
 }
 
+TEST_CASE("a model that is narrow already does not grow") {
+  Fixture f;
+  const ModelConfig config = testing::tiny_config(TinyModel::kBytes);
+  for (const TensorType narrow : {TensorType::kBf16, TensorType::kF16}) {
+    save_weights(f.from / "model.safetensors", config, random_weights(config, 3, 1.0f),
+                 [&](const TensorSpec&) { return narrow; });
+    fs::remove_all(f.to);
+    convert_model(f.from, f.to, WeightType::kBf16);
+    // But for the names of the types in the header.
+    CHECK(fs::file_size(f.to / "model.safetensors") <
+          fs::file_size(f.from / "model.safetensors") + 500);
+    const SafetensorsFile file(f.to / "model.safetensors");
+    CHECK(file.tensor("transformer.layers.0.linear1.weight").type == TensorType::kBf16);
+    CHECK(file.tensor("value_embedding.weight").type == narrow);
+    CHECK(same_bits(outputs(f.to, WeightType::kBf16), outputs(f.from, WeightType::kBf16)));
+  }
+}
+
 TEST_CASE("what cannot be converted leaves nothing behind") {
   Fixture f;
   SECTION("int8 has no place in the format") {

@@ -259,6 +259,12 @@ TEST_CASE("a sequence whose state grows says how long it may become") {
   request.mutable_inputs(0)->set_shape(1, 0);
   CHECK(server.infer(request, &response).ok());
   CHECK(tokens_of(response).size() == 1);  // five values were held
+  // It is complete. The request that ends it can say so only now.
+  CHECK(server.infer(request, &response).error_code() == Code::FAILED_PRECONDITION);
+  CHECK(server.lintel({"session", "list", "--json"}).json().size() == 1);
+  parameters["sequence_end"].set_bool_param(true);
+  CHECK(server.infer(request, &response).error_code() == Code::FAILED_PRECONDITION);
+  CHECK(server.lintel({"session", "list", "--json"}).json().empty());
 }
 
 TEST_CASE("a stream answers request after request, and an error is an answer") {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <ostream>
+#include <tuple>
 
 #include "tests/support/temporary_directory.h"
 
@@ -13,7 +14,7 @@ namespace lintel::testing {
 
 std::shared_ptr<const Transformer> changed_model(
     TinyModel kind, const std::function<void(ModelConfig&)>& change_config,
-    const std::function<void(ModelWeights&)>& change_weights) {
+    const std::function<void(ModelWeights&)>& change_weights, WeightType type) {
   TemporaryDirectory directory;
   ModelConfig config = tiny_config(kind);
   if (change_config) change_config(config);
@@ -22,7 +23,7 @@ std::shared_ptr<const Transformer> changed_model(
   if (change_weights) change_weights(weights);
   std::ofstream(directory.path() / "config.json") << to_json(config);
   save_weights(directory.path() / "model.safetensors", config, weights);
-  return Transformer::load(directory.path(), {});
+  return Transformer::load(directory.path(), {.weight_type = type});
 }
 
 std::shared_ptr<const Transformer> tiny_model(TinyModel kind) {
@@ -32,16 +33,19 @@ std::shared_ptr<const Transformer> tiny_model(TinyModel kind) {
   return model;
 }
 
-std::shared_ptr<const Transformer> tiny_model(TinyModel kind, const std::string& attention) {
-  static std::map<std::pair<TinyModel, std::string>, std::shared_ptr<const Transformer>> loaded;
-  auto& model = loaded[{kind, attention}];
+std::shared_ptr<const Transformer> tiny_model(TinyModel kind, const std::string& attention,
+                                              WeightType type) {
+  static std::map<std::tuple<TinyModel, std::string, WeightType>,
+                  std::shared_ptr<const Transformer>>
+      loaded;
+  auto& model = loaded[{kind, attention, type}];
   if (model == nullptr) {
-    model = changed_model(kind,
-                          [&attention](ModelConfig& config) {
-                            config.attention.assign(config.attention.size(),
-                                                    default_attention(attention));
-                          },
-                          {});
+    model = changed_model(
+        kind,
+        [&attention](ModelConfig& config) {
+          config.attention.assign(config.attention.size(), default_attention(attention));
+        },
+        {}, type);
   }
   return model;
 }

@@ -27,12 +27,13 @@ std::shared_ptr<const Transformer> tiny_model(TinyModel kind);
 
 // The same with another attention in every layer: one of attention_types(), in a small
 // configuration.
-std::shared_ptr<const Transformer> tiny_model(TinyModel kind, const std::string& attention);
+std::shared_ptr<const Transformer> tiny_model(TinyModel kind, const std::string& attention,
+                                              WeightType type = WeightType::kF32);
 
 // A model with these weights changed before it is written and loaded.
 std::shared_ptr<const Transformer> changed_model(
     TinyModel kind, const std::function<void(ModelConfig&)>& change_config,
-    const std::function<void(ModelWeights&)>& change_weights);
+    const std::function<void(ModelWeights&)>& change_weights, WeightType type = WeightType::kF32);
 
 // A TokenEvent that lives on.
 struct Value {

@@ -61,6 +61,17 @@ std::vector<GenerationRequest> varied_requests(const Transformer& model) {
   return requests;
 }
 
+// Weights are converted in products, which know nothing of attention.
+std::vector<std::pair<std::string, WeightType>> attentions_and_weights() {
+  std::vector<std::pair<std::string, WeightType>> all;
+  for (const std::string& attention : attention_types()) {
+    all.push_back({attention, WeightType::kF32});
+  }
+  all.push_back({"linear", WeightType::kBf16});
+  all.push_back({"linear", WeightType::kInt8});
+  return all;
+}
+
 using Outputs = std::vector<std::vector<Value>>;  // [sample]
 
 void require_same(const Outputs& got, const Outputs& expected, std::size_t request) {
@@ -100,9 +111,9 @@ TEST_CASE(
     "two workers",
     "[promise]") {
   const auto kind = GENERATE(TinyModel::kImage, TinyModel::kBytes);
-  const std::string attention = GENERATE(from_range(attention_types()));
-  CAPTURE(kind == TinyModel::kImage, attention);
-  const auto model = tiny_model(kind, attention);
+  const auto [attention, type] = GENERATE(from_range(attentions_and_weights()));
+  CAPTURE(kind == TinyModel::kImage, attention, to_string(type));
+  const auto model = tiny_model(kind, attention, type);
   const std::vector<GenerationRequest> requests = varied_requests(*model);
 
   std::vector<Outputs> alone;

@@ -81,6 +81,22 @@ TEST_CASE("a leased session is busy: not leased, removed or evicted") {
   REQUIRE(f.store.lease(id).error == Error::kNotFound);
 }
 
+TEST_CASE("a leased session that somebody is done with goes when its lease ends") {
+  StoreFixture f({.session_memory_bytes = 1u << 30});
+  const std::string id = f.create(), idle = f.create();
+  {
+    const auto leased = f.store.lease(id);
+    f.store.remove_when_idle(id);
+    f.store.remove_when_idle(idle);
+    f.store.remove_when_idle("no such session");
+    REQUIRE(f.store.num_sessions() == 1);
+    REQUIRE(f.store.lease(id).error == Error::kBusy);
+  }
+  REQUIRE(f.store.lease(id).error == Error::kNotFound);
+  REQUIRE(f.store.num_sessions() == 0);
+  REQUIRE(f.store.bytes_in_use() == 0);
+}
+
 TEST_CASE("sessions go with their model: idle ones at once, leased ones when they are given back") {
   StoreFixture f({.session_memory_bytes = 1u << 30});
   const auto other = tiny_model(TinyModel::kTokens);

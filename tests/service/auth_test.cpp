@@ -159,7 +159,8 @@ TEST_CASE("each method wants its role, health none") {
     int count = 0;
     const grpc::Status generated = generate_as(server, row.who, request_for("tokens", {1}, 3));
     CHECK(generated.error_code() == row.generate);
-    CHECK(generated.ok() == !detail_of<google::rpc::ErrorInfo>(generated));
+    // Strangers are refused by gRPC, which takes a code and a text from us.
+    CHECK((row.generate == kNo) == detail_of<google::rpc::ErrorInfo>(generated).has_value());
     CHECK(score_as(server, row.who).error_code() == row.score);
     CHECK(create_as(server, row.who, &session).error_code() == row.create);
     CHECK(list_as(server, row.who, &count) == row.list);
@@ -171,6 +172,55 @@ TEST_CASE("each method wants its role, health none") {
   grpc::ClientContext context;
   grpc::health::v1::HealthCheckResponse health;
   CHECK(grpc::health::v1::Health::NewStub(server.channel())->Check(&context, {}, &health).ok());
+}
+
+// The end of a call whose client sends its headers and then waits.
+grpc::Status end_of_headers_alone(TestServer& server, const char* method,
+                                  grpc::ClientContext& context) {
+  grpc::GenericStub stub(server.channel());
+  grpc::CompletionQueue queue;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  context.set_initial_metadata_corked(false);
+  const auto call = stub.PrepareCall(&context, method, &queue);
+  const auto wait = [&] {
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+  };
+  call->StartCall(nullptr);
+  wait();
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  wait();
+  return status;
+}
+
+TEST_CASE("strangers are refused by their headers, before the server holds a message of theirs") {
+  const TokenFile file;
+  TestServer server({"tokens"}, options_with(file));
+  for (const char* const method :
+       {"/lintel.v1.GenerationService/Generate", "/lintel.v1.SessionService/Create",
+        "/inference.GRPCInferenceService/ModelInfer", "/no.such/Method"}) {
+    INFO(method);
+    grpc::ClientContext nobody, unknown;
+    CHECK(end_of_headers_alone(server, method, nobody).error_code() == Code::UNAUTHENTICATED);
+    unknown.AddMetadata("authorization", "Bearer 0123456789abcdef0123456789abcdef");
+    CHECK(end_of_headers_alone(server, method, unknown).error_code() == Code::UNAUTHENTICATED);
+  }
+}
+
+// gRPC inflates a message before it looks at its size: 16 MiB can become 16 GiB.
+TEST_CASE("compressed messages are refused by the headers, before they are inflated") {
+  TestServer server({"tokens"});
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    const grpc::Status status =
+        end_of_headers_alone(server, "/lintel.v1.GenerationService/Generate", context);
+    CHECK(status.error_code() == Code::UNIMPLEMENTED);
+    CHECK_THAT(status.error_message(), Catch::Contains("ompression"));
+  }
+  CHECK(generate(server, request_for("tokens", {1}, 3)).status.ok());
 }
 
 TEST_CASE("two tokens in one call are ambiguous, and refused") {

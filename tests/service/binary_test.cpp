@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "lintel/v1/admin.grpc.pb.h"
 #include "lintel/v1/generation.grpc.pb.h"
@@ -109,6 +110,16 @@ TEST_CASE("the ready line is all of standard output, and SIGTERM ends with exit 
     }
     CHECK(lines >= 3);
   }
+}
+
+TEST_CASE("a signal that means nothing to the server does not make it deaf to SIGTERM") {
+  const Directory files;
+  Program program({"--model", files.model, "--listen", "127.0.0.1:0", "--workers", "1"}, files.log);
+  REQUIRE(program.line().rfind(kReady, 0) == 0);
+  program.send(SIGUSR1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it is taken before the next
+  program.send(SIGTERM);
+  CHECK(program.exit_code() == 0);
 }
 
 TEST_CASE("attention that the weights were not trained for is warned of in the log") {

@@ -77,6 +77,8 @@ TEST_CASE("a model is loading, ready, unloading, unavailable, and requests are t
   CHECK(state() == ModelState::kReady);
   f.registry.set_failed("a", 1, "it is broken");
   CHECK(state() == ModelState::kReady);
+  CHECK(f.registry.index().at(0).reason == "it is broken");  // what was there serves on
+  f.registry.add(f.model("a", 1));
   CHECK(f.registry.index().at(0).reason.empty());
 
   SharedModel used = f.registry.find("a");
