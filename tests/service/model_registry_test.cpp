@@ -78,7 +78,7 @@ TEST_CASE("a model is loading, ready, unloading, unavailable, and requests are t
   f.registry.set_failed("a", 1, "it is broken");
   CHECK(state() == ModelState::kReady);
   CHECK(f.registry.index().at(0).reason == "it is broken");  // what was there serves on
-  f.registry.add(f.model("a", 1));
+  for (const SharedModel& old : f.registry.add(f.model("a", 1))) f.registry.forget(old.get());
   CHECK(f.registry.index().at(0).reason.empty());
 
   SharedModel used = f.registry.find("a");
