@@ -11,6 +11,7 @@
 #include "bench/sequences.h"
 #include "bench/shapes.h"
 #include "client/cli/progress.h"
+#include "client/client.h"
 #include "server/logging.h"
 
 namespace lintel::bench {
@@ -21,7 +22,8 @@ Each client has a connection of its own and streams whole sequences, one after t
 is counted with the server's own messages, which it fills for 10 ms; times are taken with one token
 a message, where a stream's every token can be seen. Server, clients and all that they share run on
 this machine, unless --target names a server elsewhere. In process: the same number of sequences on
-the same number of workers, without server, sockets and messages. Neither speculates.
+the same number of workers, without server, sockets and messages. Neither speculates; a server elsewhere
+does as it was told, and is asked for its model, weight type, workers and rows.
 
 Examples:
   lintel-bench serve --shape mnist-small --concurrency 1,16,64
@@ -46,14 +48,28 @@ struct Level {
   std::vector<double> first_token, between_tokens;  // seconds
 };
 
+// What a server elsewhere says of itself, in place of the flags.
+ServeFlags as_served(ServeFlags flags) {
+  if (flags.target.empty()) return flags;
+  const v1::Model model = Client({.address = flags.target}).get_model();
+  flags.run.workers = static_cast<int>(model.workers());
+  flags.run.batch = {static_cast<int>(model.max_batch_rows())};
+  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8}) {
+    if (model.weight_type() == to_string(type)) flags.run.weight_type = type;
+  }
+  flags.model = model.name();
+  flags.attention = model.attention();
+  return flags;
+}
+
 class ServeExperiment {
  public:
   ServeExperiment(const ServeFlags& flags, cli::Console& console)
-      : flags_(flags),
+      : flags_(as_served(flags)),
         own_(flags.target.empty()),
         files_(own_ ? files_of(flags) : nullptr),
         model_(own_ ? files_->load(flags.run.weight_type, flags.attention) : nullptr),
-        measurement_(flags.run, "serve", words(), console),
+        measurement_(flags_.run, "serve", words(), console),
         progress_(console, static_cast<std::int64_t>(flags.concurrency.size()) * flags.run.repeats,
                   "measurements") {
     set_up_logging({.level = "warn", .json = false});
@@ -81,7 +97,10 @@ class ServeExperiment {
   }
 
   std::string words() const {
-    if (!own_) return "whatever " + flags_.target + " serves";
+    if (!own_) {
+      return flags_.model + ", " + flags_.attention + " attention, on the server " + flags_.target +
+             "; the machine named is the clients'";
+    }
     const std::string name = flags_.model.empty() ? flags_.shape : files_->name();
     return describe(name, model_->config()) + ", " + model_->config().attention.front().type +
            " attention" + (files_->random() ? ", random weights" : "");
@@ -196,7 +215,7 @@ class ServeExperiment {
     draw({speed, wait}, flags_.plot);
   }
 
-  const ServeFlags& flags_;
+  const ServeFlags flags_;
   const bool own_;
   const std::unique_ptr<ModelFiles> files_;         // null with --target
   const std::shared_ptr<const Transformer> model_;  // null with --target

@@ -25,8 +25,9 @@ namespace {
 constexpr const char* kFooter = R"(
 The bound is oneDNN's matmul alone on the model's shapes, with the same rows and threads, measured
 in turn with what it bounds. Alone, the bound is reading the weights once from where they fit.
-Speculation is measured through gRPC with one client: how much it gives depends on what the model
-has learnt, and with random weights says nothing.
+Speculation is measured through gRPC with one client, off and on (alone_grpc_us_per_token and
+alone_speculation_us_per_token): how much it gives depends on what the model has learnt, and with random
+weights says nothing.
 
 Examples:
   lintel-bench speed --weight-type int8
@@ -266,6 +267,7 @@ class SpeedExperiment {
     measurement_.add("alone_ratio_to_bound", summarize(ratios).median);
     measurement_.add("alone_grpc_us_per_token", off.median);
     measurement_.add("alone_speculation_us_per_token", with.median);
+    measurement_.add("alone_speculation_speedup", off.median / with.median);
   }
 
   // Microseconds a token that one client sees.

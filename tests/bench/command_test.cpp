@@ -10,6 +10,7 @@
 #include "bench/commands.h"
 #include "bench/report.h"
 #include "model/safetensors.h"
+#include "server/lintel_server.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -212,6 +213,29 @@ TEST_CASE("serve counts what clients see and what the server keeps") {
   for (const auto& row : report.tables[0].rows) {
     for (std::size_t i = 1; i < row.size(); ++i) CHECK(*row[i].value() > 0);
   }
+}
+
+TEST_CASE("what a server elsewhere is named by is what it says of itself") {
+  const Bench bench;
+  ServerOptions options;
+  options.listen.port = 0;
+  options.weight_type = WeightType::kInt8;
+  options.scheduling.workers = 1;
+  options.scheduling.max_batch_rows = 5;
+  options.models = {{"theirs", bench.model("linear")}};
+  const SteadyClock clock;
+  LintelServer server(options, load_models(options), clock);
+  server.start();
+  const Result result =
+      bench.run({"serve", "--target", server.address(), "--seconds", "0.1", "--repeats", "1",
+                 "--concurrency", "1", "--workers", "3", "--json", bench.path("target.json")});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  const bench::Run run = bench::read_report(bench.path("target.json")).run;
+  CHECK(run.weight_type == "int8");
+  CHECK(run.workers == 1);
+  CHECK(run.batch == "5");
+  CHECK_THAT(run.model, Catch::Contains("theirs") && Catch::Contains("linear"));
 }
 
 TEST_CASE("no server to measure is exit status 3") {
