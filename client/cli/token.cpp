@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "client/cli/commands.h"
 
@@ -60,9 +61,17 @@ bool ends_amid_a_line(const std::string& path) {
   return in.get() != '\n';
 }
 
+// As server/tokens.cpp has it, which refuses a whole file for one other name.
+bool is_identity_name(const std::string& name) {
+  constexpr std::string_view kAllowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@";
+  return !name.empty() && name.size() <= 64 &&
+         name.find_first_not_of(kAllowed) == std::string::npos;
+}
+
 int run_new(const TokenFlags& flags, Console& console) {
-  if (flags.name.find_first_of(" \t\n#") != std::string::npos || flags.name.empty()) {
-    throw UsageError("NAME '" + flags.name + "' is empty or holds a space or #");
+  if (!is_identity_name(flags.name)) {
+    throw UsageError("NAME '" + flags.name + "' is not 1 to 64 of letters, digits and - _ . @");
   }
   const std::string token = new_token();
   const std::string line = flags.name + " " + flags.roles + " sha256:" + hash_of(token) + "\n";

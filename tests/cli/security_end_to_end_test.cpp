@@ -1,5 +1,6 @@
 // The programs over TLS and with tokens.
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -69,6 +70,26 @@ TEST_CASE("a token that lintel makes lets its owner in, with its roles") {
   CHECK(server.lintel({"admin", "log-level", "--token", root}).out == "debug\n");
   CHECK(server.lintel({"health", "--token", "a b"}).code == 2);
   CHECK(server.lintel({"health", "--token", "@/no/such"}).code == 1);
+}
+
+TEST_CASE("a name that the server would refuse the file for is refused before it is in there") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "tokens";
+  const auto append = [&file](const std::string& name) {
+    Process command({LINTEL_CLI, "token", "new", name, "--append", file});
+    return command.wait();
+  };
+  for (const std::string& name :
+       {std::string(), std::string("a b"), std::string("#a"), std::string("a:b"),
+        std::string("a/b"), std::string("d\xc3\xa9j\xc3\xa0"), std::string(65, 'a')}) {
+    INFO(name);
+    CHECK(append(name) == 2);
+  }
+  CHECK_FALSE(std::filesystem::exists(file));
+  CHECK(append("Ann-2_x.y@example.org") == 0);
+  CHECK(append(std::string(64, 'a')) == 0);
+  const ServerProcess server({TinyModel::kTokens}, {"--auth-tokens", file});
+  CHECK(server.lintel({"health"}).code == 0);
 }
 
 TEST_CASE("a token's entry is a line of its own, whatever its file ended with") {
