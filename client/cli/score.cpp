@@ -131,10 +131,7 @@ class Scorer {
     if (batch.empty()) return;
     v1::ScoreRequest request;
     request.set_model(flags_.connection.model);
-    for (const ScoreItem& item : batch) {
-      *request.add_sequences() = token_values(item.tokens);
-      totals_.tokens += static_cast<std::int64_t>(item.tokens.size());
-    }
+    for (const ScoreItem& item : batch) *request.add_sequences() = token_values(item.tokens);
     const std::int64_t before = totals_.sequences;
     const auto patience = std::chrono::milliseconds(
         static_cast<std::int64_t>(flags_.connection.deadline_seconds * 1000));
@@ -150,6 +147,11 @@ class Scorer {
     } catch (const CallError& error) {
       const auto refused = refused_sequence(error, batch.size());
       if (!refused) throw;
+      // The whole call was refused for it; those ahead of it are good.
+      try {
+        score({batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(*refused)});
+      } catch (const CallError&) {  // the refusal at hand says more
+      }
       throw Failure(batch[*refused].name + ": " + error.what());
     }
     output_.flush();
@@ -159,10 +161,12 @@ class Scorer {
 
  private:
   void take(const v1::ScoreResponse& score, const std::vector<ScoreItem>& batch) {
-    const Counted counted(score, batch.at(score.index()).num_context);
+    const ScoreItem& item = batch.at(score.index());
+    const Counted counted(score, item.num_context);
     output_.write(score_json(counted));
     totals_.sequences += 1;
     totals_.values += counted.values;
+    totals_.tokens += static_cast<std::int64_t>(item.tokens.size());
     totals_.bits += counted.bits_per_dim * counted.values;
     progress_.add(1);
   }

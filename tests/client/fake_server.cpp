@@ -155,6 +155,13 @@ struct FakeServer::Services {
         if (fake.failure) return *fake.failure;
         if (fake.full_for_calls > 0 && fake.full_for_calls-- > 0) return full();
       }
+      for (int i = 0; i < request->sequences_size(); ++i) {  // one bad id: nothing is scored
+        for (const std::int32_t id : ids_of(request->sequences(i))) {
+          if (id >= 0 && id < static_cast<std::int32_t>(fake.model.vocab_size())) continue;
+          return detailed_status(grpc::StatusCode::INVALID_ARGUMENT, "bad request",
+                                 "sequences[" + std::to_string(i) + "].tokens.ids[0]");
+        }
+      }
       for (int i = 0; i < request->sequences_size(); ++i) {
         if (fake.end_early && i + 1 == request->sequences_size()) break;
         v1::ScoreResponse score;

@@ -73,6 +73,22 @@ TEST_CASE("a sequence the server refuses is named by its line") {
   CHECK_THAT(result.err, Catch::Contains("line 2"));
 }
 
+TEST_CASE("sequences ahead of one that the server refuses are scored") {
+  FakeServer server;
+  std::string input;
+  for (int i = 0; i < 80; ++i) input += i == 70 ? "[0,900]\n" : "[0," + std::to_string(i) + "]\n";
+  const auto result = run_lintel({"score", "--address", server.address(), "--input", "-"}, input);
+  CHECK(result.code == cli::kFailed);
+  CHECK_THAT(result.err,
+             Catch::Contains("line 71") && Catch::Contains("sequences[6].tokens.ids[0]"));
+  const auto lines = lines_of(result.out);
+  REQUIRE(lines.size() == 70);  // 64 of a call that was good, and 6 of the one that was not
+  CHECK(lines[69]["log2_probs"][0].get<float>() == fake_log2_prob(69, 1));
+  // Nothing is ahead of the first.
+  CHECK(
+      run_lintel({"score", "--address", server.address(), "--input", "-"}, "[900]\n").out.empty());
+}
+
 TEST_CASE("many sequences go in calls of bounded size, in order") {
   FakeServer server;
   std::string input;
