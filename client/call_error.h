@@ -28,7 +28,8 @@ struct ResourceProblem {
 // status code's name, the server's message, the fields refused and when to try again.
 class CallError : public std::runtime_error {
  public:
-  explicit CallError(const grpc::Status& status);
+  // `hint`: what this side knows of the reason, if anything; of what() alone.
+  explicit CallError(const grpc::Status& status, const std::string& hint = "");
   CallError(grpc::StatusCode code, const std::string& message)
       : CallError(grpc::Status(code, message)) {}
 
@@ -47,9 +48,10 @@ class CallError : public std::runtime_error {
     std::vector<ResourceProblem> resources;
     std::optional<std::chrono::milliseconds> retry_delay;
   };
-  CallError(const grpc::Status& status, Details details);
+  CallError(const grpc::Status& status, Details details, const std::string& hint);
   static Details decode(const grpc::Status& status);
-  static std::string describe(const grpc::Status& status, const Details& details);
+  static std::string describe(const grpc::Status& status, const Details& details,
+                              const std::string& hint);
 
   grpc::StatusCode code_;
   std::string message_;

@@ -38,6 +38,18 @@ bool is_local_address(const std::string& address) {
   return inet_pton(AF_INET, host.c_str(), &ipv4) == 1 && ntohl(ipv4.s_addr) >> 24 == 127;
 }
 
+std::string plain_text_hint(const grpc::Status& status) {
+  const auto says = [text = status.error_message()](const char* what) {
+    return text.find(what) != std::string::npos;
+  };
+  // A server that goes away later is not said to have failed to connect.
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE || !says("failed to connect") ||
+      !(says("Socket closed") || says("Connection reset"))) {
+    return "";
+  }
+  return "does the server speak TLS? This side was given no CA (--tls-ca)";
+}
+
 std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Tls& tls,
                                             bool sends_token) {
   if (tls.certificate.empty() != tls.key.empty()) {

@@ -22,6 +22,10 @@ struct Tls {
 std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Tls& tls,
                                             bool sends_token);
 
+// What the failure of a call over plain text may come from, for people: a server that speaks TLS
+// closes the connection without a word. Empty where the status tells of something else.
+std::string plain_text_hint(const grpc::Status& status);
+
 // Whether an address ("HOST:PORT", "[::1]:PORT", "unix:PATH") does not leave this machine. Names
 // but localhost are taken to leave it.
 bool is_local_address(const std::string& address);

@@ -20,7 +20,8 @@ struct Client::Stubs {
 // The context of one call: deadline set, cancellation attached.
 class Client::Call {
  public:
-  Call(const Client& client, Cancellation* cancellation) : attachment_(cancellation, context_) {
+  Call(const Client& client, Cancellation* cancellation)
+      : client_(client), attachment_(cancellation, context_) {
     // Longer ones overflow gRPC's clock and would have passed already.
     constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
     context_.set_deadline(std::chrono::system_clock::now() + std::min(client.deadline_, kLongest));
@@ -28,8 +29,9 @@ class Client::Call {
   }
   grpc::ClientContext* context() { return &context_; }
 
-  static void check(const grpc::Status& status) {
-    if (!status.ok()) throw CallError(status);
+  void check(const grpc::Status& status) const {
+    if (status.ok()) return;
+    throw CallError(status, client_.plain_text_ ? plain_text_hint(status) : std::string());
   }
 
   // Reads a server stream to its end. If `on_message` throws, the call is cancelled on the server
@@ -50,13 +52,16 @@ class Client::Call {
   }
 
  private:
+  const Client& client_;
   grpc::ClientContext context_;
   Cancellation::Attachment attachment_;  // after context_: it goes first
 };
 
 Client::Client(const Options& options)
     : Client(make_channel(options.address, options.tls, /*sends_token=*/!options.token.empty()),
-             options.deadline, options.token) {}
+             options.deadline, options.token) {
+  plain_text_ = !options.tls.enabled();
+}
 
 Client::Client(std::shared_ptr<grpc::ChannelInterface> channel, std::chrono::milliseconds deadline,
                std::string token)
@@ -136,7 +141,7 @@ v1::Session Client::create_session(const std::string& model, std::int64_t max_to
   request.set_max_tokens(max_tokens);
   v1::Session session;
   Call call(*this, cancellation);
-  Call::check(stubs_->sessions.Create(call.context(), request, &session));
+  call.check(stubs_->sessions.Create(call.context(), request, &session));
   return session;
 }
 
@@ -145,7 +150,7 @@ v1::Session Client::get_session(const std::string& id, Cancellation* cancellatio
   request.set_id(id);
   v1::Session session;
   Call call(*this, cancellation);
-  Call::check(stubs_->sessions.Get(call.context(), request, &session));
+  call.check(stubs_->sessions.Get(call.context(), request, &session));
   return session;
 }
 
@@ -158,7 +163,7 @@ std::vector<v1::Session> Client::list_sessions(const std::string& model,
   do {
     v1::ListSessionsResponse page;
     Call call(*this, cancellation);
-    Call::check(stubs_->sessions.List(call.context(), request, &page));
+    call.check(stubs_->sessions.List(call.context(), request, &page));
     for (v1::Session& session : *page.mutable_sessions()) sessions.push_back(std::move(session));
     if (!page.next_page_token().empty() && page.next_page_token() == request.page_token()) {
       throw CallError(grpc::StatusCode::INTERNAL, "the server's list of sessions does not advance");
@@ -173,14 +178,14 @@ void Client::delete_session(const std::string& id, Cancellation* cancellation) c
   request.set_id(id);
   google::protobuf::Empty nothing;
   Call call(*this, cancellation);
-  Call::check(stubs_->sessions.Delete(call.context(), request, &nothing));
+  call.check(stubs_->sessions.Delete(call.context(), request, &nothing));
 }
 
 std::vector<v1::Model> Client::list_models(const v1::ListModelsRequest& request,
                                            Cancellation* cancellation) const {
   v1::ListModelsResponse response;
   Call call(*this, cancellation);
-  Call::check(stubs_->models.List(call.context(), request, &response));
+  call.check(stubs_->models.List(call.context(), request, &response));
   return {std::make_move_iterator(response.mutable_models()->begin()),
           std::make_move_iterator(response.mutable_models()->end())};
 }
@@ -200,7 +205,7 @@ v1::Model Client::get_model(const std::string& name, Cancellation* cancellation)
   request.set_name(name);
   v1::Model model;
   Call call(*this, cancellation);
-  Call::check(stubs_->models.Get(call.context(), request, &model));
+  call.check(stubs_->models.Get(call.context(), request, &model));
   return model;
 }
 
@@ -211,7 +216,7 @@ v1::Model Client::load_model(const std::string& name, const std::string& version
   request.set_version(version);
   v1::Model model;
   Call call(*this, cancellation);
-  Call::check(stubs_->admin.LoadModel(call.context(), request, &model));
+  call.check(stubs_->admin.LoadModel(call.context(), request, &model));
   return model;
 }
 
@@ -222,13 +227,13 @@ void Client::unload_model(const std::string& name, const std::string& version,
   request.set_version(version);
   v1::UnloadModelResponse response;
   Call call(*this, cancellation);
-  Call::check(stubs_->admin.UnloadModel(call.context(), request, &response));
+  call.check(stubs_->admin.UnloadModel(call.context(), request, &response));
 }
 
 std::string Client::log_level(Cancellation* cancellation) const {
   v1::LogLevel level;
   Call call(*this, cancellation);
-  Call::check(stubs_->admin.GetLogLevel(call.context(), {}, &level));
+  call.check(stubs_->admin.GetLogLevel(call.context(), {}, &level));
   return level.level();
 }
 
@@ -236,7 +241,7 @@ std::string Client::set_log_level(const std::string& level, Cancellation* cancel
   v1::LogLevel wanted, set;
   wanted.set_level(level);
   Call call(*this, cancellation);
-  Call::check(stubs_->admin.SetLogLevel(call.context(), wanted, &set));
+  call.check(stubs_->admin.SetLogLevel(call.context(), wanted, &set));
   return set.level();
 }
 
@@ -245,7 +250,7 @@ bool Client::serving(const std::string& service, Cancellation* cancellation) con
   request.set_service(service);
   grpc::health::v1::HealthCheckResponse response;
   Call call(*this, cancellation);
-  Call::check(stubs_->health.Check(call.context(), request, &response));
+  call.check(stubs_->health.Check(call.context(), request, &response));
   return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
 }
 

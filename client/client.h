@@ -138,6 +138,7 @@ class Client {
   std::unique_ptr<Stubs> stubs_;
   std::chrono::milliseconds deadline_;
   std::string token_;
+  bool plain_text_ = false;  // known to be: an address was given, and no TLS
 };
 
 // The three ways to write values.

@@ -23,8 +23,12 @@ TEST_CASE("lintel talks TLS and mutual TLS with --tls-ca, --tls-cert and --tls-k
       with({"--tls-ca", authority.ca(), "--tls-cert", client.certificate, "--tls-key", client.key});
   CHECK(good.code == 0);
   CHECK(good.out == "serving\n");
-  CHECK(with({}).code == 3);
-  CHECK(with({"--tls-ca", authority.ca()}).code == 3);
+  const Result plain = with({});
+  CHECK(plain.code == 3);
+  CHECK_THAT(plain.err, Catch::Contains("does the server speak TLS?"));
+  const Result unknown = with({"--tls-ca", authority.ca()});
+  CHECK(unknown.code == 3);
+  CHECK_THAT(unknown.err, !Catch::Contains("does the server speak TLS?"));
   CHECK(with({"--tls-ca", authority.ca(), "--tls-cert", client.certificate}).code == 2);
   CHECK(with({"--tls-ca", "/no/such/ca"}).code == 1);
 

@@ -327,7 +327,9 @@ TEST_CASE("a refused call exits with 1 and names the field") {
 }
 
 TEST_CASE("no server, or one that turns calls away, exits with 3") {
-  CHECK(run_lintel({"generate", "--address", "127.0.0.1:1"}).code == cli::kUnavailable);
+  const auto nobody = run_lintel({"generate", "--address", "127.0.0.1:1"});
+  CHECK(nobody.code == cli::kUnavailable);
+  CHECK_THAT(nobody.err, !Catch::Contains("TLS"));
   FakeServer server;
   server.failure = grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining");
   CHECK(run_lintel({"generate", "--address", server.address()}).code == cli::kUnavailable);

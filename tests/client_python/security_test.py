@@ -74,8 +74,22 @@ class SecurityTest(unittest.TestCase):
         for changes in (dict(tls_cert=None, tls_key=None),
                         dict(tls_cert=None, tls_key=None, tls_ca=None)):
             with lintel.Client(self.server.address, **self.options(**changes)) as client:
-                with self.assertRaises(lintel.Unavailable):
+                with self.assertRaises(lintel.Unavailable) as raised:
                     client.serving()
+            # Without a CA the channel is plain text, which the server's reason does not tell.
+            hinted = "does the server speak TLS?" in str(raised.exception)
+            self.assertEqual(hinted, "tls_ca" in changes, str(raised.exception))
+
+        async def in_plain_text():
+            options = self.options(tls_cert=None, tls_key=None, tls_ca=None)
+            async with lintel.AsyncClient(self.server.address, **options) as client:
+                await client.generate([1]).samples()
+        with self.assertRaisesRegex(lintel.Unavailable, "tls_ca"):
+            run_async(in_plain_text())
+        with lintel.Client("127.0.0.1:1", retry=None) as client:
+            with self.assertRaises(lintel.Unavailable) as raised:
+                client.generate([1]).samples()
+        self.assertNotIn("TLS", str(raised.exception))
 
     def test_a_token_may_come_with_the_newline_of_its_file(self):
         with open(self.path("alice.token"), "w") as file:

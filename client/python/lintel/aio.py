@@ -246,7 +246,7 @@ class AsyncClient(_request.Generates[AsyncGeneration]):
             try:
                 return await self._invoke(method, request, attempts, request_id)
             except grpc.RpcError as rpc_error:
-                error = from_rpc_error(rpc_error, request_id)
+                error = from_rpc_error(rpc_error, request_id, self._connection.encrypted)
             except asyncio.CancelledError:
                 if self._closed and not task_is_cancelled():
                     raise make_error(

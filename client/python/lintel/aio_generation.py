@@ -76,7 +76,9 @@ class AsyncStream(Generic[T]):
                     self._delivered = True
                     return message  # type: ignore[no-any-return]
                 except grpc.RpcError as rpc_error:
-                    error = from_rpc_error(rpc_error, self.request_id)
+                    error = from_rpc_error(
+                    rpc_error, self.request_id, self._client._connection.encrypted
+                )
                 if self._delivered or self._cancelled.is_set():
                     raise error from None
                 await self._client._wait_or_raise(error, self._attempts, self._cancelled)

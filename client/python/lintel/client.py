@@ -247,7 +247,7 @@ class Client(_request.Generates[Generation]):
             try:
                 return self._invoke(method, request, attempts, request_id)
             except grpc.RpcError as rpc_error:
-                error = from_rpc_error(rpc_error, request_id)
+                error = from_rpc_error(rpc_error, request_id, self._connection.encrypted)
             self._wait_or_raise(error, attempts, threading.Event())
 
     def _wait_or_raise(

@@ -36,6 +36,7 @@ class LintelError(Exception):
         resources: tuple[ResourceProblem, ...] = (),
         retry_delay: Optional[float] = None,
         request_id: str = "",
+        hint: str = "",
     ) -> None:
         self.code = code
         self.message = message  # the server's words alone
@@ -43,6 +44,7 @@ class LintelError(Exception):
         self.resources = resources
         self.retry_delay = retry_delay  # seconds after which the same request is worth sending again
         self.request_id = request_id  # by which the server's log knows the call
+        self._hint = hint  # of this side, what the reason may be
         super().__init__(self._describe())
 
     def _describe(self) -> str:
@@ -60,6 +62,8 @@ class LintelError(Exception):
                 text += f"; {resource.type} {resource.name}"
         if self.retry_delay is not None:
             text += f"; try again in {self.retry_delay * 1000:.0f} ms"
+        if self._hint:
+            text += "; " + self._hint
         if self.request_id:
             text += f" [request {self.request_id}]"
         return text
@@ -143,13 +147,31 @@ def closed_in_wait(error: LintelError) -> LintelError:
     return make_error(code, "the call was closed before it was tried again", error.request_id)
 
 
-def from_rpc_error(error: grpc.RpcError, request_id: str) -> LintelError:
-    """Decodes what gRPC raised; `error` is also a grpc.Call, in either kind of channel."""
+def from_rpc_error(error: grpc.RpcError, request_id: str, encrypted: bool) -> LintelError:
+    """Decodes what gRPC raised; `error` is also a grpc.Call, in either kind of channel, `encrypted`
+    or not.
+    """
     details: dict[str, Any] = {}
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             details = _decode(value)
-    return make_error(error.code(), error.details() or "", request_id, **details)
+    message = error.details() or ""
+    if not encrypted and _server_may_speak_tls(error.code(), message):
+        details["hint"] = (
+            "does the server speak TLS? The client was given neither tls_ca nor tls=True"
+        )
+    return make_error(error.code(), message, request_id, **details)
+
+
+def _server_may_speak_tls(code: grpc.StatusCode, message: str) -> bool:
+    """Whether a connection in plain text ended as TLS servers end it, before it was one: a server
+    that goes away later is not said to have failed to connect.
+    """
+    return (
+        code == grpc.StatusCode.UNAVAILABLE
+        and "failed to connect" in message
+        and ("Socket closed" in message or "Connection reset" in message)
+    )
 
 
 def _decode(trailer: bytes) -> dict[str, Any]:

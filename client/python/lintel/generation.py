@@ -61,7 +61,9 @@ class Stream(Generic[T]):
                 self.ended = True
                 return None
             except grpc.RpcError as rpc_error:
-                error = from_rpc_error(rpc_error, self.request_id)
+                error = from_rpc_error(
+                    rpc_error, self.request_id, self._client._connection.encrypted
+                )
             except BaseException:  # KeyboardInterrupt: the server need not go on
                 self.cancel()
                 raise
