@@ -1,6 +1,8 @@
 #include "client/client.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -76,11 +78,10 @@ Client::~Client() = default;
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;
 
-std::vector<v1::SampleFinish> Client::generate(const v1::GenerateRequest& request,
-                                               const OnChunk& on_chunk,
-                                               Cancellation* cancellation) const {
+void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
+                      const OnFinish& on_finish, Cancellation* cancellation) const {
   const std::uint32_t num_samples = request.has_num_samples() ? request.num_samples() : 1;
-  std::vector<std::optional<v1::SampleFinish>> finished;
+  std::set<std::uint32_t> finished;
   Call call(*this, cancellation);
   const auto reader = stubs_->generation.Generate(call.context(), request);
   call.read_all(*reader, [&](const v1::GenerateResponse& response) {
@@ -94,17 +95,25 @@ std::vector<v1::SampleFinish> Client::generate(const v1::GenerateRequest& reques
       if (finish.sample() >= num_samples) {
         throw CallError(grpc::StatusCode::INTERNAL, "the server ended a sample nobody asked for");
       }
-      if (finish.sample() >= finished.size()) finished.resize(finish.sample() + 1);
-      finished[finish.sample()] = finish;
+      finished.insert(finish.sample());
+      on_finish(finish);
     }
   });
-  std::vector<v1::SampleFinish> all;
-  for (auto& finish : finished) {
-    if (finish) all.push_back(std::move(*finish));
-  }
-  if (all.size() != num_samples) {
+  if (finished.size() != num_samples) {
     throw CallError(grpc::StatusCode::INTERNAL, "the stream ended before every sample had");
   }
+}
+
+std::vector<v1::SampleFinish> Client::generate(const v1::GenerateRequest& request,
+                                               const OnChunk& on_chunk,
+                                               Cancellation* cancellation) const {
+  std::map<std::uint32_t, v1::SampleFinish> finished;  // by sample index
+  generate(
+      request, on_chunk,
+      [&finished](const v1::SampleFinish& finish) { finished[finish.sample()] = finish; },
+      cancellation);
+  std::vector<v1::SampleFinish> all;
+  for (auto& [sample, finish] : finished) all.push_back(std::move(finish));
   return all;
 }
 

@@ -92,6 +92,11 @@ class Client {
   std::vector<v1::SampleFinish> generate(const v1::GenerateRequest& request,
                                          const OnChunk& on_chunk,
                                          Cancellation* cancellation = nullptr) const;
+  // As above, for callers that keep what came before a call failed: a sample's end is told as it
+  // comes, by on_finish, else as OnChunk.
+  using OnFinish = std::function<void(const v1::SampleFinish&)>;
+  void generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
+                const OnFinish& on_finish, Cancellation* cancellation) const;
   // Collects the whole stream.
   std::vector<Sample> generate(const v1::GenerateRequest& request,
                                Cancellation* cancellation = nullptr) const;

@@ -19,7 +19,9 @@ model before temperature and filters, null where a value has none), finish_reaso
 stop_string, end_of_sequence, cancelled, deadline), seed, first_position, counts (prompt_tokens,
 reused_tokens, generated_tokens, given_tokens, position; drafted_tokens and accepted_tokens of the
 server's speculation) and timings; where asked for also prompt, prompt_log2_probs, top,
-given_positions. Floats have the digits that read back exactly.)";
+given_positions. Floats have the digits that read back exactly. A call that fails on its way, at its
+--deadline for one, prints what had come all the same: of samples that were not done, without counts
+and timings, and with finish_reason deadline, cancelled or null, as the failure has it.)";
 
 // Whether ids of the model are bytes, to be printed as such.
 bool is_byte_model(const Client& client, const GenerateFlags& flags, Console& console) {
@@ -50,10 +52,16 @@ int run_generate(const GenerateFlags& flags, Console& console) {
     throw UsageError("--log-probs goes with --format tokens or jsonl");
   }
   const auto printer = make_printer(format, console, request);
-  const auto finished = client.generate(
-      request, [&printer](const v1::Chunk& chunk) { printer->on_chunk(chunk); },
-      &console.cancellation());
-  printer->on_end(finished);
+  try {
+    client.generate(
+        request, [&printer](const v1::Chunk& chunk) { printer->on_chunk(chunk); },
+        [&printer](const v1::SampleFinish& finish) { printer->on_finish(finish); },
+        &console.cancellation());
+  } catch (const CallError& error) {
+    printer->on_failure(error.code());  // what came before is the user's
+    throw;
+  }
+  printer->on_end();
   return kOk;
 }
 

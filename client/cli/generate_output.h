@@ -17,14 +17,19 @@ namespace lintel::cli {
 //           "--- sample I, seed S". A newline ends them on a terminal.
 //   tokens  ids separated by commas, a line per sample, while they stream when there is one sample
 //   jsonl   one object per sample and line, keys as in `lintel generate --help`
+//
+// Ends with on_end() or, when the call failed, on_failure(), which prints what of the samples had
+// come, if anything had.
 class GenerationPrinter {
  public:
   virtual ~GenerationPrinter() = default;
   virtual void on_chunk(const v1::Chunk& chunk) = 0;
-  virtual void on_end(const std::vector<v1::SampleFinish>& finished) = 0;
+  virtual void on_finish(const v1::SampleFinish& finish) = 0;
+  virtual void on_end() = 0;
+  virtual void on_failure(grpc::StatusCode code) = 0;
 };
 
-// `format` is text, tokens or jsonl. The console must outlive the printer.
+// `format` is text, tokens or jsonl. Console and request must outlive the printer.
 std::unique_ptr<GenerationPrinter> make_printer(const std::string& format, Console& console,
                                                 const v1::GenerateRequest& request);
 

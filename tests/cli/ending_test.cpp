@@ -69,6 +69,15 @@ TEST_CASE("a deadline fails the call, a time limit only ends it") {
   CHECK_THAT(late.err(), Catch::Contains("DEADLINE_EXCEEDED"));
   CHECK_FALSE(late.out().empty());  // what came before it is kept
 
+  const Result cut =
+      server.lintel({"generate", "--prompt-tokens", "3", "--max-new-tokens", "1000000000",
+                     "--deadline", "1", "--samples", "2", "--format", "jsonl"});
+  CHECK(cut.code == 1);
+  CHECK_THAT(cut.err, Catch::Contains("DEADLINE_EXCEEDED"));
+  REQUIRE_FALSE(cut.lines().empty());
+  CHECK(cut.lines()[0]["finish_reason"] == "deadline");
+  CHECK_FALSE(cut.lines()[0]["tokens"].empty());
+
   const Result limited = server.lintel({"generate", "--prompt-tokens", "3", "--max-new-tokens",
                                         "1000000000", "--time-limit", "0.1", "--format", "jsonl"});
   INFO(limited.err);

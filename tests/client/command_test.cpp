@@ -362,6 +362,46 @@ TEST_CASE("a cancelled command ends its call on the server and exits with 1") {
   close(out[1]);
 }
 
+TEST_CASE("what had come of samples is printed when their call fails") {
+  FakeServer server;
+  const auto generate = [&server](std::vector<std::string> more) {
+    std::vector<std::string> line = {"generate", "--address", server.address(), "--samples", "2",
+                                     "--seed",   "9",         "--format"};
+    line.insert(line.end(), more.begin(), more.end());
+    return run_lintel(line);
+  };
+  const std::string first = std::to_string(fake_token(9, 1));
+  server.hang = true;  // after a value of sample 0
+  auto result = generate({"jsonl", "--deadline", "1"});
+  CHECK(result.code == cli::kFailed);
+  CHECK_THAT(result.err, Catch::Contains("DEADLINE_EXCEEDED"));
+  const auto cut = nlohmann::json::parse(result.out);
+  CHECK(cut["sample"] == 0);
+  CHECK(cut["tokens"] == nlohmann::json({fake_token(9, 1)}));
+  CHECK(cut["log2_probs"].size() == 1);
+  CHECK(cut["finish_reason"] == "deadline");
+  CHECK(cut["seed"] == 9);
+  CHECK(cut["first_position"] == 1);
+  CHECK_FALSE(cut.contains("generated_tokens"));  // the server's to say, and it did not
+  result = generate({"tokens", "--deadline", "1"});
+  CHECK(result.code == cli::kFailed);
+  CHECK(result.out == first + "\n\n");  // line i is sample i
+  server.model.set_modality("bytes");
+  result = generate({"text", "--deadline", "1"});
+  CHECK(result.code == cli::kFailed);
+  CHECK_THAT(result.out, Catch::StartsWith("--- sample 0, seed 9, cut short\n") &&
+                             !Catch::Contains("sample 1"));
+
+  // One is done, of the other nothing has come.
+  server.hang = false;
+  server.end_early = true;
+  result = generate({"jsonl"});
+  CHECK(result.code == cli::kFailed);
+  const auto whole = nlohmann::json::parse(result.out);
+  CHECK(whole["finish_reason"] == "length");
+  CHECK(whole["generated_tokens"] == 10);
+}
+
 TEST_CASE("a reader that goes away ends the command quietly and the call with it") {
   FakeServer server;
   server.hang = true;
