@@ -6,12 +6,24 @@
 namespace lintel::cli {
 namespace {
 
+// The request's field as people write it: "name" or "model" of the wire is --model of commands.
+std::string in_flags(const CallError& error) {
+  std::string text = error.what();
+  for (const FieldViolation& violation : error.violations()) {
+    if (violation.description.rfind("several models are loaded", 0) != 0) continue;
+    const std::string said = violation.field + ": " + violation.description;
+    const std::size_t at = text.find(said);
+    if (at != std::string::npos) text.replace(at, violation.field.size(), "--model");
+  }
+  return text;
+}
+
 int report(const std::string& program, Console& console, const CallError& error) {
   if (error.code() == grpc::StatusCode::CANCELLED && console.cancellation().cancelled()) {
     console.err(program + ": cancelled\n");
     return kFailed;
   }
-  console.err(program + ": " + error.what() + "\n");
+  console.err(program + ": " + in_flags(error) + "\n");
   return error.code() == grpc::StatusCode::UNAVAILABLE ? kUnavailable : kFailed;
 }
 

@@ -86,6 +86,17 @@ TEST_CASE("a deadline fails the call, a time limit only ends it") {
   CHECK(limited.lines()[0]["finish_reason"] == "deadline");
 }
 
+TEST_CASE("where several models are loaded, commands without --model name the flag") {
+  const ServerProcess server({TinyModel::kImage, TinyModel::kTokens});
+  for (const std::vector<std::string>& line : std::vector<std::vector<std::string>>{
+           {"generate"}, {"generate", "--format", "jsonl"}, {"session", "create"}}) {
+    const Result result = server.lintel(line);
+    CHECK(result.code == 1);
+    CHECK_THAT(result.err,
+               Catch::Contains(" --model: several models are loaded, name one: image, tokens"));
+  }
+}
+
 TEST_CASE("usage errors exit with 2 and refused calls with 1") {
   const ServerProcess server({TinyModel::kImage});
   CHECK(server.lintel({"generate", "--seed", "-1"}).code == 2);
