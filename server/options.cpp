@@ -335,7 +335,8 @@ class Flags {
     group_ = "Logging, to standard error";
     app_.add_option("--log-level", options_.logging.level, "Least severe messages logged")
         ->type_name("LEVEL")
-        ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical", "off"}))
+        ->check(CLI::IsMember(  // "warning" is what `lintel admin log-level` prints
+            {"trace", "debug", "info", "warn", "warning", "error", "critical", "off"}))
         ->capture_default_str()
         ->group(group_);
     text("--log-format", "FORMAT", "text", "text, or json for one JSON object a line",
@@ -411,6 +412,16 @@ void check_together(ServerOptions& options, const CLI::App& app) {
   }
 }
 
+// Of CLI11's words for a key it does not know, which are those of INI files whatever the file is.
+std::string in_words(const CLI::ConfigError& error, const CLI::App& app) {
+  static const std::string kUnknownKey = "INI was not able to parse ";
+  const std::string text = error.what();
+  const std::string file = app["--config"]->as<std::string>();
+  if (text.rfind(kUnknownKey, 0) != 0) return file + ": " + text;
+  return file + ": there is no key " + text.substr(kUnknownKey.size()) +
+         ": keys are the flags without the dashes in front, e.g. max-batch-rows";
+}
+
 }  // namespace
 
 bool parse_server_options(int argc, const char* const* argv, ServerOptions* options,
@@ -433,6 +444,8 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   } catch (const CLI::CallForVersion&) {
     *help = std::string("lintel-server ") + LINTEL_VERSION + "\n";
     return false;
+  } catch (const CLI::ConfigError& error) {
+    throw UsageError(in_words(error, app));
   } catch (const CLI::ParseError& error) {
     throw UsageError(error.what());
   }

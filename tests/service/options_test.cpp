@@ -326,6 +326,11 @@ TEST_CASE("help names every flag with its default") {
   }
 }
 
+TEST_CASE("the log level is taken as it is shown") {
+  CHECK(parse({"--model", "m", "--log-level", "warn"}).logging.level == "warn");
+  CHECK(parse({"--model", "m", "--log-level", "warning"}).logging.level == "warning");
+}
+
 TEST_CASE("a configuration file sets flags, the command line wins, an unknown key is refused") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "server.toml";
@@ -341,6 +346,10 @@ TEST_CASE("a configuration file sets flags, the command line wins, an unknown ke
   CHECK(options.attention->text == "lsh:rounds=4,bits=32,chunk_size=29");
   std::ofstream(file) << "model = \"a\"\nwrokers = 5\n";
   CHECK(refusal({"--config", file.c_str()}).find("wrokers") != std::string::npos);
+  std::ofstream(file) << "model = \"a\"\nmax_batch_rows = 5\n";
+  CHECK_THAT(refusal({"--config", file.c_str()}), Catch::Contains(file) &&
+                                                      Catch::Contains("no key max_batch_rows") &&
+                                                      Catch::Contains("max-batch-rows"));
   CHECK(refusal({"--config", "/no/such/file", "--model", "m"}).find("/no/such/file") !=
         std::string::npos);
 }
