@@ -62,8 +62,10 @@ def read_state(path, trust=False):
             raise
         if not trust and _is_whole(path) and "unexpected EOF" not in str(error):
             # That of PyTorch 1.13 refuses even the floats of an optimiser's state.
-            raise ConversionError(f"{path}: holds more than tensors and containers; --trust loads "
-                                  "it all the same, running whatever code is in it") from error
+            raise ConversionError(
+                f"{path}: holds more than tensors and containers, as an optimiser's state is to "
+                "PyTorch 1.13; --trust loads it all the same, running whatever code is in it; or "
+                "save its model_state alone where it was made") from error
         reason = "no PyTorch checkpoint, or damaged"
         if trust:
             reason = str(error).partition("\n")[0] or type(error).__name__
@@ -163,7 +165,9 @@ def make_parser():
     parser.add_argument("checkpoint", help=".pth file")
     parser.add_argument("--out", required=True, help="model directory to write")
     parser.add_argument("--dtype", choices=list(DTYPES), default="f32")
-    parser.add_argument("--heads", type=int)
+    parser.add_argument("--heads", type=int,
+                        help="not in any shape: a wrong number that divides the width converts "
+                             "without a word, so compare the model's likelihood with your own")
     parser.add_argument("--attention", choices=["linear", "softmax", "lsh"],
                         help="default: lsh when there are planes, else linear")
     parser.add_argument("--chunk-size", type=int, default=32, help="lsh")

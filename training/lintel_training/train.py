@@ -12,7 +12,7 @@ The run directory holds
 The same command again continues an interrupted run exactly where its last checkpoint was. SIGTERM
 and SIGINT save one and exit with status 0.
 
---data is, for images, a directory with the four MNIST files (or use --train-images and
+--data is, for images, a directory with MNIST's two image files (or use --train-images and
 --test-images), and for text a file.
 """
 
@@ -72,7 +72,8 @@ def make_parser():
     recipe.add_argument("--context", type=int, help="text: bytes in a window")
     recipe.add_argument("--valid-count", type=int, help="images taken from training")
     recipe.add_argument("--init-from", metavar="DIR",
-                        help="start from this model's weights; its attention may be another")
+                        help="start from this model's weights; its attention may be another, and "
+                             "its sizes smaller (README.md says which)")
     recipe.add_argument("--limit-train", type=int, help="first images or bytes only")
     recipe.add_argument("--limit-test", type=int, help="first images only")
 

@@ -248,6 +248,7 @@ class ConvertTest(unittest.TestCase):
             status, errors, _ = self.convert(data, *flags)
             self.assertEqual(status, 1)
             self.assertIn("--trust loads it", errors)
+            self.assertIn("model_state alone", errors)
             status, errors, _ = self.convert(data, *flags, "--trust")
             self.assertEqual(status, 0, errors)
 
