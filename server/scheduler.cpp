@@ -79,7 +79,15 @@ Scheduler::SubmitResult Scheduler::submit(GenerationRequest request, SessionLeas
   auto running =
       std::make_unique<RunningRequest>(std::move(request), std::move(lease), std::move(sink),
                                        result.handle.control_, *model_, clock_.now(), *counters_);
-  switch (queue_->push(running)) {
+  RequestQueue::Push pushed = RequestQueue::Push::kClosed;
+  try {
+    pushed = queue_->push(running);
+  } catch (...) {
+    // No memory for its place: the caller hears of it here, and not from the sink too.
+    running->refuse();
+    throw;
+  }
+  switch (pushed) {
     case RequestQueue::Push::kAccepted:
       return result;
     case RequestQueue::Push::kFull:

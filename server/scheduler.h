@@ -82,9 +82,9 @@ class Scheduler {
   };
 
   // Takes the request, or refuses it at once: then the sink is never called and the lease is given
-  // back. REQUIRES: lease; the lease is of this model; num_samples <= max_batch_rows. Throws
-  // std::invalid_argument, the sink never called, for a request that cannot run: too many samples,
-  // or neither prompt nor pending value nor start token to begin with.
+  // back. REQUIRES: lease; the lease is of this model; num_samples <= max_batch_rows. Throws, the
+  // sink never called, std::invalid_argument for a request that cannot run (too many samples, or
+  // neither prompt nor pending value nor start token to begin with) and std::bad_alloc.
   SubmitResult submit(GenerationRequest request, SessionLease lease,
                       std::shared_ptr<TokenSink> sink);
   void cancel(const RequestHandle& handle);  // on_finish(kCancelled) within one step; idempotent

@@ -5,6 +5,7 @@
 
 #include "server/outcome_status.h"
 #include "server/request_checks.h"
+#include "server/service_call.h"
 #include "server/status.h"
 
 namespace lintel {
@@ -12,6 +13,17 @@ namespace {
 
 // How soon a sequence that found no place is tried again when nothing of its own request will end.
 constexpr std::chrono::milliseconds kRetryInterval{5};
+
+// What `body` returns, or what it throws as a status; without a text when memory does not do for
+// that either. The call's end waits for flags that fall after such a step: nothing may pass them.
+template <typename Body>
+grpc::Status caught(Body body) noexcept {
+  try {
+    return guarded(body);
+  } catch (...) {
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED, ""};
+  }
+}
 
 }  // namespace
 
@@ -53,20 +65,28 @@ ScoreStream::ScoreStream(SharedModel model, SessionStore& store,
 
 grpc::Status ScoreStream::begin() { return advance(); }
 
-grpc::Status ScoreStream::submit(std::size_t index, const GenerationRequest& request,
-                                 RequestHandle* handle) {
+grpc::Status ScoreStream::submit(std::size_t index, RequestHandle* handle, bool* full) {
+  GenerationRequest request;  // a copy: a refused one is tried again
+  {
+    MutexLock lock(mutex_);
+    request = *slots_[index].request;
+  }
   const auto num_values = static_cast<std::int64_t>(request.prompt.size());
   SessionStore::LeaseResult leased = store_.lease_one_shot(
       model_->name, model_->transformer, num_values, /*num_samples=*/1, options_.owner);
   if (leased.error != SessionStore::Error::kNone) {
-    return store_refusal(leased.error, leased.bytes_needed, leased.bytes_free, store_.options(),
-                         /*session_id=*/"", options_.owner);
+    grpc::Status status = store_refusal(leased.error, leased.bytes_needed, leased.bytes_free,
+                                        store_.options(), /*session_id=*/"", options_.owner);
+    *full = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+    return status;
   }
   auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
-  const Scheduler::SubmitResult result = model_->scheduler->submit(
-      request, std::move(leased.lease), std::make_shared<SequenceSink>(std::move(self), index));
+  const Scheduler::SubmitResult result =
+      model_->scheduler->submit(std::move(request), std::move(leased.lease),
+                                std::make_shared<SequenceSink>(std::move(self), index));
   if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*model_);
   if (result.error == Scheduler::SubmitError::kQueueFull) {
+    *full = true;
     return queue_full(options_.max_queued_requests);
   }
   *handle = result.handle;
@@ -76,32 +96,37 @@ grpc::Status ScoreStream::submit(std::size_t index, const GenerationRequest& req
 grpc::Status ScoreStream::advance() {
   while (true) {
     std::size_t index = 0;
-    GenerationRequest request;  // a copy: a refused one is tried again
+    std::int64_t num_values = 0;
     {
       MutexLock lock(mutex_);
       if (failure_ || submitting_ || next_submit_ == slots_.size()) return grpc::Status::OK;
       if (next_submit_ >= next_write_ + options_.window) return grpc::Status::OK;
       submitting_ = true;
       index = next_submit_;
-      request = *slots_[index].request;
+      num_values = static_cast<std::int64_t>(slots_[index].request->prompt.size());
       // Before it can be done, and the call with it: that may be sooner than submit() returns.
       ++running_;
-      used_.prompt += static_cast<std::int64_t>(request.prompt.size());
+      used_.prompt += num_values;
     }
-    const auto num_values = static_cast<std::int64_t>(request.prompt.size());
     RequestHandle handle;
-    const grpc::Status status = submit(index, request, &handle);
+    bool full = false;
+    grpc::Status status = caught([&] { return submit(index, &handle, &full); });
+    if (index == 0 && !status.ok()) {
+      settle(index, num_values, status, full, handle);
+      return status;
+    }
     // Until submitting_ falls the call cannot finish, so the scheduler is there.
-    if (!settle(index, num_values, status, handle)) return index == 0 ? status : grpc::Status::OK;
+    if (!settle(index, num_values, std::move(status), full, handle)) return grpc::Status::OK;
   }
 }
 
-bool ScoreStream::settle(std::size_t index, std::int64_t num_values, const grpc::Status& status,
+bool ScoreStream::settle(std::size_t index, std::int64_t num_values, grpc::Status status, bool full,
                          const RequestHandle& handle) {
+  const bool submitted = status.ok();
   bool cancel = false;
   {
     MutexLock lock(mutex_);
-    if (status.ok()) {
+    if (submitted) {
       // What was written already has a new slot, which nothing reads any more.
       slots_[index].request.reset();
       slots_[index].handle = handle;
@@ -113,8 +138,7 @@ bool ScoreStream::settle(std::size_t index, std::int64_t num_values, const grpc:
     }
   }
   if (cancel) model_->scheduler->cancel(handle);
-  const bool full = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
-  if (!status.ok() && !full && index > 0) fail(status);
+  if (!submitted && !full && index > 0) fail(std::move(status));
   bool wait = false;
   {
     MutexLock lock(mutex_);
@@ -123,20 +147,23 @@ bool ScoreStream::settle(std::size_t index, std::int64_t num_values, const grpc:
     wait = full && index > 0 && running_ == 0 && !failure_ && !alarm_set_;
     alarm_set_ = alarm_set_ || wait;
   }
-  if (wait) try_again_soon();
+  if (wait) {
+    if (grpc::Status set = caught([&] { return set_alarm(); }); !set.ok()) fail(std::move(set));
+  }
   if (index > 0) pump();  // a failure may have waited for submitting_
-  return status.ok();
+  return submitted;
 }
 
-void ScoreStream::try_again_soon() {
+grpc::Status ScoreStream::set_alarm() {
   // The alarm keeps this function until it is set again or gone, and the stream keeps the alarm: a
   // shared pointer in here would keep the stream, and its model, for ever.
   alarm_.Set(std::chrono::system_clock::now() + kRetryInterval, [stream = weak_from_this()](bool) {
-    // From here on nothing captured is used: the alarm may be set again meanwhile, in
-    // here or by another thread, and then this function is gone.
+    // From here on nothing captured is used: the alarm may be set again meanwhile, in here or by
+    // another thread, and then this function is gone.
     const auto self = std::static_pointer_cast<ScoreStream>(stream.lock());
     if (self != nullptr) self->try_again();
   });
+  return grpc::Status::OK;
 }
 
 void ScoreStream::try_again() {
@@ -146,7 +173,7 @@ void ScoreStream::try_again() {
   }
   // Memory may be full for as long as others like; the model is wanted back before that.
   if (model_->retired) {
-    fail(stopped_status(*model_));
+    fail(caught([&] { return stopped_status(*model_); }));
     pump();
     return;
   }
@@ -161,22 +188,31 @@ void ScoreStream::sequence_done(std::size_t index, std::vector<float> log2_probs
     slots_[index].log2_probs = std::move(log2_probs);
     slots_[index].done = outcome == RequestOutcome::kDone;
   }
-  if (outcome != RequestOutcome::kDone) fail(outcome_status(outcome, *model_));
+  if (outcome != RequestOutcome::kDone) {
+    fail(caught([&] { return outcome_status(outcome, *model_); }));
+  }
   pump();
   advance();
 }
 
-void ScoreStream::fail(const grpc::Status& status) {
-  std::vector<RequestHandle> running;
+void ScoreStream::fail(grpc::Status status) {
   {
     MutexLock lock(mutex_);
     if (failure_) return;
-    failure_ = status;
-    for (std::size_t i = next_write_; i < next_submit_; ++i) {
-      if (!slots_[i].done) running.push_back(slots_[i].handle);
-    }
+    failure_ = std::move(status);
   }
-  for (const RequestHandle& handle : running) model_->scheduler->cancel(handle);
+  // Nothing is written from here on. One by one, without a list of them: it may be the want of
+  // memory that ends the call.
+  for (std::size_t i = 0;; ++i) {
+    RequestHandle handle;
+    {
+      MutexLock lock(mutex_);
+      if (next_write_ + i >= next_submit_) return;
+      if (slots_[next_write_ + i].done) continue;
+      handle = slots_[next_write_ + i].handle;
+    }
+    model_->scheduler->cancel(handle);
+  }
 }
 
 void ScoreStream::on_gone() {
@@ -186,20 +222,27 @@ void ScoreStream::on_gone() {
 
 ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& message,
                                                           grpc::Status& status) {
-  if (failure_) {
-    // Not while a sequence could still join: the call's end may be the server's.
-    if (running_ > 0 || submitting_) return Next::kNothing;
-    status = *failure_;
-    return Next::kFinish;
+  if (!failure_) {
+    if (!slots_[next_write_].done) return Next::kNothing;
+    const std::size_t index = next_write_;
+    Slot& slot = slots_[index];
+    grpc::Status filled = caught([&] {
+      write_score(index, slot.log2_probs, message);
+      return grpc::Status::OK;
+    });
+    if (filled.ok()) {
+      slot = Slot{};
+      ++next_write_;
+      if (next_write_ < slots_.size()) return Next::kWrite;
+      status = grpc::Status::OK;
+      return Next::kWriteAndFinish;
+    }
+    failure_ = std::move(filled);  // what runs ends by itself
   }
-  if (!slots_[next_write_].done) return Next::kNothing;
-  Slot& slot = slots_[next_write_];
-  write_score(next_write_, slot.log2_probs, message);
-  slot = Slot{};
-  ++next_write_;
-  if (next_write_ < slots_.size()) return Next::kWrite;
-  status = grpc::Status::OK;
-  return Next::kWriteAndFinish;
+  // Not while a sequence could still join: the call's end may be the server's.
+  if (running_ > 0 || submitting_) return Next::kNothing;
+  status = *failure_;
+  return Next::kFinish;
 }
 
 }  // namespace lintel

@@ -45,21 +45,21 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
     bool done = false;
   };
 
-  // Submits one sequence. Returns what stood in the way.
-  grpc::Status submit(std::size_t index, const GenerationRequest& request, RequestHandle* handle);
+  // Submits one sequence. Returns what stood in the way, and sets `full` when that may pass.
+  grpc::Status submit(std::size_t index, RequestHandle* handle, bool* full) EXCLUDES(mutex_);
   // Submits while the window and the scheduler have room; tries again later when they have not.
   // Returns the refusal of the first sequence.
   grpc::Status advance() EXCLUDES(mutex_);
-  // After submit(): keeps the handle, or sees to it that the sequence is tried again. Returns
-  // whether the next one may be submitted.
-  bool settle(std::size_t index, std::int64_t num_values, const grpc::Status& status,
+  // After submit(): keeps the handle, or sees to it that the sequence is tried again or the call
+  // fails. Returns whether the next one may be submitted.
+  bool settle(std::size_t index, std::int64_t num_values, grpc::Status status, bool full,
               const RequestHandle& handle) EXCLUDES(mutex_);
-  void try_again_soon() EXCLUDES(mutex_);
+  grpc::Status set_alarm();  // for try_again()
   void try_again() EXCLUDES(mutex_);
   void sequence_done(std::size_t index, std::vector<float> log2_probs, RequestOutcome outcome)
       EXCLUDES(mutex_);
   // Ends everything with `status`; what runs is cancelled.
-  void fail(const grpc::Status& status) EXCLUDES(mutex_);
+  void fail(grpc::Status status) EXCLUDES(mutex_);
 
   Next next(v1::ScoreResponse& message, grpc::Status& status) override REQUIRES(mutex_);
   void on_written() override { advance(); }

@@ -7,12 +7,14 @@
 
 namespace {
 thread_local std::size_t allocations = 0;
-}
+thread_local std::size_t until_failure = 0;  // the one that makes this 0 fails; 0: none does
+}  // namespace
 
 // Replaces the global operators for the whole test program: all of them, since a sanitizer has its
 // own of those that are left and refuses to see one of each meet.
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   ++allocations;
+  if (until_failure > 0 && --until_failure == 0) return nullptr;
   return std::malloc(size == 0 ? 1 : size);
 }
 
@@ -43,5 +45,9 @@ namespace lintel::testing {
 
 AllocationCount::AllocationCount() : start_(allocations) {}
 std::size_t AllocationCount::so_far() const { return allocations - start_; }
+
+FailingAllocation::FailingAllocation(std::size_t successes) { until_failure = successes + 1; }
+FailingAllocation::~FailingAllocation() { until_failure = 0; }
+bool FailingAllocation::has_failed() const { return until_failure == 0; }
 
 }  // namespace lintel::testing

@@ -1,4 +1,5 @@
-// Counts what operator new and aligned_alloc are asked for on the calling thread.
+// Counts what operator new and aligned_alloc are asked for on the calling thread, and has operator
+// new fail there.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,16 @@ class AllocationCount {
 
  private:
   std::size_t start_;
+};
+
+// While it lives operator new fails once on the calling thread, after `successes` allocations.
+class FailingAllocation {
+ public:
+  explicit FailingAllocation(std::size_t successes);
+  ~FailingAllocation();
+  FailingAllocation(const FailingAllocation&) = delete;
+  FailingAllocation& operator=(const FailingAllocation&) = delete;
+  bool has_failed() const;
 };
 
 }  // namespace lintel::testing

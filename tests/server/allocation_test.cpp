@@ -1,4 +1,4 @@
-// The decoding path allocates nothing once it is warm.
+// The decoding path allocates nothing once it is warm; elsewhere memory may be refused.
 #include <catch2/catch.hpp>
 
 #include "tests/model/allocation_count.h"
@@ -55,6 +55,49 @@ TEST_CASE("steps of a warm worker allocate nothing", "[promise]") {
   CHECK(sink->finished == 0);  // the end of a request is another matter
   CHECK(sink->values >= before + 10 * 6);
   CHECK(sink->tops > 0);
+}
+
+TEST_CASE("a request that there is no memory to accept is refused only, and leaves nothing") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  Core core(model, {.workers = 0});
+  const auto lease = [&] { return core.store.lease_one_shot("tiny", model, 0, 1).lease; };
+  const auto request = [] {
+    GenerationRequest wanted;
+    wanted.prompt = {1, 2};
+    wanted.max_new_tokens = 1;
+    return wanted;
+  };
+  // Wherever in the queue it would stand: every 64th place is one that memory is asked for.
+  std::size_t failures = 0;
+  for (std::size_t queued = 0; queued < 130; ++queued) {
+    const std::size_t bytes = core.store.bytes_in_use();
+    for (std::size_t successes = 0;; ++successes) {
+      const auto sink = std::make_shared<RecordingSink>();
+      GenerationRequest wanted = request();
+      SessionLease leased = lease();
+      bool refused = false;
+      {
+        const FailingAllocation failing(successes);
+        try {
+          core.scheduler.submit(std::move(wanted), std::move(leased), sink);
+        } catch (const std::bad_alloc&) {
+          refused = true;
+        }
+        if (!failing.has_failed()) break;
+      }
+      REQUIRE(refused);
+      REQUIRE(sink->finishes == 0);
+      REQUIRE(core.scheduler.stats().queued == queued);
+      leased = SessionLease();
+      REQUIRE(core.store.bytes_in_use() == bytes);
+      ++failures;
+    }
+    REQUIRE(core.scheduler.stats().queued == queued + 1);
+  }
+  CHECK(failures > 130);
+  core.run();
+  CHECK(core.scheduler.stats().ended[static_cast<std::size_t>(RequestOutcome::kDone)] == 130);
+  CHECK(core.store.bytes_in_use() == 0);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // Score: log-probabilities of given sequences, in the order of the request.
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <new>
 #include <thread>
+#include <utility>
 
 #include "tests/service/service_fixture.h"
 
@@ -140,6 +142,54 @@ TEST_CASE("a Score that arrives at a full queue is refused at once") {
   CHECK(refused.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   CHECK(detail_of<google::rpc::RetryInfo>(refused.status));
   run_until_idle(server.scheduler("tokens"));
+}
+
+// When told so, throws where the next request to be submitted is given its time: after the store
+// has noted the date of its lease.
+class ClockWithoutMemory final : public ManualClock {
+ public:
+  TimePoint now() const override {
+    if (std::exchange(failing_, false)) throw std::bad_alloc();
+    return ManualClock::now();
+  }
+  std::chrono::system_clock::time_point wall_time() const override {
+    if (armed_.exchange(false)) failing_ = true;
+    return ManualClock::wall_time();
+  }
+  void fail_next_submission() { armed_ = true; }
+
+ private:
+  mutable std::atomic<bool> armed_{false};
+  static inline thread_local bool failing_ = false;
+};
+
+TEST_CASE("a Score that runs out of the machine's memory ends, and the server after it") {
+  ServerOptions options = test_options();
+  options.scheduling.workers = 0;
+  options.scheduling.max_queued_requests = 4;  // a window of two
+  ClockWithoutMemory clock;
+  TestServer server({"tokens"}, options, clock);
+  Scheduler& scheduler = server.scheduler("tokens");
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  const auto reader = server.generation->Score(&context, many_sequences(10));
+  REQUIRE(eventually([&] { return scheduler.stats().queued == 2; }));
+  clock.fail_next_submission();
+  v1::ScoreResponse response;
+  std::atomic<bool> ended{false};
+  std::thread stepping([&] {
+    while (!ended) scheduler.run_one_step();
+  });
+  while (reader->Read(&response)) {
+  }
+  const grpc::Status status = reader->Finish();
+  ended = true;
+  stepping.join();
+  CHECK(status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  CHECK_THAT(status.error_message(), Catch::Contains("out of memory"));
+  run_until_idle(scheduler);
+  CHECK(server.server().store().bytes_in_use() == 0);
+  CHECK(server.server().drain(std::chrono::seconds(20)));
 }
 
 TEST_CASE("a cancelled Score frees everything it held") {
