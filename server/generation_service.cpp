@@ -73,16 +73,12 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
   const SharedModel model = resolve_model(wire.model(), context_.models, &status);
   if (model == nullptr) return status;
   Violations violations;
-  std::vector<GenerationRequest> sequences =
+  ScoreSequences sequences =
       check_score(wire, model->transformer->config(), model->limits, violations);
   if (!violations.empty()) return violations.status();
-  const std::optional<TimePoint> deadline = call_deadline(call, context_.clock);
-  std::int64_t num_tokens = 0;
-  for (GenerationRequest& sequence : sequences) {
-    sequence.deadline = deadline;
-    num_tokens += static_cast<std::int64_t>(sequence.prompt.size());
-  }
-  if (grpc::Status charged = scope->charge_tokens(num_tokens); !charged.ok()) return charged;
+  const grpc::Status charged =
+      scope->charge_tokens(static_cast<std::int64_t>(sequences.values.size()));
+  if (!charged.ok()) return charged;
 
   const Scheduler::Options& scheduling = model->scheduler->options();
   ScoreStream::Options options;
@@ -92,6 +88,7 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
   options.window = static_cast<std::size_t>(std::max(window, 1));
   options.max_queued_requests = scheduling.max_queued_requests;
   options.owner = scope->caller().name;
+  options.deadline = call_deadline(call, context_.clock);
   const auto stream =
       std::make_shared<ScoreStream>(model, context_.store, std::move(sequences), options);
   if (!context_.calls.enter()) return shutting_down();

@@ -318,7 +318,7 @@ class Flags {
     number("--max-given-tokens", limits.max_given_tokens, std::int64_t{0}, kMost,
            "Given tokens of a call");
     number("--max-score-tokens", limits.max_score_tokens, std::int64_t{2}, kMost,
-           "Tokens of a Score call, all sequences together");
+           "Tokens of a Score call, all sequences (65536 at most) together");
   }
 
   void declare_streaming() {

@@ -304,13 +304,20 @@ std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& ch
   return at.num_values + std::max<std::int64_t>(prompt_size, 1) + request.max_new_tokens;
 }
 
-std::vector<GenerationRequest> check_score(const v1::ScoreRequest& wire, const ModelConfig& config,
-                                           const RequestLimits& limits, Violations& violations) {
-  std::vector<GenerationRequest> requests;
-  if (wire.sequences_size() == 0) violations.add("sequences", "is empty");
+ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& config,
+                           const RequestLimits& limits, Violations& violations) {
+  ScoreSequences out;
+  const int count = wire.sequences_size();
+  if (count == 0) violations.add("sequences", "is empty");
+  if (count > kMaxScoreSequences) {
+    violations.add("sequences",
+                   number(count) + " sequences are more than " + number(kMaxScoreSequences));
+    return out;
+  }
+  out.ends.reserve(static_cast<std::size_t>(count));
   std::int64_t total = 0;
   const std::int64_t longest = sequence_capacity(config);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(wire.sequences_size()); ++i) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
     if (violations.full()) break;
     const v1::Values& values = wire.sequences(static_cast<int>(i));
     const std::string path = indexed("sequences", i);
@@ -326,14 +333,10 @@ std::vector<GenerationRequest> check_score(const v1::ScoreRequest& wire, const M
                      number(size) + " values are fewer than 2: the first is given, not scored");
       continue;
     }
-    GenerationRequest request;
-    read_values(values, path, config, longest == 0 ? size : longest, request.prompt, violations);
-    request.log2_probs = true;
-    request.echo_prompt = true;
-    requests.push_back(std::move(request));
+    read_values(values, path, config, longest == 0 ? size : longest, out.values, violations);
+    out.ends.push_back(out.values.size());
   }
-  if (!violations.empty()) requests.clear();
-  return requests;
+  return violations.empty() ? out : ScoreSequences();
 }
 
 CheckedList check_list(const v1::ListSessionsRequest& wire, Violations& violations) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,9 +64,25 @@ grpc::Status check_position(const SequencePosition& at, const ModelConfig& confi
 // Values that a request's sequence will hold at most. REQUIRES: check_position was OK.
 std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& checked);
 
-// One request a sequence. Fills none when something is wrong.
-std::vector<GenerationRequest> check_score(const v1::ScoreRequest& wire, const ModelConfig& config,
-                                           const RequestLimits& limits, Violations& violations);
+// Most sequences of a Score request: each takes some memory of its own, however short it is, on its
+// way here and while it waits. Far more than are worth sending at once.
+inline constexpr int kMaxScoreSequences = 65'536;
+
+// The sequences of a Score request, one behind the other.
+struct ScoreSequences {
+  std::vector<std::int32_t> values;
+  std::vector<std::size_t> ends;  // of each sequence in `values`
+
+  std::size_t size() const { return ends.size(); }
+  std::span<const std::int32_t> operator[](std::size_t index) const {
+    const std::size_t begin = index == 0 ? 0 : ends[index - 1];
+    return std::span(values).subspan(begin, ends[index] - begin);
+  }
+};
+
+// Fills none when something is wrong.
+ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& config,
+                           const RequestLimits& limits, Violations& violations);
 
 struct CheckedList {
   std::string after_id;

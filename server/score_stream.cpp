@@ -1,10 +1,10 @@
 #include "server/score_stream.h"
 
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "server/outcome_status.h"
-#include "server/request_checks.h"
 #include "server/service_call.h"
 #include "server/status.h"
 
@@ -57,28 +57,34 @@ class ScoreStream::SequenceSink final : public TokenSink {
   std::vector<float> log2_probs_;
 };
 
-ScoreStream::ScoreStream(SharedModel model, SessionStore& store,
-                         std::vector<GenerationRequest> sequences, const Options& options)
-    : model_(std::move(model)), store_(store), options_(options), slots_(sequences.size()) {
-  for (std::size_t i = 0; i < sequences.size(); ++i) slots_[i].request = std::move(sequences[i]);
-}
+ScoreStream::ScoreStream(SharedModel model, SessionStore& store, ScoreSequences sequences,
+                         const Options& options)
+    : model_(std::move(model)),
+      store_(store),
+      sequences_(std::move(sequences)),
+      options_(options) {}
 
 grpc::Status ScoreStream::begin() { return advance(); }
 
 grpc::Status ScoreStream::submit(std::size_t index, RequestHandle* handle, bool* full) {
-  GenerationRequest request;  // a copy: a refused one is tried again
-  {
-    MutexLock lock(mutex_);
-    request = *slots_[index].request;
-  }
-  const auto num_values = static_cast<std::int64_t>(request.prompt.size());
-  SessionStore::LeaseResult leased = store_.lease_one_shot(
-      model_->name, model_->transformer, num_values, /*num_samples=*/1, options_.owner);
+  const std::span<const std::int32_t> values = sequences_[index];
+  SessionStore::LeaseResult leased = store_.lease_one_shot(model_->name, model_->transformer,
+                                                           static_cast<std::int64_t>(values.size()),
+                                                           /*num_samples=*/1, options_.owner);
   if (leased.error != SessionStore::Error::kNone) {
     grpc::Status status = store_refusal(leased.error, leased.bytes_needed, leased.bytes_free,
                                         store_.options(), /*session_id=*/"", options_.owner);
     *full = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
     return status;
+  }
+  GenerationRequest request;
+  request.prompt.assign(values.begin(), values.end());
+  request.log2_probs = true;
+  request.echo_prompt = true;
+  request.deadline = options_.deadline;
+  {
+    MutexLock lock(mutex_);
+    if (next_write_ + slots_.size() == index) slots_.emplace_back();  // else from an earlier try
   }
   auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
   const Scheduler::SubmitResult result =
@@ -96,45 +102,42 @@ grpc::Status ScoreStream::submit(std::size_t index, RequestHandle* handle, bool*
 grpc::Status ScoreStream::advance() {
   while (true) {
     std::size_t index = 0;
-    std::int64_t num_values = 0;
     {
       MutexLock lock(mutex_);
-      if (failure_ || submitting_ || next_submit_ == slots_.size()) return grpc::Status::OK;
+      if (failure_ || submitting_ || next_submit_ == sequences_.size()) return grpc::Status::OK;
       if (next_submit_ >= next_write_ + options_.window) return grpc::Status::OK;
       submitting_ = true;
       index = next_submit_;
-      num_values = static_cast<std::int64_t>(slots_[index].request->prompt.size());
       // Before it can be done, and the call with it: that may be sooner than submit() returns.
       ++running_;
-      used_.prompt += num_values;
+      used_.prompt += static_cast<std::int64_t>(sequences_[index].size());
     }
     RequestHandle handle;
     bool full = false;
     grpc::Status status = caught([&] { return submit(index, &handle, &full); });
     if (index == 0 && !status.ok()) {
-      settle(index, num_values, status, full, handle);
+      settle(index, status, full, handle);
       return status;
     }
     // Until submitting_ falls the call cannot finish, so the scheduler is there.
-    if (!settle(index, num_values, std::move(status), full, handle)) return grpc::Status::OK;
+    if (!settle(index, std::move(status), full, handle)) return grpc::Status::OK;
   }
 }
 
-bool ScoreStream::settle(std::size_t index, std::int64_t num_values, grpc::Status status, bool full,
+bool ScoreStream::settle(std::size_t index, grpc::Status status, bool full,
                          const RequestHandle& handle) {
   const bool submitted = status.ok();
   bool cancel = false;
   {
     MutexLock lock(mutex_);
     if (submitted) {
-      // What was written already has a new slot, which nothing reads any more.
-      slots_[index].request.reset();
-      slots_[index].handle = handle;
+      // It may have been written already, and its slot is gone.
+      if (index >= next_write_) slots_[index - next_write_].handle = handle;
       ++next_submit_;
       cancel = failure_.has_value();  // came while nobody could know this handle
     } else {
       --running_;
-      used_.prompt -= num_values;
+      used_.prompt -= static_cast<std::int64_t>(sequences_[index].size());
     }
   }
   if (cancel) model_->scheduler->cancel(handle);
@@ -185,8 +188,9 @@ void ScoreStream::sequence_done(std::size_t index, std::vector<float> log2_probs
   {
     MutexLock lock(mutex_);
     --running_;
-    slots_[index].log2_probs = std::move(log2_probs);
-    slots_[index].done = outcome == RequestOutcome::kDone;
+    Slot& slot = slots_[index - next_write_];
+    slot.log2_probs = std::move(log2_probs);
+    slot.done = outcome == RequestOutcome::kDone;
   }
   if (outcome != RequestOutcome::kDone) {
     fail(caught([&] { return outcome_status(outcome, *model_); }));
@@ -201,15 +205,15 @@ void ScoreStream::fail(grpc::Status status) {
     if (failure_) return;
     failure_ = std::move(status);
   }
-  // Nothing is written from here on. One by one, without a list of them: it may be the want of
-  // memory that ends the call.
+  // Nothing is written from here on, so the slots stay. One by one, without a list of them: it may
+  // be the want of memory that ends the call.
   for (std::size_t i = 0;; ++i) {
     RequestHandle handle;
     {
       MutexLock lock(mutex_);
-      if (next_write_ + i >= next_submit_) return;
-      if (slots_[next_write_ + i].done) continue;
-      handle = slots_[next_write_ + i].handle;
+      if (i >= slots_.size()) return;
+      if (slots_[i].done) continue;
+      handle = slots_[i].handle;
     }
     model_->scheduler->cancel(handle);
   }
@@ -223,17 +227,17 @@ void ScoreStream::on_gone() {
 ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& message,
                                                           grpc::Status& status) {
   if (!failure_) {
-    if (!slots_[next_write_].done) return Next::kNothing;
+    if (slots_.empty() || !slots_.front().done) return Next::kNothing;
     const std::size_t index = next_write_;
-    Slot& slot = slots_[index];
+    const Slot& slot = slots_.front();
     grpc::Status filled = caught([&] {
       write_score(index, slot.log2_probs, message);
       return grpc::Status::OK;
     });
     if (filled.ok()) {
-      slot = Slot{};
+      slots_.pop_front();
       ++next_write_;
-      if (next_write_ < slots_.size()) return Next::kWrite;
+      if (next_write_ < sequences_.size()) return Next::kWrite;
       status = grpc::Status::OK;
       return Next::kWriteAndFinish;
     }

@@ -5,11 +5,13 @@
 #include <grpcpp/alarm.h>
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
 #include "server/generation.h"
+#include "server/request_checks.h"
 #include "server/response_stream.h"
 #include "server/scheduler.h"
 #include "server/served_model.h"
@@ -26,9 +28,10 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
     std::size_t window = 1;
     int max_queued_requests = 0;  // for the refusal's text
     Owner owner;                  // of the memory
+    std::optional<TimePoint> deadline;
   };
 
-  ScoreStream(SharedModel model, SessionStore& store, std::vector<GenerationRequest> sequences,
+  ScoreStream(SharedModel model, SessionStore& store, ScoreSequences sequences,
               const Options& options);
 
   // Submits what the window takes. Not OK when the first sequence found no place: nothing was
@@ -38,9 +41,9 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
  private:
   class SequenceSink;
 
+  // A sequence from its submission until it is written.
   struct Slot {
-    std::optional<GenerationRequest> request;  // until it is submitted
-    RequestHandle handle;
+    RequestHandle handle;  // none yet while it is being submitted
     std::vector<float> log2_probs;
     bool done = false;
   };
@@ -52,8 +55,8 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   grpc::Status advance() EXCLUDES(mutex_);
   // After submit(): keeps the handle, or sees to it that the sequence is tried again or the call
   // fails. Returns whether the next one may be submitted.
-  bool settle(std::size_t index, std::int64_t num_values, grpc::Status status, bool full,
-              const RequestHandle& handle) EXCLUDES(mutex_);
+  bool settle(std::size_t index, grpc::Status status, bool full, const RequestHandle& handle)
+      EXCLUDES(mutex_);
   grpc::Status set_alarm();  // for try_again()
   void try_again() EXCLUDES(mutex_);
   void sequence_done(std::size_t index, std::vector<float> log2_probs, RequestOutcome outcome)
@@ -68,9 +71,10 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
 
   const SharedModel model_;
   SessionStore& store_;
+  const ScoreSequences sequences_;
   const Options options_;
 
-  std::vector<Slot> slots_ GUARDED_BY(mutex_);
+  std::deque<Slot> slots_ GUARDED_BY(mutex_);  // the first is next_write_'s; at most the window
   std::size_t next_submit_ GUARDED_BY(mutex_) = 0;
   std::size_t next_write_ GUARDED_BY(mutex_) = 0;
   std::size_t running_ GUARDED_BY(mutex_) = 0;

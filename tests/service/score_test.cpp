@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "server/request_checks.h"
 #include "tests/service/service_fixture.h"
 
 namespace lintel::testing {
@@ -65,6 +66,32 @@ TEST_CASE("a whole image can be scored, one value more cannot") {
   CHECK(whole.responses.at(0).log2_probs_size() == 29);
   request.mutable_sequences(0)->set_pixels(std::string(31, '\x20'));
   CHECK(violated_fields(score(server, request).status) == std::vector<std::string>{"sequences[0]"});
+}
+
+TEST_CASE("a Score of more sequences than are served is refused, however short they are") {
+  TestServer server({"tokens"});
+  v1::ScoreRequest request;
+  for (int i = 0; i <= kMaxScoreSequences; ++i) {
+    request.add_sequences()->mutable_tokens()->mutable_ids()->Resize(2, 1);
+  }
+  const Scored refused = score(server, request);
+  CHECK(violated_fields(refused.status) == std::vector<std::string>{"sequences"});
+  CHECK_THAT(refused.status.error_message(),
+             Catch::Contains("65537 sequences") && Catch::Contains("more than 65536"));
+  CHECK(server.scheduler("tokens").stats().steps == 0);
+
+  request.mutable_sequences()->RemoveLast();
+  Violations violations;
+  const ScoreSequences most =
+      check_score(request, tiny_config(TinyModel::kTokens), RequestLimits(), violations);
+  CHECK(violations.empty());
+  REQUIRE(most.size() == kMaxScoreSequences);
+  CHECK(most[0].size() == 2);
+  CHECK(most[most.size() - 1].size() == 2);
+  // All that a sequence takes while it waits to be submitted.
+  const std::size_t bytes =
+      most.values.capacity() * sizeof(most.values[0]) + most.ends.capacity() * sizeof(most.ends[0]);
+  CHECK(bytes <= 32 * most.size());
 }
 
 TEST_CASE("a queue of one place serves a long Score all the same") {
