@@ -93,6 +93,11 @@ void RequestQueue::close() {
   closed_ = true;
 }
 
+bool RequestQueue::closed() const {
+  MutexLock lock(mutex_);
+  return closed_;
+}
+
 void RequestQueue::update_mirrors() {
   std::int64_t earliest = kNever;
   for (const auto& request : queue_) earliest = std::min(earliest, ticks(request->deadline()));

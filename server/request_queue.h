@@ -36,6 +36,7 @@ class RequestQueue {
   std::vector<std::unique_ptr<RunningRequest>> take_all();
   // No more requests are accepted.
   void close();
+  bool closed() const;
   std::size_t size() const { return size_.load(); }
 
   // A worker's rows changed by this much.
@@ -69,7 +70,7 @@ class RequestQueue {
   std::atomic<std::uint64_t> wakes_{0};
   std::atomic<int> running_rows_{0};
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar woken_;
   std::deque<std::unique_ptr<RunningRequest>> queue_ GUARDED_BY(mutex_);
   int queued_rows_ GUARDED_BY(mutex_) = 0;

@@ -114,6 +114,8 @@ void Scheduler::resume(const RequestHandle& handle) {
 
 void Scheduler::begin_drain() { queue_->close(); }
 
+bool Scheduler::draining() const { return queue_->closed(); }
+
 bool Scheduler::idle() const { return counters_->in_flight.load() == 0; }
 
 void Scheduler::stop() {

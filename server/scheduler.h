@@ -92,6 +92,7 @@ class Scheduler {
 
   // New requests are refused; running ones go on. Returns at once.
   void begin_drain();
+  bool draining() const;
   bool idle() const;  // nothing queued, running or paused
   // Refuses new requests, ends what is left with kShutdown and joins the workers. Idempotent; not
   // to be called by a sink.

@@ -67,6 +67,8 @@ ScoreStream::ScoreStream(SharedModel model, SessionStore& store, ScoreSequences 
 grpc::Status ScoreStream::begin() { return advance(); }
 
 grpc::Status ScoreStream::submit(std::size_t index, RequestHandle* handle, bool* full) {
+  // Before memory is asked for: a call that waits for some would not hear of it otherwise.
+  if (model_->scheduler->draining()) return stopped_status(*model_);
   const std::span<const std::int32_t> values = sequences_[index];
   SessionStore::LeaseResult leased = store_.lease_one_shot(model_->name, model_->transformer,
                                                            static_cast<std::int64_t>(values.size()),

@@ -7,6 +7,7 @@
 
 #include "server/request_checks.h"
 #include "tests/service/service_fixture.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
 namespace {
@@ -217,6 +218,33 @@ TEST_CASE("a Score that runs out of the machine's memory ends, and the server af
   run_until_idle(scheduler);
   CHECK(server.server().store().bytes_in_use() == 0);
   CHECK(server.server().drain(std::chrono::seconds(20)));
+}
+
+TEST_CASE("a Score that waits for memory is told when the server stops") {
+  // The state of a sequence grows with its length, and there is memory for one of 1000 values.
+  const TemporaryDirectory directory;
+  write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 5);
+  const std::shared_ptr<const Transformer> model =
+      Transformer::load(directory.path(), {.attention = parse_attention_spec("softmax")});
+  ServerOptions options = test_options();
+  options.sessions.memory_bytes = model->state_bytes(999);
+  const SteadyClock clock;
+  TestServer server({{"tokens", model, {}}}, options, clock);
+  const auto in_the_way = server.server().store().lease_one_shot("tokens", model, 2, 1).lease;
+  REQUIRE(in_the_way);
+  v1::ScoreRequest request;
+  for (const int length : {2, 1000}) {
+    request.add_sequences()->mutable_tokens()->mutable_ids()->Resize(length, 1);
+  }
+  grpc::ClientContext context;
+  const auto reader = server.generation->Score(&context, request);
+  v1::ScoreResponse response;
+  REQUIRE(reader->Read(&response));
+  CHECK_FALSE(server.server().drain(std::chrono::milliseconds(50)));
+  CHECK_FALSE(reader->Read(&response));
+  const grpc::Status status = reader->Finish();
+  CHECK(status.error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(detail_of<google::rpc::RetryInfo>(status));
 }
 
 TEST_CASE("a cancelled Score frees everything it held") {

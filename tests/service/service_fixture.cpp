@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "google/rpc/status.pb.h"
 #include "tests/support/temporary_directory.h"
@@ -51,7 +52,11 @@ TestServer::TestServer(const std::vector<std::string>& names, const ServerOption
 
 TestServer::TestServer(const std::vector<std::string>& names, const ServerOptions& options,
                        const Clock& clock)
-    : server_(std::make_unique<LintelServer>(options, tiny_models(names), clock)) {
+    : TestServer(tiny_models(names), options, clock) {}
+
+TestServer::TestServer(std::vector<NamedTransformer> named, const ServerOptions& options,
+                       const Clock& clock)
+    : server_(std::make_unique<LintelServer>(options, std::move(named), clock)) {
   server_->start();
   connect(grpc::InsecureChannelCredentials());
 }

@@ -33,6 +33,7 @@ class TestServer {
                       const ServerOptions& options = test_options());
   TestServer(const std::vector<std::string>& models, const ServerOptions& options,
              const Clock& clock);
+  TestServer(std::vector<NamedTransformer> named, const ServerOptions& options, const Clock& clock);
 
   LintelServer& server() { return *server_; }
   Scheduler& scheduler(const std::string& model) { return server_->scheduler(model); }
