@@ -58,6 +58,8 @@ std::optional<RequestOutcome> RunningRequest::lost(TimePoint now) const {
 }
 
 void RunningRequest::start(StepContext& step) {
+  // The step may have looked at its clock before this request was submitted.
+  step.now = std::max(step.now, submitted_);
   started_ = step.now;
   step.metrics.queued.observe(step.now - submitted_);
   guarded([&] {
@@ -154,6 +156,7 @@ void RunningRequest::refuse() {
 void RunningRequest::end(RequestOutcome outcome, TimePoint now) {
   if (ended_) return;
   ended_ = true;
+  now = std::max(now, submitted_);  // as in start()
   if (outcome == RequestOutcome::kCancelled || outcome == RequestOutcome::kDeadline ||
       outcome == RequestOutcome::kShutdown) {
     guarded([&] {

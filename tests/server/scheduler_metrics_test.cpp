@@ -79,6 +79,43 @@ TEST_CASE("queue time, time to first token and time between tokens are what the 
   }
 }
 
+TEST_CASE("a request that comes while a step begins has waited for no time, not for less") {
+  Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
+  // The step ends what is cancelled after it has looked at the clock.
+  const auto cancelled = core.submit(request_of(1, 100));
+  core.scheduler.cancel(cancelled.handle);
+  Core::Call late;
+  cancelled.sink->when_finished = [&] {
+    core.clock.advance(seconds(1));
+    late = core.submit(request_of(1, 0));  // needs no row: the step looks at no clock again
+  };
+  core.scheduler.run_one_step();
+  REQUIRE(late.sink->finished());
+  const SampleResult& result = late.sink->result();
+  CHECK(result.queued == Duration::zero());
+  CHECK(result.prompt == Duration::zero());
+  CHECK(core.scheduler.timings().queued.sum == 0);
+  for (const Duration after : core.scheduler.stats().ended_after) CHECK(after == Duration::zero());
+}
+
+TEST_CASE("a request that is cancelled while a step begins has taken no time, not less") {
+  Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
+  // What runs ends before what is queued.
+  const auto running = core.submit(request_of(1, 100));
+  core.scheduler.run_one_step();
+  core.scheduler.cancel(running.handle);
+  Core::Call late;
+  running.sink->when_finished = [&] {
+    core.clock.advance(seconds(1));
+    late = core.submit(request_of(1, 100));
+    core.scheduler.cancel(late.handle);
+  };
+  core.scheduler.run_one_step();
+  REQUIRE(late.sink->finished());
+  CHECK(late.sink->result().queued == Duration::zero());
+  for (const Duration after : core.scheduler.stats().ended_after) CHECK(after == Duration::zero());
+}
+
 TEST_CASE("the parts of a step add up to the time it took") {
   class TickingClock : public Clock {  // every look takes a millisecond
    public:
