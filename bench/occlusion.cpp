@@ -183,9 +183,12 @@ class OcclusionExperiment {
         .title = "Accuracy of a digit classifier on " + std::to_string(flags_.judge) + " images",
         .columns = {"images", "accuracy, %", "standard error"},
         .rows = {},
-        .notes = {"Classifier: " + ModelFiles(flags_.classifier).name() +
-                  ", trained on whole training images; its card states its accuracy. Seed " +
-                  std::to_string(flags_.seed) + "."}};
+        .notes = {
+            "Classifier: " + ModelFiles(flags_.classifier).name() +
+                ", trained on whole training images; its card states its accuracy. Seed " +
+                std::to_string(flags_.seed) + ".",
+            "Completions tell these models apart, not their kinds of attention: how long each "
+            "was trained its card says."}};
     const auto add = [&](const std::string& name, std::span<const GrayImage> images) {
       const double share = accuracy(*classifier_, images, labels_);
       const double error = std::sqrt(share * (1 - share) / static_cast<double>(images.size()));

@@ -248,6 +248,12 @@ class Paper {
       notes.push_back("bits/dim of " + type + ": " + score.first + ", first " +
                       std::to_string(images_.size()) + " images of the file given.");
     }
+    if (scores_.size() > 1) {
+      notes.push_back(
+          "bits/dim tell these models apart, not their kinds of attention: how long each was "
+          "trained "
+          "its card says.");
+    }
     if (!integrated.empty()) {
       notes.push_back("Measured at " + std::to_string(flags_.positions) +
                       " positions spread over the sequence and integrated: " + integrated + ".");

@@ -5,13 +5,14 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'EOF'
-Usage: scripts/demo.sh [--images FILE] [--model DIR] [COMPLETE-ARGUMENT...]
+Usage: scripts/demo.sh [--images FILE] [--model DIR] [--preset NAME] [COMPLETE-ARGUMENT...]
 
 Installs missing packages, as root or through sudo, builds, starts lintel-server with a trained MNIST
 model and completes occluded digits through gRPC.
   --images FILE   digits to complete: IDX (also .gz), e.g. the official t10k-images-idx3-ubyte.gz, or
                   PNG. Default: weights/demo-digits.png, drawn by our own model.
   --model DIR     default: weights/mnist-linear, or weights/mnist-linear-small if that is missing
+  --preset NAME   CMake preset of the build: release (default), or dev, which scripts/test.sh makes
 Further arguments go to `lintel complete`, e.g. --occlude random:0.7 --samples 8.
 Writes build/demo/completions.png and build/demo/results.json.
 EOF
@@ -20,11 +21,13 @@ EOF
 images=weights/demo-digits.png
 model=weights/mnist-linear
 [[ -f $model/model.safetensors ]] || model=weights/mnist-linear-small
+preset=release
 extra=()
 while (($#)); do
   case $1 in
     --images) images=$2; shift 2 ;;
     --model) model=$2; shift 2 ;;
+    --preset) preset=$2; shift 2 ;;
     -h | --help) usage; exit 0 ;;
     *) extra+=("$1"); shift ;;
   esac
@@ -33,14 +36,17 @@ done
 [[ -f $model/model.safetensors ]] || { echo "demo.sh: no model in $model" >&2; exit 2; }
 
 scripts/setup.sh
-cmake --preset release -DLINTEL_TESTS=OFF >/dev/null
-cmake --build --preset release --target lintel-server lintel-cli
+flags=()
+[[ $preset != release ]] || flags=(-DLINTEL_TESTS=OFF)
+cmake --preset "$preset" "${flags[@]}" >/dev/null
+cmake --build --preset "$preset" --target lintel-server lintel-cli
+bin=build/$preset/bin
 
 out=build/demo
 mkdir -p "$out"
 ready=$out/ready
 : >"$ready"
-build/release/bin/lintel-server --model "$model" --listen 127.0.0.1:0 >"$ready" 2>"$out/server.log" &
+"$bin/lintel-server" --model "$model" --listen 127.0.0.1:0 >"$ready" 2>"$out/server.log" &
 server=$!
 trap 'kill -TERM $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
 until grep -q '^lintel-server ready on ' "$ready"; do
@@ -50,7 +56,7 @@ done
 address=$(sed -n 's/^lintel-server ready on //p' "$ready")
 echo "Serving $model on $address"
 
-build/release/bin/lintel complete --address "$address" --images "$images" --index 0-7 \
+"$bin/lintel" complete --address "$address" --images "$images" --index 0-7 \
   --occlude bottom:14 --samples 4 --seed 1 --concurrency 32 --watch \
   --out "$out/completions.png" --json "$out/results.json" "${extra[@]}" | tee "$out/complete.log"
 speed=$(tail -n 1 "$out/complete.log")

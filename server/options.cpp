@@ -291,7 +291,10 @@ class Flags {
     number("--max-sessions", options_.sessions.max_sessions, std::size_t{0},
            std::size_t{100'000'000}, "Sessions at a time; 0: only --session-memory limits them");
     text("--session-memory", "BYTES", format_bytes(options_.sessions.memory_bytes),
-         "Memory for the state of sessions and running calls, in bytes (suffixes as above)",
+         "Memory for the state of sessions and running calls, in bytes (suffixes as above). Beside "
+         "it "
+         "a sample that runs may hold 40 KB to guess from, and a stream whose client is slow "
+         "--outbox-tokens values of 64 bytes, and 8 more for each of top_log2_probs",
          [this](const std::string& given) {
            const std::uint64_t bytes = parse_bytes(given);
            if (bytes == 0) throw UsageError("no session fits into 0 bytes");
