@@ -50,9 +50,15 @@ ModelManager::ModelManager(const ServerOptions& options, ModelRegistry& registry
       store_(store),
       budget_(std::move(budget)),
       clock_(clock),
-      repository_(options.model_repository),
-      loading_([this] { run_loads(); }),
-      draining_([this] { run_drains(); }) {}
+      repository_(options.model_repository) {
+  try {
+    loading_ = std::thread([this] { run_loads(); });
+    draining_ = std::thread([this] { run_drains(); });
+  } catch (...) {  // the system has no thread for it: the one that runs is joined before it goes
+    stop();
+    throw;
+  }
+}
 
 ModelManager::~ModelManager() { stop(); }
 

@@ -31,7 +31,8 @@ namespace lintel {
 class ModelManager {
  public:
   // All but the options are borrowed and outlive the object; the registry holds what was loaded
-  // before. The budget counts what is loaded here.
+  // before. The budget counts what is loaded here. Throws std::system_error when the system has no
+  // more threads.
   ModelManager(const ServerOptions& options, ModelRegistry& registry, SessionStore& store,
                std::shared_ptr<ModelBudget> budget, const Clock& clock);
   ~ModelManager();  // stop()

@@ -47,10 +47,15 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
     workers_.push_back(
         std::make_unique<Worker>(*model_, worker_options, clock_, *queue_, *counters_));
   }
-  MutexLock lock(stop_mutex_);
-  for (int i = 0; i < options.workers; ++i) {
-    Worker& worker = *workers_[static_cast<std::size_t>(i)];
-    threads_.emplace_back([this, &worker] { run_worker(worker); });
+  try {
+    MutexLock lock(stop_mutex_);
+    for (int i = 0; i < options.workers; ++i) {
+      Worker& worker = *workers_[static_cast<std::size_t>(i)];
+      threads_.emplace_back([this, &worker] { run_worker(worker); });
+    }
+  } catch (...) {  // the system has no thread for it: those that run are joined before they go
+    stop();
+    throw;
   }
 }
 

@@ -71,7 +71,8 @@ class Scheduler {
     void add(const Stats& other);
   };
 
-  // The clock outlives the scheduler. Throws std::invalid_argument for options that make no sense.
+  // The clock outlives the scheduler. Throws std::invalid_argument for options that make no sense,
+  // std::system_error when the system has no more threads.
   Scheduler(std::shared_ptr<const Transformer> model, const Options& options, const Clock& clock);
   ~Scheduler();  // stop()
 

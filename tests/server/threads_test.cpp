@@ -2,9 +2,11 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #include "tests/server/harness.h"
+#include "tests/support/one_more_thread.h"
 
 namespace lintel::testing {
 namespace {
@@ -16,6 +18,19 @@ GenerationRequest tokens_request(std::int64_t max_new_tokens, std::uint64_t seed
   request.seed = seed;
   return request;
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("a scheduler whose second worker the system refuses is not made") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  const ManualClock clock;
+  {
+    const OneMoreThread one;
+    CHECK_THROWS_AS(Scheduler(model, {.workers = 3}, clock), std::system_error);
+    CHECK_NOTHROW(Scheduler(model, {.workers = 1}, clock));
+  }
+  CHECK_NOTHROW(Scheduler(model, {.workers = 3}, clock));
+}
+#endif
 
 TEST_CASE("an idle worker wakes for a request, a resume and a cancel") {
   Core core(tiny_model(TinyModel::kTokens), {.workers = 2});

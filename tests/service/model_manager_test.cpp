@@ -3,8 +3,10 @@
 
 #include <catch2/catch.hpp>
 #include <optional>
+#include <system_error>
 
 #include "tests/service/service_fixture.h"
+#include "tests/support/one_more_thread.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
@@ -24,6 +26,20 @@ TEST_CASE("an unload that comes after the manager has stopped is answered") {
   manager.unload("late", std::nullopt, [&](const grpc::Status& status) { answer = status; });
   REQUIRE(answer.has_value());
   CHECK(answer->ok());
+}
+
+TEST_CASE("a manager whose second thread the system refuses is not made") {
+  const SteadyClock clock;
+  ModelRegistry registry;
+  SessionStore store({.session_memory_bytes = 1u << 20}, clock);
+  const auto make = [&] {
+    ModelManager(test_options(), registry, store, std::make_shared<ModelBudget>(0), clock);
+  };
+  {
+    const OneMoreThread one;
+    CHECK_THROWS_AS(make(), std::system_error);
+  }
+  CHECK_NOTHROW(make());
 }
 
 }  // namespace lintel::testing
