@@ -17,9 +17,10 @@ from typing import (
 import grpc
 import grpc.aio
 
-from lintel import _channel, _collect
+from lintel import _collect
+from lintel._streaming import GenerationBase, StreamBase
 from lintel.errors import LOCAL_ENDINGS, LintelError, from_rpc_error, make_error
-from lintel.results import Sample, SampleResult, Token
+from lintel.results import Sample, Token
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
 
@@ -35,32 +36,15 @@ def task_is_cancelled() -> bool:
     return task is not None and hasattr(task, "cancelling") and task.cancelling() > 0
 
 
-class AsyncStream(Generic[T]):
+class AsyncStream(StreamBase, Generic[T]):
     """One server stream, begun again while nothing has come of it."""
+
+    _client: AsyncClient
 
     def __init__(
         self, client: AsyncClient, method: Callable[..., Any], request: Any, attempts: Attempts
     ) -> None:
-        self._client = client
-        self._method = method
-        self._request = request
-        self._attempts = attempts
-        self._delivered = False
-        self._cancelled = asyncio.Event()
-        self.ended = False  # with OK
-        self._lost = False  # ended without the server's word
-        self.request_id = _channel.new_request_id()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._call = self._client._invoke(
-            self._method, self._request, self._attempts, self.request_id
-        )
-
-    @property
-    def cut_short(self) -> bool:
-        """The server may still be at it, or has just put it away."""
-        return self._lost or (self._cancelled.is_set() and not self.ended)
+        super().__init__(client, method, request, attempts, asyncio.Event())
 
     async def read(self) -> Optional[T]:
         """The next message; None: the stream has ended with OK."""
@@ -94,43 +78,15 @@ class AsyncStream(Generic[T]):
             self._lost = final.code in LOCAL_ENDINGS
             raise
 
-    def cancel(self) -> None:
-        """Nothing happens to a stream that has ended."""
-        self._cancelled.set()
-        if not self.ended:
-            self._call.cancel()
 
-    def nonsense(self, what: str) -> LintelError:
-        return make_error(grpc.StatusCode.INTERNAL, what, self.request_id)
-
-
-class AsyncGeneration:
+class AsyncGeneration(GenerationBase):
     """A stream of tokens: iterate over it with `async for`, once. The call has begun already.
 
     The server stops, and what it held is free, as soon as nobody reads any more: leaving the loop,
     close(), the end of an `async with`, cancelling the task or dropping the object cancel the call.
     """
 
-    def __init__(self, stream: AsyncStream[pb.GenerateResponse], num_samples: int) -> None:
-        self._stream = stream
-        self._results = _collect.Results(num_samples, stream.request_id)
-
-    @property
-    def request_id(self) -> str:
-        """By which the server's log knows the call."""
-        return self._stream.request_id
-
-    @property
-    def result(self) -> SampleResult:
-        """How the first sample ended. RuntimeError before the stream has."""
-        return self.results[0]
-
-    @property
-    def results(self) -> list[SampleResult]:
-        """How each sample ended. RuntimeError before the stream has."""
-        if not self._stream.ended:
-            raise RuntimeError("the stream has not been read to its end")
-        return self._results.complete()
+    _stream: AsyncStream[pb.GenerateResponse]
 
     async def _read(self) -> Optional[pb.GenerateResponse]:
         try:
@@ -153,10 +109,6 @@ class AsyncGeneration:
         while (response := await self._read()) is not None:
             collector.take(response)
         return collector.samples(self.results)
-
-    def close(self) -> None:
-        """Cancels what has not ended."""
-        self._stream.cancel()
 
     async def __aenter__(self) -> AsyncGeneration:
         return self

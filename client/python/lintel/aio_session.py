@@ -4,48 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generator, Optional
 
-from lintel import _request
-from lintel.aio_generation import AsyncGeneration, AsyncStream
+from lintel._streaming import SessionBase
+from lintel.aio_generation import AsyncGeneration
 from lintel.errors import LintelError, NotFound
 from lintel.results import SessionInfo
-from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import session_pb2
 
 if TYPE_CHECKING:
     from lintel.aio import AsyncClient
 
 
-class AsyncSession(_request.Generates[AsyncGeneration]):
+class AsyncSession(SessionBase[AsyncGeneration]):
     """State on the server that lives between calls: see Session. One call at a time."""
 
-    def __init__(self, client: AsyncClient, id: str) -> None:
-        self.id = id
-        self._client = client
-        self._last: Optional[AsyncStream[pb.GenerateResponse]] = None
+    _client: AsyncClient
 
     async def info(self, *, timeout: Optional[float] = None) -> SessionInfo:
         return await self._client.get_session(self.id, timeout=timeout)
 
-    def _start_generation(
-        self, request: pb.GenerateRequest, timeout: Optional[float]
-    ) -> AsyncGeneration:
-        if request.session_id not in ("", self.id):
-            raise ValueError("this is another session")
-        request.session_id = self.id
-        attempts = self._client._attempts(timeout)
-        attempts.waits_for_own_call = self._last is not None and self._last.cut_short
-        generation = self._client._generation(request, attempts)
-        self._last = generation._stream
-        return generation
-
     async def close(self, *, timeout: Optional[float] = None) -> None:
         """Ends a call that runs and deletes the session, if it is not gone already."""
-        attempts = self._client._attempts(timeout)
-        if self._last is not None and not self._last.ended:
-            self._last.cancel()
-            attempts.waits_for_own_call = True
         try:
-            await self._client._delete_session(self.id, attempts)
+            await self._client._delete_session(self.id, self._attempts_to_close(timeout))
         except NotFound:
             pass
 

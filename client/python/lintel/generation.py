@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, Optional, Ty
 
 import grpc
 
-from lintel import _channel, _collect
-from lintel.errors import LOCAL_ENDINGS, LintelError, from_rpc_error, make_error
-from lintel.results import Sample, SampleResult, Token
+from lintel import _collect
+from lintel._streaming import GenerationBase, StreamBase
+from lintel.errors import LOCAL_ENDINGS, LintelError, from_rpc_error
+from lintel.results import Sample, Token
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
 
@@ -19,34 +20,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Stream(Generic[T]):
+class Stream(StreamBase, Generic[T]):
     """One server stream, begun again while nothing has come of it."""
+
+    _client: Client
 
     def __init__(
         self, client: Client, method: Callable[..., Any], request: Any, attempts: Attempts
     ) -> None:
-        self._client = client
-        self._method = method
-        self._request = request
-        self._attempts = attempts
-        self._delivered = False
-        self._cancelled = threading.Event()
-        self.ended = False  # with OK
-        self._lost = False  # ended without the server's word
-        self.request_id = _channel.new_request_id()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._call = self._client._invoke(
-            self._method, self._request, self._attempts, self.request_id
-        )
-        if self._cancelled.is_set():  # meanwhile, in another thread
-            self._call.cancel()
-
-    @property
-    def cut_short(self) -> bool:
-        """The server may still be at it, or has just put it away."""
-        return self._lost or (self._cancelled.is_set() and not self.ended)
+        super().__init__(client, method, request, attempts, threading.Event())
 
     def read(self) -> Optional[T]:
         """The next message; None: the stream has ended with OK."""
@@ -76,17 +58,8 @@ class Stream(Generic[T]):
                 self._lost = final.code in LOCAL_ENDINGS
                 raise
 
-    def cancel(self) -> None:
-        """From any thread. Nothing happens to a stream that has ended."""
-        self._cancelled.set()
-        if not self.ended:
-            self._call.cancel()
 
-    def nonsense(self, what: str) -> LintelError:
-        return make_error(grpc.StatusCode.INTERNAL, what, self.request_id)
-
-
-class Generation:
+class Generation(GenerationBase):
     """A stream of tokens: iterate over it, once. The call has begun already.
 
     The server stops, and what it held is free, as soon as nobody reads any more: leaving the loop,
@@ -94,26 +67,7 @@ class Generation:
     but close() may be called from another one, which ends the loop with Cancelled.
     """
 
-    def __init__(self, stream: Stream[pb.GenerateResponse], num_samples: int) -> None:
-        self._stream = stream
-        self._results = _collect.Results(num_samples, stream.request_id)
-
-    @property
-    def request_id(self) -> str:
-        """By which the server's log knows the call."""
-        return self._stream.request_id
-
-    @property
-    def result(self) -> SampleResult:
-        """How the first sample ended. RuntimeError before the stream has."""
-        return self.results[0]
-
-    @property
-    def results(self) -> list[SampleResult]:
-        """How each sample ended. RuntimeError before the stream has."""
-        if not self._stream.ended:
-            raise RuntimeError("the stream has not been read to its end")
-        return self._results.complete()
+    _stream: Stream[pb.GenerateResponse]
 
     def _responses(self) -> Iterator[pb.GenerateResponse]:
         try:
@@ -134,10 +88,6 @@ class Generation:
         for response in self._responses():
             collector.take(response)
         return collector.samples(self.results)
-
-    def close(self) -> None:
-        """Cancels what has not ended."""
-        self._stream.cancel()
 
     def __enter__(self) -> Generation:
         return self

@@ -1,0 +1,120 @@
+"""What generations and sessions read from threads and from asyncio have in common."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, TypeVar
+
+import grpc
+
+from lintel import _channel, _collect, _request
+from lintel.errors import LintelError, make_error
+from lintel.results import SampleResult
+from lintel.retry import Attempts
+from lintel.v1 import generation_pb2 as pb
+
+
+class StreamBase:
+    """One server stream, begun again while nothing has come of it."""
+
+    def __init__(
+        self,
+        client: Any,
+        method: Callable[..., Any],
+        request: Any,
+        attempts: Attempts,
+        cancelled: Any,
+    ) -> None:
+        """client: Client or AsyncClient; cancelled: an Event of threading or asyncio."""
+        self._client = client
+        self._method = method
+        self._request = request
+        self._attempts = attempts
+        self._delivered = False
+        self._cancelled = cancelled
+        self.ended = False  # with OK
+        self._lost = False  # ended without the server's word
+        self.request_id = _channel.new_request_id()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._call = self._client._invoke(
+            self._method, self._request, self._attempts, self.request_id
+        )
+        if self._cancelled.is_set():  # meanwhile, in another thread
+            self._call.cancel()
+
+    @property
+    def cut_short(self) -> bool:
+        """The server may still be at it, or has just put it away."""
+        return self._lost or (self._cancelled.is_set() and not self.ended)
+
+    def cancel(self) -> None:
+        """Nothing happens to a stream that has ended. Of Stream: from any thread."""
+        self._cancelled.set()
+        if not self.ended:
+            self._call.cancel()
+
+    def nonsense(self, what: str) -> LintelError:
+        return make_error(grpc.StatusCode.INTERNAL, what, self.request_id)
+
+
+class GenerationBase:
+    """What is known of a stream of tokens beside the tokens."""
+
+    def __init__(self, stream: StreamBase, num_samples: int) -> None:
+        self._stream = stream
+        self._results = _collect.Results(num_samples, stream.request_id)
+
+    @property
+    def request_id(self) -> str:
+        """By which the server's log knows the call."""
+        return self._stream.request_id
+
+    @property
+    def result(self) -> SampleResult:
+        """How the first sample ended. RuntimeError before the stream has."""
+        return self.results[0]
+
+    @property
+    def results(self) -> list[SampleResult]:
+        """How each sample ended. RuntimeError before the stream has."""
+        if not self._stream.ended:
+            raise RuntimeError("the stream has not been read to its end")
+        return self._results.complete()
+
+    def close(self) -> None:
+        """Cancels what has not ended."""
+        self._stream.cancel()
+
+
+GenerationT = TypeVar("GenerationT", bound=GenerationBase)
+
+
+class SessionBase(_request.Generates[GenerationT]):
+    """State on the server that lives between calls. One call at a time."""
+
+    def __init__(self, client: Any, id: str) -> None:
+        """client: Client or AsyncClient."""
+        self.id = id
+        self._client = client
+        self._last: Optional[StreamBase] = None
+
+    def _start_generation(
+        self, request: pb.GenerateRequest, timeout: Optional[float]
+    ) -> GenerationT:
+        if request.session_id not in ("", self.id):
+            raise ValueError("this is another session")
+        request.session_id = self.id
+        attempts = self._client._attempts(timeout)
+        attempts.waits_for_own_call = self._last is not None and self._last.cut_short
+        generation: GenerationT = self._client._generation(request, attempts)
+        self._last = generation._stream
+        return generation
+
+    def _attempts_to_close(self, timeout: Optional[float]) -> Attempts:
+        """Of the session's deletion. A call that runs is cancelled."""
+        attempts: Attempts = self._client._attempts(timeout)
+        if self._last is not None and not self._last.ended:
+            self._last.cancel()
+            attempts.waits_for_own_call = True
+        return attempts
