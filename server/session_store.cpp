@@ -332,13 +332,16 @@ std::vector<SessionInfo> SessionStore::list(const std::string& model, const std:
   return infos;
 }
 
-SessionStore::Error SessionStore::remove(const std::string& id, const Owner& owner) {
+SessionStore::Error SessionStore::take_out(const std::string& id, const Owner& owner, bool later) {
   std::shared_ptr<Record> record;
   {
     MutexLock lock(mutex_);
     record = find(id, owner);
     if (record == nullptr) return absence_of(id, owner);
-    if (record->busy) return Error::kBusy;
+    if (record->busy) {
+      record->removed = record->removed || later;
+      return Error::kBusy;
+    }
     sessions_.erase(id);
     session_bytes_ -= record->state_bytes;
   }
@@ -346,20 +349,12 @@ SessionStore::Error SessionStore::remove(const std::string& id, const Owner& own
   return Error::kNone;
 }
 
+SessionStore::Error SessionStore::remove(const std::string& id, const Owner& owner) {
+  return take_out(id, owner, /*later=*/false);
+}
+
 void SessionStore::remove_when_idle(const std::string& id, const Owner& owner) {
-  std::shared_ptr<Record> record;
-  {
-    MutexLock lock(mutex_);
-    record = find(id, owner);
-    if (record == nullptr) return;
-    if (record->busy) {
-      record->removed = true;
-      return;
-    }
-    sessions_.erase(id);
-    session_bytes_ -= record->state_bytes;
-  }
-  free_record(std::move(record));
+  take_out(id, owner, /*later=*/true);
 }
 
 std::size_t SessionStore::evict_idle() {

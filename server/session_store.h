@@ -182,6 +182,8 @@ class SessionStore {
   void free_record(std::shared_ptr<Record> record) EXCLUDES(mutex_);
   void give_back(std::shared_ptr<Record> record) EXCLUDES(mutex_);
   static SessionInfo info_of(const Record& record);
+  // Takes a session out of the store; one that is leased stays, and with `later` goes afterwards.
+  Error take_out(const std::string& id, const Owner& owner, bool later) EXCLUDES(mutex_);
   Error absence_of(const std::string& id, const Owner& owner) const REQUIRES(mutex_);
   void remember_unloaded(const Record& record) noexcept REQUIRES(mutex_);
 
