@@ -149,6 +149,9 @@ void ModelManager::run_loads() {
 
 grpc::Status ModelManager::load_now(const std::string& name, std::optional<std::int64_t> version,
                                     SharedModel& loaded) {
+  if (!repository_.exists()) {
+    return not_found("model", name, "this server was started without --model-repository");
+  }
   const std::vector<ModelRepository::Version> versions = repository_.versions(name);
   if (versions.empty()) {
     return not_found("model", name, "the model repository has no model " + clip(name));

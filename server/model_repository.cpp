@@ -38,8 +38,14 @@ std::vector<ModelRepository::Version> ModelRepository::versions(std::string_view
 std::vector<std::string> ModelRepository::names() const {
   std::vector<std::string> found;
   if (directory_.empty()) return found;
-  for_each_directory(directory_, [&](const std::string& entry, const std::filesystem::path&) {
-    if (is_model_name(entry)) found.push_back(entry);
+  for_each_directory(directory_, [&](const std::string& entry, const std::filesystem::path& path) {
+    if (!is_model_name(entry)) return;
+    std::error_code unreadable;
+    bool is_model = std::filesystem::exists(path / "config.json", unreadable);
+    for_each_directory(path, [&](const std::string& number, const std::filesystem::path&) {
+      is_model = is_model || parse_model_version(number).has_value();
+    });
+    if (is_model) found.push_back(entry);
   });
   std::ranges::sort(found);
   return found;

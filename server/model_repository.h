@@ -27,7 +27,9 @@ class ModelRepository {
   };
   // From the lowest to the highest; empty when there is no such model.
   std::vector<Version> versions(std::string_view name) const;
-  std::vector<std::string> names() const;  // sorted
+  // Sorted: what has versions or a config.json. Other directories may be asked for by name.
+  std::vector<std::string> names() const;
+  bool exists() const { return !directory_.empty(); }
 
   // `text` without the directory: what callers who are not operators may see.
   std::string without_path(std::string text) const;

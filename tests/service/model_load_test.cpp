@@ -1,14 +1,11 @@
-// Models that come and go while the server runs.
+// Models that are loaded while the server runs.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
-#include "grpc/health/v1/health.grpc.pb.h"
-#include "lintel/v1/admin.grpc.pb.h"
 #include "model/memory.h"
-#include "tests/service/service_fixture.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/service/repository_server.h"
 
 namespace lintel::testing {
 namespace {
@@ -17,116 +14,8 @@ using Catch::Matchers::Contains;
 using Code = grpc::StatusCode;
 namespace fs = std::filesystem;
 
-// A server with the model "tokens", and a repository from which others are loaded.
-struct Fixture {
-  explicit Fixture(const std::function<void(ServerOptions&)>& change = [](ServerOptions&) {}) {
-    ServerOptions options = test_options();
-    options.model_repository = directory.path();
-    options.drain_timeout_ms = std::chrono::minutes(10);
-    change(options);
-    server = std::make_unique<TestServer>(std::vector<std::string>{"tokens"}, options);
-    admin = v1::AdminService::NewStub(server->channel());
-  }
-
-  // Writes the model into the repository. Another seed is another model.
-  void write(const std::string& path, TinyModel kind = TinyModel::kTokens,
-             std::uint64_t seed = 5) const {
-    fs::create_directories((directory.path() / path).parent_path());
-    write_random_model(directory.path() / path, tiny_config(kind), seed);
-  }
-  void spoil(const std::string& file, std::size_t size) const {
-    fs::resize_file(directory.path() / file, size);
-  }
-
-  grpc::Status load(const std::string& name, const std::string& version = "",
-                    v1::Model* model = nullptr) const {
-    v1::LoadModelRequest request;
-    request.set_name(name);
-    request.set_version(version);
-    v1::Model ignored;
-    grpc::ClientContext context;
-    return admin->LoadModel(&context, request, model == nullptr ? &ignored : model);
-  }
-  grpc::Status unload(const std::string& name, const std::string& version = "") const {
-    v1::UnloadModelRequest request;
-    request.set_name(name);
-    request.set_version(version);
-    v1::UnloadModelResponse response;
-    grpc::ClientContext context;
-    return admin->UnloadModel(&context, request, &response);
-  }
-
-  // "NAME VERSION STATE" of each, in order.
-  std::vector<std::string> listed(bool all) const {
-    v1::ListModelsRequest request;
-    request.set_all(all);
-    v1::ListModelsResponse response;
-    grpc::ClientContext context;
-    REQUIRE(server->models->List(&context, request, &response).ok());
-    std::vector<std::string> out;
-    for (const v1::Model& model : response.models()) {
-      out.push_back(model.name() + " " + model.version() + " " +
-                    v1::ModelState_Name(model.state()).substr(sizeof("MODEL_STATE_") - 1));
-    }
-    return out;
-  }
-  std::string reason(const std::string& name) const {
-    v1::ListModelsRequest request;
-    request.set_all(true);
-    v1::ListModelsResponse response;
-    grpc::ClientContext context;
-    REQUIRE(server->models->List(&context, request, &response).ok());
-    for (const v1::Model& model : response.models()) {
-      if (model.name() == name) return model.reason();
-    }
-    return "no such entry";
-  }
-  std::string health(const std::string& name) const {
-    grpc::health::v1::HealthCheckRequest request;
-    request.set_service("model/" + name);
-    grpc::health::v1::HealthCheckResponse response;
-    grpc::ClientContext context;
-    const auto stub = grpc::health::v1::Health::NewStub(server->channel());
-    const grpc::Status status = stub->Check(&context, request, &response);
-    if (!status.ok()) return "unknown";
-    return response.status() == grpc::health::v1::HealthCheckResponse::SERVING ? "serving"
-                                                                               : "not serving";
-  }
-  std::vector<int> tokens(const std::string& model, unsigned count = 6) const {
-    const Generated out = generate(*server, request_for(model, {1, 2, 3}, count));
-    INFO(out.status.error_message());
-    REQUIRE(out.status.ok());
-    return {out.only().tokens.begin(), out.only().tokens.end()};
-  }
-
-  const TemporaryDirectory directory;
-  std::unique_ptr<TestServer> server;
-  std::unique_ptr<v1::AdminService::Stub> admin;
-};
-
-// A stream that runs until somebody ends it; made when its first message has come.
-struct RunningStream {
-  RunningStream(TestServer& server, v1::GenerateRequest request) {
-    request.set_max_new_tokens(1'000'000);
-    reader = server.generation->Generate(&context, request);
-    v1::GenerateResponse message;
-    REQUIRE(reader->Read(&message));
-  }
-  grpc::Status end() {
-    v1::GenerateResponse message;
-    while (reader->Read(&message)) {
-      for (const auto& finish : message.finished()) last = finish;
-    }
-    return reader->Finish();
-  }
-
-  grpc::ClientContext context;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
-  v1::SampleFinish last;
-};
-
 TEST_CASE("a model of the repository is loaded, serves and is unloaded while another runs") {
-  Fixture f;
+  RepositoryServer f;
   f.write("second");
   CHECK(f.listed(false) == std::vector<std::string>{"tokens 1 READY"});
   CHECK(f.listed(true) == std::vector<std::string>{"second 1 UNAVAILABLE", "tokens 1 READY"});
@@ -161,109 +50,8 @@ TEST_CASE("a model of the repository is loaded, serves and is unloaded while ano
   CHECK(f.tokens("second") != before);
 }
 
-TEST_CASE("an unloaded model refuses new requests at once while a running stream goes on") {
-  Fixture f;
-  f.write("second");
-  REQUIRE(f.load("second").ok());
-  RunningStream running(*f.server, request_for("second", {1}, 1));
-  grpc::Status unloaded;
-  std::thread unloading([&] { unloaded = f.unload("second"); });
-  REQUIRE(eventually([&] {
-    return f.listed(true) == std::vector<std::string>{"second 1 UNLOADING", "tokens 1 READY"};
-  }));
-  const grpc::Status refused = generate(*f.server, request_for("second", {1}, 1)).status;
-  CHECK(refused.error_code() == Code::NOT_FOUND);
-  CHECK_THAT(refused.error_message(), Contains("second is being unloaded"));
-  CHECK(f.health("second") == "not serving");
-  v1::GenerateResponse message;
-  for (int i = 0; i < 10; ++i) REQUIRE(running.reader->Read(&message));  // it goes on
-  running.context.TryCancel();
-  running.end();
-  unloading.join();
-  CHECK(unloaded.ok());
-  CHECK(f.listed(false) == std::vector<std::string>{"tokens 1 READY"});
-}
-
-TEST_CASE("past the drain timeout the streams of an unloaded model end, and others do not") {
-  Fixture f(
-      [](ServerOptions& options) { options.drain_timeout_ms = std::chrono::milliseconds(20); });
-  f.write("second");
-  REQUIRE(f.load("second").ok());
-  RunningStream other(*f.server, request_for("tokens", {1}, 1));
-  RunningStream running(*f.server, request_for("second", {1}, 1));
-  std::thread unloading([&] { CHECK(f.unload("second").ok()); });
-  const grpc::Status status = running.end();
-  unloading.join();
-  CHECK(status.error_code() == Code::UNAVAILABLE);
-  CHECK_THAT(status.error_message(), Contains("second was unloaded"));
-  CHECK(running.last.reason() == v1::FINISH_REASON_CANCELLED);  // with its final frame
-  v1::GenerateResponse message;
-  for (int i = 0; i < 10; ++i) REQUIRE(other.reader->Read(&message));
-  other.context.TryCancel();
-  other.end();
-}
-
-TEST_CASE("a Score that runs is not cut by an unload that has time") {
-  Fixture f;
-  f.write("second");
-  REQUIRE(f.load("second").ok());
-  v1::ScoreRequest request;
-  request.set_model("second");
-  for (int i = 0; i < 400; ++i) {
-    auto& ids = *request.add_sequences()->mutable_tokens();
-    for (int k = 0; k < 40; ++k) ids.add_ids(k);
-  }
-  grpc::ClientContext context;
-  const auto reader = f.server->generation->Score(&context, request);
-  v1::ScoreResponse response;
-  REQUIRE(reader->Read(&response));
-  std::thread unloading([&] { CHECK(f.unload("second").ok()); });
-  int count = 1;
-  while (reader->Read(&response)) ++count;
-  CHECK(reader->Finish().ok());
-  CHECK(count == 400);
-  unloading.join();
-}
-
-TEST_CASE("sessions go with their model, and say so; those of others stay") {
-  Fixture f;
-  f.write("second");
-  REQUIRE(f.load("second").ok());
-  SessionStore& store = f.server->server().store();
-  const v1::Session kept = create_session(*f.server, "tokens");
-  const std::size_t bytes = store.bytes_in_use();
-  const v1::Session idle = create_session(*f.server, "second");
-  const v1::Session busy = create_session(*f.server, "second");
-  v1::GenerateRequest request = request_for("", {1}, 5);
-  request.set_session_id(busy.id());
-  RunningStream running(*f.server, request);
-  std::thread unloading([&] { CHECK(f.unload("second").ok()); });
-  REQUIRE(eventually([&] { return store.num_sessions() == 2; }));  // the idle one is gone at once
-
-  const auto refusal = [&](const std::string& id) {
-    v1::GenerateRequest next = request_for("", {1}, 5);
-    next.set_session_id(id);
-    return generate(*f.server, next).status;
-  };
-  const grpc::Status gone = refusal(idle.id());
-  CHECK(gone.error_code() == Code::NOT_FOUND);
-  CHECK_THAT(gone.error_message(), Contains("closed when its model was unloaded"));
-  running.context.TryCancel();
-  running.end();
-  unloading.join();
-  CHECK_THAT(refusal(busy.id()).error_message(), Contains("closed when its model was unloaded"));
-  v1::GetSessionRequest get;
-  get.set_id(idle.id());
-  v1::Session session;
-  grpc::ClientContext context;
-  CHECK_THAT(f.server->sessions->Get(&context, get, &session).error_message(),
-             Contains("closed when its model was unloaded"));
-  CHECK(store.bytes_in_use() == bytes);
-  CHECK(refusal(kept.id()).ok());
-}
-
 TEST_CASE("loading a name anew serves with the old until the new is ready, then with the new") {
-  Fixture f;
+  RepositoryServer f;
   f.write("second/1", TinyModel::kTokens, 5);
   v1::Model model;
   REQUIRE(f.load("second", "", &model).ok());
@@ -298,7 +86,7 @@ TEST_CASE("loading a name anew serves with the old until the new is ready, then 
 }
 
 TEST_CASE("a version that is named is loaded beside the others") {
-  Fixture f;
+  RepositoryServer f;
   f.write("second/1", TinyModel::kTokens, 5);
   f.write("second/2", TinyModel::kTokens, 6);
   REQUIRE(f.load("second").ok());
@@ -318,7 +106,7 @@ TEST_CASE("a version that is named is loaded beside the others") {
 }
 
 TEST_CASE("a load that fails leaves the others serving, and says why without a path") {
-  Fixture f;
+  RepositoryServer f;
   f.write("good");
   REQUIRE(f.load("good").ok());
   const std::vector<int> before = f.tokens("good");
@@ -359,7 +147,7 @@ TEST_CASE("a load that fails leaves the others serving, and says why without a p
 }
 
 TEST_CASE("no name from the wire leaves the repository") {
-  Fixture f;
+  RepositoryServer f;
   const TemporaryDirectory outside;
   write_random_model(outside.path() / "secret", tiny_config(TinyModel::kTokens), 5);
   const std::string beside = "../" + outside.path().filename().string() + "/secret";
@@ -386,13 +174,32 @@ TEST_CASE("no name from the wire leaves the repository") {
   CHECK(f.listed(false) == std::vector<std::string>{"tokens 1 READY"});
 }
 
+TEST_CASE("what could be loaded is listed: directories of models, and no others") {
+  RepositoryServer f;
+  f.write("whole");
+  f.write("versions/3");
+  fs::create_directory(f.directory.path() / "empty");
+  fs::create_directories(f.directory.path() / "notes/old");
+  CHECK(f.listed(true) == std::vector<std::string>{"tokens 1 READY", "versions 3 UNAVAILABLE",
+                                                   "whole 1 UNAVAILABLE"});
+  // By its name it is still looked at, and what is missing said.
+  CHECK_THAT(f.load("empty").error_message(), Contains("config.json"));
+}
+
+TEST_CASE("without a repository nothing is loaded, and that is why") {
+  const RepositoryServer f([](ServerOptions& options) { options.model_repository.clear(); });
+  const grpc::Status status = f.load("second");
+  CHECK(status.error_code() == Code::NOT_FOUND);
+  CHECK_THAT(status.error_message(), Contains("without --model-repository"));
+}
+
 TEST_CASE("a model's memory is admitted before it is loaded, and given back") {
   const TemporaryDirectory measured;
   write_random_model(measured.path(), tiny_config(TinyModel::kTokens), 5);
   const ModelMemory memory = measure_model(measured.path(), {});
   // One that is loaded and another that is being loaded fit, a third does not.
   const std::size_t limit = memory.resident_bytes + memory.peak_bytes();
-  Fixture f([&](ServerOptions& options) { options.model_memory_bytes = limit; });
+  RepositoryServer f([&](ServerOptions& options) { options.model_memory_bytes = limit; });
   for (const char* name : {"a", "b", "c"}) f.write(name);
   REQUIRE(f.load("a").ok());
   REQUIRE(f.load("b").ok());
@@ -419,7 +226,7 @@ TEST_CASE("a model's memory is admitted before it is loaded, and given back") {
 }
 
 TEST_CASE("unloading and loading under load from several threads answers every call") {
-  Fixture f;
+  RepositoryServer f;
   f.write("second");
   REQUIRE(f.load("second").ok());
   const std::vector<int> expected = f.tokens("second", 20);
@@ -468,83 +275,6 @@ TEST_CASE("unloading and loading under load from several threads answers every c
   CHECK(f.unload("second").ok());
   CHECK(eventually([&] { return f.server->server().store().num_sessions() == 0; }));
   CHECK(f.server->server().store().bytes_in_use() == 0);
-}
-
-TEST_CASE("a server that stops ends what is being unloaded, and answers who waits") {
-  Fixture f;
-  f.write("second");
-  REQUIRE(f.load("second").ok());
-  RunningStream running(*f.server, request_for("second", {1}, 1));
-  grpc::Status unloaded(Code::UNKNOWN, "");
-  std::thread unloading([&] { unloaded = f.unload("second"); });
-  REQUIRE(eventually([&] { return f.listed(true).front() == "second 1 UNLOADING"; }));
-  std::thread stopping([&] { f.server->server().stop(); });
-  CHECK(running.end().error_code() == Code::UNAVAILABLE);
-  unloading.join();
-  stopping.join();
-  CHECK(unloaded.ok());
-}
-
-TEST_CASE("a Score that had to wait for memory does not keep its model") {
-  // The state of a sequence grows with its length, and there is memory for one of 1000 values.
-  const AttentionSpec softmax = parse_attention_spec("softmax");
-  const TemporaryDirectory directory;
-  write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 5);
-  const std::shared_ptr<const Transformer> other =
-      Transformer::load(directory.path(), {.attention = softmax});
-  Fixture f([&](ServerOptions& options) {
-    options.attention = softmax;
-    options.scheduling.workers = 0;
-    options.sessions.memory_bytes = other->state_bytes(999);
-  });
-  f.write("second");
-  REQUIRE(f.load("second").ok());
-  Scheduler& scheduler = f.server->scheduler("second");
-  const auto ended = [&] {
-    return scheduler.stats().ended[static_cast<std::size_t>(RequestOutcome::kDone)];
-  };
-
-  auto in_the_way = f.server->server().store().lease_one_shot("other", other, 2, 1).lease;
-  REQUIRE(in_the_way);
-  v1::ScoreRequest request;
-  request.set_model("second");
-  for (const int length : {2, 1000}) {
-    request.add_sequences()->mutable_tokens()->mutable_ids()->Resize(length, 1);
-  }
-  grpc::ClientContext context;
-  const auto reader = f.server->generation->Score(&context, request);
-  REQUIRE(eventually([&] {
-    scheduler.run_one_step();
-    return ended() == 1;
-  }));
-  v1::ScoreResponse response;
-  REQUIRE(reader->Read(&response));
-  in_the_way = SessionLease();
-  REQUIRE(eventually([&] {
-    scheduler.run_one_step();
-    return ended() == 2;
-  }));
-  REQUIRE(reader->Read(&response));
-  REQUIRE(reader->Finish().ok());
-
-  grpc::ClientContext unloading;
-  unloading.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-  v1::UnloadModelRequest unload;
-  unload.set_name("second");
-  v1::UnloadModelResponse unloaded;
-  CHECK(f.admin->UnloadModel(&unloading, unload, &unloaded).ok());
-}
-
-TEST_CASE("models can be all that a server begins without") {
-  Fixture f;
-  REQUIRE(f.unload("tokens").ok());
-  CHECK(f.listed(false).empty());
-  const grpc::Status status = generate(*f.server, request_for("", {1}, 1)).status;
-  CHECK(status.error_code() == Code::NOT_FOUND);
-  CHECK_THAT(status.error_message(), Contains("no model is loaded"));
-  f.write("second");
-  REQUIRE(f.load("second").ok());
-  CHECK(f.tokens("").size() == 6);  // the only one
 }
 
 }  // namespace

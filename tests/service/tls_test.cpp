@@ -165,42 +165,6 @@ TEST_CASE("certificates that make no sense are refused by the file's name") {
   CHECK_THROWS_WITH(TestServer({"tokens"}, options), Catch::Contains(two.key));
 }
 
-// gRPC closes the connection of a client whose headers are too large when they come in several
-// reads. That client opens another one; those of others are not touched.
-TEST_CASE("headers beyond their bound are refused, and the server goes on") {
-  ServerOptions options = test_options();
-  options.connections.max_metadata_bytes = 4096;
-  options.scheduling.workers = 0;
-  TestServer server({"tokens"}, options);
-  const auto others =
-      grpc::CreateCustomChannel(server.server().address(), grpc::InsecureChannelCredentials(), [] {
-        grpc::ChannelArguments arguments;
-        arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-        return arguments;
-      }());
-  grpc::ClientContext context;
-  const auto stream =
-      v1::GenerationService::NewStub(others)->Generate(&context, request_for("tokens", {1}, 5));
-  REQUIRE(eventually([&] { return server.scheduler("tokens").stats().queued == 1; }));
-
-  v1::ListModelsResponse response;
-  grpc::ClientContext large;
-  large.AddMetadata("x-large", std::string(8000, 'x'));
-  CHECK(server.models->List(&large, {}, &response).error_code() ==
-        grpc::StatusCode::RESOURCE_EXHAUSTED);
-  CHECK(eventually([&] {
-    grpc::ClientContext small;
-    small.AddMetadata("x-large", std::string(1000, 'x'));
-    return server.models->List(&small, {}, &response).ok();
-  }));
-
-  run_until_idle(server.scheduler("tokens"));
-  v1::GenerateResponse message;
-  while (stream->Read(&message)) {
-  }
-  CHECK(stream->Finish().ok());
-}
-
 TEST_CASE("a connection past its age takes no new calls; its streams have the grace") {
   ServerOptions options = test_options();
   options.scheduling.workers = 0;
