@@ -78,6 +78,11 @@ TEST_CASE("every call carries a deadline") {
                   std::invalid_argument);
 }
 
+TEST_CASE("the longest deadline there is is far away, not passed") {
+  FakeServer server;
+  CHECK(server.client(std::chrono::milliseconds::max()).generate(request_of(1, 1)).size() == 1);
+}
+
 TEST_CASE("a deadline that passes ends the call on both sides") {
   FakeServer server;
   server.hang = true;

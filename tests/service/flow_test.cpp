@@ -60,6 +60,19 @@ TEST_CASE("the call's own deadline ends it with DEADLINE_EXCEEDED") {
   CHECK(eventually([&] { return server.scheduler("tokens").idle(); }));
 }
 
+// gRPC's own conversion to a time point overflows beyond the year 2262.
+TEST_CASE("a deadline in ten thousand years is far away, not passed") {
+  TestServer server({"tokens"});
+  grpc::ClientContext context;
+  context.set_deadline(
+      gpr_time_add(gpr_now(GPR_CLOCK_REALTIME), gpr_time_from_hours(99'999'999, GPR_TIMESPAN)));
+  const auto reader = server.generation->Generate(&context, request_for("tokens", {1}, 3));
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) {
+  }
+  CHECK(reader->Finish().ok());
+}
+
 TEST_CASE("a time limit ends the stream with what there is and a final frame") {
   ServerOptions options = test_options();
   options.scheduling.workers = 0;

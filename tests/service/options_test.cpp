@@ -226,6 +226,7 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
       {"--identity-memory", "-1"},
       {"--metrics-listen", "unix:/a"},
       {"--metrics-listen", "9464"},
+      {"--metrics-listen", "[::1]:9464"},  // IPv4 only
       {"--no-such-flag", "1"},
       {"--model", "other/m"},  // a name twice
   };
