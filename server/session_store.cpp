@@ -14,14 +14,14 @@ namespace lintel {
 
 // Guarded by the store's mutex, but for `sequence`, which belongs to the lease while there is one.
 struct SessionLease::Record {
-  std::string id;  // empty: one-shot
-  Owner owner;
+  explicit Record(SessionMemory::Reservation admitted) : reservation(std::move(admitted)) {}
+
+  const SessionMemory::Reservation reservation;  // first: until the state is zeroed and freed
+  std::string id;                                // empty: one-shot
   std::string model_name;
   std::shared_ptr<const Transformer> model;  // before `sequence`, which refers to it
   std::optional<SequenceState> sequence;
   std::int64_t max_values = 0;
-  std::size_t state_bytes = 0;  // admitted
-  bool takes_place = false;     // of max_sessions
 
   bool busy = false;
   bool discarded = false;
@@ -69,6 +69,26 @@ std::int64_t value_limit(const ModelConfig& config, std::int64_t requested) {
   return least_limit(least_limit(config.max_values(), image_values), requested);
 }
 
+SessionStore::Error error_of(SessionMemory::Refusal refusal) {
+  using Refusal = SessionMemory::Refusal;
+  using Error = SessionStore::Error;
+  switch (refusal) {
+    case Refusal::kNone:
+      break;
+    case Refusal::kTooLarge:
+      return Error::kTooLarge;
+    case Refusal::kOwnerTooManyPlaces:
+      return Error::kOwnerTooManySessions;
+    case Refusal::kOwnerOutOfBytes:
+      return Error::kOwnerOutOfMemory;
+    case Refusal::kTooManyPlaces:
+      return Error::kTooManySessions;
+    case Refusal::kOutOfBytes:
+      return Error::kOutOfMemory;
+  }
+  return Error::kNone;
+}
+
 }  // namespace
 
 // ---- SessionLease
@@ -104,72 +124,25 @@ void SessionLease::discard() { record_->discarded = true; }  // read by the stor
 // ---- SessionStore
 
 SessionStore::SessionStore(const Options& options, const Clock& clock)
-    : options_(options), clock_(clock) {}
+    : options_(options),
+      clock_(clock),
+      memory_({.bytes = options.session_memory_bytes,
+               .places = options.max_sessions,
+               .bytes_per_owner = options.bytes_per_owner,
+               .places_per_owner = options.max_sessions_per_owner}) {}
 
 SessionStore::~SessionStore() {
 #ifndef NDEBUG
   MutexLock lock(mutex_);
-  assert(places_in_use_ == sessions_.size());
   for (const auto& [id, record] : sessions_) assert(!record->busy);
 #endif
 }
 
-SessionStore::Error SessionStore::try_reserve(const Owner& owner, std::size_t bytes,
-                                              bool takes_place, std::size_t* bytes_free) {
-  const std::size_t most = options_.bytes_per_owner == 0
-                               ? options_.session_memory_bytes
-                               : std::min(options_.session_memory_bytes, options_.bytes_per_owner);
-  if (bytes > most) {
-    *bytes_free = most;
-    return Error::kTooLarge;
-  }
-  *bytes_free = options_.session_memory_bytes - bytes_in_use_;
-  const auto held = shares_.find(owner);
-  const Share share = held == shares_.end() ? Share{} : held->second;
-  if (takes_place && options_.max_sessions_per_owner != 0 &&
-      share.places >= options_.max_sessions_per_owner) {
-    return Error::kOwnerTooManySessions;
-  }
-  if (options_.bytes_per_owner != 0 &&
-      bytes > options_.bytes_per_owner - std::min(share.bytes, options_.bytes_per_owner)) {
-    return Error::kOwnerOutOfMemory;
-  }
-  if (takes_place && options_.max_sessions != 0 && places_in_use_ >= options_.max_sessions) {
-    return Error::kTooManySessions;
-  }
-  if (bytes > *bytes_free) return Error::kOutOfMemory;
-  Share& mine = shares_[owner];  // before anything is counted: it may throw
-  mine.bytes += bytes;
-  bytes_in_use_ += bytes;
-  if (takes_place) {
-    ++mine.places;
-    ++places_in_use_;
-  }
-  return Error::kNone;
-}
-
-SessionStore::Error SessionStore::reserve(const Owner& owner, std::size_t bytes, bool takes_place,
-                                          std::size_t* bytes_free) {
-  for (bool evicted = false;; evicted = true) {
-    Error error = Error::kNone;
-    {
-      MutexLock lock(mutex_);
-      error = try_reserve(owner, bytes, takes_place, bytes_free);
-    }
-    if (error == Error::kNone || evicted || evict_idle() == 0) return error;
-  }
-}
-
-void SessionStore::unreserve(const Owner& owner, std::size_t bytes, bool takes_place) {
-  MutexLock lock(mutex_);
-  assert(bytes_in_use_ >= bytes);
-  bytes_in_use_ -= bytes;
-  if (takes_place) --places_in_use_;
-  const auto share = shares_.find(owner);
-  assert(share != shares_.end());
-  share->second.bytes -= bytes;
-  if (takes_place) --share->second.places;
-  if (share->second.bytes == 0 && share->second.places == 0) shares_.erase(share);
+SessionMemory::Result SessionStore::reserve(const Owner& owner, std::size_t bytes,
+                                            bool takes_place) {
+  SessionMemory::Result result = memory_.reserve(owner, bytes, takes_place);
+  if (result.refusal == SessionMemory::Refusal::kNone || evict_idle() == 0) return result;
+  return memory_.reserve(owner, bytes, takes_place);
 }
 
 SessionStore::Error SessionStore::new_record(const std::string& model_name,
@@ -185,34 +158,23 @@ SessionStore::Error SessionStore::new_record(const std::string& model_name,
   if (__builtin_mul_overflow(bytes_each, static_cast<std::size_t>(num_samples), bytes_needed)) {
     *bytes_needed = SIZE_MAX;
   }
-  const Error error = reserve(owner, *bytes_needed, takes_place, bytes_free);
-  if (error != Error::kNone) return error;
+  SessionMemory::Result admitted = reserve(owner, *bytes_needed, takes_place);
+  *bytes_free = admitted.bytes_free;
+  if (admitted.refusal != SessionMemory::Refusal::kNone) return error_of(admitted.refusal);
   try {
-    auto made = std::make_shared<Record>();
-    made->owner = owner;
+    auto made = std::make_shared<Record>(std::move(admitted.reservation));
     made->model_name = model_name;
     made->sequence.emplace(model->new_sequence());
     made->model = std::move(model);
     // What a one-shot call was admitted for is a matter of memory, not the end of its sequence.
     made->max_values = takes_place ? limit : value_limit(made->model->config(), 0);
-    made->state_bytes = *bytes_needed;
-    made->takes_place = takes_place;
     made->last_used = clock_.now();
     made->created_at = made->last_used_at = clock_.wall_time();
     *record = std::move(made);
   } catch (const std::bad_alloc&) {  // the budget promises more than the machine has
-    unreserve(owner, *bytes_needed, takes_place);
     return Error::kOutOfMemory;
   }
   return Error::kNone;
-}
-
-void SessionStore::free_record(std::shared_ptr<Record> record) {
-  const std::size_t bytes = record->state_bytes;
-  const bool takes_place = record->takes_place;
-  const Owner owner = std::move(record->owner);
-  record.reset();
-  unreserve(owner, bytes, takes_place);
 }
 
 SessionStore::CreateResult SessionStore::create(const std::string& model_name,
@@ -224,24 +186,19 @@ SessionStore::CreateResult SessionStore::create(const std::string& model_name,
       new_record(model_name, std::move(model), max_values, /*num_samples=*/1,
                  /*takes_place=*/true, owner, &record, &result.bytes_needed, &result.bytes_free);
   if (result.error != Error::kNone) return result;
-  try {
-    record->id = random_id();
-    result.info = info_of(*record);
-    MutexLock lock(mutex_);
-    sessions_.emplace(record->id, record);
-    session_bytes_ += record->state_bytes;
-    ++created_;
-  } catch (...) {
-    free_record(std::move(record));
-    throw;
-  }
+  record->id = random_id();
+  result.info = info_of(*record);
+  MutexLock lock(mutex_);
+  sessions_.emplace(record->id, record);
+  session_bytes_ += record->reservation.bytes();
+  ++created_;
   return result;
 }
 
 std::shared_ptr<SessionStore::Record> SessionStore::find(const std::string& id,
                                                          const Owner& owner) const {
   const auto found = sessions_.find(id);
-  if (found == sessions_.end() || found->second->owner != owner) return nullptr;
+  if (found == sessions_.end() || found->second->reservation.owner() != owner) return nullptr;
   return found->second;
 }
 
@@ -258,7 +215,7 @@ SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner
     record->last_used = clock_.now();
     record->last_used_at = clock_.wall_time();
     ++busy_sessions_;
-    busy_bytes_ += record->state_bytes;
+    busy_bytes_ += record->reservation.bytes();
     result.lease = SessionLease(this, std::move(record));
   }
   return result;
@@ -282,7 +239,7 @@ void SessionStore::give_back(std::shared_ptr<Record> record) {
     MutexLock lock(mutex_);
     record->busy = false;
     --busy_sessions_;
-    busy_bytes_ -= record->state_bytes;
+    busy_bytes_ -= record->reservation.bytes();
     if (!record->discarded && !record->unloaded && !record->removed) {
       record->num_values = record->sequence->num_values();
       record->has_pending = record->sequence->pending.has_value();
@@ -292,9 +249,8 @@ void SessionStore::give_back(std::shared_ptr<Record> record) {
     }
     if (record->unloaded) remember_unloaded(*record);
     sessions_.erase(record->id);
-    session_bytes_ -= record->state_bytes;
+    session_bytes_ -= record->reservation.bytes();
   }
-  free_record(std::move(record));
 }
 
 SessionInfo SessionStore::info_of(const Record& record) {
@@ -305,7 +261,7 @@ SessionInfo SessionStore::info_of(const Record& record) {
   info.num_values = record.num_values;
   info.has_pending = record.has_pending;
   info.busy = record.busy;
-  info.state_bytes = record.state_bytes;
+  info.state_bytes = record.reservation.bytes();
   info.max_values = record.max_values;
   info.created = record.created_at;
   info.last_used = record.last_used_at;
@@ -326,7 +282,7 @@ std::vector<SessionInfo> SessionStore::list(const std::string& model, const std:
   MutexLock lock(mutex_);
   for (auto it = sessions_.upper_bound(after_id); it != sessions_.end() && infos.size() < limit;
        ++it) {
-    if (owner && it->second->owner != *owner) continue;
+    if (owner && it->second->reservation.owner() != *owner) continue;
     if (model.empty() || it->second->model_name == model) infos.push_back(info_of(*it->second));
   }
   return infos;
@@ -343,10 +299,9 @@ SessionStore::Error SessionStore::take_out(const std::string& id, const Owner& o
       return Error::kBusy;
     }
     sessions_.erase(id);
-    session_bytes_ -= record->state_bytes;
+    session_bytes_ -= record->reservation.bytes();
   }
-  free_record(std::move(record));
-  return Error::kNone;
+  return Error::kNone;  // the state goes here, outside the lock
 }
 
 SessionStore::Error SessionStore::remove(const std::string& id, const Owner& owner) {
@@ -365,8 +320,8 @@ std::size_t SessionStore::evict_idle() {
     MutexLock lock(mutex_);
     for (auto it = sessions_.begin(); it != sessions_.end();) {
       if (!it->second->busy && it->second->last_used <= used_before) {
-        session_bytes_ -= it->second->state_bytes;
-        evicted.push_back(std::move(it->second));
+        evicted.push_back(it->second);  // may throw, and then nothing has happened to this one
+        session_bytes_ -= it->second->reservation.bytes();
         it = sessions_.erase(it);
       } else {
         ++it;
@@ -374,7 +329,6 @@ std::size_t SessionStore::evict_idle() {
     }
     evicted_ += evicted.size();
   }
-  for (auto& record : evicted) free_record(std::move(record));
   return evicted.size();
 }
 
@@ -395,13 +349,12 @@ std::size_t SessionStore::close_sessions(const Transformer& model) {
         ++it;
         continue;
       }
+      closed.push_back(it->second);  // may throw
       remember_unloaded(record);
-      session_bytes_ -= record.state_bytes;
-      closed.push_back(std::move(it->second));
+      session_bytes_ -= record.reservation.bytes();
       it = sessions_.erase(it);
     }
   }
-  for (auto& record : closed) free_record(std::move(record));
   return count;
 }
 
@@ -423,15 +376,12 @@ void SessionStore::remember_unloaded(const Record& record) noexcept {
       unloaded_order_.pop_front();
     }
     unloaded_order_.push_back(record.id);
-    unloaded_.emplace(record.id, record.owner);
+    unloaded_.emplace(record.id, record.reservation.owner());
   } catch (const std::bad_alloc&) {  // then it is simply not found
   }
 }
 
-std::size_t SessionStore::bytes_in_use() const {
-  MutexLock lock(mutex_);
-  return bytes_in_use_;
-}
+std::size_t SessionStore::bytes_in_use() const { return memory_.bytes_in_use(); }
 
 SessionStore::Stats SessionStore::stats() const {
   MutexLock lock(mutex_);
@@ -440,7 +390,7 @@ SessionStore::Stats SessionStore::stats() const {
   stats.idle_sessions = sessions_.size() - busy_sessions_;
   stats.busy_bytes = busy_bytes_;
   stats.idle_bytes = session_bytes_ - busy_bytes_;
-  stats.one_shot_bytes = bytes_in_use_ - session_bytes_;
+  stats.one_shot_bytes = memory_.bytes_in_use() - session_bytes_;
   stats.created = created_;
   stats.evicted = evicted_;
   return stats;

@@ -14,12 +14,10 @@
 #include "model/transformer.h"
 #include "server/clock.h"
 #include "server/mutex.h"
+#include "server/session_memory.h"
 #include "server/thread_annotations.h"
 
 namespace lintel {
-
-// The identity a session belongs to; empty: anybody, where callers are not told apart.
-using Owner = std::string;
 
 struct SessionInfo {
   std::string id;
@@ -159,18 +157,9 @@ class SessionStore {
   friend class SessionLease;
   using Record = SessionLease::Record;
 
-  struct Share {
-    std::size_t bytes = 0;
-    std::size_t places = 0;
-  };
-
-  // Takes `bytes`, and a session's place if asked to, from what is free and the owner's share;
-  // evicts idle sessions first when that is not enough.
-  Error reserve(const Owner& owner, std::size_t bytes, bool takes_place, std::size_t* bytes_free)
+  // Evicts idle sessions where that may make room.
+  SessionMemory::Result reserve(const Owner& owner, std::size_t bytes, bool takes_place)
       EXCLUDES(mutex_);
-  Error try_reserve(const Owner& owner, std::size_t bytes, bool takes_place,
-                    std::size_t* bytes_free) REQUIRES(mutex_);
-  void unreserve(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
   // The session, if it is the owner's; else null.
   std::shared_ptr<Record> find(const std::string& id, const Owner& owner) const REQUIRES(mutex_);
   // Reserves, then makes the state.
@@ -178,8 +167,6 @@ class SessionStore {
                    std::int64_t max_values, int num_samples, bool takes_place, const Owner& owner,
                    std::shared_ptr<Record>* record, std::size_t* bytes_needed,
                    std::size_t* bytes_free);
-  // Zeroes and frees the state, then counts its memory as free.
-  void free_record(std::shared_ptr<Record> record) EXCLUDES(mutex_);
   void give_back(std::shared_ptr<Record> record) EXCLUDES(mutex_);
   static SessionInfo info_of(const Record& record);
   // Takes a session out of the store; one that is leased stays, and with `later` goes afterwards.
@@ -190,12 +177,11 @@ class SessionStore {
   const Options options_;
   const Clock& clock_;
 
+  SessionMemory memory_;  // of sessions, those being made or freed included, and one-shot calls
+
+  // Nothing is made or freed under it: zeroing a state takes its time.
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<Record>> sessions_ GUARDED_BY(mutex_);  // by id
-  std::size_t bytes_in_use_ GUARDED_BY(mutex_) = 0;
-  // Sessions in the map, and those being made or freed.
-  std::size_t places_in_use_ GUARDED_BY(mutex_) = 0;
-  std::map<Owner, Share> shares_ GUARDED_BY(mutex_);  // of those that hold something
   std::size_t busy_sessions_ GUARDED_BY(mutex_) = 0;
   std::size_t busy_bytes_ GUARDED_BY(mutex_) = 0;     // of sessions
   std::size_t session_bytes_ GUARDED_BY(mutex_) = 0;  // of sessions in the map
