@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <fstream>
 #include <string>
 #include <system_error>
 
 #include "model/config.h"
+#include "model/model_directory.h"
 #include "model/safetensors.h"
 #include "model/weights.h"
 
@@ -16,6 +18,12 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const fs::path& path, const std::string& what) {
   throw ModelError(path.string() + ": " + what);
+}
+
+void write_text(const fs::path& file, const std::string& text) {
+  std::ofstream out(file, std::ios::binary);
+  out << text;
+  if (!out.flush()) fail(file, "cannot be written");
 }
 
 // A directory beside `to` that becomes it, or goes.
@@ -62,17 +70,16 @@ void convert_model(const fs::path& from, const fs::path& given_to, WeightType ty
   std::error_code error;
   if (fs::exists(fs::symlink_status(to, error))) fail(to, "exists already");
 
-  const fs::path config_file = from / "config.json";
-  const ModelConfig config = load_config(config_file);
-  ModelWeights weights = load_weights(from, config);
+  const ModelDirectory files(from);
+  const ModelConfig& config = files.config();
+  const SafetensorsFile& source = files.weights();
+  ModelWeights weights = load_weights(source, config);
   // A table that was computed because the file leaves it out is left out again.
-  const SafetensorsFile source(from / "model.safetensors");
   for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
     if (!source.tensors().contains(spec.name)) matrix = Matrix();
   });
   Unfinished out(to);
-  fs::copy_file(config_file, out.path() / "config.json", error);
-  if (error) fail(out.path() / "config.json", "cannot be written: " + error.message());
+  write_text(out.path() / "config.json", files.config_json());
   save_weights(out.path() / "model.safetensors", config, weights, [&](const TensorSpec& spec) {
     if (type == WeightType::kF32) return TensorType::kF32;
     return spec.is_projection ? TensorType::kBf16 : source.tensor(spec.name).type;

@@ -141,7 +141,7 @@ void check_config(const ModelConfig& config, const std::string& file) {
   }
 }
 
-ModelConfig load_config(const std::filesystem::path& file) {
+std::string read_config_text(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) {
     throw ModelError(file.string() +
@@ -156,7 +156,11 @@ ModelConfig load_config(const std::filesystem::path& file) {
     throw ModelError(file.string() + ": found more than " + std::to_string(kMaxConfigBytes) +
                      " bytes, expected at most that");
   }
-  return parse_config(text, file.string());
+  return text;
+}
+
+ModelConfig load_config(const std::filesystem::path& file) {
+  return parse_config(read_config_text(file), file.string());
 }
 
 std::string to_json(const AttentionConfig& attention) { return attention_json(attention).dump(); }

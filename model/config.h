@@ -76,7 +76,8 @@ struct ModelConfig {
 // Parses and checks the text of a config.json. `file` is only used in errors. Throws ModelError.
 ModelConfig parse_config(std::string_view json_text, const std::string& file);
 
-// Reads and parses a config.json (at most 1 MB). Throws ModelError.
+// Reads a config.json, of at most 1 MB; parses it, too. Throw ModelError.
+std::string read_config_text(const std::filesystem::path& file);
 ModelConfig load_config(const std::filesystem::path& file);
 
 // The config.json that parse_config reads back as the same config.

@@ -4,6 +4,7 @@
 
 #include "model/dense.h"
 #include "model/layer.h"
+#include "model/model_directory.h"
 #include "model/weights.h"
 
 namespace lintel {
@@ -28,8 +29,9 @@ std::size_t f32_bytes_of(const TensorSpec& spec) {
 
 ModelMemory measure_model(const std::filesystem::path& directory,
                           const Transformer::Options& options) {
-  const ModelConfig config = load_config(directory / "config.json");
-  const SafetensorsFile file(directory / "model.safetensors");
+  const ModelDirectory files(directory);
+  const ModelConfig& config = files.config();
+  const SafetensorsFile& file = files.weights();
   check_tensors(file, config);
   check_weight_type(config, options.weight_type);
   ModelMemory memory;

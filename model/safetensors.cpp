@@ -21,6 +21,7 @@ static_assert(std::endian::native == std::endian::little, "tensor data is copied
 
 // Of bf16 and f16 tensors, which are widened piece by piece.
 constexpr std::size_t kPieceValues = 32768;
+constexpr std::size_t kPieceBytes = 1 << 20;  // of a whole file
 
 bool all_finite(std::span<const float> values) {
   std::uint32_t found = 0;  // no early exit: the loop vectorises
@@ -100,16 +101,29 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
   if (!S_ISREG(descriptor_->opened().st_mode)) {
     throw ModelError(name_ + ": expected a regular file");
   }
-  const auto size = static_cast<std::uint64_t>(descriptor_->opened().st_size);
   ::posix_fadvise(descriptor_->get(), 0, 0, POSIX_FADV_WILLNEED);
-  std::string begin(std::min<std::uint64_t>(size, kHeaderLengthBytes), '\0');
+  std::string begin(std::min<std::uint64_t>(size(), kHeaderLengthBytes), '\0');
   read(0, begin);
-  begin.resize(safetensors_header_bytes(begin, size, name_));
+  begin.resize(safetensors_header_bytes(begin, size(), name_));
   read(0, begin);
-  header_ = parse_safetensors(begin, size, name_);
+  header_ = parse_safetensors(begin, size(), name_);
 }
 
 SafetensorsFile::~SafetensorsFile() = default;
+
+std::uint64_t SafetensorsFile::size() const {
+  return static_cast<std::uint64_t>(descriptor_->opened().st_size);
+}
+
+void SafetensorsFile::for_each_piece(
+    const std::function<void(std::span<const char>)>& visit) const {
+  std::vector<char> piece(kPieceBytes);
+  for (std::uint64_t done = 0; done < size(); done += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(piece.size(), size() - done));
+    read(done, piece);
+    visit(piece);
+  }
+}
 
 void SafetensorsFile::check_unchanged() const {
   const struct stat& then = descriptor_->opened();

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -80,6 +81,10 @@ class SafetensorsFile {
   void read_f32(const TensorEntry& tensor, std::span<float> out) const;
   std::vector<float> read_f32(std::string_view name) const;
   std::vector<std::int32_t> read_i32(std::string_view name) const;
+
+  std::uint64_t size() const;  // bytes of the file
+  // All of the file, in order. Throws ModelError.
+  void for_each_piece(const std::function<void(std::span<const char>)>& visit) const;
 
   // Throws ModelError when the file was written to since it was opened: what was read may be of two
   // versions.

@@ -3,70 +3,41 @@
 #include <openssl/evp.h>
 
 #include <array>
-#include <cerrno>
-#include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <memory>
-#include <vector>
-
-#include "model/config.h"
+#include <stdexcept>
 
 namespace lintel {
-namespace {
 
-constexpr std::size_t kChunkBytes = 1 << 20;
+void Sha256::FreeContext::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-struct FreeContext {
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-};
-
-[[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
-  throw ModelError(path.string() + ": " + what + ": " + std::strerror(errno));
-}
-
-// The length goes in first, so it is the length found then; a file that changes meanwhile only
-// gives another fingerprint.
-void add_file(EVP_MD_CTX* context, const std::filesystem::path& path, std::vector<char>& chunk) {
-  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
-  if (file == nullptr) fail(path, "cannot open");
-  std::error_code error;
-  const std::uint64_t length = std::filesystem::file_size(path, error);
-  if (error) throw ModelError(path.string() + ": cannot read: " + error.message());
-  std::array<unsigned char, 8> prefix;
-  for (std::size_t i = 0; i < prefix.size(); ++i) {
-    prefix[i] = static_cast<unsigned char>(length >> (8 * i));
-  }
-  EVP_DigestUpdate(context, prefix.data(), prefix.size());
-  while (const std::size_t n = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
-    EVP_DigestUpdate(context, chunk.data(), n);
-  }
-  if (std::ferror(file.get())) fail(path, "cannot read");
-}
-
-}  // namespace
-
-std::string sha256_of_files(std::span<const std::filesystem::path> files) {
-  const std::unique_ptr<EVP_MD_CTX, FreeContext> context(EVP_MD_CTX_new());
-  if (context == nullptr || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1) {
+Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
+  if (context_ == nullptr || EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) != 1) {
     throw std::runtime_error("SHA-256 is not available in this OpenSSL");
   }
-  std::vector<char> chunk(kChunkBytes);
-  for (const std::filesystem::path& path : files) add_file(context.get(), path, chunk);
+}
 
+Sha256::~Sha256() = default;
+
+void Sha256::add(std::span<const char> bytes) {
+  EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size());
+}
+
+void Sha256::add_length(std::uint64_t length) {
+  std::array<char, 8> bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(length >> (8 * i));
+  add(bytes);
+}
+
+std::string Sha256::hex() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
   unsigned int size = 0;
-  EVP_DigestFinal_ex(context.get(), digest.data(), &size);
-  std::string hex;
+  EVP_DigestFinal_ex(context_.get(), digest.data(), &size);
+  std::string text;
   for (unsigned int i = 0; i < size; ++i) {
     constexpr char kDigits[] = "0123456789abcdef";
-    hex += kDigits[digest[i] >> 4];
-    hex += kDigits[digest[i] & 15];
+    text += kDigits[digest[i] >> 4];
+    text += kDigits[digest[i] & 15];
   }
-  return hex;
+  return text;
 }
 
 }  // namespace lintel

@@ -1,15 +1,32 @@
 // SHA-256, for the fingerprint of a model directory.
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
+struct evp_md_ctx_st;
+
 namespace lintel {
 
-// SHA-256 over, for each file in order, its length (8 bytes, little-endian) and its bytes: moving
-// bytes from one file to the next changes it. Hexadecimal, 64 characters. Throws ModelError for a
-// file that cannot be read.
-std::string sha256_of_files(std::span<const std::filesystem::path> files);
+// Throws std::runtime_error where OpenSSL has no SHA-256.
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+
+  void add(std::span<const char> bytes);
+  // 8 bytes, little-endian. Before each of several parts: moving bytes from one to the next then
+  // changes the hash.
+  void add_length(std::uint64_t length);
+  std::string hex();  // of all that was added; once, as the last call
+
+ private:
+  struct FreeContext {
+    void operator()(evp_md_ctx_st* context) const;
+  };
+  const std::unique_ptr<evp_md_ctx_st, FreeContext> context_;
+};
 
 }  // namespace lintel

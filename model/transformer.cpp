@@ -1,30 +1,16 @@
 #include "model/transformer.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
-#include <fstream>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "model/embedding.h"
 #include "model/layer.h"
-#include "model/sha256.h"
+#include "model/model_directory.h"
 #include "model/weights.h"
 
 namespace lintel {
-namespace {
-
-std::string read_text(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) throw ModelError(file.string() + ": cannot be read");
-  return text.str();
-}
-
-}  // namespace
 
 struct Workspace::Impl {
   std::size_t max_rows = 0;
@@ -367,17 +353,16 @@ struct Transformer::Impl {
 
 std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& directory,
                                                const Options& options) {
-  const std::filesystem::path config_file = directory / "config.json";
+  const ModelDirectory files(directory);
   auto impl = std::make_unique<Impl>();
-  impl->config = load_config(config_file);
+  impl->config = files.config();
   const ModelConfig& config = impl->config;
   check_weight_type(config, options.weight_type);
-  ModelWeights weights = load_weights(directory, config);
+  ModelWeights weights = load_weights(files.weights(), config);
   if (options.attention.has_value()) impl->replace_attention(*options.attention, weights);
   impl->weight_type = options.weight_type;
-  impl->config_json = read_text(config_file);
-  const std::array files = {config_file, directory / "model.safetensors"};
-  impl->fingerprint = sha256_of_files(files);
+  impl->config_json = files.config_json();
+  impl->fingerprint = files.fingerprint();
   impl->head = make_head(config);
   impl->embedding = std::make_unique<Embedding>(config, weights.value_embedding.values(),
                                                 weights.position_embedding.values());

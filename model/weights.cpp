@@ -149,8 +149,7 @@ void check_tensors(const SafetensorsFile& file, const ModelConfig& config) {
   }
 }
 
-ModelWeights load_weights(const std::filesystem::path& directory, const ModelConfig& config) {
-  const SafetensorsFile file(directory / "model.safetensors");
+ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config) {
   check_tensors(file, config);
   ModelWeights weights;
   for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {

@@ -85,10 +85,10 @@ std::int64_t count_parameters(const ModelConfig& config);
 // tensor.
 void check_tensors(const SafetensorsFile& file, const ModelConfig& config);
 
-// Reads DIRECTORY/model.safetensors. Throws ModelError as check_tensors does, for a tensor that is
+// Reads all tensors. Throws ModelError as check_tensors does, for a tensor that is
 // not finite, and for a file that changes meanwhile. All is copied: afterwards the file may go.
 // Fills position_embedding when it may be left out.
-ModelWeights load_weights(const std::filesystem::path& directory, const ModelConfig& config);
+ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config);
 
 // Writes `file` in F32, or each tensor in the type of floats that `type_of` says; empty optional
 // tensors are left out. REQUIRES: shapes as in the list.

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "model/model_directory.h"
 #include "model/weights.h"
 #include "tests/model/allocation_count.h"
 #include "tests/model/reference.h"
@@ -90,8 +91,9 @@ TEST_CASE("every architecture agrees with the reference in double precision", "[
   for (const ModelConfig& config : architectures()) {
     const Model model(config);
     const auto tokens = random_tokens(40, config.vocab_size, 3);
+    const ModelDirectory files(model.directory.path());
     const testing::Rows expected =
-        testing::model_reference(config, load_weights(model.directory.path(), config), tokens);
+        testing::model_reference(config, load_weights(files.weights(), config), tokens);
     const Outputs outputs = walk(*model.transformer, tokens);
     double largest = 0.0;
     for (std::size_t t = 0; t < tokens.size(); ++t) {

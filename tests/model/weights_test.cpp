@@ -7,8 +7,8 @@
 #include <limits>
 #include <set>
 
+#include "model/model_directory.h"
 #include "model/safetensors.h"
-#include "model/sha256.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -40,7 +40,7 @@ struct Fixture {
   }
   ModelWeights load(TensorType type = TensorType::kF32) {
     write_safetensors(directory.path() / "model.safetensors", tensors, type);
-    return load_weights(directory.path(), config);
+    return load_weights(SafetensorsFile(directory.path() / "model.safetensors"), config);
   }
   std::string error() {
     try {
@@ -99,8 +99,9 @@ TEST_CASE("the reference models load") {
   for (const char* name : {"linear-small", "linear-gelu-nofinalnorm-small", "softmax-small",
                            "lsh1-small", "lsh4-small"}) {
     const auto directory = std::filesystem::path(LINTEL_TEST_DATA "/golden") / name;
-    const ModelConfig config = load_config(directory / "config.json");
-    const ModelWeights weights = load_weights(directory, config);
+    const ModelDirectory files(directory);
+    const ModelConfig& config = files.config();
+    const ModelWeights weights = load_weights(files.weights(), config);
     CHECK(weights.position_embedding.rows() == static_cast<std::size_t>(config.max_length));
     const bool lsh = config.attention[0].type == "lsh";
     CHECK(weights.layers[1].planes.rows() == (lsh ? config.attention[0].rounds * 8u : 0u));
@@ -109,8 +110,9 @@ TEST_CASE("the reference models load") {
 
 TEST_CASE("the position table that the reference stores is the one computed without it") {
   const std::filesystem::path directory = LINTEL_TEST_DATA "/golden/linear-small";
-  const ModelConfig config = load_config(directory / "config.json");
-  const ModelWeights stored = load_weights(directory, config);
+  const ModelDirectory files(directory);
+  const ModelConfig& config = files.config();
+  const ModelWeights stored = load_weights(files.weights(), config);
   std::vector<float> row(static_cast<std::size_t>(position_width(config)));
   double largest = 0;
   for (std::size_t p = 0; p < stored.position_embedding.rows(); ++p) {
@@ -217,21 +219,6 @@ TEST_CASE("names are unique and parameters are counted without tables and planes
   paper.attention.assign(8, {.type = "linear"});
   // Per layer 4 (256*256 + 256) + 2*256*1024 + 1024 + 256 + 4*256; then the embedding, norm, head.
   CHECK(count_parameters(paper) == 8 * 789'760 + 256 * 128 + 512 + 30 * 257);
-}
-
-TEST_CASE("the fingerprint is SHA-256 over lengths and bytes, and moving a byte changes it") {
-  const testing::TemporaryDirectory directory;
-  const auto hash = [&](const std::string& a, const std::string& b) {
-    const std::filesystem::path files[] = {directory.path() / "a", directory.path() / "b"};
-    std::ofstream(files[0]) << a;
-    std::ofstream(files[1]) << b;
-    return sha256_of_files(files);
-  };
-  // printf '\3\0\0\0\0\0\0\0abc\0\0\0\0\0\0\0\0' | sha256sum
-  CHECK(hash("abc", "") == "3e2f8940c3a0e0fd6f6e07bbf07f015dd7c147431e5fa14bf3f225d782641540");
-  CHECK(hash("ab", "c") != hash("abc", ""));
-  const std::filesystem::path absent[] = {directory.path() / "absent"};
-  CHECK_THROWS_AS(sha256_of_files(absent), ModelError);
 }
 
 }  // namespace lintel
