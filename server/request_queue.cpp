@@ -18,8 +18,8 @@ std::int64_t ticks(std::optional<TimePoint> time) {
 RequestQueue::RequestQueue(std::size_t capacity, int num_workers, std::size_t capacity_bytes)
     : capacity_(capacity),
       capacity_bytes_(capacity_bytes),
-      num_workers_(std::max(num_workers, 1)),
-      next_deadline_(kNever) {}
+      next_deadline_(kNever),
+      running_rows_(static_cast<std::size_t>(std::max(num_workers, 1))) {}
 
 RequestQueue::Push RequestQueue::push(std::unique_ptr<RunningRequest>& request) {
   {
@@ -41,19 +41,34 @@ RequestQueue::Push RequestQueue::push(std::unique_ptr<RunningRequest>& request) 
   return Push::kAccepted;
 }
 
-std::unique_ptr<RunningRequest> RequestQueue::pop(int own_rows, int free_rows) {
+int RequestQueue::saving_worker() const {
+  const auto emptiest = std::ranges::min_element(
+      running_rows_, {}, [](const std::atomic<int>& rows) { return rows.load(); });
+  return static_cast<int>(emptiest - running_rows_.begin());
+}
+
+std::unique_ptr<RunningRequest> RequestQueue::pop(int worker, int max_rows) {
   if (size_.load() == 0) return nullptr;
   MutexLock lock(mutex_);
-  if (queue_.empty()) return nullptr;
-  const int rows = queue_.front()->slots();
-  const int load = running_rows_.load() + queued_rows_;
-  const int share = (load + num_workers_ - 1) / num_workers_;
-  if (rows > free_rows || own_rows >= share) return nullptr;
-  std::unique_ptr<RunningRequest> request = std::move(queue_.front());
-  queue_.pop_front();
-  queued_rows_ -= rows;
+  std::atomic<int>& own_rows = running_rows_[static_cast<std::size_t>(worker)];
+  int load = queued_rows_;
+  for (const std::atomic<int>& rows : running_rows_) load += rows.load();
+  const int num_workers = static_cast<int>(running_rows_.size());
+  const int share = (load + num_workers - 1) / num_workers;
+  if (own_rows.load() >= share) return nullptr;
+  const int free_rows = max_rows - own_rows.load();
+  const auto fits = [&](const auto& request) { return request->slots() <= free_rows; };
+  auto next = queue_.begin();
+  if (next != queue_.end() && !fits(*next)) {
+    if (saving_worker() == worker) return nullptr;
+    next = std::find_if(next + 1, queue_.end(), fits);
+  }
+  if (next == queue_.end()) return nullptr;
+  std::unique_ptr<RunningRequest> request = std::move(*next);
+  queue_.erase(next);
+  queued_rows_ -= request->slots();
   queued_bytes_ -= request->value_bytes();
-  running_rows_.fetch_add(rows);
+  own_rows.fetch_add(request->slots());
   update_mirrors();
   return request;
 }

@@ -17,7 +17,9 @@
 
 namespace lintel {
 
-// Thread-safe. Strictly first in, first out: a large request is not overtaken, so it cannot starve.
+// Thread-safe. First in, first out, but for a request that is too wide for the rows that are free:
+// the worker with the fewest running rows takes nothing else until it fits, so it cannot starve,
+// and on the others it is overtaken, so it does not hold up everybody behind it.
 // What a busy worker asks in every step takes no lock while there is nothing to do.
 class RequestQueue {
  public:
@@ -28,9 +30,10 @@ class RequestQueue {
   enum class Push { kAccepted, kFull, kClosed };
   // Takes the request only when it returns kAccepted.
   Push push(std::unique_ptr<RunningRequest>& request);
-  // The first request, if its rows fit and the caller has less than its fair share of the load,
-  // ceil((running + queued) / workers) in rows. Null otherwise.
-  std::unique_ptr<RunningRequest> pop(int own_rows, int free_rows);
+  // The next request for a worker (from 0) of `max_rows` rows, if one fits and the worker has less
+  // than its fair share of the load, ceil((running + queued) / workers) in rows. Null otherwise.
+  // What is popped counts as running.
+  std::unique_ptr<RunningRequest> pop(int worker, int max_rows);
   // Requests that were cancelled or expired while they waited.
   std::vector<std::unique_ptr<RunningRequest>> take_lost(TimePoint now);
   std::vector<std::unique_ptr<RunningRequest>> take_all();
@@ -39,8 +42,10 @@ class RequestQueue {
   bool closed() const;
   std::size_t size() const { return size_.load(); }
 
-  // A worker's rows changed by this much.
-  void add_running_rows(int difference) { running_rows_.fetch_add(difference); }
+  // How many rows a worker runs now.
+  void set_running_rows(int worker, int rows) {
+    running_rows_[static_cast<std::size_t>(worker)].store(rows);
+  }
 
   // Somebody set a RequestControl's `cancelled`: the queue may hold that request.
   void note_cancel();
@@ -56,19 +61,20 @@ class RequestQueue {
  private:
   // After the queue has changed.
   void update_mirrors() REQUIRES(mutex_);
+  // The worker that saves its rows for the first request while that fits nowhere.
+  int saving_worker() const;
 
   static constexpr std::size_t kMostQueuedBytes = std::size_t{256} << 20;
 
   const std::size_t capacity_;
   const std::size_t capacity_bytes_;
-  const int num_workers_;
 
   // Mirrors of the queue, written under the mutex and read without.
   std::atomic<std::size_t> size_{0};
   std::atomic<std::int64_t> next_deadline_;  // ticks of TimePoint
   std::atomic<bool> may_hold_cancelled_{false};
   std::atomic<std::uint64_t> wakes_{0};
-  std::atomic<int> running_rows_{0};
+  std::vector<std::atomic<int>> running_rows_;  // of each worker
 
   mutable Mutex mutex_;
   CondVar woken_;

@@ -44,6 +44,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   worker_options.drafts = options.speculation == Speculation::kOn ||
                           (options.speculation == Speculation::kAuto && !model_->recomputes());
   for (int i = 0; i < std::max(options.workers, 1); ++i) {
+    worker_options.index = i;
     workers_.push_back(
         std::make_unique<Worker>(*model_, worker_options, clock_, *queue_, *counters_));
   }

@@ -38,8 +38,9 @@ class RequestHandle {
 // all requests of a worker, so that it never stalls the decoding of others. Runs of given values
 // are read like prompts. Cancellation, deadline and a full outbox free the row within one step.
 //
-// Requests are admitted first come, first served, each when as many rows are free as it has
-// samples; a worker takes no more than its share of the load. A paused request keeps its state and
+// Requests are admitted first come, first served, each when as many rows of one worker are free as
+// it has samples; for one that fits nowhere the emptiest worker saves its rows, and the others go on
+// with those behind it. A worker takes no more than its share of the load. A paused request keeps its state and
 // its worker, gives up its rows, and has the first claim to free ones when resumed.
 //
 // Threads: submit, cancel, resume, drain are thread-safe and never block on model work. With

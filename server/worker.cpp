@@ -115,10 +115,8 @@ void Worker::admit() {
   }
   publish_rows();
   while (resumed_.empty()) {
-    auto request = queue_.pop(own, options_.max_rows - own);
+    auto request = queue_.pop(options_.index, options_.max_rows);
     if (request == nullptr) return;
-    own += request->slots();
-    published_rows_ += request->slots();  // the queue has counted them
     request->start(step_);
     active_.push_back(std::move(request));
   }
@@ -294,10 +292,6 @@ int Worker::own_rows() const {
   return rows;
 }
 
-void Worker::publish_rows() {
-  const int rows = own_rows();
-  if (rows != published_rows_) queue_.add_running_rows(rows - published_rows_);
-  published_rows_ = rows;
-}
+void Worker::publish_rows() { queue_.set_running_rows(options_.index, own_rows()); }
 
 }  // namespace lintel

@@ -45,6 +45,7 @@ class ModelTimer final : public StepObserver {
 class Worker {
  public:
   struct Options {
+    int index = 0;  // of the queue's workers
     int max_rows = 64;
     int prefill_rows = 32;  // beside rows that others wait for
     bool drafts = false;    // as Scheduler::Options::speculation says
@@ -98,7 +99,6 @@ class Worker {
   Requests paused_;  // their sinks are full
   std::deque<std::unique_ptr<RunningRequest>>
       resumed_;             // waiting for rows, first come first served
-  int published_rows_ = 0;  // of active_, as the queue knows it
   std::size_t turn_ = 0;    // whose prompt comes first when there are more of them than rows
 
   // Of the current step.

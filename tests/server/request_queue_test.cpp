@@ -36,16 +36,15 @@ TEST_CASE("a worker takes no more than its share of the load") {
   QueueFixture f;
   RequestQueue queue(100, /*num_workers=*/2);
   for (int i = 0; i < 5; ++i) f.push(queue);
-  int first_rows = 0;
-  while (queue.pop(first_rows, 64 - first_rows)) ++first_rows;
-  REQUIRE(first_rows == 3);
-  int second_rows = 0;
-  while (queue.pop(second_rows, 64 - second_rows)) ++second_rows;
-  REQUIRE(second_rows == 2);
+  int taken = 0;
+  while (queue.pop(0, 64)) ++taken;
+  REQUIRE(taken == 3);
+  while (queue.pop(1, 64)) ++taken;
+  REQUIRE(taken == 5);
   // The first has lost all of its rows: what comes now is its own.
-  queue.add_running_rows(-first_rows);
+  queue.set_running_rows(0, 0);
   f.push(queue);
-  REQUIRE(!queue.pop(second_rows, 64 - second_rows));
+  REQUIRE(!queue.pop(1, 64));
   REQUIRE(queue.pop(0, 64));
 }
 
@@ -73,18 +72,61 @@ TEST_CASE("samples weigh as much as requests") {
   f.push(queue);
   f.push(queue);
   REQUIRE(queue.pop(0, 64));
-  REQUIRE(!queue.pop(6, 58));
-  REQUIRE(queue.pop(0, 64));
-  REQUIRE(queue.pop(1, 63));
+  REQUIRE(!queue.pop(0, 64));
+  REQUIRE(queue.pop(1, 64));
+  REQUIRE(queue.pop(1, 64));
 }
 
-TEST_CASE("the first request is not overtaken by one that would fit") {
+TEST_CASE("with one worker the first request is not overtaken by one that would fit") {
   QueueFixture f;
   RequestQueue queue(100, 1);
   f.push(queue, 6);
   f.push(queue, 1);
-  REQUIRE(!queue.pop(0, 5));
+  queue.set_running_rows(0, 1);
+  REQUIRE(!queue.pop(0, 6));
+  queue.set_running_rows(0, 0);
   REQUIRE(queue.pop(0, 6)->slots() == 6);
+}
+
+TEST_CASE(
+    "a request too wide for the free rows is overtaken, but not where rows are saved for it") {
+  QueueFixture f;
+  RequestQueue queue(100, /*num_workers=*/2);
+  queue.set_running_rows(0, 3);
+  queue.set_running_rows(1, 2);  // the emptiest
+  f.push(queue, 6);
+  f.push(queue, 4);
+  f.push(queue, 2);
+  f.push(queue, 3);
+  CHECK(!queue.pop(1, 6));
+  CHECK(queue.pop(0, 6)->slots() == 2);  // the first that fits
+  CHECK(!queue.pop(0, 6));
+  CHECK(!queue.pop(1, 6));  // its own rows are left alone while there are any
+  queue.set_running_rows(1, 0);
+  CHECK(queue.pop(1, 6)->slots() == 6);
+  queue.set_running_rows(0, 1);
+  CHECK(queue.pop(0, 6)->slots() == 4);  // and first come, first served again
+  CHECK(queue.size() == 1);
+}
+
+// Streams without an end on one worker, a request for all rows, and somebody behind it.
+TEST_CASE("a wide request does not hold up others while it waits, and gets its turn") {
+  QueueFixture f;
+  RequestQueue queue(1000, /*num_workers=*/2);
+  queue.set_running_rows(0, 1);  // endless
+  queue.set_running_rows(1, 3);
+  f.push(queue, 8);
+  int rows_of_second = 3;
+  int served = 0;
+  for (int step = 0; step < 100; ++step) {
+    f.push(queue);
+    if (queue.pop(0, 8)) FAIL("rows are saved here");
+    if (queue.pop(1, 8)) ++served, ++rows_of_second;
+    if (rows_of_second == 8) queue.set_running_rows(1, rows_of_second = 3);  // some have ended
+  }
+  CHECK(served == 100);
+  queue.set_running_rows(0, 0);
+  CHECK(queue.pop(0, 8)->slots() == 8);
 }
 
 TEST_CASE("the next deadline is that of a queued request, not of one that left") {
