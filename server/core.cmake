@@ -7,6 +7,7 @@ add_library(lintel_server_core STATIC
   ${CMAKE_CURRENT_LIST_DIR}/running_request.cpp
   ${CMAKE_CURRENT_LIST_DIR}/sample_run.cpp
   ${CMAKE_CURRENT_LIST_DIR}/scheduler.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/self_check.cpp
   ${CMAKE_CURRENT_LIST_DIR}/session_memory.cpp
   ${CMAKE_CURRENT_LIST_DIR}/session_store.cpp
   ${CMAKE_CURRENT_LIST_DIR}/stop_matcher.cpp
