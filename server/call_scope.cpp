@@ -51,10 +51,11 @@ CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Me
   if (admitted_.ok() && method_.role && !caller_.roles.has(*method_.role)) {
     std::string what = std::string("this needs the role ") + to_string(*method_.role);
     if (gate_.tokens == nullptr) {
-      what +=
-          ", which a server without --auth-tokens gives only in plain text on a loopback address "
-          "or "
-          "a unix socket";
+      what += gate_.identify_by_certificate
+                  ? ", which a server without --auth-tokens gives to certificates by "
+                    "--admin-certificate"
+                  : ", which a server without --auth-tokens gives only in plain text on a loopback "
+                    "address or a unix socket";
     }
     admitted_ = permission_denied(what);
   }
@@ -67,8 +68,13 @@ void CallScope::identify(const grpc::CallbackServerContext& call) {
     caller_.roles = gate_.anonymous;
     if (!gate_.identify_by_certificate) return;
     const auto names = call.auth_context()->GetPeerIdentity();
+    if (names.empty()) return;
+    const std::string_view name(names[0].data(), names[0].size());
     // No token is named so: names of tokens have no colon.
-    if (!names.empty()) caller_.name = "x509:" + std::string(names[0].data(), names[0].size());
+    caller_.name = "x509:" + std::string(name);
+    if (std::ranges::find(gate_.admin_certificates, name) != gate_.admin_certificates.end()) {
+      caller_.roles.add(Role::kAdmin);
+    }
     return;
   }
   const std::string_view token = bearer_token(header(call, "authorization"));

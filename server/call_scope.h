@@ -5,6 +5,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <span>
+#include <string>
 
 #include "server/clock.h"
 #include "server/identity.h"
@@ -19,8 +21,9 @@ namespace lintel {
 // What every call meets. Borrowed; the server owns all of it.
 struct CallGate {
   const Tokens* tokens = nullptr;  // null: no token is asked for
-  bool identify_by_certificate =
-      false;        // the client's name in mutual TLS, where there are no tokens
+  // In mutual TLS, where there are no tokens, callers have their certificates' names.
+  bool identify_by_certificate = false;
+  std::span<const std::string> admin_certificates;  // those names that have the role admin, too
   Roles anonymous;  // of callers without a token, where none is asked for
   Quotas& quotas;
   RequestCounters& counters;

@@ -142,6 +142,7 @@ struct LintelServer::Impl {
         quotas(quota_limits(options.identity), clock),
         gate{tokens.get(),
              !options.security.tls_client_ca.empty(),
+             options.security.admin_certificates,
              anonymous_roles(options),
              quotas,
              counters,

@@ -2,10 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
-#include <set>
 #include <thread>
 
-#include "server/model_repository.h"
+#include "server/option_checks.h"
 
 namespace lintel {
 namespace {
@@ -209,6 +208,13 @@ class Flags {
          "Calls need a bearer token of this file: a line each, NAME ROLES sha256:HEX, as `lintel "
          "token "
          "new` makes them. Read again when it changes. Health needs none");
+    app_.add_option(
+            "--admin-certificate", security.admin_certificates,
+            "In mutual TLS without --auth-tokens: clients whose certificate is of this name "
+            "have the role admin (loading models, log level, everybody's sessions); repeat "
+            "for several")
+        ->type_name("NAME")
+        ->group(group_);
     app_.add_flag("--insecure-public", security.insecure_public,
                   "Allow plain text on an address other machines reach: prompts and output can be "
                   "read and changed on their way")
@@ -356,65 +362,6 @@ class Flags {
   std::string group_;
 };
 
-// What travels over the port, and who may read it on its way.
-void check_security(const ServerOptions& options) {
-  const ServerOptions::Security& security = options.security;
-  if (security.tls_cert.empty() != security.tls_key.empty()) {
-    throw UsageError("--tls-cert and --tls-key belong together");
-  }
-  if (!security.tls_client_ca.empty() && !security.tls()) {
-    throw UsageError("--tls-client-ca needs --tls-cert and --tls-key");
-  }
-  const bool public_plain_text = !security.tls() && !options.listen.is_local();
-  if (public_plain_text && !security.auth_tokens.empty()) {
-    throw UsageError("--auth-tokens: tokens would travel in plain text to " +
-                     options.listen.to_string(options.listen.port) +
-                     ": give --tls-cert and --tls-key");
-  }
-  if (public_plain_text && !security.insecure_public) {
-    throw UsageError("--listen " + options.listen.to_string(options.listen.port) +
-                     " would serve plain text to other machines: give --tls-cert and --tls-key, "
-                     "or --insecure-public if something else protects the way");
-  }
-}
-
-// Flags that make sense alone but not together.
-void check_together(ServerOptions& options, const CLI::App& app) {
-  check_security(options);
-  if (options.models.empty() && options.model_repository.empty()) {
-    throw UsageError("--model is required, or --model-repository");
-  }
-  if (!options.load_models.empty() && options.model_repository.empty()) {
-    throw UsageError("--load-model needs --model-repository");
-  }
-  std::set<std::string> names;
-  for (const std::string& name : options.load_models) {
-    if (name != "*" && !is_model_name(name)) {
-      throw UsageError("--load-model: '" + name + "' cannot name a model");
-    }
-    if (!names.insert(name).second) throw UsageError("--load-model: " + name + " is given twice");
-  }
-  for (const auto& model : options.models) {
-    if (!names.insert(model.name).second) {
-      throw UsageError("--model: two models are named '" + model.name +
-                       "'; give one another name with NAME=DIR");
-    }
-  }
-  if (options.identity.token_burst > 0 && options.identity.tokens_per_second == 0) {
-    throw UsageError("--identity-token-burst needs --identity-tokens-per-second");
-  }
-  ServerOptions::Scheduling& scheduling = options.scheduling;
-  const bool rows_given = scheduling.max_batch_rows > 0;
-  if (rows_given && scheduling.prefill_rows_per_step > scheduling.max_batch_rows) {
-    if (app.count("--prefill-rows") > 0) {
-      throw UsageError("--prefill-rows " + std::to_string(scheduling.prefill_rows_per_step) +
-                       " is more than --max-batch-rows " +
-                       std::to_string(scheduling.max_batch_rows));
-    }
-    scheduling.prefill_rows_per_step = scheduling.max_batch_rows;
-  }
-}
-
 // Of CLI11's words for a key it does not know, which are those of INI files whatever the file is.
 std::string in_words(const CLI::ConfigError& error, const CLI::App& app) {
   static const std::string kUnknownKey = "INI was not able to parse ";
@@ -452,7 +399,7 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   } catch (const CLI::ParseError& error) {
     throw UsageError(error.what());
   }
-  check_together(parsed, app);
+  check_together(parsed, app.count("--prefill-rows") > 0);
   *options = std::move(parsed);
   return true;
 }

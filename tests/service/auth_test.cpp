@@ -172,33 +172,57 @@ TEST_CASE("a session is NOT_FOUND for everybody but the identity that made it") 
   CHECK(generate_as(server, "alice", request).ok());
 }
 
-TEST_CASE("in mutual TLS without tokens a session belongs to the certificate's name") {
-  const CertificateAuthority authority;
-  const IssuedCertificate own = authority.issue("server");
-  ServerOptions options = test_options();
-  options.security.tls_cert = own.certificate;
-  options.security.tls_key = own.key;
-  options.security.tls_client_ca = authority.ca();
-  TestServer server({"tokens"}, options);
-  const auto as = [&](const IssuedCertificate& client) {
+// A server in mutual TLS without tokens, and its clients.
+struct MutualTls {
+  explicit MutualTls(std::vector<std::string> admins = {}) : server({"tokens"}, options(admins)) {}
+
+  // From now on the calls come from a client of this name.
+  void connect_as(const std::string& name) {
+    const IssuedCertificate client = authority.issue(name);
     const auto text = [](const std::string& file) {
       return std::string(std::istreambuf_iterator<char>(std::ifstream(file).rdbuf()), {});
     };
     server.connect(
         grpc::SslCredentials({text(authority.ca()), text(client.key), text(client.certificate)}));
-  };
-  const IssuedCertificate alice = authority.issue("alice"), bob = authority.issue("bob");
-  as(alice);
-  const v1::Session session = create_session(server, "tokens");
+  }
+
+  ServerOptions options(std::vector<std::string> admins) const {
+    const IssuedCertificate own = authority.issue("server");
+    ServerOptions options = test_options();
+    options.security.tls_cert = own.certificate;
+    options.security.tls_key = own.key;
+    options.security.tls_client_ca = authority.ca();
+    options.security.admin_certificates = std::move(admins);
+    return options;
+  }
+
+  const CertificateAuthority authority;
+  TestServer server;
+};
+
+TEST_CASE("in mutual TLS without tokens a session belongs to the certificate's name") {
+  MutualTls tls;
+  tls.connect_as("alice");
+  const v1::Session session = create_session(tls.server, "tokens");
   v1::GenerateRequest request = request_for("", {1}, 3);
   request.set_session_id(session.id());
-  CHECK(generate(server, request).status.ok());
-  as(bob);
-  CHECK(generate(server, request).status.error_code() == Code::NOT_FOUND);
-  // No token could give the role here, and the refusal says so.
-  const grpc::Status refused = log_level_status(server, "");
-  CHECK(refused.error_code() == Code::PERMISSION_DENIED);
-  CHECK_THAT(refused.error_message(), Catch::Contains("--auth-tokens"));
+  CHECK(generate(tls.server, request).status.ok());
+  tls.connect_as("bob");
+  CHECK(generate(tls.server, request).status.error_code() == Code::NOT_FOUND);
+}
+
+TEST_CASE("in mutual TLS without tokens the named certificates have the role admin, no others") {
+  MutualTls tls({"carol", "alice"});
+  tls.connect_as("alice");
+  CHECK(log_level_status(tls.server, "").ok());
+  for (const char* const name : {"bob", "alic", "alice2", "x509:alice"}) {
+    INFO(name);
+    tls.connect_as(name);
+    const grpc::Status refused = log_level_status(tls.server, "");
+    CHECK(refused.error_code() == Code::PERMISSION_DENIED);
+    // What gives the role here: no token could.
+    CHECK_THAT(refused.error_message(), Catch::Contains("--admin-certificate"));
+  }
 }
 
 TEST_CASE("tokens are reloaded; a file that makes no sense leaves the old ones") {

@@ -276,6 +276,16 @@ TEST_CASE("plain text stays on this machine unless it is let out") {
   CHECK(parse(encrypted).security.tls());
 }
 
+TEST_CASE("certificates are given the role admin in mutual TLS, where no tokens decide") {
+  std::vector<const char*> flags = {
+      "--model", "m", "--admin-certificate", "alice", "--admin-certificate", "bob"};
+  CHECK_THAT(refusal(flags), Catch::Contains("--tls-client-ca"));
+  flags.insert(flags.end(), {"--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "ca"});
+  CHECK(parse(flags).security.admin_certificates == std::vector<std::string>{"alice", "bob"});
+  flags.insert(flags.end(), {"--auth-tokens", "t"});
+  CHECK_THAT(refusal(flags), Catch::Contains("--admin-certificate") && Catch::Contains("tokens"));
+}
+
 TEST_CASE("fewer batch rows bring the default prompt rows down") {
   CHECK(parse({"--model", "m", "--max-batch-rows", "4"}).scheduling.prefill_rows_per_step == 4);
 }
