@@ -210,7 +210,7 @@ void add_length(CLI::App& app, cli::CommandLine& command_line) {
                   "Longest time of reading where the state grows [90]");
   cli::add_text(*command, "--plot", flags->plot, "FILE", "Also draw a PNG, with gnuplot");
   flags->run.batch = {1};
-  flags->run.add_to(*command, {1}, /*batch_help=*/"");
+  flags->run.add_to(*command, {1}, /*batch_help=*/"", /*with_workers=*/false);
   command->footer(kFooter);
   command->callback([flags, &command_line] {
     command_line.run = [flags, &command_line] {

@@ -56,8 +56,8 @@ int parse_count(std::string_view flag, std::string_view text, int least) {
   return count;
 }
 
-void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch,
-                      const std::string& batch_help) {
+void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch, const std::string& batch_help,
+                      bool with_workers) {
   batch = std::move(default_batch);
   workers = this_machine().cores;
   const auto count = [](std::string_view flag, std::string_view text) {
@@ -67,10 +67,12 @@ void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch,
       app, "--repeats", repeats, count, "N",
       "Measurements of which median, least and most are told [" + std::to_string(repeats) + "]")
       ->group("Measuring");
-  cli::add_parsed(
-      app, "--workers", workers, count, "N",
-      "Threads, each with sequences of its own [" + std::to_string(workers) + ", the cores]")
-      ->group("Measuring");
+  if (with_workers) {
+    cli::add_parsed(
+        app, "--workers", workers, count, "N",
+        "Threads, each with sequences of its own [" + std::to_string(workers) + ", the cores]")
+        ->group("Measuring");
+  }
   if (!batch_help.empty()) {
     cli::add_parsed(app, "--batch", batch, parse_counts, "N[,N...]",
                     batch_help + " [" + to_string(batch) + "]")

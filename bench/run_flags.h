@@ -21,8 +21,9 @@ struct RunFlags {
   std::string csv;      // file, "-", or empty
   std::string against;  // file or empty
 
-  // `batch_help` empty: the sub-command has no --batch.
-  void add_to(CLI::App& app, std::vector<int> default_batch, const std::string& batch_help);
+  // `batch_help` empty: the sub-command has no --batch; without workers it runs on one.
+  void add_to(CLI::App& app, std::vector<int> default_batch, const std::string& batch_help,
+              bool with_workers = true);
 };
 
 // One sub-command at work: knows its run from the start, so that what cannot be compared is refused

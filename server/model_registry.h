@@ -40,7 +40,7 @@ class ModelRegistry {
     std::string name;
     std::int64_t version = 0;
     ModelState state = ModelState::kUnavailable;
-    std::string reason;  // of kUnavailable
+    std::string reason;  // of kUnavailable; of kReady, why it was not loaded anew
   };
   // Everything that is or was loaded, or failed to be, by name and version.
   std::vector<Entry> index() const EXCLUDES(mutex_);

@@ -99,6 +99,7 @@ grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
                                     : nullptr;
       if (model != nullptr) {
         write_model(*model, wire);
+        wire.set_reason(entry.reason);
         continue;
       }
       wire.set_name(entry.name);

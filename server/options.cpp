@@ -210,9 +210,11 @@ class Flags {
          "new` makes them. Read again when it changes. Health needs none");
     app_.add_option(
             "--admin-certificate", security.admin_certificates,
-            "In mutual TLS without --auth-tokens: clients whose certificate is of this name "
-            "have the role admin (loading models, log level, everybody's sessions); repeat "
-            "for several")
+            "In mutual TLS without --auth-tokens: clients of this name have the role admin "
+            "(loading "
+            "models, log level, everybody's sessions); repeat for several. A certificate's name is "
+            "its first subject alternative name, or without any its common name; the log has it "
+            "with x509: in front")
         ->type_name("NAME")
         ->group(group_);
     app_.add_flag("--insecure-public", security.insecure_public,
@@ -222,7 +224,9 @@ class Flags {
   }
 
   void declare_identity_limits() {
-    group_ = "Limits of one identity (a token's name), 0: none";
+    group_ =
+        "Limits of one identity (a token's or certificate's name; else all callers together), 0: "
+        "none";
     ServerOptions::IdentityLimits& identity = options_.identity;
     number("--identity-max-streams", identity.max_streams, 0, 1'000'000,
            "Generate and Score calls at a time");
@@ -334,8 +338,10 @@ class Flags {
     group_ = "Streaming";
     duration(
         "--chunk-interval", options_.streaming.chunk_interval_ms, std::chrono::milliseconds(0),
-        "Tokens of a stream are gathered for this long into one message, and for longer when more "
-        "than 8 streams run; 0: every step is a message (ms, s)");
+        "Tokens of a stream are gathered for this long into one message, and from 16 streams on "
+        "for "
+        "longer, an eighth of their number times and 16 times at most; 0: every step is a message "
+        "(ms, s)");
     number("--outbox-tokens", options_.streaming.outbox_tokens, 1, 10'000'000,
            "A stream whose reader leaves more tokens than this unread is paused");
   }

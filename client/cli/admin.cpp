@@ -24,8 +24,9 @@ int run_log_level(const AdminFlags& flags, Console& console) {
 void add_admin(CLI::App& app, CommandLine& command_line) {
   CLI::App* command = app.add_subcommand(
       "admin",
-      "Change a running server. Needs the role admin: a token with it, or a server without "
-      "tokens that speaks plain text on a loopback address or a unix socket");
+      "Change a running server. Needs the role admin: a token with it, or of a server without "
+      "tokens plain text on a loopback address or a unix socket, or a certificate that its "
+      "--admin-certificate names");
   command->require_subcommand(1);
   auto flags = std::make_shared<AdminFlags>();
   CLI::App* level =

@@ -1,12 +1,9 @@
 // The Open Inference Protocol, as a client sees it that knows nothing of lintel.v1.
-#include <grpcpp/grpcpp.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 
-#include "open_inference.grpc.pb.h"
-#include "tests/cli/processes.h"
+#include "tests/inference/inference_server.h"
 
 namespace lintel::testing {
 namespace {
@@ -14,47 +11,6 @@ namespace {
 using Code = grpc::StatusCode;
 using Request = inference::ModelInferRequest;
 using Response = inference::ModelInferResponse;
-
-struct Server : ServerProcess {
-  explicit Server(const std::vector<std::string>& flags = {})
-      : ServerProcess({TinyModel::kTokens, TinyModel::kBytes}, flags),
-        stub(inference::GRPCInferenceService::NewStub(
-            grpc::CreateChannel(address(), grpc::InsecureChannelCredentials()))) {}
-
-  grpc::Status infer(const Request& request, Response* response,
-                     const std::string& token = "") const {
-    grpc::ClientContext context;
-    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
-    return stub->ModelInfer(&context, request, response);
-  }
-  // What `lintel generate` gives: the other protocol's answer to the same question.
-  std::vector<int> generate(const std::string& prompt, int count, int seed) const {
-    const Result result =
-        lintel({"generate", "--model", "tokens", "--prompt-tokens", prompt, "--max-new-tokens",
-                std::to_string(count), "--seed", std::to_string(seed), "--format", "jsonl"});
-    INFO(result.err);
-    REQUIRE(result.code == 0);
-    return result.json()["tokens"].get<std::vector<int>>();
-  }
-
-  std::unique_ptr<inference::GRPCInferenceService::Stub> stub;
-};
-
-Request request_of(const std::vector<std::vector<int>>& rows, int max_new_tokens, int seed = 7) {
-  Request request;
-  request.set_model_name("tokens");
-  auto& input = *request.add_inputs();
-  input.set_name("tokens");
-  input.set_datatype("INT32");
-  input.add_shape(static_cast<std::int64_t>(rows.size()));
-  input.add_shape(static_cast<std::int64_t>(rows.front().size()));
-  for (const auto& row : rows) {
-    for (const int token : row) input.mutable_contents()->add_int_contents(token);
-  }
-  (*request.mutable_parameters())["max_new_tokens"].set_int64_param(max_new_tokens);
-  (*request.mutable_parameters())["seed"].set_int64_param(seed);
-  return request;
-}
 
 void make_raw(Request& request) {
   auto& input = *request.mutable_inputs(0);
@@ -64,15 +20,10 @@ void make_raw(Request& request) {
   input.clear_contents();
 }
 
-std::vector<int> tokens_of(const Response& response) {
-  const auto& contents = response.outputs(0).contents().int_contents();
-  return {contents.begin(), contents.end()};
-}
-
 }  // namespace
 
 TEST_CASE("a server, its models and their tensors are described") {
-  const Server server;
+  const InferenceServer server;
   auto& stub = *server.stub;
   {
     grpc::ClientContext context;
@@ -136,7 +87,7 @@ TEST_CASE("a server, its models and their tensors are described") {
 }
 
 TEST_CASE("ModelInfer gives the tokens that Generate gives, row by row, typed and raw") {
-  const Server server;
+  const InferenceServer server;
   Request request = request_of({{1, 2, 3}, {4, 5, 6}}, 6);
   request.set_id("mine");
   std::vector<int> expected = server.generate("1,2,3", 6, 7);
@@ -177,7 +128,7 @@ TEST_CASE("ModelInfer gives the tokens that Generate gives, row by row, typed an
 }
 
 TEST_CASE("parameters carry sampling, as numbers of any form") {
-  const Server server;
+  const InferenceServer server;
   Request request = request_of({{1}}, 8);
   auto& parameters = *request.mutable_parameters();
   parameters["temperature"].set_double_param(0);
@@ -194,81 +145,8 @@ TEST_CASE("parameters carry sampling, as numbers of any form") {
   CHECK(tokens_of(same) == tokens_of(greedy));
 }
 
-TEST_CASE("a sequence goes on where it was, until it ends, and starts anew") {
-  const Server server;
-  const std::vector<int> whole = server.generate("1,2", 9, 7);
-  const auto step = [&](const std::string& id, bool start, bool end, const std::vector<int>& prompt,
-                        int count, std::vector<int>* tokens) {
-    Request request = request_of({prompt}, count);
-    auto& parameters = *request.mutable_parameters();
-    if (id.find_first_not_of("0123456789") == std::string::npos) {
-      parameters["sequence_id"].set_uint64_param(std::stoull(id));
-    } else {
-      parameters["sequence_id"].set_string_param(id);
-    }
-    if (start) parameters["sequence_start"].set_bool_param(true);
-    if (end) parameters["sequence_end"].set_bool_param(true);
-    Response response;
-    const grpc::Status status = server.infer(request, &response);
-    INFO(status.error_message());
-    if (status.ok() && tokens != nullptr) *tokens = tokens_of(response);
-    return status.error_code();
-  };
-  for (const std::string id : {"42", "my-sequence"}) {
-    INFO(id);
-    std::vector<int> first, second, third;
-    CHECK(step(id, false, false, {1, 2}, 3, &first) == Code::NOT_FOUND);
-    CHECK(step(id, true, false, {1, 2}, 3, &first) == Code::OK);
-    CHECK(step(id, false, false, {}, 4, &second) == Code::OK);
-    CHECK(step(id, false, true, {}, 2, &third) == Code::OK);
-    first.insert(first.end(), second.begin(), second.end());
-    first.insert(first.end(), third.begin(), third.end());
-    CHECK(first == whole);
-    CHECK(step(id, false, false, {}, 2, &third) == Code::NOT_FOUND);
-    CHECK(server.lintel({"session", "list", "--json"}).json().empty());
-    // Starting what is running forgets it; a name is the model's.
-    CHECK(step(id, true, false, {5}, 1, nullptr) == Code::OK);
-    CHECK(step(id, true, false, {1, 2}, 9, &first) == Code::OK);
-    CHECK(first == whole);
-    CHECK(server.lintel({"session", "list", "--json"}).json().size() == 1);
-    CHECK(step(id, true, true, {1, 2}, 9, &first) == Code::OK);
-    CHECK(first == whole);
-    CHECK(server.lintel({"session", "list", "--json"}).json().empty());
-  }
-  // A start that cannot be served leaves nothing behind.
-  CHECK(step("9", true, false, {1000}, 3, nullptr) == Code::INVALID_ARGUMENT);
-  CHECK(server.lintel({"session", "list", "--json"}).json().empty());
-}
-
-TEST_CASE("a sequence whose state grows says how long it may become") {
-  const Server server({"--attention", "softmax"});
-  Request request = request_of({{1, 2}}, 3);
-  auto& parameters = *request.mutable_parameters();
-  parameters["sequence_id"].set_int64_param(1);
-  parameters["sequence_start"].set_bool_param(true);
-  Response response;
-  const grpc::Status refused = server.infer(request, &response);
-  CHECK(refused.error_code() == Code::INVALID_ARGUMENT);
-  CHECK_THAT(refused.error_message(), Catch::Contains("parameters[max_tokens]"));
-  parameters["max_tokens"].set_int64_param(6);
-  CHECK(server.infer(request, &response).ok());
-  CHECK(tokens_of(response).size() == 3);
-  parameters.erase("sequence_start");
-  parameters.erase("max_tokens");
-  request.mutable_inputs(0)->clear_contents();
-  request.mutable_inputs(0)->set_shape(1, 0);
-  CHECK(server.infer(request, &response).ok());
-  CHECK(tokens_of(response).size() == 1);  // five values were held
-  // It is complete. The request that ends it can say so only now.
-  CHECK(server.infer(request, &response).error_code() == Code::FAILED_PRECONDITION);
-  CHECK(server.lintel({"session", "list", "--json"}).json().size() == 1);
-  parameters["sequence_end"].set_bool_param(true);
-  CHECK(server.infer(request, &response).error_code() == Code::FAILED_PRECONDITION);
-  CHECK(server.lintel({"session", "list", "--json"}).json().empty());
-}
-
 TEST_CASE("a stream answers request after request, and an error is an answer") {
-  const Server server;
+  const InferenceServer server;
   grpc::ClientContext context;
   const auto stream = server.stub->ModelStreamInfer(&context);
   const std::vector<int> whole = server.generate("1,2", 6, 7);
@@ -313,7 +191,7 @@ TEST_CASE("a stream answers request after request, and an error is an answer") {
 }
 
 TEST_CASE("a stream that is cancelled while it runs frees what it held") {
-  Server server({"--max-new-tokens", "1000000000"});
+  InferenceServer server({"--max-new-tokens", "1000000000"});
   {
     grpc::ClientContext context;
     const auto stream = server.stub->ModelStreamInfer(&context);
@@ -328,7 +206,7 @@ TEST_CASE("a stream that is cancelled while it runs frees what it held") {
 }
 
 TEST_CASE("a drain does not wait for a stream between its requests") {
-  Server server({"--drain-timeout", "10m"});
+  InferenceServer server({"--drain-timeout", "10m"});
   grpc::ClientContext context;
   const auto stream = server.stub->ModelStreamInfer(&context);
   REQUIRE(stream->Write(request_of({{1}}, 1)));
@@ -340,7 +218,7 @@ TEST_CASE("a drain does not wait for a stream between its requests") {
 }
 
 TEST_CASE("what does not fit the protocol is refused by its name") {
-  const Server server;
+  const InferenceServer server;
   const auto refusal = [&](const std::function<void(Request&)>& change) {
     Request request = request_of({{1, 2}}, 3);
     change(request);
@@ -409,55 +287,6 @@ TEST_CASE("what does not fit the protocol is refused by its name") {
   CHECK_THAT(
       refusal([](Request& r) { r.mutable_inputs(0)->mutable_contents()->set_int_contents(0, 50); }),
       Catch::Contains("49"));
-}
-
-TEST_CASE("under tokens a sequence is its owner's, and being alive needs none") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.path() / "tokens";
-  const auto new_token = [&](const char* name, const char* roles) {
-    Process command({LINTEL_CLI, "token", "new", name, "--roles", roles, "--append", file});
-    REQUIRE(command.wait() == 0);
-    return command.out().substr(0, 64);
-  };
-  const std::string alice = new_token("alice", "generate"), bob = new_token("bob", "generate"),
-                    carol = new_token("carol", "score");
-  const Server server({"--auth-tokens", file});
-  Request request = request_of({{1, 2}}, 3);
-  (*request.mutable_parameters())["sequence_id"].set_uint64_param(1);
-  Request start = request;
-  (*start.mutable_parameters())["sequence_start"].set_bool_param(true);
-  Response response;
-  CHECK(server.infer(start, &response).error_code() == Code::UNAUTHENTICATED);
-  CHECK(server.infer(start, &response, carol).error_code() == Code::PERMISSION_DENIED);
-  CHECK(server.infer(start, &response, alice).ok());
-  CHECK(server.infer(request, &response, bob).error_code() == Code::NOT_FOUND);
-  CHECK(server.infer(start, &response, bob).ok());
-  CHECK(server.infer(request, &response, alice).ok());
-  grpc::ClientContext context, second;
-  inference::ServerLiveResponse live;
-  CHECK(server.stub->ServerLive(&context, {}, &live).ok());
-  inference::ServerMetadataResponse metadata;
-  CHECK(server.stub->ServerMetadata(&second, {}, &metadata).error_code() == Code::UNAUTHENTICATED);
-}
-
-TEST_CASE("a cancelled call frees its sequence") {
-  const Server server({"--max-new-tokens", "1000000000"});
-  Request request = request_of({{1}}, 20'000'000);
-  (*request.mutable_parameters())["sequence_id"].set_uint64_param(5);
-  (*request.mutable_parameters())["sequence_start"].set_bool_param(true);
-  Response response;
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
-  CHECK(server.stub->ModelInfer(&context, request, &response).error_code() ==
-        Code::DEADLINE_EXCEEDED);
-  // Busy no more once the server has noticed: then it goes on.
-  request = request_of({{}}, 2);
-  (*request.mutable_parameters())["sequence_id"].set_uint64_param(5);
-  Code code = Code::ABORTED;
-  for (int i = 0; i < 1000 && code == Code::ABORTED; ++i) {
-    code = server.infer(request, &response).error_code();
-  }
-  CHECK(code == Code::OK);
 }
 
 }  // namespace lintel::testing

@@ -60,11 +60,12 @@ const Rule kForbidden[] = {
     {"^(server/|client/|convert/|bench/(?!product_bound)|tests/)", "^(dnnl|oneapi/dnnl)"},
     {"^server/", "^(client/|convert/|bench/)"},
     {"^convert/", "^(server/|client/|bench/|grpc|google/|lintel/v1/)"},
-    {"^server/(scheduler|session_store|generation|clock|stop_matcher|worker|running_request|"
-     "sample_run|request_queue|request_control|quotas|scheduler_metrics|metric_types)\\.",
+    {"^server/(scheduler|session_store|session_memory|generation|clock|stop_matcher|worker|"
+     "running_request|sample_run|request_queue|request_control|quotas|scheduler_metrics|"
+     "metric_types|drafter|batch_rows|self_check)\\.",
      "^(grpc|google/|lintel/v1/|prometheus/|server/"
      "(request_checks|resolve_model|outcome_status|status|metrics|.*_service))"},
-    {"^server/session_store", "^server/scheduler"},
+    {"^server/session_(store|memory)", "^server/scheduler"},
     {"^client/", "^(server/|model/|convert/|bench/)"},
     {"^(model|server|client|convert|bench)/", "^tests/"},
 };
@@ -108,6 +109,23 @@ TEST_CASE("every test that the threat model names is there") {
     }
   }
   CHECK(named >= 30);
+}
+
+// CMake takes such a name for a list of two, of which Catch2 then finds no test, and says "passed".
+TEST_CASE("no test's name has a semicolon") {
+  const std::regex title("TEST_CASE(_METHOD)?\\([^\"]*\"([^\"]*)\"");
+  int named = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
+    if (entry.path().extension() != ".cpp") continue;
+    std::ifstream in(entry.path());
+    const std::string text(std::istreambuf_iterator<char>(in), {});
+    for (std::sregex_iterator it(text.begin(), text.end(), title), last; it != last; ++it) {
+      INFO((*it)[2]);
+      ++named;
+      CHECK((*it)[2].str().find(';') == std::string::npos);
+    }
+  }
+  CHECK(named > 500);
 }
 
 TEST_CASE("an attention backend has no header that others could include") {

@@ -249,4 +249,15 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
   }
 }
 
+GenerationRequest tokens_request(std::size_t prompt_length, std::int64_t max_new_tokens,
+                                 std::uint64_t seed) {
+  GenerationRequest request;
+  for (std::size_t i = 0; i < prompt_length; ++i) {
+    request.prompt.push_back(static_cast<std::int32_t>((i * i + seed) % 50));
+  }
+  request.max_new_tokens = max_new_tokens;
+  request.seed = seed;
+  return request;
+}
+
 }  // namespace lintel::testing

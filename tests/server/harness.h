@@ -124,4 +124,8 @@ struct TwinResult {
 TwinResult generate_naively(const Transformer& model, const GenerationRequest& request, int sample,
                             SequenceState& sequence);
 
+// A prompt of `prompt_length` values that the seed decides, for TinyModel::kTokens.
+GenerationRequest tokens_request(std::size_t prompt_length, std::int64_t max_new_tokens,
+                                 std::uint64_t seed = 1);
+
 }  // namespace lintel::testing

@@ -49,7 +49,7 @@ TEST_CASE("more than a burst leaves a debt that has to be worked off") {
   CHECK(quotas.charge("a", 1500) == Duration::zero());
 }
 
-TEST_CASE("the burst is ten seconds' worth unless given; no rate means no bucket") {
+TEST_CASE("the burst is ten seconds' worth unless given, and no rate means no bucket") {
   ManualClock clock;
   Quotas limited({.tokens_per_second = 7}, clock);
   CHECK(limited.charge("a", 70) == Duration::zero());

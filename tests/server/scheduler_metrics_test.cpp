@@ -141,7 +141,7 @@ TEST_CASE("the parts of a step add up to the time it took") {
   CHECK(sum >= took - 0.004);  // looks that begin and end a part
 }
 
-TEST_CASE("a request has one first token, however many samples it has; a score has none") {
+TEST_CASE("a request has one first token, however many samples it has, and a score has none") {
   Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   GenerationRequest request = request_of(2, 5);
   request.num_samples = 3;

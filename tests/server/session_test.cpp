@@ -86,7 +86,7 @@ TEST_CASE("the first prompt value of a continued session has a log-probability")
   }
 }
 
-TEST_CASE("a stop string is found across calls; what was sent before stays sent") {
+TEST_CASE("a stop string is found across calls, and what was sent before stays sent") {
   Core core(tiny_model(TinyModel::kBytes));
   const std::string free_run = core.generate(beginning(TinyModel::kBytes, 20))->text();
   const std::string stop = free_run.substr(8, 5);

@@ -11,14 +11,6 @@
 namespace lintel::testing {
 namespace {
 
-GenerationRequest tokens_request(std::int64_t max_new_tokens, std::uint64_t seed) {
-  GenerationRequest request;
-  request.prompt = {static_cast<std::int32_t>(seed % 50), 2, 3};
-  request.max_new_tokens = max_new_tokens;
-  request.seed = seed;
-  return request;
-}
-
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("a scheduler whose second worker the system refuses is not made") {
   const auto model = tiny_model(TinyModel::kTokens);
@@ -41,7 +33,7 @@ TEST_CASE("an idle worker wakes for a request, a resume and a cancel") {
     ++seen;
     seen.notify_all();
   };
-  const auto call = core.submit(tokens_request(1000000, 1), "", sink);
+  const auto call = core.submit(tokens_request(3, 1000000, 1), "", sink);
   seen.wait(0);
   sink->room = 1;  // safe: the request is paused, or pauses after this step
   core.scheduler.resume(call.handle);
@@ -59,7 +51,7 @@ TEST_CASE("an idle worker wakes for the deadline of a paused request") {
   Scheduler scheduler(model, {.workers = 1}, clock);
   const auto sink = std::make_shared<RecordingSink>();
   sink->room = 1;
-  GenerationRequest request = tokens_request(1000000, 1);
+  GenerationRequest request = tokens_request(3, 1000000, 1);
   request.deadline = clock.now() + std::chrono::milliseconds(20);
   scheduler.submit(request, std::move(store.lease_one_shot("tiny", model, 0, 1).lease), sink);
   sink->wait_until_finished();
@@ -78,7 +70,7 @@ TEST_CASE("requests spread over the workers and all are answered once") {
         auto sink = std::make_shared<RecordingSink>();
         auto leased = core.store.lease_one_shot("tiny", core.model, 0, 1);
         const auto submitted = core.scheduler.submit(
-            tokens_request(1 + static_cast<std::int64_t>(i % 17), client * 1000 + i),
+            tokens_request(3, 1 + static_cast<std::int64_t>(i % 17), client * 1000 + i),
             std::move(leased.lease), sink);
         if (i % 5 == 0) core.scheduler.cancel(submitted.handle);
         if (i % 7 == 0) core.scheduler.resume(submitted.handle);
@@ -107,7 +99,7 @@ TEST_CASE("sessions used from several threads keep their own state") {
       const std::string id = core.store.create("tiny", core.model, 0).info.id;
       std::vector<std::int32_t> tokens;
       for (int call = 0; call < 10; ++call) {
-        GenerationRequest request = tokens_request(5, client);
+        GenerationRequest request = tokens_request(3, 5, client);
         if (call > 0) request.prompt.clear();
         auto sink = std::make_shared<RecordingSink>();
         auto leased = core.store.lease(id);
@@ -118,7 +110,7 @@ TEST_CASE("sessions used from several threads keep their own state") {
         core.store.list("", "", 10);
       }
       SequenceState sequence = core.model->new_sequence();
-      const auto twin = generate_naively(*core.model, tokens_request(50, client), 0, sequence);
+      const auto twin = generate_naively(*core.model, tokens_request(3, 50, client), 0, sequence);
       std::vector<std::int32_t> expected;
       for (const Value& value : twin.values) expected.push_back(value.token);
       if (tokens == expected && core.store.remove(id) == SessionStore::Error::kNone) ++right;
@@ -136,7 +128,7 @@ TEST_CASE("stop in the middle of everything answers everybody") {
       auto sink = std::make_shared<RecordingSink>();
       if (i % 3 == 0) sink->room = 2;
       auto leased = core.store.lease_one_shot("tiny", core.model, 0, 1);
-      core.scheduler.submit(tokens_request(i % 2 == 0 ? 1000000 : 3, i), std::move(leased.lease),
+      core.scheduler.submit(tokens_request(3, i % 2 == 0 ? 1000000 : 3, i), std::move(leased.lease),
                             sink);
       sinks.push_back(std::move(sink));
     }

@@ -225,7 +225,7 @@ TEST_CASE("in mutual TLS without tokens the named certificates have the role adm
   }
 }
 
-TEST_CASE("tokens are reloaded; a file that makes no sense leaves the old ones") {
+TEST_CASE("tokens are reloaded, and a file that makes no sense leaves the old ones") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
   CHECK(models_as(server, "alice") == Code::OK);

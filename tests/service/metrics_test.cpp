@@ -284,7 +284,8 @@ TEST_CASE("metrics have our prefix, base units and a help text, and no ids") {
   for (const std::string& name : named) CHECK_FALSE(std::regex_search(name, unit));
 }
 
-TEST_CASE("healthz tells that the process lives, readyz that calls are taken; nothing else is") {
+TEST_CASE(
+    "healthz tells that the process lives, readyz that calls are taken, and nothing else is") {
   TestServer server({"tokens"}, with_metrics());
   CHECK(get(server.server(), "/healthz").code == 200);
   CHECK(get(server.server(), "/readyz").code == 200);

@@ -137,7 +137,9 @@ TEST_CASE("a load that fails leaves the others serving, and says why without a p
   }
   // Loading anew fails: the old one stays.
   f.spoil("good/model.safetensors", 700);
-  CHECK(f.load("good").error_code() == Code::FAILED_PRECONDITION);
+  const grpc::Status not_anew = f.load("good");
+  CHECK(not_anew.error_code() == Code::FAILED_PRECONDITION);
+  CHECK(f.reason("good") == not_anew.error_message());
   CHECK(f.tokens("good") == before);
   CHECK(f.health("good") == "serving");
   // What was wrong is put right.

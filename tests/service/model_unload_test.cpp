@@ -74,7 +74,7 @@ TEST_CASE("a Score that runs is not cut by an unload that has time") {
   unloading.join();
 }
 
-TEST_CASE("sessions go with their model, and say so; those of others stay") {
+TEST_CASE("sessions go with their model, and say so, and those of others stay") {
   RepositoryServer f;
   f.write("second");
   REQUIRE(f.load("second").ok());

@@ -53,7 +53,7 @@ void replace(const IssuedCertificate& served, const IssuedCertificate& by) {
 
 }  // namespace
 
-TEST_CASE("TLS serves who trusts the server's authority; plain text and others get nothing") {
+TEST_CASE("TLS serves who trusts the server's authority, and plain text and others get nothing") {
   const CertificateAuthority authority, foreign;
   TestServer server({"tokens"}, tls_options(authority.issue("server")));
   CHECK(call(server, trusting(authority)) == grpc::StatusCode::OK);
@@ -165,7 +165,7 @@ TEST_CASE("certificates that make no sense are refused by the file's name") {
   CHECK_THROWS_WITH(TestServer({"tokens"}, options), Catch::Contains(two.key));
 }
 
-TEST_CASE("a connection past its age takes no new calls; its streams have the grace") {
+TEST_CASE("a connection past its age takes no new calls, and its streams have the grace") {
   ServerOptions options = test_options();
   options.scheduling.workers = 0;
   options.connections.max_age_ms = std::chrono::milliseconds(50);
