@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch  # noqa: E402
 
-from lintel_training.config import ConfigError, ModelConfig  # noqa: E402
+from lintel_training.config import ModelConfig  # noqa: E402
 from lintel_training.export import DTYPES, export_model  # noqa: E402
 from lintel_training.model import Model  # noqa: E402
 
@@ -79,6 +79,10 @@ def read_state(path, trust=False):
              if isinstance(name, str) and isinstance(value, torch.Tensor)}
     if not state:
         raise ConversionError(f"{path}: holds no tensors")
+    for name, tensor in state.items():
+        if tensor.layout != torch.strided or not tensor.dtype.is_floating_point:
+            kind = str(tensor.dtype if tensor.layout == torch.strided else tensor.layout)
+            raise ConversionError(f"{name}: is {kind.removeprefix('torch.')}, expected floats")
     return state
 
 
@@ -104,7 +108,10 @@ def infer_config(state, args):
 
     planes = state.get(_PLANES)
     if planes is not None:
-        _shape(state, _PLANES, rank=3)  # [rounds, bits, D]
+        d_head = _shape(state, _PLANES, rank=3)[2]  # [rounds, bits, D]
+        if d_head == 0 or inner % d_head:
+            raise ConversionError(f"{_PLANES}: has {list(planes.shape)}, whose last dimension does "
+                                  f"not divide the projections' {inner} rows")
     heads = args.heads or (inner // planes.shape[2] if planes is not None else None)
     if heads is None:
         raise ConversionError("--heads is needed: the number of heads is not in any shape")
@@ -204,7 +211,9 @@ def convert(args):
         state["pos_embedding.pe"] = pe[:, :config.max_length]
         if config.max_length == 0:  # computed for any position, so there is none to store
             del state["pos_embedding.pe"]
-    model.load_tensors({name: tensor.float() for name, tensor in state.items()})
+    # As they will be written: what is too large for the type becomes infinite here.
+    model.load_tensors({name: tensor.to(DTYPES[args.dtype]).float()
+                        for name, tensor in state.items()})
     export_model(model, args.out, args.dtype)
     return config
 
@@ -213,7 +222,8 @@ def main(argv=None):
     args = make_parser().parse_args(argv)
     try:
         config = convert(args)
-    except (ConversionError, ConfigError, ValueError, OSError) as error:
+    # RuntimeError and MemoryError: sizes of tensors that no machine holds.
+    except (ConversionError, ValueError, OSError, RuntimeError, MemoryError) as error:
         print(error, file=sys.stderr)
         return 1
     print(f"{args.out}: {config.n_layers} layers, {config.n_heads} heads of {config.d_head}, "

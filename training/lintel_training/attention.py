@@ -129,7 +129,8 @@ def hash_buckets(q, planes):
     """Buckets of all rounds: q [B, H, N, D], planes [R, bits, D] -> int64 [R, B, H, N].
 
     argmax of [kR, -kR], first maximum; scaling q to unit length would not change it. In float32
-    without autocast: a hash is a comparison, and rounding would move positions between buckets.
+    without autocast (TF32 where a GPU trains in bfloat16): a hash is a comparison, and rounding
+    moves positions between buckets.
     """
     with torch.autocast(q.device.type, enabled=False):
         projected = torch.einsum("bhnd,rkd->rbhnk", q.float(), planes.float())

@@ -7,17 +7,22 @@ import torch
 NAME = "checkpoint.pt"
 
 
-def rng_state():
+def rng_state(device):
+    """Of the CPU, and of `device` where that is a GPU."""
     state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all()
+    if device.startswith("cuda"):
+        state["cuda"] = torch.cuda.get_rng_state(device)
     return state
 
 
-def set_rng_state(state):
+def set_rng_state(state, device):
+    """As far as the state is of such a device: what ran on the CPU may go on on a GPU."""
     torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if "cuda" in state and device.startswith("cuda"):
+        mine = state["cuda"]
+        if isinstance(mine, list):  # a checkpoint of before: one for each GPU there was
+            mine = mine[0]
+        torch.cuda.set_rng_state(mine, device)
 
 
 def save(state, directory):
@@ -38,4 +43,10 @@ def load(directory):
         return None
     # The restricted unpickler of PyTorch 1.13 knows no floats.
     restricted = int(torch.__version__.split(".")[0]) >= 2
-    return torch.load(path, map_location="cpu", weights_only=restricted)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=restricted)
+    except OSError:
+        raise
+    except Exception as error:  # what a reader meets in damaged bytes has many names
+        raise ValueError(f"{path}: no checkpoint, or damaged; without it the run starts anew "
+                         f"({str(error).splitlines()[0]})") from error

@@ -1,4 +1,4 @@
-"""torch.compile, where the installed PyTorch has it. Shapes are static in every graph."""
+"""torch.compile, for PyTorch 2 on a GPU. Shapes are static in every graph."""
 
 import torch
 

@@ -5,10 +5,21 @@ misspelt key never silently becomes a default.
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Optional, Tuple, Union
 
 FORMAT_VERSION = 1
+
+# What the server takes at most (model/config_limits.h, docs/model_format.md).
+LIMITS = {
+    "vocab_size": 2**20, "max_length": 2**31 - 1, "d_model": 2**16, "n_layers": 1024,
+    "n_heads": 1024, "d_head": 4096, "d_ff": 2**18, "mixtures": 1024, "height": 2**14,
+    "width": 2**14, "channels": 4, "rounds": 256, "bits": 4096, "chunk_size": 2**20,
+    "start_token": 2**20 - 1, "eps": 1.0, "layer_norm_eps": 1.0, "scale": 1e6,
+}
+MAX_PROJECTION_WIDTH = 2**16  # n_heads * d_head
+MIN_FLOAT = 2.0**-126  # the least normal float32
 
 
 class ConfigError(ValueError):
@@ -25,7 +36,7 @@ class LinearAttention:
 
     def check(self, where):
         _require(self.feature_map == "elu_plus_one", where, "feature_map", self.feature_map)
-        _require(self.eps >= 0, where, "eps", self.eps)
+        _check_float(where, "eps", self.eps)
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,8 @@ class SoftmaxAttention:
     type: str = "softmax"
 
     def check(self, where):
-        _require(self.scale is None or self.scale > 0, where, "scale", self.scale)
+        if self.scale is not None:
+            _check_float(where, "scale", self.scale)
 
 
 @dataclass(frozen=True)
@@ -53,11 +65,11 @@ class LshAttention:
 
     def check(self, where):
         for key in ("rounds", "bits", "chunk_size"):
-            _require(_is_int(getattr(self, key)) and getattr(self, key) > 0, where, key,
-                     getattr(self, key))
+            _check_int(where, key, getattr(self, key))
         _require(isinstance(self.mask_self, bool), where, "mask_self", self.mask_self)
         _require(self.combine in ("mean", "logsumexp"), where, "combine", self.combine)
-        _require(self.scale is None or self.scale > 0, where, "scale", self.scale)
+        if self.scale is not None:
+            _check_float(where, "scale", self.scale)
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,7 @@ class MixtureHead:
     type: str = "mixture_of_logistics"
 
     def check(self, where):
-        _require(_is_int(self.mixtures) and self.mixtures > 0, where, "mixtures", self.mixtures)
+        _check_int(where, "mixtures", self.mixtures)
 
 
 @dataclass(frozen=True)
@@ -93,10 +105,8 @@ class ImageModality:
 
     def check(self, where):
         for key in ("height", "width", "channels"):
-            _require(_is_int(getattr(self, key)) and getattr(self, key) > 0, where, key,
-                     getattr(self, key))
-        _require(_is_int(self.start_token) and self.start_token >= 0, where, "start_token",
-                 self.start_token)
+            _check_int(where, key, getattr(self, key))
+        _check_int(where, "start_token", self.start_token, low=0)
 
 
 @dataclass(frozen=True)
@@ -155,14 +165,15 @@ class ModelConfig:
         _require(self.format_version == FORMAT_VERSION, "config", "format_version",
                  self.format_version)
         for key in ("vocab_size", "d_model", "n_layers", "n_heads", "d_head", "d_ff"):
-            value = getattr(self, key)
-            _require(_is_int(value) and value > 0, "config", key, value)
-        _require(_is_int(self.max_length) and self.max_length >= 0, "config", "max_length",
-                 self.max_length)
+            _check_int("config", key, getattr(self, key))
+        _check_int("config", "max_length", self.max_length, low=0)
+        if self.n_heads * self.d_head > MAX_PROJECTION_WIDTH:
+            raise ConfigError(f"config: n_heads * d_head is {self.n_heads * self.d_head}, must be "
+                              f"at most {MAX_PROJECTION_WIDTH}")
         for key, allowed in _CHOICES.items():
             _require(getattr(self, key) in allowed, "config", key, getattr(self, key))
         _require(isinstance(self.final_norm, bool), "config", "final_norm", self.final_norm)
-        _require(self.layer_norm_eps > 0, "config", "layer_norm_eps", self.layer_norm_eps)
+        _check_float("config", "layer_norm_eps", self.layer_norm_eps)
         if len(self.attention) != self.n_layers:
             raise ConfigError(f"attention: {len(self.attention)} entries for {self.n_layers} layers")
         for i, attention in enumerate(self.attention):
@@ -246,6 +257,9 @@ class ModelConfig:
         fields = {f for f in ModelConfig.__dataclass_fields__}
         _check_keys("config", data, fields, fields)
         attention = data["attention"]
+        _check_int("config", "n_layers", data["n_layers"])
+        if not isinstance(attention, (dict, list)):
+            raise ConfigError("attention: neither an object nor a list of them")
         if isinstance(attention, dict):
             one = _part_from_dict("attention", attention, _ATTENTIONS)
             data["attention"] = (one,) * data["n_layers"]
@@ -264,6 +278,19 @@ class ModelConfig:
 
 def _is_int(value):
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_int(where, key, value, low=1):
+    if not _is_int(value) or not low <= value <= LIMITS[key]:
+        raise ConfigError(f"{where}: {key} is {value!r}, must be a whole number from {low} to "
+                          f"{LIMITS[key]}")
+
+
+def _check_float(where, key, value):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not MIN_FLOAT <= value <= LIMITS[key]:
+        raise ConfigError(f"{where}: {key} is {value!r}, must be a number above 0, and at most "
+                          f"{LIMITS[key]:g}")
 
 
 def _require(condition, where, key, value):
@@ -288,7 +315,8 @@ def _part_to_dict(part):
 
 
 def _part_from_dict(where, data, table):
-    if not isinstance(data, dict) or data.get("type") not in table:
+    if (not isinstance(data, dict) or not isinstance(data.get("type"), str)
+            or data["type"] not in table):
         raise ConfigError(f"{where}: type must be one of {', '.join(table)}")
     cls = table[data["type"]]
     fields = cls.__dataclass_fields__

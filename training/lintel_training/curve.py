@@ -3,10 +3,15 @@
     python3 -m lintel_training.curve RUN_DIRECTORY
 """
 
+import math
 import os
 import sys
 
 from .run_log import read_log
+
+
+def _finite(value):
+    return value is not None and math.isfinite(value)
 
 
 def draw_curve(directory):
@@ -18,8 +23,8 @@ def draw_curve(directory):
     except ImportError:
         return None
     lines = read_log(directory)
-    train = [(x["step"], x["loss"]) for x in lines if "loss" in x]
-    valid = [(x["step"], x["validation"]) for x in lines if "validation" in x]
+    train = [(x["step"], x["loss"]) for x in lines if _finite(x.get("loss"))]
+    valid = [(x["step"], x["validation"]) for x in lines if _finite(x.get("validation"))]
     if not train:
         return None
     unit = next((x["unit"] for x in lines if "unit" in x), "loss")

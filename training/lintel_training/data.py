@@ -5,8 +5,10 @@ data lie on the device as one tensor, and batches are gathered there.
 """
 
 import gzip
+import math
 import os
 import struct
+import zlib
 
 import numpy as np
 import torch
@@ -21,14 +23,17 @@ def read_idx(path):
     """The array of an IDX file of unsigned bytes, gzipped or not."""
     with open(path, "rb") as file:
         data = file.read()
-    if data[:2] == b"\x1f\x8b":
-        data = gzip.decompress(data)
-    zero, dtype, rank = struct.unpack_from(">HBB", data)
-    if zero != 0 or dtype != 8:
-        raise ValueError(f"{path}: not an IDX file of unsigned bytes")
-    shape = struct.unpack_from(f">{rank}I", data, 4)
+    try:
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        zero, dtype, rank = struct.unpack_from(">HBB", data)
+        if zero != 0 or dtype != 8:
+            raise ValueError("not an IDX file of unsigned bytes")
+        shape = struct.unpack_from(f">{rank}I", data, 4)
+    except (ValueError, EOFError, OSError, zlib.error, struct.error) as error:
+        raise ValueError(f"{path}: {error}") from error
     array = np.frombuffer(data, np.uint8, offset=4 + 4 * rank)
-    if array.size != np.prod(shape):
+    if array.size != math.prod(shape):
         raise ValueError(f"{path}: {array.size} bytes for shape {list(shape)}")
     return array.reshape(shape)
 

@@ -14,9 +14,9 @@ import os
 import shutil
 
 from .presets import PRESETS, Recipe
+from .sample import TEXT_SAMPLE_BYTES
 
 _NO_FLAG = ("steps", "epochs", "beta1", "beta2")
-SAMPLE_BYTES = 700  # of a text
 _ARCHITECTURE = ("n_layers", "n_heads", "d_model", "d_head", "d_ff", "activation")
 
 
@@ -31,6 +31,8 @@ def command(result):
         if key in _NO_FLAG or value == usual[key]:
             continue
         parts.append(f"--{key.replace('_', '-')} {value}")
+    if "images" in result["data"].get("test", {}):
+        parts.append(f"--limit-test {result['data']['test']['images']}")
     parts += _architecture_flags(result["config"], preset)
     return " \\\n    ".join(parts)
 
@@ -107,7 +109,8 @@ def card(result, name, curve=None, samples=None, sample_text=None):
     if samples:
         lines += ["Samples:", "", f"![samples]({samples})", ""]
     if sample_text:
-        lines += [f"From a line break on, its first {SAMPLE_BYTES} bytes:", "", *_fenced(sample_text)]
+        lines += [f"From a line break on, its first {TEXT_SAMPLE_BYTES} bytes:", "",
+                  *_fenced(sample_text)]
     lines += ["## To repeat", "", "In `training/`, with the data that its README names:", "",
               "```sh", command(result), "```", ""]
     return "\n".join(lines)
@@ -139,7 +142,7 @@ def main(argv=None):
     sample_text = None
     if texts:
         with open(texts[-1], "rb") as file:
-            sample_text = file.read(SAMPLE_BYTES).decode(errors="replace").strip("\n")
+            sample_text = file.read(TEXT_SAMPLE_BYTES).decode(errors="replace").strip("\n")
     name = args.name or os.path.basename(os.path.normpath(args.out))
     with open(os.path.join(args.out, "README.md"), "w", encoding="utf-8") as file:
         file.write(card(result, name, curve, samples, sample_text))

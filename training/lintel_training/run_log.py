@@ -1,14 +1,17 @@
 """log.jsonl of a run, and a progress line when a person watches."""
 
 import json
+import math
 import os
 import sys
+
+from .safetensors_io import write_atomically
 
 NAME = "log.jsonl"
 
 
 class RunLog:
-    """Appends one JSON object a line; REQUIRES: one process at a time per directory."""
+    """Appends one JSON object a line; REQUIRES: one process at a time per directory (run_lock.py)."""
 
     def __init__(self, directory, resumed_step=None):
         path = os.path.join(directory, NAME)
@@ -16,14 +19,12 @@ class RunLog:
         if resumed_step is not None and os.path.exists(path):
             # What the run did after its last checkpoint will be done again.
             kept = [line for line in read_log(directory) if line.get("step", 0) <= resumed_step]
-        self._file = open(path, "w", encoding="utf-8")
-        for line in kept:
-            self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        write_atomically(path, "".join(_line(entry) for entry in kept).encode())
+        self._file = open(path, "a", encoding="utf-8")
         self._terminal = sys.stderr.isatty()
 
     def write(self, **entry):
-        self._file.write(json.dumps(entry) + "\n")
+        self._file.write(_line(entry))
         self._file.flush()
 
     def progress(self, text):
@@ -34,6 +35,13 @@ class RunLog:
         self._file.close()
         if self._terminal:
             print(file=sys.stderr)
+
+
+def _line(entry):
+    """Strict JSON: what is not finite is null."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v
+              for k, v in entry.items()}
+    return json.dumps(finite, allow_nan=False) + "\n"
 
 
 def read_log(directory):

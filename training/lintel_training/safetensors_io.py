@@ -49,6 +49,8 @@ def decode(data):
     if n > len(data) - 8:
         raise ValueError(f"header of {n} bytes in a file of {len(data)}")
     header = json.loads(data[8:8 + n])
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
     body = memoryview(bytearray(data[8 + n:]))
     tensors = {}
     for name, entry in header.items():
@@ -87,10 +89,15 @@ def save(tensors, path):
 def load(path):
     """Reads `path` into {name: CPU tensor}; ValueError naming the file when it is malformed."""
     if _load_file is not None:
-        return _load_file(path)
+        try:
+            return _load_file(path)
+        except OSError:
+            raise
+        except Exception as error:  # SafetensorError, which is none of Python's own
+            raise ValueError(f"{path}: {error}") from error
     with open(path, "rb") as file:
         data = file.read()
     try:
         return decode(data)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{path}: {error}") from error

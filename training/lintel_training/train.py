@@ -156,6 +156,9 @@ def make_trainer(args, began=None):
     recipe = override(
         PRESETS[args.preset].recipe,
         **{field.name: getattr(args, field.name, None) for field in fields(Recipe)})
+    if args.cuda_graphs and recipe.accumulate > 1:
+        raise ConfigError("--cuda-graphs: not with --accumulate, whose passes would write over each "
+                          "other's gradients")
     sample_count = args.sample_count
     if sample_count is None:
         is_linear = all(a.type == "linear" for a in config.attention)
@@ -192,4 +195,7 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (ValueError, OSError) as problem:  # in the data, the checkpoint or the flags
+        sys.exit(f"{make_parser().prog}: {problem}")

@@ -18,6 +18,7 @@ from .optim import Average, learning_rate, make_optimizer
 from .pace import Pace
 from .report import hardware, versions
 from .reserve import reserve_seconds
+from .run_lock import RunLock
 from .run_log import RunLog
 from .safetensors_io import write_atomically
 from .sample import TEXT_SAMPLE_BYTES, image_grid, sample_images, sample_text, write_png
@@ -52,10 +53,22 @@ class Trainer:
         self.preset = preset
         self.on_cuda = options.device.startswith("cuda")
         os.makedirs(options.out, exist_ok=True)
+        self._lock = RunLock(options.out)
+        try:
+            self._set_up(checkpoint.load(options.out))
+        except BaseException:
+            self._lock.release()
+            raise
+
+    # ---- set-up ----
+
+    def _set_up(self, saved):
+        """Everything that a run has, new or as the checkpoint `saved` has it."""
+        config, recipe, options = self.config, self.recipe, self.options
         torch.manual_seed(recipe.seed)
         model = Model(config, recipe.dropout, options.checkpointing)
         initialise(model, recipe.seed)
-        if recipe.init_from:
+        if recipe.init_from and saved is None:
             start_from(model, recipe.init_from)
         self.model = model.to(options.device).train()
         self.average = Average(self.model, recipe.ema_decay)
@@ -67,14 +80,14 @@ class Trainer:
         self.loss_sum, self.skipped, self.grad_norm = zero.clone(), zero.clone(), zero.clone()
         self.loss_count = 0  # updates in loss_sum; a resumed run takes over both
         self.stop_asked = False
-        self.resumed = self._restore()
+        self.resumed = saved is not None
+        if saved is not None:
+            self._restore(saved)
         self.log = RunLog(options.out, self.step if self.resumed else None)
         self.began_here = time.monotonic()
         self.loss = loss_function(self.model, options.compile, options.cuda_graphs)
         if options.compile != "none" and any(a.type == "lsh" for a in config.attention):
             compile_layers(self.average.model)  # elsewhere validation is fast enough without
-
-    # ---- set-up ----
 
     def _planned_steps(self):
         r = self.recipe
@@ -84,10 +97,7 @@ class Trainer:
             return None
         return max(1, int(r.epochs * self.task.batches.batches_per_epoch / r.accumulate))
 
-    def _restore(self):
-        state = checkpoint.load(self.options.out)
-        if state is None:
-            return False
+    def _restore(self, state):
         differing = [key for key, mine, theirs in (
             ("config", self.config.to_dict(), ModelConfig.from_dict(
                 json.loads(state["config"])).to_dict()),
@@ -99,6 +109,8 @@ class Trainer:
         self._check_data(state)
         self.model.load_state_dict(state["model"])
         self.average.model.load_state_dict(state["average"])
+        for group in state["optimizer"]["param_groups"]:
+            group["fused"] = self.on_cuda  # may have been begun on the other kind of device
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         if state["total_steps"] is not None:  # else stopped before a time budget was measured
@@ -108,8 +120,7 @@ class Trainer:
         self.loss_count = state.get("loss_count", 0)
         if self.loss_count:  # else a checkpoint of before, whose sum is of nobody knows how many
             self.loss_sum.fill_(state["loss_sum"])
-        checkpoint.set_rng_state(state["rng"])
-        return True
+        checkpoint.set_rng_state(state["rng"], self.options.device)
 
     def _data(self):
         """What the run is trained and validated on, without names: a file may be moved."""
@@ -137,7 +148,7 @@ class Trainer:
 
     def sync(self):
         if self.on_cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.options.device)
 
     def _seconds(self):
         """Training time so far, over all resumptions."""
@@ -210,7 +221,7 @@ class Trainer:
             "config": self.config.to_json(), "recipe": json.dumps(self.recipe.to_dict()),
             "data": json.dumps(self._data()),
             "model": self.model.state_dict(), "average": self.average.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(), "rng": checkpoint.rng_state(),
+            "optimizer": self.optimizer.state_dict(), "rng": checkpoint.rng_state(self.options.device),
             "step": self.step, "total_steps": self.total_steps, "seconds": self._seconds(),
             "skipped": self.skipped.item(), "loss_sum": self.loss_sum.item(),
             "loss_count": self.loss_count,
@@ -240,20 +251,38 @@ class Trainer:
 
     def run(self):
         """Trains to the end; True when finished, False when stopped with a checkpoint."""
-        with _signals(self._ask_stop):
-            finished = self._train()
-        self.log.progress("")
-        if finished:
-            self._finish()
+        try:
+            with _signals(self._ask_stop):
+                finished = self._train()
+            self.log.progress("")
+            return finished and self._finish_unless_stopped()
+        finally:
+            self.close()
+
+    def _finish_unless_stopped(self):
+        """False when a signal came: the same command then evaluates the last checkpoint again.
+
+        Nothing is lost by leaving at once, since files are replaced atomically.
+        """
+        try:
+            with _signals(_leave):
+                self._finish()
+        except _Left:
+            self.log.write(step=self.step, stopped=True, elapsed=round(self._seconds(), 2))
+            return False
+        return True
+
+    def close(self):
+        """Another process may train in the directory."""
         self.log.close()
-        return finished
+        self._lock.release()
 
     def _ask_stop(self, *_):
         self.stop_asked = True
 
     def _train(self):
         options = self.options
-        if self.on_cuda:
+        if self.on_cuda and self.recipe.precision == "bf16":
             torch.set_float32_matmul_precision("high")  # TF32 where autocast leaves float32
         pace = None
         if self.total_steps is None:
@@ -307,7 +336,7 @@ class Trainer:
     def _finish(self):
         """Final figures, result.json, samples and curve."""
         out, model = self.options.out, self.average.model
-        began = time.monotonic()
+        seconds = self._seconds()
         validation = self._validate()
         test_f32 = self.task.test_score(model)
         self._sample()
@@ -319,8 +348,8 @@ class Trainer:
             "steps": self.step,
             "epochs": self.step * self.recipe.accumulate / self.task.batches.batches_per_epoch,
             "skipped_updates": int(self.skipped.item()),
-            "training_seconds": round(self._seconds() - (time.monotonic() - began), 1),
-            "items_per_second": self._throughput(),
+            "training_seconds": round(seconds, 1),
+            "items_per_second": self._throughput(seconds),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "recipe": self.recipe.to_dict(), "config": self.config.to_dict(),
             "data": self.task.facts, "hardware": hardware(self.options.device),
@@ -332,8 +361,7 @@ class Trainer:
         result["seconds_with_evaluation"] = round(time.monotonic() - self.options.began, 1)
         self._write_result(result)
 
-    def _throughput(self):
-        seconds = self._seconds()
+    def _throughput(self, seconds):
         items = self.step * self.recipe.batch_size * self.recipe.accumulate
         return round(items / seconds, 1) if seconds > 0 else None
 
@@ -351,3 +379,11 @@ def _signals(handler):
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+class _Left(Exception):
+    """A signal came while nothing had to be saved."""
+
+
+def _leave(*_):
+    raise _Left

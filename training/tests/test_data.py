@@ -1,11 +1,36 @@
 """Splits, order and augmentation of the training data."""
 
+import gzip
+import os
+import struct
+import tempfile
 import unittest
 
 import torch
 
 import context  # noqa: F401
-from lintel_training.data import ImageBatches, TextBatches, shift_images, split_text
+from lintel_training.data import (ImageBatches, TextBatches, read_images, shift_images,
+                                  split_text)
+
+
+class IdxTest(unittest.TestCase):
+    def test_files_that_are_no_images_are_refused_by_name(self):
+        good = struct.pack(">HBB3I", 0, 8, 3, 2, 2, 2) + bytes(8)
+        packed = gzip.compress(good)
+        huge = struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1) + bytes(8)
+        broken = [b"", good[:3], good[:9], good[:-1], good + b"x", packed[:9], packed[:-9],
+                  packed[:12] + b"xyz" + packed[15:], b"<html>not found</html>", huge]
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "images")
+            for data in broken + [good, packed]:
+                with open(path, "wb") as file:
+                    file.write(data)
+                with self.subTest(data):
+                    if data in (good, packed):
+                        self.assertEqual(list(read_images(path).shape), [2, 4])
+                    else:
+                        with self.assertRaisesRegex(ValueError, path):
+                            read_images(path)
 
 
 class ImageBatchesTest(unittest.TestCase):

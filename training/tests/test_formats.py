@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import pickle
+import struct
 import tempfile
 import unittest
 import zipfile
@@ -14,7 +15,7 @@ import small
 import convert_checkpoint
 from lintel_training import safetensors_io
 from lintel_training.config import ConfigError, ModelConfig
-from lintel_training.export import export_model, load_model, round_weights
+from lintel_training.export import export_model, load_model, round_weights, start_from
 from lintel_training.presets import PRESETS
 
 
@@ -36,6 +37,25 @@ class ConfigTest(unittest.TestCase):
             with self.assertRaisesRegex(ConfigError, text):
                 ModelConfig.from_dict(dict(good, **change))
 
+    def test_sizes_and_numbers_have_the_limits_of_the_server(self):
+        lsh = {"type": "lsh", "rounds": 1, "bits": 2, "chunk_size": 4}
+        for changes, key in (({"vocab_size": 2**20 + 1}, "vocab_size"), ({"d_ff": 2**19}, "d_ff"),
+                             ({"n_layers": 10**11}, "n_layers"), ({"n_layers": "2"}, "n_layers"),
+                             ({"max_length": 2**31}, "max_length"),
+                             ({"n_heads": 1024, "d_head": 4096}, r"n_heads \* d_head"),
+                             ({"layer_norm_eps": 2.0}, "layer_norm_eps"),
+                             ({"layer_norm_eps": float("inf")}, "layer_norm_eps"),
+                             ({"layer_norm_eps": True}, "layer_norm_eps"),
+                             ({"attention": {"type": "linear", "eps": 0}}, "eps"),
+                             ({"attention": {"type": "linear", "eps": "x"}}, "eps"),
+                             ({"attention": {"type": "softmax", "scale": float("inf")}}, "scale"),
+                             ({"attention": dict(lsh, bits=4097)}, "bits"),
+                             ({"attention": 5}, "attention"),
+                             ({"attention": {"type": []}}, "attention"),
+                             ({"head": {"type": "mixture_of_logistics", "mixtures": 2000}},
+                              "mixtures")):
+            with self.subTest(changes), self.assertRaisesRegex(ConfigError, key):
+                small.config(**{"attention": {"type": "linear"}, **changes})
 
     def test_what_the_server_refuses_is_refused(self):
         def check(text, **changes):
@@ -79,6 +99,17 @@ class SafetensorsTest(unittest.TestCase):
                 self.check(safetensors_io.decode(file.read()))
             self.assertEqual(os.listdir(directory), ["x.safetensors"])
 
+    def test_headers_that_make_no_sense_name_the_file(self):
+        good = safetensors_io.encode({"a": torch.zeros(2)})
+        texts = [b"[]", b"{", b'{"a": 1}', good[8:].split(b"}}")[0].replace(b"[2]", b"[3]") + b"}}"]
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "x.safetensors")
+            for text in texts:
+                with open(path, "wb") as file:
+                    file.write(struct.pack("<Q", len(text)) + text + bytes(8))
+                with self.subTest(text), self.assertRaisesRegex(ValueError, path):
+                    safetensors_io.load(path)
+
     def test_cut_off_files_are_refused(self):
         data = safetensors_io.encode(self.TENSORS)
         for n in (0, 7, 9, len(data) - 1):
@@ -114,6 +145,25 @@ class ExportTest(unittest.TestCase):
             "stray: [2] is not part of the model",
             "transformer.norm.bias: [12] holds a value that is not finite",
             "transformer.norm.weight: missing, expected [12]"])
+
+
+class StartTest(unittest.TestCase):
+    def test_of_other_hash_rounds_the_first_planes_are_taken_over(self):
+        def lsh(rounds, bits=3):
+            return {"type": "lsh", "rounds": rounds, "bits": bits, "chunk_size": 4}
+
+        def planes(model):
+            return [layer.attention.inner_attention.planes for layer in model.transformer.layers]
+
+        for mine, theirs, bits, kept in ((4, 1, 3, 1), (1, 4, 3, 1), (2, 2, 3, 2), (2, 1, 5, 0)):
+            source, model = small.model(lsh(theirs, bits), seed=2), small.model(lsh(mine), seed=3)
+            drawn = [p.clone() for p in planes(model)]
+            with tempfile.TemporaryDirectory() as directory:
+                export_model(source, directory, "f32")
+                start_from(model, directory)
+            for given, before, now in zip(planes(source), drawn, planes(model)):
+                self.assertEqual(now[:kept].tolist(), given[:kept].tolist(), (mine, theirs))
+                self.assertTrue(torch.equal(now[kept:], before[kept:]), (mine, theirs))
 
 
 class Stranger:
@@ -261,6 +311,36 @@ class ConvertTest(unittest.TestCase):
             status, errors, _ = self.convert(state)
             self.assertEqual(status, 1)
             self.assertIn(f"{name}: has [3], {text}", errors)
+
+    def test_tensors_that_no_model_file_can_hold_are_named(self):
+        name = "transformer.layers.0.linear1.weight"
+        good = small.model({"type": "linear"}).state_dict()
+        flags = ["--heads", "2", "--position-encoding", "learned", "--dtype", "f16"]
+        self.assertEqual(self.convert(good, *flags)[0], 0)
+        for change, text in ((lambda t: t * 1e6, "not finite"), (lambda t: t + 1j, "complex64"),
+                             (lambda t: t.to_sparse(), "sparse"), (lambda t: t.int(), "int32")):
+            status, errors, _ = self.convert(dict(good, **{name: change(good[name])}), *flags,
+                                             "--trust")
+            self.assertEqual(status, 1)
+            self.assertRegex(errors, f"{name}: .*{text}")
+
+    def test_planes_that_do_not_fit_the_heads_are_named(self):
+        good = small.model(small.ATTENTIONS["lsh"]).state_dict()
+        name = "transformer.layers.0.attention.inner_attention.planes"
+        for width in (0, 5, 40):
+            status, errors, _ = self.convert(dict(good, **{name: torch.zeros(2, 3, width)}))
+            self.assertEqual(status, 1)
+            self.assertIn(f"{name}: has [2, 3, {width}]", errors)
+
+    def test_a_table_larger_than_memory_is_an_error_in_a_line(self):
+        state = small.model({"type": "linear"}, position_encoding="sinusoidal").state_dict()
+        del state["pos_embedding.pe"]
+        status, errors, _ = self.convert(state, "--heads", "2", "--embedding",
+                                         "value_add_position", "--position-encoding",
+                                         "sinusoidal", "--modality", "tokens", "--max-length",
+                                         str(2**31))
+        self.assertEqual(status, 1)
+        self.assertIn("max_length", errors)
 
     def test_without_a_bound_the_table_of_sinusoids_is_left_out(self):
         model = small.model({"type": "linear"}, position_encoding="sinusoidal")

@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,11 +19,13 @@ import small
 from context import TRAINING
 from lintel_training import checkpoint, evaluate, model_card, train
 from lintel_training.config import CategoricalHead, MixtureHead
+from lintel_training.curve import draw_curve
 from lintel_training.export import load_model
 from lintel_training.optim import learning_rate
 from lintel_training.pace import Pace
 from lintel_training.presets import PRESETS, Recipe
 from lintel_training.run_log import read_log
+from lintel_training.sample import TEXT_SAMPLE_BYTES
 
 
 @contextlib.contextmanager
@@ -179,6 +183,95 @@ class RunTest(unittest.TestCase):
         self.assertEqual(process.wait(60), 0)
         self.assertGreater(checkpoint.load(self.path("killed"))["step"], 0)
 
+    def test_a_run_that_is_stopped_while_it_is_evaluated_goes_on_there(self):
+        def score(*_):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+
+        with _quiet():
+            trainer = self.trainer("run", "--sample-count", "0")
+            trainer.task.test_score = score
+            self.assertFalse(trainer.run())
+            self.assertFalse(os.path.exists(self.path("run", "result.json")))
+            self.assertTrue(self.trainer("run", "--sample-count", "0").run())
+        self.assertEqual(self.result("run")["steps"], 9)
+
+    def test_a_killed_process_leaves_a_run_that_goes_on(self):
+        self.train("straight", "--steps", "6")
+        with _quiet():
+            trainer = self.trainer("killed", "--sample-count", "0", "--steps", "6")
+            for _ in range(4):
+                trainer._update()
+            trainer.save()
+            trainer._update()
+            trainer._record(1, 1.0)  # after the checkpoint: will be done again
+            trainer.close()  # as the kernel does for a process that is killed
+        self.train("killed", "--steps", "6")
+        steps = [line["step"] for line in read_log(self.path("killed")) if "loss" in line]
+        self.assertEqual(steps, [6])
+        weights = [checkpoint.load(self.path(d))["model"] for d in ("straight", "killed")]
+        for name, tensor in weights[0].items():
+            self.assertTrue(torch.equal(tensor, weights[1][name]), name)
+
+    def test_two_processes_do_not_train_in_one_directory(self):
+        with _quiet():
+            trainer = self.trainer("run")
+            trainer.log.write(step=0)
+            with self.assertRaisesRegex(OSError, "run: another process is training here"):
+                self.trainer("run")
+            self.assertEqual(read_log(self.path("run")), [{"step": 0}])
+            trainer.close()
+            self.trainer("run").close()
+
+    def test_what_a_run_started_from_may_go_once_it_has_a_checkpoint(self):
+        self.train("first", "--steps", "2")
+        flags = ["--steps", "4", "--init-from", self.path("first", "model")]
+        self.train("second", *flags, "--stop-after", "2")
+        os.rename(self.path("first"), self.path("moved"))
+        self.train("second", *flags)
+        self.assertEqual(self.result("second")["steps"], 4)
+
+    def test_a_checkpoint_of_a_gpu_goes_on_on_a_cpu(self):
+        self.train("run", "--steps", "4", "--stop-after", "2")
+        state = checkpoint.load(self.path("run"))
+        for group in state["optimizer"]["param_groups"]:
+            group["fused"] = True
+        state["rng"]["cuda"] = [torch.zeros(16, dtype=torch.uint8)]
+        checkpoint.save(state, self.path("run"))
+        with _quiet():
+            trainer = self.trainer("run", "--steps", "4", "--sample-count", "1")
+        self.assertEqual([g["fused"] for g in trainer.optimizer.param_groups], [False] * 3)
+        trainer.close()
+
+    def test_a_damaged_checkpoint_is_named(self):
+        self.train("run", "--steps", "4", "--stop-after", "2")
+        with open(self.path("run", "checkpoint.pt"), "r+b") as file:
+            file.truncate(100)
+        with self.assertRaisesRegex(ValueError, "run/checkpoint.pt: no checkpoint, or damaged"):
+            self.train("run", "--steps", "4")
+
+    def test_a_loss_that_is_not_finite_is_null_in_the_log_and_left_out_of_the_curve(self):
+        with _quiet():
+            trainer = self.trainer("run")
+            for loss in (1.0, float("nan"), float("inf"), 2.0):
+                trainer.log.write(step=1, loss=loss, unit="bits/dim")
+            trainer.close()
+        with open(self.path("run", "log.jsonl"), encoding="utf-8") as file:
+            self.assertNotRegex(file.read(), "NaN|Infinity")
+        self.assertEqual([line["loss"] for line in read_log(self.path("run"))],
+                         [1.0, None, None, 2.0])
+        draw_curve(self.path("run"))
+
+    def test_the_speed_counts_training_alone(self):
+        with _quiet():
+            trainer = self.trainer("run", "--sample-count", "0")
+            score = trainer.task.test_score
+            trainer.task.test_score = lambda model: (time.sleep(0.5), score(model))[1]
+            trainer.run()
+        result = self.result("run")
+        self.assertAlmostEqual(result["items_per_second"] * result["training_seconds"],
+                               9 * 2, delta=9)  # the seconds are rounded to a tenth
+
     def test_a_time_budget_fixes_the_number_of_steps(self):
         began = time.monotonic()
         self.train("budget", "--time-budget", "7", "--validations", "1")
@@ -215,7 +308,7 @@ class RunTest(unittest.TestCase):
     def test_an_update_with_a_gradient_that_is_not_finite_is_skipped(self):
         with _quiet():
             trainer = self.trainer("skips")
-            self.addCleanup(trainer.log.close)
+            self.addCleanup(trainer.close)
             trainer._update()
             before = [p.clone() for p in trainer.parameters]
             finite = trainer.loss
@@ -249,7 +342,7 @@ class RunTest(unittest.TestCase):
         model_card.main(["--run", self.path("text"), "--out", self.path("card")])
         with open(self.path("card", "README.md"), encoding="utf-8") as file:
             card = file.read()
-        for part in ("nats/byte", "first 700 bytes", "text.txt"):
+        for part in ("nats/byte", f"first {TEXT_SAMPLE_BYTES} bytes", "text.txt"):
             self.assertIn(part, card)
 
     def test_the_model_card_states_figures_and_how_to_repeat(self):
@@ -258,9 +351,36 @@ class RunTest(unittest.TestCase):
         with open(self.path("card", "README.md"), encoding="utf-8") as file:
             text = file.read()
         for part in (f"{self.result('run')['test_bf16']:.4f}", "--dropout 0.3", "--d-model 8",
+                     "--limit-test 24",
                      "SHA-256", "seed 0"):
             self.assertIn(part, text)
         load_model(self.path("card"))
+
+
+class CardTest(unittest.TestCase):
+    def test_the_commands_of_all_cards_train_what_they_stand_beside(self):
+        weights = os.path.join(os.path.dirname(TRAINING), "weights")
+        found = 0
+        for name in sorted(os.listdir(weights)):
+            page = os.path.join(weights, name, "README.md")
+            if not os.path.exists(page):
+                continue
+            with open(page, encoding="utf-8") as file:
+                text = file.read()
+            for block in re.findall(r"```sh\n(python3 -m lintel_training\.train .*?)```", text, re.S):
+                found += 1
+                with self.subTest(name):
+                    lines = block.replace("\\\n", " ").strip().splitlines()
+                    self.assertEqual(len(lines), 1, "one command")
+                    args = train.make_parser().parse_args(shlex.split(lines[0])[3:])
+                    with open(os.path.join(weights, name, "config.json"), encoding="utf-8") as file:
+                        self.assertEqual(train.make_config(args).to_dict(), json.load(file))
+                    count = re.search(r"- test: ([0-9,]+) images", text)
+                    if count:
+                        self.assertEqual(args.limit_test, int(count[1].replace(",", "")))
+                    if args.init_from:
+                        self.assertTrue(os.path.isdir(os.path.join(TRAINING, args.init_from)))
+        self.assertGreaterEqual(found, 6)
 
 
 class ScheduleTest(unittest.TestCase):
