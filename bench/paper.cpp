@@ -183,10 +183,13 @@ class Paper {
     return result;
   }
 
+  double all_states(std::size_t bytes_each, int batch) const {
+    return static_cast<double>(bytes_each) * flags_.run.workers * batch;
+  }
+
   // Half of the memory is for states.
   bool fits(const Transformer& model, const Row& row, int batch) {
-    const double states = static_cast<double>(model.state_bytes(shape_.config.max_length)) *
-                          flags_.run.workers * batch;
+    const double states = all_states(model.state_bytes(shape_.config.max_length), batch);
     if (states <= static_cast<double>(this_machine().memory_bytes) / 2) return true;
     notes_.push_back(row.name + " in a batch of " + std::to_string(batch) +
                      " a worker was skipped: its states would take " +
@@ -264,10 +267,25 @@ class Paper {
     return notes;
   }
 
+  // The largest of the batches whose keys and values take no more than half of the memory, or the
+  // smallest.
+  int most_cached() const {
+    const ModelConfig& config = shape_.config;
+    const std::size_t bytes_each = 2 * sizeof(float) * static_cast<std::size_t>(config.n_layers) *
+                                   static_cast<std::size_t>(config.n_heads * config.d_head) *
+                                   static_cast<std::size_t>(config.max_length);
+    int most = flags_.run.batch.front();
+    for (const int batch : flags_.run.batch) {
+      const double states = all_states(bytes_each, batch);
+      if (states <= static_cast<double>(this_machine().memory_bytes) / 2) most = batch;
+    }
+    return most;
+  }
+
   // How near the baseline comes to what the memory gives.
   Table bandwidth_table() {
     const std::int64_t position = shape_.config.max_length;
-    const int batch = flags_.run.batch.back();
+    const int batch = most_cached();
     const Bandwidth measured = measure_bandwidth(shape_.config, flags_.run.workers, batch, position,
                                                  std::max(5, flags_.run.repeats));
     const auto giga = [](const Summary& s) {
