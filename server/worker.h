@@ -98,8 +98,8 @@ class Worker {
   Requests active_;  // have rows
   Requests paused_;  // their sinks are full
   std::deque<std::unique_ptr<RunningRequest>>
-      resumed_;             // waiting for rows, first come first served
-  std::size_t turn_ = 0;    // whose prompt comes first when there are more of them than rows
+      resumed_;           // waiting for rows, first come first served
+  std::size_t turn_ = 0;  // whose prompt comes first when there are more of them than rows
 
   // Of the current step.
   std::vector<RowRun> runs_;
