@@ -19,11 +19,12 @@ namespace {
 
 constexpr const char* kFooter = R"(
 Each client has a connection of its own and streams whole sequences, one after the other. Throughput
-is counted with the server's own messages, which it fills for 10 ms, and longer from 16 clients on; times are taken with one token
-a message, where a stream's every token can be seen. Server, clients and all that they share run on
-this machine, unless --target names a server elsewhere. In process: the same number of sequences on
-the same number of workers, without server, sockets and messages. Neither speculates; a server elsewhere
-does as it was told, and is asked for its model, weight type, workers and rows.
+is counted with the server's own messages, which it fills for 10 ms, and longer from 16 clients on;
+times are taken with one token a message, where a stream's every token can be seen. Server, clients
+and all that they share run on this machine, unless --target names a server elsewhere. In process:
+the same number of sequences on the same number of workers, without server, sockets and messages.
+Neither speculates; a server elsewhere does as it was told, and is asked for its model, weight type,
+workers and rows.
 
 Examples:
   lintel-bench serve --shape mnist-small --concurrency 1,16,64

@@ -59,4 +59,10 @@ std::string ServerProcess::write(const std::string& name, const std::string& byt
   return path(name);
 }
 
+std::string new_token(const std::string& file, const std::string& name, const std::string& roles) {
+  Process command({LINTEL_CLI, "token", "new", name, "--roles", roles, "--append", file});
+  REQUIRE(command.wait() == 0);
+  return command.out().substr(0, 64);
+}
+
 }  // namespace lintel::testing

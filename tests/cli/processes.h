@@ -42,4 +42,7 @@ class ServerProcess {
   std::string address_;
 };
 
+// Adds a token to the file with `lintel token new`, and returns it.
+std::string new_token(const std::string& file, const std::string& name, const std::string& roles);
+
 }  // namespace lintel::testing

@@ -297,12 +297,8 @@ TEST_CASE("statistics count what was asked of a model") {
 TEST_CASE("loading and unloading needs the role admin") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "tokens";
-  const auto new_token = [&](const char* name, const char* roles) {
-    Process command({LINTEL_CLI, "token", "new", name, "--roles", roles, "--append", file});
-    REQUIRE(command.wait() == 0);
-    return command.out().substr(0, 64);
-  };
-  const std::string user = new_token("user", "generate,score"), admin = new_token("admin", "admin");
+  const std::string user = new_token(file, "user", "generate,score"),
+                    admin = new_token(file, "admin", "admin");
   const Server server({"--auth-tokens", file});
   server.write("second", 1);
   const auto call = [&](const std::string& token, bool loads) {

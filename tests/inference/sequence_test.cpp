@@ -89,13 +89,9 @@ TEST_CASE("a sequence whose state grows says how long it may become") {
 TEST_CASE("under tokens a sequence is its owner's, and being alive needs none") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "tokens";
-  const auto new_token = [&](const char* name, const char* roles) {
-    Process command({LINTEL_CLI, "token", "new", name, "--roles", roles, "--append", file});
-    REQUIRE(command.wait() == 0);
-    return command.out().substr(0, 64);
-  };
-  const std::string alice = new_token("alice", "generate"), bob = new_token("bob", "generate"),
-                    carol = new_token("carol", "score");
+  const std::string alice = new_token(file, "alice", "generate"),
+                    bob = new_token(file, "bob", "generate"),
+                    carol = new_token(file, "carol", "score");
   const InferenceServer server({"--auth-tokens", file});
   Request request = request_of({{1, 2}}, 3);
   (*request.mutable_parameters())["sequence_id"].set_uint64_param(1);

@@ -49,4 +49,4 @@ def load(directory):
         raise
     except Exception as error:  # what a reader meets in damaged bytes has many names
         raise ValueError(f"{path}: no checkpoint, or damaged; without it the run starts anew "
-                         f"({str(error).splitlines()[0]})") from error
+                         f"({str(error).partition(chr(10))[0]})") from error

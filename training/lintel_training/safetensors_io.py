@@ -70,11 +70,16 @@ def decode(data):
 def write_atomically(path, data):
     """Writes bytes so that `path` holds either the old content or all of the new."""
     temporary = f"{path}.tmp{os.getpid()}"
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:  # a full disk, or a signal that ends an evaluation
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
 
 
 def save(tensors, path):

@@ -8,6 +8,7 @@ The run directory holds
     log.jsonl         one JSON object for each log line; curve.png drawn from it
     samples-STEP.png  samples
     checkpoint.pt     all that is needed to go on
+    lock              held by the process that trains here
 
 The same command again continues an interrupted run exactly where its last checkpoint was. SIGTERM
 and SIGINT save one and exit with status 0.
