@@ -61,7 +61,7 @@ std::string ServerProcess::write(const std::string& name, const std::string& byt
 
 std::string new_token(const std::string& file, const std::string& name, const std::string& roles) {
   Process command({LINTEL_CLI, "token", "new", name, "--roles", roles, "--append", file});
-  REQUIRE(command.wait() == 0);
+  if (command.wait() != 0) throw std::runtime_error("lintel token new: " + command.err());
   return command.out().substr(0, 64);
 }
 
