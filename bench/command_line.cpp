@@ -1,5 +1,6 @@
 #include "bench/commands.h"
 #include "client/cli/program.h"
+#include "describe/flags.h"
 
 namespace lintel::bench {
 namespace {
@@ -23,6 +24,7 @@ int run_command_line(std::vector<std::string> arguments, cli::Console& console) 
   CLI::App app("Compares linear, softmax and LSH attention on this machine.", "lintel-bench");
   cli::CommandLine command_line{console, nullptr};
   app.set_version_flag("--version", "lintel-bench " LINTEL_VERSION);
+  describe::add_flags(app);
   app.require_subcommand(1);
   app.footer(kFooter);
   add_paper(app, command_line);

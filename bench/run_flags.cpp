@@ -7,6 +7,8 @@
 #include <fstream>
 #include <random>
 
+#include "describe/flags.h"
+
 namespace lintel::bench {
 namespace {
 
@@ -80,6 +82,7 @@ void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch, const std::
   }
   cli::add_parsed(app, "--weight-type", weight_type, parse_weight_type, "TYPE",
                   "What the matrices are computed in: f32, bf16 or int8 [f32]")
+      ->check(describe::offers({"f32", "bf16", "int8"}))
       ->group("Measuring");
   cli::add_text(app, "--json", json, "FILE",
                 "Write the tables as JSON; without FILE, or -: print them")

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "convert/convert_model.h"
+#include "describe/flags.h"
 
 namespace {
 
@@ -28,14 +29,16 @@ neither I8 tensors nor their scales; lintel-server --weight-type int8 converts a
 int main(int argc, char** argv) {
   CLI::App app(kDescription, "lintel-convert");
   app.set_version_flag("--version", "lintel-convert " LINTEL_VERSION);
+  lintel::describe::add_flags(app);
   std::string from;
   std::string to;
   std::string type;
-  app.add_option("FROM", from, "Model directory to read")->required();
-  app.add_option("TO", to, "Model directory to write")->required();
+  app.add_option("FROM", from, "Model directory to read")->type_name("DIR")->required();
+  app.add_option("TO", to, "Model directory to write")->type_name("DIR")->required();
   app.add_option("--weight-type", type, "Type of the layers' matrices: f32 or bf16")
       ->type_name("TYPE")
       ->check(CLI::IsMember({"f32", "bf16", "int8"}).description(""))
+      ->check(lintel::describe::offers({"f32", "bf16"}))
       ->required();
   try {
     app.parse(argc, argv);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <thread>
 
+#include "describe/flags.h"
 #include "server/option_checks.h"
 
 namespace lintel {
@@ -137,7 +138,8 @@ class Flags {
            const auto type = weight_type_named(given);
            if (!type) throw UsageError("'" + given + "' is not one of: f32, bf16, int8");
            options_.weight_type = *type;
-         });
+         })
+        ->check(describe::offers({"f32", "bf16", "int8"}));
     text("--attention", "SPEC", "",
          "Runs the weights with another attention than they were trained for, to compare speed: "
          "linear, softmax or lsh, with keys as in config.json, e.g. softmax:scale=0.2 or "
@@ -291,7 +293,8 @@ class Flags {
            options_.scheduling.speculation = given == "off"    ? Speculation::kOff
                                              : given == "auto" ? Speculation::kAuto
                                                                : Speculation::kOn;
-         });
+         })
+        ->check(describe::offers({"off", "auto", "on"}));
     number("--speculation-rows", options_.scheduling.speculation_rows, 1, 64,
            "Rows of a step up to which guesses are added to it");
   }
@@ -360,7 +363,8 @@ class Flags {
              throw UsageError("'" + given + "' is not one of: text, json");
            }
            options_.logging.json = given == "json";
-         });
+         })
+        ->check(describe::offers({"text", "json"}));
   }
 
   CLI::App& app_;
@@ -388,6 +392,7 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   app.set_version_flag("--version", "lintel-server " LINTEL_VERSION);
   app.set_config("--config", "", "File with the flags below as keys, TOML or INI; flags win")
       ->type_name("FILE");
+  describe::add_flags(app, /*machine_defaults=*/{"--workers"});
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.get_formatter()->column_width(34);
   Flags flags(app, parsed);  // its callbacks refer to it: it outlives the parsing
@@ -397,8 +402,8 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   } catch (const CLI::CallForHelp&) {
     *help = app.help();
     return false;
-  } catch (const CLI::CallForVersion&) {
-    *help = std::string("lintel-server ") + LINTEL_VERSION + "\n";
+  } catch (const CLI::CallForVersion& text) {  // or a description
+    *help = std::string(text.what()) + "\n";
     return false;
   } catch (const CLI::ConfigError& error) {
     throw UsageError(in_words(error, app));

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "client/cli/commands.h"
+#include "describe/flags.h"
 
 namespace lintel::cli {
 namespace {
@@ -31,7 +32,8 @@ void add_admin(CLI::App& app, CommandLine& command_line) {
   auto flags = std::make_shared<AdminFlags>();
   CLI::App* level =
       command->add_subcommand("log-level", "Show the log level, or set it until the next start");
-  level->add_option("LEVEL", flags->level, "trace, debug, info, warning, error, critical or off");
+  level->add_option("LEVEL", flags->level, "trace, debug, info, warning, error, critical or off")
+      ->check(describe::offers({"trace", "debug", "info", "warning", "error", "critical", "off"}));
   flags->connection.add_to(*level, /*with_model=*/false);
   level->footer("\nExample:\n  lintel admin log-level debug --token @admin.token");
   level->callback([flags, &command_line] {

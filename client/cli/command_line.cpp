@@ -1,5 +1,6 @@
 #include "client/cli/commands.h"
 #include "client/cli/program.h"
+#include "describe/flags.h"
 
 namespace lintel::cli {
 namespace {
@@ -22,6 +23,7 @@ int run_command_line(std::vector<std::string> arguments, Console& console) {
   CLI::App app("Talks to a Lintel server: streams from linear transformers over gRPC.", "lintel");
   CommandLine command_line{console, nullptr};
   app.set_version_flag("--version", "lintel " LINTEL_VERSION);
+  describe::add_flags(app);
   app.require_subcommand(1);
   app.footer(kFooter);
   add_generate(app, command_line);

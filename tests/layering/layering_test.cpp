@@ -35,7 +35,8 @@ std::vector<Include> includes_of(const fs::path& file) {
 
 std::vector<Include> all_includes() {
   std::vector<Include> all;
-  for (const char* room : {"model", "server", "client", "convert", "bench", "tests", "proto"}) {
+  for (const char* room :
+       {"model", "server", "client", "convert", "bench", "describe", "tests", "proto"}) {
     if (!fs::exists(kRoot / room)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(kRoot / room)) {
       const std::string extension = entry.path().extension().string();
@@ -54,7 +55,8 @@ struct Rule {
 };
 
 const Rule kForbidden[] = {
-    {"^model/", "^(server/|client/|convert/|bench/|lintel/v1/|grpc|google/protobuf|spdlog/)"},
+    {"^model/",
+     "^(server/|client/|convert/|bench/|describe/|CLI/|lintel/v1/|grpc|google/protobuf|spdlog/)"},
     {"^model/attention/", "^model/(transformer|weights|head/|sequence)"},
     {"^model/(?!dense)", "^(dnnl|oneapi/dnnl)"},
     {"^(server/|client/|convert/|bench/(?!product_bound)|tests/)", "^(dnnl|oneapi/dnnl)"},
@@ -66,8 +68,9 @@ const Rule kForbidden[] = {
      "^(grpc|google/|lintel/v1/|prometheus/|server/"
      "(request_checks|resolve_model|outcome_status|status|metrics|.*_service))"},
     {"^server/session_(store|memory)", "^server/scheduler"},
+    {"^describe/", "^(model/|server/|client/|convert/|bench/|grpc|google/|lintel/v1/)"},
     {"^client/", "^(server/|model/|convert/|bench/)"},
-    {"^(model|server|client|convert|bench)/", "^tests/"},
+    {"^(model|server|client|convert|bench|describe)/", "^tests/"},
 };
 
 }  // namespace
