@@ -1,5 +1,6 @@
 #include "describe/command.h"
 
+#include <algorithm>
 #include <regex>
 
 namespace lintel::describe {
@@ -75,6 +76,14 @@ Command read_command(const CLI::App& app, const std::string& parent) {
     const Argument argument = read_option(const_cast<CLI::Option&>(*option));
     (option->get_positional() ? command.arguments : command.flags).push_back(argument);
   }
+  // As --help has them: together by group, in the order in which groups first come.
+  std::vector<std::string> groups;
+  for (const Argument& flag : command.flags) {
+    if (std::ranges::count(groups, flag.group) == 0) groups.push_back(flag.group);
+  }
+  std::ranges::stable_sort(command.flags, {}, [&groups](const Argument& flag) {
+    return std::ranges::find(groups, flag.group) - groups.begin();
+  });
   for (const CLI::App* const sub : app.get_subcommands([](const CLI::App*) { return true; })) {
     if (!sub->get_group().empty()) command.commands.push_back(read_command(*sub, command.path));
   }

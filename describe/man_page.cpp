@@ -53,8 +53,8 @@ std::string headline(const Command& command) {
 }
 
 // Blocks between blank lines. One that is indented, or whose first line ends with a colon, is kept
-// line by line; "Examples:" becomes a heading.
-std::string text_blocks(const std::string& text) {
+// line by line; "Examples:" becomes a heading of the page, or of a part of it.
+std::string text_blocks(const std::string& text, bool of_page = true) {
   std::string page;
   std::istringstream in(text);
   std::vector<std::string> block;
@@ -62,7 +62,8 @@ std::string text_blocks(const std::string& text) {
     if (block.empty()) return;
     std::size_t from = 0;
     if (block.front().back() == ':' && block.size() > 1 && block[1][0] == ' ') {
-      page += ".SH " + upper(plain(block.front().substr(0, block.front().size() - 1))) + "\n";
+      const std::string title = plain(block.front().substr(0, block.front().size() - 1));
+      page += of_page ? ".SH " + upper(title) + "\n" : ".PP\n" + title + ":\n";
       from = 1;
     } else {
       page += ".PP\n";
@@ -94,6 +95,7 @@ void add_flags(const Command& command, std::string& page, const char* heading) {
     for (const std::string& name : flag.names) names += (names.empty() ? "" : ", ") + bold(name);
     page += names + (flag.value.empty() ? "" : " " + italic(flag.value)) + "\n";
     page += sentence(flag.help);
+    if (!flag.choices.empty()) page += "One of: " + plain(join(flag.choices, ", ")) + ".\n";
     if (!flag.range.empty()) page += "From " + plain(flag.range) + ".\n";
     if (!flag.initial.empty()) page += "Default: " + bold(flag.initial) + ".\n";
     if (!flag.variable.empty()) page += "Environment: " + bold(flag.variable) + ".\n";
@@ -124,6 +126,7 @@ ManPage page_of(const Command& command, const Command& program, const std::strin
   const bool is_program = command.path == program.path;
   std::string page = ".TH " + upper(plain(name)) + " 1 " + date + " \"" + program.name + " " +
                      version + "\" \"User Commands\"\n";
+  page += ".nh\n.ad l\n";  // names are not cut in two
   page += ".SH NAME\n" + plain(name) + " \\- " + plain(headline(command)) + "\n";
   page += ".SH SYNOPSIS\n" + synopsis(command);
   page += ".SH DESCRIPTION\n" + plain(headline(command)) + ".\n";
@@ -143,8 +146,8 @@ ManPage page_of(const Command& command, const Command& program, const std::strin
     }
     page += ".SS " + plain(sub.path) + "\n" + synopsis(sub) + ".PP\n" + sentence(sub.description);
     add_arguments(sub, page);
-    add_flags(sub, page, ".PP\n");
-    page += text_blocks(sub.footer);
+    add_flags(sub, page, ".PP\n.I");
+    page += text_blocks(sub.footer, /*of_page=*/false);
   }
   page += text_blocks(command.footer);
   page += ".SH SEE ALSO\n";

@@ -1,3 +1,5 @@
+#include <cctype>
+
 #include "describe/formats.h"
 
 namespace lintel::describe {
@@ -6,8 +8,9 @@ namespace {
 // The first sentence, without what quotes and brackets mean to zsh.
 std::string brief(const std::string& help) {
   std::string text = help.substr(0, help.find_first_of(";\n"));
-  const std::size_t sentence = text.find(". ");
-  if (sentence != std::string::npos) text.resize(sentence);
+  for (std::size_t at = 0; (at = text.find(". ", at)) != std::string::npos; ++at) {
+    if (std::isupper(static_cast<unsigned char>(text[at + 2]))) text.resize(at);  // not "e.g. "
+  }
   std::string quoted;
   for (const char c : text) {
     if (c == '\'') {

@@ -87,12 +87,8 @@ if ! $engine image inspect $base >/dev/null 2>&1 && ! timeout 300 $engine pull -
       skip "debian:bookworm-slim cannot be pulled, and debootstrap (scripts/setup.sh --containers) needs root"
     fi
     echo "== base image by debootstrap"
-    rm -rf --one-file-system "$work/root"
-    debootstrap --variant=minbase --include=ca-certificates bookworm "$work/root" >"$work/debootstrap.log" 2>&1 \
-      || { tail -n 20 "$work/debootstrap.log" >&2; skip "debootstrap failed"; }
-    rm -rf "$work/root"/{var/cache/apt/archives/*.deb,var/lib/apt/lists/*,usr/share/doc/*,usr/share/man/*,usr/share/locale/*}
-    tar -C "$work/root" -c . | $engine import - "$base" >/dev/null || skip "$engine cannot import an image here"
-    rm -rf --one-file-system "$work/root"
+    scripts/bare_root.sh build/bare-root.tar || skip "debootstrap failed"
+    $engine import build/bare-root.tar "$base" >/dev/null || skip "$engine cannot import an image here"
   fi
 fi
 if ! $engine run --rm --network none --read-only --cap-drop ALL $base true 2>"$work/run.log"; then

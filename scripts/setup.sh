@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
   cat <<'EOF'
 Usage: scripts/setup.sh [--training] [--bench] [--clients] [--docker] [--containers]
-                        [--sanitizers] [--check]
+                        [--packages] [--sanitizers] [--check]
 
 Installs with apt (through sudo when not root) what is missing of:
   (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, ...
@@ -14,6 +14,7 @@ Installs with apt (through sudo when not root) what is missing of:
   --clients      grpcio and NumPy for client/python, Node for client/node (Debian's, unless there is one)
   --docker       PyYAML, npm and Compose, for the tests of docker/
   --containers   podman and debootstrap, for scripts/container_test.sh; nothing where Docker runs
+  --packages     what scripts/package.sh and its test need: dpkg-dev, pip, lintian, debootstrap
   --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime
   --check        installs nothing; exits with 1 and names what is missing
 EOF
@@ -33,7 +34,7 @@ for argument in "$@"; do
     --training) packages+=(python3-torch python3-numpy python3-matplotlib python3-pil libopenblas0-pthread) ;;  # the reference BLAS is 50 times slower
     --bench) packages+=(gnuplot-nox) ;;
     --clients)
-      packages+=(python3-grpcio python3-protobuf python3-numpy python3-pip python3-setuptools python3-wheel mypy)
+      packages+=(python3-grpcio python3-protobuf python3-numpy python3-pip python3-setuptools python3-wheel python3-venv mypy)
       if ! command -v node >/dev/null || ! command -v npm >/dev/null; then packages+=(nodejs npm); fi ;;
     --docker)
       packages+=(python3-yaml)
@@ -41,6 +42,8 @@ for argument in "$@"; do
       docker compose version >/dev/null 2>&1 || packages+=(docker-compose) ;;
     --containers)
       docker info >/dev/null 2>&1 || packages+=(podman runc debootstrap) ;;
+    --packages)
+      packages+=(dpkg-dev file gzip python3-pip python3-setuptools python3-wheel debootstrap lintian groff-base man-db) ;;
     --sanitizers) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
     --check) check=true ;;
     -h | --help) usage; exit 0 ;;

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Installs the Debian package in a bare Debian 12, uses it as its users do, and takes it away again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'EOT'
+Usage: scripts/package_test.sh [--preset NAME] [--made]
+
+Makes the packages (scripts/package.sh), looks at them with lintian, and installs the Debian package by apt in a root made by
+debootstrap: the systemd unit, the server as the unit runs it with the client beside it, man pages, completions, the archive
+unpacked elsewhere; and after a purge nothing is left. Nothing outside build/ is changed. Exit status 77: no such root can be
+made or entered here.
+  --preset NAME   as for scripts/package.sh
+  --made          of the packages that are in build/packages already
+EOT
+}
+
+preset=release made=false
+while (($#)); do
+  case $1 in
+    --preset) preset=$2; shift 2 ;;
+    --made) made=true; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "package_test.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
+  esac
+done
+
+skip() {
+  echo "package_test.sh: SKIPPED: $1" >&2
+  exit 77
+}
+
+$made || scripts/package.sh --preset "$preset"
+start=$SECONDS
+packages=(build/packages/lintel_*.deb)
+archives=(build/packages/lintel-*.tar.gz)
+
+echo "== lintian"
+lintian --allow-root --fail-on error,warning "${packages[0]}"
+
+((EUID == 0)) || skip "debootstrap and chroot need root"
+scripts/bare_root.sh build/bare-root.tar || skip "debootstrap failed"
+root=$PWD/build/package-root
+remove_root() {
+  rm -rf --one-file-system "$root" || echo "package_test.sh: $root is not quite removed" >&2
+}
+rm -rf --one-file-system "$root"
+mkdir -p "$root"
+trap remove_root EXIT
+tar -C "$root" -xf build/bare-root.tar
+cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
+# As this machine reaches Debian.
+apt-config dump | grep -i '^Acquire::https\?::.*proxy' >"$root/etc/apt/apt.conf.d/80here" || true
+printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+chmod 755 "$root/usr/sbin/policy-rc.d"
+cp "${packages[0]}" "${archives[0]}" tests/packaging/in_root.sh "$root/root/"
+
+# in_root STEP: with mounts that end with it; the steps that serve have a network of their own, so no port is taken.
+in_root() {
+  local apart=(--mount --pid --fork)
+  [[ $1 != use ]] || apart+=(--net)
+  unshare "${apart[@]}" --propagation private bash -euc '
+    mount -t proc proc "$1/proc" 2>/dev/null || mount --rbind /proc "$1/proc"
+    mount --rbind /dev "$1/dev"
+    exec chroot "$1" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+      DEBIAN_FRONTEND=noninteractive bash /root/in_root.sh "$2"' _ "$root" "$1"
+}
+in_root enter >/dev/null 2>&1 || skip "a root cannot be entered here"
+for step in prepare install use purge; do
+  echo "== $step"
+  in_root "$step"
+done
+echo "package_test.sh: $((SECONDS - start)) s"
