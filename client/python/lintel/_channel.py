@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 
 import grpc
 
+from lintel import _proxy
 from lintel._version import __version__
 
 Path = Union[str, "os.PathLike[str]"]
@@ -34,10 +35,12 @@ class Connection:
     tls_cert: Optional[Path]
     tls_key: Optional[Path]
     token: Optional[str]
+    proxy: Optional[str] = None  # see _proxy
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("a client certificate and its key belong together")
+        _proxy.check(self.proxy)
         if self.token is None:
             return
         # A file that holds a token ends with a newline, which is no part of it.
@@ -45,8 +48,9 @@ class Connection:
         if not self.token or not all(" " < c <= "~" for c in self.token):
             raise ValueError("the token is empty, holds a space or is not ASCII")
         if not self.encrypted and not is_local(self.address):
+            way = "" if self.proxy is None else " through a proxy"
             raise ValueError(
-                f"the token would go to {self.address} in plain text: use TLS (tls_ca)"
+                f"the token would go to {self.address}{way} in plain text: use TLS (tls_ca)"
             )
 
     @property
@@ -62,6 +66,10 @@ class Connection:
             private_key=_read(self.tls_key),
             certificate_chain=_read(self.tls_cert),
         )
+
+    def options(self) -> list[tuple[str, Any]]:
+        """Of the channel."""
+        return [*OPTIONS, *_proxy.options(self.proxy, is_local(self.address))]
 
     def metadata(self, request_id: str) -> tuple[tuple[str, str], ...]:
         metadata = (("x-request-id", request_id),)

@@ -9,10 +9,24 @@ import grpc
 import numpy as np
 
 from lintel.errors import make_error
-from lintel.results import Sample, SampleResult, Source, Token, TopValue, read_finish
+from lintel.results import (
+    FinishReason,
+    Sample,
+    SampleResult,
+    Source,
+    Timings,
+    Token,
+    TopValue,
+    read_finish,
+)
 from lintel.v1 import generation_pb2 as pb
 
 _SOURCES = {source.value: source for source in Source}
+
+_REASONS = {
+    grpc.StatusCode.CANCELLED: FinishReason.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED: FinishReason.DEADLINE,
+}
 
 
 def _top(wire: pb.TopValues) -> tuple[TopValue, ...]:
@@ -51,6 +65,9 @@ class Results:
         for finish in response.finished:
             self._results[finish.sample] = read_finish(finish)
 
+    def known(self, sample: int) -> Optional[SampleResult]:
+        return self._results.get(sample)
+
     def complete(self) -> list[SampleResult]:
         """REQUIRES: the stream has ended with OK."""
         if len(self._results) < self._num_samples:
@@ -73,6 +90,19 @@ class SampleCollector:
 
     def samples(self, results: list[SampleResult]) -> list[Sample]:
         return [self._parts[result.sample].sample(result) for result in results]
+
+    def partial(
+        self, results: Results, request: pb.GenerateRequest, code: grpc.StatusCode
+    ) -> list[Sample]:
+        """What has come of a stream that failed with `code`. The result of a sample that had not
+        ended holds what this side knows; seed is the request's own, 0 where the server drew it.
+        """
+        reason = _REASONS.get(code, FinishReason.UNSPECIFIED)
+        samples = []
+        for i, parts in sorted(self._parts.items()):
+            seed = request.sampling.seed + i if request.sampling.HasField("seed") else 0
+            samples.append(parts.sample(results.known(i) or parts.result(i, seed, reason)))
+        return samples
 
 
 class _Parts:
@@ -101,6 +131,23 @@ class _Parts:
         self.given += [chunk.source == pb.VALUE_SOURCE_GIVEN] * len(chunk.tokens)
         top = list(map(_top, chunk.top))
         self.top += [*top, *[()] * (len(chunk.tokens) - len(top))]
+
+    def result(self, sample: int, seed: int, reason: FinishReason) -> SampleResult:
+        """Of a sample whose end nobody told."""
+        return SampleResult(
+            sample=sample,
+            finish_reason=reason,
+            seed=seed,
+            prompt_tokens=0,
+            reused_tokens=0,
+            generated_tokens=len(self.tokens),
+            given_tokens=sum(self.given),
+            drafted_tokens=0,
+            accepted_tokens=0,
+            position=(self.first_position or 0) + len(self.tokens),
+            stop_string=b"",
+            timings=Timings(0.0, 0.0, 0.0, 0.0),
+        )
 
     def sample(self, result: SampleResult) -> Sample:
         return Sample(

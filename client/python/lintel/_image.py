@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from lintel.results import Sample
+from lintel.results import ImageShape, Sample
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,6 +36,30 @@ class Completion:
         self._values = image.reshape(-1).copy()
         self._hidden = mask.reshape(-1)
         self._positions = np.flatnonzero(self._hidden)
+
+    def check_fits(self, name: str, served: Optional[ImageShape]) -> None:
+        """ValueError for an image that the model does not draw; warns of one that looks inverted."""
+        if served is None:
+            raise ValueError(f"the model{name and ' ' + name} draws no images")
+        drawn = [served.height, served.width, served.channels]
+        if [*self._shape, 1][:3] != drawn:
+            wanted = drawn if served.channels > 1 else drawn[:2]
+            raise ValueError(
+                f"the image is {list(self._shape)}, the model{name and ' ' + name} draws {wanted}"
+            )
+        if served.channels == 1 and self._has_light_border():
+            warnings.warn(
+                "the image's border is light: a model that draws light on dark, as those of MNIST do, "
+                "takes it inverted (255 - image)",
+                stacklevel=3,
+            )
+
+    def _has_light_border(self) -> bool:
+        """Of the pixels that are known."""
+        border = np.ones(self._shape[:2], dtype=bool)
+        border[1:-1, 1:-1] = False
+        known = self._values[border.reshape(-1) & ~self._hidden]
+        return known.size > 0 and bool(np.median(known) > 127)
 
     @property
     def nothing_hidden(self) -> bool:

@@ -55,7 +55,8 @@ class Generates(Generic[GenerationT]):
             session has pending.
         model: may be empty when one model is loaded; of a session, the session's.
         session: id of the session to go on with; Session.generate() fills it.
-        max_new_tokens: None: to the end of the sequence or the server's limit.
+        max_new_tokens: None: of an image, to its end; of anything else 256, unless there is a
+            time_limit. The model is asked which it is where the prompt does not tell.
         temperature to logit_bias: see message Sampling of proto/lintel/v1/generation.proto; what is
             None has the server's default.
         seed: repeats a generation, bit for bit. None: the server draws one, see result.seed.
@@ -67,7 +68,8 @@ class Generates(Generic[GenerationT]):
         echo_prompt: streams the prompt too.
         max_tokens_per_message: 0: the server gathers; 1: every value as soon as it is there.
         time_limit: seconds after which generation ends, with what there is and DEADLINE.
-        timeout: seconds after which the call fails, retries included; None: the client's.
+        timeout: seconds after which the call fails, retries included; None: the client's. What came
+            by then samples() puts into the error's `partial`.
         """
         request = pb.GenerateRequest(
             model=model,

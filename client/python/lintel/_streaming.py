@@ -34,7 +34,11 @@ class StreamBase:
         self.ended = False  # with OK
         self._lost = False  # ended without the server's word
         self.request_id = _channel.new_request_id()
-        self._begin()
+        self._call: Any = None  # not begun
+
+    @property
+    def request(self) -> Any:
+        return self._request
 
     def _begin(self) -> None:
         self._call = self._client._invoke(
@@ -51,7 +55,7 @@ class StreamBase:
     def cancel(self) -> None:
         """Nothing happens to a stream that has ended. Of Stream: from any thread."""
         self._cancelled.set()
-        if not self.ended:
+        if not self.ended and self._call is not None:
             self._call.cancel()
 
     def nonsense(self, what: str) -> LintelError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Iterable, Optional, 
 import grpc
 import grpc.aio
 
-from lintel import _channel, _image, _request, _stubs
+from lintel import _bound, _channel, _image, _request, _stubs
 from lintel import _foreign_pb2 as foreign
 from lintel._values import Values
 from lintel.aio_generation import AsyncGeneration, AsyncStream, task_is_cancelled
@@ -48,12 +48,16 @@ class AsyncClient(_request.Generates[AsyncGeneration]):
         token: Optional[str] = None,
         timeout: float = 300.0,
         retry: Optional[RetryPolicy] = RetryPolicy(),
+        proxy: Optional[str] = None,
     ) -> None:
-        self._connection = _channel.Connection(address, tls, tls_ca, tls_cert, tls_key, token)
+        self._connection = _channel.Connection(
+            address, tls, tls_ca, tls_cert, tls_key, token, proxy
+        )
         self._credentials = self._connection.credentials()
         self._retry = retry
         self._timeout = timeout
         Attempts(retry, timeout)  # refuses a timeout that makes no sense now
+        self._modalities: dict[str, str] = {}  # of models that were asked, by name
         self._closed = False
         self._waits: set[asyncio.Event] = set()  # of calls that wait to be tried again
         self._channel: Any = None  # made in the loop that uses it
@@ -65,7 +69,7 @@ class AsyncClient(_request.Generates[AsyncGeneration]):
             raise make_error(grpc.StatusCode.CANCELLED, "the client is closed", "")
         if self._made_stubs is None:
             asyncio.get_running_loop()  # RuntimeError outside of one
-            address, options = self._connection.address, _channel.OPTIONS
+            address, options = self._connection.address, self._connection.options()
             self._channel = (
                 grpc.aio.insecure_channel(address, options)
                 if self._credentials is None
@@ -96,9 +100,31 @@ class AsyncClient(_request.Generates[AsyncGeneration]):
     def _generation(self, request: pb.GenerateRequest, attempts: Attempts) -> AsyncGeneration:
         attempts.changes_session = bool(request.session_id)
         stream: AsyncStream[pb.GenerateResponse] = AsyncStream(
-            self, self._stubs.generate, request, attempts
+            self,
+            self._stubs.generate,
+            request,
+            attempts,
+            prepare=self._bound if _bound.is_open(request) else None,
         )
         return AsyncGeneration(stream, _request.num_samples(request))
+
+    async def _bound(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
+        """Bounds a request that has no bound, where its model is known to need one."""
+        if not _bound.is_open(request):
+            return
+        once = Attempts(None, attempts.remaining())
+        try:
+            name = request.model
+            if request.session_id:
+                session = session_pb2.GetSessionRequest(id=request.session_id)
+                name = (await self._unary(self._stubs.get_session, session, once)).model
+            if name not in self._modalities:
+                ask = model_pb2.GetModelRequest(name=name)
+                model = await self._unary(self._stubs.get_model, ask, once)
+                self._modalities[name] = model.modality
+            _bound.bound(request, self._modalities[name])
+        except LintelError:
+            pass  # the generation's own error says more
 
     async def complete_image(
         self,
@@ -117,10 +143,9 @@ class AsyncClient(_request.Generates[AsyncGeneration]):
         plan = _image.Completion(image, mask)
         if plan.nothing_hidden:
             return plan.result(None, num_samples)
-        start = None
-        if plan.first_is_hidden:
-            served = (await self.model(model)).image
-            start = served.start_token if served is not None else None
+        served = await self.model(model, timeout=timeout)
+        plan.check_fits(served.name, served.image)
+        start = served.image.start_token if served.image is not None else None
         generation = self.generate(
             **plan.request(start),
             model=model,
@@ -246,7 +271,9 @@ class AsyncClient(_request.Generates[AsyncGeneration]):
             try:
                 return await self._invoke(method, request, attempts, request_id)
             except grpc.RpcError as rpc_error:
-                error = from_rpc_error(rpc_error, request_id, self._connection.encrypted)
+                error = from_rpc_error(
+                    rpc_error, request_id, self._connection.encrypted, attempts.timeout
+                )
             except asyncio.CancelledError:
                 if self._closed and not task_is_cancelled():
                     raise make_error(

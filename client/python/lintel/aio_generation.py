@@ -7,6 +7,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     AsyncIterator,
+    Awaitable,
     Callable,
     Generic,
     Iterator,
@@ -42,15 +43,33 @@ class AsyncStream(StreamBase, Generic[T]):
     _client: AsyncClient
 
     def __init__(
-        self, client: AsyncClient, method: Callable[..., Any], request: Any, attempts: Attempts
+        self,
+        client: AsyncClient,
+        method: Callable[..., Any],
+        request: Any,
+        attempts: Attempts,
+        prepare: Optional[Callable[[Any, Attempts], Awaitable[None]]] = None,
     ) -> None:
+        """prepare: awaited with the request before each attempt; with it the first one is made when
+        the stream is read.
+        """
         super().__init__(client, method, request, attempts, asyncio.Event())
+        self._prepare = prepare
+        if prepare is None:
+            self._begin()
+
+    async def _prepare_and_begin(self) -> None:
+        if self._prepare is not None:
+            await self._prepare(self._request, self._attempts)
+        self._begin()
 
     async def read(self) -> Optional[T]:
         """The next message; None: the stream has ended with OK."""
         if self.ended:
             return None
         try:
+            if self._call is None:
+                await self._prepare_and_begin()
             while True:
                 try:
                     message: Any = await self._call.read()
@@ -61,12 +80,15 @@ class AsyncStream(StreamBase, Generic[T]):
                     return message  # type: ignore[no-any-return]
                 except grpc.RpcError as rpc_error:
                     error = from_rpc_error(
-                    rpc_error, self.request_id, self._client._connection.encrypted
-                )
+                        rpc_error,
+                        self.request_id,
+                        self._client._connection.encrypted,
+                        self._attempts.timeout,
+                    )
                 if self._delivered or self._cancelled.is_set():
                     raise error from None
                 await self._client._wait_or_raise(error, self._attempts, self._cancelled)
-                self._begin()
+                await self._prepare_and_begin()
         except asyncio.CancelledError:
             closed = self._cancelled.is_set() or self._client._closed
             self.cancel()
@@ -80,7 +102,8 @@ class AsyncStream(StreamBase, Generic[T]):
 
 
 class AsyncGeneration(GenerationBase):
-    """A stream of tokens: iterate over it with `async for`, once. The call has begun already.
+    """A stream of tokens: iterate over it with `async for`, once. The call has begun already, unless
+    the model must be asked first where it ends (max_new_tokens); then it begins when it is read.
 
     The server stops, and what it held is free, as soon as nobody reads any more: leaving the loop,
     close(), the end of an `async with`, cancelling the task or dropping the object cancel the call.
@@ -104,10 +127,16 @@ class AsyncGeneration(GenerationBase):
         return _Tokens(self)
 
     async def samples(self) -> list[Sample]:
-        """Reads to the end. Faster than token by token."""
+        """Reads to the end. Faster than token by token. Of a call that fails, what came is in the
+        error: LintelError.partial.
+        """
         collector = _collect.SampleCollector()
-        while (response := await self._read()) is not None:
-            collector.take(response)
+        try:
+            while (response := await self._read()) is not None:
+                collector.take(response)
+        except LintelError as error:
+            error.partial = collector.partial(self._results, self._stream.request, error.code)
+            raise
         return collector.samples(self.results)
 
     async def __aenter__(self) -> AsyncGeneration:

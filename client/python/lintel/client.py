@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, TypeVar
 
 import grpc
 
-from lintel import _channel, _image, _request, _stubs
+from lintel import _bound, _channel, _image, _request, _stubs
 from lintel import _foreign_pb2 as foreign
 from lintel._values import Values
 from lintel.errors import LintelError, NotFound, closed_in_wait, from_rpc_error, make_error
@@ -42,6 +42,9 @@ class Client(_request.Generates[Generation]):
         the newline at the end of a file, is left out.
     timeout: seconds, of every call, retries included.
     retry: None: never.
+    proxy: [USER:PASSWORD@]HOST:PORT of an HTTP proxy to reach other machines through, by CONNECT. What
+        the environment says of proxies (http_proxy and so on) is not heeded, and this machine is never
+        reached through one. A proxy reads all that is not encrypted.
     """
 
     def __init__(
@@ -55,19 +58,23 @@ class Client(_request.Generates[Generation]):
         token: Optional[str] = None,
         timeout: float = 300.0,
         retry: Optional[RetryPolicy] = RetryPolicy(),
+        proxy: Optional[str] = None,
     ) -> None:
-        self._connection = _channel.Connection(address, tls, tls_ca, tls_cert, tls_key, token)
+        self._connection = _channel.Connection(
+            address, tls, tls_ca, tls_cert, tls_key, token, proxy
+        )
         self._retry = retry
         self._timeout = timeout
         Attempts(retry, timeout)  # refuses a timeout that makes no sense now
+        self._modalities: dict[str, str] = {}  # of models that were asked, by name
         self._closing = threading.Event()
         self._waits: set[threading.Event] = set()  # of calls that wait to be tried again
         self._waits_lock = threading.RLock()  # a signal's handler may close, too
-        credentials = self._connection.credentials()
+        credentials, options = self._connection.credentials(), self._connection.options()
         self._channel = (
-            grpc.insecure_channel(address, _channel.OPTIONS)
+            grpc.insecure_channel(address, options)
             if credentials is None
-            else grpc.secure_channel(address, credentials, _channel.OPTIONS)
+            else grpc.secure_channel(address, credentials, options)
         )
         self._stubs = _stubs.Stubs(self._channel)
 
@@ -93,9 +100,26 @@ class Client(_request.Generates[Generation]):
     def _generation(self, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
         attempts.changes_session = bool(request.session_id)
         stream: Stream[pb.GenerateResponse] = Stream(
-            self, self._stubs.generate, request, attempts
+            self, self._stubs.generate, request, attempts, prepare=self._bound
         )
         return Generation(stream, _request.num_samples(request))
+
+    def _bound(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
+        """Bounds a request that has no bound, where its model is known to need one."""
+        if not _bound.is_open(request):
+            return
+        once = Attempts(None, attempts.remaining())
+        try:
+            name = request.model
+            if request.session_id:
+                session = session_pb2.GetSessionRequest(id=request.session_id)
+                name = self._unary(self._stubs.get_session, session, once).model
+            if name not in self._modalities:
+                model = model_pb2.GetModelRequest(name=name)
+                self._modalities[name] = self._unary(self._stubs.get_model, model, once).modality
+            _bound.bound(request, self._modalities[name])
+        except LintelError:
+            pass  # the generation's own error says more
 
     def complete_image(
         self,
@@ -114,14 +138,15 @@ class Client(_request.Generates[Generation]):
 
         image: uint8 [height, width] or [height, width, channels]; mask: bool, of the image's shape
         or [height, width]. Returns an image, or [num_samples, ...] where a number is given.
+        ValueError for an image that is not of the model's shape. Warns of dark on light where the
+        model has one channel: those of MNIST were trained on light digits on black.
         """
         plan = _image.Completion(image, mask)
         if plan.nothing_hidden:
             return plan.result(None, num_samples)
-        start = None
-        if plan.first_is_hidden:
-            served = self.model(model).image
-            start = served.start_token if served is not None else None
+        served = self.model(model, timeout=timeout)
+        plan.check_fits(served.name, served.image)
+        start = served.image.start_token if served.image is not None else None
         generation = self.generate(
             **plan.request(start),
             model=model,
@@ -247,7 +272,9 @@ class Client(_request.Generates[Generation]):
             try:
                 return self._invoke(method, request, attempts, request_id)
             except grpc.RpcError as rpc_error:
-                error = from_rpc_error(rpc_error, request_id, self._connection.encrypted)
+                error = from_rpc_error(
+                    rpc_error, request_id, self._connection.encrypted, attempts.timeout
+                )
             self._wait_or_raise(error, attempts, threading.Event())
 
     def _wait_or_raise(

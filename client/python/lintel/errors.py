@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import grpc
 
 from lintel import _foreign_pb2 as foreign
+
+if TYPE_CHECKING:
+    from lintel.results import Sample
 
 
 class FieldViolation(NamedTuple):
@@ -45,6 +48,8 @@ class LintelError(Exception):
         self.retry_delay = retry_delay  # seconds after which the same request is worth sending again
         self.request_id = request_id  # by which the server's log knows the call
         self._hint = hint  # of this side, what the reason may be
+        # Of samples(): what came before the call failed, by sample.
+        self.partial: list[Sample] = []
         super().__init__(self._describe())
 
     def _describe(self) -> str:
@@ -147,9 +152,11 @@ def closed_in_wait(error: LintelError) -> LintelError:
     return make_error(code, "the call was closed before it was tried again", error.request_id)
 
 
-def from_rpc_error(error: grpc.RpcError, request_id: str, encrypted: bool) -> LintelError:
+def from_rpc_error(
+    error: grpc.RpcError, request_id: str, encrypted: bool, timeout: float
+) -> LintelError:
     """Decodes what gRPC raised; `error` is also a grpc.Call, in either kind of channel, `encrypted`
-    or not.
+    or not, of a call that had `timeout` seconds.
     """
     details: dict[str, Any] = {}
     for key, value in error.trailing_metadata() or ():
@@ -160,6 +167,8 @@ def from_rpc_error(error: grpc.RpcError, request_id: str, encrypted: bool) -> Li
         details["hint"] = (
             "does the server speak TLS? The client was given neither tls_ca nor tls=True"
         )
+    elif error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        details["hint"] = f"the call had a timeout of {timeout:g} s"
     return make_error(error.code(), message, request_id, **details)
 
 

@@ -26,9 +26,22 @@ class Stream(StreamBase, Generic[T]):
     _client: Client
 
     def __init__(
-        self, client: Client, method: Callable[..., Any], request: Any, attempts: Attempts
+        self,
+        client: Client,
+        method: Callable[..., Any],
+        request: Any,
+        attempts: Attempts,
+        prepare: Optional[Callable[[Any, Attempts], None]] = None,
     ) -> None:
+        """prepare: called with the request before each attempt."""
+        self._prepare = prepare
         super().__init__(client, method, request, attempts, threading.Event())
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._prepare is not None:
+            self._prepare(self._request, self._attempts)
+        super()._begin()
 
     def read(self) -> Optional[T]:
         """The next message; None: the stream has ended with OK."""
@@ -44,7 +57,10 @@ class Stream(StreamBase, Generic[T]):
                 return None
             except grpc.RpcError as rpc_error:
                 error = from_rpc_error(
-                    rpc_error, self.request_id, self._client._connection.encrypted
+                    rpc_error,
+                    self.request_id,
+                    self._client._connection.encrypted,
+                    self._attempts.timeout,
                 )
             except BaseException:  # KeyboardInterrupt: the server need not go on
                 self.cancel()
@@ -83,10 +99,16 @@ class Generation(GenerationBase):
             yield from _collect.tokens_of(response)
 
     def samples(self) -> list[Sample]:
-        """Reads to the end. Faster than token by token."""
+        """Reads to the end. Faster than token by token. Of a call that fails, what came is in the
+        error: LintelError.partial.
+        """
         collector = _collect.SampleCollector()
-        for response in self._responses():
-            collector.take(response)
+        try:
+            for response in self._responses():
+                collector.take(response)
+        except LintelError as error:
+            error.partial = collector.partial(self._results, self._stream.request, error.code)
+            raise
         return collector.samples(self.results)
 
     def __enter__(self) -> Generation:

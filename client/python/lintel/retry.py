@@ -57,6 +57,7 @@ class Attempts:
         if not 0 < timeout < float("inf"):
             raise ValueError(f"a timeout is a positive number of seconds, not {timeout}")
         self._policy = policy
+        self.timeout = timeout
         self._deadline = time.monotonic() + timeout
         self._failures = 0
         self.changes_session = False  # the call uses a session
