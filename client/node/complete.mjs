@@ -5,7 +5,7 @@ import { COMMON, connect, parseFlags } from './flags.mjs';
 
 const flags = parseFlags(
   `Usage: node complete.mjs [--image FILE.pgm] [--out FILE.pgm] ${COMMON}
-Without an image the model draws one first.`,
+Without an image the model draws one first, with --seed N; its lower half is then drawn with N + 1.`,
   { image: { type: 'string' }, out: { type: 'string' } },
 );
 
@@ -49,11 +49,13 @@ try {
   const options = {
     model: model.name,
     startToken: model.image.startToken ?? 0,
-    sampling: flags.seed === undefined ? {} : { seed: flags.seed },
   };
+  const withSeed = (seed) => ({ ...options, sampling: seed === undefined ? {} : { seed } });
+  // What was drawn and what completes it must not come from the same noise: they would be the same.
+  const seed = flags.image || flags.seed === undefined ? flags.seed : BigInt.asUintN(64, flags.seed + 1n);
   const original = flags.image
     ? readPgm(flags.image)
-    : { ...shape, pixels: await client.completeImage(new Uint8Array(shape.width * shape.height), () => true, options) };
+    : { ...shape, pixels: await client.completeImage(new Uint8Array(shape.width * shape.height), () => true, withSeed(flags.seed)) };
   if (original.width !== shape.width || original.height !== shape.height) {
     throw new Error(`${model.name} draws images of ${shape.width}x${shape.height}`);
   }
@@ -63,7 +65,7 @@ try {
   const watched = process.stdout.isTTY;
   if (watched) process.stdout.write(picture(shown));
   const completed = await client.completeImage(original.pixels, (i) => i >= half, {
-    ...options,
+    ...withSeed(seed),
     onPixel(i, value) {
       shown.pixels[i] = value;
       if (watched && i % shape.width === shape.width - 1) {

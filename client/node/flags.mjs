@@ -13,6 +13,7 @@ export function parseFlags(usage, own) {
     seed: { type: 'string', read: seed },
     'tls-ca': { type: 'string' },
     'token-file': { type: 'string' },
+    proxy: { type: 'string' },
     help: { type: 'boolean', short: 'h' },
     ...own,
   };
@@ -66,7 +67,8 @@ export function number(text, flag) {
 
 export function connect(flags) {
   const token = flags['token-file'] && readFileSync(flags['token-file'], 'utf8').trim();
-  return new Client(flags.address, { tlsCa: flags['tls-ca'], token });
+  return new Client(flags.address, { tlsCa: flags['tls-ca'], token, proxy: flags.proxy });
 }
 
-export const COMMON = `[--address HOST:PORT] [--model NAME] [--seed N] [--tls-ca FILE] [--token-file FILE]`;
+export const COMMON = `[--address HOST:PORT] [--model NAME] [--seed N] [--tls-ca FILE] [--token-file FILE]
+[--proxy HOST:PORT]`;

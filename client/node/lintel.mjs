@@ -10,12 +10,12 @@
 // may hold token ids, text and pixels as they are (see values()), and 64-bit numbers as BigInt.
 // Every call has a deadline. What does not end with OK throws LintelError.
 import { randomUUID } from 'node:crypto';
-import { readFileSync } from 'node:fs';
-import { BlockList, isIP } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
 import protobuf from 'protobufjs';
+import { connection } from './connection.mjs';
+import { checkImage } from './images.mjs';
 
 const PROTO = fileURLToPath(new URL('../../proto/', import.meta.url));
 const { v1 } = grpc.loadPackageDefinition(
@@ -62,9 +62,11 @@ function decodeDetails(trailer) {
   return details;
 }
 
-function lintelError(error, requestId) {
+function lintelError(error, requestId, timeout) {
   const [trailer] = error.metadata?.get('grpc-status-details-bin') ?? [];
-  return new LintelError(error.code, error.details, requestId, trailer && decodeDetails(trailer));
+  const late = error.code === grpc.status.DEADLINE_EXCEEDED;
+  const message = late ? `${error.details}; the call had a timeout of ${timeout} ms` : error.details;
+  return new LintelError(error.code, message, requestId, trailer && decodeDetails(trailer));
 }
 
 // The ways to write values: text for byte models (a string, sent as UTF-8), pixels of 8-bit image
@@ -85,41 +87,27 @@ function withoutBigInts(message) {
   return Object.fromEntries(Object.entries(message).map(([key, value]) => [key, withoutBigInts(value)]));
 }
 
-// Does not leave this machine. Names but localhost are taken to leave it.
-function isLocal(address) {
-  if (address.startsWith('unix:')) return true;
-  const host = address.slice(0, address.lastIndexOf(':')).replace(/^\[|\]$/g, '');
-  const loopback = new BlockList();
-  loopback.addSubnet('127.0.0.0', 8);
-  loopback.addAddress('::1', 'ipv6');
-  return host === 'localhost' || (isIP(host) && loopback.check(host, isIP(host) === 6 ? 'ipv6' : 'ipv4'));
-}
+// Values that are generated where nobody said how many, of models that are none of images.
+const DEFAULT_NEW_TOKENS = 256;
 
 export class Client {
   #token;
   #timeout;
   #services;
+  #modalities = new Map(); // of models that were asked, by name
 
   // tlsCa, tlsCert, tlsKey: PEM files; with a CA or a certificate the channel is encrypted. token:
-  // sent with every call, never in plain text to another machine. timeout: ms, of every call.
-  constructor(address = '127.0.0.1:50051', { tlsCa, tlsCert, tlsKey, token, timeout = 300_000 } = {}) {
-    if (!tlsCert !== !tlsKey) throw new TypeError('a client certificate and its key belong together');
-    const encrypted = tlsCa || tlsCert;
-    if (token && !encrypted && !isLocal(address)) {
-      throw new TypeError(`the token would go to ${address} in plain text: use TLS (tlsCa)`);
-    }
-    const read = (file) => (file ? readFileSync(file) : null);
-    const credentials = encrypted
-      ? grpc.credentials.createSsl(read(tlsCa), read(tlsKey), read(tlsCert))
-      : grpc.credentials.createInsecure();
-    // A chunk with the N best of many values can pass gRPC's 4 MB; the server bounds what it sends.
-    const options = { 'grpc.max_receive_message_length': -1 };
+  // sent with every call, never in plain text to another machine. timeout: ms, of every call. proxy:
+  // [USER:PASSWORD@]HOST:PORT of an HTTP proxy to reach other machines through, by CONNECT; what the
+  // environment says of proxies is not heeded, and this machine is never reached through one.
+  constructor(address = '127.0.0.1:50051', { tlsCa, tlsCert, tlsKey, token, timeout = 300_000, proxy } = {}) {
+    const { address: to, credentials, options } = connection(address, { tlsCa, tlsCert, tlsKey, token, proxy });
     this.#token = token;
     this.#timeout = timeout;
     this.#services = {
-      generation: new v1.GenerationService(address, credentials, options),
-      models: new v1.ModelService(address, credentials, options),
-      sessions: new v1.SessionService(address, credentials, options),
+      generation: new v1.GenerationService(to, credentials, options),
+      models: new v1.ModelService(to, credentials, options),
+      sessions: new v1.SessionService(to, credentials, options),
     };
   }
 
@@ -129,12 +117,14 @@ export class Client {
 
   // Streams {position, token, source, sample, log2Prob}; source is SAMPLED, GIVEN or PROMPT. Leaving
   // the loop, or aborting `signal`, ends the call on the server. `onFinish` gets the SampleFinish of
-  // each sample.
+  // each sample. Without maxNewTokens and timeLimit an image goes to its end, and anything else to 256
+  // values.
   async *generate(request, { onFinish, signal, timeout } = {}) {
     const { prompt, given = [], sampling, ...rest } = request;
     const { requestId, metadata, deadline } = this.#call(timeout);
     const wire = withoutBigInts({
       ...rest,
+      ...(await this.#bound(request, timeout)),
       ...(prompt !== undefined && { prompt: values(prompt) }),
       given: given.map((span) => ({ position: span.position, values: values(span.values) })),
       // A Number beyond 2^63 would be cut to it.
@@ -161,7 +151,7 @@ export class Client {
         finished.forEach((finish) => onFinish?.(finish));
       }
     } catch (error) {
-      throw 'code' in error && 'metadata' in error ? lintelError(error, requestId) : error;
+      throw 'code' in error && 'metadata' in error ? lintelError(error, requestId, timeout ?? this.#timeout) : error;
     } finally {
       signal?.removeEventListener('abort', cancel);
       stream.on('error', () => {}); // the cancellation's own
@@ -169,12 +159,30 @@ export class Client {
     }
   }
 
+  // {maxNewTokens} for a request that has no bound, where its model is known to need one.
+  async #bound({ prompt, maxNewTokens, timeLimit, model = '', sessionId }, timeout) {
+    if (maxNewTokens !== undefined || timeLimit !== undefined || prompt instanceof Uint8Array) return {};
+    const bound = { maxNewTokens: DEFAULT_NEW_TOKENS };
+    if (typeof prompt === 'string') return bound;
+    try {
+      const name = sessionId ? (await this.#unary('sessions', 'get', { id: sessionId }, timeout)).model : model;
+      if (!this.#modalities.has(name)) {
+        this.#modalities.set(name, (await this.#unary('models', 'get', { name }, timeout)).modality);
+      }
+      return this.#modalities.get(name) === 'image' ? {} : bound;
+    } catch {
+      return {}; // the generation's own error says more
+    }
+  }
+
   // Draws the pixels of `image` (a Uint8Array in raster order) where `hidden(i)` is true; the others
-  // stay as they are. `onPixel(i, value)` sees each as it comes.
+  // stay as they are. `onPixel(i, value)` sees each as it comes. TypeError for an image that is not of
+  // the model's shape; warns of dark on light. An error that comes later has what was drawn: `image`.
   async completeImage(image, hidden, { model = '', sampling, startToken = 0, onPixel, ...options } = {}) {
     const positions = [...image.keys()].filter((i) => hidden(i));
     const out = Uint8Array.from(image);
     if (positions.length === 0) return out;
+    checkImage(image, hidden, await this.model(model));
     if (hidden(0)) out[0] = startToken; // a model has no distribution over its first value
     const first = Math.max(positions[0] || positions[1] || 1, 1);
     const end = Math.max(positions[positions.length - 1] + 1, first);
@@ -187,15 +195,25 @@ export class Client {
       i = next;
     }
     const request = { model, prompt: out.subarray(0, first), maxNewTokens: end - first, given, sampling };
-    for await (const { position, token } of this.generate(request, options)) {
-      out[position] = token;
-      onPixel?.(position, token);
+    try {
+      for await (const { position, token } of this.generate(request, options)) {
+        out[position] = token;
+        onPixel?.(position, token);
+      }
+    } catch (error) {
+      if (error instanceof LintelError) error.image = out;
+      throw error;
     }
     return out;
   }
 
   async models() {
     return (await this.#unary('models', 'list', {})).models;
+  }
+
+  // `name` may be empty when one model is loaded.
+  model(name = '') {
+    return this.#unary('models', 'get', { name });
   }
 
   // State on the server that lives between calls: its id goes into generate's sessionId.
@@ -211,11 +229,11 @@ export class Client {
     return this.#unary('sessions', 'delete', { id });
   }
 
-  #unary(service, method, request) {
-    const { requestId, metadata, deadline } = this.#call();
+  #unary(service, method, request, timeout) {
+    const { requestId, metadata, deadline } = this.#call(timeout);
     return new Promise((resolve, reject) => {
       this.#services[service][method](withoutBigInts(request), metadata, { deadline }, (error, response) =>
-        error ? reject(lintelError(error, requestId)) : resolve(response),
+        error ? reject(lintelError(error, requestId, timeout ?? this.#timeout)) : resolve(response),
       );
     });
   }

@@ -3,66 +3,23 @@
 // Needs LINTEL_SERVER and LINTEL_CLI, two binaries, LINTEL_EXAMPLE, where the example and its packages
 // are, and LINTEL_ROOT, the repository.
 import assert from 'node:assert/strict';
-import { execFile, spawn } from 'node:child_process';
+import { execFile } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import http from 'node:http';
-import { createInterface } from 'node:readline';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
+import { PATIENCE, eventually, serve } from './serving.mjs';
 
-const { LINTEL_SERVER, LINTEL_CLI, LINTEL_EXAMPLE, LINTEL_ROOT } = process.env;
+const { LINTEL_CLI, LINTEL_EXAMPLE, LINTEL_ROOT } = process.env;
 const { Client, LintelError } = await import(pathToFileURL(join(LINTEL_EXAMPLE, 'lintel.mjs')));
 const run = promisify(execFile);
-const PATIENCE = 120_000; // ms for what must happen soon, on a machine that is busy with other things
 
 let mnist; // a server of weights/mnist-linear-small
 let endless; // one of a tiny model of any length
 let client; // of mnist
 let directory;
-
-// A lintel-server on a port of its own, with metrics.
-async function serve(model, ...more) {
-  const flags = ['--listen', '127.0.0.1:0', '--metrics-listen', '127.0.0.1:0', ...more];
-  const child = spawn(LINTEL_SERVER, ['--model', model, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
-  const ended = new Promise((resolve) => child.once('exit', resolve));
-  let log = '';
-  child.stderr.on('data', (data) => (log += data));
-  const ready = await Promise.race([
-    new Promise((resolve) => createInterface(child.stdout).once('line', resolve)),
-    ended.then(() => assert.fail(`lintel-server did not start:\n${log}`)),
-  ]);
-  return {
-    address: ready.replace('lintel-server ready on ', ''),
-    stop() {
-      child.kill('SIGTERM');
-      return ended;
-    },
-    // The sum of a metric over its labels.
-    async metric(name) {
-      const address = () => /metrics on (http:\/\/\S+)/.exec(log)?.[1];
-      await eventually(address, 'the line about metrics');
-      const text = await get(address());
-      const lines = text.split('\n').filter((l) => l.startsWith(`${name}{`) || l.startsWith(`${name} `));
-      assert.notEqual(lines.length, 0, `the server has no metric ${name}`);
-      return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' '))), 0);
-    },
-  };
-}
-
-// On a connection of its own: one that is kept may be closed by the server as the next request is sent.
-function get(url) {
-  return new Promise((resolve, reject) => {
-    const request = http.get(url, { agent: false }, (response) => {
-      let text = '';
-      response.setEncoding('utf8').on('data', (data) => (text += data));
-      response.on('end', () => resolve(text)).on('error', reject);
-    });
-    request.on('error', reject);
-  });
-}
 
 async function cli(...flags) {
   return (await run(LINTEL_CLI, [...flags, '--address', mnist.address], { maxBuffer: 1 << 24 })).stdout;
@@ -70,13 +27,6 @@ async function cli(...flags) {
 
 async function example(name, ...flags) {
   return run(process.execPath, [join(LINTEL_EXAMPLE, name), '--address', mnist.address, ...flags], { maxBuffer: 1 << 24 });
-}
-
-async function eventually(condition, what) {
-  for (const end = Date.now() + PATIENCE; !(await condition());) {
-    assert.ok(Date.now() < end, `${what} did not come about`);
-    await new Promise((resolve) => setTimeout(resolve, 10));
-  }
 }
 
 async function collect(request, options) {

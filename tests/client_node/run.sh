@@ -33,4 +33,4 @@ if ! cmp -s "$root/client/node/package-lock.json" installed-lock.json; then
   fi
   cp package-lock.json installed-lock.json
 fi
-LINTEL_EXAMPLE=$PWD LINTEL_ROOT=$root exec node --test "$root/tests/client_node/example.test.mjs"
+LINTEL_EXAMPLE=$PWD LINTEL_ROOT=$root exec node --test "$root"/tests/client_node/*.test.mjs

@@ -1,0 +1,56 @@
+// The real server, for tests of the client. Needs LINTEL_SERVER, a binary.
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import http from 'node:http';
+import { createInterface } from 'node:readline';
+
+const { LINTEL_SERVER } = process.env;
+export const PATIENCE = 120_000; // ms for what must happen soon, on a machine that is busy with other things
+
+export async function eventually(condition, what) {
+  for (const end = Date.now() + PATIENCE; !(await condition());) {
+    assert.ok(Date.now() < end, `${what} did not come about`);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
+
+// A lintel-server on a port of its own, with metrics.
+export async function serve(model, ...more) {
+  const flags = ['--listen', '127.0.0.1:0', '--metrics-listen', '127.0.0.1:0', ...more];
+  const child = spawn(LINTEL_SERVER, ['--model', model, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+  const ended = new Promise((resolve) => child.once('exit', resolve));
+  let log = '';
+  child.stderr.on('data', (data) => (log += data));
+  const ready = await Promise.race([
+    new Promise((resolve) => createInterface(child.stdout).once('line', resolve)),
+    ended.then(() => assert.fail(`lintel-server did not start:\n${log}`)),
+  ]);
+  return {
+    address: ready.replace('lintel-server ready on ', ''),
+    stop() {
+      child.kill('SIGTERM');
+      return ended;
+    },
+    // The sum of a metric over its labels.
+    async metric(name) {
+      const address = () => /metrics on (http:\/\/\S+)/.exec(log)?.[1];
+      await eventually(address, 'the line about metrics');
+      const text = await get(address());
+      const lines = text.split('\n').filter((l) => l.startsWith(`${name}{`) || l.startsWith(`${name} `));
+      assert.notEqual(lines.length, 0, `the server has no metric ${name}`);
+      return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' '))), 0);
+    },
+  };
+}
+
+// On a connection of its own: one that is kept may be closed by the server as the next request is sent.
+export function get(url) {
+  return new Promise((resolve, reject) => {
+    const request = http.get(url, { agent: false }, (response) => {
+      let text = '';
+      response.setEncoding('utf8').on('data', (data) => (text += data));
+      response.on('end', () => resolve(text)).on('error', reject);
+    });
+    request.on('error', reject);
+  });
+}
