@@ -13,22 +13,20 @@ named with both shapes, and the exit status is 1.
 
 import argparse
 import os
-import pickletools
 import re
 import sys
-import zipfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch  # noqa: E402
 
+from lintel_training import foreign  # noqa: E402
 from lintel_training.config import ModelConfig  # noqa: E402
 from lintel_training.export import DTYPES, export_model  # noqa: E402
 from lintel_training.model import Model  # noqa: E402
 
 _LAYER = "transformer.layers.0."
 _PLANES = _LAYER + "attention.inner_attention.planes"
-_OLD_PICKLES = 5  # magic number, version, machine, the data, names of storages
 MNIST_LENGTHS = (783, 784)  # positions; the last pixel need not be fed
 
 
@@ -36,36 +34,16 @@ class ConversionError(Exception):
     """The checkpoint does not describe a model that the server knows."""
 
 
-def _is_whole(path):
-    """Whether the file is a checkpoint from end to end; only looked at, so that no code runs."""
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                names = {name.partition("/")[2] for name in archive.namelist()}
-                # TorchScript, which holds constants as well, is no checkpoint.
-                return ("data.pkl" in names and "constants.pkl" not in names
-                        and archive.testzip() is None)
-        with open(path, "rb") as file:  # as PyTorch wrote before 1.6: pickles, then raw storages
-            values = [[value for _, value, _ in pickletools.genops(file)]
-                      for _ in range(_OLD_PICKLES)]
-            return torch.serialization.MAGIC_NUMBER in values[0]
-    except Exception:
-        return False
-
-
 def read_state(path, trust=False):
     """{name: tensor} of a checkpoint, without a `module.` prefix."""
-    try:  # restricted, because a pickle from elsewhere could run code
-        data = torch.load(path, map_location="cpu", weights_only=not trust)
+    try:
+        if trust:
+            data = torch.load(path, map_location="cpu", weights_only=False)
+        else:  # a pickle from elsewhere could run code
+            data = foreign.load(path)
     except Exception as error:  # what a reader meets in foreign bytes has many names
         if isinstance(error, OSError) and error.filename:  # not of the content: it names the file
             raise
-        if not trust and _is_whole(path) and "unexpected EOF" not in str(error):
-            # That of PyTorch 1.13 refuses even the floats of an optimiser's state.
-            raise ConversionError(
-                f"{path}: holds more than tensors and containers, as an optimiser's state is to "
-                "PyTorch 1.13; --trust loads it all the same, running whatever code is in it; or "
-                "save its model_state alone where it was made") from error
         reason = "no PyTorch checkpoint, or damaged"
         if trust:
             reason = str(error).partition("\n")[0] or type(error).__name__
@@ -74,6 +52,11 @@ def read_state(path, trust=False):
         data = data["model_state"]
     if not isinstance(data, dict):
         raise ConversionError(f"{path}: neither a state_dict nor a dict with model_state")
+    for name, value in data.items():
+        if isinstance(value, foreign.Stranger) and not str(name).endswith("_extra_state"):
+            raise ConversionError(
+                f"{name}: is a {value.name}, which is no plain tensor; --trust loads it all the same, "
+                "running whatever code is in the file")
     state = {name[7:] if name.startswith("module.") else name: value
              for name, value in data.items()
              if isinstance(name, str) and isinstance(value, torch.Tensor)}
@@ -197,7 +180,8 @@ def make_parser():
                         help="default: 28 28 1 with 783 or 784 positions, else needed for images")
     parser.add_argument("--start-token", type=int, default=0)
     parser.add_argument("--trust", action="store_true",
-                        help="load the pickle without restrictions: it can run code")
+                        help="load the pickle without restrictions: it can run code. Needed for tensors "
+                             "of a kind of their own only")
     return parser
 
 

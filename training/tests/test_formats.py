@@ -166,10 +166,6 @@ class StartTest(unittest.TestCase):
                 self.assertTrue(torch.equal(now[kept:], before[kept:]), (mine, theirs))
 
 
-class Stranger:
-    """What no checkpoint of tensors holds."""
-
-
 def _zip(name):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
@@ -289,18 +285,6 @@ class ConvertTest(unittest.TestCase):
         with contextlib.redirect_stderr(errors):
             self.assertEqual(convert_checkpoint.main(["/nowhere/x.pth", "--out", "/nowhere"]), 1)
         self.assertIn("No such file or directory: '/nowhere/x.pth'", errors.getvalue())
-
-    def test_trust_is_suggested_where_it_helps(self):
-        model = small.model({"type": "linear"})
-        flags = ["--heads", "2", "--position-encoding", "learned"]
-        for is_zip in (True, False):
-            data = self.saved({"model_state": model.state_dict(), "more": Stranger()}, is_zip)
-            status, errors, _ = self.convert(data, *flags)
-            self.assertEqual(status, 1)
-            self.assertIn("--trust loads it", errors)
-            self.assertIn("model_state alone", errors)
-            status, errors, _ = self.convert(data, *flags, "--trust")
-            self.assertEqual(status, 0, errors)
 
     def test_tensors_of_another_rank_are_named(self):
         for name, text in (("transformer.layers.0.linear1.weight", "expected 2 dimensions"),

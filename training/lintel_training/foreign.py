@@ -1,0 +1,89 @@
+"""Checkpoints of other programs: their tensors, and of all else that is in them only the place.
+
+PyTorch's own restricted reader (weights_only) refuses a file for one thing it does not know, and that
+of PyTorch 1.13 knows no floats: no optimiser's state, no arguments, no NumPy. This one builds tensors
+and containers and puts a Stranger where anything else would be made, so that no code of the file or
+its making runs.
+"""
+
+import collections
+import io
+import pickle
+import types
+import zipfile
+
+import torch
+
+# What makes a tensor, as PyTorch's own list has it.
+_BUILDERS = {
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
+    ("torch._utils", "_rebuild_sparse_tensor"): torch._utils._rebuild_sparse_tensor,
+    ("torch._utils", "_rebuild_tensor"): torch._utils._rebuild_tensor,
+    ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
+    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
+    ("torch", "Size"): torch.Size,
+}
+_BUILDERS.update({("torch", str(value).removeprefix("torch.")): value
+                  for value in vars(torch).values() if isinstance(value, torch.dtype)})
+
+
+class Stranger:
+    """In place of something that is no tensor and no container. Takes what a pickle gives it and
+    keeps nothing.
+    """
+
+    name = ""  # of its class where it was saved
+
+    def __new__(cls, *args, **kwargs):
+        return super().__new__(cls)
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def _take(self, *args, **kwargs):
+        pass
+
+    __setstate__ = __setitem__ = append = extend = add = _take
+
+    def __call__(self, *args, **kwargs):
+        return Stranger()
+
+    def __hash__(self):
+        return id(self)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        if (module, name) in _BUILDERS:
+            return _BUILDERS[module, name]
+        if module == "torch" and name.endswith("Storage") and isinstance(
+                getattr(torch, name, None), type):
+            return getattr(torch, name)
+        return type("Stranger", (Stranger,), {"name": f"{module}.{name}"})
+
+
+def _load(file, **options):
+    return _Unpickler(file, **options).load()
+
+
+# What PyTorch's readers want of a module that pickles. torch.load() would do, but that of PyTorch 1.13
+# takes the pickle_module it is given for Python's own.
+_PICKLE = types.SimpleNamespace(Unpickler=_Unpickler, load=_load)
+
+
+def load(path):
+    """What is in a file of torch.save, on the CPU. OSError for a file that cannot be opened; what
+    damaged bytes raise has many names.
+    """
+    with open(path, "rb") as opened:
+        file = io.BytesIO(opened.read())
+    options = {"map_location": "cpu", "pickle_module": _PICKLE, "encoding": "utf-8"}
+    if not zipfile.is_zipfile(file):  # as PyTorch wrote before 1.6
+        file.seek(0)
+        return torch.serialization._legacy_load(file, **options)
+    file.seek(0)
+    with torch.serialization._open_zipfile_reader(file) as archive:
+        if "constants.pkl" in archive.get_all_records():
+            raise ValueError("TorchScript is no checkpoint")
+        return torch.serialization._load(archive, **options)

@@ -1,0 +1,114 @@
+"""Checkpoints of linear-transformer-experiments as its training script saves them, and worse."""
+
+import argparse
+import collections
+import contextlib
+import io
+import os
+import tempfile
+import unittest
+
+import numpy as np
+import torch
+
+import small
+import convert_checkpoint
+from lintel_training import foreign
+
+FLAGS = ("--heads", "2", "--position-encoding", "learned")
+
+
+class Stranger:
+    """What no checkpoint of tensors holds."""
+
+    def __init__(self):
+        self.items = [1, {"a": 2.5}]
+
+
+class Attack:
+    """Runs code where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+class OwnTensor(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
+def trained():
+    """A model after two steps, and the optimiser that made them."""
+    model = small.model({"type": "linear"})
+    optimizer = torch.optim.RAdam(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.arange(8).unsqueeze(0)).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+class ForeignTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = self.enterContext(tempfile.TemporaryDirectory())
+        self.path = os.path.join(self.directory, "model.pth")
+
+    def convert(self, *flags):
+        """(exit status, standard error)."""
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+            status = convert_checkpoint.main(
+                [self.path, "--out", os.path.join(self.directory, "out"), *FLAGS, *flags])
+        return status, errors.getvalue()
+
+    def test_what_the_reference_saves_is_converted_without_trust(self):
+        model, optimizer = trained()
+        checkpoint = {
+            "epoch": 3, "model_state": model.state_dict(),
+            "optimizer_state": optimizer.state_dict(),
+            "arguments": argparse.Namespace(lr=1e-4, dataset="mnist", layers=(1, 2)),
+            "loss": np.float64(0.7), "history": np.arange(6).reshape(2, 3),
+            "random": np.random.RandomState(1).get_state(), "seen": {1, 2}, "name": "run",
+            "device": torch.device("cpu"), "shape": torch.Size([2]), "type": torch.float32,
+            "counts": collections.Counter("abc"), "more": [Stranger(), b"bytes", 1j, None],
+            "scheduler": collections.defaultdict(list, a=[1.5])}
+        for is_zip in (True, False):
+            with self.subTest(is_zip=is_zip):
+                torch.save(checkpoint, self.path, _use_new_zipfile_serialization=is_zip)
+                status, errors = self.convert()
+                self.assertEqual((status, errors), (0, ""))
+                data = foreign.load(self.path)
+                self.assertEqual(data["epoch"], 3)
+                for name, tensor in model.state_dict().items():
+                    self.assertTrue(torch.equal(data["model_state"][name], tensor), name)
+
+    def test_code_in_a_file_is_not_run(self):
+        made = os.path.join(self.directory, "made")
+        state = trained()[0].state_dict()
+        for checkpoint in ({"model_state": state, "more": Attack(made)}, Attack(made)):
+            for is_zip in (True, False):
+                torch.save(checkpoint, self.path, _use_new_zipfile_serialization=is_zip)
+                self.convert()
+                self.assertFalse(os.path.exists(made))
+        self.convert("--trust")  # it was worth the test
+        self.assertTrue(os.path.exists(made))
+
+    def test_what_is_no_plain_tensor_is_named_where_one_is_needed(self):
+        state = trained()[0].state_dict()
+        state["predictor.bias"] = state["predictor.bias"].as_subclass(OwnTensor)
+        torch.save({"model_state": state}, self.path)
+        status, errors = self.convert()
+        self.assertEqual(status, 1)
+        self.assertRegex(errors, "^predictor.bias: is a .*, which is no plain tensor; --trust")
+
+    def test_a_whole_model_is_no_state(self):
+        torch.save(Stranger(), self.path)
+        status, errors = self.convert()
+        self.assertEqual(status, 1)
+        self.assertIn("neither a state_dict nor a dict with model_state", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
