@@ -2,11 +2,13 @@
 
 #include <cassert>
 #include <stdexcept>
+#include <vector>
 
 #include "hwy/targets.h"
 #include "model/dense_kernels.h"
 #include "model/dense_onednn.h"
 #include "model/kernels.h"
+#include "model/library_product.h"
 
 namespace lintel {
 namespace {
@@ -24,12 +26,13 @@ void follow_instruction_set_of_onednn() {
 struct Dense::Impl {
   PackedWeights weights;
   Fused fused = Fused::kNone;
-  std::unique_ptr<OneDnnWeights> onednn;  // of the same weights; null where it does not pay
+  std::unique_ptr<LibraryProduct> library;  // of the same weights; null where it does not pay
+  std::string why_not;                      // the library that would pay does not run
 
   void apply(const Product& product) const {
-    const bool by_onednn = onednn != nullptr && (weights.type != WeightType::kInt8 ||
-                                                 product.rows >= OneDnnWeights::kLeastInt8Rows);
-    by_onednn ? onednn->multiply(product) : multiply(product);
+    const bool by_library = library != nullptr && (weights.type != WeightType::kInt8 ||
+                                                   product.rows >= LibraryProduct::kLeastInt8Rows);
+    by_library ? library->multiply(product) : multiply(product);
   }
 };
 
@@ -44,10 +47,13 @@ Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::si
   impl_ = std::make_unique<Impl>(
       Impl{.weights = PackedWeights(options.weight_type, weight, bias, in_features, out_features),
            .fused = options.fused,
-           .onednn = nullptr});
-  if (!OneDnnWeights::worthwhile(options.weight_type)) return;
-  impl_->onednn = std::make_unique<OneDnnWeights>(impl_->weights);
-  if (!impl_->onednn->rows_are_independent()) impl_->onednn.reset();
+           .library = nullptr,
+           .why_not = ""});
+  const ProductLibrary& library = options.library != nullptr ? *options.library : onednn_library();
+  if (!library.worthwhile(options.weight_type)) return;
+  std::string why_not;
+  impl_->library = LibraryProduct::make(library, impl_->weights, why_not);
+  if (impl_->library == nullptr) impl_->why_not = "not " + library.name() + ": " + why_not;
 }
 
 Dense::~Dense() = default;
@@ -78,7 +84,13 @@ WeightType Dense::weight_type() const { return impl_->weights.type; }
 std::size_t Dense::in_features() const { return impl_->weights.in_features; }
 std::size_t Dense::out_features() const { return impl_->weights.out_features; }
 std::size_t Dense::weight_bytes() const {
-  return impl_->weights.bytes() + (impl_->onednn != nullptr ? impl_->onednn->bytes() : 0);
+  return impl_->weights.bytes() + (impl_->library != nullptr ? impl_->library->bytes() : 0);
+}
+
+std::string Dense::kernels() const {
+  if (impl_->library != nullptr) return impl_->library->description();
+  const std::string own = multiply_description(impl_->weights.type);
+  return impl_->why_not.empty() ? own : own + ", " + impl_->why_not;
 }
 
 std::size_t Dense::most_weight_bytes(std::size_t in_features, std::size_t out_features,
@@ -90,7 +102,7 @@ std::size_t Dense::most_weight_bytes(std::size_t in_features, std::size_t out_fe
   const std::size_t width = up_to(out_features, kGroupWidth);
   std::size_t bytes = width * (num_cells(type, in_features) + 3) * sizeof(std::uint32_t);
   // oneDNN's blocks, and what it keeps for each output of int8.
-  if (OneDnnWeights::worthwhile(type)) {
+  if (onednn_library().worthwhile(type)) {
     bytes += up_to(out_features, 64) * (num_cells(type, up_to(in_features, 64)) + 1) *
              sizeof(std::uint32_t);
   }
@@ -99,8 +111,10 @@ std::size_t Dense::most_weight_bytes(std::size_t in_features, std::size_t out_fe
 
 std::string dense_kernels_description(WeightType type) {
   follow_instruction_set_of_onednn();
-  if (OneDnnWeights::worthwhile(type)) return "onednn (avx512_core_amx)";
-  return multiply_description(type);
+  if (!onednn_library().worthwhile(type)) return multiply_description(type);
+  constexpr std::size_t kSize = 256;
+  const std::vector<float> weight(kSize * kSize, 1.0f);
+  return Dense(weight, std::vector<float>(kSize), kSize, kSize, {.weight_type = type}).kernels();
 }
 
 std::string dense_kernels_description() {

@@ -13,6 +13,8 @@
 
 namespace lintel {
 
+class ProductLibrary;
+
 // Const and shareable between threads. Rows are independent: the bits of an output row do not
 // depend on how many rows are computed together (promise 1).
 class Dense {
@@ -26,6 +28,8 @@ class Dense {
   struct Options {
     WeightType weight_type = WeightType::kF32;
     Fused fused = Fused::kNone;
+    // What multiplies where it is worthwhile. Null: this machine's. Outlives the layer.
+    const ProductLibrary* library = nullptr;
   };
 
   // weight: [out_features, in_features]; bias: [out_features]. Both are copied into packed form.
@@ -49,13 +53,16 @@ class Dense {
   // An upper bound of weight_bytes() on this machine, told beforehand.
   static std::size_t most_weight_bytes(std::size_t in_features, std::size_t out_features,
                                        WeightType type);
+  // The kernels that run: "avx512_vnni", "onednn (avx512_core_amx) in blocks of 2 to 64 rows".
+  std::string kernels() const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-// Which kernels Dense uses for a type on this machine, for logs: "avx512_vnni", "highway (AVX2)".
+// The kernels that run for a type on this machine, for logs, as Dense::kernels() of a layer of 256
+// inputs and outputs. Those of another shape can differ: a library has to prove itself for each.
 std::string dense_kernels_description(WeightType type);
 // The same for every type: "f32 highway (AVX3), bf16 avx512_bf16, int8 avx512_vnni".
 std::string dense_kernels_description();

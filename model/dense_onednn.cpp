@@ -9,7 +9,6 @@
 #include <dnnl.hpp>
 #include <map>
 #include <mutex>
-#include <tuple>
 #include <vector>
 
 namespace lintel {
@@ -17,8 +16,8 @@ namespace {
 
 using dnnl::memory;
 
-// More rows than that are computed in several goes, which is as fast.
-constexpr std::size_t kMaxRows = 256;
+// Of one primitive.
+constexpr std::size_t kMaxRows = 64;
 
 const dnnl::engine& cpu_engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -47,8 +46,8 @@ struct Primitive {
   memory::desc x, y, scratch;
 };
 
-// A thread's side of oneDNN: one OpenMP thread, so that workers share no barrier; a stream; the
-// arguments of the primitives it has used; and raw outputs.
+// A thread's side of oneDNN: one OpenMP thread, so that workers share no barrier; a stream; and the
+// arguments of the primitives it has used.
 class OneDnnThread {
  public:
   struct Arguments {
@@ -74,21 +73,11 @@ class OneDnnThread {
     return *found;
   }
 
-  std::uint32_t* outputs(std::size_t count) {
-    if (count > num_outputs_) {
-      outputs_ = make_aligned<std::uint32_t>(count);
-      num_outputs_ = count;
-    }
-    return outputs_.get();
-  }
-
  private:
   OneDnnThread() : stream_(cpu_engine()) { omp_set_num_threads(1); }
 
   dnnl::stream stream_;
   std::vector<std::unique_ptr<Arguments>> arguments_;  // by serial; null: not used yet
-  AlignedArray<std::uint32_t> outputs_;
-  std::size_t num_outputs_ = 0;
 };
 
 // The primitives of one shape, one for each number of rows (a number known only when it runs falls
@@ -96,15 +85,12 @@ class OneDnnThread {
 // a process holds few of them.
 class OneDnnShape {
  public:
-  // in_features counts the padding of the last cell.
-  static const OneDnnShape& get(WeightType type, std::size_t in_features,
-                                std::size_t out_features) {
+  static const OneDnnShape& get(const ProductShape& of) {
     static std::mutex mutex;
-    static auto& shapes =
-        *new std::map<std::tuple<WeightType, std::size_t, std::size_t>, OneDnnShape*>();
+    static auto& shapes = *new std::map<ProductShape, OneDnnShape*>();
     const std::lock_guard lock(mutex);
-    auto& shape = shapes[{type, in_features, out_features}];
-    if (shape == nullptr) shape = new OneDnnShape(type, in_features, out_features);
+    auto& shape = shapes[of];
+    if (shape == nullptr) shape = new OneDnnShape(of.type, of.in_features(), of.out_features);
     return *shape;
   }
 
@@ -177,98 +163,98 @@ std::vector<std::uint8_t> plain_bytes(const PackedWeights& weights) {
   return bytes;
 }
 
-}  // namespace
+class OneDnnMatrix final : public LibraryMatrix {
+ public:
+  explicit OneDnnMatrix(const ProductShape& shape)
+      : type_(shape.type),
+        shape_(&OneDnnShape::get(shape)),
+        weights_(shape_->weights_desc(), cpu_engine()) {}
 
-struct OneDnnWeights::Impl {
-  explicit Impl(const PackedWeights& packed)
-      : own(&packed),
-        shape(&OneDnnShape::get(packed.type, packed.row_cells * inputs_per_cell(packed.type),
-                                packed.out_features)),
-        weights(shape->weights_desc(), cpu_engine()) {
-    std::vector<std::uint8_t> bytes = plain_bytes(packed);
-    memory source(shape->plain_weights(), cpu_engine(), bytes.data());
-    dnnl::stream& stream = OneDnnThread::mine().stream();
-    dnnl::reorder(source, weights).execute(stream, source, weights);
-    stream.wait();
+  // Bytes of any value, or bf16 between 2^-8 and 1 of either sign.
+  void scramble() override {
+    std::vector<std::uint8_t> bytes(shape_->plain_weights().get_size());
+    std::uint64_t state = 2;
+    for (std::size_t i = 0; i + sizeof(std::uint32_t) <= bytes.size(); i += sizeof(std::uint32_t)) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      auto random = static_cast<std::uint32_t>(state >> 32);
+      if (type_ == WeightType::kBf16) random = (random & 0x83ff83ffu) | 0x3c003c00u;
+      std::memcpy(&bytes[i], &random, sizeof random);
+    }
+    take(bytes);
+  }
+
+  void assign(const PackedWeights& weights) override {
+    std::vector<std::uint8_t> bytes = plain_bytes(weights);
+    take(bytes);
   }
 
   // REQUIRES: at most kMaxRows rows.
-  void multiply(const Product& product) const {
+  void multiply(const std::uint32_t* x, std::size_t rows, std::uint32_t* sums) const override {
     OneDnnThread& thread = OneDnnThread::mine();
-    const Primitive& primitive = shape->primitive(product.rows);
+    const Primitive& primitive = shape_->primitive(rows);
     OneDnnThread::Arguments& arguments = thread.arguments(primitive);
-    std::uint32_t* const raw = thread.outputs(product.rows * own->out_features);
     // The C interface: the C++ one builds a map for every call.
-    check(dnnl_memory_set_data_handle(arguments.x.get(), const_cast<std::uint32_t*>(product.x)));
-    check(dnnl_memory_set_data_handle(arguments.y.get(), raw));
+    check(dnnl_memory_set_data_handle(arguments.x.get(), const_cast<std::uint32_t*>(x)));
+    check(dnnl_memory_set_data_handle(arguments.y.get(), sums));
     const std::array<dnnl_exec_arg_t, 4> list = {{{DNNL_ARG_SRC, arguments.x.get()},
-                                                  {DNNL_ARG_WEIGHTS, weights.get()},
+                                                  {DNNL_ARG_WEIGHTS, weights_.get()},
                                                   {DNNL_ARG_DST, arguments.y.get()},
                                                   {DNNL_ARG_SCRATCHPAD, arguments.scratch.get()}}};
     check(dnnl_primitive_execute(primitive.matmul.get(), thread.stream().get(),
                                  static_cast<int>(list.size()), list.data()));
-    finish_sums(product, raw);
   }
 
-  const PackedWeights* own;
-  const OneDnnShape* shape;
-  memory weights;
+  std::size_t bytes() const override { return weights_.get_desc().get_size(); }
+
+ private:
+  // W^T as rows of inputs.
+  void take(std::vector<std::uint8_t>& bytes) {
+    memory source(shape_->plain_weights(), cpu_engine(), bytes.data());
+    dnnl::stream& stream = OneDnnThread::mine().stream();
+    dnnl::reorder(source, weights_).execute(stream, source, weights_);
+    stream.wait();
+  }
+
+  const WeightType type_;
+  const OneDnnShape* const shape_;
+  memory weights_;
 };
 
-bool OneDnnWeights::worthwhile(WeightType type) {
-  return type != WeightType::kF32 &&
-         dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
-}
-
-OneDnnWeights::OneDnnWeights(const PackedWeights& weights)
-    : impl_(std::make_unique<Impl>(weights)) {}
-OneDnnWeights::~OneDnnWeights() = default;
-OneDnnWeights::OneDnnWeights(OneDnnWeights&&) noexcept = default;
-OneDnnWeights& OneDnnWeights::operator=(OneDnnWeights&&) noexcept = default;
-
-void OneDnnWeights::multiply(const Product& product) const {
-  for (std::size_t r = 0; r < product.rows; r += kMaxRows) {
-    Product part = product;
-    part.rows = std::min(kMaxRows, product.rows - r);
-    part.x += r * impl_->own->row_cells;
-    if (part.x_scales != nullptr) part.x_scales += r;
-    part.y += r * product.y_stride;
-    impl_->multiply(part);
+std::string isa_name(dnnl::cpu_isa isa) {
+  switch (isa) {
+    case dnnl::cpu_isa::avx512_core:
+      return "avx512_core";
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "avx512_core_amx";
+    default:
+      return "below AVX-512";
   }
 }
 
-bool OneDnnWeights::rows_are_independent() const {
-  const PackedWeights& own = *impl_->own;
-  if (own.type == WeightType::kInt8) return true;  // sums of integers
-  constexpr std::size_t kRows = 33;
-  const auto x = make_aligned<std::uint32_t>(kRows * own.row_cells);
-  std::uint32_t random = 1;
-  for (std::size_t i = 0; i < kRows * own.row_cells; ++i) {
-    random = random * 1664525 + 1013904223;
-    // Two bf16 between 2^-8 and 1, of either sign.
-    x[i] = (random & 0x83ff83ffu) | 0x3c003c00u;
+class OneDnnLibrary final : public ProductLibrary {
+ public:
+  std::string name() const override {
+    return "onednn (" + isa_name(dnnl::get_effective_cpu_isa()) + ")";
   }
-  Matrix alone(kRows, own.out_features);
-  Matrix together(kRows, own.out_features);
-  const auto run = [&](std::size_t first, std::size_t rows, MatrixView<float> y) {
-    multiply({.weights = &own,
-              .x = x.get() + first * own.row_cells,
-              .rows = rows,
-              .y = y.data(),
-              .y_stride = y.stride()});
-  };
-  for (std::size_t r = 0; r < kRows; ++r) run(r, 1, alone.view().rows_from(r, 1));
-  for (const std::size_t rows : {2, 3, 4, 8, 16, 33}) {
-    run(0, rows, together.view());
-    if (std::memcmp(alone.row(0).data(), together.row(0).data(),
-                    rows * own.out_features * sizeof(float)) != 0) {
-      return false;
-    }
+  bool worthwhile(WeightType type) const override {
+    return type != WeightType::kF32 &&
+           dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
   }
-  return true;
-}
+  std::unique_ptr<LibraryMatrix> new_matrix(const ProductShape& shape) const override {
+    return std::make_unique<OneDnnMatrix>(shape);
+  }
+};
 
-std::size_t OneDnnWeights::bytes() const { return impl_->weights.get_desc().get_size(); }
+}  // namespace
+
+const ProductLibrary& onednn_library() {
+  static const OneDnnLibrary library;
+  return library;
+}
 
 bool onednn_has_avx512() {
   const auto isa = dnnl::get_effective_cpu_isa();

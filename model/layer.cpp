@@ -1,5 +1,6 @@
 #include "model/layer.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -55,11 +56,12 @@ void Norm::apply(MatrixView<const float> x, DenseInput& y) const {
 }
 
 Layer make_layer(const ModelConfig& config, LayerWeights& weights, bool uses_keys,
-                 WeightType weight_type) {
-  const Dense::Options plain{.weight_type = weight_type};
-  const Dense::Options activated{
-      .weight_type = weight_type,
-      .fused = config.activation == Activation::kRelu ? Dense::Fused::kRelu : Dense::Fused::kGelu};
+                 const Dense::Options& options) {
+  Dense::Options plain = options;
+  plain.fused = Dense::Fused::kNone;
+  Dense::Options activated = options;
+  activated.fused =
+      config.activation == Activation::kRelu ? Dense::Fused::kRelu : Dense::Fused::kGelu;
   const std::array projections = {&std::as_const(weights.query), &std::as_const(weights.value),
                                   &std::as_const(weights.key)};
   return {.query_value_key = pack_stacked(std::span(projections).first(uses_keys ? 3 : 2), plain),
@@ -68,6 +70,31 @@ Layer make_layer(const ModelConfig& config, LayerWeights& weights, bool uses_key
           .linear2 = pack(weights.linear2, plain),
           .norm1 = Norm(std::move(weights.norm1), config.layer_norm_eps),
           .norm2 = Norm(std::move(weights.norm2), config.layer_norm_eps)};
+}
+
+std::string kernels_of(std::span<const Layer> layers) {
+  std::vector<std::pair<std::string, int>> found;  // in order, and how many products have them
+  int total = 0;
+  for (const Layer& layer : layers) {
+    for (const Dense* dense :
+         {&layer.query_value_key, &layer.out, &layer.linear1, &layer.linear2}) {
+      const std::string kernels = dense->kernels();
+      const auto same = std::ranges::find(found, kernels, &std::pair<std::string, int>::first);
+      if (same == found.end()) {
+        found.emplace_back(kernels, 1);
+      } else {
+        ++same->second;
+      }
+      ++total;
+    }
+  }
+  if (found.size() == 1) return found.front().first;
+  std::string all;
+  for (const auto& [kernels, count] : found) {
+    all += (all.empty() ? "" : "; ") + std::to_string(count) + " of " + std::to_string(total) +
+           " products " + kernels;
+  }
+  return all;
 }
 
 }  // namespace lintel

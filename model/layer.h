@@ -1,6 +1,9 @@
 // One layer of the model, packed for its products.
 #pragma once
 
+#include <span>
+#include <string>
+
 #include "model/config.h"
 #include "model/dense.h"
 #include "model/tensor.h"
@@ -30,12 +33,16 @@ struct Layer {
   Norm norm2;
 };
 
-// Takes the norms out of `weights` and packs copies of the rest.
+// Takes the norms out of `weights` and packs copies of the rest, with the options but for what is
+// fused, which is the layer's own affair.
 Layer make_layer(const ModelConfig& config, LayerWeights& weights, bool uses_keys,
-                 WeightType weight_type);
+                 const Dense::Options& options);
 
 // Throws ModelError naming the first projection that has more inputs than `type` can sum exactly.
 void check_weight_type(const ModelConfig& config, WeightType type);
+
+// What multiplies the matrices of the layers, as Transformer::kernels().
+std::string kernels_of(std::span<const Layer> layers);
 
 // A linear projection with its weights packed.
 Dense pack(const LinearWeights& linear, const Dense::Options& options);

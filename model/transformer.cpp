@@ -371,8 +371,9 @@ std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& dire
                                               .n_heads = config.n_heads,
                                               .d_head = config.d_head,
                                               .planes = weights.layers[i].planes.values()}));
-    impl->layers.push_back(make_layer(config, weights.layers[i], impl->attention[i]->uses_keys(),
-                                      options.weight_type));
+    impl->layers.push_back(
+        make_layer(config, weights.layers[i], impl->attention[i]->uses_keys(),
+                   {.weight_type = options.weight_type, .library = options.product_library}));
   }
   if (impl->recompute) impl->warn_of_recomputing();
   if (config.final_norm) {
@@ -408,6 +409,7 @@ MatrixView<const float> Transformer::step(std::span<const StepRow> rows,
 const ModelConfig& Transformer::config() const { return impl_->config; }
 const Head& Transformer::head() const { return *impl_->head; }
 WeightType Transformer::weight_type() const { return impl_->weight_type; }
+std::string Transformer::kernels() const { return kernels_of(impl_->layers); }
 std::int64_t Transformer::num_parameters() const { return count_parameters(impl_->config); }
 
 std::size_t Transformer::weight_bytes() const {

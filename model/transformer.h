@@ -67,6 +67,8 @@ class Transformer {
     WeightType weight_type = WeightType::kF32;
     // In place of the attention of config.json: to compare speed on the same weights.
     std::optional<AttentionSpec> attention;
+    // What multiplies where it is worthwhile. Null: this machine's. Outlives the model.
+    const ProductLibrary* product_library = nullptr;
   };
 
   // Loads a model directory. Throws ModelError naming file, key or tensor and both values, or what
@@ -90,6 +92,9 @@ class Transformer {
   const ModelConfig& config() const;  // with the attention that runs
   const Head& head() const;
   WeightType weight_type() const;
+  // What multiplies the layers' matrices on this machine: "avx512_vnni", or "24 of 32 products
+  // onednn (avx512_core_amx) in blocks of 2 to 64 rows; 8 of 32 products avx512_bf16 ...".
+  std::string kernels() const;
   std::int64_t num_parameters() const;
   std::size_t weight_bytes() const;  // held for the packed weights
   // Upper bound of SequenceState::bytes() after num_tokens tokens; SIZE_MAX where no state can hold

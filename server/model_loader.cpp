@@ -44,7 +44,7 @@ NamedTransformer load_model(const ServerOptions& options, const std::string& nam
       name, version, directory.string(), transformer->num_parameters(),
       to_string(transformer->weight_type()), transformer->weight_bytes(),
       attention_names(transformer->config()), state_description(*transformer),
-      dense_kernels_description(transformer->weight_type()), transformer->fingerprint());
+      transformer->kernels(), transformer->fingerprint());
   NamedTransformer model{name, transformer, transformer->warnings(), version};
   for (const std::string& warning : model.warnings) {
     spdlog::warn("model {}: {}", model.name, warning);

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "model/dense_kernels.h"
-#include "model/dense_onednn.h"
 #include "model/kernels.h"
 #include "model/safetensors.h"
 #include "tests/model/instruction_sets.h"
@@ -145,7 +144,7 @@ TEST_CASE("what a product asks into the cache beside its work changes no bits", 
       dense.apply(input, y.view(), Dense::Output::kStore, &prefetch);
       CAPTURE(rows, to_string(type));
       CHECK(same_bits(y.view(), expected.view()));
-      if (dense_kernels_description(type) == multiply_description(type)) {
+      if (dense.kernels() == multiply_description(type)) {
         CHECK(prefetch.take(1) != soon.data());  // some of it was asked for
       }
     }
@@ -310,46 +309,6 @@ TEST_CASE("int8 sums are exact: every kernel gives the same bits", "[rows]") {
     product.y = portable.view().data();
     multiply(product, /*portable=*/true);
     CHECK(same_bits(fast.view(), portable.view()));
-  }
-}
-
-TEST_CASE("oneDNN's products have the bits of ours in int8, and are near in bf16") {
-  const WeightType type = GENERATE(WeightType::kBf16, WeightType::kInt8);
-  if (!onednn_has_avx512()) return;  // oneDNN 2.6 has no such products below
-  for (const auto& [in, out] : std::vector<std::pair<int, int>>{{256, 192}, {51, 70}}) {
-    const Problem problem(in, out);
-    const PackedWeights weights(type, problem.weight.values(), problem.bias.values(), in, out);
-    const OneDnnWeights onednn(weights);
-    CHECK(onednn.bytes() > 0);
-    constexpr std::size_t kRows = 300;  // beyond what one of its primitives takes
-    DenseInput input(type, kRows, in);
-    const Matrix x = normal_matrix(kRows, in, 3);
-    std::ranges::copy(x.values(), input.values().data());
-    input.prepare(0, kRows);
-    for (const bool add : {false, true}) {
-      Matrix own = normal_matrix(kRows, out, 5);
-      Matrix theirs = normal_matrix(kRows, out, 5);
-      Product product{.weights = &weights,
-                      .x = input.cells(),
-                      .x_scales = input.scales(),
-                      .x_zero = input.zero(),
-                      .rows = kRows,
-                      .y = own.view().data(),
-                      .y_stride = own.cols(),
-                      .relu = !add,
-                      .add = add};
-      multiply(product);
-      product.y = theirs.view().data();
-      onednn.multiply(product);
-      CAPTURE(to_string(type), in, out, add);
-      if (type == WeightType::kInt8) CHECK(same_bits(own.view(), theirs.view()));
-      double largest = 0.0;
-      for (std::size_t i = 0; i < own.values().size(); ++i) {
-        largest = std::max(largest, std::abs(double{own.values()[i]} - theirs.values()[i]));
-      }
-      CHECK(largest <= 2e-4);
-    }
-    CHECK(onednn.rows_are_independent());
   }
 }
 
