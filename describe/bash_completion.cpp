@@ -41,11 +41,12 @@ constexpr const char* kWalk = R"(
     else
         NAME_value "$path"
     fi
-    case $kind in
-        file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
-        directory) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
-        *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$current") ;;
-    esac
+    if [[ -n $kind ]]; then
+        compopt -o filenames 2>/dev/null || :  # outside a completion there is nothing to tell
+        mapfile -t COMPREPLY < <(compgen -A "$kind" -- "$current")
+    else
+        mapfile -t COMPREPLY < <(compgen -W "$values" -- "$current")
+    fi
 }
 )";
 

@@ -73,6 +73,7 @@ use() {
 
   echo "-- the server as the unit runs it"
   local server
+  : >server.log
   setpriv --reuid "$(unit User)" --regid "$(unit Group)" --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all \
     $(unit ExecStart) >server.log 2>&1 &
   server=$!
@@ -90,6 +91,7 @@ use() {
   tar -C "/srv/else where" -xzf lintel-*.tar.gz
   local there
   there=$(echo "/srv/else where"/lintel-*)
+  : >archive.log
   "$there/bin/lintel-server" --model "$there/share/lintel/models/mnist-linear-small" --listen 127.0.0.1:0 >archive.log 2>&1 &
   server=$!
   ready archive.log
@@ -103,7 +105,8 @@ use() {
   local page pages=0
   for page in lintel lintel-server lintel-convert lintel-bench lintel-{generate,complete,score,session,model,health,admin,token}; do
     man -w "$page" >/dev/null || fail "there is no page $page"
-    man "$page" 2>/dev/null | col_plain | grep -q "^SYNOPSIS" || fail "$page has no synopsis"
+    man "$page" 2>/dev/null | col_plain >page.txt
+    grep -q "^SYNOPSIS" page.txt || fail "$page has no synopsis"
     ((++pages))
   done
   echo "$pages pages"

@@ -1,0 +1,85 @@
+// packaging/lintel.toml.in, the configuration that is installed.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "server/options.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel {
+namespace {
+
+// With its places filled in.
+std::string shipped() {
+  std::ifstream in(LINTEL_PACKAGING "/lintel.toml.in");
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  text = std::regex_replace(text, std::regex("@datadir@"), "/usr/share");
+  return std::regex_replace(text, std::regex("@sysconfdir@"), "/etc");
+}
+
+// "#key = value" and nothing else: prose has a blank after #.
+const std::regex kCommented(R"(^#([a-z-]+) = (.*)$)");
+
+ServerOptions parse(const std::string& configuration) {
+  const testing::TemporaryDirectory directory;
+  const std::string file = directory.path() / "lintel.toml";
+  std::ofstream(file) << configuration;
+  const char* const arguments[] = {"lintel-server", "--config", file.c_str()};
+  ServerOptions options;
+  std::string help;
+  REQUIRE(parse_server_options(3, arguments, &options, &help));
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("the installed configuration serves the small model on loopback") {
+  const ServerOptions options = parse(shipped());
+  REQUIRE(options.models.size() == 1);
+  CHECK(options.models[0].path == "/usr/share/lintel/models/mnist-linear-small");
+  CHECK(options.listen.to_string(options.listen.port) == "127.0.0.1:50051");
+  CHECK(options.listen.is_local());
+}
+
+TEST_CASE("every key that the installed configuration offers is accepted") {
+  std::istringstream in(shipped());
+  std::string all;
+  int offered = 0;
+  for (std::string line; std::getline(in, line);) {
+    offered += std::regex_match(line, kCommented);
+    all += std::regex_replace(line, kCommented, "$1 = $2") + "\n";
+  }
+  CHECK(offered >= 10);
+  const ServerOptions options = parse(all);
+  CHECK(options.security.tls_cert == "/etc/lintel/server.pem");
+  CHECK(options.model_repository == "/var/lib/lintel/models");
+  REQUIRE(options.monitoring.metrics_listen);
+}
+
+TEST_CASE("values that the installed configuration shows as defaults are those of --help") {
+  ServerOptions options;
+  std::string help;
+  const char* const arguments[] = {"lintel-server", "--help"};
+  REQUIRE_FALSE(parse_server_options(2, arguments, &options, &help));
+  // Examples, and what depends on the machine.
+  const std::set<std::string> without = {"model-repository", "load-model",  "tls-cert",
+                                         "tls-key",          "auth-tokens", "metrics-listen",
+                                         "workers"};
+  std::istringstream in(shipped());
+  int compared = 0;
+  for (std::string line; std::getline(in, line);) {
+    std::smatch match;
+    if (!std::regex_match(line, match, kCommented) || without.contains(match[1])) continue;
+    const std::string value = std::regex_replace(match[2].str(), std::regex("\""), "");
+    INFO(line);
+    CHECK(std::regex_search(help,
+                            std::regex("\n  --" + match[1].str() + " [^\n]*=" + value + "( |\n)")));
+    ++compared;
+  }
+  CHECK(compared >= 7);
+}
+
+}  // namespace lintel

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# install_test.sh CMAKE BUILD: what `cmake --install` of a build puts under a prefix runs there.
+set -euo pipefail
+fail() {
+  echo "FAILED: $1" >&2
+  exit 1
+}
+prefix=$(mktemp -d)
+trap 'rm -rf "$prefix"' EXIT
+"$1" --install "$2" --prefix "$prefix" >/dev/null
+programs=(lintel lintel-server lintel-convert lintel-bench)
+for program in "${programs[@]}"; do
+  "$prefix/bin/$program" --version
+  [[ -s $prefix/share/man/man1/$program.1.gz ]] || fail "no man page of $program"
+  [[ -s $prefix/share/bash-completion/completions/$program ]] || fail "no completion of $program for bash"
+  [[ -s $prefix/share/zsh/site-functions/_$program ]] || fail "no completion of $program for zsh"
+done
+for model in mnist-linear-small mnist-softmax-small mnist-lsh1-small mnist-lsh4-small text-linear-small; do
+  for file in config.json model.safetensors README.md; do
+    [[ -s $prefix/share/lintel/models/$model/$file ]] || fail "no $file of $model"
+  done
+done
+for file in lib/systemd/system/lintel.service share/lintel/models/demo-digits.png share/doc/lintel/{LICENSE,NOTICE,CHANGELOG.md,README.md}; do
+  [[ -s $prefix/$file ]] || fail "no $file"
+done
+# Their places are the prefix's.
+grep -qx "ExecStart=$prefix/bin/lintel-server --config $prefix/etc/lintel/lintel.toml" "$prefix/lib/systemd/system/lintel.service" \
+  || fail "the unit runs something else"
+grep -qx "model = \[\"$prefix/share/lintel/models/mnist-linear-small\"\]" "$prefix/etc/lintel/lintel.toml" || fail "lintel.toml names another model"
+! grep -rI '@[a-z]*@' "$prefix"/{lib,etc} || fail "a place was not filled in"
+# What an operator wrote stays.
+echo 'listen = "127.0.0.1:1"' >"$prefix/etc/lintel/lintel.toml"
+"$1" --install "$2" --prefix "$prefix" >/dev/null
+[[ $(wc -l <"$prefix/etc/lintel/lintel.toml") == 1 ]] || fail "lintel.toml was written over"
+unknown=$(cd "$prefix" && find . -type f | grep -Ev '^./(bin/lintel|share/(man/man1|bash-completion|zsh|lintel/models|doc/lintel)/|etc/lintel/lintel.toml$|lib/systemd/system/lintel.service$)' || true)
+[[ -z $unknown ]] || fail "also installed: $unknown"
