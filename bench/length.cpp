@@ -31,7 +31,6 @@ struct LengthFlags {
   std::string attention = "linear,softmax,lsh1";
   std::vector<int> positions = {100, 300, 1000, 3000, 10'000, 30'000, 100'000, 300'000, 1'000'000};
   double budget_seconds = 90;
-  std::string plot;
 };
 
 // The shape's body with no end.
@@ -81,7 +80,7 @@ class LengthExperiment {
     std::vector<Curve> curves;
     for (const std::string& name : split(flags_.attention)) curves.push_back(measure(name));
     measurement_.add(table_of(curves));
-    if (!flags_.plot.empty()) plot(curves);
+    measurement_.add(plots_of(curves));
     return measurement_.publish();
   }
 
@@ -169,7 +168,7 @@ class LengthExperiment {
     return table;
   }
 
-  void plot(const std::vector<Curve>& curves) const {
+  std::vector<Plot> plots_of(const std::vector<Curve>& curves) const {
     Plot time{"Time of a token", "position", "microseconds", {}};
     Plot memory{"Memory of a session", "position", "bytes", {}};
     for (const Curve& curve : curves) {
@@ -182,7 +181,7 @@ class LengthExperiment {
       time.series.push_back(std::move(seconds));
       memory.series.push_back(std::move(bytes));
     }
-    draw({time, memory}, flags_.plot);
+    return {time, memory};
   }
 
   const LengthFlags& flags_;
@@ -208,7 +207,7 @@ void add_length(CLI::App& app, cli::CommandLine& command_line) {
                   "Where to measure [100,300,1000 ... 1000000]");
   cli::add_parsed(*command, "--budget", flags->budget_seconds, cli::parse_double, "SECONDS",
                   "Longest time of reading where the state grows [90]");
-  cli::add_text(*command, "--plot", flags->plot, "FILE", "Also draw a PNG, with gnuplot");
+  flags->run.add_plot_to(*command);
   flags->run.batch = {1};
   flags->run.add_to(*command, {1}, /*batch_help=*/"", /*with_workers=*/false);
   command->footer(kFooter);

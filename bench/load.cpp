@@ -27,7 +27,15 @@ struct Window {
 class LoadClient {
  public:
   LoadClient(const LoadOptions& options, std::uint64_t first_seed)
-      : options_(options), seed_(first_seed), client_(connect(options.address)) {}
+      : options_(options),
+        seed_(first_seed),
+        channel_(open_channel(options)),
+        client_(channel_, std::chrono::minutes(10), options.token) {}
+
+  // Returns when there is a connection, or none in time: the first call then says why.
+  bool connect() {
+    return channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectTime);
+  }
 
   void run(const Window& window) {
     while (Clock::now() < window.end) {
@@ -45,17 +53,25 @@ class LoadClient {
   const LoadResult& seen() const { return seen_; }
 
  private:
-  static Client connect(const std::string& address) {
-    // Channels to one address share a connection unless they are told not to.
+  static std::shared_ptr<grpc::Channel> open_channel(const LoadOptions& options) {
     grpc::ChannelArguments arguments;
+    // Channels to one address share a connection unless they are told not to.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return Client(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments),
-                  std::chrono::minutes(10));
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    return make_channel(options.address, options.tls, /*sends_token=*/!options.token.empty(),
+                        std::move(arguments));
   }
 
   void stream(const Window& window) {
     v1::GenerateRequest request;
     request.set_model(options_.model);
+    const SequencePlan& sequence = options_.sequence;
+    if (sequence.first_value) {
+      request.mutable_prompt()->mutable_tokens()->add_ids(*sequence.first_value);
+    }
+    if (!sequence.ends_itself) {
+      request.set_max_new_tokens(static_cast<std::uint32_t>(sequence.values));
+    }
     request.mutable_sampling()->set_seed(seed_++);
     request.set_max_tokens_per_message(static_cast<std::uint32_t>(options_.values_per_message));
     const Clock::time_point begin = Clock::now();
@@ -81,6 +97,7 @@ class LoadClient {
 
   const LoadOptions& options_;
   std::uint64_t seed_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const Client client_;
   Cancellation cancellation_;
   std::int64_t tokens_ = 0;  // in the window
@@ -99,6 +116,9 @@ LoadResult run_load(const LoadOptions& options) {
   for (int i = 0; i < options.clients; ++i) {
     clients.push_back(
         std::make_unique<LoadClient>(options, static_cast<std::uint64_t>(i) * 1'000'000));
+  }
+  for (const auto& client : clients) {
+    if (!client->connect()) break;
   }
   const auto begin = Clock::now() + std::chrono::duration_cast<Clock::duration>(options.warm_up);
   const Window window{begin, begin + std::chrono::duration_cast<Clock::duration>(options.window)};

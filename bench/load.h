@@ -5,11 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "bench/sequence_plan.h"
+#include "client/channel.h"
+
 namespace lintel::bench {
 
 struct LoadOptions {
-  std::string address;         // HOST:PORT or unix:PATH, in plain text
+  std::string address;  // HOST:PORT or unix:PATH
+  Tls tls;
+  std::string token;           // see Client::Options
   std::string model;           // may be empty where one is served
+  SequencePlan sequence;       // of every call
   int clients = 1;             // each with a connection of its own
   int values_per_message = 0;  // 0: the server coalesces
   std::chrono::duration<double> warm_up{0.5};
@@ -22,8 +28,14 @@ struct LoadResult {
   std::vector<double> between_tokens_seconds;  // between messages of a stream
 };
 
-// Every client generates whole sequences, one call after the other, until the window is over; then
-// what still runs is cancelled. Throws CallError when a call fails.
+// How long a client tries to connect. A first attempt may fail though the server listens: gRPC
+// 1.51 asks for connect()'s errno after it has taken locks, and a process's first wait for one of
+// them looks for a file of the kernel's that is not everywhere, which leaves ENOENT behind.
+constexpr std::chrono::seconds kConnectTime{10};
+
+// Every client connects, before the window. Then it generates whole sequences, one call after the
+// other, until the window is over; then what still runs is cancelled. Throws CallError when a call
+// fails, std::invalid_argument as make_channel.
 LoadResult run_load(const LoadOptions& options);
 
 }  // namespace lintel::bench

@@ -1,6 +1,7 @@
 #include "bench/plot.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 
 #include "client/cli/console.h"
@@ -52,14 +53,19 @@ std::string gnuplot_script(const std::vector<Plot>& plots, const std::string& fi
   return out.str();
 }
 
+void require_gnuplot() {
+  if (std::system("gnuplot --version >/dev/null 2>&1") == 0) return;
+  throw cli::Failure("--plot: there is no gnuplot; scripts/setup.sh --bench installs it");
+}
+
 void draw(const std::vector<Plot>& plots, const std::string& file) {
   const std::string script = gnuplot_script(plots, file);
   FILE* const pipe = popen("gnuplot -", "w");
-  if (pipe == nullptr) throw cli::Failure("gnuplot cannot be started");
+  if (pipe == nullptr) throw cli::Failure("--plot " + file + ": gnuplot cannot be started");
   const bool written = std::fwrite(script.data(), 1, script.size(), pipe) == script.size();
   const int status = pclose(pipe);
   if (!written || status != 0) {
-    throw cli::Failure(file + ": gnuplot failed; scripts/setup.sh --bench installs it");
+    throw cli::Failure("--plot " + file + ": gnuplot failed");
   }
 }
 

@@ -23,6 +23,9 @@ struct Plot {
 // The script that draws the plots side by side into `file`.
 std::string gnuplot_script(const std::vector<Plot>& plots, const std::string& file);
 
+// Throws cli::Failure where draw() could not start gnuplot.
+void require_gnuplot();
+
 // Runs gnuplot. Throws cli::Failure when there is none or it fails.
 void draw(const std::vector<Plot>& plots, const std::string& file);
 

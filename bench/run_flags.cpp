@@ -1,11 +1,11 @@
 #include "bench/run_flags.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <random>
+#include <utility>
+
+#include "bench/output_files.h"
 
 #include "describe/flags.h"
 
@@ -22,13 +22,6 @@ std::string drawn_run_id() {
   char text[16];
   std::snprintf(text, sizeof text, "%08x", std::random_device()());
   return text;
-}
-
-void write(const std::string& file, const std::string& text, cli::Console& console) {
-  if (file == "-") return console.out(text);
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << text << std::flush;
-  if (!out) throw cli::Failure(file + ": cannot be written: " + std::strerror(errno));
 }
 
 }  // namespace
@@ -100,6 +93,10 @@ void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch, const std::
       ->group("Output");
 }
 
+void RunFlags::add_plot_to(CLI::App& app) {
+  cli::add_text(app, "--plot", plot, "FILE", "Also draw a PNG, with gnuplot")->group("Output");
+}
+
 Measurement::Measurement(const RunFlags& flags, std::string command, std::string model,
                          cli::Console& console)
     : flags_(flags), console_(console) {
@@ -112,6 +109,10 @@ Measurement::Measurement(const RunFlags& flags, std::string command, std::string
                  .workers = flags.workers,
                  .batch = to_string(flags.batch),
                  .repeats = flags.repeats};
+  require_writable("--json", flags.json);
+  require_writable("--csv", flags.csv);
+  require_writable("--plot", flags.plot);
+  if (!flags.plot.empty()) require_gnuplot();
   if (flags.against.empty()) return;
   against_ = read_report(flags.against);
   require_same_run(report_.run, against_->run, flags.against);
@@ -121,9 +122,24 @@ int Measurement::publish() {
   if (against_) {
     for (Table& table : ratios(report_, *against_)) report_.tables.push_back(std::move(table));
   }
-  if (!flags_.json.empty()) write(flags_.json, to_json(report_), console_);
-  if (!flags_.csv.empty()) write(flags_.csv, to_csv(report_), console_);
-  if (flags_.json != "-" && flags_.csv != "-") console_.out(to_markdown(report_));
+  // First what cost the time, then what may fail; and a file that fails costs no other.
+  if (flags_.json != "-" && flags_.csv != "-") {
+    console_.out(to_markdown(report_));
+    console_.flush();
+  }
+  std::string failures;
+  const auto attempt = [&failures](const std::string& asked_for, const auto& work) {
+    if (asked_for.empty()) return;
+    try {
+      work();
+    } catch (const cli::Failure& failure) {
+      failures += (failures.empty() ? "" : "; ") + std::string(failure.what());
+    }
+  };
+  attempt(flags_.json, [&] { write_file("--json", flags_.json, to_json(report_), console_); });
+  attempt(flags_.csv, [&] { write_file("--csv", flags_.csv, to_csv(report_), console_); });
+  attempt(flags_.plot, [&] { draw(plots_, flags_.plot); });
+  if (!failures.empty()) throw cli::Failure(failures);
   return cli::kOk;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/plot.h"
 #include "bench/report.h"
 #include "client/cli/flags.h"
 #include "model/weight_type.h"
@@ -20,23 +21,29 @@ struct RunFlags {
   std::string json;     // file, "-", or empty
   std::string csv;      // file, "-", or empty
   std::string against;  // file or empty
+  std::string plot;     // file or empty
 
   // `batch_help` empty: the sub-command has no --batch; without workers it runs on one.
   void add_to(CLI::App& app, std::vector<int> default_batch, const std::string& batch_help,
               bool with_workers = true);
+  void add_plot_to(CLI::App& app);  // of sub-commands that draw
 };
 
 // One sub-command at work: knows its run from the start, so that what cannot be compared is refused
 // before anything is measured.
 class Measurement {
  public:
-  // `model`: see Run. Throws cli::UsageError or cli::Failure for --against. `flags` and `console`
-  // outlive this.
+  // `model`: see Run. Throws cli::UsageError or cli::Failure for --against, and cli::Failure for
+  // files that cannot be written and plots that cannot be drawn. `flags` and `console` outlive
+  // this.
   Measurement(const RunFlags& flags, std::string command, std::string model, cli::Console& console);
 
   void add(Table table) { report_.tables.push_back(std::move(table)); }
   void add(std::string name, double value) { report_.figures.push_back({std::move(name), value}); }
-  // Prints the tables as Markdown and writes the files asked for. Returns an ExitCode.
+  // For --plot, side by side.
+  void add(std::vector<Plot> plots) { plots_ = std::move(plots); }
+  // Prints the tables as Markdown, then writes the files asked for. Returns an ExitCode; throws
+  // cli::Failure for files that failed, when all else is done.
   int publish();
 
   const RunFlags& flags() const { return flags_; }
@@ -46,6 +53,7 @@ class Measurement {
   const RunFlags& flags_;
   cli::Console& console_;
   Report report_;
+  std::vector<Plot> plots_;
   std::optional<Report> against_;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "bench/sequence_plan.h"
+
 namespace lintel::bench {
 namespace {
 
@@ -20,9 +22,11 @@ void Sequences::start(std::size_t count, std::uint64_t seed) {
   assert(count >= 1 && count <= sequences_.size());
   count_ = count;
   seed_ = seed;
+  const std::int32_t first_value =
+      sequence_plan(model_.config()).first_value.value_or(model_.config().image.start_token);
   for (std::size_t i = 0; i < count; ++i) {
     sequences_[i].reset();
-    sequences_[i].pending = model_.config().image.start_token;
+    sequences_[i].pending = first_value;
     drawn_[i].clear();
   }
 }

@@ -8,6 +8,7 @@
 #include "bench/own_server.h"
 #include "bench/plot.h"
 #include "bench/run_flags.h"
+#include "bench/sequence_plan.h"
 #include "bench/sequences.h"
 #include "bench/shapes.h"
 #include "client/cli/progress.h"
@@ -18,7 +19,8 @@ namespace lintel::bench {
 namespace {
 
 constexpr const char* kFooter = R"(
-Each client has a connection of its own and streams whole sequences, one after the other. Throughput
+Each client has a connection of its own and streams whole sequences, one after the other; those of a
+model of text, which have no end, of 1,024 values. Throughput
 is counted with the server's own messages, which it fills for 10 ms, and longer from 16 clients on;
 times are taken with one token a message, where a stream's every token can be seen. Server, clients
 and all that they share run on this machine, unless --target names a server elsewhere. In process:
@@ -29,17 +31,20 @@ workers and rows.
 Examples:
   lintel-bench serve --shape mnist-small --concurrency 1,16,64
   lintel-bench serve --model weights/mnist-linear-small --attention softmax
-  lintel-bench serve --target 127.0.0.1:50051)";
+  lintel-bench serve --model weights/text-linear
+  lintel-bench serve --target HOST:50051 --tls-ca ca.pem --token @alice.token)";
 
 struct ServeFlags {
   RunFlags run;
   std::string target;
+  Tls tls;  // to --target, as token
+  std::string token;
   std::string shape = "mnist";
   std::string model;
   std::string attention;
   std::vector<int> concurrency = {1, 8, 64};
   double seconds = 2;
-  std::string plot;
+  SequencePlan sequence;  // of --target
 };
 
 struct Level {
@@ -49,10 +54,24 @@ struct Level {
   std::vector<double> first_token, between_tokens;  // seconds
 };
 
+Client client_of(const ServeFlags& flags) {
+  try {
+    Client::Options options;
+    options.address = flags.target;
+    options.tls = flags.tls;
+    options.token = flags.token;
+    return Client(options);
+  } catch (const std::invalid_argument& error) {
+    throw cli::UsageError(std::string(error.what()) +
+                          "; see --tls-ca, --tls-cert, --tls-key and --token");
+  }
+}
+
 // What a server elsewhere says of itself, in place of the flags.
 ServeFlags as_served(ServeFlags flags) {
   if (flags.target.empty()) return flags;
-  const v1::Model model = Client({.address = flags.target}).get_model();
+  flags.token = cli::read_token(flags.token);
+  const v1::Model model = client_of(flags).get_model();
   flags.run.workers = static_cast<int>(model.workers());
   flags.run.batch = {static_cast<int>(model.max_batch_rows())};
   for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8}) {
@@ -60,6 +79,7 @@ ServeFlags as_served(ServeFlags flags) {
   }
   flags.model = model.name();
   flags.attention = model.attention();
+  flags.sequence = sequence_plan(model);
   return flags;
 }
 
@@ -70,6 +90,7 @@ class ServeExperiment {
         own_(flags.target.empty()),
         files_(own_ ? files_of(flags) : nullptr),
         model_(own_ ? files_->load(flags.run.weight_type, flags.attention) : nullptr),
+        sequence_(own_ ? sequence_plan(model_->config()) : flags_.sequence),
         measurement_(flags_.run, "serve", words(), console),
         progress_(console, static_cast<std::int64_t>(flags.concurrency.size()) * flags.run.repeats,
                   "measurements") {
@@ -86,7 +107,7 @@ class ServeExperiment {
     std::vector<Level> levels;
     for (const int clients : flags_.concurrency) levels.push_back(measure(clients));
     measurement_.add(table_of(levels));
-    if (!flags_.plot.empty()) plot(levels);
+    measurement_.add(plots_of(levels));
     return measurement_.publish();
   }
 
@@ -109,7 +130,10 @@ class ServeExperiment {
 
   Level measure(int clients) {
     LoadOptions load{.address = own_ ? server_->address() : flags_.target,
+                     .tls = own_ ? Tls() : flags_.tls,
+                     .token = own_ ? "" : flags_.token,
                      .model = "",
+                     .sequence = sequence_,
                      .clients = clients,
                      .values_per_message = 0,
                      .warm_up = std::chrono::duration<double>(flags_.seconds / 4),
@@ -137,7 +161,7 @@ class ServeExperiment {
   // other.
   double tokens_in_process(int count) const {
     const int workers = std::min(flags_.run.workers, count);
-    const std::int64_t steps = model_->config().max_length;
+    const std::int64_t steps = sequence_.values;
     std::vector<std::int64_t> tokens(static_cast<std::size_t>(workers));
     std::vector<std::unique_ptr<Sequences>> sequences;
     const auto share = [&](int w) { return count * (w + 1) / workers - count * w / workers; };
@@ -196,7 +220,7 @@ class ServeExperiment {
     return table;
   }
 
-  void plot(const std::vector<Level>& levels) const {
+  static std::vector<Plot> plots_of(const std::vector<Level>& levels) {
     Plot speed{
         "Throughput", "concurrent clients", "tokens/s", {{"through gRPC", {}}, {"in process", {}}}};
     Plot wait{
@@ -213,13 +237,14 @@ class ServeExperiment {
                                            1000 * quantile(level.between_tokens, shares[i]));
       }
     }
-    draw({speed, wait}, flags_.plot);
+    return {speed, wait};
   }
 
   const ServeFlags flags_;
   const bool own_;
   const std::unique_ptr<ModelFiles> files_;         // null with --target
   const std::shared_ptr<const Transformer> model_;  // null with --target
+  const SequencePlan sequence_;
   Measurement measurement_;
   cli::Progress progress_;
   std::unique_ptr<OwnServer> server_;  // null with --target
@@ -232,11 +257,11 @@ void add_serve(CLI::App& app, cli::CommandLine& command_line) {
   CLI::App* const command =
       app.add_subcommand("serve", "Throughput and waiting times of concurrent clients over gRPC");
   cli::add_text(*command, "--target", flags->target, "HOST:PORT",
-                "A server that runs, in plain text [one is started in this process]");
+                "A server that runs [one is started in this process]");
   cli::add_text(*command, "--shape", flags->shape, "NAME",
                 "mnist, cifar10 or mnist-small, with random weights")
       ->capture_default_str();
-  cli::add_text(*command, "--model", flags->model, "DIR", "An image model in place of --shape");
+  cli::add_text(*command, "--model", flags->model, "DIR", "A model directory, in place of --shape");
   cli::add_text(*command, "--attention", flags->attention, "SPEC",
                 "In place of the model's own, as lintel-server takes it");
   cli::add_parsed(*command, "--concurrency", flags->concurrency, parse_counts, "N[,N...]",
@@ -249,7 +274,8 @@ void add_serve(CLI::App& app, cli::CommandLine& command_line) {
         return seconds;
       },
       "SECONDS", "Length of each measurement [2]");
-  cli::add_text(*command, "--plot", flags->plot, "FILE", "Also draw a PNG, with gnuplot");
+  flags->run.add_plot_to(*command);
+  cli::add_security_flags(*command, flags->tls, flags->token);
   flags->run.repeats = 3;
   flags->run.add_to(*command, {64}, "Rows of a worker's step, at most");
   command->footer(kFooter);

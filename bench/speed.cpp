@@ -12,6 +12,7 @@
 #include "bench/product_bound.h"
 #include "bench/run_flags.h"
 #include "bench/scoring.h"
+#include "bench/sequence_plan.h"
 #include "bench/sequences.h"
 #include "bench/shapes.h"
 #include "bench/step_profile.h"
@@ -202,9 +203,11 @@ class SpeedExperiment {
     for (int w = 0; w < workers; ++w) {
       sequences.push_back(std::make_unique<Sequences>(*model_, count));
     }
-    const std::int64_t steps = model_->config().max_length > 0 ? model_->config().max_length : 1000;
+    const SequencePlan plan = sequence_plan(model_->config());
+    const std::int64_t steps = plan.values;
     const double tokens = static_cast<double>(steps) * best.rows * workers;
     const LoadOptions load{.address = server.address(),
+                           .sequence = plan,
                            .clients = workers * best.rows,
                            .warm_up = std::chrono::duration<double>(0.5),
                            .window = std::chrono::duration<double>(5 * flags_.seconds)};
@@ -274,6 +277,7 @@ class SpeedExperiment {
   Summary alone_through_grpc(Speculation speculation) {
     const OwnServer server(model_, {.workers = 1, .rows = 16, .speculation = speculation});
     const LoadOptions load{.address = server.address(),
+                           .sequence = sequence_plan(model_->config()),
                            .clients = 1,
                            .warm_up = std::chrono::duration<double>(0.2),
                            .window = std::chrono::duration<double>(5 * flags_.seconds)};
@@ -286,8 +290,7 @@ class SpeedExperiment {
   // Every worker reads a prompt of its own.
   void measure_prompt(const Batch& best) {
     const int workers = flags_.run.workers;
-    const std::int64_t length =
-        model_->config().max_length > 0 ? model_->config().max_length : 1024;
+    const std::int64_t length = sequence_plan(model_->config()).values;
     std::vector<std::unique_ptr<Sequences>> sequences;
     for (int w = 0; w < workers; ++w) sequences.push_back(std::make_unique<Sequences>(*model_, 1));
     const Summary seconds = repeat(flags_.run.repeats, [&] {

@@ -51,7 +51,7 @@ std::string plain_text_hint(const grpc::Status& status) {
 }
 
 std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Tls& tls,
-                                            bool sends_token) {
+                                            bool sends_token, grpc::ChannelArguments arguments) {
   if (tls.certificate.empty() != tls.key.empty()) {
     throw std::invalid_argument("a client certificate and its key belong together");
   }
@@ -59,7 +59,6 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Tl
     throw std::invalid_argument("the token would go to " + address +
                                 " in plain text: use TLS (a CA file)");
   }
-  grpc::ChannelArguments arguments;
   // A chunk with the N best of many values can pass gRPC's 4 MB; the server bounds what it sends.
   arguments.SetMaxReceiveMessageSize(-1);
   return grpc::CreateCustomChannel(address, credentials(tls), arguments);

@@ -19,8 +19,10 @@ struct Tls {
 
 // Throws std::invalid_argument for a certificate without a key or the reverse, and when a token
 // would go in plain text to another machine; std::runtime_error naming a file that cannot be read.
+// `arguments`: the caller's own, for channels that are used unlike a client's.
 std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Tls& tls,
-                                            bool sends_token);
+                                            bool sends_token,
+                                            grpc::ChannelArguments arguments = {});
 
 // What the failure of a call over plain text may come from, for people: a server that speaks TLS
 // closes the connection without a word. Empty where the status tells of something else.

@@ -42,6 +42,10 @@ void ConnectionFlags::add_to(CLI::App& app, bool with_model) {
       "SECONDS", "Longest time a call may take [300]")
       ->envname("LINTEL_DEADLINE")
       ->group("Connection");
+  add_security_flags(app, tls, token);
+}
+
+void add_security_flags(CLI::App& app, Tls& tls, std::string& token) {
   add_text(app, "--tls-ca", tls.ca, "FILE",
            "Encrypt, and trust servers whose certificate these PEM authorities signed")
       ->envname("LINTEL_TLS_CA")
@@ -58,9 +62,6 @@ void ConnectionFlags::add_to(CLI::App& app, bool with_model) {
       ->group("Connection");
 }
 
-namespace {
-
-// TOKEN, or the first line of the file in @FILE.
 std::string read_token(const std::string& given) {
   if (given.empty() || given.front() != '@') return given;
   std::ifstream in(given.substr(1));
@@ -70,8 +71,6 @@ std::string read_token(const std::string& given) {
   }
   return token;
 }
-
-}  // namespace
 
 Client ConnectionFlags::connect() const {
   if (address.empty()) throw UsageError("--address is empty: expected HOST:PORT");

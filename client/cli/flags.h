@@ -53,6 +53,11 @@ struct ConnectionFlags {
   Client connect() const;
 };
 
+// --tls-ca, --tls-cert, --tls-key and --token alone.
+void add_security_flags(CLI::App& app, Tls& tls, std::string& token);
+// What --token means: TOKEN, or the first line of the file in @FILE. Throws Failure.
+std::string read_token(const std::string& given);
+
 // How values are drawn.
 struct SamplingFlags {
   std::optional<std::uint64_t> seed;
