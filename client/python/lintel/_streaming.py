@@ -37,6 +37,10 @@ class StreamBase:
         self._call: Any = None  # not begun
 
     @property
+    def begun(self) -> bool:
+        return self._call is not None
+
+    @property
     def request(self) -> Any:
         return self._request
 
@@ -55,7 +59,7 @@ class StreamBase:
     def cancel(self) -> None:
         """Nothing happens to a stream that has ended. Of Stream: from any thread."""
         self._cancelled.set()
-        if not self.ended and self._call is not None:
+        if not self.ended and self.begun:
             self._call.cancel()
 
     def nonsense(self, what: str) -> LintelError:

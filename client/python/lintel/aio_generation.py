@@ -68,7 +68,7 @@ class AsyncStream(StreamBase, Generic[T]):
         if self.ended:
             return None
         try:
-            if self._call is None:
+            if not self.begun:
                 await self._prepare_and_begin()
             while True:
                 try:
