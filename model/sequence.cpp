@@ -49,11 +49,7 @@ SequenceState::~SequenceState() { forget(); }
 
 SequenceState SequenceState::clone() const {
   SequenceState copy(backends_, static_cast<int>(counts.size()));
-  std::copy_n(block_.get(), block_floats_, copy.block_.get());
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    // What lies in the block is there already.
-    if (backends_[i]->block_floats() == 0) copy.layers_[i]->assign(*layers_[i]);
-  }
+  for (std::size_t i = 0; i < layers_.size(); ++i) copy.layers_[i]->assign(*layers_[i]);
   copy.tokens_.assign(tokens_);
   copy.pending = pending;
   copy.counts = counts;

@@ -17,8 +17,8 @@ namespace lintel {
 
 // One attention state a layer, the position, the value that was produced but not yet fed, and what
 // sampling needs to go on. Made by Transformer::new_sequence, which must outlive it; used by one
-// thread at a time. Constant-size states lie in one flat block, so that clone() is one copy. In
-// recompute mode there are no attention states, but the tokens.
+// thread at a time. Constant-size states lie in one flat block. In recompute mode there are no
+// attention states, but the tokens.
 class SequenceState {
  public:
   // backends: one per layer, outliving the state; none in recompute mode. vocab_size: length of

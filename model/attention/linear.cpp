@@ -2,6 +2,7 @@
 // whatever the length of the sequence.
 #include <algorithm>
 #include <cassert>
+#include <cstdint>
 #include <utility>
 
 #include "model/attention/attention.h"
@@ -28,12 +29,16 @@ class LinearState final : public AttentionState {
   std::span<const float> read_next() const override { return block_; }
 
   void assign(const AttentionState& other) override {
-    const std::span<float> from = static_cast<const LinearState&>(other).block_;
-    assert(from.size() == block_.size());
-    std::copy(from.begin(), from.end(), block_.begin());
+    const auto& from = static_cast<const LinearState&>(other);
+    assert(from.block_.size() == block_.size());
+    std::ranges::copy(from.block_, block_.begin());
+    position_ = from.position_;
   }
 
-  void reset() override { std::fill(block_.begin(), block_.end(), 0.0f); }
+  void reset() override {
+    std::ranges::fill(block_, 0.0f);
+    position_ = 0;
+  }
 
   // Floats of expect_drafts: the copy of the block, phi(k) and v of each draft, and a row nobody
   // reads.
@@ -51,11 +56,11 @@ class LinearState final : public AttentionState {
   void rewind(std::size_t num_rows) override {
     assert(num_rows <= kept_);
     std::copy_n(memory_, block_.size(), block_.begin());
+    position_ -= static_cast<std::int64_t>(kept_);
     kept_ -= num_rows;
     for (std::size_t i = 0; i < kept_; ++i) {
       const float* const phi_k = kept_row(i);
-      linear_attention_step(shape_, /*phi_q=*/phi_k, phi_k, phi_k + width_, s(), z(),
-                            /*out=*/memory_ + block_.size());
+      feed(/*phi_q=*/phi_k, phi_k, phi_k + width_, /*out=*/memory_ + block_.size());
     }
     kept_ = 0;
   }
@@ -74,8 +79,11 @@ class LinearState final : public AttentionState {
     ++kept_;
   }
 
-  float* s() { return block_.data(); }
-  float* z() { return block_.data() + s_floats_; }
+  // One token.
+  void feed(const float* phi_q, const float* phi_k, const float* v, float* out) {
+    linear_attention_step(shape_, position_++, phi_q, phi_k, v, /*s=*/block_.data(),
+                          /*z=*/block_.data() + s_floats_, out);
+  }
 
  private:
   // phi(k), then v, of a draft.
@@ -85,6 +93,7 @@ class LinearState final : public AttentionState {
   const LinearAttentionShape& shape_;  // the backend's
   const std::size_t width_;            // H*D
   const std::size_t s_floats_;
+  std::int64_t position_ = 0;  // tokens fed
 
   // Valid from one step to the next.
   std::size_t expected_ = 0;  // drafts of the next run
@@ -134,8 +143,7 @@ class LinearAttention final : public AttentionBackend {
         elu_plus_one(q.row(r), phi_q);
         elu_plus_one(k.row(r), phi_k);
         if (r >= first_draft) state.keep(phi_k.data(), v.row(r).data());
-        linear_attention_step(shape_, phi_q.data(), phi_k.data(), v.row(r).data(), state.s(),
-                              state.z(), out.row(r).data());
+        state.feed(phi_q.data(), phi_k.data(), v.row(r).data(), out.row(r).data());
       }
       begin = end;
     }

@@ -203,13 +203,13 @@ TEST_CASE("linear attention agrees with its O(N^2) form at every head size", "[r
         elu_plus_one(token_q, phi_q);
         elu_plus_one(token_k, phi_k);
         Misaligned out(z0, 3);
-        linear_attention_step(shape, phi_q.data(), phi_k.data(), token_v.data(), s.data(), z.data(),
-                              out.data());
+        linear_attention_step(shape, static_cast<std::int64_t>(t), phi_q.data(), phi_k.data(),
+                              token_v.data(), s.data(), z.data(), out.data());
         outputs.emplace_back(out.values().begin(), out.values().end());
         Misaligned shifted_v(token_v, 2);
         std::vector<float> again(width);
-        linear_attention_step(shape, phi_q.data(), phi_k.data(), shifted_v.data(), s_aligned.data(),
-                              z_aligned.data(), again.data());
+        linear_attention_step(shape, static_cast<std::int64_t>(t), phi_q.data(), phi_k.data(),
+                              shifted_v.data(), s_aligned.data(), z_aligned.data(), again.data());
         same = same && same_bits(again, outputs.back()) && out.guards_hold();
       }
       CAPTURE(n_heads, d_head);
