@@ -6,6 +6,8 @@
 #include <openssl/x509.h>
 #include <spdlog/spdlog.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -30,12 +32,15 @@ using Key = std::unique_ptr<EVP_PKEY, Free>;
 }
 
 std::string read(const std::filesystem::path& file) {
+  errno = 0;
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
-  if (!in) fail(file, "cannot be read");
+  if (!in) fail(file, std::string("cannot be read: ") + std::strerror(errno == 0 ? EIO : errno));
   return std::move(text).str();
 }
+
+bool holds(const std::string& pem, const char* what) { return pem.find(what) != std::string::npos; }
 
 Bio bio_of(const std::string& pem) {
   return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
@@ -44,7 +49,11 @@ Bio bio_of(const std::string& pem) {
 // The first certificate of a file.
 Certificate first_certificate(const std::filesystem::path& file, const std::string& pem) {
   Certificate certificate(PEM_read_bio_X509(bio_of(pem).get(), nullptr, nullptr, nullptr));
-  if (certificate == nullptr) fail(file, "holds no PEM certificate");
+  if (certificate == nullptr) {
+    fail(file, holds(pem, "PRIVATE KEY-----")
+                   ? "holds a private key, no PEM certificate (--tls-key is for the key)"
+                   : "holds no PEM certificate");
+  }
   return certificate;
 }
 
@@ -59,7 +68,14 @@ CertificateBundle read_certificates(const CertificatePaths& paths) {
   bundle.key = read(paths.key);
   const Certificate certificate = first_certificate(paths.certificate, bundle.certificate);
   const Key key(PEM_read_bio_PrivateKey(bio_of(bundle.key).get(), nullptr, &no_password, nullptr));
-  if (key == nullptr) fail(paths.key, "holds no PEM private key without a password");
+  if (key == nullptr) {
+    fail(paths.key,
+         holds(bundle.key, "ENCRYPTED")
+             ? "holds a private key with a password, which there is nobody to ask for"
+         : holds(bundle.key, "BEGIN CERTIFICATE")
+             ? "holds a certificate, no PEM private key (--tls-cert is for the certificate)"
+             : "holds no PEM private key without a password");
+  }
   if (X509_check_private_key(certificate.get(), key.get()) != 1) {
     fail(paths.key, "is not the key of " + paths.certificate.string());
   }

@@ -104,6 +104,16 @@ void set_up_logging(const ServerOptions::Logging& options) {
   google::protobuf::SetLogHandler(&log_from_protobuf);
 }
 
+std::string last_words(const ServerOptions::Logging& options, std::string_view message) {
+  if (!options.json) return "lintel-server: " + std::string(message) + "\n";
+  spdlog::memory_buf_t line;
+  JsonFormatter().format(
+      spdlog::details::log_msg("lintel", spdlog::level::critical,
+                               spdlog::string_view_t(message.data(), message.size())),
+      line);
+  return std::string(line.data(), line.size());
+}
+
 void set_log_level(const std::string& level) {
   const auto parsed = spdlog::level::from_str(level);
   // What from_str does not know it takes for "off".

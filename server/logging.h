@@ -17,6 +17,10 @@ namespace lintel {
 // threads.
 void set_up_logging(const ServerOptions::Logging& options);
 
+// The line on standard error that says why the program ends, in the log's format, whatever its
+// level is. Needs no set_up_logging.
+std::string last_words(const ServerOptions::Logging& options, std::string_view message);
+
 // trace, debug, info, warning, error, critical or off, at run time. Thread-safe. Throws
 // std::invalid_argument for another name.
 void set_log_level(const std::string& level);

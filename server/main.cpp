@@ -12,6 +12,7 @@
 #include "server/logging.h"
 #include "server/options.h"
 #include "server/signals.h"
+#include "server/startup_checks.h"
 
 namespace lintel {
 namespace {
@@ -41,6 +42,7 @@ int serve(const ServerOptions& options) {
   signal(SIGXFSZ, SIG_IGN);  // of a log that may not grow any more: it is lost, nothing else is
   set_up_logging(options.logging);
 
+  check_before_loading(options);
   const SteadyClock clock;
   LintelServer server(options, load_models(options), clock);
   server.start();
@@ -61,6 +63,10 @@ int serve(const ServerOptions& options) {
 
 int main(int argc, char** argv) {
   lintel::ServerOptions options;
+  const auto fail = [&options](const std::exception& error, int exit_code) {
+    std::cerr << lintel::last_words(options.logging, error.what()) << std::flush;
+    return exit_code;
+  };
   try {
     std::string help;
     if (!lintel::parse_server_options(argc, argv, &options, &help)) {
@@ -68,13 +74,13 @@ int main(int argc, char** argv) {
       return EXIT_SUCCESS;
     }
   } catch (const lintel::UsageError& error) {
-    std::cerr << "lintel-server: " << error.what() << "\nTry lintel-server --help\n";
-    return lintel::kExitUsage;
+    const int exit_code = fail(error, lintel::kExitUsage);
+    if (!options.logging.json) std::cerr << "Try lintel-server --help\n";
+    return exit_code;
   }
   try {
     return lintel::serve(options);
   } catch (const std::exception& error) {
-    std::cerr << "lintel-server: " << error.what() << "\n";
-    return lintel::kExitFailed;
+    return fail(error, lintel::kExitFailed);
   }
 }

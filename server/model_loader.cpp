@@ -28,6 +28,27 @@ std::string state_description(const Transformer& transformer) {
   return bytes(1000) + " of 1000 tokens, growing";
 }
 
+// A model that not one sequence of fits beside would be ready, and refuse every call.
+void check_session_memory(const ServerOptions& options, const std::string& name,
+                          const Transformer& transformer) {
+  const std::size_t needed = transformer.state_bytes(1);
+  const auto check = [&](const char* flag, std::size_t limit) {
+    if (needed <= limit) return;
+    throw ModelError("model " + name + ": one session needs " + std::to_string(needed) +
+                     " bytes, and " + flag + " is " + std::to_string(limit));
+  };
+  check("--session-memory", options.sessions.memory_bytes);
+  if (options.identity.memory_bytes != 0) check("--identity-memory", options.identity.memory_bytes);
+  const std::int64_t longest = transformer.config().max_length;
+  const std::size_t all = longest > 0 ? transformer.state_bytes(longest) : 0;
+  if (all > options.sessions.memory_bytes) {
+    spdlog::warn(
+        "model {}: a session of full length, {} tokens, needs {} bytes, more than the {} of "
+        "--session-memory",
+        name, longest, all, options.sessions.memory_bytes);
+  }
+}
+
 }  // namespace
 
 Transformer::Options transformer_options(const ServerOptions& options) {
@@ -38,6 +59,7 @@ NamedTransformer load_model(const ServerOptions& options, const std::string& nam
                             std::int64_t version, const std::filesystem::path& directory) {
   std::shared_ptr<const Transformer> transformer =
       Transformer::load(directory, transformer_options(options));
+  check_session_memory(options, name, *transformer);
   spdlog::info(
       "model {} version {} from {}: {} parameters, {} weights in {} bytes, attention {}, {}, {}, "
       "fingerprint {}",

@@ -1,11 +1,16 @@
 #include "server/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <functional>
 #include <thread>
 
 #include "describe/flags.h"
+#include "server/config_file.h"
+#include "server/flag_errors.h"
+#include "server/flag_help.h"
 #include "server/option_checks.h"
+#include "server/suggest.h"
 
 namespace lintel {
 namespace {
@@ -68,11 +73,26 @@ class Flags {
 
   template <typename T>
   void number(const std::string& name, T& value, T low, T high, const std::string& help) {
-    app_.add_option(name, value, help)
-        ->type_name("N")
-        ->check(CLI::Range(low, high))
-        ->capture_default_str()
-        ->group(group_);
+    text(name, "N", std::to_string(value), help, [&value, low, high](const std::string& given) {
+      value = static_cast<T>(parse_whole_number(given, static_cast<std::int64_t>(low),
+                                                static_cast<std::int64_t>(high)));
+    });
+  }
+
+  // One of `words`.
+  void choice(const std::string& name, const std::string& type, const std::string& initial,
+              const std::vector<std::string>& words, const std::string& help,
+              std::function<void(const std::string&)> store) {
+    text(name, type, initial, help, [words, store = std::move(store)](const std::string& given) {
+      if (std::ranges::find(words, given) == words.end())
+        throw UsageError(not_one_of(given, words));
+      store(given);
+    })->check(describe::offers(words));
+  }
+  static std::string not_one_of(const std::string& given, const std::vector<std::string>& words) {
+    std::string list;
+    for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
+    return "'" + given + "' is not one of: " + list + did_you_mean(given, words);
   }
 
   void file(const std::string& name, std::filesystem::path& value, const std::string& help) {
@@ -130,16 +150,14 @@ class Flags {
          "Memory for the weights and tables of all models, and for what loading one takes beside "
          "them; told from a model's files before any weight is read. 0: no bound",
          [this](const std::string& given) { options_.model_memory_bytes = parse_bytes(given); });
-    text("--weight-type", "TYPE", "f32",
-         "What the matrices are held and multiplied in, whatever the file has: f32, bf16, or int8 "
-         "(a scale for each output, inputs quantised row by row). The predictor, the norms and the "
-         "states stay in f32",
-         [this](const std::string& given) {
-           const auto type = weight_type_named(given);
-           if (!type) throw UsageError("'" + given + "' is not one of: f32, bf16, int8");
-           options_.weight_type = *type;
-         })
-        ->check(describe::offers({"f32", "bf16", "int8"}));
+    choice(
+        "--weight-type", "TYPE", "f32", {"f32", "bf16", "int8"},
+        "What the matrices are held and multiplied in, whatever the file has: f32, bf16, or int8 "
+        "(a scale for each output, inputs quantised row by row). The predictor, the norms and "
+        "the states stay in f32",
+        [this](const std::string& given) {
+          options_.weight_type = weight_type_named(given).value();
+        });
     text("--attention", "SPEC", "",
          "Runs the weights with another attention than they were trained for, to compare speed: "
          "linear, softmax or lsh, with keys as in config.json, e.g. softmax:scale=0.2 or "
@@ -161,8 +179,7 @@ class Flags {
          [this](const std::string& given) { options_.listen = parse_listen_address(given); });
     text("--max-message-size", "BYTES",
          format_bytes(static_cast<std::uint64_t>(options_.connections.max_message_bytes)),
-         "Largest request message, in bytes (suffixes KB, MB, GB, KiB, MiB, GiB)",
-         [this](const std::string& given) {
+         "Largest request message, in bytes", [this](const std::string& given) {
            const std::uint64_t bytes = parse_bytes(given);
            if (bytes < 4096 || bytes > 0x7fffffff) {
              throw UsageError("'" + given + "' is not from 4KiB to 2GiB - 1");
@@ -170,14 +187,13 @@ class Flags {
            options_.connections.max_message_bytes = static_cast<std::int64_t>(bytes);
          });
     duration("--keepalive-time", options_.connections.keepalive_time_ms, std::chrono::seconds(1),
-             "A connection silent for this long is pinged (ms, s, m, h)");
+             "A connection silent for this long is pinged");
     duration("--keepalive-timeout", options_.connections.keepalive_timeout_ms,
              std::chrono::milliseconds(100),
              "A ping unanswered for this long closes the connection and cancels its calls");
     text("--max-metadata-size", "BYTES",
          format_bytes(static_cast<std::uint64_t>(options_.connections.max_metadata_bytes)),
-         "Largest headers of a call, in bytes (suffixes as above)",
-         [this](const std::string& given) {
+         "Largest headers of a call, in bytes", [this](const std::string& given) {
            const std::uint64_t bytes = parse_bytes(given);
            if (bytes < 1024 || bytes > (1 << 20)) {
              throw UsageError("'" + given + "' is not from 1KiB to 1MiB");
@@ -186,14 +202,13 @@ class Flags {
          });
     number("--max-connection-streams", options_.connections.max_streams, 1, 1'000'000,
            "Calls at a time on one connection; more wait at the client");
-    duration(
-        "--max-connection-age", options_.connections.max_age_ms, std::chrono::milliseconds(0),
-        "A connection this old takes no new calls; clients open another (ms, s, m, h); 0: never");
+    duration("--max-connection-age", options_.connections.max_age_ms, std::chrono::milliseconds(0),
+             "A connection this old takes no new calls; clients open another; 0: never");
     duration("--max-connection-age-grace", options_.connections.max_age_grace_ms,
              std::chrono::milliseconds(0),
              "Streams of a connection past its age may go on for this long; 0: to their end");
     duration("--drain-timeout", options_.drain_timeout_ms, std::chrono::milliseconds(0),
-             "After SIGTERM running streams may go on for this long (ms, s, m, h)");
+             "After SIGTERM running streams may go on for this long");
   }
 
   void declare_security() {
@@ -282,19 +297,16 @@ class Flags {
            "Rows of a step that read prompts while others decode; at most --max-batch-rows");
     number("--max-queued-requests", options_.scheduling.max_queued_requests, 1, 1'000'000,
            "Requests accepted but not yet in a batch; one more is refused");
-    text("--speculation", "MODE", "auto",
-         "Feeding guesses of the next values in the same step, which makes few streams faster and "
-         "changes no value: off; auto: where the guess is likely and the step has few rows; on: "
-         "every guess, for tests",
-         [this](const std::string& given) {
-           if (given != "off" && given != "auto" && given != "on") {
-             throw UsageError("'" + given + "' is not one of: off, auto, on");
-           }
-           options_.scheduling.speculation = given == "off"    ? Speculation::kOff
-                                             : given == "auto" ? Speculation::kAuto
-                                                               : Speculation::kOn;
-         })
-        ->check(describe::offers({"off", "auto", "on"}));
+    choice(
+        "--speculation", "MODE", "auto", {"off", "auto", "on"},
+        "Feeding guesses of the next values in the same step, which makes few streams faster and "
+        "changes no value: off; auto: where the guess is likely and the step has few rows; on: "
+        "every guess, for tests",
+        [this](const std::string& given) {
+          options_.scheduling.speculation = given == "off"    ? Speculation::kOff
+                                            : given == "auto" ? Speculation::kAuto
+                                                              : Speculation::kOn;
+        });
     number("--speculation-rows", options_.scheduling.speculation_rows, 1, 64,
            "Rows of a step up to which guesses are added to it");
   }
@@ -304,7 +316,7 @@ class Flags {
     number("--max-sessions", options_.sessions.max_sessions, std::size_t{0},
            std::size_t{100'000'000}, "Sessions at a time; 0: only --session-memory limits them");
     text("--session-memory", "BYTES", format_bytes(options_.sessions.memory_bytes),
-         "Memory for the state of sessions and running calls, in bytes (suffixes as above). Beside "
+         "Memory for the state of sessions and running calls, in bytes. Beside "
          "it "
          "a sample that runs may hold 40 KB to guess from, and a stream whose client is slow "
          "--outbox-tokens values of 64 bytes, and 8 more for each of top_log2_probs",
@@ -314,8 +326,7 @@ class Flags {
            options_.sessions.memory_bytes = bytes;
          });
     duration("--session-idle-timeout", options_.sessions.idle_timeout_seconds,
-             std::chrono::milliseconds(0),
-             "A session unused for this long is evicted (s, m, h); 0: never");
+             std::chrono::milliseconds(0), "A session unused for this long is evicted; 0: never");
   }
 
   void declare_limits() {
@@ -343,28 +354,23 @@ class Flags {
         "--chunk-interval", options_.streaming.chunk_interval_ms, std::chrono::milliseconds(0),
         "Tokens of a stream are gathered for this long into one message, and from 16 streams on "
         "for "
-        "longer, an eighth of their number times and 16 times at most; 0: every step is a message "
-        "(ms, s)");
+        "longer, an eighth of their number times and 16 times at most; 0: every step is a message");
     number("--outbox-tokens", options_.streaming.outbox_tokens, 1, 10'000'000,
            "A stream whose reader leaves more tokens than this unread is paused");
   }
 
   void declare_logging() {
     group_ = "Logging, to standard error";
-    app_.add_option("--log-level", options_.logging.level, "Least severe messages logged")
-        ->type_name("LEVEL")
-        ->check(CLI::IsMember(  // "warning" is what `lintel admin log-level` prints
-            {"trace", "debug", "info", "warn", "warning", "error", "critical", "off"}))
-        ->capture_default_str()
-        ->group(group_);
-    text("--log-format", "FORMAT", "text", "text, or json for one JSON object a line",
-         [this](const std::string& given) {
-           if (given != "text" && given != "json") {
-             throw UsageError("'" + given + "' is not one of: text, json");
-           }
-           options_.logging.json = given == "json";
-         })
-        ->check(describe::offers({"text", "json"}));
+    // "warning" is what `lintel admin log-level` prints.
+    choice(
+        "--log-level", "LEVEL", options_.logging.level,
+        {"trace", "debug", "info", "warn", "warning", "error", "critical", "off"},
+        "Least severe messages logged: trace, debug, info, warn, error, critical or off. Each call "
+        "is a line at info",
+        [this](const std::string& given) { options_.logging.level = given; });
+    choice("--log-format", "FORMAT", "text", {"text", "json"},
+           "text, or json for one JSON object a line, errors at the start included",
+           [this](const std::string& given) { options_.logging.json = given == "json"; });
   }
 
   CLI::App& app_;
@@ -372,31 +378,24 @@ class Flags {
   std::string group_;
 };
 
-// Of CLI11's words for a key it does not know, which are those of INI files whatever the file is.
-std::string in_words(const CLI::ConfigError& error, const CLI::App& app) {
-  static const std::string kUnknownKey = "INI was not able to parse ";
-  const std::string text = error.what();
-  const std::string file = app["--config"]->as<std::string>();
-  if (text.rfind(kUnknownKey, 0) != 0) return file + ": " + text;
-  return file + ": there is no key " + text.substr(kUnknownKey.size()) +
-         ": keys are the flags without the dashes in front, e.g. max-batch-rows";
-}
-
 }  // namespace
 
 bool parse_server_options(int argc, const char* const* argv, ServerOptions* options,
                           std::string* help) {
   ServerOptions parsed;
   parsed.scheduling.workers = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  CLI::App app("Serves autoregressive linear transformers over gRPC.", "lintel-server");
+  CLI::App app("", "lintel-server");
   app.set_version_flag("--version", "lintel-server " LINTEL_VERSION);
-  app.set_config("--config", "", "File with the flags below as keys, TOML or INI; flags win")
+  app.set_config("--config", "",
+                 "File with the flags below as keys without the dashes, TOML or INI: workers = 4; "
+                 "flags win")
       ->type_name("FILE");
   describe::add_flags(app, /*machine_defaults=*/{"--workers"});
-  app.allow_config_extras(CLI::config_extras_mode::error);
-  app.get_formatter()->column_width(34);
+  const auto config = std::make_shared<ConfigFile>(app);
+  app.config_formatter(config);
   Flags flags(app, parsed);  // its callbacks refer to it: it outlives the parsing
   flags.declare();
+  lay_out_help(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -405,11 +404,14 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   } catch (const CLI::CallForVersion& text) {  // or a description
     *help = std::string(text.what()) + "\n";
     return false;
-  } catch (const CLI::ConfigError& error) {
-    throw UsageError(in_words(error, app));
   } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what());
+    options->logging.json = asks_for_json(argc, argv, *config);
+    throw UsageError(in_words(error, app, *config, argc, argv));
+  } catch (const UsageError&) {
+    options->logging.json = asks_for_json(argc, argv, *config);
+    throw;
   }
+  options->logging = parsed.logging;  // also for what is found wrong from here on
   check_together(parsed, app.count("--prefill-rows") > 0);
   *options = std::move(parsed);
   return true;

@@ -133,7 +133,8 @@ class UsageError : public std::runtime_error {
 
 // Reads flags and, with --config FILE, a TOML or INI file whose keys are the long flags; flags win.
 // Returns false when --help or --version was asked for and `help` holds the text. Throws
-// UsageError; touches no file but the configuration.
+// UsageError; options->logging is then as far as it is known, so that the error can be told as the
+// log is written. Touches no file but the configuration.
 bool parse_server_options(int argc, const char* const* argv, ServerOptions* options,
                           std::string* help);
 

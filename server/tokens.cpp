@@ -4,6 +4,8 @@
 #include <openssl/sha.h>
 #include <spdlog/spdlog.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -38,10 +40,13 @@ bool is_identity_name(const std::string& name) {
 }
 
 std::string read(const std::filesystem::path& file) {
+  errno = 0;
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
-  if (!in.is_open()) throw std::runtime_error(file.string() + ": cannot be read");
+  if (!in.is_open() || in.bad() || errno == EISDIR) {
+    throw std::runtime_error(file.string() + ": cannot be read: " + std::strerror(errno));
+  }
   return std::move(text).str();
 }
 

@@ -1,0 +1,12 @@
+// What --help says beside the flags themselves, and how it is laid out.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace lintel {
+
+// Gives `app`, whose flags are declared, its introduction and examples, and breaks the flags' texts
+// into lines that a terminal of 80 columns shows.
+void lay_out_help(CLI::App& app);
+
+}  // namespace lintel

@@ -1,0 +1,83 @@
+#include "server/startup_checks.h"
+
+#include <dirent.h>
+#include <spdlog/spdlog.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/certificates.h"
+#include "server/listener.h"
+#include "server/model_repository.h"
+#include "server/tokens.h"
+
+namespace lintel {
+namespace {
+
+// `message`, which begins with a file, with the flag in front that names that file.
+std::string with_flag(const std::string& message, const ServerOptions::Security& security) {
+  const std::pair<const char*, const std::filesystem::path&> flags[] = {
+      {"--tls-cert", security.tls_cert},
+      {"--tls-key", security.tls_key},
+      {"--tls-client-ca", security.tls_client_ca},
+      {"--auth-tokens", security.auth_tokens}};
+  for (const auto& [flag, file] : flags) {
+    if (file.empty() || !message.starts_with(file.string())) continue;
+    const char after = message.c_str()[file.string().size()];
+    if (after == ':' || after == ',') return std::string(flag) + ": " + message;
+  }
+  return message;
+}
+
+void check_security_files(const ServerOptions::Security& security) {
+  try {
+    if (security.tls()) {
+      read_certificates({security.tls_cert, security.tls_key, security.tls_client_ca});
+    }
+    if (!security.auth_tokens.empty()) Tokens tokens(security.auth_tokens);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(with_flag(error.what(), security));
+  }
+}
+
+void check_repository(const ServerOptions& options) {
+  if (options.model_repository.empty()) return;
+  const std::string directory = options.model_repository.string();
+  DIR* const opened = ::opendir(directory.c_str());
+  if (opened == nullptr) {
+    throw std::runtime_error("--model-repository: " + directory + ": " + std::strerror(errno));
+  }
+  ::closedir(opened);
+  // A server without a model is ready, and all that it answers is that there is none.
+  if (!options.models.empty() || !options.load_models.empty()) return;
+  std::string names;
+  for (const std::string& name : ModelRepository(options.model_repository).names()) {
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  if (names.empty()) {
+    spdlog::warn("no model is loaded, and --model-repository {} has none yet", directory);
+  } else {
+    spdlog::warn(
+        "no model is loaded: give --load-model, or `lintel model load NAME` with one of {}", names);
+  }
+}
+
+}  // namespace
+
+void check_before_loading(const ServerOptions& options) {
+  check_security_files(options.security);
+  check_repository(options);
+  for (const auto& model : options.models) {
+    if (std::filesystem::is_directory(model.path)) continue;
+    throw std::runtime_error("--model: " + model.path.string() + ": " +
+                             std::strerror(std::filesystem::exists(model.path) ? ENOTDIR : ENOENT));
+  }
+  // Bound and let go: who started the server twice hears of it at once.
+  const Listener probe(options.listen, options.connections.keepalive_timeout_ms);
+}
+
+}  // namespace lintel

@@ -1,0 +1,156 @@
+// What ends lintel-server before it serves: soon, with the flag and the reason, as the log is
+// written.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/support/certificate_authority.h"
+#include "tests/support/process.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Contains;
+
+struct Model {
+  Model() { write_random_model(path, tiny_config(TinyModel::kTokens), /*seed=*/5); }
+  TemporaryDirectory directory;
+  const std::string path = directory.path() / "tiny";
+};
+
+struct Ended {
+  int code = 0;
+  std::string out, err;
+};
+
+// Runs lintel-server with these flags to its end.
+Ended run(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), LINTEL_SERVER_BINARY);
+  Process server(flags);
+  const int code = server.wait();
+  return {code, server.out(), server.err()};
+}
+
+// A model that would fail, too, if it was loaded: what is told has to come before.
+struct BrokenModel : Model {
+  BrokenModel() { std::ofstream(path + "/config.json", std::ios::app) << "}"; }
+};
+
+TEST_CASE("files that flags name are looked at before a model is loaded") {
+  const BrokenModel model;
+  const CertificateAuthority authority;
+  const IssuedCertificate one = authority.issue("one"), two = authority.issue("two");
+  const std::string tokens = model.directory.path() / "tokens";
+  std::ofstream(tokens) << "alice\n";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--tls-cert", "/no/c.pem", "--tls-key", one.key},
+       "--tls-cert: /no/c.pem: cannot be read: No such file or directory"},
+      {{"--tls-cert", one.certificate, "--tls-key", "/no/k.pem"},
+       "--tls-key: /no/k.pem: cannot be read: No such file or directory"},
+      {{"--tls-cert", one.certificate, "--tls-key", two.key}, "--tls-key: " + two.key + ": is not"},
+      {{"--tls-cert", one.key, "--tls-key", one.key},
+       "--tls-cert: " + one.key + ": holds a private key"},
+      {{"--tls-cert", one.certificate, "--tls-key", one.certificate},
+       "--tls-key: " + one.certificate + ": holds a certificate"},
+      {{"--tls-cert", one.certificate, "--tls-key", one.key, "--tls-client-ca", one.key},
+       "--tls-client-ca: " + one.key + ": holds a private key"},
+      {{"--auth-tokens", "/no/tokens"},
+       "--auth-tokens: /no/tokens: cannot be read: No such file or directory"},
+      {{"--auth-tokens", model.directory.path()}, "Is a directory"},
+      {{"--auth-tokens", tokens}, "--auth-tokens: " + tokens + ", line 1:"},
+      {{"--model-repository", "/no/models"}, "--model-repository: /no/models: No such file"},
+      {{"--model-repository", tokens}, "--model-repository: " + tokens + ": Not a directory"},
+      {{"--model", "other=/no/model"}, "--model: /no/model: No such file or directory"},
+  };
+  for (const auto& [more, why] : cases) {
+    std::vector<std::string> flags = {"--model", model.path, "--listen", "127.0.0.1:0"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    INFO(why);
+    const Ended ended = run(flags);
+    CHECK(ended.code == 1);
+    CHECK(ended.out.empty());
+    CHECK_THAT(ended.err, Contains(why) && !Contains("config.json"));
+  }
+}
+
+TEST_CASE("an address that is taken is told before a model is loaded") {
+  const Model good;
+  const BrokenModel broken;
+  Process first({LINTEL_SERVER_BINARY, "--model", good.path, "--listen", "127.0.0.1:0"});
+  const std::string line = first.read_out_until("\n");
+  const std::string address = line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2);
+  const Ended ended = run({"--model", broken.path, "--listen", address});
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("cannot listen on " + address + ": Address already in use") &&
+                            !Contains("config.json"));
+}
+
+TEST_CASE("a server in whose memory not one session fits does not start") {
+  const Model model;
+  for (const std::string flag : {"--session-memory", "--identity-memory"}) {
+    const Ended ended = run({"--model", model.path, "--listen", "127.0.0.1:0", flag, "100B"});
+    CHECK(ended.code == 1);
+    CHECK(ended.out.empty());
+    CHECK_THAT(ended.err, Contains("model tiny: one session needs ") &&
+                              Contains(" bytes, and " + flag + " is 100"));
+  }
+}
+
+TEST_CASE("a repository without a model is warned of, and one with models names them") {
+  const TemporaryDirectory repository;
+  const auto warning = [&] {
+    Process server(
+        {LINTEL_SERVER_BINARY, "--model-repository", repository.path(), "--listen", "127.0.0.1:0"});
+    server.read_out_until("ready on");
+    server.send(SIGTERM);
+    CHECK(server.wait() == 0);
+    return server.err();
+  };
+  CHECK_THAT(warning(), Contains("no model is loaded") &&
+                            Contains(repository.path().string() + " has none yet"));
+  write_random_model(repository.path() / "tiny", tiny_config(TinyModel::kTokens), /*seed=*/5);
+  CHECK_THAT(warning(),
+             Contains("no model is loaded") && Contains("--load-model") && Contains("one of tiny"));
+}
+
+TEST_CASE("what ends the server is a line of JSON where the log is") {
+  const BrokenModel model;
+  const std::string config = model.directory.path() / "server.toml";
+  std::ofstream(config) << "log-format = \"json\"\nmodel = [\"a\"\n";
+  const std::vector<std::pair<std::vector<std::string>, int>> cases = {
+      {{"--model", model.path}, 1},
+      {{"--model", model.path, "--log-level", "off"}, 1},
+      {{"--model", model.path, "--auth-tokens", "/no/tokens"}, 1},
+      {{"--model", model.path, "--workers", "0"}, 2},
+      {{"--model", model.path, "--wrokers", "2"}, 2},
+      {{}, 2},
+      {{"--config", config}, 2},
+  };
+  for (const auto& [more, code] : cases) {
+    std::vector<std::string> flags = more;
+    if (more.empty() || more.front() != "--config") {
+      flags.insert(flags.end(), {"--log-format", "json"});
+    }
+    const Ended ended = run(flags);
+    CHECK(ended.code == code);
+    std::istringstream lines(ended.err);
+    nlohmann::json last;
+    for (std::string line; std::getline(lines, line);) {
+      INFO(line);
+      REQUIRE_NOTHROW(last = nlohmann::json::parse(line));
+    }
+    INFO(ended.err);
+    REQUIRE(last.is_object());
+    CHECK(last["level"] == "critical");
+    CHECK(last["time"].is_string());
+    CHECK_FALSE(last["message"].get<std::string>().empty());
+  }
+}
+
+}  // namespace
+}  // namespace lintel::testing
