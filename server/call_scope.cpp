@@ -87,6 +87,12 @@ void CallScope::identify(const grpc::CallbackServerContext& call) {
   }
 }
 
+void CallScope::set_model(const std::string& name) {
+  if (!model_.empty()) return;
+  model_ = name;
+  fields_.add("model", name);
+}
+
 grpc::Status CallScope::enter_stream() {
   if (!gate_.quotas.enter_stream(caller_.name)) {
     return quota_exceeded(
@@ -127,10 +133,11 @@ void CallScope::end(const grpc::Status& status) {
   ended_ = true;
   finish({});
   if (in_stream_) gate_.quotas.leave_stream(caller_.name);
-  gate_.counters.count(method_.method, status.error_code());
+  const double seconds = std::chrono::duration<double>(gate_.clock.now() - begun_).count();
+  gate_.counters.count(method_.method, model_, status.error_code(), seconds);
   // Never what was sent or generated; the status's text may quote the request.
   fields_.add("code", code_name(status.error_code()));
-  fields_.add("seconds", std::chrono::duration<double>(gate_.clock.now() - begun_).count());
+  fields_.add("seconds", seconds);
   if (used_.prompt + used_.generated > 0) {
     fields_.add("prompt_tokens", used_.prompt);
     fields_.add("generated_tokens", used_.generated);

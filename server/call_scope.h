@@ -53,6 +53,10 @@ class CallScope {
   const Identity& caller() const { return caller_; }
   const LogFields& log_fields() const { return fields_; }
 
+  // The model the call is about, as soon as it is known to be there: for the log line and the
+  // counters. Of a stream of requests the first one's.
+  void set_model(const std::string& name);
+
   // The identity's quotas: one stream more; at most this many tokens more, each time.
   grpc::Status enter_stream();
   grpc::Status charge_tokens(std::int64_t most_tokens);
@@ -74,6 +78,7 @@ class CallScope {
   Identity caller_;
   grpc::Status admitted_;
   LogFields fields_;
+  std::string model_;  // empty: none, or not yet known
   bool in_stream_ = false;
   bool finished_ = false;
   std::int64_t charged_tokens_ = 0;  // and not settled

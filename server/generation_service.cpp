@@ -32,6 +32,7 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
   PreparedGeneration prepared;
   const grpc::Status checked = prepare_generation(context_, scope->caller().name, wire,
                                                   call_deadline(call, context_.clock), prepared);
+  if (prepared.model != nullptr) scope->set_model(prepared.model->name);
   if (!checked.ok()) return checked;
   const grpc::Status charged = scope->charge_tokens(prepared.most_tokens());
   if (!charged.ok()) return charged;
@@ -72,6 +73,7 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
   grpc::Status status;
   const SharedModel model = resolve_model(wire.model(), context_.models, &status);
   if (model == nullptr) return status;
+  scope->set_model(model->name);
   Violations violations;
   ScoreSequences sequences =
       check_score(wire, model->transformer->config(), model->limits, violations);

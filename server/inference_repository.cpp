@@ -103,11 +103,13 @@ grpc::Status check_repository_request(const Request& request, bool unloads) {
 grpc::ServerUnaryReactor* InferenceService::ModelConfig(
     grpc::CallbackServerContext* call, const inference::ModelConfigRequest* request,
     inference::ModelConfigResponse* response) {
-  return answer(context_, *call, Method::kModelConfig, [&](const Identity&) {
+  return answer(context_, *call, Method::kModelConfig, [&](CallScope& scope) {
     grpc::Status status;
     const SharedModel model =
         resolve_version(request->name(), request->version(), "", context_.models, &status);
-    if (model != nullptr) write_config(*model, *response->mutable_config());
+    if (model == nullptr) return status;
+    scope.set_model(model->name);
+    write_config(*model, *response->mutable_config());
     return status;
   });
 }
@@ -115,12 +117,14 @@ grpc::ServerUnaryReactor* InferenceService::ModelConfig(
 grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
     grpc::CallbackServerContext* call, const inference::ModelStatisticsRequest* request,
     inference::ModelStatisticsResponse* response) {
-  return answer(context_, *call, Method::kModelStatistics, [&](const Identity&) {
+  return answer(context_, *call, Method::kModelStatistics, [&](CallScope& scope) {
     std::optional<std::int64_t> version;
     grpc::Status status = read_model_version(request->version(), "version", &version);
     // A name, and a version of it, have to be there.
     if (status.ok() && (!request->name().empty() || version)) {
-      resolve_version(request->name(), request->version(), "", context_.models, &status);
+      const SharedModel model =
+          resolve_version(request->name(), request->version(), "", context_.models, &status);
+      if (model != nullptr) scope.set_model(model->name);
     }
     if (!status.ok()) return status;
     for (const SharedModel& model : context_.models.ready()) {

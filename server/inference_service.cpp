@@ -88,10 +88,11 @@ grpc::ServerUnaryReactor* InferenceService::ServerReady(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* InferenceService::ModelReady(grpc::CallbackServerContext* call,
                                                        const inference::ModelReadyRequest* request,
                                                        inference::ModelReadyResponse* response) {
-  return answer(context_, *call, Method::kModelReady, [&](const Identity&) {
+  return answer(context_, *call, Method::kModelReady, [&](CallScope& scope) {
     grpc::Status ignored;
     const SharedModel model =
         resolve_version(request->name(), request->version(), "", context_.models, &ignored);
+    if (model != nullptr) scope.set_model(model->name);
     response->set_ready(model != nullptr && !context_.calls.closed());
     return grpc::Status::OK;
   });
@@ -114,11 +115,12 @@ grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
 grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
     grpc::CallbackServerContext* call, const inference::ModelMetadataRequest* request,
     inference::ModelMetadataResponse* response) {
-  return answer(context_, *call, Method::kModelMetadata, [&](const Identity&) {
+  return answer(context_, *call, Method::kModelMetadata, [&](CallScope& scope) {
     grpc::Status status;
     const SharedModel model =
         resolve_version(request->name(), request->version(), "", context_.models, &status);
     if (model == nullptr) return status;
+    scope.set_model(model->name);
     response->set_name(model->name);
     for (const SharedModel& ready : context_.models.ready()) {
       if (ready->name == model->name) response->add_versions(std::to_string(ready->version));

@@ -2,10 +2,14 @@
 
 #include <prometheus/metric_family.h>
 
+#include <algorithm>
+#include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "server/model_service.h"
+#include "server/process_metrics.h"
 #include "server/status.h"
 #include "server/wire_names.h"
 
@@ -100,14 +104,48 @@ void collect_budget(const ModelBudget& budget, std::vector<MetricFamily>& out) {
       .add({}, budget.limit_bytes());
 }
 
-void collect_requests(const RequestCounters& requests, std::vector<MetricFamily>& out) {
-  Family family(out, MetricType::Counter, "requests_total", "Calls that have ended");
-  for (const MethodInfo& method : kMethods) {
-    for (std::size_t code = 0; code < kNumStatusCodes; ++code) {
-      const std::uint64_t count = requests.get(method.method, code);
-      if (count == 0 && code != 0) continue;  // a code appears with its first call
-      family.add({{"method", method.name}, {"code", code_name(static_cast<int>(code))}}, count);
+// Calls that make, read or continue values: their series are there before the first call, so that
+// the first one is seen as a rise.
+bool is_work(const MethodInfo& method) {
+  return method.role == Role::kGenerate || method.role == Role::kScore;
+}
+
+void collect_requests(const RequestCounters& requests, const ModelTotals& totals,
+                      std::vector<MetricFamily>& out) {
+  Family family(out, MetricType::Counter, "requests_total",
+                "Calls that have ended, with the model that they were about where it was known");
+  const auto add = [&](const MethodInfo& method, std::size_t code, const std::string& model,
+                       std::uint64_t count) {
+    Labels labels = {{"method", method.name}, {"code", code_name(static_cast<int>(code))}};
+    if (!model.empty()) labels.push_back({"model", model});
+    family.add(std::move(labels), count);
+  };
+  std::set<std::string> counted;
+  for (const auto& [model, methods] : requests.by_model()) {
+    counted.insert(model);
+    for (const MethodInfo& method : kMethods) {
+      const auto& codes = methods[static_cast<std::size_t>(method.method)];
+      for (std::size_t code = 0; code < kNumStatusCodes; ++code) {
+        const bool is_first = code == 0 && (model.empty() || is_work(method));
+        // Other codes appear with their first call.
+        if (codes[code] != 0 || is_first) add(method, code, model, codes[code]);
+      }
     }
+  }
+  for (const auto& model : totals) {
+    if (counted.contains(model.name)) continue;
+    for (const MethodInfo& method : kMethods) {
+      if (is_work(method)) add(method, 0, model.name, 0);
+    }
+  }
+}
+
+void collect_durations(const RequestCounters& requests, std::vector<MetricFamily>& out) {
+  Family family(out, MetricType::Histogram, "request_duration_seconds",
+                "From a call's headers to its end, a stream's last message included");
+  for (const MethodInfo& method : kMethods) {
+    const HistogramSnapshot durations = requests.durations(method.method);
+    if (is_work(method) || durations.total() > 0) family.add({{"method", method.name}}, durations);
   }
 }
 
@@ -196,10 +234,12 @@ std::vector<MetricFamily> Metrics::Collect() const {
   const ModelTotals totals = models_.totals();
   collect_models(models_, totals, out);
   collect_budget(budget_, out);
-  collect_requests(requests_, out);
+  collect_requests(requests_, totals, out);
+  collect_durations(requests_, out);
   collect_scheduling(totals, out);
   collect_timings(totals, out);
   collect_sessions(store_, out);
+  std::ranges::move(collect_process_metrics(), std::back_inserter(out));
   return out;
 }
 

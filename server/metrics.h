@@ -15,7 +15,8 @@
 namespace lintel {
 
 // Reads counters that others keep, when it is asked: nothing of it is on a call's way. Names begin
-// with lintel_, units are seconds and bytes, and no label holds an id. Thread-safe.
+// with lintel_ (what any process has: process_), units are seconds and bytes, and no label holds an
+// id. Thread-safe.
 class Metrics final : public prometheus::Collectable {
  public:
   // All are borrowed and outlive the object.

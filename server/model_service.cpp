@@ -114,10 +114,12 @@ grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
 grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
                                             const v1::GetModelRequest* request,
                                             v1::Model* response) {
-  return answer(context_, *call, Method::kGetModel, [&](const Identity&) {
+  return answer(context_, *call, Method::kGetModel, [&](CallScope& scope) {
     grpc::Status status;
     const SharedModel model = resolve_model(request->name(), context_.models, &status, "name");
-    if (model != nullptr) write_model(*model, *response);
+    if (model == nullptr) return status;
+    scope.set_model(model->name);
+    write_model(*model, *response);
     return status;
   });
 }

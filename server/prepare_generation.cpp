@@ -71,6 +71,7 @@ grpc::Status prepare_generation(const ServiceContext& context, const Owner& call
                                 PreparedGeneration& out, const SharedModel& chosen) {
   SharedModel model = chosen;
   if (grpc::Status found = find_model(context, wire, caller, model); !found.ok()) return found;
+  out.model = model;  // also of a request that is refused for something else
   const ModelConfig& config = model->transformer->config();
 
   Violations violations;
@@ -113,7 +114,6 @@ grpc::Status prepare_generation(const ServiceContext& context, const Owner& call
     }
   }
 
-  out.model = std::move(model);
   out.checked = std::move(checked);
   out.lease = std::move(leased.lease);
   return grpc::Status::OK;

@@ -51,6 +51,7 @@ grpc::Status prepare_infer(const ServiceContext& context, InferSequences& sequen
   const SharedModel model =
       resolve_version(wire.model_name(), wire.model_version(), "model_", context.models, &status);
   if (model == nullptr) return status;
+  scope.set_model(model->name);
   Violations violations;
   infer.request = std::make_shared<const InferRequest>(
       read_infer_request(wire, model->limits.max_samples, violations));

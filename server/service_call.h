@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "server/call_scope.h"
@@ -27,7 +28,8 @@ grpc::Status guarded(Method method) {
   }
 }
 
-// A unary call: `body(caller)` translates and returns the status, if the caller may do this.
+// A unary call: `body(caller)`, or `body(scope)` of a call about a model, translates and returns
+// the status, if the caller may do this.
 template <typename Body>
 grpc::ServerUnaryReactor* answer(const ServiceContext& context, grpc::CallbackServerContext& call,
                                  Method method, Body body) {
@@ -35,7 +37,13 @@ grpc::ServerUnaryReactor* answer(const ServiceContext& context, grpc::CallbackSe
   grpc::Status status = scope.admitted();
   if (status.ok()) {
     const LogScope log(scope.log_fields());
-    status = guarded([&] { return body(scope.caller()); });
+    status = guarded([&] {
+      if constexpr (std::is_invocable_v<Body, CallScope&>) {
+        return body(scope);
+      } else {
+        return body(scope.caller());
+      }
+    });
   }
   scope.end(status);
   grpc::ServerUnaryReactor* const reactor = call.DefaultReactor();

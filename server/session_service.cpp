@@ -30,33 +30,36 @@ void SessionService::write_session(const SessionInfo& info, v1::Session& wire) c
   wire.mutable_idle_timeout()->set_seconds(context_.store.options().idle_timeout.count());
 }
 
-grpc::Status SessionService::create(const Identity& caller, const v1::CreateSessionRequest& wire,
+grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionRequest& wire,
                                     v1::Session& session) {
   if (context_.calls.closed()) return shutting_down();
   grpc::Status status;
   const SharedModel model = resolve_model(wire.model(), context_.models, &status);
   if (model == nullptr) return status;
+  scope.set_model(model->name);
   Violations violations;
   const std::int64_t max_values = check_create(wire, model->transformer->config(), violations);
   if (!violations.empty()) return violations.status();
   const SessionStore::CreateResult created =
-      context_.store.create(model->name, model->transformer, max_values, caller.name);
+      context_.store.create(model->name, model->transformer, max_values, scope.caller().name);
   if (created.error != SessionStore::Error::kNone) {
     return store_refusal(created.error, created.bytes_needed, created.bytes_free,
-                         context_.store.options(), /*session_id=*/"", caller.name);
+                         context_.store.options(), /*session_id=*/"", scope.caller().name);
   }
   write_session(created.info, session);
   return status;
 }
 
-grpc::Status SessionService::get(const Identity& caller, const v1::GetSessionRequest& wire,
+grpc::Status SessionService::get(CallScope& scope, const v1::GetSessionRequest& wire,
                                  v1::Session& session) {
   if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
-  const std::optional<SessionInfo> info = context_.store.get(wire.id(), caller.name);
+  const Owner& caller = scope.caller().name;
+  const std::optional<SessionInfo> info = context_.store.get(wire.id(), caller);
   if (!info) {
-    return store_refusal(context_.store.absence(wire.id(), caller.name), 0, 0,
-                         context_.store.options(), wire.id(), caller.name);
+    return store_refusal(context_.store.absence(wire.id(), caller), 0, 0, context_.store.options(),
+                         wire.id(), caller);
   }
+  scope.set_model(info->model);
   write_session(*info, session);
   return grpc::Status::OK;
 }
@@ -83,24 +86,26 @@ grpc::Status SessionService::list(const Identity& caller, const v1::ListSessions
   return status;
 }
 
-grpc::Status SessionService::remove(const Identity& caller, const v1::DeleteSessionRequest& wire) {
+grpc::Status SessionService::remove(CallScope& scope, const v1::DeleteSessionRequest& wire) {
   if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
-  return store_refusal(context_.store.remove(wire.id(), caller.name), 0, 0,
-                       context_.store.options(), wire.id(), caller.name);
+  const Owner& caller = scope.caller().name;
+  if (const auto info = context_.store.get(wire.id(), caller)) scope.set_model(info->model);
+  return store_refusal(context_.store.remove(wire.id(), caller), 0, 0, context_.store.options(),
+                       wire.id(), caller);
 }
 
 grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* call,
                                                  const v1::CreateSessionRequest* request,
                                                  v1::Session* response) {
   return answer(context_, *call, Method::kCreateSession,
-                [&](const Identity& caller) { return create(caller, *request, *response); });
+                [&](CallScope& scope) { return create(scope, *request, *response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* call,
                                               const v1::GetSessionRequest* request,
                                               v1::Session* response) {
   return answer(context_, *call, Method::kGetSession,
-                [&](const Identity& caller) { return get(caller, *request, *response); });
+                [&](CallScope& scope) { return get(scope, *request, *response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* call,
@@ -114,7 +119,7 @@ grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* ca
                                                  const v1::DeleteSessionRequest* request,
                                                  google::protobuf::Empty*) {
   return answer(context_, *call, Method::kDeleteSession,
-                [&](const Identity& caller) { return remove(caller, *request); });
+                [&](CallScope& scope) { return remove(scope, *request); });
 }
 
 }  // namespace lintel

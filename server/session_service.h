@@ -25,12 +25,11 @@ class SessionService final : public v1::SessionService::CallbackService {
                                    google::protobuf::Empty* response) override;
 
  private:
-  grpc::Status create(const Identity& caller, const v1::CreateSessionRequest& wire,
-                      v1::Session& session);
-  grpc::Status get(const Identity& caller, const v1::GetSessionRequest& wire, v1::Session& session);
+  grpc::Status create(CallScope& scope, const v1::CreateSessionRequest& wire, v1::Session& session);
+  grpc::Status get(CallScope& scope, const v1::GetSessionRequest& wire, v1::Session& session);
   grpc::Status list(const Identity& caller, const v1::ListSessionsRequest& wire,
                     v1::ListSessionsResponse& page);
-  grpc::Status remove(const Identity& caller, const v1::DeleteSessionRequest& wire);
+  grpc::Status remove(CallScope& scope, const v1::DeleteSessionRequest& wire);
   void write_session(const SessionInfo& info, v1::Session& wire) const;
 
   const ServiceContext context_;

@@ -239,6 +239,10 @@ TEST_CASE(
   };
   CHECK(of("one")["method"] == "lintel.v1.GenerationService/Generate");
   CHECK(of("one")["code"] == "OK");
+  CHECK(of("one")["model"] == "tiny");
+  CHECK(of("two")["model"] == "tiny");
+  CHECK_FALSE(of("three").contains("model"));  // the wire's name is nobody's
+  CHECK(of("five")["model"] == "tiny");
   CHECK(of("one")["level"] == "info");
   CHECK(of("one")["prompt_tokens"] == static_cast<int>(secret.size()));
   CHECK(of("one")["generated_tokens"] == 20);

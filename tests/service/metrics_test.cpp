@@ -1,17 +1,22 @@
 // /metrics, /healthz and /readyz over HTTP, and the dashboard that shows them.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 #include <sstream>
 
+#include "inference/grpc_service.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
+#include "server/request_counters.h"
 #include "tests/service/service_fixture.h"
 #include "tests/support/temporary_directory.h"
 
@@ -74,6 +79,11 @@ bool comes_to(TestServer& server, const std::string& name, double value) {
   });
 }
 
+// Calls of a method that ended well, about the model "tokens".
+std::string ok_calls(const std::string& method) {
+  return "lintel_requests_total{method=\"" + method + R"(",code="OK",model="tokens"})";
+}
+
 const std::string kGenerate =
     R"(lintel_requests_total{method="lintel.v1.GenerationService/Generate",)";
 
@@ -96,13 +106,11 @@ TEST_CASE("the metrics count what was asked for and what was done") {
   const v1::Session session = create_session(server, "tokens");
   create_session(server, "tokens");
 
-  CHECK(comes_to(server, kGenerate + R"(code="OK"})", 2));
+  CHECK(comes_to(server, kGenerate + R"(code="OK",model="tokens"})", 2));
   CHECK(comes_to(server, kGenerate + R"(code="NOT_FOUND"})", 1));
   auto now = values(server.server());
-  CHECK(now.at(R"(lintel_requests_total{method="lintel.v1.GenerationService/Score",code="OK"})") ==
-        1);
-  CHECK(now.at(R"(lintel_requests_total{method="lintel.v1.SessionService/Create",code="OK"})") ==
-        2);
+  CHECK(now.at(ok_calls("lintel.v1.GenerationService/Score")) == 1);
+  CHECK(now.at(ok_calls("lintel.v1.SessionService/Create")) == 2);
   CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="prompt"})") == 3 + 1 + 4);
   CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="generated"})") == 7 + 2);
   CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="drafted"})") == 0);
@@ -130,6 +138,93 @@ TEST_CASE("the metrics count what was asked for and what was done") {
   CHECK(now.at("lintel_evictions_total") == 2);
   CHECK(now.at("lintel_sessions_created_total") == 2);
   CHECK(now.at(R"(lintel_sessions{state="idle"})") == 0);
+}
+
+TEST_CASE("calls are counted by the model that they are about, and names from the wire by none") {
+  TestServer server({"tokens", "bytes"}, with_metrics());
+  const std::string no_call = R"(lintel_requests_total{method="lintel.v1.GenerationService/Score",)"
+                              R"(code="OK",model="bytes"})";
+  CHECK(values(server.server()).at(no_call) == 0);  // there before the first call
+  REQUIRE(generate(server, request_for("bytes", {1}, 2)).status.ok());
+  CHECK_FALSE(generate(server, request_for("bytes", {999'999}, 2)).status.ok());
+  for (int i = 0; i < 20; ++i) {
+    CHECK_FALSE(generate(server, request_for("wire" + std::to_string(i), {1}, 2)).status.ok());
+  }
+  const v1::Session session = create_session(server, "tokens");
+  const auto inference = inference::GRPCInferenceService::NewStub(server.channel());
+  inference::ModelInferRequest infer;
+  infer.set_model_name("bytes");
+  inference::ModelInferResponse inferred;
+  grpc::ClientContext infer_context;
+  CHECK_FALSE(inference->ModelInfer(&infer_context, infer, &inferred).ok());  // it has no input
+  v1::DeleteSessionRequest deletion;
+  deletion.set_id(session.id());
+  google::protobuf::Empty nothing;
+  grpc::ClientContext delete_context;
+  REQUIRE(server.sessions->Delete(&delete_context, deletion, &nothing).ok());
+
+  CHECK(comes_to(server, kGenerate + R"(code="OK",model="bytes"})", 1));
+  CHECK(comes_to(server, kGenerate + R"(code="INVALID_ARGUMENT",model="bytes"})", 1));
+  CHECK(comes_to(server, kGenerate + R"(code="NOT_FOUND"})", 20));
+  CHECK(comes_to(server, ok_calls("lintel.v1.SessionService/Delete"), 1));
+  CHECK(comes_to(server,
+                 R"(lintel_requests_total{method="inference.GRPCInferenceService/ModelInfer",)"
+                 R"(code="INVALID_ARGUMENT",model="bytes"})",
+                 1));
+  CHECK_THAT(get(server.server(), "/metrics").body, !Catch::Contains("wire"));
+}
+
+TEST_CASE("how long calls took is a histogram of each method") {
+  TestServer server({"tokens"}, with_metrics());
+  const std::string name = "lintel_request_duration_seconds";
+  const std::string labels = R"({method="lintel.v1.GenerationService/Generate")";
+  const auto before = values(server.server());
+  CHECK(before.at(name + "_count" + labels + "}") == 0);
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(generate(server, request_for("tokens", {1}, 2)).status.ok());
+  }
+  CHECK(comes_to(server, name + "_count" + labels + "}", 3));
+  const auto now = values(server.server());
+  CHECK(now.at(name + "_bucket" + labels + R"(,le="+Inf"})") == 3);
+  CHECK(now.at(name + "_sum" + labels + "}") > 0);
+
+  RequestCounters counters;
+  counters.count(Method::kScore, "a", 0, 0.001);  // bounds are inclusive
+  counters.count(Method::kScore, "b", 99, 0.002);
+  counters.count(Method::kScore, "", 0, 1e6);
+  const HistogramSnapshot durations = counters.durations(Method::kScore);
+  CHECK(durations.counts.front() == 1);
+  CHECK(durations.counts.at(1) == 1);
+  CHECK(durations.counts.back() == 1);
+  CHECK(durations.sum == Approx(1e6 + 0.003));
+  CHECK(counters.get(Method::kScore, 0, "a") == 1);
+  CHECK(counters.get(Method::kScore, 2, "b") == 1);  // UNKNOWN, whatever it was
+  CHECK(counters.get(Method::kScore, 0) == 1);
+  CHECK(counters.total() == 3);
+}
+
+TEST_CASE("what the process takes of the machine is shown in Prometheus' own names") {
+  TestServer server({"tokens"}, with_metrics());
+  auto now = values(server.server());
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  CHECK(now.at("process_max_fds") == static_cast<double>(limit.rlim_cur));
+  CHECK(now.at("process_resident_memory_bytes") > 1 << 20);
+  CHECK(now.at("process_virtual_memory_bytes") > now.at("process_resident_memory_bytes"));
+  const double since =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() -
+      now.at("process_start_time_seconds");
+  CHECK(since > -2);
+  CHECK(since < 24 * 3600);
+  const double cpu = now.at("process_cpu_seconds_total");
+  CHECK(cpu > 0);
+  const double open = now.at("process_open_fds");
+  const int more = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  CHECK(eventually([&] { return values(server.server()).at("process_open_fds") >= open + 1; }));
+  ::close(more);
+  while (std::clock() < static_cast<std::clock_t>((cpu + 0.1) * CLOCKS_PER_SEC)) {
+  }
+  CHECK(values(server.server()).at("process_cpu_seconds_total") > cpu);
 }
 
 TEST_CASE("what speculation guessed, and guessed right, is counted") {
@@ -232,7 +327,7 @@ TEST_CASE("running and waiting requests, open streams and cancellations are seen
     return values(server.server()).at(cancelled) == 1;
   }));
   run_until_idle(scheduler);
-  CHECK(comes_to(server, kGenerate + R"(code="CANCELLED"})", 1));
+  CHECK(comes_to(server, kGenerate + R"(code="CANCELLED",model="tokens"})", 1));
   CHECK(comes_to(server, "lintel_streams", 0));
   for (auto& stream : streams) {
     v1::GenerateResponse message;
@@ -254,7 +349,7 @@ TEST_CASE("metrics have our prefix, base units and a help text, and no ids") {
   while (reader->Read(&message)) {
   }
   REQUIRE(reader->Finish().ok());
-  REQUIRE(comes_to(server, kGenerate + R"(code="OK"})", 1));
+  REQUIRE(comes_to(server, kGenerate + R"(code="OK",model="tokens"})", 1));
   const HttpAnswer answer = get(server.server(), "/metrics");
   CHECK(answer.code == 200);
   CHECK_THAT(answer.head, Catch::Contains("text/plain; version=0.0.4"));
@@ -273,7 +368,7 @@ TEST_CASE("metrics have our prefix, base units and a help text, and no ids") {
       CHECK(line.size() > space + 5);
       named.insert(line.substr(7, space - 7));
     } else if (line[0] != '#') {
-      CHECK(line.rfind("lintel_", 0) == 0);
+      CHECK((line.rfind("lintel_", 0) == 0 || line.rfind("process_", 0) == 0));
       for (std::sregex_iterator it(line.begin(), line.end(), label), end; it != end; ++it) {
         CHECK(known_labels.contains((*it)[1]));
       }
