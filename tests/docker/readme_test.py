@@ -29,12 +29,26 @@ def commands(block):
 
 class ReadmeTest(unittest.TestCase):
     def test_no_command_publishes_a_port_beyond_this_machine(self):
-        for name in ("README.md", "docker/README.md"):
-            runs = [line for line in read(name).splitlines() if line.startswith("docker run ")]
+        for name in ("README.md", "docker/README.md", "docker/Dockerfile"):
+            runs = [line for line in read(name).splitlines()
+                    if re.match("(#  *)?docker run ", line)]
             published = re.findall(r"(?:-p|--publish)[ =](\S+)", "\n".join(runs))
             self.assertTrue(published, name)
             for port in published:
                 self.assertTrue(port.startswith("127.0.0.1:"), f"{name}: {port}")
+
+    def test_the_port_is_the_same_everywhere(self):
+        shown = subprocess.run([os.environ["LINTEL_SERVER"], "--help"], check=True,
+                               capture_output=True, text=True).stdout
+        (port,) = re.findall(r"--listen ADDRESS=127\.0\.0\.1:(\d+)", shown)
+        self.assertIn(f"\nEXPOSE {port}\n", read("docker/Dockerfile"))
+        for name in ("README.md", "docker/README.md", "docker/Dockerfile", "docker/compose.yaml",
+                     "docker/kubernetes/base/lintel.toml", "docker/kubernetes/tls/lintel.toml",
+                     "client/python/README.md", "client/node/README.md"):
+            named = re.findall(r"(?:127\.0\.0\.1|0\.0\.0\.0|localhost|HOST|server):(\d+)",
+                               read(name))
+            # Metrics, Prometheus and Grafana have theirs.
+            self.assertEqual(set(named) - {"9464", "9090", "3000"}, {port}, name)
 
     def test_the_secrets_are_made_as_described_and_a_server_serves_with_them(self):
         (block,) = re.findall(r"### Certificate and tokens.*?```\n(.*?)```",
