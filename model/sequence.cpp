@@ -53,6 +53,8 @@ SequenceState SequenceState::clone() const {
   copy.tokens_.assign(tokens_);
   copy.pending = pending;
   copy.counts = counts;
+  // Room for as much: a tail that grows leaves what it held in the memory that it outgrew.
+  copy.generated_tail.reserve(generated_tail.capacity());
   copy.generated_tail = generated_tail;
   copy.position_ = position_;
   return copy;

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "tests/model/watched_memory.h"
+
 namespace {
 thread_local std::size_t allocations = 0;
 thread_local std::size_t until_failure = 0;  // the one that makes this 0 fails; 0: none does
@@ -27,7 +29,9 @@ void* operator new(std::size_t size) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
   ++allocations;
-  return memalign(alignment, size);
+  void* const block = memalign(alignment, size);
+  lintel::testing::note_aligned(block, size);
+  return block;
 }
 #endif
 
