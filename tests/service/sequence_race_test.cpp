@@ -1,0 +1,121 @@
+// Sequences of the Open Inference Protocol that start, end and are evicted at the same time.
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "server/infer_sequences.h"
+#include "tests/service/service_fixture.h"
+
+namespace lintel::testing {
+namespace {
+
+// Lets a session be made only when another is being made, too.
+class MeetingClock final : public ManualClock {
+ public:
+  std::chrono::system_clock::time_point wall_time() const override {
+    meeting_.arrive_and_wait();
+    return ManualClock::wall_time();
+  }
+
+ private:
+  mutable std::barrier<> meeting_{2};
+};
+
+// What a server's sequences need of it.
+struct Sequences {
+  explicit Sequences(SessionStore::Options store_options, const Clock& the_clock)
+      : clock(the_clock), store(store_options, clock) {
+    model.name = "tokens";
+    model.transformer = tiny_models({"tokens"}).front().transformer;
+  }
+
+  // A call that names the sequence "s".
+  grpc::Status find(bool start, InferSequence& sequence, const Owner& owner = "") {
+    InferRequest request;
+    request.sequence_id = "s";
+    request.sequence_start = start;
+    return sequences.find(owner, model, request, sequence);
+  }
+
+  const Clock& clock;
+  const ServerOptions options = test_options();
+  SessionStore store;
+  ModelRegistry registry;
+  ModelManager manager{options, registry, store, std::make_shared<ModelBudget>(0), clock};
+  ActiveCalls calls;
+  Quotas quotas{{}, clock};
+  RequestCounters counters;
+  const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
+  ServedModel model;
+  InferSequences sequences{{registry, manager, store, calls, gate, clock, options}};
+};
+
+TEST_CASE("of two starts of one sequence that come at once one session stays, the name's") {
+  MeetingClock clock;
+  Sequences f({.session_memory_bytes = 1u << 26}, clock);
+  InferSequence started[2];
+  grpc::Status statuses[2];
+  {
+    std::thread other([&] { statuses[1] = f.find(/*start=*/true, started[1]); });
+    statuses[0] = f.find(true, started[0]);
+    other.join();
+  }
+  CHECK(statuses[0].ok());
+  CHECK(statuses[1].ok());
+  CHECK(f.store.stats().created == 2);
+  CHECK(f.store.num_sessions() == 1);
+  InferSequence found;
+  REQUIRE(f.find(/*start=*/false, found).ok());
+  CHECK(f.store.get(found.session_id));
+}
+
+TEST_CASE("a start that finds no memory leaves neither session nor name") {
+  const auto bytes = tiny_models({"tokens"}).front().transformer->state_bytes(0);
+  const ManualClock clock;
+  Sequences f({.session_memory_bytes = bytes}, clock);
+  InferSequence first;
+  REQUIRE(f.find(true, first, "alice").ok());
+  InferSequence second;
+  CHECK(f.find(true, second, "bob").error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  CHECK(f.store.num_sessions() == 1);
+  CHECK(f.find(false, second, "bob").error_code() == grpc::StatusCode::NOT_FOUND);
+  f.sequences.end(first);
+  CHECK(f.store.num_sessions() == 0);
+  CHECK(f.find(true, second, "bob").ok());
+}
+
+TEST_CASE("the end of a sequence leaves the one that took its name meanwhile") {
+  const ManualClock clock;
+  Sequences f({.session_memory_bytes = 1u << 26}, clock);
+  InferSequence first;
+  REQUIRE(f.find(true, first).ok());
+  InferSequence second;
+  REQUIRE(f.find(true, second).ok());
+  f.sequences.end(first);
+  InferSequence found;
+  REQUIRE(f.find(false, found).ok());
+  CHECK(found.session_id == second.session_id);
+}
+
+TEST_CASE("names of sequences that were evicted are forgotten, and others are not") {
+  ManualClock clock;
+  Sequences f({.session_memory_bytes = 1u << 26, .idle_timeout = std::chrono::seconds(10)}, clock);
+  SequenceNames names(f.store);
+  const auto start = [&](int name) {
+    const auto created = f.store.create("tokens", f.model.transformer, 0);
+    REQUIRE(created.error == SessionStore::Error::kNone);
+    names.put("", "tokens", std::to_string(name), created.info.id);
+  };
+  for (int i = 0; i < 1000; ++i) {
+    start(i);
+    clock.advance(std::chrono::seconds(1));
+    f.store.evict_idle();
+  }
+  REQUIRE(f.store.num_sessions() <= 10);
+  CHECK(names.size() <= 64 + 10);
+  CHECK(names.find("", "tokens", "999"));
+  CHECK(!names.find("", "tokens", "0"));
+}
+
+}  // namespace
+}  // namespace lintel::testing
