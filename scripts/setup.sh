@@ -14,7 +14,7 @@ Installs with apt (through sudo when not root) what is missing of:
   --clients      grpcio and NumPy for client/python, Node for client/node (Debian's, unless there is one)
   --docker       PyYAML, npm and Compose, for the tests of docker/
   --containers   podman and debootstrap, for scripts/container_test.sh; nothing where Docker runs
-  --packages     what scripts/package.sh and its test need: dpkg-dev, pip, lintian, debootstrap
+  --packages     what scripts/package.sh and its test need: dpkg-dev, pip, lintian, debootstrap, zsh
   --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime
   --check        installs nothing; exits with 1 and names what is missing
 EOF
@@ -43,7 +43,7 @@ for argument in "$@"; do
     --containers)
       docker info >/dev/null 2>&1 || packages+=(podman runc debootstrap) ;;
     --packages)
-      packages+=(dpkg-dev file gzip python3-pip python3-setuptools python3-wheel debootstrap lintian groff-base man-db) ;;
+      packages+=(dpkg-dev file gzip python3-pip python3-setuptools python3-wheel debootstrap lintian groff-base man-db zsh) ;;
     --sanitizers) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
     --check) check=true ;;
     -h | --help) usage; exit 0 ;;

@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
 # completions_test.sh BUILD: what bash and zsh offer for the programs of a build.
 set -euo pipefail
+export LC_ALL=C  # as sort has it
 bin=$1/bin
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cd "$work"
+mkdir -p "$work/here/models"
+cd "$work/here"
 touch picture.png model.safetensors
-mkdir models
 
 fail() {
   echo "FAILED: $1" >&2
   exit 1
 }
 
-# offered FUNCTION WORD...: what bash offers for the last word. Made of words as bash makes them: "=" and ":" are some.
+# offered FUNCTION WORD...: what bash offers for the last word, sorted. Made of words as bash makes them: "=" and ":" are some.
 offered() {
   local function=$1
   shift
   COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
   "$function"
-  local IFS=' '
-  words="${COMPREPLY[*]}"
+  words=$(printf '%s\n' "${COMPREPLY[@]}" | sort | tr '\n' ' ')
+  words=${words% }
 }
 # expect WORDS FUNCTION WORD...
 expect() {
@@ -31,27 +32,27 @@ expect() {
 }
 
 for program in lintel lintel-server lintel-convert lintel-bench; do
-  "$bin/$program" --completion bash >"$program.bash"
-  . "./$program.bash"
+  "$bin/$program" --completion bash >"$work/$program.bash"
+  . "$work/$program.bash"
   [[ $(complete -p "$program") == "complete -F _${program//-/_} $program" ]] || fail "$program is not completed"
 done
 expect "generate" _lintel lintel gen
 expect "complete" _lintel lintel comp
 expect "continue" _lintel lintel session con
-expect "--prompt --prompt-tokens --prompt-file" _lintel lintel session continue --prompt
+expect "--prompt --prompt-file --prompt-tokens" _lintel lintel session continue --prompt
 expect "--images" _lintel lintel complete --deadline 3 --im
 expect "picture.png" _lintel lintel complete --images pic
 expect "picture.png" _lintel lintel complete --images = pic
 expect "model.safetensors models picture.png" _lintel lintel score --input ""
-expect "text tokens jsonl" _lintel lintel generate --format ""
+expect "jsonl text tokens" _lintel lintel generate --format ""
 expect "jsonl" _lintel lintel generate --format = j
 expect "" _lintel lintel generate --seed ""
 expect "delete" _lintel lintel --version session del
 expect "" _lintel lintel generate session del  # the argument of another command is no command
 expect "debug" _lintel lintel admin log-level --address 127.0.0.1 : 50051 deb
 expect "bash zsh" _lintel lintel --completion ""
-expect "f32 bf16 int8" _lintel_server lintel-server --weight-type ""
-expect "off auto on" _lintel_server lintel-server --model x --speculation ""
+expect "bf16 f32 int8" _lintel_server lintel-server --weight-type ""
+expect "auto off on" _lintel_server lintel-server --model x --speculation ""
 expect "models" _lintel_server lintel-server --model m
 expect "models" _lintel_server lintel-server --model name = m
 expect "models" _lintel_convert lintel-convert m
@@ -99,27 +100,28 @@ if ! command -v zsh >/dev/null; then
   exit 0
 fi
 for program in lintel lintel-server lintel-convert lintel-bench; do
-  "$bin/$program" --completion zsh >"_$program"
-  zsh -n "_$program" || fail "zsh cannot read the completions of $program"
+  "$bin/$program" --completion zsh >"$work/_$program"
+  zsh -n "$work/_$program" || fail "zsh cannot read the completions of $program"
 done
 # What zsh lists for a line, by a terminal of its own.
-cat >list.zsh <<'EOT'
+cat >"$work/list.zsh" <<'EOT'
 zmodload zsh/zpty
 zpty shell zsh -fi
-zpty -w shell "PROMPT=; unsetopt zle_bracketed_paste prompt_cr prompt_sp; stty -echo; LISTMAX=10000; COLUMNS=200; fpath=($PWD \$fpath); cd $PWD"
+zpty -w shell "PROMPT=; unsetopt zle_bracketed_paste prompt_cr prompt_sp; stty -echo; LISTMAX=10000; COLUMNS=200; fpath=(${PWD:h} \$fpath); cd $PWD"
 zpty -w shell "autoload -Uz compinit; compinit -u -D; zstyle ':completion:*' list-colors ''; bindkey '^I' complete-word; bindkey '^D' list-choices; print READY"
 zpty -r shell text '*READY*READY*' || zpty -r shell text '*READY*'
 zpty -n -w shell "$1"$'\C-D'
-zpty -n -w shell $'\C-U'"print END"$'\n'
+zpty -n -w shell $'\C-U'"print E''ND"$'\n'
 while zpty -r shell text; do
-  print -rn -- "$text"
-  [[ $text == END* ]] && break
+  listed+=$text
+  [[ $listed != *END* ]] || break
 done
+print -rn -- "$listed"
 zpty -d shell
 EOT
 expect_listed() {
   local listed
-  listed=$(timeout 60 zsh -f list.zsh "$1" | tr -d '\r')
+  listed=$(timeout 60 zsh -f "$work/list.zsh" "$1" | tr -d '\r')
   for word in "${@:2}"; do
     [[ $listed == *"$word"* ]] || fail "zsh lists for '$1', without $word: $listed"
   done
