@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from . import safetensors_io
 from .data import find_images, find_labels, read_images, read_labels, shift_images
+from .outputs import require_directory
 
 SIDE = 28
 CLASSES = 10
@@ -100,6 +101,7 @@ def main(argv=None):
     parser.add_argument("--limit", type=int, help="use so many images of each file only")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
+    require_directory(parser, "--out", args.out, "model.safetensors")
 
     files, data = {}, {}
     for part, kind in (("train", "train"), ("test", "t10k")):
@@ -121,7 +123,6 @@ def main(argv=None):
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     test_accuracy = accuracy(model, *data["test"])
     print(f"test accuracy {test_accuracy:.4f}")
-    os.makedirs(args.out, exist_ok=True)
     safetensors_io.save(tensors, os.path.join(args.out, "model.safetensors"))
     sizes = (len(data["train"][0]), len(data["test"][0]))
     with open(os.path.join(args.out, "README.md"), "w", encoding="utf-8") as file:

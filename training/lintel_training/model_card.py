@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 
+from .outputs import require_directory
 from .presets import PRESETS, Recipe
 from .sample import TEXT_SAMPLE_BYTES
 
@@ -125,10 +126,10 @@ def main(argv=None):
     parser.add_argument("--copy-model", action="store_true",
                         help="copy config.json and model.safetensors as well")
     args = parser.parse_args(argv)
+    require_directory(parser, "--out", args.out, "README.md")
 
     with open(os.path.join(args.run, "result.json"), encoding="utf-8") as file:
         result = json.load(file)
-    os.makedirs(args.out, exist_ok=True)
 
     def bring(pattern, name):
         found = sorted(glob.glob(os.path.join(args.run, pattern)), key=os.path.getmtime)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from .export import load_model
+from .outputs import require_file
 from .recurrent import Session
 
 TEXT_SAMPLE_BYTES = 500  # of a sample drawn while training
@@ -115,6 +116,8 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
+    if args.out:
+        require_file(parser, "--out", args.out)
 
     model = load_model(args.model, args.device)
     if model.config.modality.type == "image":
