@@ -39,10 +39,28 @@ class Page final : public CivetHandler {
   const std::function<Answer()> answer_;
 };
 
+// A connection has a thread until its request is there: slow ones hold them for a second at most,
+// and a probe waits behind few. With those that wait for a thread there are never more than the
+// descriptors that Listener keeps for them.
 std::vector<std::string> server_options(const ListenAddress& address) {
   return {"listening_ports",    address.to_string(address.port),
-          "num_threads",        "2",
-          "request_timeout_ms", "5000"};
+          "num_threads",        "14",
+          "connection_queue",   "8",
+          "request_timeout_ms", "1000"};
+}
+
+// What civetweb says while it starts, in the thread that starts it: its exception knows no reason.
+thread_local std::string last_message;
+
+int keep_message(const mg_connection*, const char* message) {
+  last_message = message;
+  return 1;  // it is not logged by civetweb
+}
+
+CivetCallbacks callbacks() {
+  CivetCallbacks callbacks;
+  callbacks.log_message = &keep_message;
+  return callbacks;
 }
 
 }  // namespace
@@ -60,24 +78,31 @@ struct MetricsEndpoint::Impl {
         readyz([is_ready = std::move(is_ready)] {
           return is_ready() ? Answer{200, "ready\n"} : Answer{503, "not ready\n"};
         }),
-        server(server_options(address)) {
+        server(server_options(address), &civet_callbacks) {
     server.addHandler("/metrics$", metrics);
     server.addHandler("/healthz$", healthz);
     server.addHandler("/readyz$", readyz);
   }
 
   Page metrics, healthz, readyz;  // before the server, which calls them
+  const CivetCallbacks civet_callbacks = callbacks();
   CivetServer server;
 };
 
 MetricsEndpoint::MetricsEndpoint(const ListenAddress& address,
                                  const prometheus::Collectable& metrics,
                                  std::function<bool()> ready) {
+  last_message.clear();
   try {
     impl_ = std::make_unique<Impl>(address, metrics, std::move(ready));
   } catch (const CivetException& error) {
-    throw std::runtime_error("cannot listen on " + address.to_string(address.port) +
-                             " for metrics: " + error.what());
+    // "cannot bind to ADDRESS: 98 (Address already in use)"
+    const auto reason = last_message.rfind('(');
+    throw std::runtime_error(
+        "cannot listen on " + address.to_string(address.port) + " for metrics: " +
+        (reason == std::string::npos
+             ? error.what()
+             : last_message.substr(reason + 1, last_message.rfind(')') - reason - 1)));
   }
 }
 

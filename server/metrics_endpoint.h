@@ -13,8 +13,8 @@ class Collectable;
 namespace lintel {
 
 // /metrics in Prometheus' text format; /healthz is 200 as long as the process answers; /readyz is
-// 200 while new calls are taken, else 503. Everything else is 404: no file is served. Has two
-// threads of its own.
+// 200 while new calls are taken, else 503. Everything else is 404: no file is served. Has 14
+// threads of its own, so that a few slow clients keep nobody waiting.
 class MetricsEndpoint {
  public:
   // `metrics` and what `ready` refers to outlive the object. `ready` is called by any thread.

@@ -399,7 +399,8 @@ TEST_CASE("a metrics address that is taken is an error that names it") {
   ServerOptions options = with_metrics();
   options.monitoring.metrics_listen->port = server.server().metrics_port();
   CHECK_THROWS_WITH(TestServer({"tokens"}, options),
-                    Catch::Contains(std::to_string(server.server().metrics_port())));
+                    Catch::Contains(std::to_string(server.server().metrics_port())) &&
+                        Catch::Contains("Address already in use"));
 }
 
 TEST_CASE("the dashboard asks for metrics that there are") {
