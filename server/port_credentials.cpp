@@ -60,12 +60,18 @@ Headers headers_of(const grpc_metadata* metadata, std::size_t count) {
                             GRPC_SLICE_LENGTH(slice));
   };
   Headers headers;
+  int tokens = 0, request_ids = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const std::string_view key = view(metadata[i].key);
     if (key == ":path") headers.path = view(metadata[i].value);
-    if (key == "x-request-id") headers.request_id = view(metadata[i].value);
-    if (key == "authorization") headers.token = bearer_token(view(metadata[i].value));
+    if (key == "x-request-id" && ++request_ids == 1) headers.request_id = view(metadata[i].value);
+    if (key == "authorization" && ++tokens == 1) {
+      headers.token = bearer_token(view(metadata[i].value));
+    }
   }
+  // An ambiguous header is no header, for every service alike.
+  if (request_ids > 1) headers.request_id = {};
+  if (tokens > 1) headers.token = {};
   return headers;
 }
 

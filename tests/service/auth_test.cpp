@@ -123,12 +123,24 @@ TEST_CASE("each method wants its role, health none") {
 
 TEST_CASE("two tokens in one call are ambiguous, and refused") {
   const TokenFile file;
-  TestServer server({"tokens"}, options_with(file));
+  ServerOptions options = options_with(file);
+  options.monitoring.channelz = true;
+  TestServer server({"tokens"}, options);
   grpc::ClientContext context;
   set_token(context, "alice");
   set_token(context, "root");
   v1::ListModelsResponse response;
   CHECK(server.models->List(&context, {}, &response).error_code() == Code::UNAUTHENTICATED);
+  // gRPC's own services, which see no token, are no exception.
+  for (const std::string& method : {kReflection, kChannelz}) {
+    for (const char* last : {"alice", "root"}) {
+      grpc::ClientContext both;
+      set_token(both, last == std::string("root") ? "alice" : "root");
+      set_token(both, last);
+      GenericCall call(server.channel(), method, both);
+      CHECK(call.finish().error_code() == Code::UNAUTHENTICATED);
+    }
+  }
 }
 
 TEST_CASE("a session is NOT_FOUND for everybody but the identity that made it") {
