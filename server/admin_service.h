@@ -2,27 +2,28 @@
 #pragma once
 
 #include "lintel/v1/admin.grpc.pb.h"
+#include "server/bounded_service.h"
 #include "server/service_context.h"
 
 namespace lintel {
 
 // Thread-safe.
-class AdminService final : public v1::AdminService::CallbackService {
+class AdminService final : public BoundedService {
  public:
-  explicit AdminService(const ServiceContext& context) : context_(context) {}
+  explicit AdminService(const ServiceContext& context);
 
   grpc::ServerUnaryReactor* GetLogLevel(grpc::CallbackServerContext* call,
-                                        const v1::GetLogLevelRequest* request,
-                                        v1::LogLevel* response) override;
+                                        const Received<v1::GetLogLevelRequest>* request,
+                                        v1::LogLevel* response);
   grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* call,
-                                        const v1::LogLevel* request,
-                                        v1::LogLevel* response) override;
+                                        const Received<v1::LogLevel>* request,
+                                        v1::LogLevel* response);
   grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* call,
-                                      const v1::LoadModelRequest* request,
-                                      v1::Model* response) override;
+                                      const Received<v1::LoadModelRequest>* request,
+                                      v1::Model* response);
   grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* call,
-                                        const v1::UnloadModelRequest* request,
-                                        v1::UnloadModelResponse* response) override;
+                                        const Received<v1::UnloadModelRequest>* request,
+                                        v1::UnloadModelResponse* response);
 
  private:
   const ServiceContext context_;

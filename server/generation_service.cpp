@@ -25,6 +25,11 @@ class RefusedCall final : public grpc::ServerWriteReactor<Response> {
 
 }  // namespace
 
+GenerationService::GenerationService(const ServiceContext& context) : context_(context) {
+  serve(info_of(Method::kGenerate).name, this, &GenerationService::Generate);
+  serve(info_of(Method::kScore).name, this, &GenerationService::Score);
+}
+
 grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call,
                                          const v1::GenerateRequest& wire,
                                          std::unique_ptr<CallScope>& scope,
@@ -121,17 +126,23 @@ grpc::ServerWriteReactor<Response>* GenerationService::stream(grpc::CallbackServ
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(
-    grpc::CallbackServerContext* call, const v1::GenerateRequest* request) {
-  return stream<v1::GenerateResponse>(*call, Method::kGenerate, [&](auto& scope, auto** reactor) {
-    return generate(*call, *request, scope, reactor);
-  });
+    grpc::CallbackServerContext* call, const Received<v1::GenerateRequest>* request) {
+  return stream<v1::GenerateResponse>(
+      *call, Method::kGenerate, [&](auto& scope, auto** reactor) -> grpc::Status {
+        v1::GenerateRequest wire;  // gone when the stream begins
+        const grpc::Status read = request->read(bounds_of(context_, Method::kGenerate), wire);
+        return read.ok() ? generate(*call, wire, scope, reactor) : read;
+      });
 }
 
 grpc::ServerWriteReactor<v1::ScoreResponse>* GenerationService::Score(
-    grpc::CallbackServerContext* call, const v1::ScoreRequest* request) {
-  return stream<v1::ScoreResponse>(*call, Method::kScore, [&](auto& scope, auto** reactor) {
-    return score(*call, *request, scope, reactor);
-  });
+    grpc::CallbackServerContext* call, const Received<v1::ScoreRequest>* request) {
+  return stream<v1::ScoreResponse>(
+      *call, Method::kScore, [&](auto& scope, auto** reactor) -> grpc::Status {
+        v1::ScoreRequest wire;  // gone when the stream begins
+        const grpc::Status read = request->read(bounds_of(context_, Method::kScore), wire);
+        return read.ok() ? score(*call, wire, scope, reactor) : read;
+      });
 }
 
 }  // namespace lintel

@@ -2,19 +2,20 @@
 #pragma once
 
 #include "lintel/v1/generation.grpc.pb.h"
+#include "server/bounded_service.h"
 #include "server/service_context.h"
 
 namespace lintel {
 
 // Thread-safe. Checks, takes a lease, submits; the streams do the rest.
-class GenerationService final : public v1::GenerationService::CallbackService {
+class GenerationService final : public BoundedService {
  public:
-  explicit GenerationService(const ServiceContext& context) : context_(context) {}
+  explicit GenerationService(const ServiceContext& context);
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* call, const v1::GenerateRequest* request) override;
+      grpc::CallbackServerContext* call, const Received<v1::GenerateRequest>* request);
   grpc::ServerWriteReactor<v1::ScoreResponse>* Score(grpc::CallbackServerContext* call,
-                                                     const v1::ScoreRequest* request) override;
+                                                     const Received<v1::ScoreRequest>* request);
 
  private:
   // What both methods do around their translation, which is `body(scope, &reactor)`.

@@ -29,14 +29,12 @@ void InferStream::OnReadDone(bool ok) {
   if (!ok) return finish(cancelled_ ? cancelled() : grpc::Status::OK);
   if (!calls_.enter()) return finish(shutting_down());
   is_busy_ = true;
-  response_.Clear();
   PreparedInfer infer;
   const LogScope log(scope_->log_fields());
   std::shared_ptr<InferRun> run;
   std::shared_ptr<InferTokens> tokens;
   const grpc::Status status = guarded([&] {
-    const grpc::Status prepared =
-        prepare_infer(context_, sequences_, call_, request_, *scope_, /*may_stream=*/true, infer);
+    const grpc::Status prepared = prepare(infer);
     if (!prepared.ok()) return prepared;
     if (infer.request->streams) {
       tokens = new_tokens(infer);
@@ -68,7 +66,19 @@ void InferStream::OnReadDone(bool ok) {
   }
 }
 
+grpc::Status InferStream::prepare(PreparedInfer& infer) {
+  inference::ModelInferRequest wire;
+  id_.clear();
+  asks_for_stream_ = false;
+  const grpc::Status read = request_.read(bounds_of(context_, Method::kModelStreamInfer), wire);
+  if (!read.ok()) return read;
+  id_ = wire.id();
+  asks_for_stream_ = wire.parameters().contains("stream");
+  return prepare_infer(context_, sequences_, call_, wire, *scope_, /*may_stream=*/true, infer);
+}
+
 void InferStream::OnWriteDone(bool ok) {
+  response_ = {};  // clearing it would keep its memory
   if (const std::shared_ptr<InferTokens> tokens = current_tokens(); tokens != nullptr) {
     if (!tokens->written(ok)) return;
     scope_->settle_tokens(tokens->used());
@@ -104,11 +114,9 @@ void InferStream::respond(const grpc::Status& status, TokenUse used) {
   if (!status.ok()) {
     response_.Clear();
     response_.set_error_message(status.error_message());
-    response_.mutable_infer_response()->set_id(request_.id());
+    response_.mutable_infer_response()->set_id(std::exchange(id_, {}));
     // Whoever waits for the last response of this request has it.
-    if (request_.parameters().contains("stream")) {
-      mark_final(*response_.mutable_infer_response(), true);
-    }
+    if (asks_for_stream_) mark_final(*response_.mutable_infer_response(), true);
   }
   StartWrite(&response_);
 }

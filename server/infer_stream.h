@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "inference/grpc_service.pb.h"
 #include "server/call_scope.h"
@@ -13,6 +14,7 @@
 #include "server/infer_tokens.h"
 #include "server/mutex.h"
 #include "server/prepare_infer.h"
+#include "server/received.h"
 #include "server/service_context.h"
 
 namespace lintel {
@@ -20,7 +22,7 @@ namespace lintel {
 // Reads a request, runs it, writes its response, or its values as they come, reads the next: one
 // operation at a time, so that its members need no lock but for what a cancellation looks at.
 // Between requests a drain does not wait for it. Lives from the method until gRPC has done with it.
-class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRequest,
+class InferStream final : public grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
                                                          inference::ModelStreamInferResponse> {
  public:
   // context, sequences: outlive the call.
@@ -33,6 +35,9 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   void OnDone() override;
 
  private:
+  // Reads what came and takes what it needs. What it was is forgotten with that: between its
+  // requests a stream holds nothing of them.
+  grpc::Status prepare(PreparedInfer& infer);
   void respond(const grpc::Status& status, TokenUse used);
   std::shared_ptr<InferTokens> new_tokens(const PreparedInfer& infer);
   std::shared_ptr<InferTokens> current_tokens() EXCLUDES(mutex_);
@@ -45,7 +50,9 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   ActiveCalls& calls_;
   grpc::CallbackServerContext& call_;
   const std::unique_ptr<CallScope> scope_;
-  inference::ModelInferRequest request_;
+  Received<inference::ModelInferRequest> request_;
+  std::string id_;                // of the request that runs
+  bool asks_for_stream_ = false;  // it has the parameter, whatever its value
   inference::ModelStreamInferResponse response_;
   bool is_busy_ = false;  // counted in
   grpc::Status status_;

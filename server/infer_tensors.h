@@ -12,7 +12,7 @@
 namespace lintel {
 
 struct InferRequest {
-  std::vector<v1::GenerateRequest> rows;  // one a prompt; without session_id
+  std::vector<v1::GenerateRequest> rows;  // one a prompt; none once they are prepared
   bool log2_probs = false;
   bool raw = false;          // contents came raw, and go so
   bool streams = false;      // values as they come, each response marked as the last or not

@@ -101,61 +101,69 @@ grpc::Status check_repository_request(const Request& request, bool unloads) {
 }  // namespace
 
 grpc::ServerUnaryReactor* InferenceService::ModelConfig(
-    grpc::CallbackServerContext* call, const inference::ModelConfigRequest* request,
+    grpc::CallbackServerContext* call, const Received<inference::ModelConfigRequest>* request,
     inference::ModelConfigResponse* response) {
-  return answer(context_, *call, Method::kModelConfig, [&](CallScope& scope) {
-    grpc::Status status;
-    const SharedModel model =
-        resolve_version(request->name(), request->version(), "", context_.models, &status);
-    if (model == nullptr) return status;
-    scope.set_model(model->name);
-    write_config(*model, *response->mutable_config());
-    return status;
-  });
+  return answer(context_, *call, Method::kModelConfig, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status status;
+                  const SharedModel model =
+                      resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                  if (model == nullptr) return status;
+                  scope.set_model(model->name);
+                  write_config(*model, *response->mutable_config());
+                  return status;
+                });
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
-    grpc::CallbackServerContext* call, const inference::ModelStatisticsRequest* request,
+    grpc::CallbackServerContext* call, const Received<inference::ModelStatisticsRequest>* request,
     inference::ModelStatisticsResponse* response) {
-  return answer(context_, *call, Method::kModelStatistics, [&](CallScope& scope) {
-    std::optional<std::int64_t> version;
-    grpc::Status status = read_model_version(request->version(), "version", &version);
-    // A name, and a version of it, have to be there.
-    if (status.ok() && (!request->name().empty() || version)) {
-      const SharedModel model =
-          resolve_version(request->name(), request->version(), "", context_.models, &status);
-      if (model != nullptr) scope.set_model(model->name);
-    }
-    if (!status.ok()) return status;
-    for (const SharedModel& model : context_.models.ready()) {
-      if (!request->name().empty() && model->name != request->name()) continue;
-      if (version && model->version != *version) continue;
-      write_statistics(*model, *response->add_model_stats());
-    }
-    return status;
-  });
+  return answer(context_, *call, Method::kModelStatistics, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  std::optional<std::int64_t> version;
+                  grpc::Status status = read_model_version(wire.version(), "version", &version);
+                  // A name, and a version of it, have to be there.
+                  if (status.ok() && (!wire.name().empty() || version)) {
+                    const SharedModel model =
+                        resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                    if (model != nullptr) scope.set_model(model->name);
+                  }
+                  if (!status.ok()) return status;
+                  for (const SharedModel& model : context_.models.ready()) {
+                    if (!wire.name().empty() && model->name != wire.name()) continue;
+                    if (version && model->version != *version) continue;
+                    write_statistics(*model, *response->add_model_stats());
+                  }
+                  return status;
+                });
 }
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
-    grpc::CallbackServerContext* call, const inference::RepositoryModelLoadRequest* request,
+    grpc::CallbackServerContext* call,
+    const Received<inference::RepositoryModelLoadRequest>* request,
     inference::RepositoryModelLoadResponse*) {
-  return answer_later(context_, *call, Method::kRepositoryModelLoad, [&](const LateReply& reply) {
-    const grpc::Status checked = check_repository_request(*request, /*unloads=*/false);
-    if (!checked.ok()) return reply(checked);
-    context_.manager.load(
-        request->model_name(), /*version=*/std::nullopt,
-        [reply](const grpc::Status& loaded, const SharedModel&) { reply(loaded); });
-  });
+  return answer_later(
+      context_, *call, Method::kRepositoryModelLoad, *request,
+      [&](const auto& wire, const LateReply& reply) {
+        const grpc::Status checked = check_repository_request(wire, /*unloads=*/false);
+        if (!checked.ok()) return reply(checked);
+        context_.manager.load(
+            wire.model_name(), /*version=*/std::nullopt,
+            [reply](const grpc::Status& loaded, const SharedModel&) { reply(loaded); });
+      });
 }
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
-    grpc::CallbackServerContext* call, const inference::RepositoryModelUnloadRequest* request,
+    grpc::CallbackServerContext* call,
+    const Received<inference::RepositoryModelUnloadRequest>* request,
     inference::RepositoryModelUnloadResponse*) {
-  return answer_later(context_, *call, Method::kRepositoryModelUnload, [&](const LateReply& reply) {
-    const grpc::Status checked = check_repository_request(*request, /*unloads=*/true);
-    if (!checked.ok()) return reply(checked);
-    context_.manager.unload(request->model_name(), /*version=*/std::nullopt, reply);
-  });
+  return answer_later(context_, *call, Method::kRepositoryModelUnload, *request,
+                      [&](const auto& wire, const LateReply& reply) {
+                        const grpc::Status checked =
+                            check_repository_request(wire, /*unloads=*/true);
+                        if (!checked.ok()) return reply(checked);
+                        context_.manager.unload(wire.model_name(), /*version=*/std::nullopt, reply);
+                      });
 }
 
 }  // namespace lintel

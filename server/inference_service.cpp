@@ -67,91 +67,113 @@ void add_tensor(inference::ModelMetadataResponse::TensorMetadata& tensor, const 
 
 }  // namespace
 
-grpc::ServerUnaryReactor* InferenceService::ServerLive(grpc::CallbackServerContext* call,
-                                                       const inference::ServerLiveRequest*,
-                                                       inference::ServerLiveResponse* response) {
-  return answer(context_, *call, Method::kServerLive, [&](const Identity&) {
+InferenceService::InferenceService(const ServiceContext& context)
+    : context_(context), sequences_(context) {
+  serve(info_of(Method::kServerLive).name, this, &InferenceService::ServerLive);
+  serve(info_of(Method::kServerReady).name, this, &InferenceService::ServerReady);
+  serve(info_of(Method::kModelReady).name, this, &InferenceService::ModelReady);
+  serve(info_of(Method::kServerMetadata).name, this, &InferenceService::ServerMetadata);
+  serve(info_of(Method::kModelMetadata).name, this, &InferenceService::ModelMetadata);
+  serve(info_of(Method::kRepositoryIndex).name, this, &InferenceService::RepositoryIndex);
+  serve(info_of(Method::kModelConfig).name, this, &InferenceService::ModelConfig);
+  serve(info_of(Method::kModelStatistics).name, this, &InferenceService::ModelStatistics);
+  serve(info_of(Method::kRepositoryModelLoad).name, this, &InferenceService::RepositoryModelLoad);
+  serve(info_of(Method::kRepositoryModelUnload).name, this,
+        &InferenceService::RepositoryModelUnload);
+  serve(info_of(Method::kModelInfer).name, this, &InferenceService::ModelInfer);
+  serve(info_of(Method::kModelStreamInfer).name, this, &InferenceService::ModelStreamInfer);
+}
+
+grpc::ServerUnaryReactor* InferenceService::ServerLive(
+    grpc::CallbackServerContext* call, const Received<inference::ServerLiveRequest>* request,
+    inference::ServerLiveResponse* response) {
+  return answer(context_, *call, Method::kServerLive, *request, [&](const Identity&, const auto&) {
     response->set_live(true);
     return grpc::Status::OK;
   });
 }
 
-grpc::ServerUnaryReactor* InferenceService::ServerReady(grpc::CallbackServerContext* call,
-                                                        const inference::ServerReadyRequest*,
-                                                        inference::ServerReadyResponse* response) {
-  return answer(context_, *call, Method::kServerReady, [&](const Identity&) {
+grpc::ServerUnaryReactor* InferenceService::ServerReady(
+    grpc::CallbackServerContext* call, const Received<inference::ServerReadyRequest>* request,
+    inference::ServerReadyResponse* response) {
+  return answer(context_, *call, Method::kServerReady, *request, [&](const Identity&, const auto&) {
     response->set_ready(!context_.calls.closed());
     return grpc::Status::OK;
   });
 }
 
-grpc::ServerUnaryReactor* InferenceService::ModelReady(grpc::CallbackServerContext* call,
-                                                       const inference::ModelReadyRequest* request,
-                                                       inference::ModelReadyResponse* response) {
-  return answer(context_, *call, Method::kModelReady, [&](CallScope& scope) {
-    grpc::Status ignored;
-    const SharedModel model =
-        resolve_version(request->name(), request->version(), "", context_.models, &ignored);
-    if (model != nullptr) scope.set_model(model->name);
-    response->set_ready(model != nullptr && !context_.calls.closed());
-    return grpc::Status::OK;
-  });
+grpc::ServerUnaryReactor* InferenceService::ModelReady(
+    grpc::CallbackServerContext* call, const Received<inference::ModelReadyRequest>* request,
+    inference::ModelReadyResponse* response) {
+  return answer(context_, *call, Method::kModelReady, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status ignored;
+                  const SharedModel model =
+                      resolve_version(wire.name(), wire.version(), "", context_.models, &ignored);
+                  if (model != nullptr) scope.set_model(model->name);
+                  response->set_ready(model != nullptr && !context_.calls.closed());
+                  return grpc::Status::OK;
+                });
 }
 
 grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
-    grpc::CallbackServerContext* call, const inference::ServerMetadataRequest*,
+    grpc::CallbackServerContext* call, const Received<inference::ServerMetadataRequest>* request,
     inference::ServerMetadataResponse* response) {
-  return answer(context_, *call, Method::kServerMetadata, [&](const Identity&) {
-    response->set_name("lintel");
-    response->set_version(LINTEL_VERSION);
-    for (const char* extension :
-         {"sequence", "statistics", "model_repository", "model_configuration"}) {
-      response->add_extensions(extension);
-    }
-    return grpc::Status::OK;
-  });
+  return answer(context_, *call, Method::kServerMetadata, *request,
+                [&](const Identity&, const auto&) {
+                  response->set_name("lintel");
+                  response->set_version(LINTEL_VERSION);
+                  for (const char* extension :
+                       {"sequence", "statistics", "model_repository", "model_configuration"}) {
+                    response->add_extensions(extension);
+                  }
+                  return grpc::Status::OK;
+                });
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
-    grpc::CallbackServerContext* call, const inference::ModelMetadataRequest* request,
+    grpc::CallbackServerContext* call, const Received<inference::ModelMetadataRequest>* request,
     inference::ModelMetadataResponse* response) {
-  return answer(context_, *call, Method::kModelMetadata, [&](CallScope& scope) {
-    grpc::Status status;
-    const SharedModel model =
-        resolve_version(request->name(), request->version(), "", context_.models, &status);
-    if (model == nullptr) return status;
-    scope.set_model(model->name);
-    response->set_name(model->name);
-    for (const SharedModel& ready : context_.models.ready()) {
-      if (ready->name == model->name) response->add_versions(std::to_string(ready->version));
-    }
-    response->set_platform("lintel");
-    add_tensor(*response->add_inputs(), "tokens", "INT32");
-    add_tensor(*response->add_outputs(), "tokens", "INT32");
-    add_tensor(*response->add_outputs(), "log2_probs", "FP32");
-    return status;
-  });
+  return answer(context_, *call, Method::kModelMetadata, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status status;
+                  const SharedModel model =
+                      resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                  if (model == nullptr) return status;
+                  scope.set_model(model->name);
+                  response->set_name(model->name);
+                  for (const SharedModel& ready : context_.models.ready()) {
+                    if (ready->name == model->name)
+                      response->add_versions(std::to_string(ready->version));
+                  }
+                  response->set_platform("lintel");
+                  add_tensor(*response->add_inputs(), "tokens", "INT32");
+                  add_tensor(*response->add_outputs(), "tokens", "INT32");
+                  add_tensor(*response->add_outputs(), "log2_probs", "FP32");
+                  return status;
+                });
 }
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
-    grpc::CallbackServerContext* call, const inference::RepositoryIndexRequest* request,
+    grpc::CallbackServerContext* call, const Received<inference::RepositoryIndexRequest>* request,
     inference::RepositoryIndexResponse* response) {
-  return answer(context_, *call, Method::kRepositoryIndex, [&](const Identity&) {
-    for (const ModelRegistry::Entry& entry : context_.manager.index()) {
-      if (request->ready() && entry.state != ModelState::kReady) continue;
-      auto& index = *response->add_models();
-      index.set_name(entry.name);
-      index.set_version(std::to_string(entry.version));
-      index.set_state(to_string(entry.state));
-      index.set_reason(entry.reason);
-    }
-    return grpc::Status::OK;
-  });
+  return answer(context_, *call, Method::kRepositoryIndex, *request,
+                [&](const Identity&, const auto& wire) {
+                  for (const ModelRegistry::Entry& entry : context_.manager.index()) {
+                    if (wire.ready() && entry.state != ModelState::kReady) continue;
+                    auto& index = *response->add_models();
+                    index.set_name(entry.name);
+                    index.set_version(std::to_string(entry.version));
+                    index.set_state(to_string(entry.state));
+                    index.set_reason(entry.reason);
+                  }
+                  return grpc::Status::OK;
+                });
 }
 
-grpc::ServerUnaryReactor* InferenceService::ModelInfer(grpc::CallbackServerContext* call,
-                                                       const inference::ModelInferRequest* request,
-                                                       inference::ModelInferResponse* response) {
+grpc::ServerUnaryReactor* InferenceService::ModelInfer(
+    grpc::CallbackServerContext* call, const Received<inference::ModelInferRequest>* request,
+    inference::ModelInferResponse* response) {
   auto scope = std::make_unique<CallScope>(context_.gate, *call, Method::kModelInfer);
   const LogFields log_fields = scope->log_fields();
   const LogScope log(log_fields);
@@ -159,7 +181,10 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(grpc::CallbackServerConte
   PreparedInfer infer;
   std::shared_ptr<InferRun> run;
   const grpc::Status status = reactor->begin([&](CallScope& its_scope) {
-    const grpc::Status prepared = prepare_infer(context_, sequences_, *call, *request, its_scope,
+    inference::ModelInferRequest wire;
+    const grpc::Status read = request->read(bounds_of(context_, Method::kModelInfer), wire);
+    if (!read.ok()) return read;
+    const grpc::Status prepared = prepare_infer(context_, sequences_, *call, wire, its_scope,
                                                 /*may_stream=*/false, infer);
     if (!prepared.ok()) return prepared;
     run = new_infer_run(
@@ -176,7 +201,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(grpc::CallbackServerConte
   return reactor;
 }
 
-grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
+grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
+                        inference::ModelStreamInferResponse>*
 InferenceService::ModelStreamInfer(grpc::CallbackServerContext* call) {
   return new InferStream(
       context_, sequences_, *call,

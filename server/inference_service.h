@@ -2,52 +2,55 @@
 #pragma once
 
 #include "inference/grpc_service.grpc.pb.h"
+#include "server/bounded_service.h"
 #include "server/infer_sequences.h"
 #include "server/service_context.h"
 
 namespace lintel {
 
 // Thread-safe. Translates; what it says is what GenerationService and SessionService would.
-class InferenceService final : public inference::GRPCInferenceService::CallbackService {
+class InferenceService final : public BoundedService {
  public:
-  explicit InferenceService(const ServiceContext& context)
-      : context_(context), sequences_(context) {}
+  explicit InferenceService(const ServiceContext& context);
 
   grpc::ServerUnaryReactor* ServerLive(grpc::CallbackServerContext* call,
-                                       const inference::ServerLiveRequest* request,
-                                       inference::ServerLiveResponse* response) override;
+                                       const Received<inference::ServerLiveRequest>* request,
+                                       inference::ServerLiveResponse* response);
   grpc::ServerUnaryReactor* ServerReady(grpc::CallbackServerContext* call,
-                                        const inference::ServerReadyRequest* request,
-                                        inference::ServerReadyResponse* response) override;
+                                        const Received<inference::ServerReadyRequest>* request,
+                                        inference::ServerReadyResponse* response);
   grpc::ServerUnaryReactor* ModelReady(grpc::CallbackServerContext* call,
-                                       const inference::ModelReadyRequest* request,
-                                       inference::ModelReadyResponse* response) override;
-  grpc::ServerUnaryReactor* ServerMetadata(grpc::CallbackServerContext* call,
-                                           const inference::ServerMetadataRequest* request,
-                                           inference::ServerMetadataResponse* response) override;
+                                       const Received<inference::ModelReadyRequest>* request,
+                                       inference::ModelReadyResponse* response);
+  grpc::ServerUnaryReactor* ServerMetadata(
+      grpc::CallbackServerContext* call, const Received<inference::ServerMetadataRequest>* request,
+      inference::ServerMetadataResponse* response);
   grpc::ServerUnaryReactor* ModelMetadata(grpc::CallbackServerContext* call,
-                                          const inference::ModelMetadataRequest* request,
-                                          inference::ModelMetadataResponse* response) override;
-  grpc::ServerUnaryReactor* RepositoryIndex(grpc::CallbackServerContext* call,
-                                            const inference::RepositoryIndexRequest* request,
-                                            inference::RepositoryIndexResponse* response) override;
+                                          const Received<inference::ModelMetadataRequest>* request,
+                                          inference::ModelMetadataResponse* response);
+  grpc::ServerUnaryReactor* RepositoryIndex(
+      grpc::CallbackServerContext* call, const Received<inference::RepositoryIndexRequest>* request,
+      inference::RepositoryIndexResponse* response);
   grpc::ServerUnaryReactor* ModelConfig(grpc::CallbackServerContext* call,
-                                        const inference::ModelConfigRequest* request,
-                                        inference::ModelConfigResponse* response) override;
-  grpc::ServerUnaryReactor* ModelStatistics(grpc::CallbackServerContext* call,
-                                            const inference::ModelStatisticsRequest* request,
-                                            inference::ModelStatisticsResponse* response) override;
+                                        const Received<inference::ModelConfigRequest>* request,
+                                        inference::ModelConfigResponse* response);
+  grpc::ServerUnaryReactor* ModelStatistics(
+      grpc::CallbackServerContext* call, const Received<inference::ModelStatisticsRequest>* request,
+      inference::ModelStatisticsResponse* response);
   grpc::ServerUnaryReactor* RepositoryModelLoad(
-      grpc::CallbackServerContext* call, const inference::RepositoryModelLoadRequest* request,
-      inference::RepositoryModelLoadResponse* response) override;
+      grpc::CallbackServerContext* call,
+      const Received<inference::RepositoryModelLoadRequest>* request,
+      inference::RepositoryModelLoadResponse* response);
   grpc::ServerUnaryReactor* RepositoryModelUnload(
-      grpc::CallbackServerContext* call, const inference::RepositoryModelUnloadRequest* request,
-      inference::RepositoryModelUnloadResponse* response) override;
+      grpc::CallbackServerContext* call,
+      const Received<inference::RepositoryModelUnloadRequest>* request,
+      inference::RepositoryModelUnloadResponse* response);
   grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* call,
-                                       const inference::ModelInferRequest* request,
-                                       inference::ModelInferResponse* response) override;
-  grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
-  ModelStreamInfer(grpc::CallbackServerContext* call) override;
+                                       const Received<inference::ModelInferRequest>* request,
+                                       inference::ModelInferResponse* response);
+  grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
+                          inference::ModelStreamInferResponse>*
+  ModelStreamInfer(grpc::CallbackServerContext* call);
 
  private:
   const ServiceContext context_;

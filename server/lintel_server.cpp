@@ -1,9 +1,8 @@
 #include "server/lintel_server.h"
 
-#include <grpcpp/ext/channelz_service_plugin.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
 #include <malloc.h>
 #include <spdlog/spdlog.h>
 
@@ -15,7 +14,9 @@
 #include "model/memory.h"
 #include "server/admin_service.h"
 #include "server/certificates.h"
+#include "server/channelz_service.h"
 #include "server/generation_service.h"
+#include "server/header_guard.h"
 #include "server/inference_service.h"
 #include "server/listener.h"
 #include "server/metrics.h"
@@ -26,6 +27,7 @@
 #include "server/model_repository.h"
 #include "server/model_service.h"
 #include "server/port_credentials.h"
+#include "server/reflection_service.h"
 #include "server/service_context.h"
 #include "server/session_service.h"
 
@@ -49,6 +51,16 @@ constexpr int kLongIdleIntervals = 40;
 constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
                                      "lintel.v1.ModelService", "lintel.v1.AdminService",
                                      "inference.GRPCInferenceService"};
+
+std::vector<std::string> reflected_services(const ServerOptions& options) {
+  std::vector<std::string> services(std::begin(kServices), std::end(kServices));
+  for (const char* const grpcs : {"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
+                                  "grpc.reflection.v1alpha.ServerReflection"}) {
+    services.emplace_back(grpcs);
+  }
+  if (options.monitoring.channelz) services.emplace_back("grpc.channelz.v1.Channelz");
+  return services;
+}
 
 SessionStore::Options store_options(const ServerOptions& options) {
   SessionStore::Options store;
@@ -100,6 +112,10 @@ int milliseconds(std::chrono::milliseconds duration) {
 void set_connection_options(const ServerOptions::Connections& connections,
                             grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(connections.max_message_bytes));
+  // gRPC takes a message in whole before it looks at its size, which is up to 4 GiB.
+  grpc::ResourceQuota quota("connections");
+  quota.Resize(static_cast<std::size_t>(connections.memory_bytes));
+  builder.SetResourceQuota(quota);
   builder.SetMaxSendMessageSize(static_cast<int>(kMaxMessageBytes));
   // gRPC inflates a message before it compares its size with the bound: 16 MiB can become 16 GiB.
   // Without the filter a compressed message is not inflated, and refused by its headers.
@@ -114,6 +130,7 @@ void set_connection_options(const ServerOptions::Connections& connections,
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              milliseconds(connections.keepalive_timeout_ms));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, connections.max_metadata_bytes);
+  guard_header_fields(connections.max_metadata_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, connections.max_streams);
   if (connections.max_age_ms.count() > 0) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
@@ -156,6 +173,7 @@ struct LintelServer::Impl {
         model(context),
         admin(context),
         inference(context),
+        reflection(reflected_services(options)),
         metrics(registry, *budget, store, calls, counters) {
     for (NamedTransformer& each : models) {
       // Counted whatever the bound is: it is loaded already.
@@ -184,6 +202,8 @@ struct LintelServer::Impl {
   ModelService model;
   AdminService admin;
   InferenceService inference;
+  ReflectionService reflection;
+  ChannelzService channelz;
   const Metrics metrics;
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::unique_ptr<grpc::Server> server;
@@ -252,10 +272,8 @@ LintelServer::LintelServer(const ServerOptions& options, std::vector<NamedTransf
 LintelServer::~LintelServer() { stop(); }
 
 void LintelServer::start() {
-  // Switches of the whole process, read by every server built afterwards.
+  // A switch of the whole process, read by every server built afterwards.
   grpc::EnableDefaultHealthCheckService(true);
-  if (options_.monitoring.channelz) grpc::channelz::experimental::InitChannelzService();
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   // Links the descriptor of the health protocol in, for reflection.
   grpc::health::v1::HealthCheckRequest::descriptor();
 
@@ -271,6 +289,8 @@ void LintelServer::start() {
   builder.RegisterService(&impl_->model);
   builder.RegisterService(&impl_->admin);
   builder.RegisterService(&impl_->inference);
+  builder.RegisterService(&impl_->reflection);
+  if (options_.monitoring.channelz) builder.RegisterService(&impl_->channelz);
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr) throw std::runtime_error("gRPC cannot be started");
   grpc::HealthCheckServiceInterface* const health = impl_->server->GetHealthCheckService();

@@ -37,6 +37,11 @@ v1::ModelState wire_state(ModelState state) {
 
 }  // namespace
 
+ModelService::ModelService(const ServiceContext& context) : context_(context) {
+  serve(info_of(Method::kListModels).name, this, &ModelService::List);
+  serve(info_of(Method::kGetModel).name, this, &ModelService::Get);
+}
+
 void write_model(const ServedModel& model, v1::Model& wire) {
   const Transformer& transformer = *model.transformer;
   const ModelConfig& config = transformer.config();
@@ -83,45 +88,47 @@ std::string attention_names(const ModelConfig& config) {
 }
 
 grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
-                                             const v1::ListModelsRequest* request,
+                                             const Received<v1::ListModelsRequest>* request,
                                              v1::ListModelsResponse* response) {
-  return answer(context_, *call, Method::kListModels, [&](const Identity&) {
-    if (!request->all()) {
-      for (const SharedModel& model : context_.models.ready()) {
-        write_model(*model, *response->add_models());
-      }
-      return grpc::Status::OK;
-    }
-    for (const ModelRegistry::Entry& entry : context_.manager.index()) {
-      v1::Model& wire = *response->add_models();
-      const SharedModel model = entry.state == ModelState::kReady
-                                    ? context_.models.find(entry.name, entry.version)
-                                    : nullptr;
-      if (model != nullptr) {
-        write_model(*model, wire);
-        wire.set_reason(entry.reason);
-        continue;
-      }
-      wire.set_name(entry.name);
-      wire.set_version(std::to_string(entry.version));
-      wire.set_state(wire_state(entry.state));
-      wire.set_reason(entry.reason);
-    }
-    return grpc::Status::OK;
-  });
+  return answer(context_, *call, Method::kListModels, *request,
+                [&](const Identity&, const auto& asked) {
+                  if (!asked.all()) {
+                    for (const SharedModel& model : context_.models.ready()) {
+                      write_model(*model, *response->add_models());
+                    }
+                    return grpc::Status::OK;
+                  }
+                  for (const ModelRegistry::Entry& entry : context_.manager.index()) {
+                    v1::Model& wire = *response->add_models();
+                    const SharedModel model = entry.state == ModelState::kReady
+                                                  ? context_.models.find(entry.name, entry.version)
+                                                  : nullptr;
+                    if (model != nullptr) {
+                      write_model(*model, wire);
+                      wire.set_reason(entry.reason);
+                      continue;
+                    }
+                    wire.set_name(entry.name);
+                    wire.set_version(std::to_string(entry.version));
+                    wire.set_state(wire_state(entry.state));
+                    wire.set_reason(entry.reason);
+                  }
+                  return grpc::Status::OK;
+                });
 }
 
 grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
-                                            const v1::GetModelRequest* request,
+                                            const Received<v1::GetModelRequest>* request,
                                             v1::Model* response) {
-  return answer(context_, *call, Method::kGetModel, [&](CallScope& scope) {
-    grpc::Status status;
-    const SharedModel model = resolve_model(request->name(), context_.models, &status, "name");
-    if (model == nullptr) return status;
-    scope.set_model(model->name);
-    write_model(*model, *response);
-    return status;
-  });
+  return answer(
+      context_, *call, Method::kGetModel, *request, [&](CallScope& scope, const auto& wire) {
+        grpc::Status status;
+        const SharedModel model = resolve_model(wire.name(), context_.models, &status, "name");
+        if (model == nullptr) return status;
+        scope.set_model(model->name);
+        write_model(*model, *response);
+        return status;
+      });
 }
 
 }  // namespace lintel

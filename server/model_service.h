@@ -2,20 +2,21 @@
 #pragma once
 
 #include "lintel/v1/model.grpc.pb.h"
+#include "server/bounded_service.h"
 #include "server/service_context.h"
 
 namespace lintel {
 
 // Thread-safe.
-class ModelService final : public v1::ModelService::CallbackService {
+class ModelService final : public BoundedService {
  public:
-  explicit ModelService(const ServiceContext& context) : context_(context) {}
+  explicit ModelService(const ServiceContext& context);
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* call,
-                                 const v1::ListModelsRequest* request,
-                                 v1::ListModelsResponse* response) override;
+                                 const Received<v1::ListModelsRequest>* request,
+                                 v1::ListModelsResponse* response);
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* call,
-                                const v1::GetModelRequest* request, v1::Model* response) override;
+                                const Received<v1::GetModelRequest>* request, v1::Model* response);
 
  private:
   const ServiceContext context_;

@@ -186,6 +186,17 @@ class Flags {
            }
            options_.connections.max_message_bytes = static_cast<std::int64_t>(bytes);
          });
+    text("--connection-memory", "BYTES",
+         format_bytes(static_cast<std::uint64_t>(options_.connections.memory_bytes)),
+         "What gRPC may hold of all connections, half-sent messages for one, in bytes (suffixes as "
+         "above); beyond it calls are ended",
+         [this](const std::string& given) {
+           const std::uint64_t bytes = parse_bytes(given);
+           if (bytes < (16 << 20) || bytes > (std::uint64_t{1} << 40)) {
+             throw UsageError("'" + given + "' is not from 16MiB to 1TiB");
+           }
+           options_.connections.memory_bytes = static_cast<std::int64_t>(bytes);
+         });
     duration("--keepalive-time", options_.connections.keepalive_time_ms, std::chrono::seconds(1),
              "A connection silent for this long is pinged");
     duration("--keepalive-timeout", options_.connections.keepalive_timeout_ms,

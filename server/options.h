@@ -59,9 +59,12 @@ struct ServerOptions {
 
   ListenAddress listen;
   struct Connections {
-    std::int64_t max_message_bytes = 16 << 20;  // of a request
-    int max_metadata_bytes = 16 << 10;          // of a call's headers
-    int max_streams = 1024;                     // calls at a time of one connection
+    std::int64_t max_message_bytes = 4 << 20;  // of a request; gRPC's own default
+    // What gRPC may hold of all connections together: what came in and is not a whole message yet,
+    // and what waits to go out. Beyond it gRPC ends calls.
+    std::int64_t memory_bytes = 256 << 20;
+    int max_metadata_bytes = 16 << 10;  // of a call's headers
+    int max_streams = 1024;             // calls at a time of one connection
     // A client that answers no ping for time + timeout is gone: its calls are cancelled.
     std::chrono::milliseconds keepalive_time_ms{30'000};
     std::chrono::milliseconds keepalive_timeout_ms{10'000};

@@ -14,13 +14,13 @@ namespace lintel {
 namespace {
 
 grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackServerContext& call,
-                          const SharedModel& model, const InferRequest& request,
+                          const SharedModel& model, InferRequest& request,
                           const InferSequence& sequence, CallScope& scope,
                           std::vector<PreparedGeneration>& prepared) {
   const std::optional<TimePoint> deadline = call_deadline(call, context.clock);
   std::int64_t most_tokens = 0;
   std::int64_t longest = 0;
-  for (v1::GenerateRequest row : request.rows) {
+  for (v1::GenerateRequest& row : request.rows) {
     row.set_session_id(sequence.session_id);
     prepared.emplace_back();
     grpc::Status status =
@@ -53,16 +53,18 @@ grpc::Status prepare_infer(const ServiceContext& context, InferSequences& sequen
   if (model == nullptr) return status;
   scope.set_model(model->name);
   Violations violations;
-  infer.request = std::make_shared<const InferRequest>(
+  const auto request = std::make_shared<InferRequest>(
       read_infer_request(wire, model->limits.max_samples, violations));
-  if (infer.request->streams && !may_stream) {
+  infer.request = request;
+  if (request->streams && !may_stream) {
     violations.add("parameters[stream]", "is for ModelStreamInfer: here is one response");
   }
   if (!violations.empty()) return violations.status();
 
-  status = sequences.find(scope.caller().name, *model, *infer.request, infer.sequence);
+  status = sequences.find(scope.caller().name, *model, *request, infer.sequence);
   if (!status.ok()) return status;
-  status = prepare_rows(context, call, model, *infer.request, infer.sequence, scope, infer.rows);
+  status = prepare_rows(context, call, model, *request, infer.sequence, scope, infer.rows);
+  request->rows = {};  // the prompts are in infer.rows
   if (!status.ok()) {
     infer.rows.clear();  // gives the session back
     // A sequence that is complete takes no value, but the request that ends it ends it.

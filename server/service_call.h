@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "server/call_scope.h"
+#include "server/received.h"
 #include "server/service_context.h"
 #include "server/status.h"
 
@@ -28,20 +29,29 @@ grpc::Status guarded(Method method) {
   }
 }
 
-// A unary call: `body(caller)`, or `body(scope)` of a call about a model, translates and returns
-// the status, if the caller may do this.
-template <typename Body>
+// How large a request of this method may be.
+inline MessageBounds bounds_of(const ServiceContext& context, Method method) {
+  if (info_of(method).is_health) return kOpenMessage;
+  return {static_cast<std::size_t>(context.options.connections.max_message_bytes)};
+}
+
+// A unary call: `body(caller, wire)`, or `body(scope, wire)` of a call about a model, translates
+// and returns the status, if the caller may do this and the request can be read.
+template <typename Request, typename Body>
 grpc::ServerUnaryReactor* answer(const ServiceContext& context, grpc::CallbackServerContext& call,
-                                 Method method, Body body) {
+                                 Method method, const Received<Request>& request, Body body) {
   CallScope scope(context.gate, call, method);
   grpc::Status status = scope.admitted();
   if (status.ok()) {
     const LogScope log(scope.log_fields());
     status = guarded([&] {
-      if constexpr (std::is_invocable_v<Body, CallScope&>) {
-        return body(scope);
+      Request wire;
+      grpc::Status read = request.read(bounds_of(context, method), wire);
+      if (!read.ok()) return read;
+      if constexpr (std::is_invocable_v<Body, CallScope&, const Request&>) {
+        return body(scope, wire);
       } else {
-        return body(scope.caller());
+        return body(scope.caller(), wire);
       }
     });
   }
@@ -51,8 +61,9 @@ grpc::ServerUnaryReactor* answer(const ServiceContext& context, grpc::CallbackSe
   return reactor;
 }
 
-// A unary call that is answered later, by whichever thread, exactly once: `begin(reply)` translates
-// and calls reply(status) when the response is written, or gives the reply away to who will.
+// A unary call that is answered later, by whichever thread, exactly once: `begin(wire, reply)`
+// translates and calls reply(status) when the response is written, or gives the reply away to who
+// will.
 class LateReply {
  public:
   LateReply(std::unique_ptr<CallScope> scope, grpc::ServerUnaryReactor* reactor)
@@ -67,17 +78,21 @@ class LateReply {
   grpc::ServerUnaryReactor* const reactor_;
 };
 
-template <typename Begin>
+template <typename Request, typename Begin>
 grpc::ServerUnaryReactor* answer_later(const ServiceContext& context,
                                        grpc::CallbackServerContext& call, Method method,
-                                       Begin begin) {
+                                       const Received<Request>& request, Begin begin) {
   auto scope = std::make_unique<CallScope>(context.gate, call, method);
-  const grpc::Status admitted = scope->admitted();
+  grpc::Status status = scope->admitted();
   const LogFields log_fields = scope->log_fields();  // a copy: the call may be over before begin is
   const LogScope log(log_fields);
   grpc::ServerUnaryReactor* const reactor = call.DefaultReactor();
   const LateReply reply(std::move(scope), reactor);
-  admitted.ok() ? begin(reply) : reply(admitted);
+  Request wire;
+  if (status.ok()) {
+    status = guarded([&] { return request.read(bounds_of(context, method), wire); });
+  }
+  status.ok() ? begin(wire, reply) : reply(status);
   return reactor;
 }
 

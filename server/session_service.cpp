@@ -17,6 +17,13 @@ void write_time(std::chrono::system_clock::time_point time, google::protobuf::Ti
 
 }  // namespace
 
+SessionService::SessionService(const ServiceContext& context) : context_(context) {
+  serve(info_of(Method::kCreateSession).name, this, &SessionService::Create);
+  serve(info_of(Method::kGetSession).name, this, &SessionService::Get);
+  serve(info_of(Method::kListSessions).name, this, &SessionService::List);
+  serve(info_of(Method::kDeleteSession).name, this, &SessionService::Delete);
+}
+
 void SessionService::write_session(const SessionInfo& info, v1::Session& wire) const {
   wire.set_id(info.id);
   wire.set_model(info.model);
@@ -95,31 +102,32 @@ grpc::Status SessionService::remove(CallScope& scope, const v1::DeleteSessionReq
 }
 
 grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* call,
-                                                 const v1::CreateSessionRequest* request,
+                                                 const Received<v1::CreateSessionRequest>* request,
                                                  v1::Session* response) {
-  return answer(context_, *call, Method::kCreateSession,
-                [&](CallScope& scope) { return create(scope, *request, *response); });
+  return answer(context_, *call, Method::kCreateSession, *request,
+                [&](CallScope& scope, const auto& wire) { return create(scope, wire, *response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* call,
-                                              const v1::GetSessionRequest* request,
+                                              const Received<v1::GetSessionRequest>* request,
                                               v1::Session* response) {
-  return answer(context_, *call, Method::kGetSession,
-                [&](CallScope& scope) { return get(scope, *request, *response); });
+  return answer(context_, *call, Method::kGetSession, *request,
+                [&](CallScope& scope, const auto& wire) { return get(scope, wire, *response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* call,
-                                               const v1::ListSessionsRequest* request,
+                                               const Received<v1::ListSessionsRequest>* request,
                                                v1::ListSessionsResponse* response) {
-  return answer(context_, *call, Method::kListSessions,
-                [&](const Identity& caller) { return list(caller, *request, *response); });
+  return answer(
+      context_, *call, Method::kListSessions, *request,
+      [&](const Identity& caller, const auto& wire) { return list(caller, wire, *response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* call,
-                                                 const v1::DeleteSessionRequest* request,
+                                                 const Received<v1::DeleteSessionRequest>* request,
                                                  google::protobuf::Empty*) {
-  return answer(context_, *call, Method::kDeleteSession,
-                [&](CallScope& scope) { return remove(scope, *request); });
+  return answer(context_, *call, Method::kDeleteSession, *request,
+                [&](CallScope& scope, const auto& wire) { return remove(scope, wire); });
 }
 
 }  // namespace lintel

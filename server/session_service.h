@@ -2,27 +2,28 @@
 #pragma once
 
 #include "lintel/v1/session.grpc.pb.h"
+#include "server/bounded_service.h"
 #include "server/service_context.h"
 
 namespace lintel {
 
 // Thread-safe. Nothing here waits: every method answers before it returns.
-class SessionService final : public v1::SessionService::CallbackService {
+class SessionService final : public BoundedService {
  public:
-  explicit SessionService(const ServiceContext& context) : context_(context) {}
+  explicit SessionService(const ServiceContext& context);
 
   grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* call,
-                                   const v1::CreateSessionRequest* request,
-                                   v1::Session* response) override;
+                                   const Received<v1::CreateSessionRequest>* request,
+                                   v1::Session* response);
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* call,
-                                const v1::GetSessionRequest* request,
-                                v1::Session* response) override;
+                                const Received<v1::GetSessionRequest>* request,
+                                v1::Session* response);
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* call,
-                                 const v1::ListSessionsRequest* request,
-                                 v1::ListSessionsResponse* response) override;
+                                 const Received<v1::ListSessionsRequest>* request,
+                                 v1::ListSessionsResponse* response);
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* call,
-                                   const v1::DeleteSessionRequest* request,
-                                   google::protobuf::Empty* response) override;
+                                   const Received<v1::DeleteSessionRequest>* request,
+                                   google::protobuf::Empty* response);
 
  private:
   grpc::Status create(CallScope& scope, const v1::CreateSessionRequest& wire, v1::Session& session);

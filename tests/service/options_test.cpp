@@ -105,6 +105,8 @@ TEST_CASE("every flag reaches its option") {
                                        "json",
                                        "--max-message-size",
                                        "1MB",
+                                       "--connection-memory",
+                                       "64MiB",
                                        "--max-metadata-size",
                                        "4KiB",
                                        "--max-connection-streams",
@@ -159,6 +161,7 @@ TEST_CASE("every flag reaches its option") {
   CHECK(options.logging.level == "debug");
   CHECK(options.logging.json);
   CHECK(options.connections.max_message_bytes == 1'000'000);
+  CHECK(options.connections.memory_bytes == 64 << 20);
   CHECK(options.connections.max_metadata_bytes == 4096);
   CHECK(options.connections.max_streams == 10);
   CHECK(options.connections.max_age_ms == std::chrono::minutes(10));
