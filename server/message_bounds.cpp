@@ -72,10 +72,8 @@ class Scan {
   }
 
   Result block(std::uint32_t length, const FieldDescriptor* known, int depth) {
-    // Longer than all there is.
-    if (length > static_cast<std::uint32_t>(input_.BytesUntilTotalBytesLimit())) {
-      return Result::kMalformed;
-    }
+    // Longer than what it is in.
+    if (length > static_cast<std::uint32_t>(input_.BytesUntilLimit())) return Result::kMalformed;
     const auto size = static_cast<int>(length);
     if (known != nullptr && known->type() == FieldDescriptor::TYPE_MESSAGE) {
       if (!take(kObjectBytes)) return Result::kTooLarge;
@@ -149,7 +147,7 @@ grpc::Status parse_bounded(grpc::ByteBuffer& bytes, const MessageBounds& bounds,
   {
     grpc::ProtoBufferReader reader(&bytes);
     google::protobuf::io::CodedInputStream input(&reader);
-    input.SetTotalBytesLimit(static_cast<int>(bytes.Length()));
+    input.PushLimit(static_cast<int>(bytes.Length()));
     Scan scan(input, bounds.max_parsed_bytes());
     switch (scan.message(*message.GetDescriptor(), /*depth=*/0)) {
       case Scan::Result::kGood:
