@@ -53,8 +53,15 @@ void InferSequences::end(const InferSequence& sequence) {
   names_.forget(sequence.owner, sequence.model, sequence.name, sequence.session_id);
 }
 
+bool InferSequences::never_began(const InferSequence& sequence) const {
+  if (!sequence.is_new) return false;
+  const auto session = context_.store.get(sequence.session_id, sequence.owner);
+  return session && !session->busy && session->num_values == 0;
+}
+
 void InferSequences::end_if_last(const InferSequence& sequence) {
-  if (!sequence.session_id.empty() && sequence.ends) end(sequence);
+  if (sequence.session_id.empty()) return;
+  if (sequence.ends || never_began(sequence)) end(sequence);
 }
 
 }  // namespace lintel

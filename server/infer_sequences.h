@@ -31,9 +31,13 @@ class InferSequences {
   grpc::Status find(const Owner& owner, const ServedModel& model, const InferRequest& request,
                     InferSequence& sequence);
   void end(const InferSequence& sequence);
-  void end_if_last(const InferSequence& sequence);  // the request that used it is over
+  // The request that used it is over. A start that came to nothing leaves nothing.
+  void end_if_last(const InferSequence& sequence);
 
  private:
+  // Whether its start was refused or ended before a value was read.
+  bool never_began(const InferSequence& sequence) const;
+
   const ServiceContext context_;
   SequenceNames names_;
 };

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "inference/grpc_service.grpc.pb.h"
 #include "server/infer_sequences.h"
 #include "tests/service/service_fixture.h"
 
@@ -82,6 +83,60 @@ TEST_CASE("a start that finds no memory leaves neither session nor name") {
   f.sequences.end(first);
   CHECK(f.store.num_sessions() == 0);
   CHECK(f.find(true, second, "bob").ok());
+}
+
+TEST_CASE("a start that came to nothing leaves nothing, and one that read a value stays") {
+  const ManualClock clock;
+  Sequences f({.session_memory_bytes = 1u << 26}, clock);
+  InferSequence started;
+  REQUIRE(f.find(true, started).ok());
+  f.sequences.end_if_last(started);
+  CHECK(f.store.num_sessions() == 0);
+  InferSequence found;
+  CHECK(f.find(false, found).error_code() == grpc::StatusCode::NOT_FOUND);
+  REQUIRE(f.find(true, started).ok());
+  f.store.lease(started.session_id).lease.sequence().pending = 3;
+  f.sequences.end_if_last(started);
+  CHECK(f.find(false, found).ok());
+}
+
+TEST_CASE("a start that finds the queue full leaves no session") {
+  const bool streams = GENERATE(false, true);
+  ServerOptions options = test_options();
+  options.scheduling.workers = 0;
+  options.scheduling.max_queued_requests = 1;
+  TestServer server({"tokens"}, options);
+  const auto stub = inference::GRPCInferenceService::NewStub(server.channel());
+  grpc::ClientContext first_context;
+  const auto first = server.generation->Generate(&first_context, request_for("tokens", {1}, 5));
+  Scheduler& scheduler = server.scheduler("tokens");
+  REQUIRE(eventually([&] { return scheduler.stats().queued == 1; }));
+  inference::ModelInferRequest request;
+  request.set_model_name("tokens");
+  auto& input = *request.add_inputs();
+  input.set_name("tokens");
+  input.set_datatype("INT32");
+  input.add_shape(1);
+  input.add_shape(1);
+  input.mutable_contents()->add_int_contents(1);
+  auto& parameters = *request.mutable_parameters();
+  parameters["sequence_id"].set_int64_param(1);
+  parameters["sequence_start"].set_bool_param(true);
+  if (streams) parameters["stream"].set_bool_param(true);
+  grpc::ClientContext context;
+  const auto stream = stub->ModelStreamInfer(&context);
+  REQUIRE(stream->Write(request));
+  inference::ModelStreamInferResponse response;
+  REQUIRE(stream->Read(&response));
+  CHECK_THAT(response.error_message(), Catch::Contains("queue is full"));
+  CHECK(server.server().store().num_sessions() == 0);
+  CHECK(stream->WritesDone());
+  CHECK(stream->Finish().ok());
+  first_context.TryCancel();
+  REQUIRE(eventually([&] {
+    scheduler.run_one_step();
+    return scheduler.idle();
+  }));
 }
 
 TEST_CASE("the end of a sequence leaves the one that took its name meanwhile") {

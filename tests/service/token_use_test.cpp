@@ -67,7 +67,7 @@ TEST_CASE("a sequence that Score tried to submit in vain is not charged for") {
   grpc::ClientContext context;
   set_token(context, "alice");
   const auto reader = server.generation->Generate(&context, request_for("tokens", {1}, 1499));
-  CHECK(eventually([&] { return scheduler.stats().queued == 1; }, std::chrono::seconds(10)));
+  CHECK(eventually([&] { return scheduler.stats().queued == 1; }, std::chrono::seconds(30)));
   context.TryCancel();
   v1::GenerateResponse message;
   reader->Read(&message);
