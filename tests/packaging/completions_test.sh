@@ -107,9 +107,9 @@ done
 cat >"$work/list.zsh" <<'EOT'
 zmodload zsh/zpty
 zpty shell zsh -fi
-zpty -w shell "PROMPT=; unsetopt zle_bracketed_paste prompt_cr prompt_sp; stty -echo; LISTMAX=10000; COLUMNS=200; fpath=(${PWD:h} \$fpath); cd $PWD"
-zpty -w shell "autoload -Uz compinit; compinit -u -D; zstyle ':completion:*' list-colors ''; bindkey '^I' complete-word; bindkey '^D' list-choices; print READY"
-zpty -r shell text '*READY*READY*' || zpty -r shell text '*READY*'
+zpty -w shell "PROMPT=; unsetopt prompt_cr prompt_sp; LISTMAX=10000; COLUMNS=200; fpath=(${PWD:h} \$fpath); cd $PWD"
+zpty -w shell "autoload -Uz compinit; compinit -u -D; zstyle ':completion:*' list-colors ''; bindkey '^I' complete-word; bindkey '^D' list-choices; PROMPT=RE''ADY"
+zpty -r shell text '*READY*'  # the prompt: from here on keys are zle's; the echo of the line above does not hold it
 zpty -n -w shell "$1"$'\C-D'
 zpty -n -w shell $'\C-U'"print E''ND"$'\n'
 while zpty -r shell text; do
@@ -121,7 +121,7 @@ zpty -d shell
 EOT
 expect_listed() {
   local listed
-  listed=$(timeout 60 zsh -f "$work/list.zsh" "$1" | tr -d '\r')
+  listed=$(timeout 60 zsh -f "$work/list.zsh" "$1" </dev/null | tr -d '\r')
   for word in "${@:2}"; do
     [[ $listed == *"$word"* ]] || fail "zsh lists for '$1', without $word: $listed"
   done
