@@ -59,7 +59,10 @@ grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* c
         context_.manager.load(
             wire.name(), version,
             [reply, response](const grpc::Status& loaded, const SharedModel& model) {
-              if (loaded.ok()) write_model(*model, *response);
+              if (loaded.ok()) {
+                reply.set_model(model->name);
+                write_model(*model, *response);
+              }
               reply(loaded);
             });
       });
@@ -75,6 +78,9 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
                         if (status.ok())
                           status = read_model_version(wire.version(), "version", &version);
                         if (!status.ok()) return reply(status);
+                        if (const SharedModel model = context_.models.find(wire.name())) {
+                          reply.set_model(model->name);
+                        }
                         context_.manager.unload(wire.name(), version, reply);
                       });
 }

@@ -44,8 +44,11 @@ class Reader {
   void skip_blank() {
     while (!at_end()) {
       skip_spaces();
-      if (peek() == '#') skip_line();
-      if (at_end() || !takes('\n')) return;
+      if (peek() == '#') {
+        skip_line();
+      } else if (!takes('\n')) {
+        return;
+      }
     }
   }
   // Until one of these or the end of the line, without the spaces at its end.

@@ -25,10 +25,11 @@ constexpr const char* kExamples =
     "      for others, with tokens of `lintel token new`, and watched by Prometheus\n"
     "  lintel-server --config server.toml\n"
     "      with flags as keys: model = [\"DIR\"], listen = \"0.0.0.0:50051\", ...\n\n"
-    "When it serves it says so in the one line of standard output; the rest is logged\n"
-    "to standard error. After SIGTERM or SIGINT what runs may end (--drain-timeout); a\n"
-    "second one ends it at once. Exit status: 0 after a drain, 1 when a model, a file\n"
-    "or the address cannot be used, 2 when flags make no sense.\n";
+    "When it serves it says so in the one line of standard output; the rest is\n"
+    "logged to standard error. After SIGTERM or SIGINT what runs may end\n"
+    "(--drain-timeout), and a second one ends it at once. Exit status: 0 after a\n"
+    "drain, 1 when a model, a file or the address cannot be used, 2 when flags make\n"
+    "no sense.\n";
 
 // Lines of at most `width` bytes, broken between words.
 std::string wrapped(const std::string& text, std::size_t width) {

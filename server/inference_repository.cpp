@@ -147,9 +147,11 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
       [&](const auto& wire, const LateReply& reply) {
         const grpc::Status checked = check_repository_request(wire, /*unloads=*/false);
         if (!checked.ok()) return reply(checked);
-        context_.manager.load(
-            wire.model_name(), /*version=*/std::nullopt,
-            [reply](const grpc::Status& loaded, const SharedModel&) { reply(loaded); });
+        context_.manager.load(wire.model_name(), /*version=*/std::nullopt,
+                              [reply](const grpc::Status& loaded, const SharedModel& model) {
+                                if (loaded.ok()) reply.set_model(model->name);
+                                reply(loaded);
+                              });
       });
 }
 
@@ -162,6 +164,9 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
                         const grpc::Status checked =
                             check_repository_request(wire, /*unloads=*/true);
                         if (!checked.ok()) return reply(checked);
+                        if (const SharedModel model = context_.models.find(wire.model_name())) {
+                          reply.set_model(model->name);
+                        }
                         context_.manager.unload(wire.model_name(), /*version=*/std::nullopt, reply);
                       });
 }

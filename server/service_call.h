@@ -72,6 +72,8 @@ class LateReply {
     scope_->end(status);
     reactor_->Finish(status);
   }
+  // The model that was loaded, or is there to be unloaded. REQUIRES: not yet answered.
+  void set_model(const std::string& name) const { scope_->set_model(name); }
 
  private:
   const std::shared_ptr<CallScope> scope_;

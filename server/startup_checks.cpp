@@ -18,19 +18,20 @@
 namespace lintel {
 namespace {
 
-// `message`, which begins with a file, with the flag in front that names that file.
+// `message`, which begins with a file, with the flags in front that name that file.
 std::string with_flag(const std::string& message, const ServerOptions::Security& security) {
   const std::pair<const char*, const std::filesystem::path&> flags[] = {
       {"--tls-cert", security.tls_cert},
       {"--tls-key", security.tls_key},
       {"--tls-client-ca", security.tls_client_ca},
       {"--auth-tokens", security.auth_tokens}};
+  std::string named;
   for (const auto& [flag, file] : flags) {
     if (file.empty() || !message.starts_with(file.string())) continue;
     const char after = message.c_str()[file.string().size()];
-    if (after == ':' || after == ',') return std::string(flag) + ": " + message;
+    if (after == ':' || after == ',') named += (named.empty() ? "" : ", ") + std::string(flag);
   }
-  return message;
+  return named.empty() ? message : named + ": " + message;
 }
 
 void check_security_files(const ServerOptions::Security& security) {

@@ -123,7 +123,7 @@ TEST_CASE("a flag that there is none of is told with the one that may be meant")
   CHECK(parse({"--model", "m", "--max_batch_rows=2"}).error ==
         "there is no flag --max_batch_rows, did you mean --max-batch-rows?");
   CHECK(parse({"--model", "m", "--xyzzy"}).error == "there is no flag --xyzzy");
-  CHECK(parse({"--model", "m", "more"}).error == "'more' belongs to no flag");
+  CHECK(parse({"more", "--model", "m"}).error == "'more' belongs to no flag");
   CHECK_THAT(parse({"/tmp"}).error, Contains("--model"));
   CHECK_THAT(parse({"--model", "m", "--log-level", "wran"}).error, Contains("did you mean warn?"));
   CHECK_THAT(parse({"--model", "m", "--log-format", "jsn"}).error, Contains("did you mean json?"));

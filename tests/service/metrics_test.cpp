@@ -291,6 +291,12 @@ TEST_CASE("the counters of a model go on when it is loaded anew, and stay when i
   v1::UnloadModelResponse response;
   grpc::ClientContext context;
   REQUIRE(admin->UnloadModel(&context, request, &response).ok());
+  const auto ended = [](const std::string& method) {
+    return "lintel_requests_total{method=\"lintel.v1.AdminService/" + method +
+           R"(",code="OK",model="second"})";
+  };
+  CHECK(comes_to(server, ended("LoadModel"), 2));
+  CHECK(comes_to(server, ended("UnloadModel"), 1));
   auto now = values(server.server());
   CHECK(now.at(generated) == 12);
   CHECK(now.at(R"(lintel_workers{model="second"})") == 0);
