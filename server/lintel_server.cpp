@@ -262,6 +262,10 @@ std::vector<NamedTransformer> load_models(const ServerOptions& options) {
     models.back().resident_bytes = memory.resident_bytes;
     used_bytes += memory.resident_bytes;
   }
+  if (!models.empty() && !options.weight_type_given && options.weight_type != WeightType::kInt8) {
+    spdlog::info("weights are {}: --weight-type int8 is 1.5 to 3.7 times faster at equal bits/dim",
+                 to_string(options.weight_type));
+  }
   return models;
 }
 

@@ -157,6 +157,7 @@ class Flags {
         "the states stay in f32",
         [this](const std::string& given) {
           options_.weight_type = weight_type_named(given).value();
+          options_.weight_type_given = true;
         });
     text("--attention", "SPEC", "",
          "Runs the weights with another attention than they were trained for, to compare speed: "

@@ -55,6 +55,7 @@ struct ServerOptions {
   std::vector<std::string> load_models;    // of the repository, at the start; "*": all
   std::size_t model_memory_bytes = 0;      // of all models together; 0: no bound
   WeightType weight_type = WeightType::kF32;
+  bool weight_type_given = false;          // chosen by whoever started the server
   std::optional<AttentionSpec> attention;  // of every model, in place of its own
 
   ListenAddress listen;

@@ -8,9 +8,9 @@
 
 namespace lintel {
 
-// Steps sequences alone and together, in batches of several sizes up to `max_rows`, and one
-// sequence's values a few at a time, and compares the outputs bit by bit. Takes as long as some
-// hundred rows.
+// Steps sequences alone and together, in batches of several sizes up to `max_rows` (at most 256),
+// and one sequence's values a few at a time, and compares the outputs bit by bit. Takes as long as
+// some hundred rows.
 bool rows_are_independent(const Transformer& model, int max_rows);
 
 // The same of a step that is not the model's own: Transformer::step.

@@ -71,6 +71,7 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   json.field("head", model.head()).field("attention", model.attention());
   json.field("vocab_size", model.vocab_size()).field("max_length", model.max_length());
   json.field("parameters", model.parameters()).field("weight_type", model.weight_type());
+  json.field("kernels", model.kernels());
   json.field("weight_bytes", model.weight_bytes()).field("state_bytes", model.state_bytes());
   json.field("constant_state", model.constant_state());
   json.field("fingerprint", model.fingerprint());
@@ -106,6 +107,7 @@ std::string describe(const v1::Model& model) {
        model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()) + " positions"},
       {"parameters", std::to_string(model.parameters())},
       {"weights", model.weight_type() + ", " + std::to_string(model.weight_bytes()) + " bytes"},
+      {"kernels", model.kernels()},
       {"session state", std::to_string(model.state_bytes()) + " bytes" +
                             (model.constant_state() ? ", constant" : ", at its largest")},
       {"fingerprint", model.fingerprint()},

@@ -53,5 +53,18 @@ TEST_CASE("one bit in one row that depends on the batch fails the self-check") {
   }));
 }
 
+// As libraries do that choose their blocks by the number of rows.
+TEST_CASE("other bits from some number of rows on fail the self-check") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  for (const std::size_t from : {2, 17, 48, 65, 100, 128}) {
+    INFO(from);
+    const auto other_blocks = [from](std::span<const StepRow> rows, std::size_t) {
+      return rows.size() >= from;
+    };
+    CHECK_FALSE(rows_are_independent(*model, 128, spoiled(*model, other_blocks)));
+    CHECK(rows_are_independent(*model, static_cast<int>(from) - 1, spoiled(*model, other_blocks)));
+  }
+}
+
 }  // namespace
 }  // namespace lintel::testing

@@ -47,6 +47,8 @@ TEST_CASE("a model tells its shape, size, limits and fingerprint") {
   CHECK(model.max_length() == 29);
   CHECK(model.parameters() == transformer.num_parameters());
   CHECK(model.weight_type() == "f32");
+  CHECK(model.kernels() == transformer.kernels());
+  CHECK_FALSE(model.kernels().empty());
   CHECK(model.weight_bytes() > 0);
   CHECK(model.state_bytes() == static_cast<std::int64_t>(transformer.state_bytes(29)));
   CHECK(model.constant_state());

@@ -35,6 +35,7 @@ TEST_CASE("defaults serve one model on the loopback") {
   CHECK(options.models[0].name == "digits");
   CHECK(options.listen.to_string(options.listen.port) == "127.0.0.1:50051");
   CHECK(options.weight_type == WeightType::kF32);
+  CHECK_FALSE(options.weight_type_given);
   CHECK(options.scheduling.workers >= 1);
   CHECK(options.scheduling.max_batch_rows == 0);
   CHECK(options.sessions.memory_bytes == std::size_t{1} << 30);
@@ -138,6 +139,7 @@ TEST_CASE("every flag reaches its option") {
                                        "--channelz"});
   REQUIRE(options.models.size() == 2);
   CHECK(options.weight_type == WeightType::kBf16);
+  CHECK(options.weight_type_given);
   CHECK(options.models[1].name == "second");
   CHECK(options.listen.to_string(5) == "[::1]:5");
   CHECK(options.scheduling.workers == 3);

@@ -146,6 +146,7 @@ class Model:
     max_batch_rows: int  # per worker
     limits: dict[str, int]  # of one request, by the names of ModelLimits
     warnings: tuple[str, ...] = field(default=())
+    kernels: str = ""  # what multiplies the matrices on the server's machine
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,7 @@ def read_model(wire: model_pb2.Model) -> Model:
         max_batch_rows=wire.max_batch_rows,
         limits=limits,
         warnings=tuple(wire.warnings),
+        kernels=wire.kernels,
     )
 
 
