@@ -43,8 +43,9 @@ class Client(_request.Generates[Generation]):
     timeout: seconds, of every call, retries included.
     retry: None: never.
     proxy: [USER:PASSWORD@]HOST:PORT of an HTTP proxy to reach other machines through, by CONNECT. What
-        the environment says of proxies (http_proxy and so on) is not heeded, and this machine is never
-        reached through one. A proxy reads all that is not encrypted.
+        the environment says of proxies (http_proxy and so on) is not heeded, but for no_proxy, which
+        may name machines to reach without the one given; and this machine is never reached through one.
+        A proxy reads all that is not encrypted.
     """
 
     def __init__(

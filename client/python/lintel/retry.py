@@ -23,9 +23,9 @@ class RetryPolicy:
 
     What is never sent again:
     - a stream of which anything has arrived: no value is delivered twice;
-    - generation in a session after UNAVAILABLE: the server says that too to calls it has begun, and
-      a session that has read the prompt would read it twice. RESOURCE_EXHAUSTED is said before a
-      session is touched only.
+    - generation in a session after UNAVAILABLE, unless there was no connection: the server says that
+      too to calls it has begun, and a session that has read the prompt would read it twice.
+      RESOURCE_EXHAUSTED is said before a session is touched only.
     """
 
     max_attempts: int = 6  # the first included
@@ -45,6 +45,9 @@ class RetryPolicy:
             delay = max(delay, retry_delay + self.initial_backoff * jitter)
         return delay
 
+
+# How gRPC begins to say that a call never left this machine.
+_NOT_CONNECTED = "failed to connect to all addresses"
 
 # Waiting for the server to put away a call that ended on this side: it takes a step of the model.
 _OWN_CALL = RetryPolicy(initial_backoff=0.01, max_backoff=0.5)
@@ -91,5 +94,6 @@ class Attempts:
         if error.code == grpc.StatusCode.RESOURCE_EXHAUSTED:
             return self._policy if error.retry_delay is not None else None
         if error.code == grpc.StatusCode.UNAVAILABLE:
-            return None if self.changes_session else self._policy
+            sent = _NOT_CONNECTED not in error.message
+            return None if self.changes_session and sent else self._policy
         return None
