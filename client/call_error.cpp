@@ -59,8 +59,7 @@ CallError::Details CallError::decode(const grpc::Status& status) {
   return details;
 }
 
-std::string CallError::describe(const grpc::Status& status, const Details& details,
-                                const std::string& hint) {
+std::string CallError::describe(const grpc::Status& status, const Details& details) {
   std::string text = status_code_name(status.error_code());
   if (!status.error_message().empty()) text += ": " + status.error_message();
   // Servers often repeat the details in the message; say each thing once.
@@ -80,19 +79,25 @@ std::string CallError::describe(const grpc::Status& status, const Details& detai
   if (details.retry_delay) {
     text += "; try again in " + std::to_string(details.retry_delay->count()) + " ms";
   }
-  if (!hint.empty()) text += "; " + hint;
   return text;
 }
 
-CallError::CallError(const grpc::Status& status, const std::string& hint)
-    : CallError(status, decode(status), hint) {}
-
-CallError::CallError(const grpc::Status& status, Details details, const std::string& hint)
-    : std::runtime_error(describe(status, details, hint)),
+CallError::CallError(const grpc::Status& status, Details details)
+    : std::runtime_error(describe(status, details)),
       code_(status.error_code()),
       message_(status.error_message()),
       violations_(std::move(details.violations)),
       resources_(std::move(details.resources)),
       retry_delay_(details.retry_delay) {}
+
+CallError::CallError(const grpc::Status& status, const std::string& address,
+                     const std::string& reason, const std::string& hint)
+    : std::runtime_error(status_code_name(status.error_code()) + ": no server answers at " +
+                         address + ": " + reason + (hint.empty() ? "" : "; " + hint)),
+      code_(status.error_code()),
+      message_(status.error_message()),
+      unreached_(address),
+      reason_(reason),
+      hint_(hint) {}
 
 }  // namespace lintel

@@ -28,10 +28,12 @@ struct ResourceProblem {
 // status code's name, the server's message, the fields refused and when to try again.
 class CallError : public std::runtime_error {
  public:
-  // `hint`: what this side knows of the reason, if anything; of what() alone.
-  explicit CallError(const grpc::Status& status, const std::string& hint = "");
+  explicit CallError(const grpc::Status& status) : CallError(status, decode(status)) {}
   CallError(grpc::StatusCode code, const std::string& message)
       : CallError(grpc::Status(code, message)) {}
+  // No connection to `address` came about, for this reason.
+  CallError(const grpc::Status& status, const std::string& address, const std::string& reason,
+            const std::string& hint);
 
   grpc::StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }  // the server's words alone
@@ -42,22 +44,28 @@ class CallError : public std::runtime_error {
   // After this long the same request is worth sending again.
   std::optional<std::chrono::milliseconds> retry_delay() const { return retry_delay_; }
 
+  // Where no server was reached: the address tried, why it was not, for people, and what this side
+  // guesses of it, if anything. Empty for every other failure.
+  const std::string& unreached() const { return unreached_; }
+  const std::string& reason() const { return reason_; }
+  const std::string& hint() const { return hint_; }
+
  private:
   struct Details {
     std::vector<FieldViolation> violations;
     std::vector<ResourceProblem> resources;
     std::optional<std::chrono::milliseconds> retry_delay;
   };
-  CallError(const grpc::Status& status, Details details, const std::string& hint);
+  CallError(const grpc::Status& status, Details details);
   static Details decode(const grpc::Status& status);
-  static std::string describe(const grpc::Status& status, const Details& details,
-                              const std::string& hint);
+  static std::string describe(const grpc::Status& status, const Details& details);
 
   grpc::StatusCode code_;
   std::string message_;
   std::vector<FieldViolation> violations_;
   std::vector<ResourceProblem> resources_;
   std::optional<std::chrono::milliseconds> retry_delay_;
+  std::string unreached_, reason_, hint_;
 };
 
 // "INVALID_ARGUMENT" for grpc::StatusCode::INVALID_ARGUMENT; "status 42" for a code nobody knows.

@@ -6,12 +6,15 @@
 #include <stdexcept>
 #include <utility>
 
+#include "client/address.h"
+#include "client/connect_failure.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 
 namespace lintel {
 struct Client::Stubs {
-  explicit Stubs(const std::shared_ptr<grpc::ChannelInterface>& channel)
-      : generation(channel), sessions(channel), models(channel), admin(channel), health(channel) {}
+  explicit Stubs(const std::shared_ptr<grpc::ChannelInterface>& c)
+      : channel(c), generation(c), sessions(c), models(c), admin(c), health(c) {}
+  const std::shared_ptr<grpc::ChannelInterface> channel;
   v1::GenerationService::Stub generation;
   v1::SessionService::Stub sessions;
   v1::ModelService::Stub models;
@@ -19,50 +22,95 @@ struct Client::Stubs {
   grpc::health::v1::Health::Stub health;
 };
 
-// The context of one call: deadline set, cancellation attached.
+// One call: its deadline, and what happens when it fails.
 class Client::Call {
  public:
   Call(const Client& client, Cancellation* cancellation)
-      : client_(client), attachment_(cancellation, context_) {
+      : client_(client), cancellation_(cancellation) {
     // Longer ones overflow gRPC's clock and would have passed already.
     constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
-    context_.set_deadline(std::chrono::system_clock::now() + std::min(client.deadline_, kLongest));
-    if (!client.token_.empty()) context_.AddMetadata("authorization", "Bearer " + client.token_);
-  }
-  grpc::ClientContext* context() { return &context_; }
-
-  void check(const grpc::Status& status) const {
-    if (status.ok()) return;
-    throw CallError(status, client_.plain_text_ ? plain_text_hint(status) : std::string());
+    deadline_ = std::chrono::system_clock::now() + std::min(client.deadline_, kLongest);
   }
 
-  // Reads a server stream to its end. If `on_message` throws, the call is cancelled on the server
-  // and its status awaited before the exception goes on: a call is never left half read.
-  template <typename Message, typename OnMessage>
-  void read_all(grpc::ClientReader<Message>& reader, const OnMessage& on_message) {
-    Message message;
-    try {
-      while (reader.Read(&message)) on_message(message);
-    } catch (...) {
-      context_.TryCancel();
-      while (reader.Read(&message)) {
-      }
-      reader.Finish();
-      throw;
+  // `method(context)` calls and returns the status.
+  template <typename Method>
+  void unary(const Method& method) {
+    for (bool again = false;; again = true) {
+      Try once(*this);
+      if (check(method(&once.context), again)) return;
     }
-    check(reader.Finish());
+  }
+
+  // `open(context)` starts a server stream, which is read to its end. If `on_message` throws, the
+  // call is cancelled on the server and its status awaited before the exception goes on: a call is
+  // never left half read.
+  template <typename Message, typename Open, typename OnMessage>
+  void stream(const Open& open, const OnMessage& on_message) {
+    for (bool again = false;; again = true) {
+      Try once(*this);
+      const auto reader = open(&once.context);
+      Message message;
+      try {
+        while (reader->Read(&message)) on_message(message);
+      } catch (...) {
+        once.context.TryCancel();
+        while (reader->Read(&message)) {
+        }
+        reader->Finish();
+        throw;
+      }
+      if (check(reader->Finish(), again)) return;
+    }
   }
 
  private:
+  // The context of a try: deadline and token set, cancellation attached.
+  struct Try {
+    explicit Try(const Call& call) : attachment(call.cancellation_, context) {
+      context.set_deadline(call.deadline_);
+      const std::string& token = call.client_.token_;
+      if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+    }
+    grpc::ClientContext context;
+    Cancellation::Attachment attachment;  // after context: it goes first
+  };
+
+  // True: done. False: to be tried again, which is safe because not a byte was sent.
+  bool check(const grpc::Status& status, bool tried_again) const {
+    if (status.ok()) return true;
+    const auto failure = connect_failure(status, client_.encrypted_);
+    if (!failure) throw CallError(status);
+    const bool cancelled = cancellation_ != nullptr && cancellation_->cancelled();
+    if (failure->odd && !tried_again && !cancelled) {
+      connect_again();
+      return false;
+    }
+    if (client_.address_.empty()) throw CallError(status);
+    throw CallError(status, client_.address_, failure->reason, failure->hint);
+  }
+
+  // Without gRPC's pause of a second after a failure.
+  void connect_again() const {
+    grpc::ChannelInterface& channel = *client_.stubs_->channel;
+    if (auto* const real = dynamic_cast<grpc::Channel*>(&channel)) {
+      grpc::experimental::ChannelResetConnectionBackoff(real);
+    }
+    channel.WaitForConnected(
+        std::min(deadline_, std::chrono::system_clock::now() + std::chrono::seconds(1)));
+  }
+
   const Client& client_;
-  grpc::ClientContext context_;
-  Cancellation::Attachment attachment_;  // after context_: it goes first
+  Cancellation* const cancellation_;
+  std::chrono::system_clock::time_point deadline_;
 };
 
 Client::Client(const Options& options)
-    : Client(make_channel(options.address, options.tls, /*sends_token=*/!options.token.empty()),
+    : Client(make_channel(full_address(options.address), options.tls,
+                          /*sends_token=*/!options.token.empty(),
+                          options.proxy.empty() ? "" : proxy_address(options.proxy)),
              options.deadline, options.token) {
-  plain_text_ = !options.tls.enabled();
+  address_ = full_address(options.address);
+  encrypted_ = options.tls.enabled();
 }
 
 Client::Client(std::shared_ptr<grpc::ChannelInterface> channel, std::chrono::milliseconds deadline,
@@ -83,8 +131,8 @@ void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chun
   const std::uint32_t num_samples = request.has_num_samples() ? request.num_samples() : 1;
   std::set<std::uint32_t> finished;
   Call call(*this, cancellation);
-  const auto reader = stubs_->generation.Generate(call.context(), request);
-  call.read_all(*reader, [&](const v1::GenerateResponse& response) {
+  const auto open = [&](auto* context) { return stubs_->generation.Generate(context, request); };
+  call.stream<v1::GenerateResponse>(open, [&](const v1::GenerateResponse& response) {
     for (const v1::Chunk& chunk : response.chunks()) {
       if (chunk.sample() >= num_samples) {
         throw CallError(grpc::StatusCode::INTERNAL, "the server sent a sample nobody asked for");
@@ -129,9 +177,9 @@ std::vector<Sample> Client::generate(const v1::GenerateRequest& request,
 void Client::score(const v1::ScoreRequest& request, const OnScore& on_score,
                    Cancellation* cancellation) const {
   Call call(*this, cancellation);
-  const auto reader = stubs_->generation.Score(call.context(), request);
+  const auto open = [&](auto* context) { return stubs_->generation.Score(context, request); };
   std::uint32_t next = 0;
-  call.read_all(*reader, [&](const v1::ScoreResponse& response) {
+  call.stream<v1::ScoreResponse>(open, [&](const v1::ScoreResponse& response) {
     if (response.index() != next++) {
       throw CallError(grpc::StatusCode::INTERNAL, "the server's scores are out of order");
     }
@@ -150,7 +198,7 @@ v1::Session Client::create_session(const std::string& model, std::int64_t max_to
   request.set_max_tokens(max_tokens);
   v1::Session session;
   Call call(*this, cancellation);
-  call.check(stubs_->sessions.Create(call.context(), request, &session));
+  call.unary([&](auto* context) { return stubs_->sessions.Create(context, request, &session); });
   return session;
 }
 
@@ -159,7 +207,7 @@ v1::Session Client::get_session(const std::string& id, Cancellation* cancellatio
   request.set_id(id);
   v1::Session session;
   Call call(*this, cancellation);
-  call.check(stubs_->sessions.Get(call.context(), request, &session));
+  call.unary([&](auto* context) { return stubs_->sessions.Get(context, request, &session); });
   return session;
 }
 
@@ -172,7 +220,7 @@ std::vector<v1::Session> Client::list_sessions(const std::string& model,
   do {
     v1::ListSessionsResponse page;
     Call call(*this, cancellation);
-    call.check(stubs_->sessions.List(call.context(), request, &page));
+    call.unary([&](auto* context) { return stubs_->sessions.List(context, request, &page); });
     for (v1::Session& session : *page.mutable_sessions()) sessions.push_back(std::move(session));
     if (!page.next_page_token().empty() && page.next_page_token() == request.page_token()) {
       throw CallError(grpc::StatusCode::INTERNAL, "the server's list of sessions does not advance");
@@ -187,14 +235,14 @@ void Client::delete_session(const std::string& id, Cancellation* cancellation) c
   request.set_id(id);
   google::protobuf::Empty nothing;
   Call call(*this, cancellation);
-  call.check(stubs_->sessions.Delete(call.context(), request, &nothing));
+  call.unary([&](auto* context) { return stubs_->sessions.Delete(context, request, &nothing); });
 }
 
 std::vector<v1::Model> Client::list_models(const v1::ListModelsRequest& request,
                                            Cancellation* cancellation) const {
   v1::ListModelsResponse response;
   Call call(*this, cancellation);
-  call.check(stubs_->models.List(call.context(), request, &response));
+  call.unary([&](auto* context) { return stubs_->models.List(context, request, &response); });
   return {std::make_move_iterator(response.mutable_models()->begin()),
           std::make_move_iterator(response.mutable_models()->end())};
 }
@@ -214,7 +262,7 @@ v1::Model Client::get_model(const std::string& name, Cancellation* cancellation)
   request.set_name(name);
   v1::Model model;
   Call call(*this, cancellation);
-  call.check(stubs_->models.Get(call.context(), request, &model));
+  call.unary([&](auto* context) { return stubs_->models.Get(context, request, &model); });
   return model;
 }
 
@@ -225,7 +273,7 @@ v1::Model Client::load_model(const std::string& name, const std::string& version
   request.set_version(version);
   v1::Model model;
   Call call(*this, cancellation);
-  call.check(stubs_->admin.LoadModel(call.context(), request, &model));
+  call.unary([&](auto* context) { return stubs_->admin.LoadModel(context, request, &model); });
   return model;
 }
 
@@ -236,13 +284,13 @@ void Client::unload_model(const std::string& name, const std::string& version,
   request.set_version(version);
   v1::UnloadModelResponse response;
   Call call(*this, cancellation);
-  call.check(stubs_->admin.UnloadModel(call.context(), request, &response));
+  call.unary([&](auto* context) { return stubs_->admin.UnloadModel(context, request, &response); });
 }
 
 std::string Client::log_level(Cancellation* cancellation) const {
   v1::LogLevel level;
   Call call(*this, cancellation);
-  call.check(stubs_->admin.GetLogLevel(call.context(), {}, &level));
+  call.unary([&](auto* context) { return stubs_->admin.GetLogLevel(context, {}, &level); });
   return level.level();
 }
 
@@ -250,7 +298,7 @@ std::string Client::set_log_level(const std::string& level, Cancellation* cancel
   v1::LogLevel wanted, set;
   wanted.set_level(level);
   Call call(*this, cancellation);
-  call.check(stubs_->admin.SetLogLevel(call.context(), wanted, &set));
+  call.unary([&](auto* context) { return stubs_->admin.SetLogLevel(context, wanted, &set); });
   return set.level();
 }
 
@@ -259,7 +307,7 @@ bool Client::serving(const std::string& service, Cancellation* cancellation) con
   request.set_service(service);
   grpc::health::v1::HealthCheckResponse response;
   Call call(*this, cancellation);
-  call.check(stubs_->health.Check(call.context(), request, &response));
+  call.unary([&](auto* context) { return stubs_->health.Check(context, request, &response); });
   return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
 }
 

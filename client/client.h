@@ -62,18 +62,24 @@ class SampleCollector {
 //   client.generate(request, [](const lintel::v1::Chunk& chunk) { show(chunk.tokens()); });
 //
 // Every call has a deadline. A call that does not end with OK throws CallError. Calls take an
-// optional Cancellation, through which another thread ends them.
+// optional Cancellation, through which another thread ends them. A connection that fails for no
+// reason that connections fail for (see connect_failure.h) is tried once more, within the deadline.
 //
 // Threads: const and stateless but for the channel; any number of threads may call.
 class Client {
  public:
   struct Options {
-    std::string address = "127.0.0.1:50051";            // HOST:PORT or unix:PATH
+    // HOST:PORT, HOST (then the port is 50051) or unix:PATH.
+    std::string address = "127.0.0.1:50051";
     std::chrono::milliseconds deadline{5 * 60 * 1000};  // of each call; > 0
     Tls tls;
     // Sent with every call as "authorization: Bearer TOKEN"; empty: none. Never in plain text to
     // another machine.
     std::string token;
+    // HOST:PORT of an HTTP proxy to go through; empty: none, whatever http_proxy and its like in
+    // the environment say. Never used for loopback addresses and unix sockets; for other machines
+    // no_proxy in the environment is heeded. What is not encrypted, the proxy can read.
+    std::string proxy;
   };
   // Throws std::invalid_argument for options that make no sense together, std::runtime_error for a
   // file that cannot be read. Does not connect yet.
@@ -143,7 +149,8 @@ class Client {
   std::unique_ptr<Stubs> stubs_;
   std::chrono::milliseconds deadline_;
   std::string token_;
-  bool plain_text_ = false;  // known to be: an address was given, and no TLS
+  std::string address_;  // empty over the caller's own channel
+  bool encrypted_ = false;
 };
 
 // The three ways to write values.
