@@ -22,6 +22,10 @@ struct GrayImage {
   std::vector<std::uint8_t> pixels;  // [height, width]
 };
 
+// Mean grey of the outermost rows and columns of all the images, 0 to 255. REQUIRES: images not
+// empty.
+double border_mean(const std::vector<GrayImage>& images);
+
 // What a cell of a canvas shows: a grey value 0..255, or one of these.
 inline constexpr std::int16_t kHiddenPixel = -1;  // not known, or not yet
 inline constexpr std::int16_t kGapPixel = -2;     // between images

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
 
 namespace lintel {
@@ -56,10 +57,10 @@ GrayImage read_png(const std::filesystem::path& file) {
   return image;
 }
 
-void write_png(const std::filesystem::path& file, const Canvas& canvas, int scale) {
+std::string encode_png(const Canvas& canvas, int scale) {
   const bool gray = std::all_of(canvas.cells.begin(), canvas.cells.end(),
                                 [](std::int16_t cell) { return cell >= 0; });
-  PngImage png(file);
+  PngImage png("PNG");
   const int height = canvas.height * scale;
   const int width = canvas.width * scale;
   png.get()->height = static_cast<png_uint_32>(height);
@@ -78,9 +79,20 @@ void write_png(const std::filesystem::path& file, const Canvas& canvas, int scal
       bytes.push_back(color.blue);
     }
   }
-  // libpng removes a file it could not finish, but prints why only into its struct.
-  png.check(png_image_write_to_file(png.get(), file.c_str(), /*convert_to_8bit=*/0, bytes.data(),
-                                    /*row_stride=*/0, /*colormap=*/nullptr));
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(*png.get());
+  std::string encoded(size, '\0');
+  png.check(png_image_write_to_memory(png.get(), encoded.data(), &size, /*convert_to_8bit=*/0,
+                                      bytes.data(), /*row_stride=*/0, /*colormap=*/nullptr));
+  encoded.resize(size);
+  return encoded;
+}
+
+void write_png(const std::filesystem::path& file, const Canvas& canvas, int scale) {
+  const std::string bytes = encode_png(canvas, scale);
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
+  out << bytes;
+  out.close();
+  if (!out) throw ImageError(file.string() + ": cannot be written: " + std::strerror(errno));
 }
 
 }  // namespace lintel

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "client/image/image.h"
 
@@ -12,9 +13,12 @@ namespace lintel {
 // than 64 million pixels.
 GrayImage read_png(const std::filesystem::path& file);
 
-// Writes a canvas, every cell as a square of `scale` pixels: as grey where no cell is hidden or a
-// gap, else in colour (see color_of). Throws ImageError naming the file when it cannot be written.
+// A canvas as the bytes of a PNG, every cell as a square of `scale` pixels: as grey where no cell
+// is hidden or a gap, else in colour (see color_of). Throws ImageError when libpng will not.
 // REQUIRES: scale >= 1, the canvas not empty.
+std::string encode_png(const Canvas& canvas, int scale);
+
+// Writes encode_png() to a file. Throws ImageError naming the file when it cannot be written.
 void write_png(const std::filesystem::path& file, const Canvas& canvas, int scale);
 
 }  // namespace lintel
