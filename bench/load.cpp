@@ -59,7 +59,7 @@ class LoadClient {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     return make_channel(options.address, options.tls, /*sends_token=*/!options.token.empty(),
-                        std::move(arguments));
+                        /*proxy=*/"", std::move(arguments));
   }
 
   void stream(const Window& window) {

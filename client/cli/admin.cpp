@@ -36,11 +36,8 @@ void add_admin(CLI::App& app, CommandLine& command_line) {
       ->check(describe::offers({"trace", "debug", "info", "warning", "error", "critical", "off"}));
   flags->connection.add_to(*level, /*with_model=*/false);
   level->footer("\nExample:\n  lintel admin log-level debug --token @admin.token");
-  level->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] {
-      return run_log_level(*flags, command_line.console);
-    };
-  });
+  on_chosen(*level, command_line,
+            [flags, &command_line] { return run_log_level(*flags, command_line.console); });
 }
 
 }  // namespace lintel::cli

@@ -12,10 +12,11 @@ Examples:
   lintel complete --images t10k-images-idx3-ubyte.gz --index 0-9 --occlude bottom:14 --watch
   lintel score --input sequences.jsonl --output scores.jsonl
 
-LINTEL_ADDRESS, LINTEL_MODEL, LINTEL_DEADLINE, LINTEL_TOKEN, LINTEL_TLS_CA, LINTEL_TLS_CERT and
-LINTEL_TLS_KEY stand for the flags of these names.
-Exit status: 0 done, 1 failed, 2 the command line makes no sense, 3 no server or not serving.
-`lintel COMMAND --help` explains a command.)";
+LINTEL_ADDRESS, LINTEL_MODEL, LINTEL_DEADLINE, LINTEL_TOKEN, LINTEL_TLS_CA, LINTEL_TLS_CERT,
+LINTEL_TLS_KEY and LINTEL_PROXY stand for the flags of these names, which win over them.
+Exit status: 0 done, 1 failed, 2 the command line makes no sense, 3 no server or not serving. A command
+that Ctrl-C or another signal ends dies of it: 130 in a shell.
+`lintel COMMAND --help` or `lintel help COMMAND` explains a command.)";
 
 }  // namespace
 

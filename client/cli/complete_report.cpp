@@ -19,6 +19,7 @@ Totals totals_of(const CompletionRun& run) {
   Totals totals;
   for (const CompletedImage& image : run.images) {
     for (const Completion& sample : image.samples) {
+      if (!sample.done) continue;
       totals.images += 1;
       totals.tokens += sample.finish.generated_tokens();
     }
@@ -68,21 +69,25 @@ std::int64_t grid_pixels(const ImageModel& model, std::size_t images, int sample
 
 Canvas draw_grid(const CompletionRun& run, const ImageModel& model, const GridStyle& style) {
   std::vector<Canvas> cells;
-  const auto draw = [&](const std::vector<std::uint8_t>& pixels) {
-    cells.push_back(to_canvas({model.height, model.width, pixels}));
+  const auto draw = [&](const Completion& sample) {
+    Canvas cell(model.height, model.width, kHiddenPixel);
+    std::copy(sample.pixels.begin(), sample.pixels.end(), cell.cells.begin());
+    cells.push_back(std::move(cell));
   };
   const bool unconditional = run.occlusion.empty();
   int columns = square_side(run.images.size());
   for (const CompletedImage& image : run.images) {
     if (!unconditional) {
-      draw(image.original.pixels);
+      cells.push_back(to_canvas(image.original));
       cells.push_back(occluded_canvas(image.original, image.hidden));
       columns = static_cast<int>(image.samples.size()) + 2;
     }
-    for (const Completion& sample : image.samples) draw(sample.pixels);
+    for (const Completion& sample : image.samples) draw(sample);
   }
   return arrange(cells, columns, style.gap);
 }
+
+std::int64_t num_done(const CompletionRun& run) { return totals_of(run).images; }
 
 std::string results_json(const CompletionRun& run) {
   const Totals totals = totals_of(run);
@@ -100,7 +105,9 @@ std::string results_json(const CompletionRun& run) {
     json.field("seed", image.seed);
     json.field("hidden_pixels", std::count(image.hidden.begin(), image.hidden.end(), true));
     json.key("samples").begin_array();
-    for (const Completion& sample : image.samples) write_sample(json, sample);
+    for (const Completion& sample : image.samples) {
+      if (sample.done) write_sample(json, sample);
+    }
     json.end_array();
     json.end_object();
   }

@@ -33,10 +33,14 @@ struct GridStyle {
 std::int64_t grid_pixels(const ImageModel& model, std::size_t images, int samples,
                          bool unconditional, const GridStyle& style);
 
-// Rows of original | occluded | samples; drawn from nothing: the samples in a square.
+// Rows of original | occluded | samples; drawn from nothing: the samples in a square. Of a sample
+// that is not done the pixels that came are shown.
 Canvas draw_grid(const CompletionRun& run, const ImageModel& model, const GridStyle& style);
 
-// One object, as in `lintel complete --help`.
+// How many of its samples are done.
+std::int64_t num_done(const CompletionRun& run);
+
+// One object, as in `lintel complete --help`; of samples that are done alone.
 std::string results_json(const CompletionRun& run);
 
 // "12.3 images/s, 9644 tokens/s"

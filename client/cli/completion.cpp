@@ -68,13 +68,12 @@ class Runner {
     }
   }
 
-  std::vector<std::vector<Completion>> run() {
+  CompletionOutcome run() {
     std::vector<std::thread> threads;
     const auto count = std::min(static_cast<std::size_t>(options_.concurrency), calls_.size());
     for (std::size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
     for (std::thread& thread : threads) thread.join();
-    if (error_) std::rethrow_exception(error_);
-    return std::move(results_);
+    return {std::move(results_), error_};
   }
 
  private:
@@ -97,14 +96,13 @@ class Runner {
     retry_when_full(
         cancellation_, options_.patience,
         [&] {
-          const auto finished = client_.generate(
+          client_.generate(
               request,
               [&](const v1::Chunk& chunk) {
                 touched = true;
                 take(call, chunk);
               },
-              &cancellation_);
-          for (const v1::SampleFinish& finish : finished) end(call, finish);
+              [&](const v1::SampleFinish& finish) { end(call, finish); }, &cancellation_);
         },
         [&] { return !touched; });
   }
@@ -143,6 +141,7 @@ class Runner {
                     std::to_string(wanted) + " pixels: " + finish_reason_name(finish.reason()));
     }
     to.finish = finish;
+    to.done = true;
     if (observer_.on_finish) {
       observer_.on_finish(call.job, call.first_sample + static_cast<int>(finish.sample()));
     }
@@ -163,11 +162,9 @@ class Runner {
 
 }  // namespace
 
-std::vector<std::vector<Completion>> run_completions(const Client& client,
-                                                     const std::vector<CompletionJob>& jobs,
-                                                     const CompletionOptions& options,
-                                                     const CompletionObserver& observer,
-                                                     Cancellation& cancellation) {
+CompletionOutcome run_completions(const Client& client, const std::vector<CompletionJob>& jobs,
+                                  const CompletionOptions& options,
+                                  const CompletionObserver& observer, Cancellation& cancellation) {
   return Runner(client, jobs, options, observer, cancellation).run();
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct Completion {
   double log2_prob = 0;              // of the sampled pixels together, under the model
   double log2_prob_given = 0;        // of the known pixels after the first hidden one
   v1::SampleFinish finish;
+  bool done = false;  // else only so many pixels of it came as there are
 };
 
 // An image to complete `samples` times. Sample i is drawn with seed `seed` + i.
@@ -43,12 +45,15 @@ struct CompletionObserver {
   std::function<void(std::size_t job, int sample)> on_finish;
 };
 
-// Returns [job][sample]. Throws what the first call to fail threw, once the others have been
-// cancelled; Failure when the server leaves pixels out or sends what is none.
-std::vector<std::vector<Completion>> run_completions(const Client& client,
-                                                     const std::vector<CompletionJob>& jobs,
-                                                     const CompletionOptions& options,
-                                                     const CompletionObserver& observer,
-                                                     Cancellation& cancellation);
+struct CompletionOutcome {
+  std::vector<std::vector<Completion>> results;  // [job][sample]
+  // What the first call to fail threw, once the others had been cancelled; Failure when the server
+  // left pixels out or sent what is none. Null: every sample is done.
+  std::exception_ptr error;
+};
+
+CompletionOutcome run_completions(const Client& client, const std::vector<CompletionJob>& jobs,
+                                  const CompletionOptions& options,
+                                  const CompletionObserver& observer, Cancellation& cancellation);
 
 }  // namespace lintel::cli

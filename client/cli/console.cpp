@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -94,12 +95,20 @@ std::string Console::read_all() {
   return all;
 }
 
-std::string Console::read_file(const std::string& path) {
+std::string Console::read_file(const std::string& flag, const std::string& path) {
   if (path == "-") return read_all();
   std::ifstream in(path, std::ios::binary);
   std::ostringstream bytes;
-  if (in) bytes << in.rdbuf();
-  if (!in) throw Failure(path + ": cannot be read: " + std::strerror(errno));
+  // peek() reads: a directory can be opened, and is told apart by that alone.
+  if (in && in.peek() != std::ifstream::traits_type::eof()) bytes << in.rdbuf();
+  const int error = errno;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw Failure(flag + " " + path + ": is a directory, not a file");
+  }
+  if (!in.is_open() || in.bad() || !bytes) {
+    throw Failure(flag + " " + path + ": cannot be read: " + std::strerror(error));
+  }
   return bytes.str();
 }
 

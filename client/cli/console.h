@@ -12,7 +12,7 @@ namespace lintel::cli {
 
 enum ExitCode : int {
   kOk = 0,
-  kFailed = 1,       // the call or the work failed
+  kFailed = 1,       // the call or the work failed, or was too late
   kUsage = 2,        // the command line makes no sense
   kUnavailable = 3,  // no server, or one that does not serve
 };
@@ -50,8 +50,9 @@ class Console {
   std::optional<std::string> read_line();
   // All of standard input; else as read_line.
   std::string read_all();
-  // All of a file, or of standard input where `path` is "-". Throws Failure when it cannot be read.
-  std::string read_file(const std::string& path);
+  // All of a file, or of standard input where `path` is "-". Throws Failure naming `flag` and
+  // `path` when it cannot be read.
+  std::string read_file(const std::string& flag, const std::string& path);
 
   bool out_is_terminal() const;
   bool err_is_terminal() const;

@@ -2,8 +2,19 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "client/address.h"
 
 namespace lintel::cli {
+
+void on_chosen(CLI::App& command, CommandLine& command_line, std::function<int()> run) {
+  // Not callback(): CLI11 reads the environment for every sub-command that has one of those, after
+  // the flags of the chosen one.
+  command.parse_complete_callback(
+      [&command_line, run = std::move(run)] { command_line.run = run; });
+}
 
 CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& target,
                       const std::string& type_name, const std::string& help) {
@@ -19,72 +30,121 @@ CLI::Option* add_repeated(CLI::App& app, const std::string& flag, std::vector<st
       ->allow_extra_args(false);  // one value after each flag
 }
 
-void ConnectionFlags::add_to(CLI::App& app, bool with_model) {
-  add_text(app, "--address", address, "ADDRESS", "Server to call: HOST:PORT or unix:PATH")
-      ->envname("LINTEL_ADDRESS")
-      ->capture_default_str()
-      ->group("Connection");
-  if (with_model) {
-    add_text(app, "--model", model, "NAME", "Model to use; needless when one is loaded")
-        ->envname("LINTEL_MODEL")
-        ->group("Connection");
+namespace {
+
+double parse_deadline(std::string_view flag, std::string_view text) {
+  const double seconds = parse_double(flag, text);
+  if (!(seconds >= 0.001 && seconds <= 1e8)) {
+    throw UsageError(std::string(flag) + " '" + std::string(text) +
+                     "': expected seconds from 0.001 to 1e8");
   }
-  add_parsed(
-      app, "--deadline", deadline_seconds,
-      [](std::string_view flag, std::string_view text) {
-        const double seconds = parse_double(flag, text);
-        if (!(seconds >= 0.001 && seconds <= 1e8)) {
-          throw UsageError(std::string(flag) + " '" + std::string(text) +
-                           "': expected seconds from 0.001 to 1e8");
-        }
-        return seconds;
-      },
-      "SECONDS", "Longest time a call may take [300]")
-      ->envname("LINTEL_DEADLINE")
-      ->group("Connection");
-  add_security_flags(app, tls, token);
+  return seconds;
 }
 
-void add_security_flags(CLI::App& app, Tls& tls, std::string& token) {
-  add_text(app, "--tls-ca", tls.ca, "FILE",
-           "Encrypt, and trust servers whose certificate these PEM authorities signed")
-      ->envname("LINTEL_TLS_CA")
-      ->group("Connection");
-  add_text(app, "--tls-cert", tls.certificate, "FILE", "Our PEM certificate, for mutual TLS")
-      ->envname("LINTEL_TLS_CERT")
-      ->group("Connection");
-  add_text(app, "--tls-key", tls.key, "FILE", "Its PEM private key")
-      ->envname("LINTEL_TLS_KEY")
-      ->group("Connection");
-  // Other users of the machine see a command line but not an environment.
-  add_text(app, "--token", token, "TOKEN", "Bearer token, or @FILE that holds it")
-      ->envname("LINTEL_TOKEN")
-      ->group("Connection");
+// The error of an address, with the flag it was given to.
+template <typename Parse>
+std::string parse_address(const char* flag, const std::string& text, Parse parse) {
+  try {
+    return parse(text);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(std::string(flag) + " " + error.what());
+  }
 }
+
+const char* flag_of(TlsFileError::File file) {
+  switch (file) {
+    case TlsFileError::File::kCa:
+      return "--tls-ca";
+    case TlsFileError::File::kCertificate:
+      return "--tls-cert";
+    case TlsFileError::File::kKey:
+      return "--tls-key";
+  }
+  return "";
+}
+
+}  // namespace
 
 std::string read_token(const std::string& given) {
   if (given.empty() || given.front() != '@') return given;
   std::ifstream in(given.substr(1));
   std::string token;
-  if (!std::getline(in, token) || token.empty()) {
+  std::getline(in, token);
+  token.erase(token.find_last_not_of(" \r") + 1);  // of files from elsewhere
+  if (!in || token.empty()) {
     throw Failure("--token: cannot read a token from " + given.substr(1));
   }
   return token;
 }
 
+void add_security_flags(CLI::App& app, Tls& tls, std::string& token) {
+  const std::string group = "Connection";
+  add_text(app, "--tls-ca", tls.ca, "FILE",
+           "Encrypt, and trust servers whose certificate these PEM authorities signed")
+      ->envname("LINTEL_TLS_CA")
+      ->group(group);
+  add_text(app, "--tls-cert", tls.certificate, "FILE",
+           "Our PEM certificate, for servers that ask for one; with --tls-key")
+      ->envname("LINTEL_TLS_CERT")
+      ->group(group);
+  add_text(app, "--tls-key", tls.key, "FILE", "Its PEM private key")
+      ->envname("LINTEL_TLS_KEY")
+      ->group(group);
+  // Other users of the machine see a command line but not an environment.
+  add_text(app, "--token", token, "TOKEN", "Bearer token, or @FILE that holds it")
+      ->envname("LINTEL_TOKEN")
+      ->group(group);
+}
+
+void ConnectionFlags::add_to(CLI::App& app, bool with_model) {
+  const std::string group = "Connection";
+  add_text(app, "--address", address, "ADDRESS",
+           "Server to call: HOST:PORT, HOST alone for port 50051, or unix:PATH")
+      ->envname("LINTEL_ADDRESS")
+      ->capture_default_str()
+      ->group(group);
+  if (with_model) {
+    add_text(app, "--model", model, "NAME",
+             "Model to use; needless when one is loaded, or one of the kind that is needed")
+        ->envname("LINTEL_MODEL")
+        ->group(group);
+  }
+  std::ostringstream seconds;
+  seconds << deadline_seconds;
+  add_parsed(app, "--deadline", deadline_seconds, parse_deadline, "SECONDS",
+             "Longest time a call may take")
+      ->envname("LINTEL_DEADLINE")
+      ->default_str(seconds.str())
+      ->group(group);
+  add_security_flags(app, tls, token);
+  add_text(app, "--proxy", proxy, "HOST:PORT",
+           "HTTP proxy to go through to another machine; http_proxy in the environment is not "
+           "heeded")
+      ->envname("LINTEL_PROXY")
+      ->group(group);
+}
+
+std::chrono::milliseconds ConnectionFlags::deadline() const {
+  return std::chrono::milliseconds(
+      static_cast<std::int64_t>(std::max(1.0, deadline_seconds * 1000)));
+}
+
 Client ConnectionFlags::connect() const {
-  if (address.empty()) throw UsageError("--address is empty: expected HOST:PORT");
+  if (tls.certificate.empty() != tls.key.empty()) {
+    throw UsageError("--tls-cert and --tls-key go together, and one of them is missing");
+  }
   Client::Options options;
-  options.address = address;
-  options.deadline =
-      std::chrono::milliseconds(static_cast<std::int64_t>(std::max(1.0, deadline_seconds * 1000)));
+  options.address = parse_address("--address", address, full_address);
+  if (!proxy.empty()) options.proxy = parse_address("--proxy", proxy, proxy_address);
+  options.deadline = deadline();
   options.tls = tls;
   options.token = read_token(token);
   try {
     return Client(options);
+  } catch (const TlsFileError& error) {
+    throw Failure(std::string(flag_of(error.which())) + ": " + error.what());
   } catch (const std::invalid_argument& error) {
-    throw UsageError(std::string(error.what()) +
-                     "; see --tls-ca, --tls-cert, --tls-key and --token");
+    throw UsageError(std::string("--token: ") + error.what() + "; see --tls-ca");
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -22,6 +23,11 @@ struct CommandLine {
   std::function<int()> run;  // returns an ExitCode
 };
 
+// Makes `run` what the command line does when `command` was chosen and its flags are read. Only
+// then is the environment looked at: a command that was not chosen neither fails for a variable nor
+// overwrites with it what its sibling was told by a flag.
+void on_chosen(CLI::App& command, CommandLine& command_line, std::function<int()> run);
+
 // Declares a flag whose value goes through one of the parse functions: strict about numbers, where
 // CLI11 takes "-1" for a large unsigned one and "010" for eight. Of a repeated flag the last
 // counts.
@@ -41,16 +47,19 @@ CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& targe
 CLI::Option* add_repeated(CLI::App& app, const std::string& flag, std::vector<std::string>& target,
                           const std::string& type_name, const std::string& help);
 
-// --address, --model, --deadline, --tls-ca, --tls-cert, --tls-key, --token.
+// --address, --model, --deadline, --tls-ca, --tls-cert, --tls-key, --token, --proxy.
 struct ConnectionFlags {
   std::string address = "127.0.0.1:50051";
   Tls tls;
   std::string token;  // or @FILE that holds it
+  std::string proxy;
   std::string model;
-  double deadline_seconds = 300;
+  double deadline_seconds = 300;  // the default is what it holds when add_to() is called
 
   void add_to(CLI::App& app, bool with_model = true);
+  // Throws UsageError or Failure naming the flag.
   Client connect() const;
+  std::chrono::milliseconds deadline() const;
 };
 
 // --tls-ca, --tls-cert, --tls-key and --token alone.

@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <memory>
 
 #include "client/cli/commands.h"
 #include "client/cli/generate_flags.h"
 #include "client/cli/generate_output.h"
+#include "client/cli/model_choice.h"
+#include "client/cli/waiting.h"
 
 namespace lintel::cli {
 namespace {
@@ -19,17 +22,50 @@ model before temperature and filters, null where a value has none), finish_reaso
 stop_string, end_of_sequence, cancelled, deadline), seed, first_position, counts (prompt_tokens,
 reused_tokens, generated_tokens, given_tokens, position; drafted_tokens and accepted_tokens of the
 server's speculation) and timings; where asked for also prompt, prompt_log2_probs, top,
-given_positions. Floats have the digits that read back exactly. A call that fails on its way, at its
---deadline for one, prints what had come all the same: of samples that were not done, without counts
-and timings, and with finish_reason deadline, cancelled or null, as the failure has it.)";
+given_positions. Floats have the digits that read back exactly.
 
-// Whether ids of the model are bytes, to be printed as such.
-bool is_byte_model(const Client& client, const GenerateFlags& flags, Console& console) {
+A call that fails on its way, at its --deadline or by Ctrl-C for two, prints what had come all the same,
+says why on standard error, and its exit status is not 0; jsonl has the samples that were not done
+without counts and timings, and with finish_reason deadline, cancelled or null, as the failure has it.
+--time-limit ends a call without a failure.)";
+
+// Where nothing ends a sequence but a number: as many values as somebody who did not think of it
+// likes to wait for.
+constexpr std::uint32_t kDefaultNewTokens = 256;
+
+v1::Model model_of(const Client& client, const GenerateFlags& flags, Console& console) {
   std::string model = flags.connection.model;
   if (model.empty() && !flags.session_id.empty()) {
     model = client.get_session(flags.session_id, &console.cancellation()).model();
   }
-  return client.get_model(model, &console.cancellation()).modality() == "bytes";
+  return choose_model(client, model, flags.prompt ? "bytes" : "", console.cancellation());
+}
+
+// How values are printed: --format, or what suits the model.
+std::string format_for(const GenerateFlags& flags, bool bytes) {
+  if (flags.format == "text" && !bytes) {
+    throw UsageError("--format text: this model's tokens are no bytes; use tokens or jsonl");
+  }
+  const std::string format = !flags.format.empty() ? flags.format : bytes ? "text" : "tokens";
+  if (flags.log_probs && format == "text") {
+    throw UsageError("--log-probs goes with --format tokens or jsonl");
+  }
+  return format;
+}
+
+// An image has an end; anything else goes on until it is told to stop.
+std::optional<std::uint32_t> default_new_tokens(const v1::Model& model) {
+  if (model.has_image()) return std::nullopt;
+  const std::uint32_t limit = model.limits().max_new_tokens();
+  return limit == 0 ? kDefaultNewTokens : std::min(limit, kDefaultNewTokens);
+}
+
+std::string reading_text(const v1::GenerateRequest& request) {
+  const v1::Values& prompt = request.prompt();
+  const std::size_t size = prompt.has_text() ? prompt.text().size()
+                                             : static_cast<std::size_t>(prompt.tokens().ids_size());
+  return size == 0 ? "waiting for the first value"
+                   : "waiting for the first value after a prompt of " + std::to_string(size);
 }
 
 }  // namespace
@@ -39,29 +75,42 @@ int run_generate(const GenerateFlags& flags, Console& console) {
     throw UsageError("--top-log-probs goes with --format jsonl");
   }
   const Client client = flags.connection.connect();
-  const v1::GenerateRequest request = flags.request(console);
-  std::string format = flags.format;
-  if (format.empty() || format == "text") {
-    const bool bytes = is_byte_model(client, flags, console);
-    if (format == "text" && !bytes) {
-      throw UsageError("--format text: this model's tokens are no bytes; use tokens or jsonl");
-    }
-    format = bytes ? "text" : "tokens";
-  }
-  if (flags.log_probs && format == "text") {
-    throw UsageError("--log-probs goes with --format tokens or jsonl");
-  }
+  v1::GenerateRequest request = flags.request(console);
+  const v1::Model model = model_of(client, flags, console);
+  const std::string format = format_for(flags, model.modality() == "bytes");
+  // The only one that reads text, of several: to be named, unless the session names it.
+  if (flags.prompt && flags.session_id.empty()) request.set_model(model.name());
+  const std::optional<std::uint32_t> limit =
+      flags.max_new_tokens ? std::nullopt : default_new_tokens(model);
+  if (limit) request.set_max_new_tokens(*limit);
+
   const auto printer = make_printer(format, console, request);
+  bool stopped_by_limit = false;
+  Waiting waiting(console, reading_text(request));
   try {
     client.generate(
-        request, [&printer](const v1::Chunk& chunk) { printer->on_chunk(chunk); },
-        [&printer](const v1::SampleFinish& finish) { printer->on_finish(finish); },
+        request,
+        [&](const v1::Chunk& chunk) {
+          waiting.stop();
+          printer->on_chunk(chunk);
+        },
+        [&](const v1::SampleFinish& finish) {
+          waiting.stop();
+          stopped_by_limit |= limit && finish.reason() == v1::FINISH_REASON_LENGTH;
+          printer->on_finish(finish);
+        },
         &console.cancellation());
   } catch (const CallError& error) {
+    waiting.stop();
     printer->on_failure(error.code());  // what came before is the user's
     throw;
   }
   printer->on_end();
+  console.flush();
+  if (stopped_by_limit) {
+    console.err("lintel: stopped after " + std::to_string(*limit) +
+                " values; --max-new-tokens N asks for another number\n");
+  }
   return kOk;
 }
 
@@ -70,11 +119,8 @@ void add_generate(CLI::App& app, CommandLine& command_line) {
   CLI::App* command = app.add_subcommand("generate", "Generate from a prompt");
   flags->add_to(*command, /*for_session=*/false);
   command->footer(kFooter);
-  command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] {
-      return run_generate(*flags, command_line.console);
-    };
-  });
+  on_chosen(*command, command_line,
+            [flags, &command_line] { return run_generate(*flags, command_line.console); });
 }
 
 }  // namespace lintel::cli

@@ -21,9 +21,10 @@ double parse_seconds(std::string_view flag, std::string_view text) {
 }  // namespace
 
 void GenerateFlags::add_to(CLI::App& app, bool for_session) {
-  auto* text = add_parsed(app, "--prompt", prompt, any_text, "TEXT", "Prompt for a byte model");
+  auto* text =
+      add_parsed(app, "--prompt", prompt, any_text, "TEXT", "Prompt for a model of bytes (text)");
   auto* ids = add_parsed(app, "--prompt-tokens", prompt_tokens, any_text, "ID,ID,...",
-                         "Prompt as token ids, for any model");
+                         "Prompt as token ids, for any model; of an image: its pixels, row by row");
   auto* file = add_parsed(app, "--prompt-file", prompt_file, any_text, "FILE",
                           "Prompt: the file's bytes, each one a token; - is standard input");
   text->excludes(ids)->excludes(file);
@@ -34,10 +35,10 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
     add_text(app, "--session", session_id, "ID", "Continue this session");
   }
   add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
-             "Values to produce, given ones included [up to the end of the sequence or the "
-             "server's limit]");
+             "Most values to produce, given ones included [256; of an image: up to its end]");
   add_repeated(app, "--given", given, "POS=ID,ID,...",
-               "Known values from position POS on, fed instead of sampled");
+               "Known values from position POS on, fed instead of sampled; they matter to what is "
+               "sampled after them, not before");
   add_parsed(app, "--time-limit", time_limit_seconds, parse_seconds, "SECONDS",
              "Stop with finish reason `deadline` after this long, keeping what there is");
   if (!for_session) {
@@ -83,7 +84,7 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   } else if (prompt_tokens) {
     *request.mutable_prompt() = token_values(parse_ids("--prompt-tokens", *prompt_tokens));
   } else if (prompt_file) {
-    const std::string bytes = console.read_file(*prompt_file);
+    const std::string bytes = console.read_file("--prompt-file", *prompt_file);
     std::vector<std::int32_t> ids;
     for (const char byte : bytes) ids.push_back(static_cast<unsigned char>(byte));
     *request.mutable_prompt() = token_values(ids);

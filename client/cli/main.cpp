@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,20 +12,40 @@
 
 namespace {
 
-// Ctrl-C ends the call on the server and the command with it; a second one ends the process. The
-// signals are blocked in every thread and one waits for them: cancelling takes locks, which a
-// signal handler must not.
+std::atomic<int> received{0};  // the signal that ended the command; 0: none
+
+// As a program ends that leaves the signal alone. Loops of the shell end with a command that died
+// of Ctrl-C, and go on after one that exited, whatever its status.
+[[noreturn]] void die_of(int signal_number) {
+  signal(signal_number, SIG_DFL);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, signal_number);
+  raise(signal_number);  // pending until the thread lets it in
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  _exit(128 + signal_number);
+}
+
+// Ctrl-C ends the call on the server; the command writes what it has and dies of the signal. A
+// second one does not wait for that. The signals are blocked in every thread and one waits for
+// them: cancelling takes locks, which a signal handler must not. Those that are ignored, by nohup
+// or in a shell's background, stay so.
 void cancel_on_signals(lintel::cli::Console& console) {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction inherited {};
+    sigaction(number, nullptr, &inherited);
+    if (inherited.sa_handler != SIG_IGN) sigaddset(&signals, number);
+  }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread([signals, &console] {
-    int signal = 0;
-    sigwait(&signals, &signal);
+    int number = 0;
+    sigwait(&signals, &number);
+    received = number;
     console.cancellation().cancel();
-    sigwait(&signals, &signal);
-    _exit(lintel::cli::kFailed);
+    sigwait(&signals, &number);
+    die_of(number);
   }).detach();
 }
 
@@ -35,5 +56,8 @@ int main(int argc, char** argv) {
   // Never destroyed: the thread that waits for signals may outlive main.
   static auto& console = *new lintel::cli::Console(STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO);
   cancel_on_signals(console);
-  return lintel::cli::run_command_line(std::vector<std::string>(argv + 1, argv + argc), console);
+  const int code =
+      lintel::cli::run_command_line(std::vector<std::string>(argv + 1, argv + argc), console);
+  if (received != 0) die_of(received);
+  return code;
 }

@@ -8,6 +8,14 @@
 namespace lintel::cli {
 namespace {
 
+constexpr const char* kFooter = R"(
+Examples:
+  lintel model list
+  lintel model list --all
+  lintel model get mnist-linear --json
+  lintel model load mnist-linear --token @admin.token
+  lintel model unload mnist-linear --version 1 --token @admin.token)";
+
 struct ModelFlags {
   ConnectionFlags connection;
   std::string name;
@@ -194,27 +202,25 @@ void add_model(CLI::App& app, CommandLine& command_line) {
   auto flags = std::make_shared<ModelFlags>();
   CLI::App* command = app.add_subcommand("model", "Show what is being served, and change it");
   command->require_subcommand(1);
-  command->footer(
-      "\nExamples:\n  lintel model list\n  lintel model get mnist-linear --json\n"
-      "  lintel model load mnist-linear --token @admin.token");
+  command->footer(kFooter);
 
   CLI::App* list = command->add_subcommand("list", "All models, a line each");
   list->add_flag("--all", flags->all,
                  "Also what is being loaded or unloaded, failed to load, was unloaded, or could be "
                  "loaded");
+  list->footer(kFooter);
   list->add_flag("--json", flags->json, "Print an array of objects");
   flags->connection.add_to(*list, /*with_model=*/false);
-  list->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] { return run_list(*flags, command_line.console); };
-  });
+  on_chosen(*list, command_line,
+            [flags, &command_line] { return run_list(*flags, command_line.console); });
 
   CLI::App* get = command->add_subcommand("get", "One model, all about it");
   get->add_option("NAME", flags->name, "The model; needless when one is loaded");
+  get->footer(kFooter);
   get->add_flag("--json", flags->json, "Print an object");
   flags->connection.add_to(*get);
-  get->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] { return run_get(*flags, command_line.console); };
-  });
+  on_chosen(*get, command_line,
+            [flags, &command_line] { return run_get(*flags, command_line.console); });
 
   CLI::App* load = command->add_subcommand(
       "load",
@@ -227,23 +233,23 @@ void add_model(CLI::App& app, CommandLine& command_line) {
                    "Load this version beside the others; default: the newest, in place of what is "
                    "loaded, which serves until then. Requests of lintel.v1 get the newest that is "
                    "loaded; the Open Inference Protocol's can name another in model_version");
+  load->footer(kFooter);
   load->add_flag("--json", flags->json, "Print an object");
   flags->connection.add_to(*load, /*with_model=*/false);
-  load->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] { return run_load(*flags, command_line.console); };
-  });
+  on_chosen(*load, command_line,
+            [flags, &command_line] { return run_load(*flags, command_line.console); });
 
   CLI::App* unload = command->add_subcommand(
       "unload",
       "Take a model out of service; answers when what runs on it has ended, or was ended after the "
       "server's drain timeout. Its sessions are closed. One that the server was started with comes "
       "back at its next start. Needs the role admin: see lintel admin --help");
+  unload->footer(kFooter);
   unload->add_option("NAME", flags->name, "The model")->required();
   unload->add_option("--version", flags->version, "This version alone; default: all");
   flags->connection.add_to(*unload, /*with_model=*/false);
-  unload->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] { return run_unload(*flags, command_line.console); };
-  });
+  on_chosen(*unload, command_line,
+            [flags, &command_line] { return run_unload(*flags, command_line.console); });
 }
 
 }  // namespace lintel::cli

@@ -3,49 +3,52 @@
 #include <algorithm>
 #include <sstream>
 
+#include "client/cli/error_text.h"
+
 namespace lintel::cli {
 namespace {
 
-// The request's field as people write it: "name" or "model" of the wire is --model of commands.
-std::string in_flags(const CallError& error) {
-  std::string text = error.what();
-  for (const FieldViolation& violation : error.violations()) {
-    if (violation.description.rfind("several models are loaded", 0) != 0) continue;
-    const std::string said = violation.field + ": " + violation.description;
-    const std::size_t at = text.find(said);
-    if (at != std::string::npos) text.replace(at, violation.field.size(), "--model");
+// "help session get" -> "session get --help"
+std::vector<std::string> asked_for_help(std::vector<std::string> arguments, const CLI::App& app) {
+  arguments.erase(arguments.begin());
+  const CLI::App* command = &app;
+  for (const std::string& word : arguments) {
+    const auto found = command->get_subcommands(
+        [&word](const CLI::App* candidate) { return candidate->get_name() == word; });
+    if (found.empty()) throw UsageError(unknown_command_text(word, *command));
+    command = found.front();
   }
-  return text;
+  arguments.push_back("--help");
+  return arguments;
 }
 
-int report(const std::string& program, Console& console, const CallError& error) {
+int report(const CLI::App& app, Console& console, const CallError& error) {
+  const std::string program = app.get_name() + ": ";
   if (error.code() == grpc::StatusCode::CANCELLED && console.cancellation().cancelled()) {
-    console.err(program + ": cancelled\n");
+    console.err(program + "cancelled\n");
     return kFailed;
   }
-  console.err(program + ": " + in_flags(error) + "\n");
+  console.err(program + call_error_text(error, chosen_command(app)) + "\n");
   return error.code() == grpc::StatusCode::UNAVAILABLE ? kUnavailable : kFailed;
 }
 
 int run(CLI::App& app, CommandLine& command_line, std::vector<std::string> arguments) {
   Console& console = command_line.console;
   try {
+    if (!arguments.empty() && arguments.front() == "help") {
+      arguments = asked_for_help(std::move(arguments), app);
+    }
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants a vector
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     std::ostringstream out, err;
-    const bool help = app.exit(error, out, err) == 0;
-    console.out(out.str());
-    console.flush();
-    // CLI11 says of an unknown command only that one is missing.
-    const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
-    if (error.get_name() == "RequiredError" && !unknown.empty()) {
-      console.err(app.get_name() + ": no such command: " + unknown.front() + "\n" +
-                  "Run with --help for more information.\n");
-    } else {
-      console.err(err.str());
+    if (app.exit(error, out, err) == 0) {  // --help or --version
+      console.out(out.str());
+      console.flush();
+      return kOk;
     }
-    return help ? kOk : kUsage;
+    console.err(app.get_name() + ": " + parse_error_text(error, app) + "\n");
+    return kUsage;
   }
   const int code = command_line.run();
   console.flush();
@@ -57,6 +60,11 @@ int run(CLI::App& app, CommandLine& command_line, std::vector<std::string> argum
 int run_program(CLI::App& app, CommandLine& command_line, std::vector<std::string> arguments) {
   Console& console = command_line.console;
   const std::string program = app.get_name();
+  on_chosen(*app.add_subcommand("help", "Explain a command: `" + program + " help COMMAND`"),
+            command_line, [&app, &console] {
+              console.out(app.help());
+              return kOk;
+            });
   try {
     return run(app, command_line, std::move(arguments));
   } catch (const OutputClosed&) {
@@ -70,7 +78,7 @@ int run_program(CLI::App& app, CommandLine& command_line, std::vector<std::strin
       console.flush();
     } catch (...) {
     }
-    return report(program, console, error);
+    return report(app, console, error);
   } catch (const std::exception& error) {
     console.err(program + ": " + error.what() + "\n");
     return kFailed;

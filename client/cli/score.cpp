@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <exception>
-#include <fstream>
+#include <filesystem>
 #include <memory>
 #include <numbers>
 #include <span>
@@ -11,9 +9,10 @@
 #include "client/cli/commands.h"
 #include "client/cli/image_model.h"
 #include "client/cli/json_writer.h"
+#include "client/cli/model_choice.h"
+#include "client/cli/output_file.h"
 #include "client/cli/progress.h"
 #include "client/cli/score_input.h"
-#include "client/image/image_file.h"
 
 namespace lintel::cli {
 namespace {
@@ -42,7 +41,8 @@ constexpr std::int64_t kDefaultContext = 512;  // as training/lintel_training/ev
 
 struct ScoreFlags {
   ConnectionFlags connection;
-  std::string input, output = "-", images, index, text;
+  std::string input, output = "-", text;
+  ImageFileFlags images;
   std::optional<std::uint32_t> context;
   std::optional<std::uint32_t> limit;
 };
@@ -50,29 +50,25 @@ struct ScoreFlags {
 // Standard output, or a file.
 class LineOutput {
  public:
-  LineOutput(const std::string& file, Console& console) : console_(console), name_(file) {
-    if (file == "-") return;
-    out_.open(file, std::ios::binary | std::ios::trunc);
-    if (!out_) throw Failure(file + ": cannot be written: " + std::strerror(errno));
+  LineOutput(const std::string& file, Console& console) : console_(console) {
+    if (file != "-") file_.emplace("--output", file);
   }
   void write(const std::string& line) {
-    if (name_ == "-") return console_.out(line + "\n");
-    out_ << line << '\n';
-    check();
+    if (!file_) return console_.out(line + "\n");
+    buffer_ += line + "\n";
+    constexpr std::size_t kBufferBytes = 64 * 1024;
+    if (buffer_.size() >= kBufferBytes) flush();
   }
   void flush() {
-    if (name_ == "-") return console_.flush();
-    out_.flush();
-    check();
+    if (!file_) return console_.flush();
+    file_->write(buffer_);
+    buffer_.clear();
   }
 
  private:
-  void check() const {
-    if (!out_) throw Failure(name_ + ": cannot be written: " + std::strerror(errno));
-  }
   Console& console_;
-  const std::string name_;
-  std::ofstream out_;
+  std::optional<OutputFile> file_;
+  std::string buffer_;
 };
 
 struct Totals {
@@ -117,11 +113,23 @@ std::optional<std::size_t> refused_sequence(const CallError& error, std::size_t 
   return std::nullopt;
 }
 
+// What is wrong with it, in the server's words.
+std::string refusal_of(const CallError& error, std::size_t index) {
+  const std::string path = "sequences[" + std::to_string(index) + "]";
+  std::string text;
+  for (const FieldViolation& violation : error.violations()) {
+    if (violation.field.rfind(path, 0) != 0) continue;
+    text += (text.empty() ? "" : "; ") + violation.description;
+  }
+  return text + " (" + status_code_name(error.code()) + ")";
+}
+
 class Scorer {
  public:
-  Scorer(const ScoreFlags& flags, const Client& client, LineOutput& output, Progress& progress,
-         Cancellation& cancellation)
-      : flags_(flags),
+  Scorer(std::string model, std::chrono::milliseconds patience, const Client& client,
+         LineOutput& output, Progress& progress, Cancellation& cancellation)
+      : model_(std::move(model)),
+        patience_(patience),
         client_(client),
         output_(output),
         progress_(progress),
@@ -130,14 +138,12 @@ class Scorer {
   void score(const std::vector<ScoreItem>& batch) {
     if (batch.empty()) return;
     v1::ScoreRequest request;
-    request.set_model(flags_.connection.model);
+    request.set_model(model_);
     for (const ScoreItem& item : batch) *request.add_sequences() = token_values(item.tokens);
     const std::int64_t before = totals_.sequences;
-    const auto patience = std::chrono::milliseconds(
-        static_cast<std::int64_t>(flags_.connection.deadline_seconds * 1000));
     try {
       retry_when_full(
-          cancellation_, patience,
+          cancellation_, patience_,
           [&] {
             client_.score(
                 request, [&](const v1::ScoreResponse& score) { take(score, batch); },
@@ -146,13 +152,16 @@ class Scorer {
           [&] { return totals_.sequences == before; });
     } catch (const CallError& error) {
       const auto refused = refused_sequence(error, batch.size());
-      if (!refused) throw;
+      if (!refused) {
+        output_.flush();  // what came before is the user's
+        throw;
+      }
       // The whole call was refused for it; those ahead of it are good.
       try {
         score({batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(*refused)});
       } catch (const CallError&) {  // the refusal at hand says more
       }
-      throw Failure(batch[*refused].name + ": " + error.what());
+      throw Failure(batch[*refused].name + ": " + refusal_of(error, *refused));
     }
     output_.flush();
   }
@@ -171,7 +180,8 @@ class Scorer {
     progress_.add(1);
   }
 
-  const ScoreFlags& flags_;
+  const std::string model_;
+  const std::chrono::milliseconds patience_;
   const Client& client_;
   LineOutput& output_;
   Progress& progress_;
@@ -206,14 +216,11 @@ void score_all(ScoreInput& input, Scorer& scorer, std::int64_t max_tokens, std::
 }
 
 std::unique_ptr<ScoreInput> open_images(const ScoreFlags& flags, const v1::Model& model,
-                                        std::int64_t& total) {
-  const ImageModel image = image_model(model);
-  auto images = read_images(flags.images, image.height, image.width);
-  const auto count = static_cast<std::int64_t>(images.size());
-  auto indices = parse_indices(
-      "--index", flags.index.empty() ? "0-" + std::to_string(count - 1) : flags.index, count);
-  total = std::min(total, static_cast<std::int64_t>(indices.size()));
-  return over_images(std::move(images), std::move(indices));
+                                        std::int64_t& total, Console& console) {
+  std::vector<IndexedImage> images = read_images_for(
+      image_model(model), flags.images, std::numeric_limits<std::int64_t>::max(), console);
+  total = std::min(total, static_cast<std::int64_t>(images.size()));
+  return over_images(std::move(images));
 }
 
 std::unique_ptr<ScoreInput> open_text(const ScoreFlags& flags, std::string text,
@@ -234,58 +241,84 @@ std::unique_ptr<ScoreInput> open_text(const ScoreFlags& flags, std::string text,
 }
 
 void check_flags(const ScoreFlags& flags) {
-  const int sources =
-      (flags.input.empty() ? 0 : 1) + (flags.images.empty() ? 0 : 1) + (flags.text.empty() ? 0 : 1);
+  const int sources = (flags.input.empty() ? 0 : 1) + (flags.images.file.empty() ? 0 : 1) +
+                      (flags.text.empty() ? 0 : 1);
   if (sources != 1) throw UsageError("score: expected --input, --images or --text, one of them");
-  if (!flags.index.empty() && flags.images.empty()) throw UsageError("--index goes with --images");
+  if (flags.images.file.empty()) {
+    if (!flags.images.index.empty()) throw UsageError("--index goes with --images");
+    if (flags.images.invert) throw UsageError("--invert goes with --images");
+  }
+  std::error_code ignored;  // of files that are not there
+  if (flags.input != "-" && std::filesystem::equivalent(flags.input, flags.output, ignored)) {
+    throw UsageError("--output " + flags.output + ": is what --input reads");
+  }
   if (!flags.context) return;
   if (flags.text.empty()) throw UsageError("--context goes with --text");
   if (*flags.context == 0) throw UsageError("--context 0: expected at least 1 byte");
 }
 
+// "1 sequence"
+std::string counted(std::int64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string summary(const Totals& totals, bool of_text, double seconds) {
+  const double bits = totals.values > 0 ? totals.bits / static_cast<double>(totals.values) : 0.0;
+  char nats[40] = "";
+  if (of_text) std::snprintf(nats, sizeof nats, "%.4f nats/byte, ", bits * std::numbers::ln2);
+  char rest[160];
+  std::snprintf(rest, sizeof rest, ": %.4f bits/dim, %s%.0f tokens/s\n", bits, nats,
+                static_cast<double>(totals.tokens) / std::max(seconds, 1e-9));
+  return counted(totals.sequences, of_text ? "window" : "sequence") + ", " +
+         counted(totals.values, "value") + rest;
+}
+
 int run_score(const ScoreFlags& flags, Console& console) {
   check_flags(flags);
   const Client client = flags.connection.connect();
+  const bool of_text = !flags.text.empty();
   // Opened before the server is asked: what is wrong here needs no server to be said.
   std::unique_ptr<ScoreInput> input;
   if (!flags.input.empty()) input = open_jsonl(flags.input, console);
   std::string text;
-  if (!flags.text.empty()) {
-    text = console.read_file(flags.text);
-    if (text.size() < 2) throw Failure(flags.text + ": at least 2 bytes are needed");
+  if (of_text) {
+    text = console.read_file("--text", flags.text);
+    if (text.size() < 2) throw Failure("--text " + flags.text + ": at least 2 bytes are needed");
   }
-  const v1::Model model = client.get_model(flags.connection.model, &console.cancellation());
-  std::int64_t limit = flags.limit ? *flags.limit : std::numeric_limits<std::int64_t>::max();
+  LineOutput output(flags.output, console);
+  const char* const modality = of_text ? "bytes" : flags.images.file.empty() ? "" : "image";
+  const v1::Model model =
+      choose_model(client, flags.connection.model, modality, console.cancellation());
+  constexpr auto kEverything = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t limit = flags.limit ? *flags.limit : kEverything;
   std::int64_t total = limit;
   if (!input) {
-    input = flags.text.empty() ? open_images(flags, model, total)
-                               : open_text(flags, std::move(text), model, total);
+    input = of_text ? open_text(flags, std::move(text), model, total)
+                    : open_images(flags, model, total, console);
   }
   const std::int64_t served = model.limits().max_score_tokens();
   const std::int64_t max_tokens = served > 0 ? std::min(served, kMaxTokens) : kMaxTokens;
 
-  LineOutput output(flags.output, console);
   const auto start = std::chrono::steady_clock::now();
   Totals totals;
+  std::exception_ptr failure;
   {
-    Progress progress(console, total == std::numeric_limits<std::int64_t>::max() ? 0 : total,
-                      "sequences");
-    Scorer scorer(flags, client, output, progress, console.cancellation());
-    score_all(*input, scorer, max_tokens, limit);
+    Progress progress(console, total == kEverything ? 0 : total, "sequences");
+    Scorer scorer(model.name(), flags.connection.deadline(), client, output, progress,
+                  console.cancellation());
+    try {
+      score_all(*input, scorer, max_tokens, limit);
+    } catch (...) {
+      failure = std::current_exception();
+    }
     totals = scorer.totals();
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  const double bits = totals.values > 0 ? totals.bits / static_cast<double>(totals.values) : 0.0;
-  char nats[40] = "";
-  if (!flags.text.empty()) {
-    std::snprintf(nats, sizeof nats, "%.4f nats/byte, ", bits * std::numbers::ln2);
+  if (totals.sequences > 0) console.err(summary(totals, of_text, seconds.count()));
+  if (failure) std::rethrow_exception(failure);
+  if (totals.sequences == 0 && limit > 0) {
+    throw Failure("--input " + flags.input + ": holds no sequence");
   }
-  char summary[240];
-  std::snprintf(summary, sizeof summary, "%lld %s, %lld values: %.4f bits/dim, %s%.0f tokens/s\n",
-                static_cast<long long>(totals.sequences),
-                flags.text.empty() ? "sequences" : "windows", static_cast<long long>(totals.values),
-                bits, nats, static_cast<double>(totals.tokens) / std::max(seconds.count(), 1e-9));
-  console.err(summary);
   return kOk;
 }
 
@@ -298,19 +331,16 @@ void add_score(CLI::App& app, CommandLine& command_line) {
            "Sequences, a line each; - is standard input");
   add_text(*command, "--output", flags->output, "FILE", "Scores, a line each; - is standard output")
       ->capture_default_str();
-  add_text(*command, "--images", flags->images, "FILE",
-           "Score images instead: IDX (also .gz) or PNG");
+  flags->images.add_to(*command, "Score images instead: IDX (also .gz) or PNG", "all");
   add_text(*command, "--text", flags->text, "FILE",
            "Score the bytes of a text instead; - is standard input");
   add_parsed(*command, "--context", flags->context, parse_uint32, "N",
              "Bytes of a text predicted in a window [512, or what the model takes]");
-  add_text(*command, "--index", flags->index, "LIST", "Which images, e.g. 0-9 or 3,5,8 [all]");
   add_parsed(*command, "--limit", flags->limit, parse_uint32, "N", "Score the first N only [all]");
   flags->connection.add_to(*command);
   command->footer(kFooter);
-  command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] { return run_score(*flags, command_line.console); };
-  });
+  on_chosen(*command, command_line,
+            [flags, &command_line] { return run_score(*flags, command_line.console); });
 }
 
 }  // namespace lintel::cli

@@ -48,7 +48,7 @@ class JsonlInput : public ScoreInput {
       : console_(console), from_console_(file == "-"), name_(from_console_ ? "line " : file + ":") {
     if (from_console_) return;
     in_.open(file, std::ios::binary);
-    if (!in_) throw Failure(file + ": cannot be opened: " + std::strerror(errno));
+    if (!in_) throw Failure("--input " + file + ": cannot be opened: " + std::strerror(errno));
   }
 
   std::optional<ScoreItem> next() override {
@@ -77,19 +77,16 @@ class JsonlInput : public ScoreInput {
 
 class ImageInput : public ScoreInput {
  public:
-  ImageInput(std::vector<GrayImage> images, std::vector<std::int64_t> indices)
-      : images_(std::move(images)), indices_(std::move(indices)) {}
+  explicit ImageInput(std::vector<IndexedImage> images) : images_(std::move(images)) {}
 
   std::optional<ScoreItem> next() override {
-    if (next_ == indices_.size()) return std::nullopt;
-    const std::int64_t index = indices_[next_++];
-    const auto& pixels = images_[static_cast<std::size_t>(index)].pixels;
-    return ScoreItem{{pixels.begin(), pixels.end()}, "image " + std::to_string(index)};
+    if (next_ == images_.size()) return std::nullopt;
+    const auto& [index, image] = images_[next_++];
+    return ScoreItem{{image.pixels.begin(), image.pixels.end()}, "image " + std::to_string(index)};
   }
 
  private:
-  const std::vector<GrayImage> images_;
-  const std::vector<std::int64_t> indices_;
+  const std::vector<IndexedImage> images_;
   std::size_t next_ = 0;
 };
 
@@ -141,9 +138,8 @@ std::unique_ptr<ScoreInput> open_jsonl(const std::string& file, Console& console
   return std::make_unique<JsonlInput>(file, console);
 }
 
-std::unique_ptr<ScoreInput> over_images(std::vector<GrayImage> images,
-                                        std::vector<std::int64_t> indices) {
-  return std::make_unique<ImageInput>(std::move(images), std::move(indices));
+std::unique_ptr<ScoreInput> over_images(std::vector<IndexedImage> images) {
+  return std::make_unique<ImageInput>(std::move(images));
 }
 
 }  // namespace lintel::cli

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/cli/console.h"
-#include "client/image/image.h"
+#include "client/cli/image_model.h"
 
 namespace lintel::cli {
 
@@ -29,9 +29,8 @@ class ScoreInput {
 // nothing but white space are refused like any other that is no JSON. `file` "-": standard input.
 std::unique_ptr<ScoreInput> open_jsonl(const std::string& file, Console& console);
 
-// The images at these indices, in this order.
-std::unique_ptr<ScoreInput> over_images(std::vector<GrayImage> images,
-                                        std::vector<std::int64_t> indices);
+// The images, in this order.
+std::unique_ptr<ScoreInput> over_images(std::vector<IndexedImage> images);
 
 // A text in windows of `context` predicted bytes that advance by half a window, each from position
 // 0 on. A window counts its second half, the first one both: every byte after the first is counted

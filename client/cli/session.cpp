@@ -11,7 +11,8 @@ namespace lintel::cli {
 namespace {
 
 constexpr const char* kFooter = R"(
-A session remembers its state on the server, so that later calls go on without resending.
+A session remembers its state on the server, so that later calls go on without resending. It belongs to
+who made it, takes memory of the server until it is deleted, and may be evicted when nobody uses it.
 
 Examples:
   id=$(lintel session create)
@@ -126,28 +127,30 @@ void add_session(CLI::App& app, CommandLine& command_line) {
   const auto add = [&](const char* name, const char* help, bool with_model, bool with_id,
                        int (*run)(const SessionFlags&, Console&)) {
     CLI::App* sub = command->add_subcommand(name, help);
-    if (with_id) sub->add_option("ID", flags->id, "The session")->required();
-    sub->add_flag("--json", flags->json, "Print JSON");
+    if (with_id) {
+      sub->add_option("ID", flags->id, "The session, as `lintel session create` printed it")
+          ->required();
+    }
+    sub->add_flag("--json", flags->json, "Print JSON, for programs");
+    sub->footer(kFooter);
     flags->connection.add_to(*sub, with_model);
-    sub->callback([flags, &command_line, run] {
-      command_line.run = [flags, &command_line, run] { return run(*flags, command_line.console); };
-    });
+    on_chosen(*sub, command_line,
+              [flags, &command_line, run] { return run(*flags, command_line.console); });
     return sub;
   };
   CLI::App* create = add("create", "Make a session and print its id", true, false, run_create);
   add_parsed(*create, "--max-tokens", flags->max_tokens, parse_int64, "N",
-             "Most values it will ever hold; 0: the model's limit [0]");
+             "Most values it will ever hold, for less memory; 0: the model's limit [0]");
   add("get", "Show one session", false, true, run_get);
-  add("list", "Show all sessions, or those of --model", true, false, run_list);
+  add("list", "Show the sessions one may see: of --model, or all", true, false, run_list);
   add("delete", "Delete a session and free its memory", false, true, run_delete);
 
   auto generate_flags = std::make_shared<GenerateFlags>();
   CLI::App* go_on = command->add_subcommand("continue", "Generate, going on where a session is");
   generate_flags->add_to(*go_on, /*for_session=*/true);
-  go_on->callback([generate_flags, &command_line] {
-    command_line.run = [generate_flags, &command_line] {
-      return run_generate(*generate_flags, command_line.console);
-    };
+  go_on->footer(kFooter);
+  on_chosen(*go_on, command_line, [generate_flags, &command_line] {
+    return run_generate(*generate_flags, command_line.console);
   });
 }
 

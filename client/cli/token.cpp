@@ -1,11 +1,15 @@
+#include <fcntl.h>
 #include <openssl/sha.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -15,16 +19,18 @@ namespace lintel::cli {
 namespace {
 
 constexpr const char* kFooter = R"(
-The server keeps a hash, so the token is shown once and cannot be had from its file.
+The server keeps a hash, so the token is shown once and cannot be had from its file. --out and --append
+make files that their owner alone can read.
 
 Examples:
-  lintel token new alice --roles generate,score --append tokens >alice.token
+  lintel token new alice --roles generate,score --out alice.token --append tokens
   lintel-server --auth-tokens tokens ...
   lintel generate --token @alice.token ...)";
 
 struct TokenFlags {
   std::string name;
   std::string roles = "generate,score";
+  std::string out;
   std::string append;
 };
 
@@ -69,20 +75,58 @@ bool is_identity_name(const std::string& name) {
          name.find_first_not_of(kAllowed) == std::string::npos;
 }
 
+// A descriptor, closed at the end.
+class File {
+ public:
+  File(const std::string& flag, const std::string& path, int flags)
+      : name_(flag + " " + path), file_(open(path.c_str(), flags | O_CLOEXEC, S_IRUSR | S_IWUSR)) {
+    if (file_ >= 0) return;
+    if (errno == EEXIST) throw Failure(name_ + ": is there already, and may hold a token");
+    fail();
+  }
+  ~File() { close(file_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  // In one piece: two commands that append at a time leave two lines.
+  void write(const std::string& text) {
+    if (::write(file_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) fail();
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw Failure(name_ + ": cannot be written: " + std::strerror(errno));
+  }
+  const std::string name_;
+  const int file_;
+};
+
 int run_new(const TokenFlags& flags, Console& console) {
   if (!is_identity_name(flags.name)) {
     throw UsageError("NAME '" + flags.name + "' is not 1 to 64 of letters, digits and - _ . @");
   }
   const std::string token = new_token();
   const std::string line = flags.name + " " + flags.roles + " sha256:" + hash_of(token) + "\n";
-  console.out(token + "\n");
-  if (flags.append.empty()) {
-    console.out(line);
-    return kOk;
+  std::optional<File> out;
+  if (!flags.out.empty()) out.emplace("--out", flags.out, O_WRONLY | O_CREAT | O_EXCL);
+  try {
+    // The token first: an entry in the server's file whose token nobody has is of no use.
+    if (out) {
+      out->write(token + "\n");
+    } else {
+      console.out(token + "\n");
+      console.flush();
+    }
+    if (flags.append.empty()) {
+      console.out(line);
+    } else {
+      File("--append", flags.append, O_WRONLY | O_CREAT | O_APPEND)
+          .write((ends_amid_a_line(flags.append) ? "\n" : "") + line);
+    }
+  } catch (const Failure&) {
+    if (out) unlink(flags.out.c_str());  // no server knows what it holds
+    throw;
   }
-  std::ofstream out(flags.append, std::ios::app);
-  out << (ends_amid_a_line(flags.append) ? "\n" : "") << line << std::flush;
-  if (!out) throw Failure("cannot write to " + flags.append);
   return kOk;
 }
 
@@ -94,9 +138,12 @@ void add_token(CLI::App& app, CommandLine& command_line) {
   command->footer(kFooter);
   auto flags = std::make_shared<TokenFlags>();
   CLI::App* make = command->add_subcommand(
-      "new", "Make a token: prints it, then the line for the server's --auth-tokens file");
+      "new",
+      "Make a token: prints it, then the line for the server's --auth-tokens file; of "
+      "either what does not go into a file");
   make->add_option("NAME", flags->name, "Whose token it is")->required();
-  make->add_option("--roles", flags->roles, "Of generate, score and admin, with commas")
+  make->add_option("--roles", flags->roles,
+                   "What it may be used for: of generate, score and admin, with commas")
       ->type_name("ROLES")
       ->check([](const std::string& roles) {
         std::istringstream in(roles);
@@ -108,11 +155,13 @@ void add_token(CLI::App& app, CommandLine& command_line) {
         return roles.empty() ? std::string("no role is given") : std::string();
       })
       ->capture_default_str();
+  add_text(*make, "--out", flags->out, "FILE",
+           "Write the token to this file, which must not be there yet, rather than print it");
   add_text(*make, "--append", flags->append, "FILE",
-           "Append the line to this file rather than print it");
-  make->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] { return run_new(*flags, command_line.console); };
-  });
+           "Append the line to this file, the server's, rather than print it");
+  make->footer(kFooter);
+  on_chosen(*make, command_line,
+            [flags, &command_line] { return run_new(*flags, command_line.console); });
 }
 
 }  // namespace lintel::cli

@@ -14,7 +14,7 @@ bool Watch::fits(const TerminalInfo& terminal, int height, int width) {
   return width < terminal.columns && (height + 1) / 2 < terminal.rows;
 }
 
-Watch::Watch(Console& console, const TerminalInfo& terminal, std::vector<Canvas> images)
+Watch::Watch(Console& console, const TerminalInfo& terminal, std::vector<Canvas> images, int group)
     : console_(console),
       terminal_(terminal),
       painter_(terminal.style),
@@ -25,6 +25,7 @@ Watch::Watch(Console& console, const TerminalInfo& terminal, std::vector<Canvas>
   // One column and one line stay free: writing the last cell would scroll.
   columns_ = std::clamp((terminal_.columns - 1 + kGap) / (width + kGap), 1,
                         static_cast<int>(images_.size()));
+  if (columns_ > group) columns_ -= columns_ % group;
   const int rows = std::max(1, (2 * (terminal_.rows - 1) + kGap) / (height + kGap));
   page_size_ = static_cast<std::size_t>(columns_) * static_cast<std::size_t>(rows);
   console_.err(painter_.hide_cursor());

@@ -20,8 +20,9 @@ namespace lintel::cli {
 // Threads: set() and finish() from any thread.
 class Watch {
  public:
-  // `images` start as they are given, hidden pixels marked. All of one size.
-  Watch(Console& console, const TerminalInfo& terminal, std::vector<Canvas> images);
+  // `images` start as they are given, hidden pixels marked. All of one size. `group` of them belong
+  // together, and stay in a line where one is long enough. REQUIRES: images not empty.
+  Watch(Console& console, const TerminalInfo& terminal, std::vector<Canvas> images, int group = 1);
   ~Watch();  // end()
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;

@@ -135,7 +135,8 @@ class Client(_request.Generates[Generation]):
         seed: Optional[int] = None,
         timeout: Optional[float] = None,
     ) -> npt.NDArray[np.uint8]:
-        """Draws the pixels where `mask` is true; the others stay as they are.
+        """Draws the pixels where `mask` is true; the others stay as they are. Each is drawn given the
+        pixels before it, row by row: known ones behind it do not bear on it.
 
         image: uint8 [height, width] or [height, width, channels]; mask: bool, of the image's shape
         or [height, width]. Returns an image, or [num_samples, ...] where a number is given.
