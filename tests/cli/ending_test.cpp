@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/cli/processes.h"
+#include "tests/support/eventually.h"
 
 namespace lintel::testing {
 namespace {
@@ -39,16 +40,49 @@ struct EndlessServer : ServerProcess {
 
 }  // namespace
 
-TEST_CASE("Ctrl-C cancels the call on the server and exits with 1") {
+TEST_CASE("Ctrl-C cancels the call on the server, and the command dies of it") {
   const EndlessServer server;
   const std::string id = server.new_session();
   Process command(server.endless({"session", "continue", id}));
   command.read_out_until(",");
   CHECK(server.lintel({"session", "get", id, "--json"}).json()["busy"] == true);
   command.send(SIGINT);
-  CHECK(command.wait() == 1);
+  CHECK(command.wait() == 128 + SIGINT);
   CHECK(command.err() == "lintel: cancelled\n");
   server.check_freed(id);
+}
+
+TEST_CASE("every command that takes long dies of the signal it gets, with what it has written") {
+  const EndlessServer server;
+  const std::string id = server.new_session();
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const std::vector<std::string>& line :
+         std::vector<std::vector<std::string>>{{"generate"}, {"session", "continue", id}}) {
+      INFO(line.front() << " and signal " << signal);
+      Process command(server.endless(line));
+      command.read_out_until(",");
+      command.send(signal);
+      CHECK(command.wait() == 128 + signal);
+      CHECK_FALSE(command.out().empty());
+      if (line.front() == "session") {
+        REQUIRE(eventually([&] {
+          return server.lintel({"session", "get", id, "--json"}).json()["busy"] == false;
+        }));
+      }
+    }
+  }
+}
+
+TEST_CASE("a signal that is ignored, as nohup has it, stays so") {
+  const EndlessServer server;
+  std::string words;
+  for (const std::string& word : server.endless({"generate", "--time-limit", "1"})) {
+    words += " '" + word + "'";
+  }
+  Process command({"/bin/sh", "-c", "trap '' HUP; exec" + words});
+  command.read_out_until(",");
+  command.send(SIGHUP);
+  CHECK(command.wait() == 0);
 }
 
 TEST_CASE("a closed standard output ends the command quietly and frees the server") {

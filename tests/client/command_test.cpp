@@ -317,13 +317,14 @@ TEST_CASE("help goes to standard output and teaches with examples") {
   CHECK_THAT(run_lintel({"--version"}).out, Catch::StartsWith("lintel "));
 }
 
-TEST_CASE("a refused call exits with 1 and names the field") {
+TEST_CASE("a refused call exits with 1 and names the flag") {
   FakeServer server;
   server.failure =
       detailed_status(grpc::StatusCode::INVALID_ARGUMENT, "bad request", "sampling.top_k");
-  const auto result = run_lintel({"generate", "--address", server.address()});
+  const auto result = run_lintel({"generate", "--address", server.address(), "--top-k", "3"});
   CHECK(result.code == cli::kFailed);
-  CHECK_THAT(result.err, Catch::Contains("INVALID_ARGUMENT") && Catch::Contains("sampling.top_k"));
+  CHECK_THAT(result.err, Catch::Contains("INVALID_ARGUMENT") && Catch::Contains("--top-k") &&
+                             !Catch::Contains("sampling.top_k"));
 }
 
 TEST_CASE("no server, or one that turns calls away, exits with 3") {

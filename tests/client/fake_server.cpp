@@ -41,25 +41,51 @@ float fake_log2_prob(std::uint64_t seed, std::int64_t position) {
 
 struct FakeServer::Services {
   explicit Services(FakeServer& fake)
-      : generation(fake, *this), sessions(fake), models(fake), health(fake) {}
+      : generation(fake, *this),
+        sessions(fake, *this),
+        models(fake, *this),
+        admin(*this),
+        health(fake, *this) {}
+
+  void note(const grpc::ServerContext& context, const std::string& model = "") {
+    const std::lock_guard lock(mutex);
+    last_deadline = context.deadline();
+    const auto token = context.client_metadata().find("authorization");
+    seen.model = model;
+    seen.token = token == context.client_metadata().end()
+                     ? ""
+                     : std::string(token->second.data(), token->second.size());
+  }
+
+  grpc::Status wait_for_cancellation(grpc::ServerContext& context) {
+    std::unique_lock lock(mutex);
+    hanging = true;
+    changed.notify_all();
+    while (!context.IsCancelled()) changed.wait_for(lock, std::chrono::milliseconds(2));
+    saw_cancellation = true;
+    changed.notify_all();
+    return grpc::Status::CANCELLED;
+  }
 
   struct Generation : v1::GenerationService::Service {
     Generation(FakeServer& f, Services& s) : fake(f), services(s) {}
 
     grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                           grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+      services.note(*context, request->model());
+      bool hangs = fake.hang;
       {
         const std::lock_guard lock(services.mutex);
         services.generate_requests.push_back(*request);
-        services.last_deadline = context->deadline();
         if (fake.failure) return *fake.failure;
         if (fake.full_for_calls > 0 && fake.full_for_calls-- > 0) return full();
+        if (hangs && fake.finish_before_hanging-- > 0) hangs = false;
       }
       const std::uint32_t samples = request->has_num_samples() ? request->num_samples() : 1;
       for (std::uint32_t i = 0; i < samples; ++i) {
         if (fake.end_early && i + 1 == samples) return grpc::Status::OK;
-        one_sample(*request, i, *writer);
-        if (fake.hang) return wait_for_cancellation(*context);
+        one_sample(*request, i, hangs, *writer);
+        if (hangs) return services.wait_for_cancellation(*context);
       }
       return grpc::Status::OK;
     }
@@ -69,19 +95,7 @@ struct FakeServer::Services {
                              std::chrono::milliseconds(1));
     }
 
-    grpc::Status wait_for_cancellation(grpc::ServerContext& context) {
-      std::unique_lock lock(services.mutex);
-      services.hanging = true;
-      services.changed.notify_all();
-      while (!context.IsCancelled()) {
-        services.changed.wait_for(lock, std::chrono::milliseconds(2));
-      }
-      services.saw_cancellation = true;
-      services.changed.notify_all();
-      return grpc::Status::CANCELLED;
-    }
-
-    void one_sample(const v1::GenerateRequest& request, std::uint32_t sample,
+    void one_sample(const v1::GenerateRequest& request, std::uint32_t sample, bool hangs,
                     grpc::ServerWriter<v1::GenerateResponse>& writer) {
       std::vector<std::int32_t> prompt = ids_of(request.prompt());
       if (prompt.empty()) prompt.push_back(fake.model.image().start_token());
@@ -111,7 +125,7 @@ struct FakeServer::Services {
         if (i == 0 && fake.first_token >= 0) token = fake.first_token;
         send(writer, request, sample, position,
              is_given ? v1::VALUE_SOURCE_GIVEN : v1::VALUE_SOURCE_SAMPLED, token, true, seed);
-        if (fake.hang) return;
+        if (hangs) return;
       }
       v1::GenerateResponse last;
       v1::SampleFinish& finish = *last.add_finished();
@@ -147,8 +161,9 @@ struct FakeServer::Services {
       writer.Write(response);
     }
 
-    grpc::Status Score(grpc::ServerContext*, const v1::ScoreRequest* request,
+    grpc::Status Score(grpc::ServerContext* context, const v1::ScoreRequest* request,
                        grpc::ServerWriter<v1::ScoreResponse>* writer) override {
+      services.note(*context, request->model());
       {
         const std::lock_guard lock(services.mutex);
         services.score_requests.push_back(*request);
@@ -185,7 +200,7 @@ struct FakeServer::Services {
   };
 
   struct Sessions : v1::SessionService::Service {
-    explicit Sessions(FakeServer& f) : fake(f) {}
+    Sessions(FakeServer& f, Services& s) : fake(f), services(s) {}
     static v1::Session session(int i) {
       v1::Session session;
       session.set_id("session-" + std::to_string(i));
@@ -196,18 +211,21 @@ struct FakeServer::Services {
       session.mutable_idle_timeout()->set_seconds(600);
       return session;
     }
-    grpc::Status Create(grpc::ServerContext*, const v1::CreateSessionRequest*,
+    grpc::Status Create(grpc::ServerContext* context, const v1::CreateSessionRequest* request,
                         v1::Session* reply) override {
+      services.note(*context, request->model());
       *reply = session(0);
       return fake.failure.value_or(grpc::Status::OK);
     }
-    grpc::Status Get(grpc::ServerContext*, const v1::GetSessionRequest*,
+    grpc::Status Get(grpc::ServerContext* context, const v1::GetSessionRequest*,
                      v1::Session* reply) override {
+      services.note(*context);
       *reply = session(0);
       return fake.failure.value_or(grpc::Status::OK);
     }
-    grpc::Status List(grpc::ServerContext*, const v1::ListSessionsRequest* request,
+    grpc::Status List(grpc::ServerContext* context, const v1::ListSessionsRequest* request,
                       v1::ListSessionsResponse* reply) override {
+      services.note(*context, request->model());
       // Two pages of two.
       const int first = request->page_token().empty() ? 0 : 2;
       *reply->add_sessions() = session(first);
@@ -215,42 +233,80 @@ struct FakeServer::Services {
       if (first == 0) reply->set_next_page_token("more");
       return fake.failure.value_or(grpc::Status::OK);
     }
-    grpc::Status Delete(grpc::ServerContext*, const v1::DeleteSessionRequest*,
+    grpc::Status Delete(grpc::ServerContext* context, const v1::DeleteSessionRequest*,
                         google::protobuf::Empty*) override {
+      services.note(*context);
       return fake.failure.value_or(grpc::Status::OK);
     }
     FakeServer& fake;
+    Services& services;
   };
 
   struct Models : v1::ModelService::Service {
-    explicit Models(FakeServer& f) : fake(f) {}
-    grpc::Status List(grpc::ServerContext*, const v1::ListModelsRequest*,
+    Models(FakeServer& f, Services& s) : fake(f), services(s) {}
+    grpc::Status List(grpc::ServerContext* context, const v1::ListModelsRequest*,
                       v1::ListModelsResponse* reply) override {
+      services.note(*context);
       *reply->add_models() = fake.model;
+      for (const v1::Model& other : fake.others) *reply->add_models() = other;
       return fake.failure.value_or(grpc::Status::OK);
     }
-    grpc::Status Get(grpc::ServerContext*, const v1::GetModelRequest*, v1::Model* reply) override {
+    grpc::Status Get(grpc::ServerContext* context, const v1::GetModelRequest* request,
+                     v1::Model* reply) override {
+      services.note(*context, request->name());
       *reply = fake.model;
-      return grpc::Status::OK;
+      if (fake.others.empty()) return grpc::Status::OK;
+      for (const v1::Model& other : fake.others) {
+        if (other.name() == request->name()) *reply = other;
+      }
+      if (!request->name().empty()) return grpc::Status::OK;
+      return detailed_status(grpc::StatusCode::INVALID_ARGUMENT, "name: several models are loaded",
+                             "name", "", std::nullopt, "several models are loaded, name one");
     }
     FakeServer& fake;
+    Services& services;
+  };
+
+  struct Admin : v1::AdminService::Service {
+    explicit Admin(Services& s) : services(s) {}
+    grpc::Status LoadModel(grpc::ServerContext* context, const v1::LoadModelRequest*,
+                           v1::Model*) override {
+      services.note(*context);
+      return grpc::Status::OK;
+    }
+    grpc::Status UnloadModel(grpc::ServerContext* context, const v1::UnloadModelRequest*,
+                             v1::UnloadModelResponse*) override {
+      services.note(*context);
+      return grpc::Status::OK;
+    }
+    grpc::Status GetLogLevel(grpc::ServerContext* context, const v1::GetLogLevelRequest*,
+                             v1::LogLevel*) override {
+      services.note(*context);
+      return grpc::Status::OK;
+    }
+    Services& services;
   };
 
   struct HealthService : grpc::health::v1::Health::Service {
-    explicit HealthService(FakeServer& f) : fake(f) {}
-    grpc::Status Check(grpc::ServerContext*, const grpc::health::v1::HealthCheckRequest* request,
+    HealthService(FakeServer& f, Services& s) : fake(f), services(s) {}
+    grpc::Status Check(grpc::ServerContext* context,
+                       const grpc::health::v1::HealthCheckRequest* request,
                        grpc::health::v1::HealthCheckResponse* reply) override {
+      services.note(*context);
+      if (fake.hang_health) return services.wait_for_cancellation(*context);
       if (request->service() == "unknown") return {grpc::StatusCode::NOT_FOUND, "no such service"};
       reply->set_status(fake.serving ? grpc::health::v1::HealthCheckResponse::SERVING
                                      : grpc::health::v1::HealthCheckResponse::NOT_SERVING);
       return grpc::Status::OK;
     }
     FakeServer& fake;
+    Services& services;
   };
 
   Generation generation;
   Sessions sessions;
   Models models;
+  Admin admin;
   HealthService health;
 
   std::mutex mutex;
@@ -258,6 +314,7 @@ struct FakeServer::Services {
   std::vector<v1::GenerateRequest> generate_requests;
   std::vector<v1::ScoreRequest> score_requests;
   std::chrono::system_clock::time_point last_deadline;
+  Seen seen;
   bool hanging = false;
   bool saw_cancellation = false;
 };
@@ -279,6 +336,7 @@ FakeServer::FakeServer() : services_(std::make_unique<Services>(*this)) {
   builder.RegisterService(&services_->generation);
   builder.RegisterService(&services_->sessions);
   builder.RegisterService(&services_->models);
+  builder.RegisterService(&services_->admin);
   builder.RegisterService(&services_->health);
   server_ = builder.BuildAndStart();
   address_ = "127.0.0.1:" + std::to_string(port);
@@ -305,6 +363,11 @@ std::chrono::system_clock::time_point FakeServer::last_deadline() const {
   return services_->last_deadline;
 }
 
+FakeServer::Seen FakeServer::last_seen() const {
+  const std::lock_guard lock(services_->mutex);
+  return services_->seen;
+}
+
 void FakeServer::wait_until_hanging() {
   std::unique_lock lock(services_->mutex);
   services_->changed.wait(lock, [this] { return services_->hanging; });
@@ -317,14 +380,15 @@ void FakeServer::wait_until_cancelled() {
 
 grpc::Status detailed_status(grpc::StatusCode code, const std::string& message,
                              const std::string& field, const std::string& resource,
-                             std::optional<std::chrono::milliseconds> retry) {
+                             std::optional<std::chrono::milliseconds> retry,
+                             const std::string& description) {
   google::rpc::Status rich;
   rich.set_code(code);
   rich.set_message(message);
   if (!field.empty()) {
     google::rpc::BadRequest bad_request;
     bad_request.add_field_violations()->set_field(field);
-    bad_request.mutable_field_violations(0)->set_description("makes no sense");
+    bad_request.mutable_field_violations(0)->set_description(description);
     rich.add_details()->PackFrom(bad_request);
   }
   if (!resource.empty()) {

@@ -30,9 +30,12 @@ class FakeServer {
 
   // How it behaves. Set before the calls it concerns.
   v1::Model model;                      // an image model of 6x5, start token 0
+  std::vector<v1::Model> others;        // loaded beside it: then it has to be named
   std::optional<grpc::Status> failure;  // of every call but health
   int full_for_calls = 0;               // this many Generate and Score calls find a full queue
   bool hang = false;                    // Generate sends one chunk and waits for cancellation
+  bool hang_health = false;             // so does Check, which sends nothing
+  int finish_before_hanging = 0;        // this many Generate calls end before one hangs
   bool end_early = false;               // streams end with OK before everything was sent
   std::int32_t first_token = -1;        // >= 0: sent in place of the first sampled value
   bool serving = true;
@@ -41,6 +44,10 @@ class FakeServer {
   std::vector<v1::GenerateRequest> generate_requests() const;
   std::vector<v1::ScoreRequest> score_requests() const;
   std::chrono::system_clock::time_point last_deadline() const;
+  struct Seen {  // of the last call
+    std::string model, token;
+  };
+  Seen last_seen() const;
   void wait_until_hanging();    // a Generate call has sent its chunk
   void wait_until_cancelled();  // and noticed that the client has gone
 
@@ -54,7 +61,8 @@ class FakeServer {
 // A status with google.rpc details: a field violation, a resource, a delay.
 grpc::Status detailed_status(grpc::StatusCode code, const std::string& message,
                              const std::string& field = "", const std::string& resource = "",
-                             std::optional<std::chrono::milliseconds> retry = std::nullopt);
+                             std::optional<std::chrono::milliseconds> retry = std::nullopt,
+                             const std::string& description = "makes no sense");
 
 struct CommandResult {
   int code = 0;

@@ -80,7 +80,7 @@ TEST_CASE("sequences ahead of one that the server refuses are scored") {
   const auto result = run_lintel({"score", "--address", server.address(), "--input", "-"}, input);
   CHECK(result.code == cli::kFailed);
   CHECK_THAT(result.err,
-             Catch::Contains("line 71") && Catch::Contains("sequences[6].tokens.ids[0]"));
+             Catch::Contains("line 71: makes no sense") && !Catch::Contains("sequences["));
   const auto lines = lines_of(result.out);
   REQUIRE(lines.size() == 70);  // 64 of a call that was good, and 6 of the one that was not
   CHECK(lines[69]["log2_probs"][0].get<float>() == fake_log2_prob(69, 1));
