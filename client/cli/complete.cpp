@@ -19,8 +19,8 @@ constexpr const char* kFooter = R"(
 Known pixels stay exactly as they are; the hidden ones are sampled in raster order, row by row, each given
 the pixels before it. Known pixels after a hidden one are fed in their places and do not bear on it: with
 top, left, box and random the model draws what goes with the pixels above, and to the left in the row, not
-with those that follow. A hidden first pixel becomes the model's start token. A PNG may hold many images of the model's size side by side;
-like MNIST it is light on dark, or --invert.
+with those that follow. A hidden first pixel becomes the model's start token. A PNG may hold many images of
+the model's size side by side; like MNIST it is light on dark, or --invert.
 
 Seeds: sample i of the image with index j is drawn with seed S + 65536 j + i; image i drawn from nothing
 with S + i. `lintel generate` gives the same values for the same prompt and seed.

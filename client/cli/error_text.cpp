@@ -132,9 +132,13 @@ std::string with_suggestion(const std::string& text, const std::string& suggesti
 std::string what_is_wrong(const CLI::ParseError& error, const CLI::App& app,
                           const CLI::App& command) {
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
-  const bool required = error.get_name() == "RequiredError";
+  // Not by get_name(): of a flag too many that is the command's.
+  const auto is = [&error](CLI::ExitCodes code) {
+    return error.get_exit_code() == static_cast<int>(code);
+  };
+  const bool required = is(CLI::ExitCodes::RequiredError);
   // CLI11 says of an unknown command or flag only that something else is missing.
-  if (!unknown.empty() && (required || error.get_name() == "ExtrasError")) {
+  if (!unknown.empty() && (required || is(CLI::ExitCodes::ExtrasError))) {
     const std::string& word = unknown.front();
     if (word.size() > 1 && word.front() == '-') {
       const std::string name = word.substr(0, word.find('='));
