@@ -109,14 +109,17 @@ bool Certificates::reload_if_changed() {
   {
     MutexLock lock(mutex_);
     if (now == stamps_) return false;
-    stamps_ = now;  // also of files that turn out to be useless: they are complained about once
   }
   try {
     CertificateBundle bundle = read_certificates(paths_);
     MutexLock lock(mutex_);
     bundle_ = std::move(bundle);
     ++version_;
+    stamps_ = now;  // only now: what could not be read is tried again
+    failed_.reset();
   } catch (const std::exception& error) {
+    MutexLock lock(mutex_);
+    if (std::exchange(failed_, now) == now) return false;
     spdlog::error("certificates not reloaded, the old ones stay: {}", error.what());
     return false;
   }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "server/file_stamp.h"
@@ -29,8 +30,9 @@ class Certificates {
   // Throws std::runtime_error naming the file and what is wrong with it.
   explicit Certificates(CertificatePaths paths);
 
-  // Reads the files if one has changed. What cannot be used is logged, and what was used before
-  // stays. Returns whether there is something new.
+  // Reads the files if one has changed. What cannot be used or read is logged, once for each
+  // change, and what was used before stays; it is tried again the next time. Returns whether there
+  // is something new.
   bool reload_if_changed() EXCLUDES(mutex_);
 
   bool needs_client_certificate() const { return !paths_.client_ca.empty(); }
@@ -45,7 +47,8 @@ class Certificates {
   const CertificatePaths paths_;
   mutable Mutex mutex_;
   CertificateBundle bundle_ GUARDED_BY(mutex_);
-  Stamps stamps_ GUARDED_BY(mutex_);  // of the files when they were last read
+  Stamps stamps_ GUARDED_BY(mutex_);                 // of the files when they were read
+  std::optional<Stamps> failed_ GUARDED_BY(mutex_);  // of those that were complained about
   std::uint64_t version_ GUARDED_BY(mutex_) = 0;
 };
 

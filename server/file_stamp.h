@@ -15,6 +15,9 @@ struct FileStamp {
   std::uint64_t inode = 0;
   std::int64_t bytes = -1;  // -1: there is no such file
   std::int64_t modified_nanos = 0;
+  // Of the content, the permissions or the name: whoever copies a file with its times, or sets
+  // them, does not set this one.
+  std::int64_t changed_nanos = 0;
 
   static FileStamp of(const std::filesystem::path& file) {
     FileStamp stamp;
@@ -23,12 +26,17 @@ struct FileStamp {
     stamp.device = status.st_dev;
     stamp.inode = status.st_ino;
     stamp.bytes = status.st_size;
-    stamp.modified_nanos =
-        std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+    stamp.modified_nanos = nanos(status.st_mtim);
+    stamp.changed_nanos = nanos(status.st_ctim);
     return stamp;
   }
 
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
+
+ private:
+  static std::int64_t nanos(const timespec& time) {
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  }
 };
 
 }  // namespace lintel

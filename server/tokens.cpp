@@ -129,14 +129,17 @@ bool Tokens::reload_if_changed() {
   {
     MutexLock lock(mutex_);
     if (now == stamp_) return false;
-    stamp_ = now;
   }
   try {
     auto table = std::make_shared<const TokenTable>(read(file_), file_.string());
     spdlog::info("{} tokens from {}", table->size(), file_.string());
     MutexLock lock(mutex_);
     table_ = std::move(table);
+    stamp_ = now;  // only now: what could not be read is tried again
+    failed_.reset();
   } catch (const std::exception& error) {
+    MutexLock lock(mutex_);
+    if (std::exchange(failed_, now) == now) return false;
     spdlog::error("tokens not reloaded, the old ones stay: {}", error.what());
     return false;
   }

@@ -56,8 +56,9 @@ class Tokens {
   explicit Tokens(std::filesystem::path file);
 
   std::optional<Identity> find(std::string_view token) const { return table()->find(token); }
-  // Reads the file if it has changed. What makes no sense is logged, and the table before stays.
-  // Returns whether there is a new one.
+  // Reads the file if it has changed. What makes no sense or cannot be read is logged, once for
+  // each change, and the table before stays; it is tried again the next time. Returns whether there
+  // is a new one.
   bool reload_if_changed() EXCLUDES(mutex_);
 
  private:
@@ -66,7 +67,8 @@ class Tokens {
   const std::filesystem::path file_;
   mutable Mutex mutex_;
   std::shared_ptr<const TokenTable> table_ GUARDED_BY(mutex_);
-  FileStamp stamp_ GUARDED_BY(mutex_);
+  FileStamp stamp_ GUARDED_BY(mutex_);                  // of the file when it was read
+  std::optional<FileStamp> failed_ GUARDED_BY(mutex_);  // of the file that was complained about
 };
 
 }  // namespace lintel
