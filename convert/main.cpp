@@ -8,6 +8,7 @@
 
 #include "convert/convert_model.h"
 #include "describe/flags.h"
+#include "model/error_text.h"
 
 namespace {
 
@@ -51,7 +52,7 @@ int main(int argc, char** argv) {
                           : type == "bf16" ? lintel::WeightType::kBf16
                                            : lintel::WeightType::kInt8);
   } catch (const std::exception& error) {
-    std::cerr << "lintel-convert: " << error.what() << "\n";
+    std::cerr << "lintel-convert: " << lintel::one_line(error.what()) << "\n";
     return EXIT_FAILURE;
   }
   return EXIT_SUCCESS;

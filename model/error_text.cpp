@@ -16,4 +16,21 @@ std::string quote(std::string_view text) {
   return json(shorten(text)).dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
+std::string one_line(std::string_view text) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string line;
+  line.reserve(text.size());
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      line.push_back(c);
+    } else if (c == '\n') {
+      line += "\\n";
+    } else {
+      line += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return line;
+}
+
 }  // namespace lintel

@@ -5,6 +5,7 @@
 #include <set>
 #include <type_traits>
 
+#include "model/error_text.h"
 #include "model/safetensors.h"
 
 namespace lintel {
@@ -143,7 +144,7 @@ void check_tensors(const SafetensorsFile& file, const ModelConfig& config) {
   }
   for (const auto& [name, entry] : file.tensors()) {
     if (!expected.contains(name)) {
-      throw ModelError(file.name() + ": tensor \"" + name + "\": surplus, found shape " +
+      throw ModelError(file.name() + ": tensor " + quote(name) + ": surplus, found shape " +
                        shape_to_string(entry.shape) + ", expected no such tensor");
     }
   }

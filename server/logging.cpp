@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "model/error_text.h"
+
 namespace lintel {
 namespace {
 
@@ -50,14 +52,27 @@ class JsonFormatter final : public spdlog::formatter {
   }
 };
 
+// The message, on one line.
+class MessageFlag final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    const std::string text = one_line({message.payload.data(), message.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<spdlog::custom_flag_formatter> clone() const override {
+    return std::make_unique<MessageFlag>();
+  }
+};
+
 // The fields at the end of a line of text.
 class FieldsFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg&, const std::tm&, spdlog::memory_buf_t& out) override {
     if (current_fields == nullptr) return;
     for (const auto& [key, value] : current_fields->all()) {
-      const std::string text =
-          std::visit([key = key](const auto& v) { return fmt::format(" {}={}", key, v); }, value);
+      const std::string text = one_line(
+          std::visit([key = key](const auto& v) { return fmt::format(" {}={}", key, v); }, value));
       out.append(text.data(), text.data() + text.size());
     }
   }
@@ -95,7 +110,8 @@ void set_up_logging(const ServerOptions::Logging& options) {
     logger->set_formatter(std::make_unique<JsonFormatter>());
   } else {
     auto formatter = std::make_unique<spdlog::pattern_formatter>();
-    formatter->add_flag<FieldsFlag>('*').set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v%*");
+    formatter->add_flag<MessageFlag>('&').add_flag<FieldsFlag>('*').set_pattern(
+        "%Y-%m-%d %H:%M:%S.%e %^%l%$ %&%*");
     logger->set_formatter(std::move(formatter));
   }
   logger->flush_on(spdlog::level::trace);

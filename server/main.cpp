@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "model/config.h"
+#include "model/error_text.h"
 #include "server/lintel_server.h"
 #include "server/logging.h"
 #include "server/options.h"
@@ -64,7 +65,7 @@ int serve(const ServerOptions& options) {
 int main(int argc, char** argv) {
   lintel::ServerOptions options;
   const auto fail = [&options](const std::exception& error, int exit_code) {
-    std::cerr << lintel::last_words(options.logging, error.what()) << std::flush;
+    std::cerr << lintel::last_words(options.logging, lintel::one_line(error.what())) << std::flush;
     return exit_code;
   };
   try {

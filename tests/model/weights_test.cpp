@@ -168,6 +168,15 @@ TEST_CASE("a surplus tensor is named") {
              Contains("\"transformer.layers.2.norm1.bias\": surplus") && Contains("[2, 3]"));
 }
 
+TEST_CASE("the name of a surplus tensor cannot begin a line of its own in a log") {
+  Fixture f(mixed_config());
+  f.spoiled.resize(6);
+  f.tensors.push_back({"x\n2024-01-31 00:00:00 info all is well\x1b[2J", {2, 3}, f.spoiled});
+  const std::string error = f.error();
+  CHECK_THAT(error, Contains("x\\n2024-01-31") && Contains("surplus"));
+  CHECK(std::ranges::none_of(error, [](char c) { return c == '\n' || c == '\x1b'; }));
+}
+
 TEST_CASE("a tensor of another shape is refused with both shapes") {
   for (const TensorSpec& spec : list_tensors(mixed_config())) {
     Fixture f(mixed_config());
