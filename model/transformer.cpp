@@ -432,6 +432,17 @@ std::size_t Transformer::state_bytes(std::int64_t num_tokens) const {
   return total;
 }
 
+std::size_t Transformer::sequence_bytes(std::int64_t num_tokens) const {
+  // Measured, with the allocator's own share (tests/server/session_bytes_test.cpp): a layer's
+  // object and the ends of its blocks; the lists of layers and the tail of stop strings.
+  constexpr std::size_t kLayerBytes = 320;
+  constexpr std::size_t kSequenceBytes = 512;
+  const std::size_t layers = impl_->recompute ? 0 : impl_->attention.size();
+  std::size_t total = state_bytes(num_tokens);
+  const std::size_t objects = kSequenceBytes + layers * kLayerBytes;
+  return __builtin_add_overflow(total, objects, &total) ? SIZE_MAX : total;
+}
+
 bool Transformer::constant_state() const {
   if (impl_->recompute) return false;
   for (const auto& backend : impl_->attention) {

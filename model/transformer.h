@@ -100,6 +100,8 @@ class Transformer {
   // Upper bound of SequenceState::bytes() after num_tokens tokens; SIZE_MAX where no state can hold
   // so many.
   std::size_t state_bytes(std::int64_t num_tokens) const;
+  // The same with the objects that hold the state: what a sequence takes of the allocator.
+  std::size_t sequence_bytes(std::int64_t num_tokens) const;
   bool constant_state() const;  // state_bytes is the same for every length
   bool recomputes() const;      // keeps no state: every output takes its whole prefix again
   // SHA-256 of config.json and the weights file, hexadecimal.

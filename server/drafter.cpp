@@ -23,7 +23,22 @@ constexpr float kBelief = 4.0f;
 // So that a request that has been unpredictable may become predictable.
 constexpr float kLeastTrust = 0.25f;
 
+constexpr std::size_t kMostContexts = 4;
+
+// Values a ring needs where contexts look back this far.
+std::size_t history_size(std::size_t longest) {
+  return std::bit_ceil(longest + kMostToLearn + kMostAssumed + 1);
+}
+
 }  // namespace
+
+std::size_t Drafter::bytes(const ModelConfig& config) {
+  const auto row = static_cast<std::size_t>(std::max(config.image.width, 0)) *
+                   static_cast<std::size_t>(std::max(config.image.channels, 0));
+  const std::size_t longest = std::max<std::size_t>(std::min(row, kLongestRow), 6);
+  return sizeof(Drafter) + kMostContexts * (sizeof(Context) + kEntries * sizeof(Entry)) +
+         history_size(longest) * sizeof(std::int32_t);
+}
 
 Drafter::Drafter(const ModelConfig& config) : expected_right_(kBelief), right_(kBelief) {
   const auto add = [this](std::initializer_list<std::size_t> back) {
@@ -55,7 +70,8 @@ Drafter::Drafter(const ModelConfig& config) : expected_right_(kBelief), right_(k
     add({1, 2});
   }
   entries_.resize(contexts_.size() * kEntries);
-  history_.resize(std::bit_ceil(longest_ + kMostToLearn + kMostAssumed + 1), -1);
+  assert(contexts_.size() <= kMostContexts);
+  history_.resize(history_size(longest_), -1);
 }
 
 Drafter::~Drafter() {

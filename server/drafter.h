@@ -28,6 +28,9 @@ class Drafter {
   Drafter& operator=(const Drafter&) = default;
   ~Drafter();  // zeroes what it held
 
+  // Upper bound of what one for such a model holds.
+  static std::size_t bytes(const ModelConfig& config);
+
   // The next value of the sequence. What was assumed is forgotten. Cheap: only guess() learns from
   // what was observed, and in steps that have no room for drafts nobody asks for one.
   void observe(std::int32_t value);

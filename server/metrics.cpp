@@ -203,7 +203,8 @@ void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out)
       .add({{"state", "idle"}}, stats.idle_sessions)
       .add({{"state", "busy"}}, stats.busy_sessions);
   Family(out, MetricType::Gauge, "session_bytes",
-         "Memory admitted for sessions, and for calls without one (one_shot)")
+         "Memory admitted for sessions, and for calls: those without one, and what any call holds "
+         "beside its sequences (one_shot)")
       .add({{"state", "idle"}}, stats.idle_bytes)
       .add({{"state", "busy"}}, stats.busy_bytes)
       .add({{"state", "one_shot"}}, stats.one_shot_bytes);

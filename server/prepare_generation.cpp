@@ -2,15 +2,21 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
 
+#include "server/drafter.h"
 #include "server/resolve_model.h"
+#include "server/speculation.h"
 #include "server/status.h"
 
 namespace lintel {
 namespace {
+
+// Of a value in an outbox, its entry and the allocator's share of what it points at.
+constexpr std::size_t kOutboxValueBytes = 64;
 
 std::uint64_t random_seed() {
   std::uint64_t seed = 0;
@@ -47,6 +53,22 @@ grpc::Status find_model(const ServiceContext& context, const v1::GenerateRequest
                          wire.session_id(), caller);
   }
   return status;
+}
+
+// What a call holds beside its sequences: what its samples guess from, and the values that wait for
+// a client that is slow.
+std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
+                       const GenerationRequest& request) {
+  const Transformer& transformer = *model.transformer;
+  const auto samples = static_cast<std::size_t>(request.num_samples);
+  const bool drafts = request.max_new_tokens > 0 &&
+                      guesses(model.scheduler->options().speculation, transformer.recomputes());
+  const std::size_t guessing = drafts ? samples * Drafter::bytes(transformer.config()) : 0;
+  const auto outbox = static_cast<std::size_t>(context.options.streaming.outbox_tokens);
+  const std::size_t values = samples * (static_cast<std::size_t>(request.max_new_tokens) +
+                                        (request.echo_prompt ? request.prompt.size() : 0));
+  const std::size_t tops = static_cast<std::size_t>(request.top_log2_probs) * sizeof(TopValue);
+  return guessing + std::min(values, outbox) * (kOutboxValueBytes + tops);
 }
 
 }  // namespace
@@ -87,9 +109,10 @@ grpc::Status prepare_generation(const ServiceContext& context, const Owner& call
     grpc::Status placed = check_position(at, config, model->limits, model->name, checked);
     if (!placed.ok()) return placed;
     leased = context.store.lease_one_shot(model->name, model->transformer,
-                                          values_needed(at, checked), request.num_samples, caller);
+                                          values_needed(at, checked), request.num_samples, caller,
+                                          call_bytes(context, *model, request));
   } else {
-    leased = context.store.lease(session_id, caller);
+    leased = context.store.lease(session_id, caller, call_bytes(context, *model, request));
   }
   if (leased.error != SessionStore::Error::kNone) {
     return store_refusal(leased.error, leased.bytes_needed, leased.bytes_free,

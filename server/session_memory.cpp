@@ -41,7 +41,7 @@ SessionMemory::Result SessionMemory::reserve(const Owner& owner, std::size_t byt
   Reservation& mine = result.reservation;
   mine.owner_ = owner;
   MutexLock lock(mutex_);
-  result.bytes_free = limits_.bytes - bytes_in_use_;
+  result.bytes_free = limits_.bytes - std::min(bytes_in_use_, limits_.bytes);
   const auto held = shares_.find(owner);
   const Share share = held == shares_.end() ? Share{} : held->second;
   if (takes_place && limits_.places_per_owner != 0 && share.places >= limits_.places_per_owner) {
@@ -55,8 +55,21 @@ SessionMemory::Result SessionMemory::reserve(const Owner& owner, std::size_t byt
     return refused(Refusal::kTooManyPlaces);
   }
   if (bytes > result.bytes_free) return refused(Refusal::kOutOfBytes);
-  if (bytes == 0 && !takes_place) return result;  // nothing to give back
-  Share& now = shares_[owner];
+  hold(mine, bytes, takes_place);
+  return result;
+}
+
+SessionMemory::Reservation SessionMemory::take(const Owner& owner, std::size_t bytes) {
+  Reservation mine;
+  mine.owner_ = owner;
+  MutexLock lock(mutex_);
+  hold(mine, bytes, /*takes_place=*/false);
+  return mine;
+}
+
+void SessionMemory::hold(Reservation& mine, std::size_t bytes, bool takes_place) {
+  if (bytes == 0 && !takes_place) return;  // nothing to give back
+  Share& now = shares_[mine.owner_];
   now.bytes += bytes;
   bytes_in_use_ += bytes;
   if (takes_place) {
@@ -66,7 +79,6 @@ SessionMemory::Result SessionMemory::reserve(const Owner& owner, std::size_t byt
   mine.memory_ = this;
   mine.bytes_ = bytes;
   mine.takes_place_ = takes_place;
-  return result;
 }
 
 void SessionMemory::give_back(const Owner& owner, std::size_t bytes, bool takes_place) {

@@ -66,6 +66,9 @@ class SessionMemory {
   // All or nothing. The owner's own limits are named before those of all.
   Result reserve(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
 
+  // Counts bytes without asking whether they are free, and without a place: for what has to go on.
+  Reservation take(const Owner& owner, std::size_t bytes) EXCLUDES(mutex_);
+
   std::size_t bytes_in_use() const EXCLUDES(mutex_);
 
  private:
@@ -74,6 +77,8 @@ class SessionMemory {
     std::size_t places = 0;
   };
 
+  // Counts what `mine` is to hold for its owner.
+  void hold(Reservation& mine, std::size_t bytes, bool takes_place) REQUIRES(mutex_);
   void give_back(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
 
   const Limits limits_;

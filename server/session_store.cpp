@@ -16,12 +16,18 @@ namespace lintel {
 struct SessionLease::Record {
   explicit Record(SessionMemory::Reservation admitted) : reservation(std::move(admitted)) {}
 
-  const SessionMemory::Reservation reservation;  // first: until the state is zeroed and freed
-  std::string id;                                // empty: one-shot
+  const SessionMemory::Reservation reservation;       // first: until the state is zeroed and freed
+  std::optional<SessionMemory::Reservation> of_call;  // while there is a lease
+  std::string id;                                     // empty: one-shot
   std::string model_name;
   std::shared_ptr<const Transformer> model;  // before `sequence`, which refers to it
   std::optional<SequenceState> sequence;
   std::int64_t max_values = 0;
+
+  // Its node in the store's order of last use, or while it is leased the only one in `aside`: it
+  // changes places without asking for memory.
+  std::list<Record*> aside{this};
+  std::list<Record*>::iterator node = aside.begin();
 
   bool busy = false;
   bool discarded = false;
@@ -62,6 +68,13 @@ std::int64_t least_limit(std::int64_t a, std::int64_t b) {
   if (a == 0 || b == 0) return std::max(a, b);
   return std::min(a, b);
 }
+
+// Measured, with the allocator's own share (tests/server/session_bytes_test.cpp): the record, its
+// id and names, its nodes in the map and in the order of last use, its part of the owner's account.
+constexpr std::size_t kRecordBytes = 1024;
+
+// Sessions that a walk over all of them looks at before it lets others have the mutex.
+constexpr std::size_t kWalkAtATime = 1024;
 
 std::int64_t value_limit(const ModelConfig& config, std::int64_t requested) {
   const std::int64_t image_values =
@@ -123,6 +136,11 @@ void SessionLease::discard() { record_->discarded = true; }  // read by the stor
 
 // ---- SessionStore
 
+std::size_t SessionStore::admitted_bytes(const Transformer& model, std::int64_t num_tokens) {
+  const std::size_t bytes = model.sequence_bytes(num_tokens);
+  return bytes > SIZE_MAX - kRecordBytes ? SIZE_MAX : bytes + kRecordBytes;
+}
+
 SessionStore::SessionStore(const Options& options, const Clock& clock)
     : options_(options),
       clock_(clock),
@@ -148,14 +166,15 @@ SessionMemory::Result SessionStore::reserve(const Owner& owner, std::size_t byte
 SessionStore::Error SessionStore::new_record(const std::string& model_name,
                                              std::shared_ptr<const Transformer> model,
                                              std::int64_t max_values, int num_samples,
-                                             bool takes_place, const Owner& owner,
-                                             std::shared_ptr<Record>* record,
+                                             bool takes_place, std::size_t call_bytes,
+                                             const Owner& owner, std::shared_ptr<Record>* record,
                                              std::size_t* bytes_needed, std::size_t* bytes_free) {
   const std::int64_t limit = value_limit(model->config(), max_values);
   if (limit == 0 && !model->constant_state()) return Error::kNeedsMaxTokens;
   // The last value of a sequence is never fed.
-  const std::size_t bytes_each = model->state_bytes(std::max<std::int64_t>(limit - 1, 0));
-  if (__builtin_mul_overflow(bytes_each, static_cast<std::size_t>(num_samples), bytes_needed)) {
+  const std::size_t bytes_each = admitted_bytes(*model, std::max<std::int64_t>(limit - 1, 0));
+  if (__builtin_mul_overflow(bytes_each, static_cast<std::size_t>(num_samples), bytes_needed) ||
+      __builtin_add_overflow(*bytes_needed, call_bytes, bytes_needed)) {
     *bytes_needed = SIZE_MAX;
   }
   SessionMemory::Result admitted = reserve(owner, *bytes_needed, takes_place);
@@ -182,14 +201,15 @@ SessionStore::CreateResult SessionStore::create(const std::string& model_name,
                                                 std::int64_t max_values, const Owner& owner) {
   CreateResult result;
   std::shared_ptr<Record> record;
-  result.error =
-      new_record(model_name, std::move(model), max_values, /*num_samples=*/1,
-                 /*takes_place=*/true, owner, &record, &result.bytes_needed, &result.bytes_free);
+  result.error = new_record(model_name, std::move(model), max_values, /*num_samples=*/1,
+                            /*takes_place=*/true, /*call_bytes=*/0, owner, &record,
+                            &result.bytes_needed, &result.bytes_free);
   if (result.error != Error::kNone) return result;
   record->id = random_id();
   result.info = info_of(*record);
   MutexLock lock(mutex_);
   sessions_.emplace(record->id, record);
+  note_use(*record);
   session_bytes_ += record->reservation.bytes();
   ++created_;
   return result;
@@ -202,8 +222,23 @@ std::shared_ptr<SessionStore::Record> SessionStore::find(const std::string& id,
   return found->second;
 }
 
-SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner& owner) {
+void SessionStore::note_use(Record& record) {
+  idle_.splice(idle_.end(), record.aside);
+  record.last_used = clock_.now();
+  record.last_used_at = clock_.wall_time();
+}
+
+SessionStore::Sessions::node_type SessionStore::extract(Sessions::iterator session) {
+  Record& record = *session->second;
+  if (!record.busy) record.aside.splice(record.aside.end(), idle_, record.node);
+  session_bytes_ -= record.reservation.bytes();
+  return sessions_.extract(session);
+}
+
+SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner& owner,
+                                              std::size_t call_bytes) {
   LeaseResult result;
+  SessionMemory::Reservation of_call = memory_.take(owner, call_bytes);
   MutexLock lock(mutex_);
   std::shared_ptr<Record> record = find(id, owner);
   if (record == nullptr) {
@@ -211,7 +246,9 @@ SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner
   } else if (record->busy) {
     result.error = Error::kBusy;
   } else {
+    record->of_call.emplace(std::move(of_call));
     record->busy = true;
+    record->aside.splice(record->aside.end(), idle_, record->node);
     record->last_used = clock_.now();
     record->last_used_at = clock_.wall_time();
     ++busy_sessions_;
@@ -224,33 +261,32 @@ SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner
 SessionStore::LeaseResult SessionStore::lease_one_shot(const std::string& model_name,
                                                        std::shared_ptr<const Transformer> model,
                                                        std::int64_t max_values, int num_samples,
-                                                       const Owner& owner) {
+                                                       const Owner& owner, std::size_t call_bytes) {
   LeaseResult result;
   std::shared_ptr<Record> record;
   result.error =
-      new_record(model_name, std::move(model), max_values, num_samples,
-                 /*takes_place=*/false, owner, &record, &result.bytes_needed, &result.bytes_free);
+      new_record(model_name, std::move(model), max_values, num_samples, /*takes_place=*/false,
+                 call_bytes, owner, &record, &result.bytes_needed, &result.bytes_free);
   if (result.error == Error::kNone) result.lease = SessionLease(this, std::move(record));
   return result;
 }
 
-void SessionStore::give_back(std::shared_ptr<Record> record) {
-  if (!record->id.empty()) {
-    MutexLock lock(mutex_);
+void SessionStore::give_back(std::shared_ptr<Record> record) noexcept {
+  record->of_call.reset();
+  if (record->id.empty()) return;
+  Sessions::node_type gone;  // freed without the mutex
+  MutexLock lock(mutex_);
+  --busy_sessions_;
+  busy_bytes_ -= record->reservation.bytes();
+  if (!record->discarded && !record->unloaded && !record->removed) {
     record->busy = false;
-    --busy_sessions_;
-    busy_bytes_ -= record->reservation.bytes();
-    if (!record->discarded && !record->unloaded && !record->removed) {
-      record->num_values = record->sequence->num_values();
-      record->has_pending = record->sequence->pending.has_value();
-      record->last_used = clock_.now();
-      record->last_used_at = clock_.wall_time();
-      return;
-    }
-    if (record->unloaded) remember_unloaded(*record);
-    sessions_.erase(record->id);
-    session_bytes_ -= record->reservation.bytes();
+    record->num_values = record->sequence->num_values();
+    record->has_pending = record->sequence->pending.has_value();
+    note_use(*record);
+    return;
   }
+  if (record->unloaded) remember_unloaded(*record);
+  gone = extract(sessions_.find(record->id));
 }
 
 SessionInfo SessionStore::info_of(const Record& record) {
@@ -279,29 +315,30 @@ std::vector<SessionInfo> SessionStore::list(const std::string& model, const std:
                                             std::size_t limit,
                                             const std::optional<Owner>& owner) const {
   std::vector<SessionInfo> infos;
-  MutexLock lock(mutex_);
-  for (auto it = sessions_.upper_bound(after_id); it != sessions_.end() && infos.size() < limit;
-       ++it) {
-    if (owner && it->second->reservation.owner() != *owner) continue;
-    if (model.empty() || it->second->model_name == model) infos.push_back(info_of(*it->second));
+  std::string after = after_id;
+  while (true) {
+    MutexLock lock(mutex_);
+    auto it = sessions_.upper_bound(after);
+    for (std::size_t seen = 0; seen < kWalkAtATime; ++seen, ++it) {
+      if (it == sessions_.end() || infos.size() >= limit) return infos;
+      after = it->first;
+      if (owner && it->second->reservation.owner() != *owner) continue;
+      if (model.empty() || it->second->model_name == model) infos.push_back(info_of(*it->second));
+    }
   }
-  return infos;
 }
 
 SessionStore::Error SessionStore::take_out(const std::string& id, const Owner& owner, bool later) {
-  std::shared_ptr<Record> record;
-  {
-    MutexLock lock(mutex_);
-    record = find(id, owner);
-    if (record == nullptr) return absence_of(id, owner);
-    if (record->busy) {
-      record->removed = record->removed || later;
-      return Error::kBusy;
-    }
-    sessions_.erase(id);
-    session_bytes_ -= record->reservation.bytes();
+  Sessions::node_type gone;  // freed without the mutex
+  MutexLock lock(mutex_);
+  const std::shared_ptr<Record> record = find(id, owner);
+  if (record == nullptr) return absence_of(id, owner);
+  if (record->busy) {
+    record->removed = record->removed || later;
+    return Error::kBusy;
   }
-  return Error::kNone;  // the state goes here, outside the lock
+  gone = extract(sessions_.find(id));
+  return Error::kNone;
 }
 
 SessionStore::Error SessionStore::remove(const std::string& id, const Owner& owner) {
@@ -315,47 +352,40 @@ void SessionStore::remove_when_idle(const std::string& id, const Owner& owner) {
 std::size_t SessionStore::evict_idle() {
   if (options_.idle_timeout.count() == 0) return 0;
   const TimePoint used_before = clock_.now() - options_.idle_timeout;
-  std::vector<std::shared_ptr<Record>> evicted;
-  {
-    MutexLock lock(mutex_);
-    for (auto it = sessions_.begin(); it != sessions_.end();) {
-      if (!it->second->busy && it->second->last_used <= used_before) {
-        evicted.push_back(it->second);  // may throw, and then nothing has happened to this one
-        session_bytes_ -= it->second->reservation.bytes();
-        it = sessions_.erase(it);
-      } else {
-        ++it;
-      }
-    }
-    evicted_ += evicted.size();
+  Sessions evicted;  // freed without the mutex
+  MutexLock lock(mutex_);
+  while (!idle_.empty()) {
+    ++examined_;
+    Record& longest_unused = *idle_.front();
+    if (longest_unused.last_used > used_before) break;
+    evicted.insert(extract(sessions_.find(longest_unused.id)));
   }
+  evicted_ += evicted.size();
   return evicted.size();
 }
 
 std::size_t SessionStore::close_sessions(const Transformer& model) {
-  std::vector<std::shared_ptr<Record>> closed;
   std::size_t count = 0;
-  {
+  std::string after;
+  while (true) {
+    Sessions closed;  // freed without the mutex
     MutexLock lock(mutex_);
-    for (auto it = sessions_.begin(); it != sessions_.end();) {
+    auto it = sessions_.upper_bound(after);
+    for (std::size_t seen = 0; seen < kWalkAtATime; ++seen) {
+      if (it == sessions_.end()) return count;
+      after = it->first;
       Record& record = *it->second;
-      if (record.model.get() != &model) {
-        ++it;
-        continue;
-      }
+      const auto session = it++;
+      if (record.model.get() != &model) continue;
       ++count;
       if (record.busy) {
         record.unloaded = true;
-        ++it;
         continue;
       }
-      closed.push_back(it->second);  // may throw
       remember_unloaded(record);
-      session_bytes_ -= record.reservation.bytes();
-      it = sessions_.erase(it);
+      closed.insert(extract(session));
     }
   }
-  return count;
 }
 
 SessionStore::Error SessionStore::absence(const std::string& id, const Owner& owner) const {
@@ -393,6 +423,7 @@ SessionStore::Stats SessionStore::stats() const {
   stats.one_shot_bytes = memory_.bytes_in_use() - session_bytes_;
   stats.created = created_;
   stats.evicted = evicted_;
+  stats.examined = examined_;
   return stats;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -63,10 +64,11 @@ class SessionLease {
   std::shared_ptr<Record> record_;
 };
 
-// Thread-safe. One store for all models. Memory is admitted by Transformer::state_bytes before a
-// state is made, and counted until after it is zeroed and freed (promises 4 and 5). Idle sessions
-// past the timeout are evicted by evict_idle(), which the server calls periodically, and before
-// anything is refused for lack of memory or places.
+// Thread-safe. One store for all models. Memory is admitted by admitted_bytes() before a state is
+// made, and counted until after it is zeroed and freed (promises 4 and 5). Idle sessions past the
+// timeout are evicted by evict_idle(), which the server calls periodically, and before anything is
+// refused for lack of memory or places. However many sessions there are, none of this looks at more
+// of them than it evicts.
 class SessionStore {
  public:
   struct Options {
@@ -96,6 +98,7 @@ class SessionStore {
     std::size_t idle_sessions = 0, busy_sessions = 0;
     std::size_t idle_bytes = 0, busy_bytes = 0, one_shot_bytes = 0;
     std::uint64_t created = 0, evicted = 0;
+    std::uint64_t examined = 0;  // looked at to find out whether they are to be evicted
   };
 
   // What was found, or why not. bytes_needed and bytes_free explain kOutOfMemory; of
@@ -113,6 +116,10 @@ class SessionStore {
     std::size_t bytes_free = 0;
   };
 
+  // What a sequence of num_tokens fed tokens is admitted for: its state, the objects that hold it,
+  // and the store's record of it. SIZE_MAX where no state can hold so many.
+  static std::size_t admitted_bytes(const Transformer& model, std::int64_t num_tokens);
+
   SessionStore(const Options& options, const Clock& clock);
   ~SessionStore();  // REQUIRES: no lease lives
   SessionStore(const SessionStore&) = delete;
@@ -121,14 +128,16 @@ class SessionStore {
   // max_values 0: the model's own limit. kNeedsMaxTokens where the state grows without bound.
   CreateResult create(const std::string& model_name, std::shared_ptr<const Transformer> model,
                       std::int64_t max_values, const Owner& owner = {});
-  LeaseResult lease(const std::string& id, const Owner& owner = {});
+  // call_bytes: what the call itself holds beside its sequences, counted from the lease to its end.
+  // A session can always go on: it is not refused for them, while a one-shot call is.
+  LeaseResult lease(const std::string& id, const Owner& owner = {}, std::size_t call_bytes = 0);
   // Memory for a one-shot call of num_samples sequences that will have at most max_values values
   // each (0: the model's own limit, which is also the lease's max_values()). The lease's sequence
   // is the first; the memory of the others is admitted for whoever clones it, and they must be gone
   // before the lease is.
   LeaseResult lease_one_shot(const std::string& model_name,
                              std::shared_ptr<const Transformer> model, std::int64_t max_values,
-                             int num_samples, const Owner& owner = {});
+                             int num_samples, const Owner& owner = {}, std::size_t call_bytes = 0);
   std::optional<SessionInfo> get(const std::string& id, const Owner& owner = {}) const;
   // Ordered by id, those after `after_id`, at most `limit`; all models when `model` is empty. One
   // owner's, or everybody's when `owner` is nullopt.
@@ -164,10 +173,15 @@ class SessionStore {
   std::shared_ptr<Record> find(const std::string& id, const Owner& owner) const REQUIRES(mutex_);
   // Reserves, then makes the state.
   Error new_record(const std::string& model_name, std::shared_ptr<const Transformer> model,
-                   std::int64_t max_values, int num_samples, bool takes_place, const Owner& owner,
-                   std::shared_ptr<Record>* record, std::size_t* bytes_needed,
-                   std::size_t* bytes_free);
-  void give_back(std::shared_ptr<Record> record) EXCLUDES(mutex_);
+                   std::int64_t max_values, int num_samples, bool takes_place,
+                   std::size_t call_bytes, const Owner& owner, std::shared_ptr<Record>* record,
+                   std::size_t* bytes_needed, std::size_t* bytes_free);
+  void give_back(std::shared_ptr<Record> record) noexcept EXCLUDES(mutex_);
+  // The session was used just now, and is idle: the last to be evicted.
+  void note_use(Record& record) REQUIRES(mutex_);
+  // Takes an idle session out of the map, without asking for memory.
+  using Sessions = std::map<std::string, std::shared_ptr<Record>>;
+  Sessions::node_type extract(Sessions::iterator session) REQUIRES(mutex_);
   static SessionInfo info_of(const Record& record);
   // Takes a session out of the store; one that is leased stays, and with `later` goes afterwards.
   Error take_out(const std::string& id, const Owner& owner, bool later) EXCLUDES(mutex_);
@@ -181,12 +195,14 @@ class SessionStore {
 
   // Nothing is made or freed under it: zeroing a state takes its time.
   mutable Mutex mutex_;
-  std::map<std::string, std::shared_ptr<Record>> sessions_ GUARDED_BY(mutex_);  // by id
+  Sessions sessions_ GUARDED_BY(mutex_);        // by id
+  std::list<Record*> idle_ GUARDED_BY(mutex_);  // of them, those without a lease: last used first
   std::size_t busy_sessions_ GUARDED_BY(mutex_) = 0;
   std::size_t busy_bytes_ GUARDED_BY(mutex_) = 0;     // of sessions
   std::size_t session_bytes_ GUARDED_BY(mutex_) = 0;  // of sessions in the map
   std::uint64_t created_ GUARDED_BY(mutex_) = 0;
   std::uint64_t evicted_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t examined_ GUARDED_BY(mutex_) = 0;
   // Sessions that were closed with their models, and the order in which they are forgotten.
   std::map<std::string, Owner> unloaded_ GUARDED_BY(mutex_);
   std::deque<std::string> unloaded_order_ GUARDED_BY(mutex_);

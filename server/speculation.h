@@ -10,4 +10,9 @@ enum class Speculation {
   kOn,    // every guess there is room for: for tests
 };
 
+// Whether the samples of a model guess at all: without a state, a row costs a whole prefix.
+constexpr bool guesses(Speculation speculation, bool recomputes) {
+  return speculation == Speculation::kOn || (speculation == Speculation::kAuto && !recomputes);
+}
+
 }  // namespace lintel

@@ -22,7 +22,7 @@ struct StoreFixture {
   }
 
   std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kImage);
-  const std::size_t bytes_each = model->state_bytes(29);
+  const std::size_t bytes_each = SessionStore::admitted_bytes(*model, 29);
   ManualClock clock;
   SessionStore store;
 };
@@ -235,8 +235,8 @@ TEST_CASE("a state that grows is admitted by the values it may come to hold") {
     return created.info.state_bytes;
   };
   // The last value is never fed.
-  CHECK(admitted(100) == unbounded->state_bytes(99));
-  CHECK(admitted(10'000) == unbounded->state_bytes(9'999));
+  CHECK(admitted(100) == SessionStore::admitted_bytes(*unbounded, 99));
+  CHECK(admitted(10'000) == SessionStore::admitted_bytes(*unbounded, 9'999));
   CHECK(admitted(10'000) > 50 * admitted(100));
 
   // Without a limit there is no telling.
@@ -244,7 +244,8 @@ TEST_CASE("a state that grows is admitted by the values it may come to hold") {
   CHECK(f.store.lease_one_shot("growing", unbounded, 0, 1).error == Error::kNeedsMaxTokens);
   // The model's own limit will do.
   const auto bounded = tiny_model(TinyModel::kImage, attention);
-  CHECK(f.store.create("image", bounded, 0).info.state_bytes == bounded->state_bytes(29));
+  CHECK(f.store.create("image", bounded, 0).info.state_bytes ==
+        SessionStore::admitted_bytes(*bounded, 29));
 
   // More than fits, and more than can be counted.
   for (const std::int64_t most : {std::int64_t{100'000'000}, std::int64_t{1} << 53}) {
@@ -260,7 +261,7 @@ TEST_CASE("samples of a state that grows are admitted each") {
   const auto model = tiny_model(TinyModel::kTokens, "softmax");
   const auto leased = f.store.lease_one_shot("growing", model, 500, 3);
   REQUIRE(leased.error == Error::kNone);
-  CHECK(f.store.bytes_in_use() == 3 * model->state_bytes(499));
+  CHECK(f.store.bytes_in_use() == 3 * SessionStore::admitted_bytes(*model, 499));
 }
 
 TEST_CASE("sessions are listed by id, page after page, by model") {

@@ -136,7 +136,7 @@ TEST_CASE("a Score that had to wait for memory does not keep its model") {
   RepositoryServer f([&](ServerOptions& options) {
     options.attention = softmax;
     options.scheduling.workers = 0;
-    options.sessions.memory_bytes = other->state_bytes(999);
+    options.sessions.memory_bytes = SessionStore::admitted_bytes(*other, 999);
   });
   f.write("second");
   REQUIRE(f.load("second").ok());

@@ -227,7 +227,7 @@ TEST_CASE("a Score that waits for memory is told when the server stops") {
   const std::shared_ptr<const Transformer> model =
       Transformer::load(directory.path(), {.attention = parse_attention_spec("softmax")});
   ServerOptions options = test_options();
-  options.sessions.memory_bytes = model->state_bytes(999);
+  options.sessions.memory_bytes = SessionStore::admitted_bytes(*model, 999);
   const SteadyClock clock;
   TestServer server({{"tokens", model, {}}}, options, clock);
   const auto in_the_way = server.server().store().lease_one_shot("tokens", model, 2, 1).lease;
