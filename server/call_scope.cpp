@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cassert>
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -61,7 +60,10 @@ CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Me
   }
 }
 
-CallScope::~CallScope() { assert(ended_); }
+CallScope::~CallScope() {
+  // Of a call that an exception kept from its beginning.
+  if (!ended_) end(out_of_memory());
+}
 
 void CallScope::identify(const grpc::CallbackServerContext& call) {
   if (gate_.tokens == nullptr) {
@@ -103,20 +105,21 @@ grpc::Status CallScope::enter_stream() {
   return grpc::Status::OK;
 }
 
-grpc::Status CallScope::charge_tokens(std::int64_t most_tokens) {
-  const Duration wait = gate_.quotas.charge(caller_.name, most_tokens);
-  if (wait > Duration::zero()) {
-    return quota_exceeded(
-        caller_.name, std::to_string(gate_.quotas.limits().tokens_per_second) + " tokens a second",
-        std::chrono::ceil<std::chrono::milliseconds>(wait));
-  }
-  charged_tokens_ += most_tokens;
-  return grpc::Status::OK;
+grpc::Status CallScope::check_tokens() {
+  const Duration wait = gate_.quotas.wait_to_begin(caller_.name);
+  if (wait == Duration::zero()) return grpc::Status::OK;
+  return quota_exceeded(caller_.name,
+                        std::to_string(gate_.quotas.limits().tokens_per_second) +
+                            " tokens a second, of which its calls have used more",
+                        std::chrono::ceil<std::chrono::milliseconds>(wait));
+}
+
+std::shared_ptr<TokenAllowance> CallScope::allowance() const {
+  if (gate_.quotas.limits().tokens_per_second == 0) return nullptr;
+  return std::make_shared<QuotaAllowance>(gate_.quotas, caller_.name);
 }
 
 void CallScope::settle_tokens(TokenUse used) {
-  gate_.quotas.refund(caller_.name,
-                      std::exchange(charged_tokens_, 0) - used.prompt - used.generated);
   used_.prompt += used.prompt;
   used_.generated += used.generated;
 }
@@ -128,13 +131,20 @@ void CallScope::finish(TokenUse used) {
   if (in_stream_) gate_.quotas.finish_stream(caller_.name);
 }
 
-void CallScope::end(const grpc::Status& status) {
+void CallScope::end(const grpc::Status& status) noexcept {
   if (ended_) return;
   ended_ = true;
   finish({});
   if (in_stream_) gate_.quotas.leave_stream(caller_.name);
   const double seconds = std::chrono::duration<double>(gate_.clock.now() - begun_).count();
-  gate_.counters.count(method_.method, model_, status.error_code(), seconds);
+  try {
+    gate_.counters.count(method_.method, model_, status.error_code(), seconds);
+    log_end(status, seconds);
+  } catch (...) {  // no memory for the line: what waits for the call's end does not wait for it
+  }
+}
+
+void CallScope::log_end(const grpc::Status& status, double seconds) {
   // Never what was sent or generated; the status's text may quote the request.
   fields_.add("code", code_name(status.error_code()));
   fields_.add("seconds", seconds);

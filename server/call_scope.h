@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -44,7 +45,7 @@ class CallScope {
  public:
   // Answers the call's headers with x-request-id. `call` is used during the constructor only.
   CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Method method);
-  ~CallScope();  // REQUIRES: ended
+  ~CallScope();  // ends a call that nobody ended
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
@@ -57,19 +58,22 @@ class CallScope {
   // counters. Of a stream of requests the first one's.
   void set_model(const std::string& name);
 
-  // The identity's quotas: one stream more; at most this many tokens more, each time.
+  // The identity's quotas: one stream more; a call that reads and produces tokens may begin.
   grpc::Status enter_stream();
-  grpc::Status charge_tokens(std::int64_t most_tokens);
-  // Gives back what was charged since the last time and not used.
+  grpc::Status check_tokens();
+  // What the call's requests pay from; null where tokens are not limited.
+  std::shared_ptr<TokenAllowance> allowance() const;
+  // What was read and produced since the last time, for the log.
   void settle_tokens(TokenUse used);
 
   // The call does nothing more: what it held of the quotas is free. To be called before the client
   // can know that the call is over, or its next one is counted beside this one.
   void finish(TokenUse used);
   // The call is gone. Finishes it when nobody did.
-  void end(const grpc::Status& status);
+  void end(const grpc::Status& status) noexcept;
 
  private:
+  void log_end(const grpc::Status& status, double seconds);
   void identify(const grpc::CallbackServerContext& call);
 
   const CallGate& gate_;
@@ -81,8 +85,7 @@ class CallScope {
   std::string model_;  // empty: none, or not yet known
   bool in_stream_ = false;
   bool finished_ = false;
-  std::int64_t charged_tokens_ = 0;  // and not settled
-  TokenUse used_;                    // of all that was settled
+  TokenUse used_;  // of all that was settled
   bool ended_ = false;
 };
 

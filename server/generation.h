@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,6 +32,15 @@ struct GivenValue {
   std::int32_t value = 0;
 };
 
+// What a request's tokens are paid from. Its sequences pause while there is nothing to pay with.
+class TokenAllowance {
+ public:
+  virtual ~TokenAllowance() = default;
+  // For tokens read and produced since the last time; 0: only asks. Zero when the request may go
+  // on; else it has to pause for this long, and then to ask again. Called by one thread at a time.
+  virtual Duration pay(std::int64_t tokens) = 0;
+};
+
 // REQUIRES (request_checks sees to it): tokens in 0 .. V-1; prompt within the model's length; given
 // ascending by position, none before the first new value (but position 0 when the sequence is empty
 // and so is the prompt); num_samples 1 with a session.
@@ -55,6 +65,9 @@ struct GenerationRequest {
   int num_samples = 1;
   std::vector<GivenValue> given;
   std::optional<TimePoint> deadline;
+  std::shared_ptr<TokenAllowance> allowance;  // null: as many tokens as there are
+  // What the caller keeps of this request until it is over, in bytes: its message, for one.
+  std::size_t held_bytes = 0;
 };
 
 enum class ValueSource { kSampled, kGiven, kPrompt };

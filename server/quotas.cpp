@@ -61,26 +61,25 @@ void Quotas::leave_stream(const std::string& identity) {
   }
 }
 
-Duration Quotas::charge(const std::string& identity, std::int64_t tokens) {
+Duration Quotas::debt(const Account& account) const {
+  if (account.tokens >= 0) return Duration::zero();
+  const double seconds = -account.tokens / static_cast<double>(limits_.tokens_per_second);
+  return std::chrono::ceil<std::chrono::microseconds>(std::chrono::duration<double>(seconds)) +
+         std::chrono::microseconds(1);
+}
+
+Duration Quotas::pay(const std::string& identity, std::int64_t tokens) {
   if (limits_.tokens_per_second == 0) return Duration::zero();
   MutexLock lock(mutex_);
   Account& mine = account(identity);
-  const double needed = static_cast<double>(std::min(tokens, limits_.token_burst));
-  if (mine.tokens < needed) {
-    const double seconds = (needed - mine.tokens) / static_cast<double>(limits_.tokens_per_second);
-    return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds)) +
-           std::chrono::milliseconds(1);
-  }
   mine.tokens -= static_cast<double>(tokens);
-  return Duration::zero();
+  return debt(mine);
 }
 
-void Quotas::refund(const std::string& identity, std::int64_t tokens) {
-  if (limits_.tokens_per_second == 0 || tokens <= 0) return;
+Duration Quotas::wait_to_begin(const std::string& identity) {
+  if (limits_.tokens_per_second == 0) return Duration::zero();
   MutexLock lock(mutex_);
-  Account& mine = account(identity);
-  mine.tokens =
-      std::min(mine.tokens + static_cast<double>(tokens), static_cast<double>(limits_.token_burst));
+  return std::max<Duration>(debt(account(identity)) - kLongestWait, Duration::zero());
 }
 
 }  // namespace lintel

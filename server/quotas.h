@@ -1,21 +1,25 @@
 // Quotas: what one identity may have and use at a time. Free of gRPC.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "server/clock.h"
+#include "server/generation.h"
 #include "server/mutex.h"
 
 namespace lintel {
 
-// Streams, and tokens a second. (Sessions and memory are the SessionStore's.) A stream is charged
-// when it is accepted for the most tokens it may read and produce, and what it did not use is given
-// back at its end: however many streams an identity opens, it gets its tokens a second and one
-// burst.
+// Streams, and tokens a second. (Sessions and memory are the SessionStore's.) Tokens are paid for
+// as they are read and produced. A call whose identity has nothing saved up pauses until it has:
+// however many streams an identity opens, and however long they are, it gets its tokens a second
+// and one burst, and what a step had in hand. All its calls share that.
 //
-// Thread-safe; asked once at the beginning of a call and once at its end, never per token.
+// Thread-safe; asked at the beginning and the end of a call, and where tokens are limited once a
+// step.
 class Quotas {
  public:
   struct Limits {
@@ -37,11 +41,13 @@ class Quotas {
 
   static constexpr int kMostOnTheWire = 64;
 
-  // Takes `tokens` from what the identity has saved up. Zero when taken; else nothing is, and this
-  // long from now it could be. More than a whole burst is taken from a full one, and leaves a debt.
-  Duration charge(const std::string& identity, std::int64_t tokens) EXCLUDES(mutex_);
-  // Gives back what was charged and not used.
-  void refund(const std::string& identity, std::int64_t tokens) EXCLUDES(mutex_);
+  // Takes `tokens` from what the identity has saved up, or as a debt beyond it. Zero when it may go
+  // on; else it is in debt, and out of it this long from now.
+  Duration pay(const std::string& identity, std::int64_t tokens) EXCLUDES(mutex_);
+  // Zero; or this long from now a call may begin: the identity is so deep in debt that it would
+  // wait for longer than kLongestWait before its first token.
+  Duration wait_to_begin(const std::string& identity) EXCLUDES(mutex_);
+  static constexpr std::chrono::seconds kLongestWait{10};
 
   const Limits& limits() const { return limits_; }
 
@@ -52,6 +58,8 @@ class Quotas {
     double tokens = 0;    // saved up; negative: a debt
     TimePoint updated;
   };
+  // How long until an account is out of debt.
+  Duration debt(const Account& account) const;
   // The identity's account, what has come in since it was updated included.
   Account& account(const std::string& identity) REQUIRES(mutex_);
 
@@ -59,6 +67,19 @@ class Quotas {
   const Clock& clock_;
   Mutex mutex_;
   std::map<std::string, Account> accounts_ GUARDED_BY(mutex_);  // those that differ from a new one
+};
+
+// What the requests of one call pay from.
+class QuotaAllowance final : public TokenAllowance {
+ public:
+  // The quotas outlive the object. REQUIRES: the identity is in a stream while pay() is called.
+  QuotaAllowance(Quotas& quotas, std::string identity)
+      : quotas_(quotas), identity_(std::move(identity)) {}
+  Duration pay(std::int64_t tokens) override { return quotas_.pay(identity_, tokens); }
+
+ private:
+  Quotas& quotas_;
+  const std::string identity_;
 };
 
 }  // namespace lintel

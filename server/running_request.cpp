@@ -7,6 +7,28 @@
 
 namespace lintel {
 
+namespace {
+
+// Beside the values: the request's and its sink's own objects, and those of a sample.
+constexpr std::size_t kRequestBytes = 4096;
+
+std::size_t bytes_held_by(const GenerationRequest& request) {
+  std::size_t bytes = kRequestBytes + request.held_bytes;
+  bytes += request.prompt.capacity() * sizeof(request.prompt.front());
+  bytes += request.given.capacity() * sizeof(request.given.front());
+  bytes += request.stop.tokens.capacity() * sizeof(request.stop.tokens.front());
+  for (const std::string& text : request.stop.strings) bytes += sizeof(text) + text.capacity();
+  bytes += request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias.front());
+  return bytes + static_cast<std::size_t>(request.num_samples) * sizeof(SampleRun);
+}
+
+// What a step has given all requests so far.
+std::uint64_t values_of(const StepContext& step) {
+  return step.prompt_tokens + step.generated_tokens;
+}
+
+}  // namespace
+
 RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
                                std::shared_ptr<TokenSink> sink,
                                std::shared_ptr<RequestControl> control, const Transformer& model,
@@ -18,6 +40,7 @@ RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
       control_(std::move(control)),
       context_(std::move(request), model, lease_.sequence(), lease_.max_values()),
       outlet_(*sink_, *control_, context_.request.num_samples),
+      held_bytes_(bytes_held_by(context_.request)),
       submitted_(submitted) {
   const int num_samples = context_.request.num_samples;
   assert(num_samples >= 1);
@@ -45,26 +68,33 @@ int RunningRequest::slots() const {
                                         [](const SampleRun& s) { return !s.finished(); }));
 }
 
-std::size_t RunningRequest::value_bytes() const {
-  const GenerationRequest& request = context_.request;
-  return request.prompt.size() * sizeof(request.prompt.front()) +
-         request.given.size() * sizeof(request.given.front());
-}
-
 std::optional<RequestOutcome> RunningRequest::lost(TimePoint now) const {
   if (control_->cancelled.load()) return RequestOutcome::kCancelled;
   if (deadline() && now >= *deadline()) return RequestOutcome::kDeadline;
   return std::nullopt;
 }
 
-void RunningRequest::start(StepContext& step) {
+bool RunningRequest::start(StepContext& step) {
   // The step may have looked at its clock before this request was submitted.
   step.now = std::max(step.now, submitted_);
   started_ = step.now;
   step.metrics.queued.observe(step.now - submitted_);
+  const std::uint64_t before = values_of(step);
   guarded([&] {
     samples_.front().begin(step);
     fork_when_prompt_read(step);
+  });
+  unpaid_tokens_ += static_cast<std::int64_t>(values_of(step) - before);
+  pay(step.now);
+  return failure_ || slots() == 0 || !throttled_until_;
+}
+
+void RunningRequest::pay(TimePoint now) {
+  TokenAllowance* const allowance = context_.request.allowance.get();
+  if (allowance == nullptr) return;
+  guarded([&] {
+    const Duration pause = allowance->pay(std::exchange(unpaid_tokens_, 0));
+    if (pause > Duration::zero()) throttled_until_ = now + pause;
   });
 }
 
@@ -93,6 +123,7 @@ void RunningRequest::propose(int max_rows, std::vector<RowRun>& runs) {
 }
 
 void RunningRequest::absorb(const RowRun& run, MatrixView<const float> outputs, StepContext& step) {
+  const std::uint64_t before = values_of(step);
   guarded([&] {
     const bool finite = run.sample->absorb(run.rows, {outputs, run.first_output}, step);
     if (!finite) {
@@ -101,6 +132,7 @@ void RunningRequest::absorb(const RowRun& run, MatrixView<const float> outputs, 
     }
     fork_when_prompt_read(step);
   });
+  unpaid_tokens_ += static_cast<std::int64_t>(values_of(step) - before);
   if (!answered_ && run.sample->has_new_values()) {
     answered_ = true;
     step.metrics.first_token.observe(step.now - submitted_);
@@ -108,6 +140,7 @@ void RunningRequest::absorb(const RowRun& run, MatrixView<const float> outputs, 
 }
 
 RunningRequest::Status RunningRequest::end_step(StepContext& step) {
+  pay(step.now);
   const bool is_last = slots() == 0;
   if (!failure_) report_finished(step.now, is_last);
   guarded([&] {
@@ -117,7 +150,7 @@ RunningRequest::Status RunningRequest::end_step(StepContext& step) {
     end(failure_.value_or(RequestOutcome::kDone), step.now);
     return Status::kEnded;
   }
-  return outlet_.full ? Status::kPaused : Status::kRunning;
+  return outlet_.full || throttled_until_ ? Status::kPaused : Status::kRunning;
 }
 
 void RunningRequest::report_finished(TimePoint now, bool is_last) {
@@ -137,10 +170,14 @@ void RunningRequest::report_finished(TimePoint now, bool is_last) {
   });
 }
 
-bool RunningRequest::take_resume() {
-  if (!control_->resumed.exchange(false)) return false;
-  outlet_.full = false;
-  return true;
+bool RunningRequest::take_resume(TimePoint now) {
+  if (control_->resumed.exchange(false)) outlet_.full = false;
+  if (throttled_until_ && now >= *throttled_until_) {
+    throttled_until_.reset();
+    pay(now);  // others may have used what came in meanwhile
+  }
+  // A failure is for end_step to tell.
+  return failure_ || (!outlet_.full && !throttled_until_);
 }
 
 void RunningRequest::release() {

@@ -55,15 +55,17 @@ class RunningRequest {
 
   // Rows of a step kept for it: one for every unfinished sample.
   int slots() const;
-  // Of the values it brought: the prompt and what is given. Constant.
-  std::size_t value_bytes() const;
+  // What it holds while it waits: the values it brought, the objects of its samples, and what its
+  // caller keeps for it. Constant.
+  std::size_t held_bytes() const { return held_bytes_; }
   RequestControl& control() { return *control_; }
   std::optional<TimePoint> deadline() const { return context_.request.deadline; }
   // Why it must end now, if somebody cancelled it or its time is up.
   std::optional<RequestOutcome> lost(TimePoint now) const;
 
-  // Joins a batch; what needs no row happens now.
-  void start(StepContext& step);
+  // Joins a batch; what needs no row happens now. Returns whether it may go on at once, or begins
+  // with a pause.
+  bool start(StepContext& step);
   // The rows it could use in a step of at most `max_rows`.
   void propose(int max_rows, std::vector<RowRun>& runs);
   // The step failed: ends at end_step with kInternal.
@@ -74,8 +76,10 @@ class RunningRequest {
   enum class Status { kRunning, kPaused, kEnded };
   // Tells the sink what finished in this step. A paused request gives up its rows.
   Status end_step(StepContext& step);
-  // Whether a paused request may go on.
-  bool take_resume();
+  // Whether a paused request may go on: its sink has room, and it has what its tokens cost.
+  bool take_resume(TimePoint now);
+  // When a paused request that has nothing to pay with should be asked again.
+  std::optional<TimePoint> next_payment() const { return throttled_until_; }
 
   // Ends it from outside. kCancelled, kDeadline and kShutdown flush and report what there is;
   // kInternal discards the session, whose state is in doubt. No effect when ended.
@@ -88,6 +92,8 @@ class RunningRequest {
   template <typename Body>
   void guarded(Body&& body);
   void fork_when_prompt_read(StepContext& step);
+  // Pays for what the step has given so far, and notes how long to pause.
+  void pay(TimePoint now);
   // Reports the samples that finished since the last call, and frees their memory; `is_last` gives
   // the lease back first.
   void report_finished(TimePoint now, bool is_last);
@@ -104,12 +110,16 @@ class RunningRequest {
   std::vector<SampleRun> samples_;
   std::vector<bool> reported_;  // per sample
 
+  const std::size_t held_bytes_;
   const TimePoint submitted_;
   std::optional<TimePoint> started_;
   bool forked_ = false;    // prompt read, every sample has a sequence of its own
   bool answered_ = false;  // a new value was produced
   bool ended_ = false;
   std::optional<RequestOutcome> failure_;
+
+  std::int64_t unpaid_tokens_ = 0;  // read and produced
+  std::optional<TimePoint> throttled_until_;
 };
 
 }  // namespace lintel

@@ -1,5 +1,7 @@
 // Tokens, roles, whose session is whose, and what one identity may use.
 #include <catch2/catch.hpp>
+#include <functional>
+#include <future>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
@@ -334,37 +336,81 @@ TEST_CASE("streams of one identity are bounded, and of nobody else") {
   CHECK(streams[0]->Finish().ok());
 }
 
-TEST_CASE("tokens a second of one identity are a bucket, and what a call did not use comes back") {
+TEST_CASE("tokens a second of one identity are what its calls run at once a burst is used up") {
   const TokenFile file;
   ServerOptions options = options_with(file);
   options.identity.tokens_per_second = 10;
   options.identity.token_burst = 100;
+  options.scheduling.workers = 0;
   ManualClock clock;
   TestServer server({"tokens"}, options, clock);
-  // 1 + 59 of 100.
-  REQUIRE(generate_as(server, "alice", request_for("tokens", {1}, 59)).ok());
-  const grpc::Status refused = generate_as(server, "alice", request_for("tokens", {1}, 59));
-  check_quota(refused, "alice");
-  CHECK(detail_of<google::rpc::RetryInfo>(refused)->retry_delay().seconds() == 2);  // for 20
-  CHECK(generate_as(server, "bob", request_for("tokens", {1}, 59)).ok());
-  clock.advance(std::chrono::milliseconds(2001));
-  CHECK(generate_as(server, "alice", request_for("tokens", {1}, 59)).ok());
-  // Scoring is charged for too.
-  check_quota(score_as(server, "alice"), "alice");
-  clock.advance(std::chrono::seconds(1));
-  CHECK(score_as(server, "alice").ok());
-
-  // A stop token ends the first call after one value or so; the rest of its charge comes back.
+  Scheduler& scheduler = server.scheduler("tokens");
+  // How long a call takes, but for the model's own time.
+  const auto time_of = [&](const std::function<grpc::Status()>& call) {
+    auto status = std::async(std::launch::async, call);
+    const auto over = [&] {
+      return status.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    };
+    std::chrono::milliseconds passed{0};
+    CHECK(eventually([&] {
+      run_until_idle(scheduler);
+      if (over()) return true;
+      if (scheduler.stats().running == 0) return false;
+      clock.advance(std::chrono::milliseconds(100));
+      passed += std::chrono::milliseconds(100);
+      return false;
+    }));
+    CHECK(status.get().ok());
+    return passed;
+  };
+  const auto generate = [&](const std::string& who, unsigned max_new_tokens) {
+    return time_of([&, who, max_new_tokens] {
+      return generate_as(server, who, request_for("tokens", {1}, max_new_tokens));
+    });
+  };
+  CHECK(generate("alice", 59) == std::chrono::milliseconds(0));  // 1 + 59 of 100
+  const auto second = generate("alice", 59);                     // 20 more than there are
+  CHECK(second >= std::chrono::milliseconds(1800));
+  CHECK(second <= std::chrono::milliseconds(2200));
+  CHECK(generate("bob", 59) == std::chrono::milliseconds(0));
+  // Scoring is paid for too.
+  const auto scored = time_of([&] { return score_as(server, "alice"); });
+  CHECK(scored <= std::chrono::milliseconds(600));
+  // A stop token ends the first call after one value or so: it pays for no more.
   clock.advance(std::chrono::seconds(100));
   v1::GenerateRequest stops = request_for("tokens", {1}, 99);
   for (int token = 0; token < 50; ++token) stops.mutable_stop()->add_token_ids(token);
-  CHECK(generate_as(server, "alice", stops).ok());
-  CHECK(generate_as(server, "alice", request_for("tokens", {1}, 90)).ok());
-  // More than a burst is possible, out of a full bucket, and leaves a debt.
-  clock.advance(std::chrono::seconds(100));
-  CHECK(generate_as(server, "alice", request_for("tokens", {1}, 199)).ok());
-  clock.advance(std::chrono::milliseconds(10'050));
-  check_quota(generate_as(server, "alice", request_for("tokens", {1}, 1)), "alice");
+  CHECK(time_of([&] { return generate_as(server, "alice", stops); }) ==
+        std::chrono::milliseconds(0));
+  CHECK(generate("alice", 90) == std::chrono::milliseconds(0));
+}
+
+TEST_CASE("a call that would wait long before it begins is refused, and told for how long") {
+  const TokenFile file;
+  ServerOptions options = options_with(file);
+  options.identity.tokens_per_second = 1;
+  options.identity.token_burst = 1;
+  options.scheduling.workers = 0;
+  ManualClock clock;
+  TestServer server({"tokens"}, options, clock);
+  Scheduler& scheduler = server.scheduler("tokens");
+  // A step reads more of a prompt than is saved up.
+  grpc::ClientContext context;
+  set_token(context, "alice");
+  const auto reader =
+      server.generation->Generate(&context, request_for("tokens", std::vector<int>(200, 1), 1));
+  REQUIRE(eventually([&] { return scheduler.stats().queued == 1; }));
+  run_until_idle(scheduler);
+  const auto debt = static_cast<std::int64_t>(scheduler.stats().prompt_tokens) - 1;
+  REQUIRE(debt > 20);
+  REQUIRE(debt < 200);
+  const grpc::Status refused = generate_as(server, "alice", request_for("tokens", {1}, 1));
+  check_quota(refused, "alice");
+  const auto retry = detail_of<google::rpc::RetryInfo>(refused)->retry_delay().seconds();
+  CHECK(retry >= debt - 11);
+  CHECK(retry <= debt - 9);
+  check_quota(score_as(server, "alice"), "alice");
+  context.TryCancel();
 }
 
 TEST_CASE("sessions and memory of one identity are bounded") {
