@@ -5,6 +5,7 @@
 
 #include "server/outcome_status.h"
 #include "server/request_checks.h"
+#include "server/service_call.h"
 #include "server/status.h"
 
 namespace lintel {
@@ -102,12 +103,17 @@ GenerateStream::GenerateStream(SharedModel model, const Clock& clock, const Acti
       chunk_of_sample_(static_cast<std::size_t>(options_.num_samples), -1) {}
 
 void GenerateStream::attach(RequestHandle handle) {
-  MutexLock lock(mutex_);
-  handle_ = std::move(handle);
+  SharedModel model;
+  {
+    MutexLock lock(mutex_);
+    handle_ = handle;
+    if (abandoned_) model = model_;  // while nobody could know this handle
+  }
+  if (model != nullptr) model->scheduler->cancel(handle);
 }
 
 bool GenerateStream::on_token(const TokenEvent& event) {
-  Entry& entry = gathered_.emplace_back();
+  Entry entry;
   entry.position = event.position;
   entry.token = event.token;
   entry.sample = event.sample;
@@ -115,6 +121,7 @@ bool GenerateStream::on_token(const TokenEvent& event) {
   entry.has_log2_prob = event.log2_prob.has_value();
   entry.log2_prob = event.log2_prob.value_or(0.0f);
   entry.top.assign(event.top.begin(), event.top.end());
+  gathered_.push_back(std::move(entry));
   ++gathered_tokens_;
   const auto most = static_cast<std::size_t>(options_.outbox_tokens);
   if (gathered_tokens_ + tokens_.load(std::memory_order_relaxed) < most) return true;
@@ -125,12 +132,12 @@ bool GenerateStream::on_token(const TokenEvent& event) {
 }
 
 void GenerateStream::on_sample_finish(const SampleResult& result) {
+  MutexLock lock(mutex_);
+  results_.push_back(result);  // before the entry, which says that it is there
   Entry& entry = gathered_.emplace_back();
   entry.sample = result.sample;
   entry.is_finish = true;
   sample_ended_ = true;
-  MutexLock lock(mutex_);
-  results_.push_back(result);
   // The samples' one prompt was read once.
   used_.prompt = std::max(used_.prompt, result.prompt_tokens);
   used_.generated += result.generated_tokens;
@@ -148,9 +155,11 @@ void GenerateStream::on_step_end() {
 void GenerateStream::on_finish(RequestOutcome outcome) {
   {
     MutexLock lock(mutex_);
-    hand_over();
-    ended_ = status_of(outcome);
-    outcome_ = outcome;
+    outcome_ = outcome;  // first, and without memory: whatever fails from here on, the call ends
+    ended_ = guarded([&] {
+      hand_over();
+      return status_of(outcome);
+    });
     model_.reset();  // a slow reader does not keep it
   }
   pump();
@@ -168,7 +177,7 @@ void GenerateStream::hand_over() {
   is_first_ = false;
   sample_ended_ = false;
   last_handed_over_ = clock_.now();
-  if (!gone_) {  // else nobody reads it; the cancellation is on its way
+  if (!abandoned_) {  // else nobody reads it; the cancellation is on its way
     outbox_.insert(outbox_.end(), std::make_move_iterator(gathered_.begin()),
                    std::make_move_iterator(gathered_.end()));
     tokens_.fetch_add(gathered_tokens_);
@@ -179,20 +188,20 @@ void GenerateStream::hand_over() {
 
 ResponseStream<v1::GenerateResponse>::Next GenerateStream::next(v1::GenerateResponse& message,
                                                                 grpc::Status& status) {
-  if (gone_) {
+  if (abandoned_) {
     if (!outcome_) return Next::kNothing;
-    status = cancelled();
+    status = std::move(*abandoned_);
     return Next::kFinish;
   }
   if (!outbox_.empty()) {
     fill(message);
     // gRPC sends no message together with an error.
     const bool last = outbox_.empty() && outcome_.has_value();
-    if (last) status = ended_;
+    if (last) status = copy_of(ended_);
     return last && status.ok() ? Next::kWriteAndFinish : Next::kWrite;
   }
   if (!outcome_) return Next::kNothing;
-  status = ended_;
+  status = std::move(ended_);
   return Next::kFinish;
 }
 
@@ -259,13 +268,17 @@ void GenerateStream::on_written() {
   if (model != nullptr) model->scheduler->resume(handle);
 }
 
-void GenerateStream::on_gone() {
+void GenerateStream::on_gone() { abandon(cancelled()); }
+
+void GenerateStream::on_lost() { abandon(out_of_memory()); }
+
+void GenerateStream::abandon(grpc::Status status) {
   SharedModel model;
   RequestHandle handle;
   {
     MutexLock lock(mutex_);
     model = model_;
-    gone_ = true;
+    if (!abandoned_) abandoned_ = std::move(status);
     outbox_.clear();
     written_ = 0;
     results_.clear();

@@ -62,8 +62,12 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
   Next next(v1::GenerateResponse& message, grpc::Status& status) override REQUIRES(mutex_);
   void on_written() override EXCLUDES(mutex_);
   void on_gone() override EXCLUDES(mutex_);
+  void on_lost() override EXCLUDES(mutex_);
   TokenUse tokens_used() const override REQUIRES(mutex_) { return used_; }
 
+  // Nothing more is written, and the request ends; then the call does, with `status`, the first one
+  // given.
+  void abandon(grpc::Status status) EXCLUDES(mutex_);
   // Whether what has gathered is to be written.
   bool due();
   // Moves what has gathered to the outbox.
@@ -92,7 +96,7 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
   std::atomic<std::size_t> tokens_{0};  // values to be written; changed under the mutex
   TokenUse used_ GUARDED_BY(mutex_);    // by the samples that have finished
   bool paused_ GUARDED_BY(mutex_) = false;
-  bool gone_ GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> abandoned_ GUARDED_BY(mutex_);
   std::optional<RequestOutcome> outcome_ GUARDED_BY(mutex_);
   grpc::Status ended_ GUARDED_BY(mutex_);                // what the outcome means
   std::vector<int> chunk_of_sample_ GUARDED_BY(mutex_);  // in the message being filled; -1: none

@@ -66,7 +66,8 @@ struct GenerationRequest {
   std::vector<GivenValue> given;
   std::optional<TimePoint> deadline;
   std::shared_ptr<TokenAllowance> allowance;  // null: as many tokens as there are
-  // What the caller keeps of this request until it is over, in bytes: its message, for one.
+  // What the caller keeps of this request until it is over, in bytes: all sequences of a Score,
+  // for one, by which each has its share.
   std::size_t held_bytes = 0;
 };
 

@@ -34,15 +34,16 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
                                          const v1::GenerateRequest& wire,
                                          std::unique_ptr<CallScope>& scope,
                                          grpc::ServerWriteReactor<v1::GenerateResponse>** reactor) {
+  const grpc::Status begins = scope->check_tokens();
+  if (!begins.ok()) return begins;
   PreparedGeneration prepared;
   const grpc::Status checked = prepare_generation(context_, scope->caller().name, wire,
                                                   call_deadline(call, context_.clock), prepared);
   if (prepared.model != nullptr) scope->set_model(prepared.model->name);
   if (!checked.ok()) return checked;
-  const grpc::Status charged = scope->charge_tokens(prepared.most_tokens());
-  if (!charged.ok()) return charged;
   const SharedModel& model = prepared.model;
   GenerationRequest& request = prepared.checked.request;
+  request.allowance = scope->allowance();
 
   GenerateStream::Options options;
   options.chunk_interval = context_.options.streaming.chunk_interval_ms;
@@ -54,20 +55,21 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& call
   options.session_id = wire.session_id();
   const auto stream =
       std::make_shared<GenerateStream>(model, context_.clock, context_.calls, std::move(options));
-  if (!context_.calls.enter()) return shutting_down();
-  *reactor = stream->start(context_.calls, std::move(scope));
+  *reactor = stream->start(context_.calls, scope);
+  if (*reactor == nullptr) return shutting_down();
   // From here on the call is the stream's to finish.
-  const grpc::Status submitted = guarded([&]() -> grpc::Status {
+  grpc::Status submitted = guarded([&]() -> grpc::Status {
     const Scheduler::SubmitResult result =
         model->scheduler->submit(std::move(request), std::move(prepared.lease), stream);
     if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*model);
     if (result.error == Scheduler::SubmitError::kQueueFull) {
-      return queue_full(context_.options.scheduling.max_queued_requests);
+      return queue_full(context_.options.scheduling.max_queued_requests,
+                        context_.options.scheduling.max_queued_bytes);
     }
     stream->attach(result.handle);
     return grpc::Status::OK;
   });
-  if (!submitted.ok()) stream->refuse(submitted);
+  if (!submitted.ok()) stream->refuse(std::move(submitted));
   return grpc::Status::OK;
 }
 
@@ -75,7 +77,8 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
                                       const v1::ScoreRequest& wire,
                                       std::unique_ptr<CallScope>& scope,
                                       grpc::ServerWriteReactor<v1::ScoreResponse>** reactor) {
-  grpc::Status status;
+  grpc::Status status = scope->check_tokens();
+  if (!status.ok()) return status;
   const SharedModel model = resolve_model(wire.model(), context_.models, &status);
   if (model == nullptr) return status;
   scope->set_model(model->name);
@@ -83,9 +86,6 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
   ScoreSequences sequences =
       check_score(wire, model->transformer->config(), model->limits, violations);
   if (!violations.empty()) return violations.status();
-  const grpc::Status charged =
-      scope->charge_tokens(static_cast<std::int64_t>(sequences.values.size()));
-  if (!charged.ok()) return charged;
 
   const Scheduler::Options& scheduling = model->scheduler->options();
   ScoreStream::Options options;
@@ -94,14 +94,18 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& call,
                               scheduling.max_queued_requests / 2);
   options.window = static_cast<std::size_t>(std::max(window, 1));
   options.max_queued_requests = scheduling.max_queued_requests;
+  options.max_queued_bytes = scheduling.max_queued_bytes;
+  options.held_bytes =
+      sequences.values.size() * sizeof(std::int32_t) / std::max<std::size_t>(sequences.size(), 1);
+  options.allowance = scope->allowance();
   options.owner = scope->caller().name;
   options.deadline = call_deadline(call, context_.clock);
   const auto stream =
       std::make_shared<ScoreStream>(model, context_.store, std::move(sequences), options);
-  if (!context_.calls.enter()) return shutting_down();
-  *reactor = stream->start(context_.calls, std::move(scope));
-  const grpc::Status begun = guarded([&] { return stream->begin(); });
-  if (!begun.ok()) stream->refuse(begun);
+  *reactor = stream->start(context_.calls, scope);
+  if (*reactor == nullptr) return shutting_down();
+  grpc::Status begun = guarded([&] { return stream->begin(); });
+  if (!begun.ok()) stream->refuse(std::move(begun));
   return grpc::Status::OK;
 }
 

@@ -48,7 +48,7 @@ grpc::Status InferSequences::find(const Owner& owner, const ServedModel& model,
   return grpc::Status::OK;
 }
 
-void InferSequences::end(const InferSequence& sequence) {
+void InferSequences::end(const InferSequence& sequence) noexcept {
   context_.store.remove_when_idle(sequence.session_id, sequence.owner);
   names_.forget(sequence.owner, sequence.model, sequence.name, sequence.session_id);
 }
@@ -59,9 +59,12 @@ bool InferSequences::never_began(const InferSequence& sequence) const {
   return session && !session->busy && session->num_values == 0;
 }
 
-void InferSequences::end_if_last(const InferSequence& sequence) {
+void InferSequences::end_if_last(const InferSequence& sequence) noexcept {
   if (sequence.session_id.empty()) return;
-  if (sequence.ends || never_began(sequence)) end(sequence);
+  try {
+    if (sequence.ends || never_began(sequence)) end(sequence);
+  } catch (const std::bad_alloc&) {  // then it goes when it has been idle for long enough
+  }
 }
 
 }  // namespace lintel

@@ -30,9 +30,9 @@ class InferSequences {
   // The sequence that the request goes on with or starts.
   grpc::Status find(const Owner& owner, const ServedModel& model, const InferRequest& request,
                     InferSequence& sequence);
-  void end(const InferSequence& sequence);
+  void end(const InferSequence& sequence) noexcept;
   // The request that used it is over. A start that came to nothing leaves nothing.
-  void end_if_last(const InferSequence& sequence);
+  void end_if_last(const InferSequence& sequence) noexcept;
 
  private:
   // Whether its start was refused or ended before a value was read.

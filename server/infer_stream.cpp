@@ -15,37 +15,39 @@ InferStream::InferStream(const ServiceContext& context, InferSequences& sequence
       call_(call),
       scope_(std::move(scope)) {
   calls_.hold();
-  grpc::Status status = scope_->admitted();
-  if (status.ok() && calls_.closed()) status = shutting_down();
-  if (status.ok()) status = scope_->enter_stream();
+  grpc::Status status = guarded([&]() -> grpc::Status {
+    if (!scope_->admitted().ok()) return scope_->admitted();
+    if (calls_.closed()) return shutting_down();
+    return scope_->enter_stream();
+  });
   if (status.ok()) {
     StartRead(&request_);
   } else {
-    finish(status);
+    finish(std::move(status));
   }
 }
 
 void InferStream::OnReadDone(bool ok) {
   if (!ok) return finish(cancelled_ ? cancelled() : grpc::Status::OK);
-  if (!calls_.enter()) return finish(shutting_down());
+  if (!calls_.enter()) return finish(guarded([] { return shutting_down(); }));
   is_busy_ = true;
   PreparedInfer infer;
   const LogScope log(scope_->log_fields());
   std::shared_ptr<InferRun> run;
   std::shared_ptr<InferTokens> tokens;
-  const grpc::Status status = guarded([&] {
+  grpc::Status status = guarded([&] {
     const grpc::Status prepared = prepare(infer);
     if (!prepared.ok()) return prepared;
     if (infer.request->streams) {
       tokens = new_tokens(infer);
     } else {
-      run =
-          new_infer_run(sequences_, infer, *response_.mutable_infer_response(),
-                        [this](const grpc::Status& ended, TokenUse used) { respond(ended, used); });
+      run = new_infer_run(
+          sequences_, infer, *response_.mutable_infer_response(),
+          [this](grpc::Status ended, TokenUse used) { respond(std::move(ended), used); });
     }
     return prepared;
   });
-  if (!status.ok()) return respond(status, {});
+  if (!status.ok()) return respond(std::move(status), {});
   {
     MutexLock lock(mutex_);
     run_ = run;
@@ -57,12 +59,11 @@ void InferStream::OnReadDone(bool ok) {
     run->begin(std::move(infer.rows));
   } else {
     if (cancelled_) tokens->cancel();
-    const InferSequence sequence = infer.sequence;
-    const grpc::Status begun = tokens->begin(std::move(infer.rows.front()));
+    grpc::Status begun = tokens->begin(std::move(infer.rows.front()));
     if (begun.ok()) return;
-    sequences_.end_if_last(sequence);
+    sequences_.end_if_last(infer.sequence);
     forget_tokens();
-    respond(begun, {});
+    respond(std::move(begun), {});
   }
 }
 
@@ -109,14 +110,21 @@ void InferStream::OnDone() {
   calls.release();
 }
 
-void InferStream::respond(const grpc::Status& status, TokenUse used) {
+void InferStream::respond(grpc::Status status, TokenUse used) {
   scope_->settle_tokens(used);
   if (!status.ok()) {
-    response_.Clear();
-    response_.set_error_message(status.error_message());
-    response_.mutable_infer_response()->set_id(std::exchange(id_, {}));
-    // Whoever waits for the last response of this request has it.
-    if (asks_for_stream_) mark_final(*response_.mutable_infer_response(), true);
+    grpc::Status written = guarded([&] {
+      response_.Clear();
+      response_.set_error_message(status.error_message());
+      response_.mutable_infer_response()->set_id(std::exchange(id_, {}));
+      // Whoever waits for the last response of this request has it.
+      if (asks_for_stream_) mark_final(*response_.mutable_infer_response(), true);
+      return grpc::Status::OK;
+    });
+    if (!written.ok()) {  // no memory to say so in a message: the stream says it by its end
+      rest();
+      return finish(std::move(written));
+    }
   }
   StartWrite(&response_);
 }
@@ -129,10 +137,10 @@ std::shared_ptr<InferTokens> InferStream::new_tokens(const PreparedInfer& infer)
   options.max_tokens_per_message = infer.rows.front().checked.max_tokens_per_message;
   InferTokens::Callbacks callbacks;
   callbacks.write = [this](const auto* message) { StartWrite(message); };
-  callbacks.gone = [this] {
+  callbacks.gone = [this](grpc::Status status) {
     scope_->settle_tokens(current_tokens()->used());
     rest();
-    finish(cancelled());
+    finish(std::move(status));
   };
   callbacks.over = [&sequences = sequences_, sequence = infer.sequence] {
     sequences.end_if_last(sequence);
@@ -156,10 +164,10 @@ void InferStream::rest() {
   if (std::exchange(is_busy_, false)) calls_.leave();
 }
 
-void InferStream::finish(const grpc::Status& status) {
-  status_ = status;
+void InferStream::finish(grpc::Status status) {
+  status_ = copy_of(status);
   scope_->finish({});
-  Finish(status);
+  Finish(std::move(status));
 }
 
 }  // namespace lintel

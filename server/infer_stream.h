@@ -38,12 +38,12 @@ class InferStream final : public grpc::ServerBidiReactor<Received<inference::Mod
   // Reads what came and takes what it needs. What it was is forgotten with that: between its
   // requests a stream holds nothing of them.
   grpc::Status prepare(PreparedInfer& infer);
-  void respond(const grpc::Status& status, TokenUse used);
+  void respond(grpc::Status status, TokenUse used);
   std::shared_ptr<InferTokens> new_tokens(const PreparedInfer& infer);
   std::shared_ptr<InferTokens> current_tokens() EXCLUDES(mutex_);
   void forget_tokens() EXCLUDES(mutex_);
   void rest();
-  void finish(const grpc::Status& status);
+  void finish(grpc::Status status);
 
   const ServiceContext& context_;
   InferSequences& sequences_;

@@ -26,9 +26,16 @@ std::size_t message_tokens(const InferTokens::Options& options) {
   return std::clamp<std::size_t>(most, 1, kMostMessageTokens);
 }
 
+// All or nothing: every value has its log-probability.
 void append(InferredRow& to, InferredRow& from) {
-  to.tokens.insert(to.tokens.end(), from.tokens.begin(), from.tokens.end());
+  const std::size_t before = to.log2_probs.size();
   to.log2_probs.insert(to.log2_probs.end(), from.log2_probs.begin(), from.log2_probs.end());
+  try {
+    to.tokens.insert(to.tokens.end(), from.tokens.begin(), from.tokens.end());
+  } catch (...) {
+    to.log2_probs.resize(before);
+    throw;
+  }
   from.tokens.clear();
   from.log2_probs.clear();
 }
@@ -62,7 +69,8 @@ grpc::Status InferTokens::begin(PreparedGeneration prepared) {
         std::move(prepared.checked.request), std::move(prepared.lease), shared_from_this());
     if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*model);
     if (result.error == Scheduler::SubmitError::kQueueFull) {
-      return queue_full(model->scheduler->options().max_queued_requests);
+      const Scheduler::Options& options = model->scheduler->options();
+      return queue_full(options.max_queued_requests, options.max_queued_bytes);
     }
     handle = result.handle;
     return grpc::Status::OK;
@@ -73,9 +81,9 @@ grpc::Status InferTokens::begin(PreparedGeneration prepared) {
     MutexLock lock(mutex_);
     if (!submitted.ok()) model_.reset();
     handle_ = handle;
-    gone = gone_;
+    gone = abandoned_.has_value();
     // Paused and written before anybody could know this handle.
-    resume = submitted.ok() && !paused_ && !gone_;
+    resume = submitted.ok() && !paused_ && !gone;
   }
   if (submitted.ok() && gone) model->scheduler->cancel(handle);
   if (resume) model->scheduler->resume(handle);
@@ -83,8 +91,9 @@ grpc::Status InferTokens::begin(PreparedGeneration prepared) {
 }
 
 bool InferTokens::on_token(const TokenEvent& event) {
-  gathered_.tokens.push_back(event.token);
+  // The value last: it says that both are there.
   gathered_.log2_probs.push_back(event.log2_prob.value_or(std::numeric_limits<float>::quiet_NaN()));
+  gathered_.tokens.push_back(event.token);
   const auto most = static_cast<std::size_t>(options_.outbox_tokens);
   if (gathered_.tokens.size() + waiting_.load(std::memory_order_relaxed) < most) return true;
   MutexLock lock(mutex_);
@@ -119,8 +128,10 @@ void InferTokens::on_finish(RequestOutcome outcome) {
   callbacks_.over();
   {
     MutexLock lock(mutex_);
-    hand_over();
-    ended_ = outcome_status(outcome, *model_);
+    ended_ = guarded([&] {
+      hand_over();
+      return outcome_status(outcome, *model_);
+    });
     model_.reset();
   }
   pump();
@@ -129,16 +140,17 @@ void InferTokens::on_finish(RequestOutcome outcome) {
 void InferTokens::hand_over() {
   is_first_ = false;
   last_handed_over_ = clock_.now();
-  if (!gone_) {  // else nobody reads it; the cancellation is on its way
-    waiting_.fetch_add(gathered_.tokens.size());
+  if (!abandoned_) {  // else nobody reads it; the cancellation is on its way
+    const std::size_t count = gathered_.tokens.size();
     append(outbox_, gathered_);
+    waiting_.fetch_add(count);
   }
   gathered_ = {};
 }
 
 InferTokens::Action InferTokens::next() {
   if (writing_ || wrote_last_ || told_gone_) return Action::kNothing;
-  if (gone_) {
+  if (abandoned_) {
     if (!ended_) return Action::kNothing;
     told_gone_ = true;
     return Action::kGone;
@@ -176,13 +188,21 @@ InferTokens::Action InferTokens::next() {
 
 void InferTokens::pump() {
   Action action = Action::kNothing;
+  grpc::Status gone;
+  bool lost = false;
   {
     MutexLock lock(mutex_);
-    action = next();
+    try {
+      action = next();
+    } catch (...) {
+      lost = true;
+    }
+    if (action == Action::kGone) gone = copy_of(*abandoned_);
   }
+  if (lost) return abandon(out_of_memory());
   // The flags keep every other thread from coming here until the operation is over.
   if (action == Action::kWrite) callbacks_.write(&message_);
-  if (action == Action::kGone) callbacks_.gone();
+  if (action == Action::kGone) callbacks_.gone(std::move(gone));
 }
 
 bool InferTokens::written(bool ok) {
@@ -205,12 +225,14 @@ bool InferTokens::written(bool ok) {
   return false;
 }
 
-void InferTokens::cancel() {
+void InferTokens::cancel() { abandon(cancelled()); }
+
+void InferTokens::abandon(grpc::Status status) {
   SharedModel model;
   RequestHandle handle;
   {
     MutexLock lock(mutex_);
-    gone_ = true;
+    if (!abandoned_) abandoned_ = std::move(status);
     outbox_ = {};
     taken_ = 0;
     waiting_.store(0);

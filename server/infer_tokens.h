@@ -35,9 +35,10 @@ class InferTokens final : public TokenSink, public std::enable_shared_from_this<
   struct Callbacks {
     // Writes this message; written() is called when it is out. One at a time.
     std::function<void(const inference::ModelStreamInferResponse*)> write;
-    // The client is gone and the request is over: nothing more is written.
-    std::function<void()> gone;
-    // The request is over, by this thread; before the last message.
+    // The client is gone, or there was no memory for a message, and the request is over: nothing
+    // more is written.
+    std::function<void(grpc::Status)> gone;
+    // The request is over, by this thread; before the last message. Must not throw.
     std::function<void()> over;
   };
 
@@ -67,6 +68,8 @@ class InferTokens final : public TokenSink, public std::enable_shared_from_this<
   // Moves what has gathered to the outbox.
   void hand_over() REQUIRES(mutex_);
   Action next() REQUIRES(mutex_);
+  // Nothing more is written, and the request ends; then gone(status) is called.
+  void abandon(grpc::Status status) EXCLUDES(mutex_);
   // Writes what there is to write. The caller holds no mutex: gRPC may call back at once.
   void pump() EXCLUDES(mutex_);
 
@@ -93,7 +96,7 @@ class InferTokens final : public TokenSink, public std::enable_shared_from_this<
   bool paused_ GUARDED_BY(mutex_) = false;
   bool writing_ GUARDED_BY(mutex_) = false;
   bool wrote_last_ GUARDED_BY(mutex_) = false;
-  bool gone_ GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> abandoned_ GUARDED_BY(mutex_);
   bool told_gone_ GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> ended_ GUARDED_BY(mutex_);
   inference::ModelStreamInferResponse message_;  // owned by the write in flight, else by next()

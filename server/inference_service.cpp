@@ -20,8 +20,8 @@ class InferCall final : public grpc::ServerUnaryReactor {
   // Counts the call in, if it may begin and `prepare(scope)` agrees.
   template <typename Prepare>
   grpc::Status begin(const Prepare& prepare) {
-    if (!scope_->admitted().ok()) return scope_->admitted();
     return guarded([&]() -> grpc::Status {
+      if (!scope_->admitted().ok()) return scope_->admitted();
       if (grpc::Status entered = scope_->enter_stream(); !entered.ok()) return entered;
       if (!calls_.enter()) return shutting_down();
       counted_in_ = true;
@@ -32,10 +32,10 @@ class InferCall final : public grpc::ServerUnaryReactor {
   void attach(std::shared_ptr<InferRun> run) { run_ = std::move(run); }
 
   // The response is written, or there is none. Once.
-  void finish(const grpc::Status& status, TokenUse used) {
-    status_ = status;
+  void finish(grpc::Status status, TokenUse used) {
+    status_ = copy_of(status);
     scope_->finish(used);
-    Finish(status);
+    Finish(std::move(status));
   }
 
   void OnCancel() override {

@@ -7,6 +7,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <future>
 #include <stdexcept>
 #include <utility>
 
@@ -38,6 +39,8 @@ namespace {
 constexpr std::chrono::milliseconds kFlushTime{1000};
 // What is left then, Health.Watch for one, gets this long to see NOT_SERVING.
 constexpr std::chrono::milliseconds kShutdownTime{250};
+// And then whatever is still there, for a fault of ours: a process that is to end ends.
+constexpr std::chrono::seconds kLastWait{30};
 // gRPC cancels clients that ping more often.
 constexpr int kMinClientPingIntervalMs = 10'000;
 // How often the housekeeping looks at files and idle sessions.
@@ -244,6 +247,23 @@ std::vector<Directory> directories_to_load(const ServerOptions& options) {
   return directories;
 }
 
+// Returns whether gRPC has ended all its calls, which it waits for without a bound of its own. A
+// server that has not is used by a thread from then on, and must not be freed.
+bool shut_down(grpc::Server& server) {
+  const auto over = std::make_shared<std::promise<void>>();
+  std::thread waiting([&server, over] {
+    server.Shutdown(std::chrono::system_clock::now() + kShutdownTime);
+    server.Wait();
+    over->set_value();
+  });
+  if (over->get_future().wait_for(kLastWait) == std::future_status::ready) {
+    waiting.join();
+    return true;
+  }
+  waiting.detach();
+  return false;
+}
+
 }  // namespace
 
 std::vector<NamedTransformer> load_models(const ServerOptions& options) {
@@ -335,8 +355,11 @@ void LintelServer::keep_house() {
       if (!stopping_) stop_requested_.wait_for(mutex_, kHousekeepingInterval);
       if (stopping_) return;
     }
-    if (impl_->certificates != nullptr) impl_->certificates->reload_if_changed();
-    if (impl_->tokens != nullptr) impl_->tokens->reload_if_changed();
+    try {
+      if (impl_->certificates != nullptr) impl_->certificates->reload_if_changed();
+      if (impl_->tokens != nullptr) impl_->tokens->reload_if_changed();
+    } catch (const std::bad_alloc&) {  // another time
+    }
     const std::uint64_t calls = impl_->counters.total();
     const bool idle = calls == std::exchange(calls_before, calls) && impl_->calls.count() == 0;
     idle_intervals = idle ? idle_intervals + 1 : 0;
@@ -378,14 +401,14 @@ void LintelServer::stop() {
   for (const SharedModel& model : impl_->registry.all()) model->scheduler->stop();
   impl_->calls.wait_until_none(kFlushTime);
   if (impl_->listener != nullptr) impl_->listener->stop();
-  if (impl_->server != nullptr) {
-    impl_->server->Shutdown(std::chrono::system_clock::now() + kShutdownTime);
-    impl_->server->Wait();
-  }
   // Cancelled by the shutdown, the last streams end now.
-  while (!impl_->calls.wait_until_none(std::chrono::seconds(10), /*also_held=*/true)) {
-    spdlog::warn("waiting for {} streams to end", impl_->calls.count());
+  if ((impl_->server == nullptr || shut_down(*impl_->server)) &&
+      impl_->calls.wait_until_none(kLastWait, /*also_held=*/true)) {
+    return;
   }
+  spdlog::error("{} streams do not end: what they hold is left to the end of the process",
+                impl_->calls.count());
+  impl_.release();
 }
 
 SessionStore& LintelServer::store() { return impl_->store; }

@@ -86,6 +86,7 @@ std::shared_ptr<ServedModel> serve_model(const ServerOptions& options, NamedTran
   Scheduler::Options scheduling;
   scheduling.workers = options.scheduling.workers;
   scheduling.max_queued_requests = options.scheduling.max_queued_requests;
+  scheduling.max_queued_bytes = options.scheduling.max_queued_bytes;
   scheduling.speculation = options.scheduling.speculation;
   scheduling.speculation_rows = options.scheduling.speculation_rows;
   scheduling.max_batch_rows = batch_rows(options.scheduling, *model.transformer);

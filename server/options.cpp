@@ -266,8 +266,9 @@ class Flags {
     constexpr std::int64_t kMost = 1'000'000'000'000;
     number(
         "--identity-tokens-per-second", identity.tokens_per_second, std::int64_t{0}, kMost,
-        "Prompt and new tokens. A call is charged for all it may use when it begins, and gets back "
-        "what it did not use: clients do well to give max_new_tokens");
+        "Prompt and new tokens, paid for as they are read and produced: without anything saved up "
+        "the identity's calls pause, and go on together at this rate. A call that would wait for "
+        "more than ten seconds to begin is refused");
     number("--identity-token-burst", identity.token_burst, std::int64_t{0}, kMost,
            "Tokens saved up at most; 0: ten seconds' worth");
   }
@@ -309,6 +310,14 @@ class Flags {
            "Rows of a step that read prompts while others decode; at most --max-batch-rows");
     number("--max-queued-requests", options_.scheduling.max_queued_requests, 1, 1'000'000,
            "Requests accepted but not yet in a batch; one more is refused");
+    text("--max-queued-bytes", "BYTES", format_bytes(options_.scheduling.max_queued_bytes),
+         "Memory held by those requests, the messages they came in included; one more is refused, "
+         "but for the only one",
+         [this](const std::string& given) {
+           const std::uint64_t bytes = parse_bytes(given);
+           if (bytes == 0) throw UsageError("no request fits into 0 bytes");
+           options_.scheduling.max_queued_bytes = bytes;
+         });
     choice(
         "--speculation", "MODE", "auto", {"off", "auto", "on"},
         "Feeding guesses of the next values in the same step, which makes few streams faster and "
@@ -328,10 +337,10 @@ class Flags {
     number("--max-sessions", options_.sessions.max_sessions, std::size_t{0},
            std::size_t{100'000'000}, "Sessions at a time; 0: only --session-memory limits them");
     text("--session-memory", "BYTES", format_bytes(options_.sessions.memory_bytes),
-         "Memory for the state of sessions and running calls, in bytes. Beside "
-         "it "
-         "a sample that runs may hold 40 KB to guess from, and a stream whose client is slow "
-         "--outbox-tokens values of 64 bytes, and 8 more for each of top_log2_probs",
+         "Memory for sessions and running calls, in bytes (suffixes as above): their states and "
+         "records; while a call runs, also 40 KB that a sample guesses from, and the values that "
+         "may wait for a slow client, at most --outbox-tokens of 64 bytes, and 8 more for each of "
+         "top_log2_probs. A session is never kept from going on for these",
          [this](const std::string& given) {
            const std::uint64_t bytes = parse_bytes(given);
            if (bytes == 0) throw UsageError("no session fits into 0 bytes");

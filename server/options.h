@@ -100,6 +100,7 @@ struct ServerOptions {
     int max_batch_rows = 0;  // 0: batch_rows_for() of each model
     int prefill_rows_per_step = 32;
     int max_queued_requests = 1024;
+    std::size_t max_queued_bytes = std::size_t{256} << 20;  // held by them; one always may
     Speculation speculation = Speculation::kAuto;
     int speculation_rows = 16;
   } scheduling;

@@ -15,12 +15,6 @@ struct PreparedGeneration {
   CheckedGenerate checked;
   SessionLease lease;
   bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
-
-  // Most tokens it may read and produce.
-  std::int64_t most_tokens() const {
-    return static_cast<std::int64_t>(checked.request.prompt.size()) +
-           checked.request.max_new_tokens * checked.request.num_samples;
-  }
 };
 
 // Not OK: nothing is held. `deadline`: the call's. `model`: in place of the one that the request

@@ -17,8 +17,9 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
                           const SharedModel& model, InferRequest& request,
                           const InferSequence& sequence, CallScope& scope,
                           std::vector<PreparedGeneration>& prepared) {
+  if (grpc::Status begins = scope.check_tokens(); !begins.ok()) return begins;
   const std::optional<TimePoint> deadline = call_deadline(call, context.clock);
-  std::int64_t most_tokens = 0;
+  const std::shared_ptr<TokenAllowance> allowance = scope.allowance();
   std::int64_t longest = 0;
   for (v1::GenerateRequest& row : request.rows) {
     row.set_session_id(sequence.session_id);
@@ -26,8 +27,9 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
     grpc::Status status =
         prepare_generation(context, scope.caller().name, row, deadline, prepared.back(), model);
     if (!status.ok()) return status;
-    most_tokens += prepared.back().most_tokens();
-    longest = std::max(longest, prepared.back().checked.request.max_new_tokens);
+    GenerationRequest& ready = prepared.back().checked.request;
+    ready.allowance = allowance;
+    longest = std::max(longest, ready.max_new_tokens);
   }
   if (!request.streams) {
     const std::size_t bytes = most_response_bytes(request, longest);
@@ -38,7 +40,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
                 " bytes, more than the " + std::to_string(kMaxMessageBytes) + " of one response"}});
     }
   }
-  return scope.charge_tokens(most_tokens);
+  return grpc::Status::OK;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "server/request_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -22,16 +23,18 @@ RequestQueue::RequestQueue(std::size_t capacity, int num_workers, std::size_t ca
       running_rows_(static_cast<std::size_t>(std::max(num_workers, 1))) {}
 
 RequestQueue::Push RequestQueue::push(std::unique_ptr<RunningRequest>& request) {
+  Requests node(1);  // what memory it takes is asked for before anything is changed
   {
     MutexLock lock(mutex_);
     if (closed_) return Push::kClosed;
     if (queue_.size() >= capacity_) return Push::kFull;
-    const std::size_t bytes = request->value_bytes();
+    const std::size_t bytes = request->held_bytes();
     if (!queue_.empty() && bytes > capacity_bytes_ - std::min(queued_bytes_, capacity_bytes_)) {
       return Push::kFull;
     }
     const int rows = request->slots();
-    queue_.push_back(std::move(request));
+    node.front() = std::move(request);
+    queue_.splice(queue_.end(), node);
     queued_rows_ += rows;
     queued_bytes_ += bytes;
     size_.store(queue_.size());
@@ -61,42 +64,41 @@ std::unique_ptr<RunningRequest> RequestQueue::pop(int worker, int max_rows) {
   auto next = queue_.begin();
   if (next != queue_.end() && !fits(*next)) {
     if (saving_worker() == worker) return nullptr;
-    next = std::find_if(next + 1, queue_.end(), fits);
+    next = std::find_if(std::next(next), queue_.end(), fits);
   }
   if (next == queue_.end()) return nullptr;
   std::unique_ptr<RunningRequest> request = std::move(*next);
   queue_.erase(next);
   queued_rows_ -= request->slots();
-  queued_bytes_ -= request->value_bytes();
+  queued_bytes_ -= request->held_bytes();
   own_rows.fetch_add(request->slots());
   update_mirrors();
   return request;
 }
 
-std::vector<std::unique_ptr<RunningRequest>> RequestQueue::take_lost(TimePoint now) {
-  std::vector<std::unique_ptr<RunningRequest>> lost;
+RequestQueue::Requests RequestQueue::take_lost(TimePoint now) noexcept {
+  Requests lost;
   if (size_.load() == 0) return lost;
   if (!may_hold_cancelled_.load() && ticks(now) < next_deadline_.load()) return lost;
   MutexLock lock(mutex_);
   may_hold_cancelled_.store(false);  // before looking: a later cancel sets it again
-  const auto kept = std::stable_partition(queue_.begin(), queue_.end(), [&](const auto& request) {
-    return !request->lost(now).has_value();
-  });
-  for (auto it = kept; it != queue_.end(); ++it) {
-    queued_rows_ -= (*it)->slots();
-    queued_bytes_ -= (*it)->value_bytes();
-    lost.push_back(std::move(*it));
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    const auto next = std::next(it);
+    if ((*it)->lost(now)) {
+      queued_rows_ -= (*it)->slots();
+      queued_bytes_ -= (*it)->held_bytes();
+      lost.splice(lost.end(), queue_, it);
+    }
+    it = next;
   }
-  queue_.erase(kept, queue_.end());
   update_mirrors();
   return lost;
 }
 
-std::vector<std::unique_ptr<RunningRequest>> RequestQueue::take_all() {
+RequestQueue::Requests RequestQueue::take_all() noexcept {
+  Requests all;
   MutexLock lock(mutex_);
-  std::vector<std::unique_ptr<RunningRequest>> all(std::make_move_iterator(queue_.begin()),
-                                                   std::make_move_iterator(queue_.end()));
-  queue_.clear();
+  all.swap(queue_);
   queued_rows_ = 0;
   queued_bytes_ = 0;
   update_mirrors();

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,23 +20,30 @@ namespace lintel {
 // Thread-safe. First in, first out, but for a request that is too wide for the rows that are free:
 // the worker with the fewest running rows takes nothing else until it fits, so it cannot starve,
 // and on the others it is overtaken, so it does not hold up everybody behind it.
-// What a busy worker asks in every step takes no lock while there is nothing to do.
+// What a busy worker asks in every step takes no lock while there is nothing to do. Only push()
+// asks for memory: whatever takes requests out works without any.
 class RequestQueue {
  public:
-  // At most `capacity` requests, and of those after the first at most `capacity_bytes` of values.
+  static constexpr std::size_t kMostQueuedBytes = std::size_t{256} << 20;
+
+  // At most `capacity` requests, and no more than `capacity_bytes` held by them all
+  // (RunningRequest::held_bytes), but for the first: one request always may.
   RequestQueue(std::size_t capacity, int num_workers,
                std::size_t capacity_bytes = kMostQueuedBytes);
 
+  using Requests = std::list<std::unique_ptr<RunningRequest>>;
+
   enum class Push { kAccepted, kFull, kClosed };
-  // Takes the request only when it returns kAccepted.
+  // Takes the request only when it returns kAccepted. Throws std::bad_alloc, and then nothing has
+  // happened.
   Push push(std::unique_ptr<RunningRequest>& request);
   // The next request for a worker (from 0) of `max_rows` rows, if one fits and the worker has less
   // than its fair share of the load, ceil((running + queued) / workers) in rows. Null otherwise.
   // What is popped counts as running.
   std::unique_ptr<RunningRequest> pop(int worker, int max_rows);
   // Requests that were cancelled or expired while they waited.
-  std::vector<std::unique_ptr<RunningRequest>> take_lost(TimePoint now);
-  std::vector<std::unique_ptr<RunningRequest>> take_all();
+  Requests take_lost(TimePoint now) noexcept;
+  Requests take_all() noexcept;
   // No more requests are accepted.
   void close();
   bool closed() const;
@@ -64,8 +71,6 @@ class RequestQueue {
   // The worker that saves its rows for the first request while that fits nowhere.
   int saving_worker() const;
 
-  static constexpr std::size_t kMostQueuedBytes = std::size_t{256} << 20;
-
   const std::size_t capacity_;
   const std::size_t capacity_bytes_;
 
@@ -78,7 +83,7 @@ class RequestQueue {
 
   mutable Mutex mutex_;
   CondVar woken_;
-  std::deque<std::unique_ptr<RunningRequest>> queue_ GUARDED_BY(mutex_);
+  Requests queue_ GUARDED_BY(mutex_);
   int queued_rows_ GUARDED_BY(mutex_) = 0;
   std::size_t queued_bytes_ GUARDED_BY(mutex_) = 0;
   bool closed_ GUARDED_BY(mutex_) = false;

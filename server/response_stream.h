@@ -4,10 +4,12 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <memory>
+#include <utility>
 
 #include "server/active_calls.h"
 #include "server/call_scope.h"
 #include "server/mutex.h"
+#include "server/status.h"
 
 namespace lintel {
 
@@ -22,35 +24,42 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
  public:
   virtual ~ResponseStream() = default;
 
-  // The reactor a gRPC method returns; made once. When the call is over its scope is ended, and it
-  // is counted out of `calls`. REQUIRES: the call was counted in.
-  grpc::ServerWriteReactor<Response>* start(ActiveCalls& calls, std::unique_ptr<CallScope> scope) {
-    reactor_ = new Reactor(this->shared_from_this(), calls, std::move(scope));
+  // Counts the call in and takes its scope: the reactor a gRPC method returns; made once. When the
+  // call is over its scope is ended, and it is counted out of `calls`. Null, and nothing has
+  // happened, where no call enters any more; the same when it throws std::bad_alloc.
+  grpc::ServerWriteReactor<Response>* start(ActiveCalls& calls, std::unique_ptr<CallScope>& scope) {
+    auto reactor = std::make_unique<Reactor>(this->shared_from_this(), calls);
+    if (!calls.enter()) return nullptr;
+    reactor->take(std::move(scope));
+    reactor_ = reactor.release();
     return reactor_;
   }
 
   // Ends a call that was never taken on. REQUIRES: start was called, and nothing else since.
-  void refuse(const grpc::Status& status) {
+  void refuse(grpc::Status status) {
     {
       MutexLock lock(mutex_);
       finished_ = true;
-      final_status_ = status;
+      final_status_ = copy_of(status);
     }
     reactor_->scope().finish({});
-    reactor_->Finish(status);
+    reactor_->Finish(std::move(status));
   }
 
  protected:
   enum class Next { kNothing, kWrite, kWriteAndFinish, kFinish };
 
   // What to do now that no write is in flight: fills the message to write (handed over cleared) or
-  // the status to finish with.
+  // the status to finish with. What it throws is on_lost()'s.
   virtual Next next(Response& message, grpc::Status& status) REQUIRES(mutex_) = 0;
   // A message went out. Called without the mutex.
   virtual void on_written() {}
   // The client is gone or cancelled; called without the mutex, once or twice. What produces for
   // this stream has to end; then next() says kFinish.
   virtual void on_gone() = 0;
+  // There was no memory for the next message; called without the mutex. What produces has to end,
+  // and then next() says kFinish, without asking for memory.
+  virtual void on_lost() = 0;
   // What the call read and produced, asked when next() has given its status.
   virtual TokenUse tokens_used() const REQUIRES(mutex_) = 0;
 
@@ -60,25 +69,31 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
     Next action = Next::kNothing;
     grpc::Status status;
     TokenUse used;
+    bool lost = false;
     {
       MutexLock lock(mutex_);
       if (writing_ || finished_) return;
-      message_.Clear();
-      action = next(message_, status);
+      try {
+        message_.Clear();
+        action = next(message_, status);
+      } catch (...) {
+        lost = true;
+      }
       writing_ = action == Next::kWrite;
       finished_ = action == Next::kFinish || action == Next::kWriteAndFinish;
       if (finished_) {
-        final_status_ = status;
+        final_status_ = copy_of(status);
         used = tokens_used();
       }
     }
+    if (lost) return on_lost();
     // The flags keep every other thread from coming here until the operation is over.
     if (action == Next::kWriteAndFinish || action == Next::kFinish) reactor_->scope().finish(used);
     if (action == Next::kWrite) reactor_->StartWrite(&message_);
     if (action == Next::kWriteAndFinish) {
-      reactor_->StartWriteAndFinish(&message_, grpc::WriteOptions(), status);
+      reactor_->StartWriteAndFinish(&message_, grpc::WriteOptions(), std::move(status));
     }
-    if (action == Next::kFinish) reactor_->Finish(status);
+    if (action == Next::kFinish) reactor_->Finish(std::move(status));
   }
 
   mutable Mutex mutex_;
@@ -86,10 +101,10 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
  private:
   class Reactor final : public grpc::ServerWriteReactor<Response> {
    public:
-    Reactor(std::shared_ptr<ResponseStream> stream, ActiveCalls& calls,
-            std::unique_ptr<CallScope> scope)
-        : stream_(std::move(stream)), calls_(calls), scope_(std::move(scope)) {}
+    Reactor(std::shared_ptr<ResponseStream> stream, ActiveCalls& calls)
+        : stream_(std::move(stream)), calls_(calls) {}
 
+    void take(std::unique_ptr<CallScope> scope) { scope_ = std::move(scope); }
     CallScope& scope() { return *scope_; }
 
     void OnWriteDone(bool ok) override {
@@ -111,14 +126,14 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
    private:
     const std::shared_ptr<ResponseStream> stream_;
     ActiveCalls& calls_;
-    const std::unique_ptr<CallScope> scope_;
+    std::unique_ptr<CallScope> scope_;
   };
 
   void over(CallScope& scope) EXCLUDES(mutex_) {
     grpc::Status status;
     {
       MutexLock lock(mutex_);
-      status = final_status_;
+      status = std::move(final_status_);
     }
     scope.end(status);
   }

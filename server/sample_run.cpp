@@ -109,7 +109,7 @@ SampleRun::SampleRun(const RequestContext& context, Outlet& outlet, SequenceStat
 }
 
 void SampleRun::begin(StepContext& step) {
-  if (step.most_drafts > 0) {
+  if (step.most_drafts > 0 && context_.request.max_new_tokens > 0) {
     drafter_ = std::make_unique<Drafter>(context_.model.config());
     most_drafts_ = step.most_drafts;
     drafts_.reserve(static_cast<std::size_t>(most_drafts_));

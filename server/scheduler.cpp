@@ -28,7 +28,8 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
       clock_(clock),
       counters_(std::make_unique<SchedulerCounters>()),
       queue_(std::make_unique<RequestQueue>(
-          static_cast<std::size_t>(std::max(options.max_queued_requests, 0)), options.workers)) {
+          static_cast<std::size_t>(std::max(options.max_queued_requests, 0)), options.workers,
+          options.max_queued_bytes)) {
   check_option("workers", options.workers, 0);
   check_option("max_batch_rows", options.max_batch_rows, 1);
   check_option("max_queued_requests", options.max_queued_requests, 1);
@@ -40,9 +41,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   worker_options.prefill_rows = options.prefill_rows_per_step;
   worker_options.speculation_rows = options.speculation_rows;
   worker_options.drafts_always = options.speculation == Speculation::kOn;
-  // Without a state a row costs a whole prefix.
-  worker_options.drafts = options.speculation == Speculation::kOn ||
-                          (options.speculation == Speculation::kAuto && !model_->recomputes());
+  worker_options.drafts = guesses(options.speculation, model_->recomputes());
   for (int i = 0; i < std::max(options.workers, 1); ++i) {
     worker_options.index = i;
     workers_.push_back(
@@ -65,11 +64,7 @@ Scheduler::~Scheduler() { stop(); }
 void Scheduler::run_worker(Worker& worker) {
   while (!stopping_.load()) {
     const std::uint64_t wakes = queue_->wakes();
-    try {
-      if (!worker.run_one_step()) queue_->wait(wakes, worker.next_deadline(), clock_);
-    } catch (...) {  // no memory for the worker's own lists: its requests end, the thread goes on
-      worker.end_all(RequestOutcome::kInternal);
-    }
+    if (!worker.run_one_step()) queue_->wait(wakes, worker.next_deadline(), clock_);
   }
   worker.end_all(RequestOutcome::kShutdown);
 }

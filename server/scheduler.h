@@ -52,6 +52,8 @@ class Scheduler {
     int workers = 1;                 // threads; 0: the caller runs run_one_step()
     int max_batch_rows = 64;         // rows of a worker's step, and sequences it decodes at a time
     int max_queued_requests = 1024;  // accepted but not yet in a batch; one more is refused
+    // Held by those that wait, their messages included; one request always may.
+    std::size_t max_queued_bytes = std::size_t{256} << 20;
     int prefill_rows_per_step = 32;  // prompt rows among them while others decode
     Speculation speculation = Speculation::kAuto;
     // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.

@@ -14,17 +14,6 @@ namespace {
 // How soon a sequence that found no place is tried again when nothing of its own request will end.
 constexpr std::chrono::milliseconds kRetryInterval{5};
 
-// What `body` returns, or what it throws as a status; without a text when memory does not do for
-// that either. The call's end waits for flags that fall after such a step: nothing may pass them.
-template <typename Body>
-grpc::Status caught(Body body) noexcept {
-  try {
-    return guarded(body);
-  } catch (...) {
-    return {grpc::StatusCode::RESOURCE_EXHAUSTED, ""};
-  }
-}
-
 }  // namespace
 
 void write_score(std::size_t index, const std::vector<float>& log2_probs, v1::ScoreResponse& wire) {
@@ -84,6 +73,8 @@ grpc::Status ScoreStream::submit(std::size_t index, RequestHandle* handle, bool*
   request.log2_probs = true;
   request.echo_prompt = true;
   request.deadline = options_.deadline;
+  request.allowance = options_.allowance;
+  request.held_bytes = options_.held_bytes;
   {
     MutexLock lock(mutex_);
     if (next_write_ + slots_.size() == index) slots_.emplace_back();  // else from an earlier try
@@ -95,7 +86,7 @@ grpc::Status ScoreStream::submit(std::size_t index, RequestHandle* handle, bool*
   if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*model_);
   if (result.error == Scheduler::SubmitError::kQueueFull) {
     *full = true;
-    return queue_full(options_.max_queued_requests);
+    return queue_full(options_.max_queued_requests, options_.max_queued_bytes);
   }
   *handle = result.handle;
   return grpc::Status::OK;
@@ -116,7 +107,7 @@ grpc::Status ScoreStream::advance() {
     }
     RequestHandle handle;
     bool full = false;
-    grpc::Status status = caught([&] { return submit(index, &handle, &full); });
+    grpc::Status status = guarded([&] { return submit(index, &handle, &full); });
     if (index == 0 && !status.ok()) {
       settle(index, status, full, handle);
       return status;
@@ -153,7 +144,7 @@ bool ScoreStream::settle(std::size_t index, grpc::Status status, bool full,
     alarm_set_ = alarm_set_ || wait;
   }
   if (wait) {
-    if (grpc::Status set = caught([&] { return set_alarm(); }); !set.ok()) fail(std::move(set));
+    if (grpc::Status set = guarded([&] { return set_alarm(); }); !set.ok()) fail(std::move(set));
   }
   if (index > 0) pump();  // a failure may have waited for submitting_
   return submitted;
@@ -178,7 +169,7 @@ void ScoreStream::try_again() {
   }
   // Memory may be full for as long as others like; the model is wanted back before that.
   if (model_->retired) {
-    fail(caught([&] { return stopped_status(*model_); }));
+    fail(guarded([&] { return stopped_status(*model_); }));
     pump();
     return;
   }
@@ -195,7 +186,7 @@ void ScoreStream::sequence_done(std::size_t index, std::vector<float> log2_probs
     slot.done = outcome == RequestOutcome::kDone;
   }
   if (outcome != RequestOutcome::kDone) {
-    fail(caught([&] { return outcome_status(outcome, *model_); }));
+    fail(guarded([&] { return outcome_status(outcome, *model_); }));
   }
   pump();
   advance();
@@ -226,13 +217,18 @@ void ScoreStream::on_gone() {
   pump();
 }
 
+void ScoreStream::on_lost() {
+  fail(out_of_memory());
+  pump();
+}
+
 ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& message,
                                                           grpc::Status& status) {
   if (!failure_) {
     if (slots_.empty() || !slots_.front().done) return Next::kNothing;
     const std::size_t index = next_write_;
     const Slot& slot = slots_.front();
-    grpc::Status filled = caught([&] {
+    grpc::Status filled = guarded([&] {
       write_score(index, slot.log2_probs, message);
       return grpc::Status::OK;
     });
@@ -247,7 +243,7 @@ ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& mes
   }
   // Not while a sequence could still join: the call's end may be the server's.
   if (running_ > 0 || submitting_) return Next::kNothing;
-  status = *failure_;
+  status = std::move(*failure_);
   return Next::kFinish;
 }
 

@@ -26,8 +26,11 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
  public:
   struct Options {
     std::size_t window = 1;
-    int max_queued_requests = 0;  // for the refusal's text
-    Owner owner;                  // of the memory
+    int max_queued_requests = 0;       // for the refusal's text
+    std::size_t max_queued_bytes = 0;  // the same
+    std::size_t held_bytes = 0;        // of the call, for each sequence
+    std::shared_ptr<TokenAllowance> allowance;
+    Owner owner;  // of the memory
     std::optional<TimePoint> deadline;
   };
 
@@ -67,6 +70,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   Next next(v1::ScoreResponse& message, grpc::Status& status) override REQUIRES(mutex_);
   void on_written() override { advance(); }
   void on_gone() override;
+  void on_lost() override;
   TokenUse tokens_used() const override REQUIRES(mutex_) { return used_; }
 
   const SharedModel model_;

@@ -19,15 +19,15 @@ std::optional<std::string> SequenceNames::put(const Owner& owner, const std::str
 std::optional<std::string> SequenceNames::find(const Owner& owner, const std::string& model,
                                                const std::string& name) const {
   MutexLock lock(mutex_);
-  const auto found = ids_.find(Key(owner, model, name));
+  const auto found = ids_.find(std::tie(owner, model, name));
   if (found == ids_.end()) return std::nullopt;
   return found->second;
 }
 
 void SequenceNames::forget(const Owner& owner, const std::string& model, const std::string& name,
-                           const std::string& session_id) {
+                           const std::string& session_id) noexcept {
   MutexLock lock(mutex_);
-  const auto found = ids_.find(Key(owner, model, name));
+  const auto found = ids_.find(std::tie(owner, model, name));
   if (found != ids_.end() && found->second == session_id) ids_.erase(found);
 }
 

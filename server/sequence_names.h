@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,7 +28,7 @@ class SequenceNames {
                                   const std::string& name) const EXCLUDES(mutex_);
   // Forgets the name if it still stands for this session.
   void forget(const Owner& owner, const std::string& model, const std::string& name,
-              const std::string& session_id) EXCLUDES(mutex_);
+              const std::string& session_id) noexcept EXCLUDES(mutex_);
   std::size_t size() const EXCLUDES(mutex_);
 
  private:
@@ -37,7 +38,7 @@ class SequenceNames {
 
   const SessionStore& store_;
   mutable Mutex mutex_;
-  std::map<Key, std::string> ids_ GUARDED_BY(mutex_);
+  std::map<Key, std::string, std::less<>> ids_ GUARDED_BY(mutex_);
   std::size_t next_cleaning_ GUARDED_BY(mutex_) = 64;
 };
 

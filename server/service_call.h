@@ -17,15 +17,20 @@
 namespace lintel {
 
 // Runs `method` and makes a status of what it throws: an exception in one call ends that call only.
+// Nothing passes it, for want of memory either: the end of a call waits for what comes after it.
 template <typename Method>
-grpc::Status guarded(Method method) {
+grpc::Status guarded(Method method) noexcept {
   try {
-    return method();
-  } catch (const std::bad_alloc&) {
-    return resource_exhausted("the machine is out of memory", std::chrono::seconds(1));
-  } catch (const std::exception& error) {
-    spdlog::error("a call failed: {}", error.what());
-    return internal_error("server", "", error.what());
+    try {
+      return method();
+    } catch (const std::bad_alloc&) {
+      return out_of_memory();
+    } catch (const std::exception& error) {
+      spdlog::error("a call failed: {}", error.what());
+      return internal_error("server", "", error.what());
+    }
+  } catch (...) {
+    return out_of_memory();
   }
 }
 

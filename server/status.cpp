@@ -5,6 +5,7 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "model/error_text.h"
 
 namespace lintel {
 namespace {
@@ -29,8 +30,9 @@ std::string clipped(std::string_view text, std::size_t max_bytes) {
 }
 
 template <typename... Details>
-grpc::Status with_detail(grpc::StatusCode code, const std::string& message,
+grpc::Status with_detail(grpc::StatusCode code, const std::string& text,
                          const Details&... details) {
+  const std::string message = one_line(text);  // it may quote the request or a file
   google::rpc::Status status;
   status.set_code(code);
   status.set_message(message);
@@ -218,9 +220,10 @@ grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
   return grpc::Status::OK;
 }
 
-grpc::Status queue_full(int max_queued_requests) {
+grpc::Status queue_full(int max_queued_requests, std::size_t max_queued_bytes) {
   return resource_exhausted("the queue is full: " + std::to_string(max_queued_requests) +
-                                " requests wait, or fewer with very long prompts",
+                                " requests wait, or fewer that hold " +
+                                std::to_string(max_queued_bytes) + " bytes",
                             kQueueRetry);
 }
 
@@ -231,12 +234,32 @@ grpc::Status model_unloaded(std::string_view model) {
                      kQueueRetry);
 }
 
-grpc::Status cancelled() {
-  return grpc::Status(grpc::StatusCode::CANCELLED, "the call was cancelled");
+grpc::Status cancelled() noexcept {
+  try {
+    return {grpc::StatusCode::CANCELLED, "the call was cancelled"};
+  } catch (...) {
+    return {grpc::StatusCode::CANCELLED, ""};
+  }
 }
 
 grpc::Status deadline_exceeded() {
   return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the call's deadline passed");
+}
+
+grpc::Status out_of_memory() noexcept {
+  try {
+    return resource_exhausted("the machine is out of memory", kMemoryRetry);
+  } catch (...) {
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED, ""};
+  }
+}
+
+grpc::Status copy_of(const grpc::Status& status) noexcept {
+  try {
+    return status;
+  } catch (...) {
+    return {status.error_code(), ""};
+  }
 }
 
 }  // namespace lintel

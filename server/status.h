@@ -62,14 +62,20 @@ grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
                            std::size_t bytes_free, const SessionStore::Options& store,
                            std::string_view session_id, std::string_view owner);
 // RESOURCE_EXHAUSTED: the scheduler's queue is full.
-grpc::Status queue_full(int max_queued_requests);
+grpc::Status queue_full(int max_queued_requests, std::size_t max_queued_bytes);
 // UNAVAILABLE: the server takes nothing new, or ended what was running.
 grpc::Status shutting_down();
 // UNAVAILABLE: the model went, and what still ran on it with it.
 grpc::Status model_unloaded(std::string_view model);
 
-grpc::Status cancelled();
+grpc::Status cancelled() noexcept;
 grpc::Status deadline_exceeded();
+
+// RESOURCE_EXHAUSTED: the machine has no memory for the call. The end of a call must not need
+// memory: where there is none for the text either, there is none.
+grpc::Status out_of_memory() noexcept;
+// The same status; its code alone where there is no memory for the rest.
+grpc::Status copy_of(const grpc::Status& status) noexcept;
 
 // "INVALID_ARGUMENT" for grpc::StatusCode::INVALID_ARGUMENT.
 const char* code_name(int code);

@@ -44,7 +44,16 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
 }
 
-bool Worker::run_one_step() {
+bool Worker::run_one_step() noexcept {
+  try {
+    return step();
+  } catch (...) {
+    end_all(RequestOutcome::kInternal);
+    return true;
+  }
+}
+
+bool Worker::step() {
   step_.now = part_begun_ = clock_.now();
   const bool lost = end_lost(step_.now);
   move_resumed();
@@ -100,7 +109,7 @@ bool Worker::end_lost(Container& requests, TimePoint now) {
 
 void Worker::move_resumed() {
   for (auto& request : paused_) {
-    if (request->take_resume()) resumed_.push_back(std::move(request));
+    if (request->take_resume(step_.now)) resumed_.push_back(std::move(request));
   }
   std::erase(paused_, nullptr);
 }
@@ -117,8 +126,12 @@ void Worker::admit() {
   while (resumed_.empty()) {
     auto request = queue_.pop(options_.index, options_.max_rows);
     if (request == nullptr) return;
-    request->start(step_);
-    active_.push_back(std::move(request));
+    if (request->start(step_)) {
+      active_.push_back(std::move(request));
+    } else {
+      paused_.push_back(std::move(request));
+      publish_rows();  // without it, so that those behind it are looked at, too
+    }
   }
 }
 
@@ -266,10 +279,14 @@ std::optional<TimePoint> Worker::next_deadline() const {
   };
   look_at(paused_);
   look_at(resumed_);
+  for (const auto& request : paused_) {
+    const auto payment = request->next_payment();
+    if (payment && (!next || *payment < *next)) next = payment;
+  }
   return next;
 }
 
-void Worker::end_all(RequestOutcome outcome) {
+void Worker::end_all(RequestOutcome outcome) noexcept {
   const TimePoint now = clock_.now();
   const auto end_these = [&](auto& requests) {
     for (auto& request : requests) {

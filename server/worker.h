@@ -58,18 +58,20 @@ class Worker {
          SchedulerCounters& counters);
 
   // Drops what is cancelled or expired, admits what fits, steps the model once and hands out what
-  // it gave. Returns whether there was anything to do.
-  bool run_one_step();
-  // When the next of the requests without rows expires.
+  // it gave. Returns whether there was anything to do. Without memory for the worker's own lists
+  // its requests end with kInternal, and the next step begins anew.
+  bool run_one_step() noexcept;
+  // When the next of the requests without rows expires, or may have something to pay with.
   std::optional<TimePoint> next_deadline() const;
   // May be read by any thread.
   const WorkerMetrics& metrics() const { return step_.metrics; }
   // Ends all its requests.
-  void end_all(RequestOutcome outcome);
+  void end_all(RequestOutcome outcome) noexcept;
 
  private:
   using Requests = std::vector<std::unique_ptr<RunningRequest>>;
 
+  bool step();
   bool end_lost(TimePoint now);
   template <typename Container>
   bool end_lost(Container& requests, TimePoint now);

@@ -48,9 +48,11 @@ TEST_CASE("a worker takes no more than its share of the load") {
   REQUIRE(queue.pop(0, 64));
 }
 
-TEST_CASE("values that wait are bounded too, and one request always may") {
-  QueueFixture f;  // each has a prompt of one value, four bytes
-  RequestQueue queue(100, /*num_workers=*/1, /*capacity_bytes=*/10);
+TEST_CASE("what waiting requests hold is bounded too, and one request always may") {
+  QueueFixture f;
+  const std::size_t each = f.request()->held_bytes();
+  CHECK(each >= 4096);
+  RequestQueue queue(100, /*num_workers=*/1, /*capacity_bytes=*/5 * each / 2);
   f.push(queue);
   f.push(queue);
   auto third = f.request();
@@ -63,6 +65,21 @@ TEST_CASE("values that wait are bounded too, and one request always may") {
   f.push(queue);
   RequestQueue tiny(100, 1, /*capacity_bytes=*/1);
   f.push(tiny);
+}
+
+TEST_CASE("what a request holds is its values, what its caller keeps for it, and itself") {
+  QueueFixture f;
+  const std::size_t least = f.request()->held_bytes();
+  CHECK(f.request(/*num_samples=*/8)->held_bytes() >= least + 7 * sizeof(SampleRun));
+  GenerationRequest wanted;
+  wanted.prompt.assign(1000, 1);
+  wanted.given.assign(1000, {.position = 1, .value = 1});
+  wanted.held_bytes = 50'000;
+  RunningRequest large(wanted, f.store.lease_one_shot("tiny", f.model, 0, 1).lease,
+                       std::make_shared<RecordingSink>(), std::make_shared<RequestControl>(),
+                       *f.model, f.clock.now(), f.counters);
+  CHECK(large.held_bytes() >= least + 1000 * (4 + sizeof(GivenValue)) + 50'000 - 16);
+  CHECK(large.held_bytes() <= least + 1000 * (4 + sizeof(GivenValue)) + 50'000 + 1024);
 }
 
 TEST_CASE("samples weigh as much as requests") {

@@ -80,6 +80,8 @@ TEST_CASE("every flag reaches its option") {
                                        "30s",
                                        "--max-queued-requests",
                                        "7",
+                                       "--max-queued-bytes",
+                                       "8MiB",
                                        "--max-prompt-tokens",
                                        "1000",
                                        "--max-new-tokens",
@@ -146,6 +148,7 @@ TEST_CASE("every flag reaches its option") {
   CHECK(options.scheduling.max_batch_rows == 16);
   CHECK(options.scheduling.prefill_rows_per_step == 8);
   CHECK(options.scheduling.max_queued_requests == 7);
+  CHECK(options.scheduling.max_queued_bytes == 8u << 20);
   CHECK(options.sessions.max_sessions == 100);
   CHECK(options.sessions.memory_bytes == 512u << 20);
   CHECK(options.sessions.idle_timeout_seconds == std::chrono::seconds(30));
@@ -196,6 +199,7 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
       {"--max-batch-rows", "0"},
       {"--max-batch-rows", "automatic"},
       {"--max-queued-requests", "0"},
+      {"--max-queued-bytes", "0"},
       {"--speculation", "perhaps"},
       {"--speculation-rows", "0"},
       {"--prefill-rows", "65", "--max-batch-rows", "64"},
@@ -321,6 +325,8 @@ TEST_CASE("help names every flag with its default") {
                            "--session-memory",
                            "--session-idle-timeout",
                            "--max-queued-requests",
+                           "--max-queued-bytes",
+                           "256MiB",
                            "--max-prompt-tokens",
                            "--max-new-tokens",
                            "--log-level",
