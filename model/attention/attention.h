@@ -61,8 +61,8 @@ class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
 
-  // Floats of flat memory that a state takes from its sequence's block: everything where the state
-  // is constant, so that a sequence is one relocatable block; 0 where it grows.
+  // Floats of flat memory that a state takes from its sequence's block: all but its position where
+  // the state is constant, so that a sequence is one relocatable block; 0 where it grows.
   virtual std::size_t block_floats() const = 0;
 
   // A state of an empty sequence. `block` has block_floats() zeroed, 64-byte aligned floats and
