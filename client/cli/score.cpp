@@ -61,6 +61,7 @@ class LineOutput {
   }
   void flush() {
     if (!file_) return console_.flush();
+    if (buffer_.empty()) return;  // write() empties the file
     file_->write(buffer_);
     buffer_.clear();
   }
