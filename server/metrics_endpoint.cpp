@@ -49,11 +49,12 @@ std::vector<std::string> server_options(const ListenAddress& address) {
           "request_timeout_ms", "1000"};
 }
 
-// What civetweb says while it starts, in the thread that starts it: its exception knows no reason.
-thread_local std::string last_message;
+// All that civetweb says while it starts, in the thread that starts it: its exception knows no
+// reason.
+thread_local std::string* start_messages = nullptr;
 
 int keep_message(const mg_connection*, const char* message) {
-  last_message = message;
+  if (start_messages != nullptr) *start_messages += message;
   return 1;  // it is not logged by civetweb
 }
 
@@ -92,17 +93,20 @@ struct MetricsEndpoint::Impl {
 MetricsEndpoint::MetricsEndpoint(const ListenAddress& address,
                                  const prometheus::Collectable& metrics,
                                  std::function<bool()> ready) {
-  last_message.clear();
+  std::string messages;
+  start_messages = &messages;
   try {
     impl_ = std::make_unique<Impl>(address, metrics, std::move(ready));
+    start_messages = nullptr;
   } catch (const CivetException& error) {
+    start_messages = nullptr;
     // "cannot bind to ADDRESS: 98 (Address already in use)"
-    const auto reason = last_message.rfind('(');
-    throw std::runtime_error(
-        "cannot listen on " + address.to_string(address.port) + " for metrics: " +
-        (reason == std::string::npos
-             ? error.what()
-             : last_message.substr(reason + 1, last_message.rfind(')') - reason - 1)));
+    const auto reason = messages.rfind('(');
+    throw std::runtime_error("cannot listen on " + address.to_string(address.port) +
+                             " for metrics: " +
+                             (reason == std::string::npos
+                                  ? error.what()
+                                  : messages.substr(reason + 1, messages.rfind(')') - reason - 1)));
   }
 }
 
