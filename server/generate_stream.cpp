@@ -5,7 +5,6 @@
 
 #include "server/outcome_status.h"
 #include "server/request_checks.h"
-#include "server/service_call.h"
 #include "server/status.h"
 
 namespace lintel {
@@ -156,10 +155,12 @@ void GenerateStream::on_finish(RequestOutcome outcome) {
   {
     MutexLock lock(mutex_);
     outcome_ = outcome;  // first, and without memory: whatever fails from here on, the call ends
-    ended_ = guarded([&] {
+    try {
       hand_over();
-      return status_of(outcome);
-    });
+      ended_ = status_of(outcome);
+    } catch (...) {
+      ended_ = out_of_memory();
+    }
     model_.reset();  // a slow reader does not keep it
   }
   pump();

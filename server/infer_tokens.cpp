@@ -50,12 +50,14 @@ InferTokens::InferTokens(std::shared_ptr<const InferRequest> request,
                          inference::ModelInferResponse head, const Options& options,
                          const Clock& clock, const ActiveCalls& calls, Callbacks callbacks)
     : request_(std::move(request)),
-      head_(std::move(head)),
       options_(options),
       message_tokens_(message_tokens(options)),
       clock_(clock),
       calls_(calls),
-      callbacks_(std::move(callbacks)) {}
+      callbacks_(std::move(callbacks)) {
+  *message_.mutable_infer_response() = std::move(head);
+  mark_final(*message_.mutable_infer_response(), false);
+}
 
 grpc::Status InferTokens::begin(PreparedGeneration prepared) {
   const SharedModel model = prepared.model;
@@ -128,10 +130,12 @@ void InferTokens::on_finish(RequestOutcome outcome) {
   callbacks_.over();
   {
     MutexLock lock(mutex_);
-    ended_ = guarded([&] {
+    try {
       hand_over();
-      return outcome_status(outcome, *model_);
-    });
+      ended_ = outcome_status(outcome, *model_);
+    } catch (...) {
+      ended_ = out_of_memory();
+    }
     model_.reset();
   }
   pump();
@@ -173,8 +177,11 @@ InferTokens::Action InferTokens::next() {
   // What failed says so in a message of its own, after what it gave.
   const bool failed = ended_ && !ended_->ok();
   const bool is_last = ended_ && count == waiting && (!failed || count == 0);
-  message_.Clear();
-  *message_.mutable_infer_response() = head_;
+  // What every message begins with stays, with the mark in it: protobuf's maps do not survive that
+  // memory is refused while something is put into them.
+  message_.clear_error_message();
+  message_.mutable_infer_response()->clear_outputs();
+  message_.mutable_infer_response()->clear_raw_output_contents();
   if (is_last && failed) {
     message_.set_error_message(ended_->error_message());
   } else {

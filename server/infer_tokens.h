@@ -74,7 +74,6 @@ class InferTokens final : public TokenSink, public std::enable_shared_from_this<
   void pump() EXCLUDES(mutex_);
 
   const std::shared_ptr<const InferRequest> request_;
-  const inference::ModelInferResponse head_;
   const Options options_;
   const std::size_t message_tokens_;
   const Clock& clock_;

@@ -164,7 +164,7 @@ TEST_CASE("whichever allocation fails, a Score call ends once and holds nothing"
   int finishes = 0;
   grpc::StatusCode code{};
   for_each_failure(
-      f, 10,
+      f, 5,
       [&](std::size_t successes) {
         ScoreSequences sequences;
         sequences.values = {1, 2, 3, 4, 5, 6};
