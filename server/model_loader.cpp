@@ -8,6 +8,7 @@
 #include "server/batch_rows.h"
 #include "server/model_service.h"
 #include "server/self_check.h"
+#include "server/session_store.h"
 
 namespace lintel {
 namespace {
@@ -31,7 +32,7 @@ std::string state_description(const Transformer& transformer) {
 // A model that not one sequence of fits beside would be ready, and refuse every call.
 void check_session_memory(const ServerOptions& options, const std::string& name,
                           const Transformer& transformer) {
-  const std::size_t needed = transformer.state_bytes(1);
+  const std::size_t needed = SessionStore::admitted_bytes(transformer, 1);
   const auto check = [&](const char* flag, std::size_t limit) {
     if (needed <= limit) return;
     throw ModelError("model " + name + ": one session needs " + std::to_string(needed) +
@@ -40,7 +41,7 @@ void check_session_memory(const ServerOptions& options, const std::string& name,
   check("--session-memory", options.sessions.memory_bytes);
   if (options.identity.memory_bytes != 0) check("--identity-memory", options.identity.memory_bytes);
   const std::int64_t longest = transformer.config().max_length;
-  const std::size_t all = longest > 0 ? transformer.state_bytes(longest) : 0;
+  const std::size_t all = longest > 0 ? SessionStore::admitted_bytes(transformer, longest) : 0;
   if (all > options.sessions.memory_bytes) {
     spdlog::warn(
         "model {}: a session of full length, {} tokens, needs {} bytes, more than the {} of "
