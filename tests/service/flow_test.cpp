@@ -181,10 +181,17 @@ TEST_CASE("a full queue refuses at once, with a time to retry") {
   }
 }
 
+// What a sample of the model "tokens" with so many values is admitted for, where nothing is
+// guessed: its sequence, and its values while they wait for the client.
+std::size_t sample_bytes(std::size_t num_values) {
+  return SessionStore::admitted_bytes(*tiny_models({"tokens"}).front().transformer, 0) +
+         num_values * 64;
+}
+
 TEST_CASE("a call whose state does not fit is refused at once, with a time to retry") {
   ServerOptions options = test_options();
-  options.sessions.memory_bytes =
-      3 * tiny_models({"tokens"}).front().transformer->state_bytes(0) + 1;
+  options.scheduling.speculation = Speculation::kOff;
+  options.sessions.memory_bytes = 3 * sample_bytes(5) + 1;
   TestServer server({"tokens"}, options);
   v1::GenerateRequest request = request_for("tokens", {1}, 5);
   const v1::Session session = create_session(server, "tokens");
@@ -197,17 +204,18 @@ TEST_CASE("a call whose state does not fit is refused at once, with a time to re
 }
 
 TEST_CASE("a call whose state would never fit is refused with both figures and no time to retry") {
-  const std::size_t state_bytes = tiny_models({"tokens"}).front().transformer->state_bytes(0);
+  const std::size_t bytes = sample_bytes(5);
   ServerOptions options = test_options();
-  options.sessions.memory_bytes = 3 * state_bytes + 1;
+  options.scheduling.speculation = Speculation::kOff;
+  options.sessions.memory_bytes = 3 * bytes + 1;
   TestServer server({"tokens"}, options);
   v1::GenerateRequest request = request_for("tokens", {1}, 5);
   request.set_num_samples(4);
   const grpc::Status refused = generate(server, request).status;
   CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
   CHECK_FALSE(detail_of<google::rpc::RetryInfo>(refused));
-  CHECK_THAT(refused.error_message(), Catch::Contains(std::to_string(4 * state_bytes)) &&
-                                          Catch::Contains(std::to_string(3 * state_bytes + 1)));
+  CHECK_THAT(refused.error_message(), Catch::Contains(std::to_string(4 * bytes)) &&
+                                          Catch::Contains(std::to_string(3 * bytes + 1)));
 }
 
 TEST_CASE("many callers at once each get the values they get alone") {
