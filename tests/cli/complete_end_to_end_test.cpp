@@ -118,7 +118,9 @@ TEST_CASE("digits drawn from nothing can be completed again") {
   INFO(again.err);
   REQUIRE(again.code == 0);
   CHECK(again.json()["totals"]["images"] == 9);
-  CHECK(std::regex_match(again.err, kSpeed));
+  // Noise for digits may have a light border, of which the line before the last one warns.
+  CHECK(
+      std::regex_match(again.err.substr(again.err.rfind('\n', again.err.size() - 2) + 1), kSpeed));
 }
 
 }  // namespace lintel::testing

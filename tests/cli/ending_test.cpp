@@ -139,7 +139,7 @@ TEST_CASE("usage errors exit with 2 and refused calls with 1") {
       server.lintel({"generate", "--prompt-tokens", "0", "--top-k", "3", "--format", "jsonl"});
   CHECK(refused.code == 1);
   CHECK(refused.out.empty());
-  CHECK_THAT(refused.err, Catch::Contains("top_k"));
+  CHECK_THAT(refused.err, Catch::Contains("--top-k"));
 }
 
 }  // namespace lintel::testing

@@ -48,7 +48,8 @@ struct Waiting {
 TEST_CASE("a request that is lost while it waits leaves its bytes to others") {
   const bool cancels = GENERATE(true, false);
   Waiting w;
-  RequestQueue queue(100, /*num_workers=*/1, /*capacity_bytes=*/10);
+  const std::size_t each = w.request()->held_bytes();
+  RequestQueue queue(100, /*num_workers=*/1, /*capacity_bytes=*/2 * each + each / 2);
   w.push(queue);
   RunningRequest* const lost = w.push(queue, 1, w.soon);
   auto third = w.request();

@@ -70,7 +70,9 @@ TEST_CASE("a whole image can be scored, one value more cannot") {
 }
 
 TEST_CASE("a Score of more sequences than are served is refused, however short they are") {
-  TestServer server({"tokens"});
+  ServerOptions options = test_options();
+  options.connections.max_message_bytes = 16 << 20;  // so many are too much for the default
+  TestServer server({"tokens"}, options);
   v1::ScoreRequest request;
   for (int i = 0; i <= kMaxScoreSequences; ++i) {
     request.add_sequences()->mutable_tokens()->mutable_ids()->Resize(2, 1);

@@ -50,11 +50,14 @@ TEST_CASE("a sequence that Score tried to submit in vain is not charged for") {
   ServerOptions options = options_with(file);
   options.identity.tokens_per_second = 1;
   options.identity.token_burst = 1600;
-  options.sessions.memory_bytes = named.transformer->state_bytes(999);
+  const auto bytes = [&](int tokens) {
+    return SessionStore::admitted_bytes(*named.transformer, tokens);
+  };
+  options.sessions.memory_bytes = bytes(999) + bytes(100);
   const SteadyClock clock;
   TestServer server({named}, options, clock);
   const auto in_the_way =
-      server.server().store().lease_one_shot("tokens", named.transformer, 2, 1).lease;
+      server.server().store().lease_one_shot("tokens", named.transformer, 500, 1).lease;
   REQUIRE(in_the_way);
   const auto request_of = [](std::initializer_list<int> lengths) {
     v1::ScoreRequest request;
