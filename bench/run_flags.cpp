@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "bench/output_files.h"
-
 #include "describe/flags.h"
 
 namespace lintel::bench {
