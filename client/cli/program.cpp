@@ -8,9 +8,13 @@
 namespace lintel::cli {
 namespace {
 
-// "help session get" -> "session get --help"
+bool is_help_flag(const std::string& word) { return word == "--help" || word == "-h"; }
+
+// "help session get" -> "session get --help"; "help --help" stays what it is.
 std::vector<std::string> asked_for_help(std::vector<std::string> arguments, const CLI::App& app) {
+  if (arguments.size() == 2 && is_help_flag(arguments.back())) return arguments;
   arguments.erase(arguments.begin());
+  std::erase_if(arguments, is_help_flag);
   const CLI::App* command = &app;
   for (const std::string& word : arguments) {
     const auto found = command->get_subcommands(

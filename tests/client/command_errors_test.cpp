@@ -89,6 +89,8 @@ TEST_CASE("lintel help explains what --help does") {
     CHECK(result.out == run_lintel(help).out);
     CHECK_THAT(result.out, Catch::Contains("Usage: lintel"));
   }
+  CHECK_THAT(run_lintel({"help", "--help"}).out, Catch::Contains("Usage: lintel help"));
+  CHECK(run_lintel({"help", "health", "-h"}).out == run_lintel({"health", "--help"}).out);
   const CommandResult unknown = run_lintel({"help", "genrate"});
   CHECK(unknown.code == 2);
   CHECK_THAT(unknown.err, Catch::Contains("did you mean generate?"));
