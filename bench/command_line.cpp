@@ -1,5 +1,5 @@
 #include "bench/commands.h"
-#include "client/cli/program.h"
+#include "client/cli/frame/program.h"
 #include "describe/flags.h"
 
 namespace lintel::bench {

@@ -4,15 +4,15 @@
 #include <map>
 #include <memory>
 
-#include "bench/bandwidth.h"
 #include "bench/commands.h"
-#include "bench/generation_speed.h"
-#include "bench/published.h"
-#include "bench/run_flags.h"
-#include "bench/scoring.h"
-#include "bench/sequences.h"
-#include "bench/shapes.h"
-#include "client/cli/progress.h"
+#include "bench/measure/bandwidth.h"
+#include "bench/parts/generation_speed.h"
+#include "bench/parts/scoring.h"
+#include "bench/parts/sequences.h"
+#include "bench/parts/shapes.h"
+#include "bench/report/published.h"
+#include "bench/report/run_flags.h"
+#include "client/cli/frame/progress.h"
 #include "client/image/image_file.h"
 
 namespace lintel::bench {

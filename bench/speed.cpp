@@ -4,21 +4,21 @@
 #include <cstdio>
 #include <memory>
 
-#include "bench/bandwidth.h"
 #include "bench/commands.h"
-#include "bench/load.h"
-#include "bench/measure.h"
-#include "bench/own_server.h"
-#include "bench/product_bound.h"
-#include "bench/run_flags.h"
-#include "bench/scoring.h"
-#include "bench/sequence_plan.h"
-#include "bench/sequences.h"
-#include "bench/shapes.h"
-#include "bench/step_profile.h"
-#include "client/cli/progress.h"
+#include "bench/measure/bandwidth.h"
+#include "bench/measure/measure.h"
+#include "bench/measure/product_bound.h"
+#include "bench/measure/step_profile.h"
+#include "bench/parts/load.h"
+#include "bench/parts/own_server.h"
+#include "bench/parts/scoring.h"
+#include "bench/parts/sequence_plan.h"
+#include "bench/parts/sequences.h"
+#include "bench/parts/shapes.h"
+#include "bench/report/run_flags.h"
+#include "client/cli/frame/progress.h"
 #include "client/image/image_file.h"
-#include "server/logging.h"
+#include "server/log/logging.h"
 
 namespace lintel::bench {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <system_error>
 
-#include "model/config.h"
-#include "model/model_directory.h"
-#include "model/safetensors.h"
-#include "model/weights.h"
+#include "model/config/config.h"
+#include "model/files/model_directory.h"
+#include "model/files/safetensors.h"
+#include "model/files/weights.h"
 
 namespace lintel {
 namespace {

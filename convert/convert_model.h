@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "model/dense.h"
+#include "model/dense/dense.h"
 
 namespace lintel {
 

@@ -8,7 +8,7 @@
 
 #include "convert/convert_model.h"
 #include "describe/flags.h"
-#include "model/error_text.h"
+#include "model/base/error_text.h"
 
 namespace {
 

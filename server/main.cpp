@@ -7,13 +7,13 @@
 #include <future>
 #include <iostream>
 
-#include "model/config.h"
-#include "model/error_text.h"
-#include "server/lintel_server.h"
-#include "server/logging.h"
-#include "server/options.h"
-#include "server/signals.h"
-#include "server/startup_checks.h"
+#include "model/base/error_text.h"
+#include "model/config/config.h"
+#include "server/app/lintel_server.h"
+#include "server/app/options.h"
+#include "server/app/signals.h"
+#include "server/app/startup_checks.h"
+#include "server/log/logging.h"
 
 namespace lintel {
 namespace {
@@ -53,8 +53,9 @@ int serve(const ServerOptions& options) {
   std::cout << "lintel-server ready on " << server.address() << std::endl;
 
   const int received = termination.wait();
-  spdlog::info("signal {}: draining for at most {} ms", received, options.drain_timeout_ms.count());
-  const bool all_ended = server.drain(options.drain_timeout_ms);
+  spdlog::info("signal {}: draining for at most {} ms", received,
+               options.models.drain_timeout_ms.count());
+  const bool all_ended = server.drain(options.models.drain_timeout_ms);
   spdlog::info("stopped{}", all_ended ? "" : "; streams were cut short");
   return EXIT_SUCCESS;
 }

@@ -1,5 +1,7 @@
-#include "client/cli/commands.h"
-#include "client/cli/program.h"
+#include "client/cli/command_line.h"
+
+#include "client/cli/commands/commands.h"
+#include "client/cli/frame/program.h"
 #include "describe/flags.h"
 
 namespace lintel::cli {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/cli/commands.h"
+#include "client/cli/command_line.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "model/random.h"
+#include "model/base/random.h"
 
 namespace lintel {
 

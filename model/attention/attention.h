@@ -11,8 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
-#include "model/tensor.h"
+#include "model/attention/attention_config.h"
+#include "model/base/model_error.h"
+#include "model/base/tensor.h"
 
 namespace lintel {
 

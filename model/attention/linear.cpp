@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "model/attention/attention.h"
-#include "model/kernels.h"
+#include "model/simd/kernels.h"
 
 namespace lintel {
 namespace {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "model/attention/attention.h"
-#include "model/attention_kernels.h"
-#include "model/lsh_buckets.h"
-#include "model/paged_array.h"
+#include "model/attention/parts/attention_kernels.h"
+#include "model/attention/parts/lsh_buckets.h"
+#include "model/base/paged_array.h"
 
 namespace lintel {
 namespace {

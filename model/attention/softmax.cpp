@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "model/attention/attention.h"
-#include "model/attention_kernels.h"
-#include "model/paged_array.h"
+#include "model/attention/parts/attention_kernels.h"
+#include "model/base/paged_array.h"
 
 namespace lintel {
 namespace {

@@ -2,7 +2,7 @@
 // clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/head/exponentials.cpp"
-#include "model/simd_targets.h"
+#include "model/simd/simd_targets.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "hwy/contrib/math/math-inl.h"

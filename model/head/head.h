@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/config.h"
-#include "model/random.h"
+#include "model/base/random.h"
+#include "model/config/config.h"
 
 namespace lintel {
 

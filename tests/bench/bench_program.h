@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bench/commands.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "bench/report.h"
-#include "server/lintel_server.h"
+#include "bench/report/report.h"
+#include "server/app/lintel_server.h"
 #include "tests/bench/bench_program.h"
 
 namespace lintel::testing {
@@ -149,9 +149,9 @@ TEST_CASE("what a server elsewhere is named by is what it says of itself") {
   ServerOptions options;
   options.listen.port = 0;
   options.weight_type = WeightType::kInt8;
-  options.scheduling.workers = 1;
-  options.scheduling.max_batch_rows = 5;
-  options.models = {{"theirs", bench.model("linear")}};
+  options.models.scheduling.workers = 1;
+  options.models.scheduling.max_batch_rows = 5;
+  options.models.directories = {{"theirs", bench.model("linear")}};
   const SteadyClock clock;
   LintelServer server(options, load_models(options), clock);
   server.start();

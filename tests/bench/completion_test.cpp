@@ -1,11 +1,11 @@
 // Completions are of the given half, of nothing else, and the same in any batch.
-#include "bench/completion.h"
+#include "bench/parts/completion.h"
 
 #include <catch2/catch.hpp>
 #include <memory>
 
-#include "bench/classifier.h"
-#include "model/safetensors.h"
+#include "bench/parts/classifier.h"
+#include "model/files/safetensors.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -6,10 +6,10 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 
-#include "bench/load.h"
-#include "bench/own_server.h"
-#include "bench/sequence_plan.h"
-#include "bench/shapes.h"
+#include "bench/parts/load.h"
+#include "bench/parts/own_server.h"
+#include "bench/parts/sequence_plan.h"
+#include "bench/parts/shapes.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,4 +1,4 @@
-#include "bench/plot.h"
+#include "bench/report/plot.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,8 +1,8 @@
-#include "bench/report.h"
+#include "bench/report/report.h"
 
 #include <catch2/catch.hpp>
 
-#include "client/cli/console.h"
+#include "client/cli/frame/console.h"
 
 namespace lintel::bench {
 namespace {

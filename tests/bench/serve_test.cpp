@@ -1,8 +1,8 @@
 // lintel-bench serve on models of text, and on servers that ask for TLS and a token.
 #include <catch2/catch.hpp>
 
-#include "bench/report.h"
-#include "server/lintel_server.h"
+#include "bench/report/report.h"
+#include "server/app/lintel_server.h"
 #include "tests/bench/bench_program.h"
 #include "tests/support/certificate_authority.h"
 
@@ -54,7 +54,7 @@ TEST_CASE("a server that asks for TLS and a token is measured with the command l
   options.security.tls_cert = certificate.certificate;
   options.security.tls_key = certificate.key;
   options.security.auth_tokens = bench.path("tokens");
-  options.models = {{"theirs", bench.endless_model()}};
+  options.models.directories = {{"theirs", bench.endless_model()}};
   const SteadyClock clock;
   LintelServer server(options, load_models(options), clock);
   server.start();

@@ -1,4 +1,4 @@
-#include "bench/table.h"
+#include "bench/report/table.h"
 
 #include <catch2/catch.hpp>
 

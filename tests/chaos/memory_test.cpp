@@ -8,7 +8,7 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/chaos/chaos_server.h"
 #include "tests/chaos/sockets.h"
-#include "tests/service/generic_call.h"
+#include "tests/server/support/generic_call.h"
 
 namespace lintel::testing {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "convert/convert_model.h"
-#include "model/safetensors.h"
-#include "model/transformer.h"
+#include "model/files/safetensors.h"
+#include "model/network/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "model/config.h"
-#include "model/safetensors.h"
+#include "model/config/config.h"
+#include "model/files/safetensors.h"
 
 namespace lintel::fuzz {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cctype>
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "tests/support/random_model.h"
 
 namespace lintel::fuzz {

@@ -1,92 +1,113 @@
-// The dependency rule of CONTRIBUTING.md, held against every #include line.
+// The rooms of tests/layering/rooms.txt, held against every #include line.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <regex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "tests/layering/rooms.h"
+
 namespace fs = std::filesystem;
 
 namespace {
 
+using Catch::Matchers::Contains;
+
 const fs::path kRoot = LINTEL_SOURCE_DIR;
+const fs::path kRooms = kRoot / "tests/layering/rooms.txt";
 
-struct Include {
-  std::string file;    // relative to the root, e.g. "model/transformer.cpp"
-  std::string header;  // as written between quotes or angle brackets
-};
+// The houses of C++ beside tests/, which may include anything.
+constexpr const char* kHouses[] = {"model", "server", "client", "convert", "bench", "describe"};
+constexpr std::size_t kMostFiles = 20;  // of a room
 
-std::vector<Include> includes_of(const fs::path& file) {
-  static const std::regex kLine(R"(^\s*#\s*include\s*[<"]([^>"]+)[>"])");
-  std::vector<Include> found;
+std::string text_of(const fs::path& file) {
   std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) {
-    std::smatch match;
-    if (std::regex_search(line, match, kLine)) {
-      found.push_back({fs::relative(file, kRoot).generic_string(), match[1]});
-    }
-  }
-  return found;
+  return {std::istreambuf_iterator<char>(in), {}};
 }
-
-std::vector<Include> all_includes() {
-  std::vector<Include> all;
-  for (const char* room :
-       {"model", "server", "client", "convert", "bench", "describe", "tests", "proto"}) {
-    if (!fs::exists(kRoot / room)) continue;
-    for (const auto& entry : fs::recursive_directory_iterator(kRoot / room)) {
-      const std::string extension = entry.path().extension().string();
-      if (extension != ".h" && extension != ".cpp") continue;
-      const auto found = includes_of(entry.path());
-      all.insert(all.end(), found.begin(), found.end());
-    }
-  }
-  return all;
-}
-
-// One line of the table: files matching `from` must not include headers matching `header`.
-struct Rule {
-  const char* from;
-  const char* header;
-};
-
-const Rule kForbidden[] = {
-    {"^model/",
-     "^(server/|client/|convert/|bench/|describe/|CLI/|lintel/v1/|grpc|google/protobuf|spdlog/)"},
-    {"^model/attention/", "^model/(transformer|weights|head/|sequence)"},
-    {"^model/(?!dense)", "^(dnnl|oneapi/dnnl)"},
-    {"^(server/|client/|convert/|bench/(?!product_bound)|tests/)", "^(dnnl|oneapi/dnnl)"},
-    {"^server/", "^(client/|convert/|bench/)"},
-    {"^convert/", "^(server/|client/|bench/|grpc|google/|lintel/v1/)"},
-    {"^server/(scheduler|session_store|session_memory|generation|clock|stop_matcher|worker|"
-     "running_request|sample_run|request_queue|request_control|quotas|scheduler_metrics|"
-     "metric_types|drafter|batch_rows|self_check)\\.",
-     "^(grpc|google/|lintel/v1/|prometheus/|server/"
-     "(request_checks|resolve_model|outcome_status|status|metrics|.*_service))"},
-    {"^server/session_(store|memory)", "^server/scheduler"},
-    {"^describe/", "^(model/|server/|client/|convert/|bench/|grpc|google/|lintel/v1/)"},
-    {"^client/", "^(server/|model/|convert/|bench/)"},
-    {"^(model|server|client|convert|bench|describe)/", "^tests/"},
-};
 
 }  // namespace
 
+namespace lintel::testing {
+
 TEST_CASE("no file includes what its room may not see") {
-  const auto includes = all_includes();
-  REQUIRE(includes.size() > 100);  // the walk found the sources
-  for (const Rule& rule : kForbidden) {
-    const std::regex from(rule.from);
-    const std::regex header(rule.header);
-    for (const Include& include : includes) {
-      if (!std::regex_search(include.file, from)) continue;
-      INFO(include.file << " includes " << include.header);
-      CHECK_FALSE(std::regex_search(include.header, header));
+  const std::vector<Room> rooms = read_rooms(kRooms);
+  std::size_t includes = 0;
+  for (const char* const house : kHouses) {
+    for (const Include& include : includes_of(kRoot, house)) {
+      ++includes;
+      const std::string fault = fault_of(include, rooms);
+      INFO(fault);
+      CHECK(fault.empty());
     }
   }
+  CHECK(includes > 1000);  // the walk found the sources
+}
+
+TEST_CASE("a room sees only rooms above it, so that there are no circles") {
+  const std::vector<Room> rooms = read_rooms(kRooms);
+  CHECK(rooms.size() > 30);
+  for (const std::string& fault : faults_of(rooms)) {
+    INFO(fault);
+    CHECK(fault.empty());
+  }
+}
+
+TEST_CASE("the rule finds what it is there for") {
+  const std::vector<Room> rooms = {
+      {"low", {}}, {"house/cellar", {"low"}}, {"house/attic", {"house", "<json>", "proto"}}};
+  const auto fault = [&](const char* file, const char* header, bool quoted = true) {
+    return fault_of({file, header, quoted}, rooms);
+  };
+  CHECK(fault("house/attic/a.cpp", "house/cellar/b.h").empty());
+  CHECK(fault("house/attic/a.cpp", "vector", false).empty());
+  CHECK(fault("house/attic/a.cpp", "nlohmann/json.hpp", false).empty());
+  CHECK(fault("house/attic/a.cpp", "lintel/v1/model.pb.h").empty());
+  CHECK_THAT(fault("house/cellar/a.cpp", "lintel/v1/model.pb.h"), Contains("does not see proto"));
+  CHECK_THAT(fault("house/cellar/a.cpp", "nlohmann/json.hpp", false), Contains("<json>"));
+  CHECK_THAT(fault("house/cellar/a.cpp", "house/attic/b.h"), Contains("does not see house/attic"));
+  CHECK_THAT(fault("house/attic/a.cpp", "low/b.h"), Contains("does not see low"));
+  CHECK_THAT(fault("house/attic/a.cpp", "tests/b.h"), Contains("in no room"));
+  CHECK_THAT(fault("house/a.cpp", "low/b.h"), Contains("the file is in no room"));
+  CHECK(faults_of(rooms).size() == 1);  // no room proto
+  CHECK(faults_of({{"a", {"b"}}, {"b", {"a"}}}).size() == 1);
+}
+
+TEST_CASE("every source is in a room, and no room holds more than 20 files") {
+  const std::vector<Room> rooms = read_rooms(kRooms);
+  std::map<std::string, std::size_t> files;
+  for (const fs::path house :
+       {"model", "server", "client", "convert", "bench", "describe", "tests"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / house)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".h" && extension != ".cpp") continue;
+      ++files[fs::relative(entry.path().parent_path(), kRoot).generic_string()];
+    }
+  }
+  for (const auto& [folder, count] : files) {
+    INFO(folder << " has " << count << " files");
+    CHECK(count <= kMostFiles);
+    if (folder.rfind("tests", 0) == 0) continue;
+    CHECK(std::ranges::find(rooms, folder, &Room::folder) != rooms.end());
+  }
+  for (const Room& room : rooms) {
+    INFO("no file is in " << room.folder);
+    CHECK((files.contains(room.folder) || room.folder == "proto"));
+  }
+}
+
+TEST_CASE("CONTRIBUTING shows the table of rooms as it is") {
+  const std::string page = text_of(kRoot / "CONTRIBUTING.md");
+  const std::string begin = "<!-- tests/layering/rooms.txt -->\n```\n";
+  const std::size_t from = page.find(begin);
+  REQUIRE(from != std::string::npos);
+  const std::size_t to = page.find("```\n<!-- end -->", from);
+  REQUIRE(to != std::string::npos);
+  CHECK(page.substr(from + begin.size(), to - from - begin.size()) == text_of(kRooms));
 }
 
 TEST_CASE("every test that the threat model names is there") {
@@ -136,5 +157,7 @@ TEST_CASE("an attention backend has no header that others could include") {
   for (const auto& entry : fs::directory_iterator(kRoot / "model" / "attention")) {
     if (entry.path().extension() == ".h") headers.insert(entry.path().filename());
   }
-  CHECK(headers == std::set<std::string>{"attention.h"});
+  CHECK(headers == std::set<std::string>{"attention.h", "attention_config.h"});
 }
+
+}  // namespace lintel::testing

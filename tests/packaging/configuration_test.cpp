@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "server/options.h"
+#include "server/app/options.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {
@@ -38,8 +38,8 @@ ServerOptions parse(const std::string& configuration) {
 
 TEST_CASE("the installed configuration serves the small model on loopback") {
   const ServerOptions options = parse(shipped());
-  REQUIRE(options.models.size() == 1);
-  CHECK(options.models[0].path == "/usr/share/lintel/models/mnist-linear-small");
+  REQUIRE(options.models.directories.size() == 1);
+  CHECK(options.models.directories[0].path == "/usr/share/lintel/models/mnist-linear-small");
   CHECK(options.listen.to_string(options.listen.port) == "127.0.0.1:50051");
   CHECK(options.listen.is_local());
 }
@@ -55,7 +55,7 @@ TEST_CASE("every key that the installed configuration offers is accepted") {
   CHECK(offered >= 10);
   const ServerOptions options = parse(all);
   CHECK(options.security.tls_cert == "/etc/lintel/server.pem");
-  CHECK(options.model_repository == "/var/lib/lintel/models");
+  CHECK(options.models.repository == "/var/lib/lintel/models");
   REQUIRE(options.monitoring.metrics_listen);
 }
 

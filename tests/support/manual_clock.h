@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "server/clock.h"
+#include "server/base/clock.h"
 
 namespace lintel::testing {
 

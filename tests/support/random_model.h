@@ -1,8 +1,8 @@
 // Small models with random weights, for tests that need some model and not a trained one.
 #pragma once
 
-#include "model/config.h"
-#include "model/random_weights.h"
+#include "model/config/config.h"
+#include "model/files/random_weights.h"
 
 namespace lintel::testing {
 

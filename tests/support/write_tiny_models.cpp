@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "model/random_weights.h"
+#include "model/files/random_weights.h"
 #include "tests/support/random_model.h"
 
 int main(int argc, char** argv) {

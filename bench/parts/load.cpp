@@ -1,0 +1,153 @@
+#include "bench/parts/load.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "client/lib/client.h"
+
+namespace lintel::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+struct Window {
+  Clock::time_point begin, end;
+  bool holds(Clock::time_point time) const { return begin <= time && time < end; }
+};
+
+// One client, on a thread of its own.
+class LoadClient {
+ public:
+  LoadClient(const LoadOptions& options, std::uint64_t first_seed)
+      : options_(options),
+        seed_(first_seed),
+        channel_(open_channel(options)),
+        client_(channel_, std::chrono::minutes(10), options.token) {}
+
+  // Returns when there is a connection, or none in time: the first call then says why.
+  bool connect() {
+    return channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectTime);
+  }
+
+  void run(const Window& window) {
+    while (Clock::now() < window.end) {
+      try {
+        stream(window);
+      } catch (const CallError& error) {
+        if (error.code() == grpc::StatusCode::CANCELLED && cancellation_.cancelled()) return;
+        throw;
+      }
+    }
+  }
+  void stop() { cancellation_.cancel(); }
+
+  std::int64_t tokens() const { return tokens_; }
+  const LoadResult& seen() const { return seen_; }
+
+ private:
+  static std::shared_ptr<grpc::Channel> open_channel(const LoadOptions& options) {
+    grpc::ChannelArguments arguments;
+    // Channels to one address share a connection unless they are told not to.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    return make_channel(options.address, options.tls, /*sends_token=*/!options.token.empty(),
+                        /*proxy=*/"", std::move(arguments));
+  }
+
+  void stream(const Window& window) {
+    v1::GenerateRequest request;
+    request.set_model(options_.model);
+    const SequencePlan& sequence = options_.sequence;
+    if (sequence.first_value) {
+      request.mutable_prompt()->mutable_tokens()->add_ids(*sequence.first_value);
+    }
+    if (!sequence.ends_itself) {
+      request.set_max_new_tokens(static_cast<std::uint32_t>(sequence.values));
+    }
+    request.mutable_sampling()->set_seed(seed_++);
+    request.set_max_tokens_per_message(static_cast<std::uint32_t>(options_.values_per_message));
+    const Clock::time_point begin = Clock::now();
+    std::optional<Clock::time_point> last;
+    client_.generate(
+        request,
+        [&](const v1::Chunk& chunk) {
+          if (chunk.source() != v1::VALUE_SOURCE_SAMPLED) return;
+          const Clock::time_point now = Clock::now();
+          if (window.holds(now)) {
+            tokens_ += chunk.tokens_size();
+            if (!last && window.holds(begin)) {
+              seen_.first_token_seconds.push_back(seconds_between(begin, now));
+            }
+            if (last && window.holds(*last)) {
+              seen_.between_tokens_seconds.push_back(seconds_between(*last, now));
+            }
+          }
+          last = now;
+        },
+        &cancellation_);
+  }
+
+  const LoadOptions& options_;
+  std::uint64_t seed_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const Client client_;
+  Cancellation cancellation_;
+  std::int64_t tokens_ = 0;  // in the window
+  LoadResult seen_;
+};
+
+template <typename T>
+void append(std::vector<T>& to, const std::vector<T>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+LoadResult run_load(const LoadOptions& options) {
+  std::vector<std::unique_ptr<LoadClient>> clients;
+  for (int i = 0; i < options.clients; ++i) {
+    clients.push_back(
+        std::make_unique<LoadClient>(options, static_cast<std::uint64_t>(i) * 1'000'000));
+  }
+  for (const auto& client : clients) {
+    if (!client->connect()) break;
+  }
+  const auto begin = Clock::now() + std::chrono::duration_cast<Clock::duration>(options.warm_up);
+  const Window window{begin, begin + std::chrono::duration_cast<Clock::duration>(options.window)};
+  std::vector<std::exception_ptr> errors(clients.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        clients[i]->run(window);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    });
+  }
+  std::this_thread::sleep_until(window.end);
+  for (const auto& client : clients) client->stop();
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  LoadResult result;
+  std::int64_t tokens = 0;
+  for (const auto& client : clients) {
+    tokens += client->tokens();
+    append(result.first_token_seconds, client->seen().first_token_seconds);
+    append(result.between_tokens_seconds, client->seen().between_tokens_seconds);
+  }
+  result.tokens_per_second = static_cast<double>(tokens) / options.window.count();
+  return result;
+}
+
+}  // namespace lintel::bench

@@ -1,0 +1,41 @@
+// Load on a server: clients that stream at the same time, and what they see.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "bench/parts/sequence_plan.h"
+#include "client/lib/channel.h"
+
+namespace lintel::bench {
+
+struct LoadOptions {
+  std::string address;  // HOST:PORT or unix:PATH
+  Tls tls;
+  std::string token;           // see Client::Options
+  std::string model;           // may be empty where one is served
+  SequencePlan sequence;       // of every call
+  int clients = 1;             // each with a connection of its own
+  int values_per_message = 0;  // 0: the server coalesces
+  std::chrono::duration<double> warm_up{0.5};
+  std::chrono::duration<double> window{2};  // what happens in it counts
+};
+
+struct LoadResult {
+  double tokens_per_second = 0;
+  std::vector<double> first_token_seconds;     // of calls that began in the window
+  std::vector<double> between_tokens_seconds;  // between messages of a stream
+};
+
+// How long a client tries to connect. A first attempt may fail though the server listens: gRPC
+// 1.51 asks for connect()'s errno after it has taken locks, and a process's first wait for one of
+// them looks for a file of the kernel's that is not everywhere, which leaves ENOENT behind.
+constexpr std::chrono::seconds kConnectTime{10};
+
+// Every client connects, before the window. Then it generates whole sequences, one call after the
+// other, until the window is over; then what still runs is cancelled. Throws CallError when a call
+// fails, std::invalid_argument as make_channel.
+LoadResult run_load(const LoadOptions& options);
+
+}  // namespace lintel::bench

@@ -1,0 +1,25 @@
+#include "bench/parts/own_server.h"
+
+#include "bench/measure/machine.h"
+
+namespace lintel::bench {
+namespace {
+
+ServerOptions options_of(const OwnServer::Options& options) {
+  ServerOptions server;
+  server.listen.port = 0;
+  server.models.scheduling.workers = options.workers;
+  server.models.scheduling.max_batch_rows = options.rows;
+  server.models.scheduling.speculation = options.speculation;
+  server.sessions.session_memory_bytes = this_machine().memory_bytes / 2;
+  return server;
+}
+
+}  // namespace
+
+OwnServer::OwnServer(std::shared_ptr<const Transformer> model, const Options& options)
+    : server_(options_of(options), {{"model", std::move(model), {}}}, clock_) {
+  server_.start();
+}
+
+}  // namespace lintel::bench

@@ -1,0 +1,28 @@
+// A server in this process, on a loopback port of the system's choice.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "model/network/transformer.h"
+#include "server/app/lintel_server.h"
+
+namespace lintel::bench {
+
+class OwnServer {
+ public:
+  struct Options {
+    int workers = 1;
+    int rows = 16;  // of a worker's step
+    Speculation speculation = Speculation::kAuto;
+  };
+
+  OwnServer(std::shared_ptr<const Transformer> model, const Options& options);
+  std::string address() const { return server_.address(); }
+
+ private:
+  const SteadyClock clock_;
+  LintelServer server_;
+};
+
+}  // namespace lintel::bench

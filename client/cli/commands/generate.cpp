@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <memory>
+
+#include "client/cli/commands/commands.h"
+#include "client/cli/commands/generate_flags.h"
+#include "client/cli/commands/generate_output.h"
+#include "client/cli/commands/model_choice.h"
+#include "client/cli/frame/waiting.h"
+
+namespace lintel::cli {
+namespace {
+
+constexpr const char* kFooter = R"(
+Examples:
+  lintel generate --prompt "Once upon a time" --max-new-tokens 200 --temperature 0.8
+  lintel generate --prompt-tokens 0,0,12 --max-new-tokens 16 --seed 7 --format jsonl
+  lintel generate --prompt-file story.txt --stop '\n\n' --stop 'THE END' --include-stop
+  lintel generate --max-new-tokens 783 --given 100=0,0,255 --samples 4 --format jsonl
+
+jsonl has per sample: tokens (sampled and given ones), log2_probs (base 2, parallel to tokens, of the
+model before temperature and filters, null where a value has none), finish_reason (length, stop_token,
+stop_string, end_of_sequence, cancelled, deadline), seed, first_position, counts (prompt_tokens,
+reused_tokens, generated_tokens, given_tokens, position; drafted_tokens and accepted_tokens of the
+server's speculation) and timings; where asked for also prompt, prompt_log2_probs, top,
+given_positions. Floats have the digits that read back exactly.
+
+A call that fails on its way, at its --deadline or by Ctrl-C for two, prints what had come all the same,
+says why on standard error, and its exit status is not 0; jsonl has the samples that were not done
+without counts and timings, and with finish_reason deadline, cancelled or null, as the failure has it.
+--time-limit ends a call without a failure.)";
+
+// Where nothing ends a sequence but a number: as many values as somebody who did not think of it
+// likes to wait for.
+constexpr std::uint32_t kDefaultNewTokens = 256;
+
+v1::Model model_of(const Client& client, const GenerateFlags& flags, Console& console) {
+  std::string model = flags.connection.model;
+  if (model.empty() && !flags.session_id.empty()) {
+    model = client.get_session(flags.session_id, &console.cancellation()).model();
+  }
+  return choose_model(client, model, flags.prompt ? "bytes" : "", console.cancellation());
+}
+
+// How values are printed: --format, or what suits the model.
+std::string format_for(const GenerateFlags& flags, bool bytes) {
+  if (flags.format == "text" && !bytes) {
+    throw UsageError("--format text: this model's tokens are no bytes; use tokens or jsonl");
+  }
+  const std::string format = !flags.format.empty() ? flags.format : bytes ? "text" : "tokens";
+  if (flags.log_probs && format == "text") {
+    throw UsageError("--log-probs goes with --format tokens or jsonl");
+  }
+  return format;
+}
+
+// An image has an end; anything else goes on until it is told to stop.
+std::optional<std::uint32_t> default_new_tokens(const v1::Model& model) {
+  if (model.has_image()) return std::nullopt;
+  const std::uint32_t limit = model.limits().max_new_tokens();
+  return limit == 0 ? kDefaultNewTokens : std::min(limit, kDefaultNewTokens);
+}
+
+std::string reading_text(const v1::GenerateRequest& request) {
+  const v1::Values& prompt = request.prompt();
+  const std::size_t size = prompt.has_text() ? prompt.text().size()
+                                             : static_cast<std::size_t>(prompt.tokens().ids_size());
+  return size == 0 ? "waiting for the first value"
+                   : "waiting for the first value after a prompt of " + std::to_string(size);
+}
+
+}  // namespace
+
+int run_generate(const GenerateFlags& flags, Console& console) {
+  if (flags.top_log_probs.value_or(0) > 0 && flags.format != "jsonl") {
+    throw UsageError("--top-log-probs goes with --format jsonl");
+  }
+  const Client client = flags.connection.connect();
+  v1::GenerateRequest request = flags.request(console);
+  const v1::Model model = model_of(client, flags, console);
+  const std::string format = format_for(flags, model.modality() == "bytes");
+  // The only one that reads text, of several: to be named, unless the session names it.
+  if (flags.prompt && flags.session_id.empty()) request.set_model(model.name());
+  const std::optional<std::uint32_t> limit =
+      flags.max_new_tokens ? std::nullopt : default_new_tokens(model);
+  if (limit) request.set_max_new_tokens(*limit);
+
+  const auto printer = make_printer(format, console, request);
+  bool stopped_by_limit = false;
+  Waiting waiting(console, reading_text(request));
+  try {
+    client.generate(
+        request,
+        [&](const v1::Chunk& chunk) {
+          waiting.stop();
+          printer->on_chunk(chunk);
+        },
+        [&](const v1::SampleFinish& finish) {
+          waiting.stop();
+          stopped_by_limit |= limit && finish.reason() == v1::FINISH_REASON_LENGTH;
+          printer->on_finish(finish);
+        },
+        &console.cancellation());
+  } catch (const CallError& error) {
+    waiting.stop();
+    printer->on_failure(error.code());  // what came before is the user's
+    throw;
+  }
+  printer->on_end();
+  console.flush();
+  if (stopped_by_limit) {
+    console.err("lintel: stopped after " + std::to_string(*limit) +
+                " values; --max-new-tokens N asks for another number\n");
+  }
+  return kOk;
+}
+
+void add_generate(CLI::App& app, CommandLine& command_line) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* command = app.add_subcommand("generate", "Generate from a prompt");
+  flags->add_to(*command, /*for_session=*/false);
+  command->footer(kFooter);
+  on_chosen(*command, command_line,
+            [flags, &command_line] { return run_generate(*flags, command_line.console); });
+}
+
+}  // namespace lintel::cli

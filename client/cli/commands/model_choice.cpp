@@ -1,0 +1,36 @@
+#include "client/cli/commands/model_choice.h"
+
+#include <algorithm>
+
+namespace lintel::cli {
+namespace {
+
+bool says_several(const CallError& error) {
+  return std::any_of(error.violations().begin(), error.violations().end(),
+                     [](const FieldViolation& violation) {
+                       return violation.description.rfind("several models are loaded", 0) == 0;
+                     });
+}
+
+}  // namespace
+
+v1::Model choose_model(const Client& client, const std::string& name, const std::string& modality,
+                       Cancellation& cancellation) {
+  try {
+    return client.get_model(name, &cancellation);
+  } catch (const CallError& error) {
+    if (!name.empty() || modality.empty() || !says_several(error)) throw;
+    std::vector<v1::Model> fitting;
+    for (v1::Model& model : client.list_models(&cancellation)) {
+      if (model.modality() == modality) fitting.push_back(std::move(model));
+    }
+    if (fitting.empty()) throw;
+    if (fitting.size() == 1) return fitting.front();
+    std::string names;
+    for (const v1::Model& model : fitting) names += (names.empty() ? "" : ", ") + model.name();
+    throw UsageError("--model: several models of modality " + modality +
+                     " are loaded, name one: " + names);
+  }
+}
+
+}  // namespace lintel::cli

@@ -1,0 +1,17 @@
+// Which model a command is about, where --model does not say.
+#pragma once
+
+#include <string>
+
+#include "client/cli/frame/console.h"
+#include "client/lib/client.h"
+
+namespace lintel::cli {
+
+// The model `name`. Without a name: the only one that is loaded, or of several the only one of
+// `modality`, where one is needed ("image", "bytes"; empty: any will do, so several are too many).
+// Throws UsageError where several are left, else what the server said.
+v1::Model choose_model(const Client& client, const std::string& name, const std::string& modality,
+                       Cancellation& cancellation);
+
+}  // namespace lintel::cli

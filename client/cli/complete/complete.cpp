@@ -1,0 +1,334 @@
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+
+#include "client/cli/commands/commands.h"
+#include "client/cli/commands/model_choice.h"
+#include "client/cli/complete/complete_report.h"
+#include "client/cli/complete/watch.h"
+#include "client/cli/frame/output_file.h"
+#include "client/cli/frame/progress.h"
+#include "client/image/png.h"
+
+namespace lintel::cli {
+namespace {
+
+constexpr const char* kFooter = R"(
+Known pixels stay exactly as they are; the hidden ones are sampled in raster order, row by row, each given
+the pixels before it. Known pixels after a hidden one are fed in their places and do not bear on it: with
+top, left, box and random the model draws what goes with the pixels above, and to the left in the row, not
+with those that follow. A hidden first pixel becomes the model's start token. A PNG may hold many images of
+the model's size side by side; like MNIST it is light on dark, or --invert.
+
+Seeds: sample i of the image with index j is drawn with seed S + 65536 j + i; image i drawn from nothing
+with S + i. `lintel generate` gives the same values for the same prompt and seed.
+
+results.json: model, fingerprint, weight_type, occlusion, images [{index, seed, hidden_pixels, samples
+[{seed, tokens (the whole image), log2_prob (of the sampled pixels), log2_prob_given, finish_reason,
+counts, queued_seconds, seconds}]}], totals. The speed counts every completed image, and every value
+produced after a prompt. It is the last line of standard output, which with --json - holds the results
+alone. A run that fails or is interrupted writes what was done by then, and its exit status is not 0.
+
+Examples:
+  lintel complete --images t10k-images-idx3-ubyte.gz --occlude bottom:14 --samples 4 --out grid.png --watch
+  lintel complete --images digits.png --index 3,5,8 --occlude random:0.7 --json results.json
+  lintel complete --unconditional 100 --out digits.png --scale 1 --gap 0)";
+
+constexpr std::uint64_t kSeedsPerImage = 65536;
+constexpr std::int64_t kMaxGridPixels = 64'000'000;
+
+struct CompleteFlags {
+  ConnectionFlags connection;
+  SamplingFlags sampling;
+  ImageFileFlags images;
+  std::string occlude = "bottom:14", out, json;
+  std::uint32_t samples = 1;
+  std::optional<std::uint32_t> unconditional;
+  std::uint32_t concurrency = 16;
+  std::uint32_t scale = 3;
+  std::uint32_t gap = 2;
+  bool watch = false;
+  CLI::Option* occlude_option = nullptr;
+};
+
+auto in_range(std::uint32_t low, std::uint32_t high) {
+  return [low, high](std::string_view flag, std::string_view text) {
+    const std::uint32_t number = parse_uint32(flag, text);
+    if (number < low || number > high) {
+      throw UsageError(std::string(flag) + " '" + std::string(text) + "': expected " +
+                       std::to_string(low) + " to " + std::to_string(high));
+    }
+    return number;
+  };
+}
+
+Occlusion parse_occlusion(const std::string& text) {
+  try {
+    return Occlusion::parse(text);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(std::string("--occlude: ") + error.what());
+  }
+}
+
+// The images chosen, with their masks.
+std::vector<CompletedImage> choose_images(const CompleteFlags& flags, const ImageModel& model,
+                                          const Occlusion& occlusion, std::uint64_t seed,
+                                          Console& console) {
+  std::vector<CompletedImage> chosen;
+  for (IndexedImage& one : read_images_for(model, flags.images, /*most=*/10, console)) {
+    CompletedImage image;
+    image.index = one.index;
+    image.seed = seed + kSeedsPerImage * static_cast<std::uint64_t>(one.index);
+    image.original = std::move(one.image);
+    try {
+      image.hidden = occlusion.hidden(model.height, model.width, image.seed);
+    } catch (const std::invalid_argument& error) {
+      throw UsageError(std::string("--occlude: ") + error.what());
+    }
+    chosen.push_back(std::move(image));
+  }
+  return chosen;
+}
+
+// Everything hidden: what is drawn from nothing.
+std::vector<CompletedImage> empty_images(std::uint32_t count, const ImageModel& model,
+                                         std::uint64_t seed) {
+  std::vector<CompletedImage> images(count);
+  const auto size = static_cast<std::size_t>(model.height) * static_cast<std::size_t>(model.width);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    images[i].seed = seed + i;
+    images[i].hidden.assign(size, true);
+  }
+  return images;
+}
+
+std::vector<CompletionJob> make_jobs(const std::vector<CompletedImage>& images,
+                                     const ImageModel& model, int samples) {
+  std::vector<CompletionJob> jobs;
+  for (const CompletedImage& image : images) {
+    if (image.hidden[0] && !model.start_token) {
+      throw UsageError("the first pixel is hidden and this model has no start token");
+    }
+    GrayImage known = image.original;
+    known.pixels.resize(image.hidden.size());  // black where drawn from nothing
+    jobs.push_back(
+        {plan_completion(known, image.hidden, model.start_token.value_or(0)), image.seed, samples});
+  }
+  return jobs;
+}
+
+// What the terminal shows of an image before its samples: the original and what is left of it.
+int lead_frames(const CompletedImage& image) { return image.original.pixels.empty() ? 0 : 2; }
+
+// What the terminal shows first: of each image the lead, then `samples` times the pixels known.
+std::vector<Canvas> first_frames(const std::vector<CompletedImage>& images, const ImageModel& model,
+                                 int samples) {
+  std::vector<Canvas> frames;
+  for (const CompletedImage& image : images) {
+    GrayImage known{model.height, model.width, image.original.pixels};
+    known.pixels.resize(image.hidden.size());
+    Canvas frame = occluded_canvas(known, image.hidden);
+    if (lead_frames(image) > 0) {
+      frames.push_back(to_canvas(image.original));
+      frames.push_back(frame);
+    }
+    if (image.hidden[0]) frame.cells[0] = model.start_token.value_or(0);
+    for (int i = 0; i < samples; ++i) frames.push_back(frame);
+  }
+  return frames;
+}
+
+// Runs the jobs while the terminal shows them, or a progress bar.
+CompletionOutcome complete_in_view(const CompleteFlags& flags, const Client& client,
+                                   const std::vector<CompletedImage>& images,
+                                   const std::vector<CompletionJob>& jobs, const ImageModel& model,
+                                   CompletionOptions options, Console& console) {
+  const int samples = jobs.front().samples;
+  const int lead = lead_frames(images.front());
+  const int group = lead + samples;
+  const auto frame_of = [group](std::size_t job, int offset) {
+    return job * static_cast<std::size_t>(group) + static_cast<std::size_t>(offset);
+  };
+  std::unique_ptr<Watch> watch;
+  if (flags.watch && console.err_is_terminal()) {
+    const TerminalInfo terminal = terminal_info(console.err_fd());
+    if (Watch::fits(terminal, model.height, model.width)) {
+      watch =
+          std::make_unique<Watch>(console, terminal, first_frames(images, model, samples), group);
+      for (std::size_t job = 0; job < jobs.size(); ++job) {
+        for (int i = 0; i < lead; ++i) watch->finish(frame_of(job, i));
+      }
+      options.max_tokens_per_message = 1;
+    }
+  }
+  Progress progress(console, static_cast<std::int64_t>(jobs.size()) * samples, "images", !watch);
+  std::mutex progress_mutex;
+  CompletionObserver observer;
+  if (watch) {
+    observer.on_chunk = [&](std::size_t job, int sample, const v1::Chunk& chunk) {
+      const std::vector<std::int16_t> pixels(chunk.tokens().begin(), chunk.tokens().end());
+      watch->set(frame_of(job, lead + sample), static_cast<std::size_t>(chunk.first_position()),
+                 pixels);
+    };
+  }
+  observer.on_finish = [&](std::size_t job, int sample) {
+    if (watch) watch->finish(frame_of(job, lead + sample));
+    const std::lock_guard lock(progress_mutex);
+    progress.add(1);
+  };
+  return run_completions(client, jobs, options, observer, console.cancellation());
+}
+
+// The files of --out and --json. Opened before there is anything to put into them.
+struct Outputs {
+  Outputs(const CompleteFlags& flags) {
+    if (!flags.out.empty()) picture.emplace("--out", flags.out);
+    if (!flags.json.empty() && flags.json != "-") results.emplace("--json", flags.json);
+  }
+  std::optional<OutputFile> picture, results;
+};
+
+void write_outputs(const CompleteFlags& flags, const CompletionRun& run, const ImageModel& model,
+                   const GridStyle& style, Outputs& outputs, Console& console) {
+  if (outputs.picture) {
+    outputs.picture->write(encode_png(draw_grid(run, model, style), style.scale));
+  }
+  if (flags.json.empty()) return;
+  const std::string json = results_json(run) + "\n";
+  outputs.results ? outputs.results->write(json) : console.out(json);
+}
+
+// What was done when the run failed is the user's.
+void write_part(const CompleteFlags& flags, CompletionRun run, const ImageModel& model,
+                const GridStyle& style, Outputs& outputs, Console& console) {
+  std::size_t wanted = 0;
+  for (const CompletedImage& image : run.images) wanted += image.samples.size();
+  std::erase_if(run.images, [](const CompletedImage& image) {
+    return std::none_of(image.samples.begin(), image.samples.end(),
+                        [](const Completion& sample) { return sample.done; });
+  });
+  if (run.images.empty()) return;
+  write_outputs(flags, run, model, style, outputs, console);
+  console.flush();
+  console.err("lintel: " + std::to_string(num_done(run)) + " of " + std::to_string(wanted) +
+              " images were done" +
+              (flags.out.empty() && flags.json.empty() ? "\n" : " and are written\n"));
+}
+
+// A name that promises another kind of picture.
+bool is_other_picture(const std::string& file) {
+  std::string kind = std::filesystem::path(file).extension();
+  std::transform(kind.begin(), kind.end(), kind.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  static constexpr const char* kOthers[] = {".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".avif",
+                                            ".tif", ".tiff", ".svg", ".pdf", ".pgm",  ".ppm"};
+  return std::find(std::begin(kOthers), std::end(kOthers), kind) != std::end(kOthers);
+}
+
+void check_flags(const CompleteFlags& flags) {
+  if (flags.images.file.empty() == !flags.unconditional) {
+    throw UsageError("complete: expected --images or --unconditional, one of them");
+  }
+  if (is_other_picture(flags.out)) {
+    throw UsageError("--out " + flags.out + ": what is written is PNG; name it FILE.png");
+  }
+  if (flags.out == "-") throw UsageError("--out -: the picture goes into a file, FILE.png");
+  if (!flags.unconditional) return;
+  if (flags.samples != 1) {
+    throw UsageError("--samples goes with --images; --unconditional N draws N");
+  }
+  if (flags.occlude_option->count() > 0) {
+    throw UsageError("--occlude goes with --images; --unconditional draws every pixel");
+  }
+  if (!flags.images.index.empty()) throw UsageError("--index goes with --images");
+  if (flags.images.invert) throw UsageError("--invert goes with --images");
+}
+
+int run_complete(const CompleteFlags& flags, Console& console) {
+  check_flags(flags);
+  const Occlusion occlusion = parse_occlusion(flags.occlude);
+  const Client client = flags.connection.connect();
+  Outputs outputs(flags);
+  CompletionRun run;
+  run.model = choose_model(client, flags.connection.model, "image", console.cancellation());
+  const ImageModel model = image_model(run.model);
+  const std::uint64_t seed = flags.sampling.seed.value_or(0);
+  if (!flags.unconditional) run.occlusion = occlusion.text();
+  run.images = flags.unconditional ? empty_images(*flags.unconditional, model, seed)
+                                   : choose_images(flags, model, occlusion, seed, console);
+  const int samples = static_cast<int>(flags.samples);
+  const GridStyle style{static_cast<int>(flags.scale), static_cast<int>(flags.gap)};
+  if (!flags.out.empty() && grid_pixels(model, run.images.size(), samples,
+                                        flags.unconditional.has_value(), style) > kMaxGridPixels) {
+    throw UsageError(
+        "--out: the picture would have more than 64 million pixels; take fewer images "
+        "or a smaller --scale");
+  }
+  CompletionOptions options;
+  options.model = run.model.name();
+  options.sampling = flags.sampling;
+  options.concurrency = static_cast<int>(flags.concurrency);
+  options.max_samples_per_call = run.model.limits().max_samples();
+  options.patience = flags.connection.deadline();
+  const std::vector<CompletionJob> jobs = make_jobs(run.images, model, samples);
+
+  const auto start = std::chrono::steady_clock::now();
+  auto outcome = complete_in_view(flags, client, run.images, jobs, model, options, console);
+  run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (std::size_t i = 0; i < run.images.size(); ++i) {
+    run.images[i].samples = std::move(outcome.results[i]);
+  }
+  if (outcome.error) {
+    write_part(flags, std::move(run), model, style, outputs, console);
+    std::rethrow_exception(outcome.error);
+  }
+  write_outputs(flags, run, model, style, outputs, console);
+  const std::string speed = speed_line(run) + "\n";
+  flags.json == "-" ? console.err(speed) : console.out(speed);
+  return kOk;
+}
+
+void add_flags(CLI::App& command, CompleteFlags& flags) {
+  flags.images.add_to(command, "Images to complete: IDX (also .gz) or PNG", "the first ten");
+  flags.occlude_option =
+      add_text(command, "--occlude", flags.occlude, "MASK",
+               "What to hide: bottom:N, top:N, left:N, right:N (rows or columns), box:R,C,H,W (row "
+               "and column of the corner, height, width), random:P (each pixel with probability "
+               "P), none. A hidden pixel is drawn from those before it, row by row: what is known "
+               "after it does not count")
+          ->capture_default_str();
+  add_parsed(command, "--samples", flags.samples, in_range(1, kSeedsPerImage), "K",
+             "Completions of each image [1]");
+  add_parsed(command, "--unconditional", flags.unconditional, in_range(1, 1'000'000), "N",
+             "Draw N images from nothing instead");
+  add_text(command, "--out", flags.out, "FILE.png",
+           "Picture to write, a PNG: original, occluded and completions, a row for each image");
+  add_text(command, "--json", flags.json, "FILE", "Results to write; - is standard output");
+  command.add_flag("--watch", flags.watch,
+                   "Paint original, occluded and completions in the terminal, on standard error, "
+                   "while they stream");
+  add_parsed(command, "--concurrency", flags.concurrency, in_range(1, 1024), "C",
+             "Streams at a time [16]");
+  add_parsed(command, "--scale", flags.scale, in_range(1, 64), "N",
+             "Size of a pixel in the picture [3]");
+  add_parsed(command, "--gap", flags.gap, in_range(0, 64), "N",
+             "Pixels between the images of the picture [2]");
+  flags.sampling.add_to(command, "S; the same one gives the same images [0]");
+  flags.connection.add_to(command);
+  command.footer(kFooter);
+}
+
+}  // namespace
+
+void add_complete(CLI::App& app, CommandLine& command_line) {
+  auto flags = std::make_shared<CompleteFlags>();
+  CLI::App* command =
+      app.add_subcommand("complete", "Complete images of which a part is hidden, or draw new ones");
+  add_flags(*command, *flags);
+  on_chosen(*command, command_line,
+            [flags, &command_line] { return run_complete(*flags, command_line.console); });
+}
+
+}  // namespace lintel::cli

@@ -1,0 +1,103 @@
+#include "client/lib/call_error.h"
+
+#include <array>
+#include <utility>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace lintel {
+
+std::string status_code_name(grpc::StatusCode code) {
+  static constexpr std::array<const char*, 17> kNames = {
+      "OK",
+      "CANCELLED",
+      "UNKNOWN",
+      "INVALID_ARGUMENT",
+      "DEADLINE_EXCEEDED",
+      "NOT_FOUND",
+      "ALREADY_EXISTS",
+      "PERMISSION_DENIED",
+      "RESOURCE_EXHAUSTED",
+      "FAILED_PRECONDITION",
+      "ABORTED",
+      "OUT_OF_RANGE",
+      "UNIMPLEMENTED",
+      "INTERNAL",
+      "UNAVAILABLE",
+      "DATA_LOSS",
+      "UNAUTHENTICATED",
+  };
+  const auto index = static_cast<std::size_t>(code);
+  return index < kNames.size() ? kNames[index] : "status " + std::to_string(static_cast<int>(code));
+}
+
+CallError::Details CallError::decode(const grpc::Status& status) {
+  Details details;
+  google::rpc::Status rich;
+  // A status without details, or with details from somebody else's proxy, is still a status.
+  if (status.error_details().empty() || !rich.ParseFromString(status.error_details())) {
+    return details;
+  }
+  for (const google::protobuf::Any& any : rich.details()) {
+    google::rpc::BadRequest bad_request;
+    google::rpc::RetryInfo retry;
+    google::rpc::ResourceInfo resource;
+    if (any.UnpackTo(&bad_request)) {
+      for (const auto& violation : bad_request.field_violations()) {
+        details.violations.push_back({violation.field(), violation.description()});
+      }
+    } else if (any.UnpackTo(&retry)) {
+      const auto& delay = retry.retry_delay();
+      details.retry_delay =
+          std::chrono::milliseconds(delay.seconds() * 1000 + delay.nanos() / 1'000'000);
+    } else if (any.UnpackTo(&resource)) {
+      details.resources.push_back(
+          {resource.resource_type(), resource.resource_name(), resource.description()});
+    }
+  }
+  return details;
+}
+
+std::string CallError::describe(const grpc::Status& status, const Details& details) {
+  std::string text = status_code_name(status.error_code());
+  if (!status.error_message().empty()) text += ": " + status.error_message();
+  // Servers often repeat the details in the message; say each thing once.
+  const auto add = [&text](const std::string& part) {
+    if (!part.empty() && text.find(part) == std::string::npos) text += "; " + part;
+  };
+  for (const FieldViolation& violation : details.violations) {
+    if (text.find(violation.description) == std::string::npos) {
+      add(violation.field + ": " + violation.description);
+    } else {
+      add(violation.field);
+    }
+  }
+  for (const ResourceProblem& resource : details.resources) {
+    if (!resource.name.empty()) add(resource.type + " " + resource.name);
+  }
+  if (details.retry_delay) {
+    text += "; try again in " + std::to_string(details.retry_delay->count()) + " ms";
+  }
+  return text;
+}
+
+CallError::CallError(const grpc::Status& status, Details details)
+    : std::runtime_error(describe(status, details)),
+      code_(status.error_code()),
+      message_(status.error_message()),
+      violations_(std::move(details.violations)),
+      resources_(std::move(details.resources)),
+      retry_delay_(details.retry_delay) {}
+
+CallError::CallError(const grpc::Status& status, const std::string& address,
+                     const std::string& reason, const std::string& hint)
+    : std::runtime_error(status_code_name(status.error_code()) + ": no server answers at " +
+                         address + ": " + reason + (hint.empty() ? "" : "; " + hint)),
+      code_(status.error_code()),
+      message_(status.error_message()),
+      unreached_(address),
+      reason_(reason),
+      hint_(hint) {}
+
+}  // namespace lintel

@@ -1,0 +1,161 @@
+// Client of a Lintel server.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/lib/call_error.h"
+#include "client/lib/cancellation.h"
+#include "client/lib/channel.h"
+#include "lintel/v1/admin.grpc.pb.h"
+#include "lintel/v1/generation.grpc.pb.h"
+#include "lintel/v1/model.grpc.pb.h"
+#include "lintel/v1/session.grpc.pb.h"
+
+namespace lintel {
+
+// One sample of a Generate call, its chunks joined.
+struct Sample {
+  // What was generated, sampled and given values alike, in the order of their positions.
+  std::vector<std::int32_t> tokens;
+  std::vector<std::optional<float>> log2_probs;  // parallel to tokens; absent: none was asked for,
+                                                 // or the value is the first of its sequence
+  std::vector<bool> given;                       // parallel to tokens: fed rather than sampled
+  std::vector<v1::TopValues> top;   // parallel to tokens; empty entries where there is none
+  std::int64_t first_position = 0;  // of tokens[0] in the sequence
+
+  // The prompt, when the request asked for echo_prompt.
+  std::vector<std::int32_t> prompt;
+  std::vector<std::optional<float>> prompt_log2_probs;  // parallel to prompt
+
+  v1::SampleFinish finish;
+};
+
+// Joins the chunks of a stream into samples, for callers that watch it and want it whole as well.
+class SampleCollector {
+ public:
+  void add(const v1::Chunk& chunk);
+  void finish(const v1::SampleFinish& finish);
+  const std::vector<Sample>& samples() const { return samples_; }  // by sample index
+  std::vector<Sample> take() { return std::move(samples_); }
+
+ private:
+  Sample& sample(std::uint32_t index);
+  std::vector<Sample> samples_;
+};
+
+// Calls one server. Requests are the messages of proto/lintel/v1, which document every field.
+//
+//   lintel::Client client({.address = "127.0.0.1:50051"});
+//   lintel::v1::GenerateRequest request;
+//   *request.mutable_prompt() = lintel::text_values("Once upon");
+//   request.set_max_new_tokens(100);
+//   client.generate(request, [](const lintel::v1::Chunk& chunk) { show(chunk.tokens()); });
+//
+// Every call has a deadline. A call that does not end with OK throws CallError. Calls take an
+// optional Cancellation, through which another thread ends them. A connection that fails for no
+// reason that connections fail for (see connect_failure.h) is tried once more, within the deadline.
+//
+// Threads: const and stateless but for the channel; any number of threads may call.
+class Client {
+ public:
+  struct Options {
+    // HOST:PORT, HOST (then the port is 50051) or unix:PATH.
+    std::string address = "127.0.0.1:50051";
+    std::chrono::milliseconds deadline{5 * 60 * 1000};  // of each call; > 0
+    Tls tls;
+    // Sent with every call as "authorization: Bearer TOKEN"; empty: none. Never in plain text to
+    // another machine.
+    std::string token;
+    // HOST:PORT of an HTTP proxy to go through; empty: none, whatever http_proxy and its like in
+    // the environment say. Never used for loopback addresses and unix sockets; for other machines
+    // no_proxy in the environment is heeded. What is not encrypted, the proxy can read.
+    std::string proxy;
+  };
+  // Throws std::invalid_argument for options that make no sense together, std::runtime_error for a
+  // file that cannot be read. Does not connect yet.
+  explicit Client(const Options& options);
+  // Over a channel the caller made, for example an in-process server's.
+  Client(std::shared_ptr<grpc::ChannelInterface> channel, std::chrono::milliseconds deadline,
+         std::string token = "");
+  ~Client();
+  Client(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;
+
+  // Called on the thread that made the call, in stream order; the chunk is valid during the call
+  // only. What it throws ends the call on the server and leaves generate().
+  using OnChunk = std::function<void(const v1::Chunk&)>;
+  // Streams. Returns how each sample ended, by sample index, once all have.
+  std::vector<v1::SampleFinish> generate(const v1::GenerateRequest& request,
+                                         const OnChunk& on_chunk,
+                                         Cancellation* cancellation = nullptr) const;
+  // As above, for callers that keep what came before a call failed: a sample's end is told as it
+  // comes, by on_finish, else as OnChunk.
+  using OnFinish = std::function<void(const v1::SampleFinish&)>;
+  void generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
+                const OnFinish& on_finish, Cancellation* cancellation) const;
+  // Collects the whole stream.
+  std::vector<Sample> generate(const v1::GenerateRequest& request,
+                               Cancellation* cancellation = nullptr) const;
+
+  // Called in the order of the request, once per sequence; else as OnChunk.
+  using OnScore = std::function<void(const v1::ScoreResponse&)>;
+  void score(const v1::ScoreRequest& request, const OnScore& on_score,
+             Cancellation* cancellation = nullptr) const;
+
+  v1::Session create_session(const std::string& model, std::int64_t max_tokens = 0,
+                             Cancellation* cancellation = nullptr) const;
+  v1::Session get_session(const std::string& id, Cancellation* cancellation = nullptr) const;
+  // Every page. `model` empty: sessions of all models.
+  std::vector<v1::Session> list_sessions(const std::string& model = "",
+                                         Cancellation* cancellation = nullptr) const;
+  void delete_session(const std::string& id, Cancellation* cancellation = nullptr) const;
+
+  std::vector<v1::Model> list_models(Cancellation* cancellation = nullptr) const;
+  // Also those that take no requests now: with name, version, state and reason alone.
+  std::vector<v1::Model> list_all_models(Cancellation* cancellation = nullptr) const;
+  // `name` may be empty when one model is loaded.
+  v1::Model get_model(const std::string& name = "", Cancellation* cancellation = nullptr) const;
+
+  // Of the server's model repository. `version` empty: the newest, in place of what is loaded; else
+  // beside it. Returns when it is ready.
+  v1::Model load_model(const std::string& name, const std::string& version = "",
+                       Cancellation* cancellation = nullptr) const;
+  // `version` empty: all. Returns when it is drained and gone.
+  void unload_model(const std::string& name, const std::string& version = "",
+                    Cancellation* cancellation = nullptr) const;
+
+  // Of the server's log, until its next start. Both return the level it has.
+  std::string log_level(Cancellation* cancellation = nullptr) const;
+  std::string set_log_level(const std::string& level, Cancellation* cancellation = nullptr) const;
+
+  // Of grpc.health.v1. `service` empty: the server as a whole. An unknown service is NOT_FOUND.
+  bool serving(const std::string& service = "", Cancellation* cancellation = nullptr) const;
+
+ private:
+  struct Stubs;
+  class Call;
+  std::vector<v1::Model> list_models(const v1::ListModelsRequest& request,
+                                     Cancellation* cancellation) const;
+  std::unique_ptr<Stubs> stubs_;
+  std::chrono::milliseconds deadline_;
+  std::string token_;
+  std::string address_;  // empty over the caller's own channel
+  bool encrypted_ = false;
+};
+
+// The three ways to write values.
+v1::Values token_values(std::span<const std::int32_t> ids);
+v1::Values text_values(std::string_view bytes);                 // models with modality "bytes"
+v1::Values pixel_values(std::span<const std::uint8_t> pixels);  // models with modality "image"
+
+}  // namespace lintel

@@ -1,0 +1,15 @@
+// The 16-bit floats of weights.
+#pragma once
+
+#include <cstdint>
+
+namespace lintel {
+
+// Exact.
+float bf16_to_f32(std::uint16_t bits);
+float f16_to_f32(std::uint16_t bits);
+// To nearest, ties to even; overflow becomes infinity, NaN stays NaN.
+std::uint16_t f32_to_bf16(float value);
+std::uint16_t f32_to_f16(float value);
+
+}  // namespace lintel

@@ -1,0 +1,35 @@
+// AttentionSpec: what runs in place of the attention that config.json names.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "model/config/config.h"
+
+namespace lintel {
+
+// "TYPE" or "TYPE:key=value,key=value": a type of the table in attention/attention.cpp, keys of
+// config.json's attention object, and
+//   recompute=true  no state is kept: for every token the whole prefix is run again, as published
+//                   baselines of softmax and LSH attention did. For comparison, not for production
+//   seed=N          hash planes are drawn from N(0, 1) by this seed (default 0) where the weights
+//                   have none of this shape, and always when it is given
+// e.g. "softmax:recompute=true", "lsh:rounds=4,bits=32,chunk_size=29,seed=7".
+struct AttentionSpec {
+  std::string text;  // as it was given
+  std::string type;
+  std::map<std::string, std::string> keys;  // of config.json, each with its value as JSON
+  std::optional<std::uint64_t> seed;
+  bool recompute = false;
+
+  // The attention of a layer whose own is `own`. Keys that were not given are the layer's own where
+  // the types agree, else config.json's defaults. Throws ModelError naming a key that has neither.
+  AttentionConfig applied_to(const AttentionConfig& own) const;
+};
+
+// Throws ModelError naming what is unknown, given twice, out of range or of the wrong type.
+AttentionSpec parse_attention_spec(const std::string& text);
+
+}  // namespace lintel

@@ -1,0 +1,71 @@
+// ModelConfig: what config.json says, every field checked. See docs/model_format.md.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/attention/attention_config.h"
+#include "model/base/model_error.h"
+
+namespace lintel {
+
+enum class Activation { kRelu, kGelu };  // gelu: the exact erf form
+enum class NormPlacement { kPost, kPre };
+enum class EmbeddingKind { kValueConcatPosition, kValueAddPosition, kValue };
+enum class PositionEncoding { kSinusoidal, kLearned, kNone };
+enum class HeadKind { kMixtureOfLogistics, kCategorical };
+enum class ModalityKind { kImage, kBytes, kTokens };
+
+struct ImageShape {
+  int height = 0;
+  int width = 0;
+  int channels = 0;
+  int start_token = 0;
+  std::int64_t num_values() const { return std::int64_t{height} * width * channels; }
+};
+
+struct ModelConfig {
+  int vocab_size = 0;           // V
+  std::int64_t max_length = 0;  // positions that can be fed; 0: unbounded
+  int d_model = 0;              // E
+  int n_layers = 0;
+  int n_heads = 0;  // H
+  int d_head = 0;   // D, also the size of a value (M)
+  int d_ff = 0;     // F
+  Activation activation = Activation::kRelu;
+  NormPlacement norm_placement = NormPlacement::kPost;
+  bool final_norm = true;
+  double layer_norm_eps = 1e-5;
+  EmbeddingKind embedding = EmbeddingKind::kValueConcatPosition;
+  PositionEncoding position_encoding = PositionEncoding::kSinusoidal;
+  std::vector<AttentionConfig> attention;  // [n_layers]
+  HeadKind head = HeadKind::kCategorical;
+  int mixtures = 0;  // mixture of logistics
+  ModalityKind modality = ModalityKind::kTokens;
+  ImageShape image;  // modality image
+
+  int num_outputs() const {
+    return head == HeadKind::kMixtureOfLogistics ? 3 * mixtures : vocab_size;
+  }
+  // Most values a sequence can hold: max_length + 1, since the last is never fed; 0: unbounded.
+  std::int64_t max_values() const { return max_length == 0 ? 0 : max_length + 1; }
+};
+
+// Parses and checks the text of a config.json. `file` is only used in errors. Throws ModelError.
+ModelConfig parse_config(std::string_view json_text, const std::string& file);
+
+// Reads a config.json, of at most 1 MB; parses it, too. Throw ModelError.
+std::string read_config_text(const std::filesystem::path& file);
+ModelConfig load_config(const std::filesystem::path& file);
+
+// The config.json that parse_config reads back as the same config.
+std::string to_json(const ModelConfig& config);
+
+// The same of one attention object, checked like one of config.json. `name` is only used in errors.
+AttentionConfig parse_attention_config(std::string_view json_text, const std::string& name);
+std::string to_json(const AttentionConfig& attention);
+
+}  // namespace lintel

@@ -1,0 +1,29 @@
+// What a configuration's values are called: in config.json, on the wire and in the metrics.
+#pragma once
+
+#include <string>
+
+#include "model/config/config.h"
+
+namespace lintel {
+
+// Names of the kinds of attention, "linear", or one for each layer, with commas, when they differ.
+std::string attention_names(const ModelConfig& config);
+
+constexpr const char* to_string(HeadKind kind) {
+  return kind == HeadKind::kCategorical ? "categorical" : "mixture_of_logistics";
+}
+
+constexpr const char* to_string(ModalityKind kind) {
+  switch (kind) {
+    case ModalityKind::kImage:
+      return "image";
+    case ModalityKind::kBytes:
+      return "bytes";
+    case ModalityKind::kTokens:
+      return "tokens";
+  }
+  return "";
+}
+
+}  // namespace lintel

@@ -1,0 +1,129 @@
+#include "model/dense/dense.h"
+
+#include <cassert>
+#include <stdexcept>
+#include <vector>
+
+#include "hwy/targets.h"
+#include "model/dense/dense_kernels.h"
+#include "model/dense/dense_onednn.h"
+#include "model/dense/library_product.h"
+#include "model/simd/kernels.h"
+
+namespace lintel {
+namespace {
+
+// ONEDNN_MAX_CPU_ISA makes oneDNN behave as on a lesser machine: our own kernels follow it.
+void follow_instruction_set_of_onednn() {
+  [[maybe_unused]] static const bool once = [] {
+    if (!onednn_has_avx512()) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
+    return true;
+  }();
+}
+
+}  // namespace
+
+struct Dense::Impl {
+  PackedWeights weights;
+  Fused fused = Fused::kNone;
+  std::unique_ptr<LibraryProduct> library;  // of the same weights; null where it does not pay
+  std::string why_not;                      // the library that would pay does not run
+
+  void apply(const Product& product) const {
+    const bool by_library = library != nullptr && (weights.type != WeightType::kInt8 ||
+                                                   product.rows >= LibraryProduct::kLeastInt8Rows);
+    by_library ? library->multiply(product) : multiply(product);
+  }
+};
+
+Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
+             std::size_t out_features, const Options& options) {
+  follow_instruction_set_of_onednn();
+  if (options.weight_type == WeightType::kInt8 && in_features > kMostInt8Inputs) {
+    throw std::invalid_argument("weight type int8 takes at most " +
+                                std::to_string(kMostInt8Inputs) + " inputs in a layer, here are " +
+                                std::to_string(in_features));
+  }
+  impl_ = std::make_unique<Impl>(
+      Impl{.weights = PackedWeights(options.weight_type, weight, bias, in_features, out_features),
+           .fused = options.fused,
+           .library = nullptr,
+           .why_not = ""});
+  const ProductLibrary& library = options.library != nullptr ? *options.library : onednn_library();
+  if (!library.worthwhile(options.weight_type)) return;
+  std::string why_not;
+  impl_->library = LibraryProduct::make(library, impl_->weights, why_not);
+  if (impl_->library == nullptr) impl_->why_not = "not " + library.name() + ": " + why_not;
+}
+
+Dense::~Dense() = default;
+Dense::Dense(Dense&&) noexcept = default;
+Dense& Dense::operator=(Dense&&) noexcept = default;
+
+void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output,
+                  PrefetchList* prefetch) const {
+  const PackedWeights& weights = impl_->weights;
+  assert(x.type() == weights.type && x.cols() == weights.in_features);
+  assert(y.cols() == weights.out_features);
+  assert(output == Output::kStore || impl_->fused == Fused::kNone);
+  impl_->apply({.weights = &weights,
+                .x = x.cells(),
+                .x_scales = x.scales(),
+                .x_zero = x.zero(),
+                .rows = y.rows(),
+                .y = y.data(),
+                .y_stride = y.stride(),
+                .relu = impl_->fused == Fused::kRelu,
+                .add = output == Output::kAdd,
+                .prefetch = prefetch});
+  if (impl_->fused != Fused::kGelu) return;
+  for (std::size_t r = 0; r < y.rows(); ++r) gelu(y.row(r));
+}
+
+WeightType Dense::weight_type() const { return impl_->weights.type; }
+std::size_t Dense::in_features() const { return impl_->weights.in_features; }
+std::size_t Dense::out_features() const { return impl_->weights.out_features; }
+std::size_t Dense::weight_bytes() const {
+  return impl_->weights.bytes() + (impl_->library != nullptr ? impl_->library->bytes() : 0);
+}
+
+std::string Dense::kernels() const {
+  if (impl_->library != nullptr) return impl_->library->description();
+  const std::string own = multiply_description(impl_->weights.type);
+  return impl_->why_not.empty() ? own : own + ", " + impl_->why_not;
+}
+
+std::size_t Dense::most_weight_bytes(std::size_t in_features, std::size_t out_features,
+                                     WeightType type) {
+  follow_instruction_set_of_onednn();
+  const auto up_to = [](std::size_t n, std::size_t block) {
+    return (n + block - 1) / block * block;
+  };
+  const std::size_t width = up_to(out_features, kGroupWidth);
+  std::size_t bytes = width * (num_cells(type, in_features) + 3) * sizeof(std::uint32_t);
+  // oneDNN's blocks, and what it keeps for each output of int8.
+  if (onednn_library().worthwhile(type)) {
+    bytes += up_to(out_features, 64) * (num_cells(type, up_to(in_features, 64)) + 1) *
+             sizeof(std::uint32_t);
+  }
+  return bytes;
+}
+
+std::string dense_kernels_description(WeightType type) {
+  follow_instruction_set_of_onednn();
+  if (!onednn_library().worthwhile(type)) return multiply_description(type);
+  constexpr std::size_t kSize = 256;
+  const std::vector<float> weight(kSize * kSize, 1.0f);
+  return Dense(weight, std::vector<float>(kSize), kSize, kSize, {.weight_type = type}).kernels();
+}
+
+std::string dense_kernels_description() {
+  std::string all;
+  for (const WeightType type : kWeightTypes) {
+    if (!all.empty()) all += ", ";
+    all += std::string(to_string(type)) + " " + dense_kernels_description(type);
+  }
+  return all;
+}
+
+}  // namespace lintel

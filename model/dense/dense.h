@@ -1,0 +1,70 @@
+// Dense: y = x W^T + b, weights packed once at load.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "model/base/tensor.h"
+#include "model/dense/dense_input.h"
+#include "model/dense/prefetch_list.h"
+#include "model/dense/weight_type.h"
+
+namespace lintel {
+
+class ProductLibrary;
+
+// Const and shareable between threads. Rows are independent: the bits of an output row do not
+// depend on how many rows are computed together (promise 1).
+class Dense {
+ public:
+  // 255 * 127 * this is below 2^31: no sum of int8 products overflows.
+  static constexpr std::size_t kMostInt8Inputs = 65536;
+
+  enum class Fused { kNone, kRelu, kGelu };  // applied to y
+  enum class Output { kStore, kAdd };        // y = ..., or y += ... (a residual)
+
+  struct Options {
+    WeightType weight_type = WeightType::kF32;
+    Fused fused = Fused::kNone;
+    // What multiplies where it is worthwhile. Null: this machine's. Outlives the layer.
+    const ProductLibrary* library = nullptr;
+  };
+
+  // weight: [out_features, in_features]; bias: [out_features]. Both are copied into packed form.
+  // Throws std::invalid_argument for int8 with more inputs than exact sums allow.
+  Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
+        std::size_t out_features, const Options& options);
+  ~Dense();
+  Dense(Dense&&) noexcept;
+  Dense& operator=(Dense&&) noexcept;
+
+  // Rows 0 .. y.rows() - 1 of x, which are prepared. y: [rows, out_features]. Allocates nothing,
+  // but on machines with AMX, where oneDNN does. prefetch: taken from while our own kernels
+  // compute. REQUIRES: x has this layer's weight type and in_features; kAdd goes with Fused::kNone.
+  void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore,
+             PrefetchList* prefetch = nullptr) const;
+
+  WeightType weight_type() const;
+  std::size_t in_features() const;
+  std::size_t out_features() const;
+  std::size_t weight_bytes() const;  // of the packed form
+  // An upper bound of weight_bytes() on this machine, told beforehand.
+  static std::size_t most_weight_bytes(std::size_t in_features, std::size_t out_features,
+                                       WeightType type);
+  // The kernels that run: "avx512_vnni", "onednn (avx512_core_amx) in blocks of 2 to 64 rows".
+  std::string kernels() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The kernels that run for a type on this machine, for logs, as Dense::kernels() of a layer of 256
+// inputs and outputs. Those of another shape can differ: a library has to prove itself for each.
+std::string dense_kernels_description(WeightType type);
+// The same for every type: "f32 highway (AVX3), bf16 avx512_bf16, int8 avx512_vnni".
+std::string dense_kernels_description();
+
+}  // namespace lintel

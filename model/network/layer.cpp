@@ -1,0 +1,100 @@
+#include "model/network/layer.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/simd/kernels.h"
+
+namespace lintel {
+namespace {
+
+// Projections of one input, one below the other: one product instead of several.
+Dense pack_stacked(std::span<const LinearWeights* const> parts, const Dense::Options& options) {
+  std::vector<float> weight;
+  std::vector<float> bias;
+  for (const LinearWeights* part : parts) {
+    weight.insert(weight.end(), part->weight.values().begin(), part->weight.values().end());
+    bias.insert(bias.end(), part->bias.values().begin(), part->bias.values().end());
+  }
+  return Dense(weight, bias, parts[0]->weight.cols(), bias.size(), options);
+}
+
+}  // namespace
+
+void check_weight_type(const ModelConfig& config, WeightType type) {
+  if (type != WeightType::kInt8) return;
+  constexpr auto kMost = static_cast<std::int64_t>(Dense::kMostInt8Inputs);
+  for (const TensorSpec& spec : list_tensors(config)) {
+    if (!spec.is_projection || spec.shape.size() != 2 || spec.shape[1] <= kMost) continue;
+    throw ModelError(spec.name + ": has " + std::to_string(spec.shape[1]) +
+                     " inputs, weight type int8 takes at most " + std::to_string(kMost));
+  }
+}
+
+Dense pack(const LinearWeights& linear, const Dense::Options& options) {
+  return Dense(linear.weight.values(), linear.bias.values(), linear.weight.cols(),
+               linear.weight.rows(), options);
+}
+
+Norm::Norm(NormWeights weights, double layer_norm_eps)
+    : gain(std::move(weights.weight)),
+      bias(std::move(weights.bias)),
+      eps(static_cast<float>(layer_norm_eps)) {}
+
+void Norm::apply(MatrixView<const float> x, MatrixView<float> y) const {
+  layer_norm(x, gain.values(), bias.values(), eps, y);
+}
+
+void Norm::apply(MatrixView<const float> x, DenseInput& y) const {
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    apply(x.rows_from(r, 1), y.values().rows_from(r, 1));
+    y.prepare(r, 1);
+  }
+}
+
+Layer make_layer(const ModelConfig& config, LayerWeights& weights, bool uses_keys,
+                 const Dense::Options& options) {
+  Dense::Options plain = options;
+  plain.fused = Dense::Fused::kNone;
+  Dense::Options activated = options;
+  activated.fused =
+      config.activation == Activation::kRelu ? Dense::Fused::kRelu : Dense::Fused::kGelu;
+  const std::array projections = {&std::as_const(weights.query), &std::as_const(weights.value),
+                                  &std::as_const(weights.key)};
+  return {.query_value_key = pack_stacked(std::span(projections).first(uses_keys ? 3 : 2), plain),
+          .out = pack(weights.out, plain),
+          .linear1 = pack(weights.linear1, activated),
+          .linear2 = pack(weights.linear2, plain),
+          .norm1 = Norm(std::move(weights.norm1), config.layer_norm_eps),
+          .norm2 = Norm(std::move(weights.norm2), config.layer_norm_eps)};
+}
+
+std::string kernels_of(std::span<const Layer> layers) {
+  std::vector<std::pair<std::string, int>> found;  // in order, and how many products have them
+  int total = 0;
+  for (const Layer& layer : layers) {
+    for (const Dense* dense :
+         {&layer.query_value_key, &layer.out, &layer.linear1, &layer.linear2}) {
+      const std::string kernels = dense->kernels();
+      const auto same = std::ranges::find(found, kernels, &std::pair<std::string, int>::first);
+      if (same == found.end()) {
+        found.emplace_back(kernels, 1);
+      } else {
+        ++same->second;
+      }
+      ++total;
+    }
+  }
+  if (found.size() == 1) return found.front().first;
+  std::string all;
+  for (const auto& [kernels, count] : found) {
+    all += (all.empty() ? "" : "; ") + std::to_string(count) + " of " + std::to_string(total) +
+           " products " + kernels;
+  }
+  return all;
+}
+
+}  // namespace lintel

@@ -1,0 +1,116 @@
+#include "model/network/sequence.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+// Tokens of a page.
+constexpr std::size_t kTokenPage = 1024;
+
+// Each layer's part of the block starts at a cache line.
+std::size_t padded(std::size_t floats) {
+  constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
+  return (floats + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
+}
+
+}  // namespace
+
+SequenceState::SequenceState(std::span<const std::unique_ptr<AttentionBackend>> backends,
+                             int vocab_size)
+    : counts(static_cast<std::size_t>(vocab_size), 0), backends_(backends), tokens_(kTokenPage) {
+  for (const auto& backend : backends_) block_floats_ += padded(backend->block_floats());
+  block_ = make_aligned<float>(block_floats_);
+  std::size_t offset = 0;
+  for (const auto& backend : backends_) {
+    layers_.push_back(backend->new_state({block_.get() + offset, backend->block_floats()}));
+    offset += padded(backend->block_floats());
+  }
+}
+
+SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
+  if (this == &other) return *this;
+  forget();
+  pending = std::exchange(other.pending, std::nullopt);
+  counts = std::move(other.counts);
+  generated_tail = std::move(other.generated_tail);
+  backends_ = other.backends_;
+  block_floats_ = other.block_floats_;
+  layers_ = std::move(other.layers_);
+  tokens_ = std::move(other.tokens_);
+  block_ = std::move(other.block_);
+  position_ = std::exchange(other.position_, 0);
+  return *this;
+}
+
+SequenceState::~SequenceState() { forget(); }
+
+SequenceState SequenceState::clone() const {
+  SequenceState copy(backends_, static_cast<int>(counts.size()));
+  for (std::size_t i = 0; i < layers_.size(); ++i) copy.layers_[i]->assign(*layers_[i]);
+  copy.tokens_.assign(tokens_);
+  copy.pending = pending;
+  copy.counts = counts;
+  // Room for as much: a tail that grows leaves what it held in the memory that it outgrew.
+  copy.generated_tail.reserve(generated_tail.capacity());
+  copy.generated_tail = generated_tail;
+  copy.position_ = position_;
+  return copy;
+}
+
+void SequenceState::reset() {
+  for (const auto& layer : layers_) layer->reset();
+  tokens_.clear();
+  forget();
+  pending.reset();
+  generated_tail.clear();
+  position_ = 0;
+}
+
+std::size_t SequenceState::bytes() const {
+  std::size_t total = counts.size() * sizeof(counts[0]) + tokens_.bytes();
+  for (const auto& layer : layers_) total += layer->bytes();
+  return total;
+}
+
+void SequenceState::rewind(std::int64_t num_rows) {
+  if (num_rows == 0) return;
+  assert(num_rows <= position_);
+  position_ -= num_rows;
+  for (const auto& layer : layers_) layer->rewind(static_cast<std::size_t>(num_rows));
+  if (tokens_.num_pages() == 0) return;
+  const auto at = static_cast<std::size_t>(position_);
+  for (std::size_t i = at; i < at + static_cast<std::size_t>(num_rows); ++i) {
+    tokens_.page(i / kTokenPage)[i % kTokenPage] = 0;
+  }
+  tokens_.shrink_to((at + kTokenPage - 1) / kTokenPage);
+}
+
+void SequenceState::remember(std::int32_t token) {
+  const auto at = static_cast<std::size_t>(position_);
+  tokens_.grow_to(at / kTokenPage + 1);
+  tokens_.page(at / kTokenPage)[at % kTokenPage] = token;
+  ++position_;
+}
+
+std::int32_t SequenceState::token(std::int64_t position) const {
+  const auto at = static_cast<std::size_t>(position);
+  return tokens_.page(at / kTokenPage)[at % kTokenPage];
+}
+
+std::size_t SequenceState::token_bytes(std::int64_t num_tokens) {
+  const std::size_t pages = (static_cast<std::size_t>(num_tokens) + kTokenPage - 1) / kTokenPage;
+  return PagedArray<std::int32_t>::bytes_of(pages, kTokenPage);
+}
+
+void SequenceState::forget() {
+  if (block_ != nullptr) zero_memory(std::span(block_.get(), block_floats_));
+  zero_memory(std::span(counts));
+  // The capacity too: a longer tail may have been there.
+  generated_tail.resize(generated_tail.capacity());
+  zero_memory(std::span(generated_tail));
+}
+
+}  // namespace lintel

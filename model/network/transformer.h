@@ -1,0 +1,120 @@
+// Transformer: the paper's model as a recurrent network (Katharopoulos et al. 2020, section 3.4).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/base/tensor.h"
+#include "model/config/attention_spec.h"
+#include "model/config/config.h"
+#include "model/dense/dense.h"
+#include "model/head/head.h"
+#include "model/network/sequence.h"
+
+namespace lintel {
+
+// One token to feed. Consecutive rows of a step may belong to one sequence, in order; rows of one
+// sequence must be consecutive.
+struct StepRow {
+  std::int32_t token = 0;  // 0 .. V-1
+  SequenceState* sequence = nullptr;
+  bool wants_output = false;  // whether the head's output after this token is needed
+  // Whether SequenceState::rewind may take it back, until the step after this one. Drafts are the
+  // last rows of their sequence in the step.
+  bool is_draft = false;
+};
+
+// Where the time of a step goes.
+enum class StepPart { kProducts, kAttention, kOther };
+
+// Told when a step turns to another part; the model itself has no clock.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void enter(StepPart part) = 0;
+};
+
+// Buffers of Transformer::step: sized once for max_rows. One per worker thread.
+class Workspace {
+ public:
+  Workspace(Workspace&&) noexcept;
+  Workspace& operator=(Workspace&&) noexcept;
+  ~Workspace();
+  std::size_t max_rows() const;
+
+  // Zeroes what was kept to take drafts back: copies of the states of whoever drafted. For when one
+  // of them is over. REQUIRES: nothing will be rewound until the next step.
+  void forget_drafts();
+  void observe(StepObserver* observer);  // null: nobody; outlives what is stepped with it
+
+ private:
+  friend class Transformer;
+  struct Impl;
+  explicit Workspace(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Const and shareable: any number of threads may step different sequences, each with its Workspace.
+class Transformer {
+ public:
+  struct Options {
+    WeightType weight_type = WeightType::kF32;
+    // In place of the attention of config.json: to compare speed on the same weights.
+    std::optional<AttentionSpec> attention;
+    // What multiplies where it is worthwhile. Null: this machine's. Outlives the model.
+    const ProductLibrary* product_library = nullptr;
+  };
+
+  // Loads a model directory. Throws ModelError naming file, key or tensor and both values, or what
+  // the options ask for and this model cannot do.
+  static std::unique_ptr<Transformer> load(const std::filesystem::path& directory,
+                                           const Options& options);
+  ~Transformer();
+  Transformer(const Transformer&) = delete;
+  Transformer& operator=(const Transformer&) = delete;
+
+  // max_drafting_rows: of a step that has drafts; a step with more of them makes room for itself.
+  Workspace new_workspace(std::size_t max_rows, std::size_t max_drafting_rows = 0) const;
+  SequenceState new_sequence() const;
+
+  // Feeds every row and returns the head's outputs, [rows that want one, num_outputs], in row
+  // order; valid until the next step with this workspace. The bits of a row depend on its sequence
+  // only, not on what else is in `rows`. REQUIRES: 1 <= rows.size() <= max_rows; no sequence past
+  // max_length; tokens in 0 .. V-1.
+  MatrixView<const float> step(std::span<const StepRow> rows, Workspace& workspace) const;
+
+  const ModelConfig& config() const;  // with the attention that runs
+  const Head& head() const;
+  WeightType weight_type() const;
+  // What multiplies the layers' matrices on this machine: "avx512_vnni", or "24 of 32 products
+  // onednn (avx512_core_amx) in blocks of 2 to 64 rows; 8 of 32 products avx512_bf16 ...".
+  std::string kernels() const;
+  std::int64_t num_parameters() const;
+  std::size_t weight_bytes() const;  // held for the packed weights
+  // Upper bound of SequenceState::bytes() after num_tokens tokens; SIZE_MAX where no state can hold
+  // so many.
+  std::size_t state_bytes(std::int64_t num_tokens) const;
+  // The same with the objects that hold the state: what a sequence takes of the allocator.
+  std::size_t sequence_bytes(std::int64_t num_tokens) const;
+  bool constant_state() const;  // state_bytes is the same for every length
+  bool recomputes() const;      // keeps no state: every output takes its whole prefix again
+  // SHA-256 of config.json and the weights file, hexadecimal.
+  const std::string& fingerprint() const;
+  const std::string& config_json() const;  // the file's text
+  // What an operator should know, a sentence each: the weights were not trained for this attention;
+  // recompute mode.
+  const std::vector<std::string>& warnings() const;
+
+ private:
+  struct Impl;
+  explicit Transformer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lintel

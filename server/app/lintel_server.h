@@ -1,0 +1,74 @@
+// LintelServer: models, sessions, schedulers, services and the gRPC server, put together.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "model/network/transformer.h"
+#include "server/app/options.h"
+#include "server/base/clock.h"
+#include "server/base/mutex.h"
+#include "server/models/model_loader.h"
+#include "server/scheduler/scheduler.h"
+#include "server/sessions/session_store.h"
+
+namespace grpc {
+class Server;
+}
+
+namespace lintel {
+
+// Loads every model of the options, those of the repository that are to be loaded at the start
+// included. Throws ModelError naming the model and what is wrong, or that the memory for models
+// would not do.
+std::vector<NamedTransformer> load_models(const ServerOptions& options);
+
+// Also used in-process by tests. The constructor makes no thread but the schedulers' workers; with
+// options.models.scheduling.workers = 0 a test steps scheduler() itself. Threads: start, drain and
+// stop by one thread; the rest by any.
+class LintelServer {
+ public:
+  // REQUIRES: names and versions differ; `clock` outlives the server. Throws
+  // std::runtime_error when certificates or tokens cannot be used.
+  LintelServer(const ServerOptions& options, std::vector<NamedTransformer> models,
+               const Clock& clock);
+  ~LintelServer();  // stop()
+
+  // Listens and serves. Throws std::runtime_error when the address cannot be listened on.
+  void start();
+  // HOST:PORT with the real port, [IPv6]:PORT or unix:PATH. REQUIRES: started.
+  std::string address() const;
+  int port() const { return port_; }
+  // Of /metrics. REQUIRES: started with options.monitoring.metrics_listen.
+  int metrics_port() const;
+
+  // Health turns NOT_SERVING and new streams and sessions are refused; running streams go on.
+  void begin_drain();
+  // begin_drain, then waits for running streams, at most `timeout`, and stops. Returns whether all
+  // streams ended by themselves.
+  bool drain(std::chrono::nanoseconds timeout);
+  // Ends everything. Idempotent.
+  void stop();
+
+  SessionStore& store();
+  // Of its highest version. REQUIRES: there is such a model, and it is not unloaded meanwhile.
+  Scheduler& scheduler(const std::string& model);
+
+ private:
+  struct Impl;  // keeps gRPC out of this header
+
+  void keep_house();  // the housekeeping thread
+
+  const ServerOptions options_;
+  std::unique_ptr<Impl> impl_;
+  int port_ = 0;
+
+  Mutex mutex_;
+  CondVar stop_requested_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::thread housekeeping_;
+};
+
+}  // namespace lintel

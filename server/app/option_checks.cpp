@@ -1,0 +1,78 @@
+#include "server/app/option_checks.h"
+
+#include <set>
+#include <string>
+
+#include "server/models/model_repository.h"
+
+namespace lintel {
+namespace {
+
+// What travels over the port, and who may read it on its way.
+void check_security(const ServerOptions& options) {
+  const SecurityOptions& security = options.security;
+  if (security.tls_cert.empty() != security.tls_key.empty()) {
+    throw UsageError("--tls-cert and --tls-key belong together");
+  }
+  if (!security.tls_client_ca.empty() && !security.tls()) {
+    throw UsageError("--tls-client-ca needs --tls-cert and --tls-key");
+  }
+  if (!security.admin_certificates.empty()) {
+    if (security.tls_client_ca.empty())
+      throw UsageError("--admin-certificate needs --tls-client-ca");
+    if (!security.auth_tokens.empty()) {
+      throw UsageError("--admin-certificate: with --auth-tokens the tokens' roles decide");
+    }
+  }
+  const bool public_plain_text = !security.tls() && !options.listen.is_local();
+  if (public_plain_text && !security.auth_tokens.empty()) {
+    throw UsageError("--auth-tokens: tokens would travel in plain text to " +
+                     options.listen.to_string(options.listen.port) +
+                     ": give --tls-cert and --tls-key");
+  }
+  if (public_plain_text && !security.insecure_public) {
+    throw UsageError("--listen " + options.listen.to_string(options.listen.port) +
+                     " would serve plain text to other machines: give --tls-cert and --tls-key, "
+                     "or --insecure-public if something else protects the way");
+  }
+}
+
+}  // namespace
+
+void check_together(ServerOptions& options, bool prefill_rows_given) {
+  check_security(options);
+  if (options.models.directories.empty() && options.models.repository.empty()) {
+    throw UsageError("--model is required, or --model-repository");
+  }
+  if (!options.models.load.empty() && options.models.repository.empty()) {
+    throw UsageError("--load-model needs --model-repository");
+  }
+  std::set<std::string> names;
+  for (const std::string& name : options.models.load) {
+    if (name != "*" && !is_model_name(name)) {
+      throw UsageError("--load-model: '" + name + "' cannot name a model");
+    }
+    if (!names.insert(name).second) throw UsageError("--load-model: " + name + " is given twice");
+  }
+  for (const auto& model : options.models.directories) {
+    if (!names.insert(model.name).second) {
+      throw UsageError("--model: two models are named '" + model.name +
+                       "'; give one another name with NAME=DIR");
+    }
+  }
+  if (options.identity.token_burst > 0 && options.identity.tokens_per_second == 0) {
+    throw UsageError("--identity-token-burst needs --identity-tokens-per-second");
+  }
+  Scheduler::Options& scheduling = options.models.scheduling;
+  const bool rows_given = scheduling.max_batch_rows > 0;
+  if (rows_given && scheduling.prefill_rows_per_step > scheduling.max_batch_rows) {
+    if (prefill_rows_given) {
+      throw UsageError("--prefill-rows " + std::to_string(scheduling.prefill_rows_per_step) +
+                       " is more than --max-batch-rows " +
+                       std::to_string(scheduling.max_batch_rows));
+    }
+    scheduling.prefill_rows_per_step = scheduling.max_batch_rows;
+  }
+}
+
+}  // namespace lintel

@@ -1,0 +1,11 @@
+// Flags that make sense alone but not together.
+#pragma once
+
+#include "server/app/options.h"
+
+namespace lintel {
+
+// Throws UsageError. Lowers a default of --prefill-rows to fit --max-batch-rows.
+void check_together(ServerOptions& options, bool prefill_rows_given);
+
+}  // namespace lintel

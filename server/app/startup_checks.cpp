@@ -1,0 +1,84 @@
+#include "server/app/startup_checks.h"
+
+#include <dirent.h>
+#include <spdlog/spdlog.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/auth/bearer_tokens.h"
+#include "server/auth/certificates.h"
+#include "server/models/model_repository.h"
+#include "server/port/listener.h"
+
+namespace lintel {
+namespace {
+
+// `message`, which begins with a file, with the flags in front that name that file.
+std::string with_flag(const std::string& message, const SecurityOptions& security) {
+  const std::pair<const char*, const std::filesystem::path&> flags[] = {
+      {"--tls-cert", security.tls_cert},
+      {"--tls-key", security.tls_key},
+      {"--tls-client-ca", security.tls_client_ca},
+      {"--auth-tokens", security.auth_tokens}};
+  std::string named;
+  for (const auto& [flag, file] : flags) {
+    if (file.empty() || !message.starts_with(file.string())) continue;
+    const char after = message.c_str()[file.string().size()];
+    if (after == ':' || after == ',') named += (named.empty() ? "" : ", ") + std::string(flag);
+  }
+  return named.empty() ? message : named + ": " + message;
+}
+
+void check_security_files(const SecurityOptions& security) {
+  try {
+    if (security.tls()) {
+      read_certificates({security.tls_cert, security.tls_key, security.tls_client_ca});
+    }
+    if (!security.auth_tokens.empty()) Tokens tokens(security.auth_tokens);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(with_flag(error.what(), security));
+  }
+}
+
+void check_repository(const ServerOptions& options) {
+  if (options.models.repository.empty()) return;
+  const std::string directory = options.models.repository.string();
+  DIR* const opened = ::opendir(directory.c_str());
+  if (opened == nullptr) {
+    throw std::runtime_error("--model-repository: " + directory + ": " + std::strerror(errno));
+  }
+  ::closedir(opened);
+  // A server without a model is ready, and all that it answers is that there is none.
+  if (!options.models.directories.empty() || !options.models.load.empty()) return;
+  std::string names;
+  for (const std::string& name : ModelRepository(options.models.repository).names()) {
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  if (names.empty()) {
+    spdlog::warn("no model is loaded, and --model-repository {} has none yet", directory);
+  } else {
+    spdlog::warn(
+        "no model is loaded: give --load-model, or `lintel model load NAME` with one of {}", names);
+  }
+}
+
+}  // namespace
+
+void check_before_loading(const ServerOptions& options) {
+  check_security_files(options.security);
+  check_repository(options);
+  for (const auto& model : options.models.directories) {
+    if (std::filesystem::is_directory(model.path)) continue;
+    throw std::runtime_error("--model: " + model.path.string() + ": " +
+                             std::strerror(std::filesystem::exists(model.path) ? ENOTDIR : ENOENT));
+  }
+  // Bound and let go: who started the server twice hears of it at once.
+  const Listener probe(options.listen, options.connections.keepalive_timeout_ms);
+}
+
+}  // namespace lintel

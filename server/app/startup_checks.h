@@ -1,0 +1,13 @@
+// What can be told to be wrong before a model is loaded, which may take minutes.
+#pragma once
+
+#include "server/app/options.h"
+
+namespace lintel {
+
+// Looks at the files and directories that flags name, and whether the address is free. What is
+// read is read again by who uses it. Throws std::runtime_error naming the flag, the file and what
+// is wrong with it.
+void check_before_loading(const ServerOptions& options);
+
+}  // namespace lintel

@@ -1,0 +1,164 @@
+#include "server/call/call_scope.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/call/status.h"
+#include "server/log/request_id.h"
+
+namespace lintel {
+namespace {
+
+// Of a header that was sent once; empty when it was not, or when several make it ambiguous.
+std::string_view header(const grpc::CallbackServerContext& call, const char* name) {
+  const auto [first, last] = call.client_metadata().equal_range(name);
+  if (first == last || std::next(first) != last) return {};
+  return {first->second.data(), first->second.size()};
+}
+
+}  // namespace
+
+std::string_view bearer_token(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  if (authorization.size() <= kScheme.size()) return {};
+  for (std::size_t i = 0; i < kScheme.size(); ++i) {
+    if (std::tolower(static_cast<unsigned char>(authorization[i])) != kScheme[i]) return {};
+  }
+  return authorization.substr(kScheme.size());
+}
+
+MessageBounds bounds_of(const CallGate& gate, Method method) {
+  return info_of(method).is_health ? kOpenMessage : MessageBounds{gate.max_message_bytes};
+}
+
+CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Method method)
+    : gate_(gate), method_(info_of(method)), begun_(gate.clock.now()) {
+  const std::string request_id = request_id_from(header(call, "x-request-id"));
+  call.AddInitialMetadata("x-request-id", request_id);
+  fields_.add("request_id", request_id);
+  fields_.add("method", method_.name);
+  fields_.add("peer", call.peer());
+  const TraceParent trace = parse_traceparent(header(call, "traceparent"));
+  if (!trace.trace_id.empty()) {
+    fields_.add("trace_id", trace.trace_id);
+    fields_.add("parent_span_id", trace.parent_id);
+  }
+  identify(call);
+  if (method_.is_health) admitted_ = grpc::Status::OK;
+  if (!caller_.name.empty()) fields_.add("identity", caller_.name);
+  if (admitted_.ok() && method_.role && !caller_.roles.has(*method_.role)) {
+    std::string what = std::string("this needs the role ") + to_string(*method_.role);
+    if (gate_.tokens == nullptr) {
+      what += gate_.identify_by_certificate
+                  ? ", which a server without --auth-tokens gives to certificates by "
+                    "--admin-certificate"
+                  : ", which a server without --auth-tokens gives only in plain text on a loopback "
+                    "address or a unix socket";
+    }
+    admitted_ = permission_denied(what);
+  }
+}
+
+CallScope::~CallScope() {
+  // Of a call that an exception kept from its beginning.
+  if (!ended_) end(out_of_memory());
+}
+
+void CallScope::identify(const grpc::CallbackServerContext& call) {
+  if (gate_.tokens == nullptr) {
+    caller_.roles = gate_.anonymous;
+    if (!gate_.identify_by_certificate) return;
+    const auto names = call.auth_context()->GetPeerIdentity();
+    if (names.empty()) return;
+    const std::string_view name(names[0].data(), names[0].size());
+    // No token is named so: names of tokens have no colon.
+    caller_.name = "x509:" + std::string(name);
+    if (std::ranges::find(gate_.admin_certificates, name) != gate_.admin_certificates.end()) {
+      caller_.roles.add(Role::kAdmin);
+    }
+    return;
+  }
+  const std::string_view token = bearer_token(header(call, "authorization"));
+  if (token.empty()) {
+    admitted_ = unauthenticated("a token is needed: authorization: Bearer TOKEN");
+  } else if (auto identity = gate_.tokens->find(token)) {
+    caller_ = std::move(*identity);
+  } else {
+    admitted_ = unauthenticated("the token is not known");
+  }
+}
+
+void CallScope::set_model(const std::string& name) {
+  if (!model_.empty()) return;
+  model_ = name;
+  fields_.add("model", name);
+}
+
+grpc::Status CallScope::enter_stream() {
+  if (!gate_.quotas.enter_stream(caller_.name)) {
+    return quota_exceeded(
+        caller_.name,
+        "at most " + std::to_string(gate_.quotas.limits().max_streams) + " streams at a time");
+  }
+  in_stream_ = true;
+  return grpc::Status::OK;
+}
+
+grpc::Status CallScope::check_tokens() {
+  const Duration wait = gate_.quotas.wait_to_begin(caller_.name);
+  if (wait == Duration::zero()) return grpc::Status::OK;
+  return quota_exceeded(caller_.name,
+                        std::to_string(gate_.quotas.limits().tokens_per_second) +
+                            " tokens a second, of which its calls have used more",
+                        std::chrono::ceil<std::chrono::milliseconds>(wait));
+}
+
+std::shared_ptr<TokenAllowance> CallScope::allowance() const {
+  if (gate_.quotas.limits().tokens_per_second == 0) return nullptr;
+  return std::make_shared<QuotaAllowance>(gate_.quotas, caller_.name);
+}
+
+void CallScope::settle_tokens(TokenUse used) {
+  used_.prompt += used.prompt;
+  used_.generated += used.generated;
+}
+
+void CallScope::finish(TokenUse used) {
+  if (finished_) return;
+  finished_ = true;
+  settle_tokens(used);
+  if (in_stream_) gate_.quotas.finish_stream(caller_.name);
+}
+
+void CallScope::end(const grpc::Status& status) noexcept {
+  if (ended_) return;
+  ended_ = true;
+  finish({});
+  if (in_stream_) gate_.quotas.leave_stream(caller_.name);
+  const double seconds = std::chrono::duration<double>(gate_.clock.now() - begun_).count();
+  try {
+    gate_.counters.count(method_.method, model_, status.error_code(), seconds);
+    log_end(status, seconds);
+  } catch (...) {  // no memory for the line: what waits for the call's end does not wait for it
+  }
+}
+
+void CallScope::log_end(const grpc::Status& status, double seconds) {
+  // Never what was sent or generated; the status's text may quote the request.
+  fields_.add("code", code_name(status.error_code()));
+  fields_.add("seconds", seconds);
+  if (used_.prompt + used_.generated > 0) {
+    fields_.add("prompt_tokens", used_.prompt);
+    fields_.add("generated_tokens", used_.generated);
+  }
+  const LogScope scope(fields_);
+  spdlog::info("call ended");
+  if (!status.ok()) spdlog::debug("because: {}", status.error_message());
+}
+
+}  // namespace lintel

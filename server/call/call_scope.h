@@ -1,0 +1,101 @@
+// CallScope: one RPC from its headers to its end: who calls, by which id it is known, what it
+// counts against.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "server/auth/bearer_tokens.h"
+#include "server/auth/identity.h"
+#include "server/auth/quotas.h"
+#include "server/base/clock.h"
+#include "server/call/message_bounds.h"
+#include "server/call/methods.h"
+#include "server/call/request_counters.h"
+#include "server/log/logging.h"
+
+namespace lintel {
+
+// What every call meets. Borrowed; the server owns all of it.
+struct CallGate {
+  const Tokens* tokens = nullptr;  // null: no token is asked for
+  // In mutual TLS, where there are no tokens, callers have their certificates' names.
+  bool identify_by_certificate = false;
+  std::span<const std::string> admin_certificates;  // those names that have the role admin, too
+  Roles anonymous;  // of callers without a token, where none is asked for
+  Quotas& quotas;
+  RequestCounters& counters;
+  const Clock& clock;
+  std::size_t max_message_bytes;  // of a request
+};
+
+// How large a request of this method may be.
+MessageBounds bounds_of(const CallGate& gate, Method method);
+
+// Tokens a call read and produced.
+struct TokenUse {
+  std::int64_t prompt = 0;
+  std::int64_t generated = 0;
+};
+
+// Made first in every method and told how the call ended: then it is counted and logged, and what
+// it held of the identity's quotas is free again. The one place where callers are told apart.
+//
+// Used by one thread at a time.
+class CallScope {
+ public:
+  // Answers the call's headers with x-request-id. `call` is used during the constructor only.
+  CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Method method);
+  ~CallScope();  // ends a call that nobody ended
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+  // Not OK: the caller is not known (UNAUTHENTICATED) or may not do this (PERMISSION_DENIED).
+  const grpc::Status& admitted() const { return admitted_; }
+  const Identity& caller() const { return caller_; }
+  const LogFields& log_fields() const { return fields_; }
+
+  // The model the call is about, as soon as it is known to be there: for the log line and the
+  // counters. Of a stream of requests the first one's.
+  void set_model(const std::string& name);
+
+  // The identity's quotas: one stream more; a call that reads and produces tokens may begin.
+  grpc::Status enter_stream();
+  grpc::Status check_tokens();
+  // What the call's requests pay from; null where tokens are not limited.
+  std::shared_ptr<TokenAllowance> allowance() const;
+  // What was read and produced since the last time, for the log.
+  void settle_tokens(TokenUse used);
+
+  // The call does nothing more: what it held of the quotas is free. To be called before the client
+  // can know that the call is over, or its next one is counted beside this one.
+  void finish(TokenUse used);
+  // The call is gone. Finishes it when nobody did.
+  void end(const grpc::Status& status) noexcept;
+
+ private:
+  void log_end(const grpc::Status& status, double seconds);
+  void identify(const grpc::CallbackServerContext& call);
+
+  const CallGate& gate_;
+  const MethodInfo& method_;
+  const TimePoint begun_;
+  Identity caller_;
+  grpc::Status admitted_;
+  LogFields fields_;
+  std::string model_;  // empty: none, or not yet known
+  bool in_stream_ = false;
+  bool finished_ = false;
+  TokenUse used_;  // of all that was settled
+  bool ended_ = false;
+};
+
+// The token in an Authorization header, "Bearer TOKEN"; empty when it holds none.
+std::string_view bearer_token(std::string_view authorization);
+
+}  // namespace lintel

@@ -1,0 +1,193 @@
+#include "server/call/status.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "model/base/error_text.h"
+
+namespace lintel {
+namespace {
+
+// A peer accepts about 8 KB of trailers; what is listed has to stay well below.
+constexpr std::size_t kMaxViolations = 16;
+constexpr std::size_t kMaxTextBytes = 200;
+constexpr std::size_t kMaxNameBytes = 64;
+
+// When trying again may help.
+constexpr std::chrono::milliseconds kMemoryRetry{1000};
+constexpr std::chrono::milliseconds kDrainRetry{5000};
+
+std::string clipped(std::string_view text, std::size_t max_bytes) {
+  std::string out(text.substr(0, max_bytes));
+  for (char& c : out) {
+    if (c < 0x20 || c > 0x7e) c = '?';
+  }
+  if (text.size() > max_bytes) out += "...";
+  return out;
+}
+
+template <typename... Details>
+grpc::Status with_detail(grpc::StatusCode code, const std::string& text,
+                         const Details&... details) {
+  const std::string message = one_line(text);  // it may quote the request or a file
+  google::rpc::Status status;
+  status.set_code(code);
+  status.set_message(message);
+  (status.add_details()->PackFrom(details), ...);
+  return grpc::Status(code, message, status.SerializeAsString());
+}
+
+google::rpc::RetryInfo retry_info(std::chrono::milliseconds retry_after) {
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(retry_after.count() / 1000);
+  retry.mutable_retry_delay()->set_nanos(static_cast<int>(retry_after.count() % 1000) * 1'000'000);
+  return retry;
+}
+
+grpc::Status with_retry(grpc::StatusCode code, std::string_view message,
+                        std::chrono::milliseconds retry_after) {
+  return with_detail(code, std::string(message), retry_info(retry_after));
+}
+
+grpc::Status with_reason(grpc::StatusCode code, std::string_view message, const char* reason) {
+  google::rpc::ErrorInfo info;
+  info.set_reason(reason);
+  info.set_domain("lintel");
+  return with_detail(code, std::string(message), info);
+}
+
+grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::string_view name,
+                           std::string_view message) {
+  google::rpc::ResourceInfo resource;
+  resource.set_resource_type(std::string(type));
+  resource.set_resource_name(clip(name));
+  resource.set_description(std::string(message));
+  return with_detail(code, std::string(message), resource);
+}
+
+}  // namespace
+
+const char* code_name(int code) {
+  static constexpr const char* kNames[] = {"OK",
+                                           "CANCELLED",
+                                           "UNKNOWN",
+                                           "INVALID_ARGUMENT",
+                                           "DEADLINE_EXCEEDED",
+                                           "NOT_FOUND",
+                                           "ALREADY_EXISTS",
+                                           "PERMISSION_DENIED",
+                                           "RESOURCE_EXHAUSTED",
+                                           "FAILED_PRECONDITION",
+                                           "ABORTED",
+                                           "OUT_OF_RANGE",
+                                           "UNIMPLEMENTED",
+                                           "INTERNAL",
+                                           "UNAVAILABLE",
+                                           "DATA_LOSS",
+                                           "UNAUTHENTICATED"};
+  const auto index = static_cast<std::size_t>(code);
+  return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
+}
+
+std::string clip(std::string_view text) { return clipped(text, kMaxNameBytes); }
+
+grpc::Status invalid_argument(const std::vector<FieldViolation>& violations) {
+  assert(!violations.empty());
+  google::rpc::BadRequest bad;
+  for (std::size_t i = 0; i < std::min(violations.size(), kMaxViolations); ++i) {
+    auto* const violation = bad.add_field_violations();
+    violation->set_field(clipped(violations[i].field, kMaxTextBytes));
+    violation->set_description(clipped(violations[i].description, kMaxTextBytes));
+  }
+  const auto& first = bad.field_violations(0);
+  std::string message = first.field() + ": " + first.description();
+  if (violations.size() > 1) {
+    message += " (and " + std::to_string(violations.size() - 1) + " more)";
+  }
+  return with_detail(grpc::StatusCode::INVALID_ARGUMENT, message, bad);
+}
+
+grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message) {
+  return with_resource(grpc::StatusCode::NOT_FOUND, type, name, message);
+}
+
+grpc::Status session_busy(std::string_view id) {
+  return with_resource(grpc::StatusCode::ABORTED, "session", id,
+                       "session " + clip(id) + " is in use by another call");
+}
+
+grpc::Status failed_precondition(std::string_view type, std::string_view subject,
+                                 std::string_view message) {
+  google::rpc::PreconditionFailure failure;
+  auto* const violation = failure.add_violations();
+  violation->set_type(std::string(type));
+  violation->set_subject(clip(subject));
+  violation->set_description(std::string(message));
+  return with_detail(grpc::StatusCode::FAILED_PRECONDITION, std::string(message), failure);
+}
+
+grpc::Status resource_exhausted(std::string_view message, std::chrono::milliseconds retry_after) {
+  return with_retry(grpc::StatusCode::RESOURCE_EXHAUSTED, message, retry_after);
+}
+
+grpc::Status unavailable(std::string_view message, std::chrono::milliseconds retry_after) {
+  return with_retry(grpc::StatusCode::UNAVAILABLE, message, retry_after);
+}
+
+grpc::Status quota_exceeded(std::string_view identity, std::string_view limit,
+                            std::chrono::milliseconds retry_after) {
+  google::rpc::QuotaFailure failure;
+  auto* const violation = failure.add_violations();
+  violation->set_subject("identity:" + clip(identity));
+  violation->set_description(std::string(limit));
+  return with_detail(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                     "the quota is used up: " + std::string(limit), failure,
+                     retry_info(retry_after));
+}
+
+grpc::Status unauthenticated(std::string_view message) {
+  return with_reason(grpc::StatusCode::UNAUTHENTICATED, message, "TOKEN_NOT_ACCEPTED");
+}
+
+grpc::Status permission_denied(std::string_view message) {
+  return with_reason(grpc::StatusCode::PERMISSION_DENIED, message, "ROLE_MISSING");
+}
+
+grpc::Status internal_error(std::string_view type, std::string_view name,
+                            std::string_view message) {
+  return with_resource(grpc::StatusCode::INTERNAL, type, name, message);
+}
+
+grpc::Status shutting_down() { return unavailable("the server is shutting down", kDrainRetry); }
+
+grpc::Status cancelled() noexcept {
+  try {
+    return {grpc::StatusCode::CANCELLED, "the call was cancelled"};
+  } catch (...) {
+    return {grpc::StatusCode::CANCELLED, ""};
+  }
+}
+
+grpc::Status deadline_exceeded() {
+  return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the call's deadline passed");
+}
+
+grpc::Status out_of_memory() noexcept {
+  try {
+    return resource_exhausted("the machine is out of memory", kMemoryRetry);
+  } catch (...) {
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED, ""};
+  }
+}
+
+grpc::Status copy_of(const grpc::Status& status) noexcept {
+  try {
+    return status;
+  } catch (...) {
+    return {status.error_code(), ""};
+  }
+}
+
+}  // namespace lintel

@@ -1,0 +1,70 @@
+// The one place that makes grpc::Status. Every error carries google.rpc details in the trailer
+// grpc-status-details-bin, so that a program can read what a person reads in the message. (But what
+// gRPC refuses for us, strangers by their headers, has its code and message only.)
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lintel {
+
+// A field of a request that cannot be served as it is.
+struct FieldViolation {
+  std::string field;        // path in the request: "sampling.top_p", "given[2].position"
+  std::string description;  // the value and the limit
+};
+
+// INVALID_ARGUMENT with google.rpc.BadRequest. REQUIRES: violations is not empty. Trailers have to
+// stay small: at most 16 violations are listed, long texts are clipped.
+grpc::Status invalid_argument(const std::vector<FieldViolation>& violations);
+
+// NOT_FOUND with google.rpc.ResourceInfo. type: "model" or "session".
+grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message);
+
+// ABORTED with google.rpc.ResourceInfo: the session is in use by another call.
+grpc::Status session_busy(std::string_view id);
+
+// FAILED_PRECONDITION with google.rpc.PreconditionFailure about `subject`.
+grpc::Status failed_precondition(std::string_view type, std::string_view subject,
+                                 std::string_view message);
+
+// RESOURCE_EXHAUSTED and UNAVAILABLE with google.rpc.RetryInfo.
+grpc::Status resource_exhausted(std::string_view message, std::chrono::milliseconds retry_after);
+grpc::Status unavailable(std::string_view message, std::chrono::milliseconds retry_after);
+
+// RESOURCE_EXHAUSTED with google.rpc.QuotaFailure and RetryInfo: an identity has or uses as much as
+// it may. `limit` says how much that is.
+grpc::Status quota_exceeded(
+    std::string_view identity, std::string_view limit,
+    std::chrono::milliseconds retry_after = std::chrono::milliseconds(1000));
+
+// UNAUTHENTICATED and PERMISSION_DENIED with google.rpc.ErrorInfo.
+grpc::Status unauthenticated(std::string_view message);
+grpc::Status permission_denied(std::string_view message);
+
+// INTERNAL with google.rpc.ResourceInfo of the session or model that failed.
+grpc::Status internal_error(std::string_view type, std::string_view name, std::string_view message);
+
+// UNAVAILABLE: the server takes nothing new, or ended what was running.
+grpc::Status shutting_down();
+
+grpc::Status cancelled() noexcept;
+grpc::Status deadline_exceeded();
+
+// RESOURCE_EXHAUSTED: the machine has no memory for the call. The end of a call must not need
+// memory: where there is none for the text either, there is none.
+grpc::Status out_of_memory() noexcept;
+// The same status; its code alone where there is no memory for the rest.
+grpc::Status copy_of(const grpc::Status& status) noexcept;
+
+// "INVALID_ARGUMENT" for grpc::StatusCode::INVALID_ARGUMENT.
+const char* code_name(int code);
+
+// A client's text for an error message: at most 64 bytes, unprintable ones as '?'.
+std::string clip(std::string_view text);
+
+}  // namespace lintel

@@ -1,0 +1,76 @@
+// Drafter: guesses the next values of a sequence from those it had, so that they can be fed before
+// they are drawn.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "model/config/config.h"
+
+namespace lintel {
+
+// Remembers for several contexts of the next value (those before it; in an image also those above)
+// what came after them the last times, and how often that was so again. The longest context known
+// makes the guess. A fixed amount of memory, made at construction; used by one thread at a time. A
+// guess decides how fast values are produced, never which.
+class Drafter {
+ public:
+  struct Guess {
+    std::int32_t value = 0;
+    float claimed = 0;      // how often its context was right about it; 0: a value like any other
+    float probability = 0;  // the same, after the record of claims
+  };
+
+  explicit Drafter(const ModelConfig& config);
+  Drafter(const Drafter&) = default;
+  Drafter& operator=(const Drafter&) = default;
+  ~Drafter();  // zeroes what it held
+
+  // Upper bound of what one for such a model holds.
+  static std::size_t bytes(const ModelConfig& config);
+
+  // The next value of the sequence. What was assumed is forgotten. Cheap: only guess() learns from
+  // what was observed, and in steps that have no room for drafts nobody asks for one.
+  void observe(std::int32_t value);
+  // The value after those observed and assumed. REQUIRES: one was observed.
+  Guess guess();
+  // Lets the next guesses go on as if this value had followed. Returns whether there is room.
+  bool assume(std::int32_t value);
+  // Whether a guess turned out to be right. The next ones are believed accordingly.
+  void learn(const Guess& guess, bool right);
+
+ private:
+  // The values this far back from the next one.
+  struct Context {
+    std::array<std::uint16_t, 6> back{};
+    std::size_t length = 0;
+  };
+  // What followed a context. Counts in halves, so that a decayed one keeps its ratio.
+  struct Entry {
+    std::int32_t value = 0;
+    std::uint16_t tag = 0;
+    std::uint8_t hits = 0;
+    std::uint8_t seen = 0;  // 0: empty
+  };
+
+  // The value `distance` before value `next`; -1 where there is none.
+  std::int32_t back(std::uint64_t next, std::size_t distance) const;
+  // Of a context of value `next`.
+  std::uint64_t hash(std::uint64_t next, std::size_t context) const;
+  static void count(Entry& entry, std::uint16_t tag, std::int32_t value);
+  void learn_observed();
+
+  std::vector<Context> contexts_;      // longest first
+  std::vector<Entry> entries_;         // [contexts, kEntries]
+  std::vector<std::int32_t> history_;  // a ring
+  std::size_t longest_ = 0;            // distance of the contexts
+  std::uint64_t observed_ = 0;
+  std::uint64_t learnt_ = 0;  // of the observed: those before
+  std::uint64_t assumed_ = 0;
+  float expected_right_;  // of the guesses learnt from, with older ones weighing less
+  float right_;
+};
+
+}  // namespace lintel

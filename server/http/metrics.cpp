@@ -1,0 +1,246 @@
+#include "server/http/metrics.h"
+
+#include <prometheus/metric_family.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "model/config/names.h"
+#include "server/call/status.h"
+#include "server/http/process_metrics.h"
+
+namespace lintel {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+// One family: a name, a help text, and a value for each set of labels.
+class Family {
+ public:
+  Family(std::vector<MetricFamily>& families, MetricType type, const char* name, const char* help)
+      : families_(families) {
+    family_.name = std::string("lintel_") + name;
+    family_.help = help;
+    family_.type = type;
+  }
+  ~Family() { families_.push_back(std::move(family_)); }
+
+  template <typename Number>
+  Family& add(Labels labels, Number value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    (family_.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) =
+        static_cast<double>(value);
+    family_.metric.push_back(std::move(metric));
+    return *this;
+  }
+
+  Family& add(Labels labels, const HistogramSnapshot& snapshot) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    std::uint64_t below = 0;
+    for (std::size_t i = 0; i < snapshot.bounds.size(); ++i) {
+      below += snapshot.counts[i];
+      metric.histogram.bucket.push_back({below, snapshot.bounds[i]});
+    }
+    metric.histogram.sample_count = snapshot.total();
+    metric.histogram.sample_sum = snapshot.sum;
+    metric.histogram.bucket.push_back(
+        {metric.histogram.sample_count, std::numeric_limits<double>::infinity()});
+    family_.metric.push_back(std::move(metric));
+    return *this;
+  }
+
+ private:
+  std::vector<MetricFamily>& families_;
+  MetricFamily family_;
+};
+
+// RequestOutcome's, in its order; that of kDone is none.
+constexpr const char* kReasons[kNumOutcomes] = {nullptr,    "client",     "deadline",
+                                                "shutdown", "non_finite", "internal"};
+
+using ModelTotals = std::vector<ModelRegistry::Totals>;
+
+void collect_models(const ModelRegistry& models, const ModelTotals& totals,
+                    std::vector<MetricFamily>& out) {
+  Family info(out, MetricType::Gauge, "model_info", "What is served; always 1");
+  for (const SharedModel& model : models.ready()) {
+    const Transformer& transformer = *model->transformer;
+    const ModelConfig& config = transformer.config();
+    info.add({{"model", model->name},
+              {"attention", attention_names(config)},
+              {"head", to_string(config.head)},
+              {"modality", to_string(config.modality)},
+              {"weight_type", to_string(transformer.weight_type())},
+              {"fingerprint", transformer.fingerprint()},
+              {"model_version", std::to_string(model->version)}},
+             1);
+  }
+  // Of all versions of a name, one that is being unloaded included.
+  Family weights(out, MetricType::Gauge, "model_weight_bytes", "Memory of a model's weights");
+  Family workers(out, MetricType::Gauge, "workers", "Threads that step a model");
+  Family limit(out, MetricType::Gauge, "batch_rows_limit", "Rows a worker's step can have");
+  for (const ModelRegistry::Totals& model : totals) {
+    weights.add({{"model", model.name}}, model.weight_bytes);
+    workers.add({{"model", model.name}}, model.workers);
+    limit.add({{"model", model.name}}, model.max_batch_rows);
+  }
+}
+
+void collect_budget(const ModelBudget& budget, std::vector<MetricFamily>& out) {
+  Family(out, MetricType::Gauge, "model_memory_bytes",
+         "Memory counted for models: weights and tables, and what loading one takes")
+      .add({}, budget.used_bytes());
+  Family(out, MetricType::Gauge, "model_memory_limit_bytes",
+         "Memory there is for them; 0: no bound")
+      .add({}, budget.limit_bytes());
+}
+
+// Calls that make, read or continue values: their series are there before the first call, so that
+// the first one is seen as a rise.
+bool is_work(const MethodInfo& method) {
+  return method.role == Role::kGenerate || method.role == Role::kScore;
+}
+
+void collect_requests(const RequestCounters& requests, const ModelTotals& totals,
+                      std::vector<MetricFamily>& out) {
+  Family family(out, MetricType::Counter, "requests_total",
+                "Calls that have ended, with the model that they were about where it was known");
+  const auto add = [&](const MethodInfo& method, std::size_t code, const std::string& model,
+                       std::uint64_t count) {
+    Labels labels = {{"method", method.name}, {"code", code_name(static_cast<int>(code))}};
+    if (!model.empty()) labels.push_back({"model", model});
+    family.add(std::move(labels), count);
+  };
+  std::set<std::string> counted;
+  for (const auto& [model, methods] : requests.by_model()) {
+    counted.insert(model);
+    for (const MethodInfo& method : kMethods) {
+      const auto& codes = methods[static_cast<std::size_t>(method.method)];
+      for (std::size_t code = 0; code < kNumStatusCodes; ++code) {
+        const bool is_first = code == 0 && (model.empty() || is_work(method));
+        // Other codes appear with their first call.
+        if (codes[code] != 0 || is_first) add(method, code, model, codes[code]);
+      }
+    }
+  }
+  for (const auto& model : totals) {
+    if (counted.contains(model.name)) continue;
+    for (const MethodInfo& method : kMethods) {
+      if (is_work(method)) add(method, 0, model.name, 0);
+    }
+  }
+}
+
+void collect_durations(const RequestCounters& requests, std::vector<MetricFamily>& out) {
+  Family family(out, MetricType::Histogram, "request_duration_seconds",
+                "From a call's headers to its end, a stream's last message included");
+  for (const MethodInfo& method : kMethods) {
+    const HistogramSnapshot durations = requests.durations(method.method);
+    if (is_work(method) || durations.total() > 0) family.add({{"method", method.name}}, durations);
+  }
+}
+
+void collect_scheduling(const ModelTotals& totals, std::vector<MetricFamily>& out) {
+  Family running(out, MetricType::Gauge, "requests_running", "Requests in a batch, or paused");
+  Family waiting(out, MetricType::Gauge, "requests_waiting", "Requests in the queue");
+  Family tokens(out, MetricType::Counter, "tokens_total",
+                "Tokens read (prompt), produced (generated), guessed (drafted) and guessed right "
+                "(accepted)");
+  Family cancelled(out, MetricType::Counter, "cancellations_total",
+                   "Requests that were ended before they were done");
+  for (const auto& model : totals) {
+    const std::string& name = model.name;
+    const Scheduler::Stats& stats = model.stats;
+    running.add({{"model", name}}, stats.running);
+    waiting.add({{"model", name}}, stats.queued);
+    tokens.add({{"model", name}, {"kind", "prompt"}}, stats.prompt_tokens)
+        .add({{"model", name}, {"kind", "generated"}}, stats.generated_tokens)
+        .add({{"model", name}, {"kind", "drafted"}}, stats.drafted_tokens)
+        .add({{"model", name}, {"kind", "accepted"}}, stats.accepted_tokens);
+    for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+      if (kReasons[i] == nullptr) continue;
+      cancelled.add({{"model", name}, {"reason", kReasons[i]}}, stats.ended[i]);
+    }
+  }
+}
+
+void collect_timings(const ModelTotals& totals, std::vector<MetricFamily>& out) {
+  Family rows(out, MetricType::Histogram, "batch_rows", "Rows of a step");
+  Family queued(out, MetricType::Histogram, "queue_time_seconds",
+                "From a request's acceptance until it is in a batch");
+  Family first(out, MetricType::Histogram, "time_to_first_token_seconds",
+               "From a request's acceptance until its first new token");
+  Family between(out, MetricType::Histogram, "time_between_tokens_seconds",
+                 "Between the new tokens of a sample");
+  Family step(
+      out, MetricType::Histogram, "step_time_seconds",
+      "A step's parts: schedule, the model's products, attention and other, sample, deliver");
+  for (const auto& model : totals) {
+    const std::string& name = model.name;
+    const SchedulerTimings& timings = model.timings;
+    rows.add({{"model", name}}, timings.rows);
+    queued.add({{"model", name}}, timings.queued);
+    first.add({{"model", name}}, timings.first_token);
+    between.add({{"model", name}}, timings.between_tokens);
+    for (std::size_t i = 0; i < kNumWorkParts; ++i) {
+      step.add({{"model", name}, {"part", to_string(static_cast<WorkPart>(i))}}, timings.step[i]);
+    }
+  }
+}
+
+void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out) {
+  const SessionStore::Stats stats = store.stats();
+  Family(out, MetricType::Gauge, "sessions", "Sessions by what they do")
+      .add({{"state", "idle"}}, stats.idle_sessions)
+      .add({{"state", "busy"}}, stats.busy_sessions);
+  Family(out, MetricType::Gauge, "session_bytes",
+         "Memory admitted for sessions, and for calls: those without one, and what any call holds "
+         "beside its sequences (one_shot)")
+      .add({{"state", "idle"}}, stats.idle_bytes)
+      .add({{"state", "busy"}}, stats.busy_bytes)
+      .add({{"state", "one_shot"}}, stats.one_shot_bytes);
+  Family(out, MetricType::Gauge, "session_limit_bytes", "Memory there is for them")
+      .add({}, store.options().session_memory_bytes);
+  Family(out, MetricType::Counter, "sessions_created_total", "Sessions made")
+      .add({}, stats.created);
+  Family(out, MetricType::Counter, "evictions_total", "Idle sessions evicted")
+      .add({}, stats.evicted);
+}
+
+}  // namespace
+
+Metrics::Metrics(const ModelRegistry& models, const ModelBudget& budget, const SessionStore& store,
+                 const ActiveCalls& calls, const RequestCounters& requests)
+    : models_(models), budget_(budget), store_(store), calls_(calls), requests_(requests) {}
+
+std::vector<MetricFamily> Metrics::Collect() const {
+  std::vector<MetricFamily> out;
+  Family(out, MetricType::Gauge, "build_info", "What was built; always 1")
+      .add({{"version", LINTEL_VERSION}, {"compiler", __VERSION__}}, 1);
+  Family(out, MetricType::Gauge, "start_time_seconds", "When the server was made, as Unix time")
+      .add({}, std::chrono::duration<double>(started_.time_since_epoch()).count());
+  Family(out, MetricType::Gauge, "draining", "1: nothing new is taken")
+      .add({}, calls_.closed() ? 1 : 0);
+  Family(out, MetricType::Gauge, "streams", "Generate and Score calls that are open")
+      .add({}, calls_.count());
+  const ModelTotals totals = models_.totals();
+  collect_models(models_, totals, out);
+  collect_budget(budget_, out);
+  collect_requests(requests_, totals, out);
+  collect_durations(requests_, out);
+  collect_scheduling(totals, out);
+  collect_timings(totals, out);
+  collect_sessions(store_, out);
+  std::ranges::move(collect_process_metrics(), std::back_inserter(out));
+  return out;
+}
+
+}  // namespace lintel

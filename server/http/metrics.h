@@ -1,0 +1,37 @@
+// Metrics: what the server counts, as Prometheus reads it.
+#pragma once
+
+#include <prometheus/collectable.h>
+
+#include <chrono>
+#include <vector>
+
+#include "server/call/active_calls.h"
+#include "server/call/request_counters.h"
+#include "server/models/model_budget.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/session_store.h"
+
+namespace lintel {
+
+// Reads counters that others keep, when it is asked: nothing of it is on a call's way. Names begin
+// with lintel_ (what any process has: process_), units are seconds and bytes, and no label holds an
+// id. Thread-safe.
+class Metrics final : public prometheus::Collectable {
+ public:
+  // All are borrowed and outlive the object.
+  Metrics(const ModelRegistry& models, const ModelBudget& budget, const SessionStore& store,
+          const ActiveCalls& calls, const RequestCounters& requests);
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const ModelRegistry& models_;
+  const ModelBudget& budget_;
+  const SessionStore& store_;
+  const ActiveCalls& calls_;
+  const RequestCounters& requests_;
+  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
+};
+
+}  // namespace lintel

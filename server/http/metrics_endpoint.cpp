@@ -1,0 +1,117 @@
+#include "server/http/metrics_endpoint.h"
+
+#include <CivetServer.h>
+#include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lintel {
+namespace {
+
+struct Answer {
+  int code = 200;
+  std::string text;
+  const char* type = "text/plain; charset=utf-8";
+};
+
+// Answers GET with what a function says.
+class Page final : public CivetHandler {
+ public:
+  explicit Page(std::function<Answer()> answer) : answer_(std::move(answer)) {}
+
+  bool handleGet(CivetServer*, mg_connection* connection) override {
+    const Answer answer = answer_();
+    mg_printf(connection,
+              "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
+              "Cache-Control: no-store\r\n\r\n",
+              answer.code, answer.code == 200 ? "OK" : "Service Unavailable", answer.type,
+              answer.text.size());
+    mg_write(connection, answer.text.data(), answer.text.size());
+    return true;
+  }
+
+ private:
+  const std::function<Answer()> answer_;
+};
+
+// A connection has a thread until its request is there: slow ones hold them for a second at most,
+// and a probe waits behind few. With those that wait for a thread there are never more than the
+// descriptors that Listener keeps for them.
+std::vector<std::string> server_options(const ListenAddress& address) {
+  return {"listening_ports",    address.to_string(address.port),
+          "num_threads",        "14",
+          "connection_queue",   "8",
+          "request_timeout_ms", "1000"};
+}
+
+// All that civetweb says while it starts, in the thread that starts it: its exception knows no
+// reason.
+thread_local std::string* start_messages = nullptr;
+
+int keep_message(const mg_connection*, const char* message) {
+  if (start_messages != nullptr) *start_messages += message;
+  return 1;  // it is not logged by civetweb
+}
+
+CivetCallbacks callbacks() {
+  CivetCallbacks callbacks;
+  callbacks.log_message = &keep_message;
+  return callbacks;
+}
+
+}  // namespace
+
+struct MetricsEndpoint::Impl {
+  Impl(const ListenAddress& address, const prometheus::Collectable& collectable,
+       std::function<bool()> is_ready)
+      : metrics([&collectable] {
+          return Answer{200, prometheus::TextSerializer().Serialize(collectable.Collect()),
+                        "text/plain; version=0.0.4; charset=utf-8"};
+        }),
+        healthz([] {
+          return Answer{200, "ok\n"};
+        }),
+        readyz([is_ready = std::move(is_ready)] {
+          return is_ready() ? Answer{200, "ready\n"} : Answer{503, "not ready\n"};
+        }),
+        server(server_options(address), &civet_callbacks) {
+    server.addHandler("/metrics$", metrics);
+    server.addHandler("/healthz$", healthz);
+    server.addHandler("/readyz$", readyz);
+  }
+
+  Page metrics, healthz, readyz;  // before the server, which calls them
+  const CivetCallbacks civet_callbacks = callbacks();
+  CivetServer server;
+};
+
+MetricsEndpoint::MetricsEndpoint(const ListenAddress& address,
+                                 const prometheus::Collectable& metrics,
+                                 std::function<bool()> ready) {
+  std::string messages;
+  start_messages = &messages;
+  try {
+    impl_ = std::make_unique<Impl>(address, metrics, std::move(ready));
+    start_messages = nullptr;
+  } catch (const CivetException& error) {
+    start_messages = nullptr;
+    // "cannot bind to ADDRESS: 98 (Address already in use)"
+    const auto reason = messages.rfind('(');
+    throw std::runtime_error("cannot listen on " + address.to_string(address.port) +
+                             " for metrics: " +
+                             (reason == std::string::npos
+                                  ? error.what()
+                                  : messages.substr(reason + 1, messages.rfind(')') - reason - 1)));
+  }
+}
+
+MetricsEndpoint::~MetricsEndpoint() = default;
+
+int MetricsEndpoint::port() const { return impl_->server.getListeningPorts().at(0); }
+
+}  // namespace lintel

@@ -1,0 +1,33 @@
+// MetricsEndpoint: /metrics, /healthz and /readyz over HTTP.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "server/base/listen_address.h"
+
+namespace prometheus {
+class Collectable;
+}
+
+namespace lintel {
+
+// /metrics in Prometheus' text format; /healthz is 200 as long as the process answers; /readyz is
+// 200 while new calls are taken, else 503. Everything else is 404: no file is served. Has 14
+// threads of its own, so that a few slow clients keep nobody waiting.
+class MetricsEndpoint {
+ public:
+  // `metrics` and what `ready` refers to outlive the object. `ready` is called by any thread.
+  // Throws std::runtime_error when the address cannot be listened on.
+  MetricsEndpoint(const ListenAddress& address, const prometheus::Collectable& metrics,
+                  std::function<bool()> ready);
+  ~MetricsEndpoint();
+
+  int port() const;
+
+ private:
+  struct Impl;  // keeps civetweb out of this header
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lintel

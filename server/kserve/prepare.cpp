@@ -1,0 +1,107 @@
+#include "server/kserve/prepare.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "server/call/status.h"
+#include "server/call/unary_call.h"
+#include "server/kserve/infer_tokens.h"
+#include "server/requests/resolve_model.h"
+
+namespace lintel {
+namespace {
+
+grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                          const SharedModel& model, InferRequest& request,
+                          const InferSequence& sequence, CallScope& scope,
+                          std::vector<PreparedGeneration>& prepared) {
+  if (grpc::Status begins = scope.check_tokens(); !begins.ok()) return begins;
+  const std::optional<TimePoint> deadline = call_deadline(call, context.clock);
+  const std::shared_ptr<TokenAllowance> allowance = scope.allowance();
+  std::int64_t longest = 0;
+  for (v1::GenerateRequest& row : request.rows) {
+    row.set_session_id(sequence.session_id);
+    prepared.emplace_back();
+    grpc::Status status =
+        prepare_generation(context, scope.caller().name, row, deadline, prepared.back(), model);
+    if (!status.ok()) return status;
+    GenerationRequest& ready = prepared.back().checked.request;
+    ready.allowance = allowance;
+    longest = std::max(longest, ready.max_new_tokens);
+  }
+  if (!request.streams) {
+    const std::size_t bytes = most_response_bytes(request, longest);
+    if (bytes > kMaxMessageBytes) {
+      return invalid_argument(
+          {{"parameters[max_new_tokens]",
+            std::to_string(request.rows.size()) + " rows may need " + std::to_string(bytes) +
+                " bytes, more than the " + std::to_string(kMaxMessageBytes) + " of one response"}});
+    }
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace
+
+grpc::Status prepare_infer(const ServiceContext& context, InferSequences& sequences,
+                           const grpc::CallbackServerContext& call,
+                           const inference::ModelInferRequest& wire, CallScope& scope,
+                           bool may_stream, PreparedInfer& infer) {
+  grpc::Status status;
+  const SharedModel model =
+      resolve_version(wire.model_name(), wire.model_version(), "model_", context.models, &status);
+  if (model == nullptr) return status;
+  scope.set_model(model->name);
+  Violations violations;
+  const auto request = std::make_shared<InferRequest>(
+      read_infer_request(wire, model->limits.max_samples, violations));
+  infer.request = request;
+  if (request->streams && !may_stream) {
+    violations.add("parameters[stream]", "is for ModelStreamInfer: here is one response");
+  }
+  if (!violations.empty()) return violations.status();
+
+  status = sequences.find(scope.caller().name, *model, *request, infer.sequence);
+  if (!status.ok()) return status;
+  status = prepare_rows(context, call, model, *request, infer.sequence, scope, infer.rows);
+  request->rows = {};  // the prompts are in infer.rows
+  if (!status.ok()) {
+    infer.rows.clear();  // gives the session back
+    // A sequence that is complete takes no value, but the request that ends it ends it.
+    const bool is_over = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION;
+    if (infer.sequence.is_new) {
+      sequences.end(infer.sequence);
+    } else if (is_over) {
+      sequences.end_if_last(infer.sequence);
+    }
+    return status;
+  }
+  // A sequence goes on with the version that it began with.
+  const ServedModel& serves = *infer.rows.front().model;
+  infer.head.set_model_name(serves.name);
+  infer.head.set_model_version(std::to_string(serves.version));
+  infer.head.set_id(wire.id());
+  return grpc::Status::OK;
+}
+
+std::shared_ptr<InferRun> new_infer_run(
+    InferSequences& sequences, const PreparedInfer& infer, inference::ModelInferResponse& response,
+    std::function<void(const grpc::Status&, TokenUse used)> on_done) {
+  response = infer.head;
+  return std::make_shared<InferRun>(
+      [&sequences, request = infer.request, sequence = infer.sequence, &response,
+       on_done = std::move(on_done)](const grpc::Status& ended, std::vector<InferredRow> rows,
+                                     TokenUse used) {
+        sequences.end_if_last(sequence);
+        const grpc::Status written = guarded([&] {
+          if (ended.ok()) write_infer_response(*request, rows, response);
+          if (request->marks_final) mark_final(response, true);
+          return ended;
+        });
+        on_done(written, used);
+      });
+}
+
+}  // namespace lintel

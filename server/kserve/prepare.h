@@ -1,0 +1,40 @@
+// From a ModelInfer request on the wire to one that is ready to run.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "inference/grpc_service.pb.h"
+#include "server/call/call_scope.h"
+#include "server/kserve/sequences.h"
+#include "server/kserve/unary_call.h"
+#include "server/requests/prepare_generation.h"
+#include "server/requests/service_context.h"
+
+namespace lintel {
+
+// A request that is ready to run.
+struct PreparedInfer {
+  std::shared_ptr<const InferRequest> request;
+  InferSequence sequence;
+  std::vector<PreparedGeneration> rows;
+  inference::ModelInferResponse head;  // what every response begins with
+};
+
+// What a request needs is checked and taken. Only where it `may_stream` can it ask for more than
+// one response.
+grpc::Status prepare_infer(const ServiceContext& context, InferSequences& sequences,
+                           const grpc::CallbackServerContext& call,
+                           const inference::ModelInferRequest& wire, CallScope& scope,
+                           bool may_stream, PreparedInfer& infer);
+
+// Runs it for one response, which is written when the run is done, before `on_done`; `sequences`,
+// the response and what `on_done` needs outlive it.
+std::shared_ptr<InferRun> new_infer_run(
+    InferSequences& sequences, const PreparedInfer& infer, inference::ModelInferResponse& response,
+    std::function<void(const grpc::Status&, TokenUse used)> on_done);
+
+}  // namespace lintel

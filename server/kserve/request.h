@@ -1,0 +1,43 @@
+// The Open Inference Protocol's tensors and parameters, read into requests and written from values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "inference/grpc_service.pb.h"
+#include "lintel/v1/generation.pb.h"
+#include "server/requests/request_checks.h"
+
+namespace lintel {
+
+struct InferRequest {
+  std::vector<v1::GenerateRequest> rows;  // one a prompt; none once they are prepared
+  bool log2_probs = false;
+  bool raw = false;          // contents came raw, and go so
+  bool streams = false;      // values as they come, each response marked as the last or not
+  bool marks_final = false;  // the one response is marked, too
+
+  std::string sequence_id;  // empty: none
+  bool sequence_start = false;
+  bool sequence_end = false;
+  std::int64_t max_tokens = 0;  // of a sequence that starts, as CreateSession's; 0: not told
+};
+
+// What it can express is checked here, naming what is wrong; the rows' values are checked as those
+// of every Generate request. Not more than `max_rows` rows.
+InferRequest read_infer_request(const inference::ModelInferRequest& wire, int max_rows,
+                                Violations& violations);
+
+// What came of a row.
+struct InferredRow {
+  std::vector<std::int32_t> tokens;
+  std::vector<float> log2_probs;  // where asked for, parallel; NaN: the value has none
+};
+
+// Most bytes of a response whose rows have up to `longest` values.
+std::size_t most_response_bytes(const InferRequest& request, std::int64_t longest);
+void write_infer_response(const InferRequest& request, const std::vector<InferredRow>& rows,
+                          inference::ModelInferResponse& wire);
+
+}  // namespace lintel

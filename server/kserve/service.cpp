@@ -1,0 +1,214 @@
+#include "server/kserve/service.h"
+
+#include <utility>
+
+#include "server/call/status.h"
+#include "server/call/unary_call.h"
+#include "server/kserve/prepare.h"
+#include "server/kserve/stream_call.h"
+#include "server/requests/resolve_model.h"
+
+namespace lintel {
+namespace {
+
+// One ModelInfer call. Lives from the method until gRPC has done with it.
+class InferCall final : public grpc::ServerUnaryReactor {
+ public:
+  InferCall(ActiveCalls& calls, std::unique_ptr<CallScope> scope)
+      : calls_(calls), scope_(std::move(scope)) {}
+
+  // Counts the call in, if it may begin and `prepare(scope)` agrees.
+  template <typename Prepare>
+  grpc::Status begin(const Prepare& prepare) {
+    return guarded([&]() -> grpc::Status {
+      if (!scope_->admitted().ok()) return scope_->admitted();
+      if (grpc::Status entered = scope_->enter_stream(); !entered.ok()) return entered;
+      if (!calls_.enter()) return shutting_down();
+      counted_in_ = true;
+      return prepare(*scope_);
+    });
+  }
+  // REQUIRES: called before the reactor is given to gRPC.
+  void attach(std::shared_ptr<InferRun> run) { run_ = std::move(run); }
+
+  // The response is written, or there is none. Once.
+  void finish(grpc::Status status, TokenUse used) {
+    status_ = copy_of(status);
+    scope_->finish(used);
+    Finish(std::move(status));
+  }
+
+  void OnCancel() override {
+    if (run_ != nullptr) run_->cancel();
+  }
+  void OnDone() override {
+    ActiveCalls& calls = calls_;
+    const bool counted_in = counted_in_;
+    scope_->end(status_);
+    delete this;
+    if (counted_in) calls.leave();
+  }
+
+ private:
+  ActiveCalls& calls_;
+  const std::unique_ptr<CallScope> scope_;
+  bool counted_in_ = false;
+  std::shared_ptr<InferRun> run_;
+  grpc::Status status_;  // written before Finish, read after
+};
+
+void add_tensor(inference::ModelMetadataResponse::TensorMetadata& tensor, const char* name,
+                const char* datatype) {
+  tensor.set_name(name);
+  tensor.set_datatype(datatype);
+  tensor.add_shape(-1);
+  tensor.add_shape(-1);
+}
+
+}  // namespace
+
+InferenceService::InferenceService(const ServiceContext& context)
+    : context_(context), sequences_(context) {
+  serve(info_of(Method::kServerLive).name, this, &InferenceService::ServerLive);
+  serve(info_of(Method::kServerReady).name, this, &InferenceService::ServerReady);
+  serve(info_of(Method::kModelReady).name, this, &InferenceService::ModelReady);
+  serve(info_of(Method::kServerMetadata).name, this, &InferenceService::ServerMetadata);
+  serve(info_of(Method::kModelMetadata).name, this, &InferenceService::ModelMetadata);
+  serve(info_of(Method::kRepositoryIndex).name, this, &InferenceService::RepositoryIndex);
+  serve(info_of(Method::kModelConfig).name, this, &InferenceService::ModelConfig);
+  serve(info_of(Method::kModelStatistics).name, this, &InferenceService::ModelStatistics);
+  serve(info_of(Method::kRepositoryModelLoad).name, this, &InferenceService::RepositoryModelLoad);
+  serve(info_of(Method::kRepositoryModelUnload).name, this,
+        &InferenceService::RepositoryModelUnload);
+  serve(info_of(Method::kModelInfer).name, this, &InferenceService::ModelInfer);
+  serve(info_of(Method::kModelStreamInfer).name, this, &InferenceService::ModelStreamInfer);
+}
+
+grpc::ServerUnaryReactor* InferenceService::ServerLive(
+    grpc::CallbackServerContext* call, const Received<inference::ServerLiveRequest>* request,
+    inference::ServerLiveResponse* response) {
+  return answer(context_.gate, *call, Method::kServerLive, *request,
+                [&](const Identity&, const auto&) {
+                  response->set_live(true);
+                  return grpc::Status::OK;
+                });
+}
+
+grpc::ServerUnaryReactor* InferenceService::ServerReady(
+    grpc::CallbackServerContext* call, const Received<inference::ServerReadyRequest>* request,
+    inference::ServerReadyResponse* response) {
+  return answer(context_.gate, *call, Method::kServerReady, *request,
+                [&](const Identity&, const auto&) {
+                  response->set_ready(!context_.calls.closed());
+                  return grpc::Status::OK;
+                });
+}
+
+grpc::ServerUnaryReactor* InferenceService::ModelReady(
+    grpc::CallbackServerContext* call, const Received<inference::ModelReadyRequest>* request,
+    inference::ModelReadyResponse* response) {
+  return answer(context_.gate, *call, Method::kModelReady, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status ignored;
+                  const SharedModel model =
+                      resolve_version(wire.name(), wire.version(), "", context_.models, &ignored);
+                  if (model != nullptr) scope.set_model(model->name);
+                  response->set_ready(model != nullptr && !context_.calls.closed());
+                  return grpc::Status::OK;
+                });
+}
+
+grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
+    grpc::CallbackServerContext* call, const Received<inference::ServerMetadataRequest>* request,
+    inference::ServerMetadataResponse* response) {
+  return answer(context_.gate, *call, Method::kServerMetadata, *request,
+                [&](const Identity&, const auto&) {
+                  response->set_name("lintel");
+                  response->set_version(LINTEL_VERSION);
+                  for (const char* extension :
+                       {"sequence", "statistics", "model_repository", "model_configuration"}) {
+                    response->add_extensions(extension);
+                  }
+                  return grpc::Status::OK;
+                });
+}
+
+grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
+    grpc::CallbackServerContext* call, const Received<inference::ModelMetadataRequest>* request,
+    inference::ModelMetadataResponse* response) {
+  return answer(context_.gate, *call, Method::kModelMetadata, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status status;
+                  const SharedModel model =
+                      resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                  if (model == nullptr) return status;
+                  scope.set_model(model->name);
+                  response->set_name(model->name);
+                  for (const SharedModel& ready : context_.models.ready()) {
+                    if (ready->name == model->name)
+                      response->add_versions(std::to_string(ready->version));
+                  }
+                  response->set_platform("lintel");
+                  add_tensor(*response->add_inputs(), "tokens", "INT32");
+                  add_tensor(*response->add_outputs(), "tokens", "INT32");
+                  add_tensor(*response->add_outputs(), "log2_probs", "FP32");
+                  return status;
+                });
+}
+
+grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
+    grpc::CallbackServerContext* call, const Received<inference::RepositoryIndexRequest>* request,
+    inference::RepositoryIndexResponse* response) {
+  return answer(context_.gate, *call, Method::kRepositoryIndex, *request,
+                [&](const Identity&, const auto& wire) {
+                  for (const ModelRegistry::Entry& entry : context_.manager.index()) {
+                    if (wire.ready() && entry.state != ModelState::kReady) continue;
+                    auto& index = *response->add_models();
+                    index.set_name(entry.name);
+                    index.set_version(std::to_string(entry.version));
+                    index.set_state(to_string(entry.state));
+                    index.set_reason(entry.reason);
+                  }
+                  return grpc::Status::OK;
+                });
+}
+
+grpc::ServerUnaryReactor* InferenceService::ModelInfer(
+    grpc::CallbackServerContext* call, const Received<inference::ModelInferRequest>* request,
+    inference::ModelInferResponse* response) {
+  auto scope = std::make_unique<CallScope>(context_.gate, *call, Method::kModelInfer);
+  const LogFields log_fields = scope->log_fields();
+  const LogScope log(log_fields);
+  auto* const reactor = new InferCall(context_.calls, std::move(scope));
+  PreparedInfer infer;
+  std::shared_ptr<InferRun> run;
+  const grpc::Status status = reactor->begin([&](CallScope& its_scope) {
+    inference::ModelInferRequest wire;
+    const grpc::Status read = request->read(bounds_of(context_.gate, Method::kModelInfer), wire);
+    if (!read.ok()) return read;
+    const grpc::Status prepared = prepare_infer(context_, sequences_, *call, wire, its_scope,
+                                                /*may_stream=*/false, infer);
+    if (!prepared.ok()) return prepared;
+    run = new_infer_run(
+        sequences_, infer, *response,
+        [reactor](const grpc::Status& ended, TokenUse used) { reactor->finish(ended, used); });
+    return prepared;
+  });
+  if (!status.ok()) {
+    reactor->finish(status, {});
+  } else {
+    reactor->attach(run);
+    run->begin(std::move(infer.rows));
+  }
+  return reactor;
+}
+
+grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
+                        inference::ModelStreamInferResponse>*
+InferenceService::ModelStreamInfer(grpc::CallbackServerContext* call) {
+  return new InferStream(
+      context_, sequences_, *call,
+      std::make_unique<CallScope>(context_.gate, *call, Method::kModelStreamInfer));
+}
+
+}  // namespace lintel

@@ -1,0 +1,174 @@
+// What the Open Inference Protocol says of models: their configuration, their statistics, and how
+// they are loaded and unloaded.
+#include <cmath>
+
+#include "model/config/names.h"
+#include "server/call/unary_call.h"
+#include "server/kserve/service.h"
+#include "server/requests/request_checks.h"
+#include "server/requests/resolve_model.h"
+
+namespace lintel {
+namespace {
+
+void write_config(const ServedModel& model, inference::ModelConfig& config) {
+  const Transformer& transformer = *model.transformer;
+  config.set_name(model.name);
+  config.set_platform("lintel");
+  config.set_backend("lintel");
+  config.set_max_batch_size(model.limits.max_samples);
+  auto& input = *config.add_input();
+  input.set_name("tokens");
+  input.set_data_type(inference::TYPE_INT32);
+  input.add_dims(-1);
+  auto& tokens = *config.add_output();
+  tokens.set_name("tokens");
+  tokens.set_data_type(inference::TYPE_INT32);
+  tokens.add_dims(-1);
+  auto& log2_probs = *config.add_output();
+  log2_probs.set_name("log2_probs");
+  log2_probs.set_data_type(inference::TYPE_FP32);
+  log2_probs.add_dims(-1);
+  auto& workers = *config.add_instance_group();
+  workers.set_name("workers");
+  workers.set_kind(inference::ModelInstanceGroup::KIND_CPU);
+  workers.set_count(model.scheduler->options().workers);
+  auto& parameters = *config.mutable_parameters();
+  parameters["config_json"].set_string_value(transformer.config_json());
+  parameters["weight_type"].set_string_value(to_string(transformer.weight_type()));
+  parameters["fingerprint"].set_string_value(transformer.fingerprint());
+  config.mutable_model_transaction_policy()->set_decoupled(true);
+}
+
+std::uint64_t nanos(Duration duration) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
+}
+
+void add(const HistogramSnapshot& from, inference::StatisticDuration& to) {
+  to.set_count(to.count() + from.total());
+  to.set_ns(to.ns() + static_cast<std::uint64_t>(std::llround(from.sum * 1e9)));
+}
+
+void write_statistics(const ServedModel& model, inference::ModelStatistics& wire) {
+  const Scheduler::Stats stats = model.scheduler->stats();
+  const SchedulerTimings timings = model.scheduler->timings();
+  const auto done = static_cast<std::size_t>(RequestOutcome::kDone);
+  wire.set_name(model.name);
+  wire.set_version(std::to_string(model.version));
+  wire.set_inference_count(stats.ended[done]);
+  wire.set_execution_count(stats.steps);
+  auto& times = *wire.mutable_inference_stats();
+  times.mutable_success()->set_count(stats.ended[done]);
+  times.mutable_success()->set_ns(nanos(stats.ended_after[done]));
+  auto& fail = *times.mutable_fail();
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+    if (i == done) continue;
+    fail.set_count(fail.count() + stats.ended[i]);
+    fail.set_ns(fail.ns() + nanos(stats.ended_after[i]));
+  }
+  add(timings.queued, *times.mutable_queue());
+  const auto part = [&](WorkPart which) -> const HistogramSnapshot& {
+    return timings.step[static_cast<std::size_t>(which)];
+  };
+  add(part(WorkPart::kSchedule), *times.mutable_compute_input());
+  // One execution a step, whatever it is made of.
+  for (const WorkPart which : {WorkPart::kProducts, WorkPart::kAttention, WorkPart::kOther}) {
+    add(part(which), *times.mutable_compute_infer());
+  }
+  times.mutable_compute_infer()->set_count(part(WorkPart::kOther).total());
+  for (const WorkPart which : {WorkPart::kSample, WorkPart::kDeliver}) {
+    add(part(which), *times.mutable_compute_output());
+  }
+  times.mutable_compute_output()->set_count(part(WorkPart::kDeliver).total());
+}
+
+// What a request to load or unload says beside the model's name.
+template <typename Request>
+grpc::Status check_repository_request(const Request& request, bool unloads) {
+  Violations violations;
+  if (!request.repository_name().empty()) {
+    violations.add("repository_name", "has to be empty: there is one repository");
+  }
+  for (const auto& [name, parameter] : request.parameters()) {
+    if (unloads && name == "unload_dependents") continue;
+    violations.add("parameters[" + clip(name) + "]", "is not a parameter of this server");
+  }
+  if (!violations.empty()) return violations.status();
+  return check_model_name(request.model_name(), "model_name");
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* InferenceService::ModelConfig(
+    grpc::CallbackServerContext* call, const Received<inference::ModelConfigRequest>* request,
+    inference::ModelConfigResponse* response) {
+  return answer(context_.gate, *call, Method::kModelConfig, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status status;
+                  const SharedModel model =
+                      resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                  if (model == nullptr) return status;
+                  scope.set_model(model->name);
+                  write_config(*model, *response->mutable_config());
+                  return status;
+                });
+}
+
+grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
+    grpc::CallbackServerContext* call, const Received<inference::ModelStatisticsRequest>* request,
+    inference::ModelStatisticsResponse* response) {
+  return answer(context_.gate, *call, Method::kModelStatistics, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  std::optional<std::int64_t> version;
+                  grpc::Status status = read_model_version(wire.version(), "version", &version);
+                  // A name, and a version of it, have to be there.
+                  if (status.ok() && (!wire.name().empty() || version)) {
+                    const SharedModel model =
+                        resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                    if (model != nullptr) scope.set_model(model->name);
+                  }
+                  if (!status.ok()) return status;
+                  for (const SharedModel& model : context_.models.ready()) {
+                    if (!wire.name().empty() && model->name != wire.name()) continue;
+                    if (version && model->version != *version) continue;
+                    write_statistics(*model, *response->add_model_stats());
+                  }
+                  return status;
+                });
+}
+
+grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
+    grpc::CallbackServerContext* call,
+    const Received<inference::RepositoryModelLoadRequest>* request,
+    inference::RepositoryModelLoadResponse*) {
+  return answer_later(
+      context_.gate, *call, Method::kRepositoryModelLoad, *request,
+      [&](const auto& wire, const LateReply& reply) {
+        const grpc::Status checked = check_repository_request(wire, /*unloads=*/false);
+        if (!checked.ok()) return reply(checked);
+        context_.manager.load(wire.model_name(), /*version=*/std::nullopt,
+                              [reply](const grpc::Status& loaded, const SharedModel& model) {
+                                if (loaded.ok()) reply.set_model(model->name);
+                                reply(loaded);
+                              });
+      });
+}
+
+grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
+    grpc::CallbackServerContext* call,
+    const Received<inference::RepositoryModelUnloadRequest>* request,
+    inference::RepositoryModelUnloadResponse*) {
+  return answer_later(context_.gate, *call, Method::kRepositoryModelUnload, *request,
+                      [&](const auto& wire, const LateReply& reply) {
+                        const grpc::Status checked =
+                            check_repository_request(wire, /*unloads=*/true);
+                        if (!checked.ok()) return reply(checked);
+                        if (const SharedModel model = context_.models.find(wire.model_name())) {
+                          reply.set_model(model->name);
+                        }
+                        context_.manager.unload(wire.model_name(), /*version=*/std::nullopt, reply);
+                      });
+}
+
+}  // namespace lintel

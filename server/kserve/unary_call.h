@@ -1,0 +1,57 @@
+// InferRun: the rows of one ModelInfer call in the scheduler, gathered until all are done.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "server/base/mutex.h"
+#include "server/call/call_scope.h"
+#include "server/kserve/request.h"
+#include "server/requests/prepare_generation.h"
+
+namespace lintel {
+
+// Threads: any.
+class InferRun : public std::enable_shared_from_this<InferRun> {
+ public:
+  // Called once, when no row runs any more: the rows are whole if the status is OK. Must not throw.
+  using OnDone =
+      std::function<void(const grpc::Status&, std::vector<InferredRow> rows, TokenUse used)>;
+
+  explicit InferRun(OnDone on_done) : on_done_(std::move(on_done)) {}
+
+  // Submits all rows; a row that finds no place ends the others. REQUIRES: there is one; called
+  // once.
+  void begin(std::vector<PreparedGeneration> prepared) noexcept EXCLUDES(mutex_);
+  // The client is gone. Idempotent.
+  void cancel() noexcept EXCLUDES(mutex_);
+
+ private:
+  class RowSink;
+
+  struct Running {
+    SharedModel model;  // while it runs: a row that is done keeps no model from being unloaded
+    RequestHandle handle;
+    bool done = false;
+  };
+
+  // Has submitted row `index`.
+  void submitted(std::size_t index, SharedModel model, RequestHandle handle) noexcept
+      EXCLUDES(mutex_);
+  void row_done(std::size_t index, InferredRow row, TokenUse used, grpc::Status status) noexcept
+      EXCLUDES(mutex_);
+  // Ends all rows with `status`, the first one given.
+  void fail(grpc::Status status) noexcept EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  OnDone on_done_ GUARDED_BY(mutex_);                // empty once called
+  std::vector<Running> running_ GUARDED_BY(mutex_);  // one for each row
+  std::vector<InferredRow> rows_ GUARDED_BY(mutex_);
+  std::size_t rows_left_ GUARDED_BY(mutex_) = 0;
+  TokenUse used_ GUARDED_BY(mutex_);
+  grpc::Status status_ GUARDED_BY(mutex_);  // OK: no row has failed
+};
+
+}  // namespace lintel

@@ -1,0 +1,60 @@
+// Logging: spdlog to standard error, as text or as one JSON object a line. Standard output is not
+// touched. Nothing that was prompted or generated is logged at info and above.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace lintel {
+
+struct LogOptions {
+  std::string level = "info";
+  bool json = false;
+};
+
+// Sets up spdlog's default logger and sends gRPC's own messages there. Once, from main, before
+// threads.
+void set_up_logging(const LogOptions& options);
+
+// The line on standard error that says why the program ends, in the log's format, whatever its
+// level is. Needs no set_up_logging.
+std::string last_words(const LogOptions& options, std::string_view message);
+
+// trace, debug, info, warning, error, critical or off, at run time. Thread-safe. Throws
+// std::invalid_argument for another name.
+void set_log_level(const std::string& level);
+std::string log_level();
+
+// What a line says beside its message: keys of the JSON object, "key=value" in text.
+class LogFields {
+ public:
+  using Value = std::variant<std::string, std::int64_t, double>;
+  // `key` outlives the fields.
+  void add(const char* key, std::string_view value) {
+    fields_.emplace_back(key, std::string(value));
+  }
+  void add(const char* key, std::int64_t value) { fields_.emplace_back(key, value); }
+  void add(const char* key, double value) { fields_.emplace_back(key, value); }
+  const std::vector<std::pair<const char*, Value>>& all() const { return fields_; }
+
+ private:
+  std::vector<std::pair<const char*, Value>> fields_;
+};
+
+// While it lives, every line that its thread logs carries the fields. `fields` outlives it.
+class LogScope {
+ public:
+  explicit LogScope(const LogFields& fields);
+  ~LogScope();
+  LogScope(const LogScope&) = delete;
+  LogScope& operator=(const LogScope&) = delete;
+
+ private:
+  const LogFields* const outer_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,109 @@
+// ModelManager: loads and unloads models while the server runs.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/base/clock.h"
+#include "server/base/mutex.h"
+#include "server/call/status.h"
+#include "server/models/model_budget.h"
+#include "server/models/model_options.h"
+#include "server/models/model_registry.h"
+#include "server/models/model_repository.h"
+#include "server/sessions/session_store.h"
+
+namespace lintel {
+
+// Loads one model at a time on a thread of its own, so that no call waits for it but the one that
+// asked; a load that fails leaves everything as it was. A model that goes is drained: it takes no
+// new request at once, its idle sessions are closed, and when the last of its calls has ended, or
+// the drain timeout is over and they are ended, its memory is given back.
+//
+// Thread-safe.
+class ModelManager {
+ public:
+  // All but the options are borrowed and outlive the object; the registry holds what was loaded
+  // before. The budget counts what is loaded here. Throws std::system_error when the system has no
+  // more threads.
+  ModelManager(const ModelOptions& options, ModelRegistry& registry, SessionStore& store,
+               std::shared_ptr<ModelBudget> budget, const Clock& clock);
+  ~ModelManager();  // stop()
+
+  // Told whether a name takes requests, whenever that may have changed, one call at a time.
+  using Listener = std::function<void(const std::string& name, bool ready)>;
+  void listen(Listener listener) EXCLUDES(telling_);
+
+  // Called exactly once, by any thread; with the model when the status is OK.
+  using OnLoaded = std::function<void(const grpc::Status&, const SharedModel& model)>;
+  // A version of the repository, beside the others; without one the newest, in place of all others.
+  // What it replaces serves until it is ready, and is drained then. REQUIRES: is_model_name(name),
+  // here and below.
+  void load(const std::string& name, std::optional<std::int64_t> version, OnLoaded done)
+      EXCLUDES(mutex_);
+  // Called exactly once, by any thread.
+  using OnUnloaded = std::function<void(const grpc::Status&)>;
+  // One version or all of a name; answers when they are drained and gone.
+  void unload(const std::string& name, std::optional<std::int64_t> version, OnUnloaded done)
+      EXCLUDES(mutex_);
+
+  // Refuses what has not begun, waits for a load that has, ends every drain now. Idempotent.
+  void stop() EXCLUDES(mutex_);
+
+  // What the registry knows, and what else is in the repository, by name and version.
+  std::vector<ModelRegistry::Entry> index() const;
+  const ModelBudget& budget() const { return *budget_; }
+
+ private:
+  struct Load {
+    std::string name;
+    std::optional<std::int64_t> version;
+    OnLoaded done;
+  };
+  // Answers an unload when the last of its models is gone.
+  class Unload;
+  struct Drain {
+    const ServedModel* model = nullptr;  // the registry's until forget()
+    TimePoint give_up;                   // of real time
+    bool stopped = false;
+    std::shared_ptr<Unload> unload;  // null: another took its place
+  };
+
+  void run_loads() EXCLUDES(mutex_);
+  void run_drains() EXCLUDES(mutex_);
+  grpc::Status load_now(const std::string& name, std::optional<std::int64_t> version,
+                        SharedModel& loaded);
+  grpc::Status load_from(const std::string& name, const ModelRepository::Version& found,
+                         bool replace_all, SharedModel& loaded);
+  // Takes retired models on.
+  void drain(const std::vector<SharedModel>& models, const std::shared_ptr<Unload>& unload)
+      EXCLUDES(mutex_);
+  // A step of a drain. Returns whether it is over.
+  bool advance(Drain& drain, bool at_once);
+  void tell(const std::string& name) EXCLUDES(telling_);
+
+  const ModelOptions options_;
+  ModelRegistry& registry_;
+  SessionStore& store_;
+  const std::shared_ptr<ModelBudget> budget_;
+  const Clock& clock_;
+  const ModelRepository repository_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::deque<Load> loads_ GUARDED_BY(mutex_);
+  std::vector<Drain> drains_ GUARDED_BY(mutex_);  // new ones; the thread has the others
+  Mutex telling_;
+  Listener listener_ GUARDED_BY(telling_);
+  std::thread loading_, draining_;
+};
+
+}  // namespace lintel

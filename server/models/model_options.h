@@ -1,0 +1,38 @@
+// ModelOptions: which models are served, and how.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/config/attention_spec.h"
+#include "model/dense/dense.h"
+#include "server/models/request_limits.h"
+#include "server/scheduler/scheduler.h"
+
+namespace lintel {
+
+struct ModelDirectory {
+  std::string name;
+  std::filesystem::path path;
+};
+
+struct ModelOptions {
+  std::vector<ModelDirectory> directories;  // loaded at the start; names differ
+  std::filesystem::path repository;         // ModelRepository; empty: nothing is loaded at run time
+  std::vector<std::string> load;            // of the repository, at the start; "*": all
+  std::size_t memory_bytes = 0;             // of all models together; 0: no bound
+  WeightType weight_type = WeightType::kF32;
+  bool weight_type_given = false;          // chosen by whoever started the server
+  std::optional<AttentionSpec> attention;  // of every model, in place of its own
+  // Of each model. max_batch_rows 0: batch_rows_for() of the model.
+  Scheduler::Options scheduling{.max_batch_rows = 0};
+  RequestLimits limits;
+  // For calls that run, when their model or the server goes; then they are ended.
+  std::chrono::milliseconds drain_timeout_ms{30'000};
+};
+
+}  // namespace lintel

@@ -1,0 +1,95 @@
+// ModelRegistry: the models by name and version, and the state each is in.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/base/mutex.h"
+#include "server/models/served_model.h"
+
+namespace lintel {
+
+enum class ModelState {
+  kLoading,      // for the first time; a model that is loaded anew stays ready
+  kReady,        // takes requests
+  kUnloading,    // takes none; what runs goes on for a while
+  kUnavailable,  // failed to load, was unloaded, or never asked for
+};
+const char* to_string(ModelState state);  // "LOADING"
+
+// Thread-safe; a call asks it once, not for every token. Who changes it is the ModelManager.
+class ModelRegistry {
+ public:
+  // The version, or the highest one that is ready. Null when there is none. An empty name is not
+  // resolved here.
+  SharedModel find(std::string_view name, std::optional<std::int64_t> version = std::nullopt) const
+      EXCLUDES(mutex_);
+  // Of this name and with these weights, if it is ready: whose sessions can go on.
+  SharedModel find(std::string_view name, const Transformer* transformer) const EXCLUDES(mutex_);
+  // The model, by its highest version, when exactly one name is ready, else null.
+  SharedModel only() const EXCLUDES(mutex_);
+  // Those that are ready, by name and version.
+  std::vector<SharedModel> ready() const EXCLUDES(mutex_);
+
+  struct Entry {
+    std::string name;
+    std::int64_t version = 0;
+    ModelState state = ModelState::kUnavailable;
+    std::string reason;  // of kUnavailable; of kReady, why it was not loaded anew
+  };
+  // Everything that is or was loaded, or failed to be, by name and version.
+  std::vector<Entry> index() const EXCLUDES(mutex_);
+  // The best state of any version; kUnavailable also for a name that is not known.
+  ModelState state(std::string_view name) const EXCLUDES(mutex_);
+
+  // What all versions of a name did and hold, those unloaded before included: sums never fall.
+  struct Totals {
+    std::string name;
+    Scheduler::Stats stats;
+    SchedulerTimings timings;
+    std::size_t weight_bytes = 0;
+    int workers = 0;
+    int max_batch_rows = 0;  // of a worker, the most of any version
+  };
+  std::vector<Totals> totals() const EXCLUDES(mutex_);
+
+  void set_loading(const std::string& name, std::int64_t version) EXCLUDES(mutex_);
+  void set_failed(const std::string& name, std::int64_t version, const std::string& reason)
+      EXCLUDES(mutex_);
+  // Ready from now on. Retires what had its name and version, and with `replace_all` the other
+  // versions too; returns those retired.
+  std::vector<SharedModel> add(SharedModel model, bool replace_all = false) EXCLUDES(mutex_);
+  // No longer ready: one version, or all. Returns them; the registry keeps them until forget().
+  std::vector<SharedModel> retire(std::string_view name, std::optional<std::int64_t> version)
+      EXCLUDES(mutex_);
+  // Whether no call holds the retired model: nobody but the registry.
+  bool is_unused(const ServedModel* model) const EXCLUDES(mutex_);
+  // Lets go of a retired model. REQUIRES: its scheduler is stopped.
+  void forget(const ServedModel* model) EXCLUDES(mutex_);
+  // Every model there is, retired ones included.
+  std::vector<SharedModel> all() const EXCLUDES(mutex_);
+
+ private:
+  using Key = std::pair<std::string, std::int64_t>;
+  struct Slot {
+    SharedModel model;  // null: not ready
+    bool loading = false;
+    std::string reason;
+  };
+
+  SharedModel highest(std::string_view name) const REQUIRES(mutex_);
+  ModelState state_of(const Key& key, const Slot& slot) const REQUIRES(mutex_);
+  void retire(Slot& slot, const char* reason, std::vector<SharedModel>& retired) REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  std::map<Key, Slot> slots_ GUARDED_BY(mutex_);
+  std::vector<SharedModel> retired_ GUARDED_BY(mutex_);
+  std::map<std::string, Totals> forgotten_ GUARDED_BY(mutex_);  // what those did
+};
+
+}  // namespace lintel

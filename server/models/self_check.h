@@ -1,0 +1,21 @@
+// Self-check: does this machine keep promise 1, the same bits whoever shares the batch?
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "model/network/transformer.h"
+
+namespace lintel {
+
+// Steps sequences alone and together, in batches of several sizes up to `max_rows` (at most 256),
+// and one sequence's values a few at a time, and compares the outputs bit by bit. Takes as long as
+// some hundred rows.
+bool rows_are_independent(const Transformer& model, int max_rows);
+
+// The same of a step that is not the model's own: Transformer::step.
+using StepFunction =
+    std::function<MatrixView<const float>(std::span<const StepRow> rows, Workspace& workspace)>;
+bool rows_are_independent(const Transformer& model, int max_rows, const StepFunction& step);
+
+}  // namespace lintel

@@ -1,0 +1,34 @@
+// ServedModel: one version of a model, loaded, with its scheduler.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/network/transformer.h"
+#include "server/models/request_limits.h"
+#include "server/scheduler/scheduler.h"
+
+namespace lintel {
+
+// Constant after construction, but for the scheduler, which is thread-safe, and the flag.
+//
+// Shared by the registry and by every call that runs on it, which lets go of it when it is over: a
+// model that nobody but the registry holds has nothing running. The registry is the last to let go
+// before the scheduler is stopped, so that no worker destroys its own scheduler.
+struct ServedModel {
+  std::string name;
+  std::int64_t version = 1;
+  std::shared_ptr<const Transformer> transformer;
+  std::unique_ptr<Scheduler> scheduler;
+  RequestLimits limits;               // max_samples no more than max_batch_rows
+  std::vector<std::string> warnings;  // what an operator should know
+  // It was unloaded, or another took its place: what is still running may be ended for that.
+  mutable std::atomic<bool> retired{false};
+};
+
+using SharedModel = std::shared_ptr<const ServedModel>;
+
+}  // namespace lintel

@@ -1,0 +1,24 @@
+// ServiceContext: what the services share. Borrowed; the server owns all of it and outlives them.
+#pragma once
+
+#include "server/base/clock.h"
+#include "server/call/active_calls.h"
+#include "server/call/call_scope.h"
+#include "server/models/model_manager.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/session_store.h"
+#include "server/stream/streaming_options.h"
+
+namespace lintel {
+
+struct ServiceContext {
+  const ModelRegistry& models;
+  ModelManager& manager;
+  SessionStore& store;
+  ActiveCalls& calls;
+  const CallGate& gate;
+  const Clock& clock;
+  const StreamingOptions& streaming;
+};
+
+}  // namespace lintel

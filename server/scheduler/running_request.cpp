@@ -1,0 +1,222 @@
+#include "server/scheduler/running_request.h"
+
+#include <algorithm>
+#include <cassert>
+#include <exception>
+#include <utility>
+
+namespace lintel {
+
+namespace {
+
+// Beside the values: the request's and its sink's own objects, and those of a sample.
+constexpr std::size_t kRequestBytes = 4096;
+
+std::size_t bytes_held_by(const GenerationRequest& request) {
+  std::size_t bytes = kRequestBytes + request.held_bytes;
+  bytes += request.prompt.capacity() * sizeof(request.prompt.front());
+  bytes += request.given.capacity() * sizeof(request.given.front());
+  bytes += request.stop.tokens.capacity() * sizeof(request.stop.tokens.front());
+  for (const std::string& text : request.stop.strings) bytes += sizeof(text) + text.capacity();
+  bytes += request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias.front());
+  return bytes + static_cast<std::size_t>(request.num_samples) * sizeof(SampleRun);
+}
+
+// What a step has given all requests so far.
+std::uint64_t values_of(const StepContext& step) {
+  return step.prompt_tokens + step.generated_tokens;
+}
+
+}  // namespace
+
+RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
+                               std::shared_ptr<TokenSink> sink,
+                               std::shared_ptr<RequestControl> control, const Transformer& model,
+                               TimePoint submitted, SchedulerCounters& counters)
+    : counters_(counters),
+      in_flight_(counters.in_flight),
+      lease_(std::move(lease)),
+      sink_(std::move(sink)),
+      control_(std::move(control)),
+      context_(std::move(request), model, lease_.sequence(), lease_.max_values()),
+      outlet_(*sink_, *control_, context_.request.num_samples),
+      held_bytes_(bytes_held_by(context_.request)),
+      submitted_(submitted) {
+  const int num_samples = context_.request.num_samples;
+  assert(num_samples >= 1);
+  samples_.reserve(static_cast<std::size_t>(num_samples));
+  for (int i = 0; i < num_samples; ++i) {
+    samples_.emplace_back(context_, outlet_, lease_.sequence(), i);
+  }
+  reported_.resize(samples_.size(), false);
+}
+
+RunningRequest::~RunningRequest() { end(RequestOutcome::kInternal, submitted_); }
+
+template <typename Body>
+void RunningRequest::guarded(Body&& body) {
+  if (failure_) return;
+  try {
+    body();
+  } catch (...) {  // a sink's own exception, or no memory: this request's trouble, nobody else's
+    failure_ = RequestOutcome::kInternal;
+  }
+}
+
+int RunningRequest::slots() const {
+  return static_cast<int>(std::count_if(samples_.begin(), samples_.end(),
+                                        [](const SampleRun& s) { return !s.finished(); }));
+}
+
+std::optional<RequestOutcome> RunningRequest::lost(TimePoint now) const {
+  if (control_->cancelled.load()) return RequestOutcome::kCancelled;
+  if (deadline() && now >= *deadline()) return RequestOutcome::kDeadline;
+  return std::nullopt;
+}
+
+bool RunningRequest::start(StepContext& step) {
+  // The step may have looked at its clock before this request was submitted.
+  step.now = std::max(step.now, submitted_);
+  started_ = step.now;
+  step.metrics.queued.observe(step.now - submitted_);
+  const std::uint64_t before = values_of(step);
+  guarded([&] {
+    samples_.front().begin(step);
+    fork_when_prompt_read(step);
+  });
+  unpaid_tokens_ += static_cast<std::int64_t>(values_of(step) - before);
+  pay(step.now);
+  return failure_ || slots() == 0 || !throttled_until_;
+}
+
+void RunningRequest::pay(TimePoint now) {
+  TokenAllowance* const allowance = context_.request.allowance.get();
+  if (allowance == nullptr) return;
+  guarded([&] {
+    const Duration pause = allowance->pay(std::exchange(unpaid_tokens_, 0));
+    if (pause > Duration::zero()) throttled_until_ = now + pause;
+  });
+}
+
+void RunningRequest::fork_when_prompt_read(StepContext& step) {
+  SampleRun& first = samples_.front();
+  if (forked_ || !(first.prompt_read() || first.finished())) return;
+  forked_ = true;
+  for (std::size_t i = 1; i < samples_.size(); ++i) samples_[i].fork(first);
+  for (SampleRun& sample : samples_) sample.begin_new_values(step);
+}
+
+void RunningRequest::propose(int max_rows, std::vector<RowRun>& runs) {
+  if (failure_) return;
+  const bool shares_prompt = !forked_ && samples_.size() > 1;
+  for (SampleRun& sample : samples_) {
+    if (sample.finished()) continue;
+    RowRun run;
+    run.request = this;
+    run.sample = &sample;
+    run.is_decoding = forked_;
+    run.samples_next = sample.samples_next();
+    run.wanted = shares_prompt ? sample.prompt_rows_wanted(max_rows) : sample.rows_wanted(max_rows);
+    runs.push_back(run);
+    if (shares_prompt) break;  // the first reads it for all
+  }
+}
+
+void RunningRequest::absorb(const RowRun& run, MatrixView<const float> outputs, StepContext& step) {
+  const std::uint64_t before = values_of(step);
+  guarded([&] {
+    const bool finite = run.sample->absorb(run.rows, {outputs, run.first_output}, step);
+    if (!finite) {
+      failure_ = RequestOutcome::kNonFinite;
+      return;
+    }
+    fork_when_prompt_read(step);
+  });
+  unpaid_tokens_ += static_cast<std::int64_t>(values_of(step) - before);
+  if (!answered_ && run.sample->has_new_values()) {
+    answered_ = true;
+    step.metrics.first_token.observe(step.now - submitted_);
+  }
+}
+
+RunningRequest::Status RunningRequest::end_step(StepContext& step) {
+  pay(step.now);
+  const bool is_last = slots() == 0;
+  if (!failure_) report_finished(step.now, is_last);
+  guarded([&] {
+    if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();
+  });
+  if (failure_ || is_last) {
+    end(failure_.value_or(RequestOutcome::kDone), step.now);
+    return Status::kEnded;
+  }
+  return outlet_.full || throttled_until_ ? Status::kPaused : Status::kRunning;
+}
+
+void RunningRequest::report_finished(TimePoint now, bool is_last) {
+  guarded([&] {
+    std::vector<SampleResult> results;
+    for (std::size_t i = 0; i < samples_.size(); ++i) {
+      if (reported_[i] || !samples_[i].finished()) continue;
+      reported_[i] = true;
+      results.push_back(samples_[i].result(submitted_, started_, now));
+      samples_[i].release();
+    }
+    if (is_last) release();
+    for (const SampleResult& result : results) {
+      outlet_.delivered = true;
+      sink_->on_sample_finish(result);
+    }
+  });
+}
+
+bool RunningRequest::take_resume(TimePoint now) {
+  if (control_->resumed.exchange(false)) outlet_.full = false;
+  if (throttled_until_ && now >= *throttled_until_) {
+    throttled_until_.reset();
+    pay(now);  // others may have used what came in meanwhile
+  }
+  // A failure is for end_step to tell.
+  return failure_ || (!outlet_.full && !throttled_until_);
+}
+
+void RunningRequest::release() {
+  for (SampleRun& sample : samples_) sample.release();
+  lease_ = SessionLease();
+}
+
+void RunningRequest::refuse() {
+  ended_ = true;
+  release();
+}
+
+void RunningRequest::end(RequestOutcome outcome, TimePoint now) {
+  if (ended_) return;
+  ended_ = true;
+  now = std::max(now, submitted_);  // as in start()
+  if (outcome == RequestOutcome::kCancelled || outcome == RequestOutcome::kDeadline ||
+      outcome == RequestOutcome::kShutdown) {
+    guarded([&] {
+      for (SampleRun& sample : samples_) {
+        sample.finish(outcome == RequestOutcome::kDeadline ? FinishReason::kDeadline
+                                                           : FinishReason::kCancelled);
+      }
+    });
+    report_finished(now, /*is_last=*/true);
+    guarded([&] {
+      if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();
+    });
+    if (failure_) outcome = *failure_;
+  }
+  const bool in_doubt =
+      outcome == RequestOutcome::kNonFinite || outcome == RequestOutcome::kInternal;
+  if (lease_ && in_doubt) lease_.discard();
+  release();
+  counters_.count_end(outcome, now - submitted_);
+  try {
+    sink_->on_finish(outcome);
+  } catch (...) {  // it has been told; there is nobody left to tell
+  }
+}
+
+}  // namespace lintel

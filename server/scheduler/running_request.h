@@ -1,0 +1,125 @@
+// RunningRequest: one accepted request, from the queue to its on_finish.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/network/transformer.h"
+#include "server/base/clock.h"
+#include "server/generation/generation.h"
+#include "server/generation/request_control.h"
+#include "server/generation/sample_run.h"
+#include "server/sessions/session_store.h"
+
+namespace lintel {
+
+class RunningRequest;
+
+// Counts itself while it lives.
+class InFlight {
+ public:
+  explicit InFlight(std::atomic<std::uint64_t>& count) : count_(count) { count_.fetch_add(1); }
+  ~InFlight() { count_.fetch_sub(1); }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+ private:
+  std::atomic<std::uint64_t>& count_;
+};
+
+// Consecutive rows of one sequence in a step.
+struct RowRun {
+  RunningRequest* request = nullptr;
+  SampleRun* sample = nullptr;
+  int wanted = 0;            // rows it could use
+  bool is_decoding = false;  // has a row in every step; reading a prompt waits for a share
+  bool samples_next = false;
+  int rows = 0;  // granted
+  std::size_t first_output = 0;
+};
+
+// Owned by the queue or one worker at a time and used by that thread only, but for control().
+// Answers its sink exactly once: at the latest when destroyed. Nothing here throws: an exception of
+// the sink or of memory ends the request with kInternal.
+class RunningRequest {
+ public:
+  RunningRequest(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
+                 std::shared_ptr<RequestControl> control, const Transformer& model,
+                 TimePoint submitted, SchedulerCounters& counters);
+  ~RunningRequest();
+  RunningRequest(const RunningRequest&) = delete;
+  RunningRequest& operator=(const RunningRequest&) = delete;
+
+  // Rows of a step kept for it: one for every unfinished sample.
+  int slots() const;
+  // What it holds while it waits: the values it brought, the objects of its samples, and what its
+  // caller keeps for it. Constant.
+  std::size_t held_bytes() const { return held_bytes_; }
+  RequestControl& control() { return *control_; }
+  std::optional<TimePoint> deadline() const { return context_.request.deadline; }
+  // Why it must end now, if somebody cancelled it or its time is up.
+  std::optional<RequestOutcome> lost(TimePoint now) const;
+
+  // Joins a batch; what needs no row happens now. Returns whether it may go on at once, or begins
+  // with a pause.
+  bool start(StepContext& step);
+  // The rows it could use in a step of at most `max_rows`.
+  void propose(int max_rows, std::vector<RowRun>& runs);
+  // The step failed: ends at end_step with kInternal.
+  void fail() { failure_ = RequestOutcome::kInternal; }
+  // Takes what the rows of a run gave.
+  void absorb(const RowRun& run, MatrixView<const float> outputs, StepContext& step);
+
+  enum class Status { kRunning, kPaused, kEnded };
+  // Tells the sink what finished in this step. A paused request gives up its rows.
+  Status end_step(StepContext& step);
+  // Whether a paused request may go on: its sink has room, and it has what its tokens cost.
+  bool take_resume(TimePoint now);
+  // When a paused request that has nothing to pay with should be asked again.
+  std::optional<TimePoint> next_payment() const { return throttled_until_; }
+
+  // Ends it from outside. kCancelled, kDeadline and kShutdown flush and report what there is;
+  // kInternal discards the session, whose state is in doubt. No effect when ended.
+  void end(RequestOutcome outcome, TimePoint now);
+  // It was never accepted: gives the lease back and leaves the sink alone.
+  void refuse();
+
+ private:
+  // Runs `body`; an exception becomes failure_.
+  template <typename Body>
+  void guarded(Body&& body);
+  void fork_when_prompt_read(StepContext& step);
+  // Pays for what the step has given so far, and notes how long to pause.
+  void pay(TimePoint now);
+  // Reports the samples that finished since the last call, and frees their memory; `is_last` gives
+  // the lease back first.
+  void report_finished(TimePoint now, bool is_last);
+  void release();
+
+  SchedulerCounters& counters_;
+  const InFlight in_flight_;  // first: until everything is gone
+  // The lease before all that refers to its sequence.
+  SessionLease lease_;
+  const std::shared_ptr<TokenSink> sink_;
+  const std::shared_ptr<RequestControl> control_;
+  const RequestContext context_;
+  Outlet outlet_;
+  std::vector<SampleRun> samples_;
+  std::vector<bool> reported_;  // per sample
+
+  const std::size_t held_bytes_;
+  const TimePoint submitted_;
+  std::optional<TimePoint> started_;
+  bool forked_ = false;    // prompt read, every sample has a sequence of its own
+  bool answered_ = false;  // a new value was produced
+  bool ended_ = false;
+  std::optional<RequestOutcome> failure_;
+
+  std::int64_t unpaid_tokens_ = 0;  // read and produced
+  std::optional<TimePoint> throttled_until_;
+};
+
+}  // namespace lintel

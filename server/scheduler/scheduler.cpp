@@ -1,0 +1,178 @@
+#include "server/scheduler/scheduler.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "server/generation/request_control.h"
+#include "server/scheduler/request_queue.h"
+#include "server/scheduler/running_request.h"
+#include "server/scheduler/worker.h"
+
+namespace lintel {
+namespace {
+
+void check_option(const char* name, int value, int least) {
+  if (value >= least) return;
+  throw std::invalid_argument(std::string("Scheduler: ") + name + " is " + std::to_string(value) +
+                              ", must be at least " + std::to_string(least));
+}
+
+}  // namespace
+
+Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& options,
+                     const Clock& clock)
+    : model_(std::move(model)),
+      options_(options),
+      clock_(clock),
+      counters_(std::make_unique<SchedulerCounters>()),
+      queue_(std::make_unique<RequestQueue>(
+          static_cast<std::size_t>(std::max(options.max_queued_requests, 0)), options.workers,
+          options.max_queued_bytes)) {
+  check_option("workers", options.workers, 0);
+  check_option("max_batch_rows", options.max_batch_rows, 1);
+  check_option("max_queued_requests", options.max_queued_requests, 1);
+  check_option("prefill_rows_per_step", options.prefill_rows_per_step, 1);
+  check_option("speculation_rows", options.speculation_rows, 1);
+
+  Worker::Options worker_options;
+  worker_options.max_rows = options.max_batch_rows;
+  worker_options.prefill_rows = options.prefill_rows_per_step;
+  worker_options.speculation_rows = options.speculation_rows;
+  worker_options.drafts_always = options.speculation == Speculation::kOn;
+  worker_options.drafts = guesses(options.speculation, model_->recomputes());
+  for (int i = 0; i < std::max(options.workers, 1); ++i) {
+    worker_options.index = i;
+    workers_.push_back(
+        std::make_unique<Worker>(*model_, worker_options, clock_, *queue_, *counters_));
+  }
+  try {
+    MutexLock lock(stop_mutex_);
+    for (int i = 0; i < options.workers; ++i) {
+      Worker& worker = *workers_[static_cast<std::size_t>(i)];
+      threads_.emplace_back([this, &worker] { run_worker(worker); });
+    }
+  } catch (...) {  // the system has no thread for it: those that run are joined before they go
+    stop();
+    throw;
+  }
+}
+
+Scheduler::~Scheduler() { stop(); }
+
+void Scheduler::run_worker(Worker& worker) {
+  while (!stopping_.load()) {
+    const std::uint64_t wakes = queue_->wakes();
+    if (!worker.run_one_step()) queue_->wait(wakes, worker.next_deadline(), clock_);
+  }
+  worker.end_all(RequestOutcome::kShutdown);
+}
+
+Scheduler::SubmitResult Scheduler::submit(GenerationRequest request, SessionLease lease,
+                                          std::shared_ptr<TokenSink> sink) {
+  if (request.num_samples < 1 || request.num_samples > options_.max_batch_rows) {
+    throw std::invalid_argument("Scheduler: num_samples is " + std::to_string(request.num_samples) +
+                                ", must be 1 to " + std::to_string(options_.max_batch_rows));
+  }
+  SubmitResult result;
+  result.handle.control_ = std::make_shared<RequestControl>();
+  auto running =
+      std::make_unique<RunningRequest>(std::move(request), std::move(lease), std::move(sink),
+                                       result.handle.control_, *model_, clock_.now(), *counters_);
+  RequestQueue::Push pushed = RequestQueue::Push::kClosed;
+  try {
+    pushed = queue_->push(running);
+  } catch (...) {
+    // No memory for its place: the caller hears of it here, and not from the sink too.
+    running->refuse();
+    throw;
+  }
+  switch (pushed) {
+    case RequestQueue::Push::kAccepted:
+      return result;
+    case RequestQueue::Push::kFull:
+      result.error = SubmitError::kQueueFull;
+      break;
+    case RequestQueue::Push::kClosed:
+      result.error = SubmitError::kDraining;
+      break;
+  }
+  running->refuse();
+  return result;
+}
+
+void Scheduler::cancel(const RequestHandle& handle) {
+  if (handle.control_ == nullptr || handle.control_->cancelled.exchange(true)) return;
+  queue_->note_cancel();
+}
+
+void Scheduler::resume(const RequestHandle& handle) {
+  if (handle.control_ == nullptr) return;
+  handle.control_->resumed.store(true);
+  queue_->wake();
+}
+
+void Scheduler::begin_drain() { queue_->close(); }
+
+bool Scheduler::draining() const { return queue_->closed(); }
+
+bool Scheduler::idle() const { return counters_->in_flight.load() == 0; }
+
+void Scheduler::stop() {
+  MutexLock lock(stop_mutex_);
+  queue_->close();
+  stopping_.store(true);
+  queue_->wake();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  for (auto& worker : workers_) worker->end_all(RequestOutcome::kShutdown);
+  const TimePoint now = clock_.now();
+  for (auto& request : queue_->take_all()) {
+    request->end(RequestOutcome::kShutdown, now);
+    request.reset();
+  }
+}
+
+bool Scheduler::run_one_step() { return workers_.front()->run_one_step(); }
+
+Scheduler::Stats Scheduler::stats() const {
+  Stats stats;
+  stats.steps = counters_->steps.load();
+  stats.rows = counters_->rows.load();
+  stats.prompt_tokens = counters_->prompt_tokens.load();
+  stats.generated_tokens = counters_->generated_tokens.load();
+  stats.drafted_tokens = counters_->drafted_tokens.load();
+  stats.accepted_tokens = counters_->accepted_tokens.load();
+  stats.queued = queue_->size();
+  const std::uint64_t in_flight = counters_->in_flight.load();
+  stats.running = in_flight > stats.queued ? in_flight - stats.queued : 0;
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+    stats.ended[i] = counters_->ended[i].load();
+    stats.ended_after[i] = Duration(counters_->ended_ticks[i].load());
+  }
+  return stats;
+}
+
+void Scheduler::Stats::add(const Stats& other) {
+  steps += other.steps;
+  rows += other.rows;
+  prompt_tokens += other.prompt_tokens;
+  generated_tokens += other.generated_tokens;
+  drafted_tokens += other.drafted_tokens;
+  accepted_tokens += other.accepted_tokens;
+  running += other.running;
+  queued += other.queued;
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+    ended[i] += other.ended[i];
+    ended_after[i] += other.ended_after[i];
+  }
+}
+
+SchedulerTimings Scheduler::timings() const {
+  SchedulerTimings timings;
+  for (const auto& worker : workers_) timings.add(worker->metrics());
+  return timings;
+}
+
+}  // namespace lintel

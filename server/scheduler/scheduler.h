@@ -1,0 +1,132 @@
+// Scheduler: continuous batching of one model's requests over worker threads.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "model/network/transformer.h"
+#include "server/base/clock.h"
+#include "server/base/mutex.h"
+#include "server/base/thread_annotations.h"
+#include "server/generation/generation.h"
+#include "server/generation/speculation.h"
+#include "server/generation/work_metrics.h"
+#include "server/sessions/session_store.h"
+
+namespace lintel {
+
+struct RequestControl;
+class RequestQueue;
+class Worker;
+
+// A submitted request, for cancel() and resume(). Cheap to copy; outlives the request safely.
+class RequestHandle {
+ public:
+  RequestHandle() = default;
+
+ private:
+  friend class Scheduler;
+  std::shared_ptr<RequestControl> control_;
+};
+
+// Every step mixes prompt reading and decoding: a request joins at the next step and leaves at once
+// when it ends; a long prompt is read in slices of at most prefill_rows_per_step rows a step over
+// all requests of a worker, so that it never stalls the decoding of others. Runs of given values
+// are read like prompts. Cancellation, deadline and a full outbox free the row within one step.
+//
+// Requests are admitted first come, first served, each when as many rows of one worker are free as
+// it has samples; for one that fits nowhere the emptiest worker saves its rows, and the others go
+// on with those behind it. A worker takes no more than its share of the load. A paused request
+// keeps its state and its worker, gives up its rows, and has the first claim to free ones when
+// resumed.
+//
+// Threads: submit, cancel, resume, drain are thread-safe and never block on model work. With
+// Options::workers = 0 there are no threads and a test calls run_one_step().
+class Scheduler {
+ public:
+  struct Options {
+    int workers = 1;                 // threads; 0: the caller runs run_one_step()
+    int max_batch_rows = 64;         // rows of a worker's step, and sequences it decodes at a time
+    int max_queued_requests = 1024;  // accepted but not yet in a batch; one more is refused
+    // Held by those that wait, their messages included; one request always may.
+    std::size_t max_queued_bytes = std::size_t{256} << 20;
+    int prefill_rows_per_step = 32;  // prompt rows among them while others decode
+    Speculation speculation = Speculation::kAuto;
+    // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
+    int speculation_rows = 16;
+  };
+
+  struct Stats {
+    std::uint64_t steps = 0;
+    std::uint64_t rows = 0;
+    std::uint64_t prompt_tokens = 0;
+    std::uint64_t generated_tokens = 0;
+    std::uint64_t drafted_tokens = 0;   // fed before they were drawn
+    std::uint64_t accepted_tokens = 0;  // of which right
+    std::uint64_t running = 0;          // requests in a batch or paused
+    std::uint64_t queued = 0;
+    std::array<std::uint64_t, kNumOutcomes> ended{};   // by RequestOutcome
+    std::array<Duration, kNumOutcomes> ended_after{};  // since they were submitted, summed
+
+    void add(const Stats& other);
+  };
+
+  // The clock outlives the scheduler. Throws std::invalid_argument for options that make no sense,
+  // std::system_error when the system has no more threads.
+  Scheduler(std::shared_ptr<const Transformer> model, const Options& options, const Clock& clock);
+  ~Scheduler();  // stop()
+
+  enum class SubmitError { kNone, kQueueFull, kDraining };
+  struct SubmitResult {
+    RequestHandle handle;
+    SubmitError error = SubmitError::kNone;
+  };
+
+  // Takes the request, or refuses it at once: then the sink is never called and the lease is given
+  // back. REQUIRES: lease; the lease is of this model; num_samples <= max_batch_rows. Throws, the
+  // sink never called, std::invalid_argument for a request that cannot run (too many samples, or
+  // neither prompt nor pending value nor start token to begin with) and std::bad_alloc.
+  SubmitResult submit(GenerationRequest request, SessionLease lease,
+                      std::shared_ptr<TokenSink> sink);
+  void cancel(const RequestHandle& handle);  // on_finish(kCancelled) within one step; idempotent
+  void resume(const RequestHandle& handle);  // the sink has room again; idempotent
+
+  // New requests are refused; running ones go on. Returns at once.
+  void begin_drain();
+  bool draining() const;
+  bool idle() const;  // nothing queued, running or paused
+  // Refuses new requests, ends what is left with kShutdown and joins the workers. Idempotent; not
+  // to be called by a sink.
+  void stop();
+
+  // One step of a worker without threads. Returns whether there was anything to do. REQUIRES:
+  // workers is 0; one caller at a time.
+  bool run_one_step();
+
+  Stats stats() const;
+  SchedulerTimings timings() const;
+  const Options& options() const { return options_; }
+
+ private:
+  void run_worker(Worker& worker);
+
+  // Constant after construction.
+  const std::shared_ptr<const Transformer> model_;
+  const Options options_;
+  const Clock& clock_;
+
+  // Have their own locks.
+  const std::unique_ptr<SchedulerCounters> counters_;
+  const std::unique_ptr<RequestQueue> queue_;
+  std::atomic<bool> stopping_{false};
+  Mutex stop_mutex_;  // one stop() at a time
+
+  std::vector<std::unique_ptr<Worker>> workers_;  // each used by its thread alone
+  std::vector<std::thread> threads_ GUARDED_BY(stop_mutex_);
+};
+
+}  // namespace lintel

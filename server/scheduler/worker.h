@@ -1,0 +1,115 @@
+// Worker: one batch of requests, stepped together.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/network/transformer.h"
+#include "server/base/clock.h"
+#include "server/generation/work_metrics.h"
+#include "server/scheduler/request_queue.h"
+#include "server/scheduler/running_request.h"
+
+namespace lintel {
+
+// Adds up the parts of one step of the model.
+class ModelTimer final : public StepObserver {
+ public:
+  explicit ModelTimer(const Clock& clock) : clock_(clock) {}
+  void begin() {
+    spent_ = {};
+    part_ = StepPart::kOther;
+    part_begun_ = clock_.now();
+  }
+  void enter(StepPart part) override {
+    const TimePoint now = clock_.now();
+    spent_[static_cast<std::size_t>(part_)] += now - part_begun_;
+    part_ = part;
+    part_begun_ = now;
+  }
+  Duration spent(StepPart part) const { return spent_[static_cast<std::size_t>(part)]; }
+
+ private:
+  const Clock& clock_;
+  std::array<Duration, 3> spent_{};
+  StepPart part_ = StepPart::kOther;
+  TimePoint part_begun_;
+};
+
+// Owns its requests, from queue to end, and the workspace they are stepped in. Used by one thread.
+class Worker {
+ public:
+  struct Options {
+    int index = 0;  // of the queue's workers
+    int max_rows = 64;
+    int prefill_rows = 32;  // beside rows that others wait for
+    bool drafts = false;    // as Scheduler::Options::speculation says
+    bool drafts_always = false;
+    int speculation_rows = 16;
+  };
+
+  // The references outlive the worker.
+  Worker(const Transformer& model, const Options& options, const Clock& clock, RequestQueue& queue,
+         SchedulerCounters& counters);
+
+  // Drops what is cancelled or expired, admits what fits, steps the model once and hands out what
+  // it gave. Returns whether there was anything to do. Without memory for the worker's own lists
+  // its requests end with kInternal, and the next step begins anew.
+  bool run_one_step() noexcept;
+  // When the next of the requests without rows expires, or may have something to pay with.
+  std::optional<TimePoint> next_deadline() const;
+  // May be read by any thread.
+  const WorkerMetrics& metrics() const { return step_.metrics; }
+  // Ends all its requests.
+  void end_all(RequestOutcome outcome) noexcept;
+
+ private:
+  using Requests = std::vector<std::unique_ptr<RunningRequest>>;
+
+  bool step();
+  bool end_lost(TimePoint now);
+  template <typename Container>
+  bool end_lost(Container& requests, TimePoint now);
+  void move_resumed();
+  void admit();
+  void grant_rows();
+  void grant_drafts();
+  void step_model();
+  void end_model();
+  void absorb_rows(MatrixView<const float> rows);
+  void settle();
+  // A part of the step is over (end_model: the model's three); the next begins.
+  void end_part(WorkPart part);
+  int own_rows() const;
+  void publish_rows();
+
+  // Constant after construction.
+  const Transformer& model_;
+  const Options options_;
+  const Clock& clock_;
+  RequestQueue& queue_;
+  SchedulerCounters& counters_;
+
+  ModelTimer model_timer_;
+  Workspace workspace_;
+  Requests active_;  // have rows
+  Requests paused_;  // their sinks are full
+  std::deque<std::unique_ptr<RunningRequest>>
+      resumed_;           // waiting for rows, first come first served
+  std::size_t turn_ = 0;  // whose prompt comes first when there are more of them than rows
+
+  // Of the current step.
+  std::vector<RowRun> runs_;
+  std::vector<RowRun*> hungry_;    // could use more rows
+  std::vector<RowRun*> drafting_;  // may have drafts
+  std::vector<StepRow> rows_;
+  StepContext step_;
+  TimePoint part_begun_;
+};
+
+}  // namespace lintel

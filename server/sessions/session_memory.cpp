@@ -1,0 +1,101 @@
+#include "server/sessions/session_memory.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace lintel {
+
+SessionMemory::Reservation::Reservation(Reservation&& other) noexcept
+    : memory_(std::exchange(other.memory_, nullptr)),
+      owner_(std::move(other.owner_)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      takes_place_(std::exchange(other.takes_place_, false)) {}
+
+SessionMemory::Reservation::~Reservation() {
+  if (memory_ != nullptr) memory_->give_back(owner_, bytes_, takes_place_);
+}
+
+SessionMemory::~SessionMemory() {
+#ifndef NDEBUG
+  MutexLock lock(mutex_);
+  assert(bytes_in_use_ == 0 && places_in_use_ == 0 && shares_.empty());
+#endif
+}
+
+SessionMemory::Result SessionMemory::reserve(const Owner& owner, std::size_t bytes,
+                                             bool takes_place) {
+  Result result;
+  const auto refused = [&](Refusal refusal) {
+    result.refusal = refusal;
+    return std::move(result);
+  };
+  const std::size_t most = limits_.bytes_per_owner == 0
+                               ? limits_.bytes
+                               : std::min(limits_.bytes, limits_.bytes_per_owner);
+  if (bytes > most) {
+    result.bytes_free = most;
+    return refused(Refusal::kTooLarge);
+  }
+  // What may throw comes before anything is counted.
+  Reservation& mine = result.reservation;
+  mine.owner_ = owner;
+  MutexLock lock(mutex_);
+  result.bytes_free = limits_.bytes - std::min(bytes_in_use_, limits_.bytes);
+  const auto held = shares_.find(owner);
+  const Share share = held == shares_.end() ? Share{} : held->second;
+  if (takes_place && limits_.places_per_owner != 0 && share.places >= limits_.places_per_owner) {
+    return refused(Refusal::kOwnerTooManyPlaces);
+  }
+  if (limits_.bytes_per_owner != 0 &&
+      bytes > limits_.bytes_per_owner - std::min(share.bytes, limits_.bytes_per_owner)) {
+    return refused(Refusal::kOwnerOutOfBytes);
+  }
+  if (takes_place && limits_.places != 0 && places_in_use_ >= limits_.places) {
+    return refused(Refusal::kTooManyPlaces);
+  }
+  if (bytes > result.bytes_free) return refused(Refusal::kOutOfBytes);
+  hold(mine, bytes, takes_place);
+  return result;
+}
+
+SessionMemory::Reservation SessionMemory::take(const Owner& owner, std::size_t bytes) {
+  Reservation mine;
+  mine.owner_ = owner;
+  MutexLock lock(mutex_);
+  hold(mine, bytes, /*takes_place=*/false);
+  return mine;
+}
+
+void SessionMemory::hold(Reservation& mine, std::size_t bytes, bool takes_place) {
+  if (bytes == 0 && !takes_place) return;  // nothing to give back
+  Share& now = shares_[mine.owner_];
+  now.bytes += bytes;
+  bytes_in_use_ += bytes;
+  if (takes_place) {
+    ++now.places;
+    ++places_in_use_;
+  }
+  mine.memory_ = this;
+  mine.bytes_ = bytes;
+  mine.takes_place_ = takes_place;
+}
+
+void SessionMemory::give_back(const Owner& owner, std::size_t bytes, bool takes_place) {
+  MutexLock lock(mutex_);
+  assert(bytes_in_use_ >= bytes);
+  bytes_in_use_ -= bytes;
+  if (takes_place) --places_in_use_;
+  const auto share = shares_.find(owner);
+  assert(share != shares_.end());
+  share->second.bytes -= bytes;
+  if (takes_place) --share->second.places;
+  if (share->second.bytes == 0 && share->second.places == 0) shares_.erase(share);
+}
+
+std::size_t SessionMemory::bytes_in_use() const {
+  MutexLock lock(mutex_);
+  return bytes_in_use_;
+}
+
+}  // namespace lintel

@@ -1,0 +1,91 @@
+// SessionMemory: the memory and places that sequences may take, all together and for each owner.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include "server/base/mutex.h"
+#include "server/base/thread_annotations.h"
+
+namespace lintel {
+
+// The identity a session belongs to; empty: anybody, where callers are not told apart.
+using Owner = std::string;
+
+// Thread-safe. Knows nothing of the sequences themselves; outlives its reservations.
+class SessionMemory {
+ public:
+  struct Limits {
+    std::size_t bytes = 0;
+    std::size_t places = 0;  // 0: only memory limits them
+    // Of the above, one owner's share. 0: no limit of its own.
+    std::size_t bytes_per_owner = 0;
+    std::size_t places_per_owner = 0;
+  };
+
+  enum class Refusal {
+    kNone,
+    kTooLarge,  // never fits, even with nothing else there
+    kOwnerTooManyPlaces,
+    kOwnerOutOfBytes,
+    kTooManyPlaces,
+    kOutOfBytes,
+  };
+
+  // What one sequence was admitted for; given back when destroyed. Move-only.
+  class Reservation {
+   public:
+    Reservation() = default;
+    Reservation(Reservation&& other) noexcept;
+    Reservation& operator=(Reservation&&) = delete;
+    ~Reservation();
+
+    const Owner& owner() const { return owner_; }
+    std::size_t bytes() const { return bytes_; }
+
+   private:
+    friend class SessionMemory;
+    SessionMemory* memory_ = nullptr;
+    Owner owner_;
+    std::size_t bytes_ = 0;
+    bool takes_place_ = false;
+  };
+
+  struct Result {
+    Reservation reservation;  // holds nothing when refused
+    Refusal refusal = Refusal::kNone;
+    std::size_t bytes_free = 0;  // before; of kTooLarge, what there is in all
+  };
+
+  explicit SessionMemory(const Limits& limits) : limits_(limits) {}
+  ~SessionMemory();  // REQUIRES: no reservation lives
+  SessionMemory(const SessionMemory&) = delete;
+  SessionMemory& operator=(const SessionMemory&) = delete;
+
+  // All or nothing. The owner's own limits are named before those of all.
+  Result reserve(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
+
+  // Counts bytes without asking whether they are free, and without a place: for what has to go on.
+  Reservation take(const Owner& owner, std::size_t bytes) EXCLUDES(mutex_);
+
+  std::size_t bytes_in_use() const EXCLUDES(mutex_);
+
+ private:
+  struct Share {
+    std::size_t bytes = 0;
+    std::size_t places = 0;
+  };
+
+  // Counts what `mine` is to hold for its owner.
+  void hold(Reservation& mine, std::size_t bytes, bool takes_place) REQUIRES(mutex_);
+  void give_back(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
+
+  const Limits limits_;
+  mutable Mutex mutex_;
+  std::size_t bytes_in_use_ GUARDED_BY(mutex_) = 0;
+  std::size_t places_in_use_ GUARDED_BY(mutex_) = 0;
+  std::map<Owner, Share> shares_ GUARDED_BY(mutex_);  // of those that hold something
+};
+
+}  // namespace lintel

@@ -1,0 +1,31 @@
+#include "server/stream/outcome_status.h"
+
+#include "server/call/status.h"
+#include "server/stream/refusals.h"
+
+namespace lintel {
+
+grpc::Status stopped_status(const ServedModel& model) {
+  return model.retired.load() ? model_unloaded(model.name) : shutting_down();
+}
+
+grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
+                            const std::string& session_id) {
+  switch (outcome) {
+    case RequestOutcome::kDone:
+      return grpc::Status::OK;
+    case RequestOutcome::kCancelled:
+      return cancelled();
+    case RequestOutcome::kDeadline:
+      return deadline_exceeded();
+    case RequestOutcome::kShutdown:
+      return stopped_status(model);
+    case RequestOutcome::kNonFinite:
+      return non_finite(model.name, session_id);
+    case RequestOutcome::kInternal:
+      return call_failed(model.name, session_id);
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace lintel

@@ -1,0 +1,20 @@
+// What the end of a request means to its call.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <string>
+
+#include "server/generation/generation.h"
+#include "server/models/served_model.h"
+
+namespace lintel {
+
+// Why calls that run on the model are ended, or find no place, when its scheduler stops.
+grpc::Status stopped_status(const ServedModel& model);
+
+// The status of a call whose request ended so; session_id is empty where it had no session.
+grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
+                            const std::string& session_id = "");
+
+}  // namespace lintel

@@ -1,0 +1,88 @@
+#include "server/stream/refusals.h"
+
+#include <chrono>
+#include <string>
+
+#include "server/call/status.h"
+
+namespace lintel {
+namespace {
+
+// When trying again may help.
+constexpr std::chrono::milliseconds kQueueRetry{200};
+constexpr std::chrono::milliseconds kMemoryRetry{1000};
+
+}  // namespace
+
+grpc::Status non_finite(std::string_view model, std::string_view session_id) {
+  const std::string cause = "model " + clip(model) + " produced a value that is not finite";
+  if (session_id.empty()) return internal_error("model", model, cause);
+  return internal_error("session", session_id,
+                        cause + "; session " + clip(session_id) + " is gone");
+}
+
+grpc::Status call_failed(std::string_view model, std::string_view session_id) {
+  const std::string cause = "the server failed while running model " + clip(model);
+  if (session_id.empty()) return internal_error("model", model, cause);
+  return internal_error("session", session_id,
+                        cause + "; session " + clip(session_id) + " is gone");
+}
+
+grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
+                           std::size_t bytes_free, const SessionStore::Options& store,
+                           std::string_view session_id, std::string_view owner) {
+  switch (error) {
+    case SessionStore::Error::kNone:
+      break;
+    case SessionStore::Error::kNotFound:
+      return not_found(
+          "session", session_id,
+          "no session " + clip(session_id) + ": unknown, deleted or evicted when idle");
+    case SessionStore::Error::kUnloaded:
+      return not_found("session", session_id,
+                       "session " + clip(session_id) +
+                           " was closed when its model was unloaded or another version took its "
+                           "place");
+    case SessionStore::Error::kBusy:
+      return session_busy(session_id);
+    case SessionStore::Error::kTooManySessions:
+      return resource_exhausted(
+          "all " + std::to_string(store.max_sessions) + " sessions are in use", kMemoryRetry);
+    case SessionStore::Error::kOutOfMemory:
+      return resource_exhausted("the state needs " + std::to_string(bytes_needed) + " bytes and " +
+                                    std::to_string(bytes_free) + " of " +
+                                    std::to_string(store.session_memory_bytes) + " are free",
+                                kMemoryRetry);
+    case SessionStore::Error::kOwnerTooManySessions:
+      return quota_exceeded(owner, std::to_string(store.max_sessions_per_owner) + " sessions",
+                            kMemoryRetry);
+    case SessionStore::Error::kOwnerOutOfMemory:
+      return quota_exceeded(owner,
+                            std::to_string(store.bytes_per_owner) + " bytes of state, " +
+                                std::to_string(bytes_needed) + " more are needed",
+                            kMemoryRetry);
+    case SessionStore::Error::kTooLarge:
+      return failed_precondition("SESSION_MEMORY", "session",
+                                 "the state needs " + std::to_string(bytes_needed) +
+                                     " bytes, more than the " + std::to_string(bytes_free) +
+                                     " there are in all: ask for fewer tokens");
+    case SessionStore::Error::kNeedsMaxTokens:
+      return invalid_argument(
+          {{"max_tokens", "is needed: the state of this model grows with the sequence"}});
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status queue_full(int max_queued_requests, std::size_t max_queued_bytes) {
+  return resource_exhausted("the queue is full: " + std::to_string(max_queued_requests) +
+                                " requests wait, or fewer that hold " +
+                                std::to_string(max_queued_bytes) + " bytes",
+                            kQueueRetry);
+}
+
+grpc::Status model_unloaded(std::string_view model) {
+  return unavailable("model " + clip(model) + " was unloaded, or another version took its place",
+                     kQueueRetry);
+}
+
+}  // namespace lintel

@@ -1,0 +1,28 @@
+// Why the store, the scheduler or a model refuses or ends a call, as a status.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <string_view>
+
+#include "server/sessions/session_store.h"
+
+namespace lintel {
+
+// INTERNAL: the model produced NaN or infinity, and the session (empty: a one-shot call) is gone.
+grpc::Status non_finite(std::string_view model, std::string_view session_id);
+
+// INTERNAL: the server failed, for want of memory most likely; a session it held is gone.
+grpc::Status call_failed(std::string_view model, std::string_view session_id);
+
+// The store's refusals.
+grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
+                           std::size_t bytes_free, const SessionStore::Options& store,
+                           std::string_view session_id, std::string_view owner);
+// RESOURCE_EXHAUSTED: the scheduler's queue is full.
+grpc::Status queue_full(int max_queued_requests, std::size_t max_queued_bytes);
+// UNAVAILABLE: the model went, and what still ran on it with it.
+grpc::Status model_unloaded(std::string_view model);
+
+}  // namespace lintel

@@ -1,0 +1,90 @@
+#include "server/v1/admin_service.h"
+
+#include <spdlog/spdlog.h>
+
+#include <stdexcept>
+
+#include "server/call/unary_call.h"
+#include "server/log/logging.h"
+#include "server/requests/request_checks.h"
+#include "server/requests/resolve_model.h"
+#include "server/v1/model_service.h"
+
+namespace lintel {
+
+AdminService::AdminService(const ServiceContext& context) : context_(context) {
+  serve(info_of(Method::kGetLogLevel).name, this, &AdminService::GetLogLevel);
+  serve(info_of(Method::kSetLogLevel).name, this, &AdminService::SetLogLevel);
+  serve(info_of(Method::kLoadModel).name, this, &AdminService::LoadModel);
+  serve(info_of(Method::kUnloadModel).name, this, &AdminService::UnloadModel);
+}
+
+grpc::ServerUnaryReactor* AdminService::GetLogLevel(grpc::CallbackServerContext* call,
+                                                    const Received<v1::GetLogLevelRequest>* request,
+                                                    v1::LogLevel* response) {
+  return answer(context_.gate, *call, Method::kGetLogLevel, *request,
+                [&](const Identity&, const auto&) {
+                  response->set_level(log_level());
+                  return grpc::Status::OK;
+                });
+}
+
+grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext* call,
+                                                    const Received<v1::LogLevel>* request,
+                                                    v1::LogLevel* response) {
+  return answer(
+      context_.gate, *call, Method::kSetLogLevel, *request,
+      [&](const Identity&, const auto& wire) -> grpc::Status {
+        try {
+          set_log_level(wire.level());
+        } catch (const std::invalid_argument&) {
+          return invalid_argument({{"level", "'" + clip(wire.level()) +
+                                                 "' is not trace, debug, info, warning, error, "
+                                                 "critical or off"}});
+        }
+        spdlog::info("log level {}", log_level());
+        response->set_level(log_level());
+        return grpc::Status::OK;
+      });
+}
+
+grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* call,
+                                                  const Received<v1::LoadModelRequest>* request,
+                                                  v1::Model* response) {
+  return answer_later(context_.gate, *call, Method::kLoadModel, *request,
+                      [&](const auto& wire, const LateReply& reply) {
+                        std::optional<std::int64_t> version;
+                        grpc::Status status = check_model_name(wire.name(), "name");
+                        if (status.ok())
+                          status = read_model_version(wire.version(), "version", &version);
+                        if (!status.ok()) return reply(status);
+                        context_.manager.load(wire.name(), version,
+                                              [reply, response](const grpc::Status& loaded,
+                                                                const SharedModel& model) {
+                                                if (loaded.ok()) {
+                                                  reply.set_model(model->name);
+                                                  write_model(*model, *response);
+                                                }
+                                                reply(loaded);
+                                              });
+                      });
+}
+
+grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext* call,
+                                                    const Received<v1::UnloadModelRequest>* request,
+                                                    v1::UnloadModelResponse*) {
+  return answer_later(context_.gate, *call, Method::kUnloadModel, *request,
+                      [&](const auto& wire, const LateReply& reply) {
+                        std::optional<std::int64_t> version;
+                        grpc::Status status = check_model_name(wire.name(), "name");
+                        if (status.ok())
+                          status = read_model_version(wire.version(), "version", &version);
+                        if (!status.ok()) return reply(status);
+                        if (const SharedModel model = context_.models.find(wire.name())) {
+                          reply.set_model(model->name);
+                        }
+                        context_.manager.unload(wire.name(), version, reply);
+                      });
+}
+
+}  // namespace lintel

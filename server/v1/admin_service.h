@@ -1,0 +1,32 @@
+// AdminService: what an operator does to a running server.
+#pragma once
+
+#include "lintel/v1/admin.grpc.pb.h"
+#include "server/call/bounded_service.h"
+#include "server/requests/service_context.h"
+
+namespace lintel {
+
+// Thread-safe.
+class AdminService final : public BoundedService {
+ public:
+  explicit AdminService(const ServiceContext& context);
+
+  grpc::ServerUnaryReactor* GetLogLevel(grpc::CallbackServerContext* call,
+                                        const Received<v1::GetLogLevelRequest>* request,
+                                        v1::LogLevel* response);
+  grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* call,
+                                        const Received<v1::LogLevel>* request,
+                                        v1::LogLevel* response);
+  grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* call,
+                                      const Received<v1::LoadModelRequest>* request,
+                                      v1::Model* response);
+  grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* call,
+                                        const Received<v1::UnloadModelRequest>* request,
+                                        v1::UnloadModelResponse* response);
+
+ private:
+  const ServiceContext context_;
+};
+
+}  // namespace lintel

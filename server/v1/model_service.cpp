@@ -1,0 +1,125 @@
+#include "server/v1/model_service.h"
+
+#include <algorithm>
+
+#include "model/config/names.h"
+#include "server/call/unary_call.h"
+#include "server/requests/request_checks.h"
+#include "server/requests/resolve_model.h"
+
+namespace lintel {
+namespace {
+
+void write_limits(const RequestLimits& limits, v1::ModelLimits& wire) {
+  wire.set_max_prompt_tokens(static_cast<std::uint32_t>(limits.max_prompt_tokens));
+  wire.set_max_new_tokens(static_cast<std::uint32_t>(limits.max_new_tokens));
+  wire.set_max_samples(static_cast<std::uint32_t>(limits.max_samples));
+  wire.set_max_top_log2_probs(static_cast<std::uint32_t>(limits.max_top_log2_probs));
+  wire.set_max_stop_strings(static_cast<std::uint32_t>(limits.max_stop_strings));
+  wire.set_max_stop_string_bytes(static_cast<std::uint32_t>(limits.max_stop_string_bytes));
+  wire.set_max_given_tokens(static_cast<std::uint32_t>(limits.max_given_tokens));
+  wire.set_max_score_tokens(static_cast<std::uint32_t>(limits.max_score_tokens));
+}
+
+v1::ModelState wire_state(ModelState state) {
+  switch (state) {
+    case ModelState::kLoading:
+      return v1::MODEL_STATE_LOADING;
+    case ModelState::kReady:
+      return v1::MODEL_STATE_READY;
+    case ModelState::kUnloading:
+      return v1::MODEL_STATE_UNLOADING;
+    case ModelState::kUnavailable:
+      return v1::MODEL_STATE_UNAVAILABLE;
+  }
+  return v1::MODEL_STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
+ModelService::ModelService(const ServiceContext& context) : context_(context) {
+  serve(info_of(Method::kListModels).name, this, &ModelService::List);
+  serve(info_of(Method::kGetModel).name, this, &ModelService::Get);
+}
+
+void write_model(const ServedModel& model, v1::Model& wire) {
+  const Transformer& transformer = *model.transformer;
+  const ModelConfig& config = transformer.config();
+  wire.set_name(model.name);
+  wire.set_config_json(transformer.config_json());
+  wire.set_modality(to_string(config.modality));
+  if (config.modality == ModalityKind::kImage) {
+    v1::ImageShape& image = *wire.mutable_image();
+    image.set_height(static_cast<std::uint32_t>(config.image.height));
+    image.set_width(static_cast<std::uint32_t>(config.image.width));
+    image.set_channels(static_cast<std::uint32_t>(config.image.channels));
+    image.set_start_token(config.image.start_token);
+  }
+  wire.set_head(to_string(config.head));
+  wire.set_attention(attention_names(config));
+  wire.set_vocab_size(static_cast<std::uint32_t>(config.vocab_size));
+  wire.set_max_length(config.max_length);
+  wire.set_parameters(transformer.num_parameters());
+  wire.set_weight_type(to_string(transformer.weight_type()));
+  wire.set_kernels(transformer.kernels());
+  wire.set_weight_bytes(static_cast<std::int64_t>(transformer.weight_bytes()));
+  // The last value of a sequence is never fed. Unbounded growing states have no size to report.
+  const bool bounded = transformer.constant_state() || config.max_length > 0;
+  if (bounded) {
+    wire.set_state_bytes(static_cast<std::int64_t>(transformer.state_bytes(config.max_length)));
+  }
+  wire.set_constant_state(transformer.constant_state());
+  wire.set_fingerprint(transformer.fingerprint());
+  wire.set_workers(static_cast<std::uint32_t>(model.scheduler->options().workers));
+  wire.set_max_batch_rows(static_cast<std::uint32_t>(model.scheduler->options().max_batch_rows));
+  write_limits(model.limits, *wire.mutable_limits());
+  for (const std::string& warning : model.warnings) wire.add_warnings(warning);
+  wire.set_version(std::to_string(model.version));
+  wire.set_state(v1::MODEL_STATE_READY);
+}
+
+grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
+                                             const Received<v1::ListModelsRequest>* request,
+                                             v1::ListModelsResponse* response) {
+  return answer(context_.gate, *call, Method::kListModels, *request,
+                [&](const Identity&, const auto& asked) {
+                  if (!asked.all()) {
+                    for (const SharedModel& model : context_.models.ready()) {
+                      write_model(*model, *response->add_models());
+                    }
+                    return grpc::Status::OK;
+                  }
+                  for (const ModelRegistry::Entry& entry : context_.manager.index()) {
+                    v1::Model& wire = *response->add_models();
+                    const SharedModel model = entry.state == ModelState::kReady
+                                                  ? context_.models.find(entry.name, entry.version)
+                                                  : nullptr;
+                    if (model != nullptr) {
+                      write_model(*model, wire);
+                      wire.set_reason(entry.reason);
+                      continue;
+                    }
+                    wire.set_name(entry.name);
+                    wire.set_version(std::to_string(entry.version));
+                    wire.set_state(wire_state(entry.state));
+                    wire.set_reason(entry.reason);
+                  }
+                  return grpc::Status::OK;
+                });
+}
+
+grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
+                                            const Received<v1::GetModelRequest>* request,
+                                            v1::Model* response) {
+  return answer(
+      context_.gate, *call, Method::kGetModel, *request, [&](CallScope& scope, const auto& wire) {
+        grpc::Status status;
+        const SharedModel model = resolve_model(wire.name(), context_.models, &status, "name");
+        if (model == nullptr) return status;
+        scope.set_model(model->name);
+        write_model(*model, *response);
+        return status;
+      });
+}
+
+}  // namespace lintel

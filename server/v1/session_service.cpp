@@ -1,0 +1,134 @@
+#include "server/v1/session_service.h"
+
+#include "server/call/status.h"
+#include "server/call/unary_call.h"
+#include "server/requests/request_checks.h"
+#include "server/requests/resolve_model.h"
+#include "server/stream/refusals.h"
+
+namespace lintel {
+namespace {
+
+void write_time(std::chrono::system_clock::time_point time, google::protobuf::Timestamp& wire) {
+  const auto nanos =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  wire.set_seconds(nanos / 1'000'000'000);
+  wire.set_nanos(static_cast<int>(nanos % 1'000'000'000));
+}
+
+}  // namespace
+
+SessionService::SessionService(const ServiceContext& context) : context_(context) {
+  serve(info_of(Method::kCreateSession).name, this, &SessionService::Create);
+  serve(info_of(Method::kGetSession).name, this, &SessionService::Get);
+  serve(info_of(Method::kListSessions).name, this, &SessionService::List);
+  serve(info_of(Method::kDeleteSession).name, this, &SessionService::Delete);
+}
+
+void SessionService::write_session(const SessionInfo& info, v1::Session& wire) const {
+  wire.set_id(info.id);
+  wire.set_model(info.model);
+  wire.set_position(info.num_values);
+  wire.set_has_pending_value(info.has_pending);
+  wire.set_busy(info.busy);
+  wire.set_state_bytes(static_cast<std::int64_t>(info.state_bytes));
+  wire.set_max_tokens(info.max_values);
+  write_time(info.created, *wire.mutable_create_time());
+  write_time(info.last_used, *wire.mutable_last_used_time());
+  wire.mutable_idle_timeout()->set_seconds(context_.store.options().idle_timeout.count());
+}
+
+grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionRequest& wire,
+                                    v1::Session& session) {
+  if (context_.calls.closed()) return shutting_down();
+  grpc::Status status;
+  const SharedModel model = resolve_model(wire.model(), context_.models, &status);
+  if (model == nullptr) return status;
+  scope.set_model(model->name);
+  Violations violations;
+  const std::int64_t max_values = check_create(wire, model->transformer->config(), violations);
+  if (!violations.empty()) return violations.status();
+  const SessionStore::CreateResult created =
+      context_.store.create(model->name, model->transformer, max_values, scope.caller().name);
+  if (created.error != SessionStore::Error::kNone) {
+    return store_refusal(created.error, created.bytes_needed, created.bytes_free,
+                         context_.store.options(), /*session_id=*/"", scope.caller().name);
+  }
+  write_session(created.info, session);
+  return status;
+}
+
+grpc::Status SessionService::get(CallScope& scope, const v1::GetSessionRequest& wire,
+                                 v1::Session& session) {
+  if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
+  const Owner& caller = scope.caller().name;
+  const std::optional<SessionInfo> info = context_.store.get(wire.id(), caller);
+  if (!info) {
+    return store_refusal(context_.store.absence(wire.id(), caller), 0, 0, context_.store.options(),
+                         wire.id(), caller);
+  }
+  scope.set_model(info->model);
+  write_session(*info, session);
+  return grpc::Status::OK;
+}
+
+grpc::Status SessionService::list(const Identity& caller, const v1::ListSessionsRequest& wire,
+                                  v1::ListSessionsResponse& page) {
+  grpc::Status status;
+  if (!wire.model().empty() && resolve_model(wire.model(), context_.models, &status) == nullptr) {
+    return status;
+  }
+  Violations violations;
+  const CheckedList checked = check_list(wire, violations);
+  if (!violations.empty()) return violations.status();
+  // One more than asked for tells whether there is a next page.
+  const std::optional<Owner> owner =
+      caller.roles.has(Role::kAdmin) ? std::nullopt : std::optional(caller.name);
+  std::vector<SessionInfo> found =
+      context_.store.list(wire.model(), checked.after_id, checked.page_size + 1, owner);
+  if (found.size() > checked.page_size) {
+    found.resize(checked.page_size);
+    page.set_next_page_token(found.back().id);
+  }
+  for (const SessionInfo& info : found) write_session(info, *page.add_sessions());
+  return status;
+}
+
+grpc::Status SessionService::remove(CallScope& scope, const v1::DeleteSessionRequest& wire) {
+  if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
+  const Owner& caller = scope.caller().name;
+  if (const auto info = context_.store.get(wire.id(), caller)) scope.set_model(info->model);
+  return store_refusal(context_.store.remove(wire.id(), caller), 0, 0, context_.store.options(),
+                       wire.id(), caller);
+}
+
+grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* call,
+                                                 const Received<v1::CreateSessionRequest>* request,
+                                                 v1::Session* response) {
+  return answer(context_.gate, *call, Method::kCreateSession, *request,
+                [&](CallScope& scope, const auto& wire) { return create(scope, wire, *response); });
+}
+
+grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* call,
+                                              const Received<v1::GetSessionRequest>* request,
+                                              v1::Session* response) {
+  return answer(context_.gate, *call, Method::kGetSession, *request,
+                [&](CallScope& scope, const auto& wire) { return get(scope, wire, *response); });
+}
+
+grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* call,
+                                               const Received<v1::ListSessionsRequest>* request,
+                                               v1::ListSessionsResponse* response) {
+  return answer(
+      context_.gate, *call, Method::kListSessions, *request,
+      [&](const Identity& caller, const auto& wire) { return list(caller, wire, *response); });
+}
+
+grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* call,
+                                                 const Received<v1::DeleteSessionRequest>* request,
+                                                 google::protobuf::Empty*) {
+  return answer(context_.gate, *call, Method::kDeleteSession, *request,
+                [&](CallScope& scope, const auto& wire) { return remove(scope, wire); });
+}
+
+}  // namespace lintel

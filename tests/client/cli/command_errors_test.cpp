@@ -1,0 +1,280 @@
+// What `lintel` says when something is wrong, and how it helps.
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "client/cli/frame/waiting.h"
+#include "tests/client/support/fake_server.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+v1::Model model_of(const std::string& name, const std::string& modality) {
+  v1::Model model;
+  model.set_name(name);
+  model.set_modality(modality);
+  model.set_vocab_size(256);
+  return model;
+}
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+int mode_of(const std::string& file) {
+  struct stat status {};
+  REQUIRE(stat(file.c_str(), &status) == 0);
+  return status.st_mode & 0777;
+}
+
+}  // namespace
+
+TEST_CASE("every error is one line that begins with the program's name") {
+  FakeServer server;
+  server.failure = detailed_status(grpc::StatusCode::INVALID_ARGUMENT, "no", "max_new_tokens");
+  for (const std::vector<std::string>& line : std::vector<std::vector<std::string>>{
+           {},
+           {"genrate"},
+           {"generate", "--promt", "x"},
+           {"generate", "--seed", "-1"},
+           {"generate", "--format", "xml"},
+           {"generate", "--prompt", "a", "--prompt-tokens", "1"},
+           {"generate", "--address", "127.0.0.1:1"},
+           {"generate", "--address", server.address(), "--max-new-tokens", "3"},
+           {"session"},
+           {"session", "get"},
+           {"session", "crate"},
+           {"score", "--input", "/nonexistent"},
+           {"complete", "--images", "x", "--out", "x.jpg"},
+       }) {
+    const CommandResult result = run_lintel(line);
+    INFO(result.err);
+    CHECK(result.code != 0);
+    CHECK(result.out.empty());
+    CHECK_THAT(result.err, Catch::StartsWith("lintel: ") && Catch::EndsWith("\n"));
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  }
+}
+
+TEST_CASE("commands and flags that are none are told what may have been meant") {
+  const auto err = [](std::vector<std::string> line) { return run_lintel(line).err; };
+  CHECK_THAT(err({"generat"}), Catch::Contains("no such command: generat; did you mean generate?"));
+  CHECK_THAT(err({"session", "lst"}), Catch::Contains("did you mean list?"));
+  CHECK_THAT(err({"generate", "--max-new-token=3"}),
+             Catch::Contains("no such flag: --max-new-token; did you mean --max-new-tokens?") &&
+                 Catch::Contains("(see lintel generate --help)"));
+  CHECK_THAT(err({"session", "get", "--jsno"}), Catch::Contains("did you mean --json?"));
+  CHECK_THAT(err({"session"}),
+             Catch::Contains("a command is missing: create, get, list, delete or continue"));
+  CHECK_THAT(err({"health", "now"}), Catch::Contains("one argument too many: now"));
+}
+
+TEST_CASE("lintel help explains what --help does") {
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {}, {"health"}, {"session", "create"}, {"token", "new"}}) {
+    std::vector<std::string> help = command, asked = command;
+    asked.insert(asked.begin(), "help");
+    help.push_back("--help");
+    const CommandResult result = run_lintel(asked);
+    CHECK(result.code == 0);
+    CHECK(result.out == run_lintel(help).out);
+    CHECK_THAT(result.out, Catch::Contains("Usage: lintel"));
+  }
+  CHECK_THAT(run_lintel({"help", "--help"}).out, Catch::Contains("Usage: lintel help"));
+  CHECK(run_lintel({"help", "health", "-h"}).out == run_lintel({"health", "--help"}).out);
+  const CommandResult unknown = run_lintel({"help", "genrate"});
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, Catch::Contains("did you mean generate?"));
+  CHECK_THAT(run_lintel({"--help"}).out, Catch::Contains("help COMMAND"));
+}
+
+TEST_CASE("without a server the address is named, and what to start") {
+  const CommandResult result = run_lintel({"generate", "--address", "127.0.0.1:1"});
+  CHECK(result.code == 3);
+  CHECK(result.err ==
+        "lintel: no server answers at 127.0.0.1:1: Connection refused; start one with "
+        "`lintel-server --model DIR --listen 127.0.0.1:1`, or name another with --address "
+        "(UNAVAILABLE)\n");
+}
+
+TEST_CASE("refused fields are named by the flags that filled them") {
+  FakeServer server;
+  const auto refusal = [&server](const std::string& field, std::vector<std::string> flags) {
+    server.failure = detailed_status(grpc::StatusCode::INVALID_ARGUMENT, "no", field);
+    flags.insert(flags.begin(), {"generate", "--address", server.address()});
+    return run_lintel(flags).err;
+  };
+  const auto flag = [](const std::string& name) {
+    return Catch::Equals("lintel: " + name + ": makes no sense (INVALID_ARGUMENT)\n");
+  };
+  CHECK_THAT(refusal("max_new_tokens", {}), flag("--max-new-tokens"));
+  CHECK_THAT(refusal("num_samples", {}), flag("--samples"));
+  CHECK_THAT(refusal("sampling.top_p", {}), flag("--top-p"));
+  CHECK_THAT(refusal("sampling.logit_bias[3]", {}), flag("--logit-bias"));
+  CHECK_THAT(refusal("stop.strings[0]", {}), flag("--stop"));
+  CHECK_THAT(refusal("stop.token_ids[0]", {}), flag("--stop-token"));
+  CHECK_THAT(refusal("given[2].position", {}), flag("--given"));
+  CHECK_THAT(refusal("time_limit", {}), flag("--time-limit"));
+  CHECK_THAT(refusal("top_log2_probs", {}), flag("--top-log-probs"));
+  CHECK_THAT(refusal("session_id", {}), flag("--session"));
+  CHECK_THAT(refusal("prompt.tokens.ids[1]", {"--prompt-tokens", "1"}), flag("--prompt-tokens"));
+  CHECK_THAT(refusal("prompt", {"--prompt-file", "-"}), flag("--prompt-file"));
+  CHECK_THAT(refusal("some.other_field", {}), flag("some.other_field"));
+}
+
+TEST_CASE("health does not wait long, and no answer is no service") {
+  FakeServer server;
+  const auto now = std::chrono::system_clock::now();
+  CHECK(run_lintel({"health", "--address", server.address()}).code == 0);
+  CHECK(server.last_deadline() < now + std::chrono::seconds(60));
+  server.hang_health = true;
+  const CommandResult late =
+      run_lintel({"health", "--address", server.address(), "--deadline", "0.2"});
+  CHECK(late.code == 3);
+  CHECK(late.out == "not serving\n");
+  CHECK_THAT(late.err, Catch::Contains("--deadline"));
+}
+
+TEST_CASE("without --max-new-tokens a text ends where people still wait, and says so") {
+  FakeServer server;
+  server.model = model_of("text", "bytes");
+  const CommandResult result =
+      run_lintel({"generate", "--address", server.address(), "--prompt", "a", "--format", "jsonl"});
+  CHECK(result.code == 0);
+  CHECK(server.generate_requests().back().max_new_tokens() == 256);
+  CHECK_THAT(result.err,
+             Catch::Contains("stopped after 256 values") && Catch::Contains("--max-new-tokens"));
+  server.model.mutable_limits()->set_max_new_tokens(100);
+  run_lintel({"generate", "--address", server.address(), "--prompt", "a"});
+  CHECK(server.generate_requests().back().max_new_tokens() == 100);
+  const CommandResult asked = run_lintel(
+      {"generate", "--address", server.address(), "--prompt", "a", "--max-new-tokens", "3"});
+  CHECK(asked.err.empty());
+}
+
+TEST_CASE("a deadline that cuts a text off is named, and the text stays") {
+  FakeServer server;
+  server.model = model_of("text", "bytes");
+  server.hang = true;
+  const CommandResult result = run_lintel({"generate", "--address", server.address(), "--prompt",
+                                           "a", "--seed", "1", "--deadline", "1"});
+  CHECK(result.code == 1);
+  CHECK(result.out == std::string(1, static_cast<char>(fake_token(1, 1))));
+  CHECK(result.err ==
+        "lintel: it took longer than --deadline 1 (seconds); give it more (DEADLINE_EXCEEDED)\n");
+}
+
+TEST_CASE("of several models the only one that can is taken") {
+  FakeServer server;
+  server.others = {model_of("text", "bytes"), model_of("ids", "tokens")};
+  const auto run = [&server](std::vector<std::string> line) {
+    line.insert(line.end(), {"--address", server.address()});
+    return run_lintel(line, "[1,2]\n");
+  };
+  CHECK(run({"complete", "--unconditional", "1"}).code == 0);
+  CHECK(server.generate_requests().back().model() == "tiny");
+  CHECK(run({"generate", "--prompt", "a", "--max-new-tokens", "1"}).code == 0);
+  CHECK(server.generate_requests().back().model() == "text");
+  CHECK(run({"generate", "--prompt-tokens", "1"}).code == 1);
+  CHECK(run({"score", "--input", "-"}).code == 1);
+  server.others.push_back(model_of("more", "image"));
+  const CommandResult two = run({"complete", "--unconditional", "1"});
+  CHECK(two.code == 2);
+  CHECK_THAT(two.err, Catch::Contains("--model") && Catch::Contains("tiny, more"));
+}
+
+TEST_CASE("files that are none are named with their flag") {
+  FakeServer server;
+  const TemporaryDirectory directory;
+  const std::string path = directory.path().string();
+  const auto err = [&server](std::vector<std::string> line, int code) {
+    line.insert(line.end(), {"--address", server.address()});
+    const CommandResult result = run_lintel(line);
+    CHECK(result.code == code);
+    return result.err;
+  };
+  CHECK_THAT(err({"generate", "--prompt-file", path}, 1),
+             Catch::Contains("--prompt-file " + path + ": is a directory"));
+  CHECK_THAT(err({"generate", "--prompt-file", path + "/none"}, 1),
+             Catch::Contains("No such file or directory"));
+  std::ofstream(path + "/empty").flush();
+  CHECK_THAT(err({"score", "--input", path + "/empty"}, 1), Catch::Contains("holds no sequence"));
+  CHECK(err({"generate", "--prompt-file", path + "/empty"}, 0).empty());
+}
+
+TEST_CASE("score counts one as one") {
+  FakeServer server;
+  const CommandResult one =
+      run_lintel({"score", "--address", server.address(), "--input", "-"}, "[0,1]\n");
+  CHECK_THAT(one.err, Catch::StartsWith("1 sequence, 1 value: "));
+}
+
+TEST_CASE("token files are their owner's alone, and none is overwritten") {
+  const TemporaryDirectory directory;
+  const std::string out = (directory.path() / "alice.token").string();
+  const std::string tokens = (directory.path() / "tokens").string();
+  const mode_t umask_before = umask(0);
+  const CommandResult made =
+      run_lintel({"token", "new", "alice", "--out", out, "--append", tokens});
+  umask(umask_before);
+  CHECK(made.code == 0);
+  CHECK(made.out.empty());
+  CHECK(mode_of(out) == 0600);
+  CHECK(mode_of(tokens) == 0600);
+  const std::string token = text_of(out);
+  CHECK(token.size() == 65);
+  CHECK_THAT(text_of(tokens), Catch::StartsWith("alice generate,score sha256:"));
+  const CommandResult again = run_lintel({"token", "new", "bob", "--out", out, "--append", tokens});
+  CHECK(again.code == 1);
+  CHECK_THAT(again.err, Catch::Contains("--out " + out));
+  CHECK(text_of(out) == token);
+  CHECK_THAT(text_of(tokens), !Catch::Contains("bob"));
+  // A token that no server knows is not left behind.
+  const std::string lost = (directory.path() / "lost").string();
+  CHECK(run_lintel({"token", "new", "eve", "--out", lost, "--append", "/none/x"}).code == 1);
+  CHECK_FALSE(std::filesystem::exists(lost));
+  CHECK_THAT(run_lintel({"token", "new", "eve", "--out", lost}).out,
+             Catch::StartsWith("eve generate,score sha256:"));
+}
+
+TEST_CASE("while a server is silent a terminal is told how long, and then cleaned") {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE(terminal >= 0);
+  REQUIRE(grantpt(terminal) == 0);
+  REQUIRE(unlockpt(terminal) == 0);
+  const int err = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+  REQUIRE(err >= 0);
+  cli::Console console(STDIN_FILENO, STDOUT_FILENO, err);
+  std::string drawn;
+  const auto read_until = [&](const std::string& text) {
+    char bytes[256];
+    while (drawn.find(text) == std::string::npos) {
+      const ssize_t got = read(terminal, bytes, sizeof bytes);
+      if (got <= 0) break;
+      drawn.append(bytes, static_cast<std::size_t>(got));
+    }
+  };
+  {
+    cli::Waiting waiting(console, "waiting for a test", std::chrono::milliseconds(1));
+    read_until(" s");
+    waiting.stop();
+  }
+  CHECK_THAT(drawn, Catch::Contains("waiting for a test, 0 s"));
+  console.err("end");
+  drawn.clear();
+  read_until("end");
+  CHECK_THAT(drawn, Catch::EndsWith("\r\x1b[Kend"));
+  close(err);
+  close(terminal);
+}
+
+}  // namespace lintel::testing

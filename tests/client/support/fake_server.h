@@ -1,0 +1,75 @@
+// A server of lintel.v1 without a model: its values are a function of seed and position, and it
+// fails as it is told. To be scored, ids have to be of the vocabulary.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/cli/frame/console.h"
+#include "client/lib/client.h"
+
+namespace lintel::testing {
+
+// What the fake server draws at a position with a seed, and the probability it reports.
+std::int32_t fake_token(std::uint64_t seed, std::int64_t position, std::int32_t vocab_size = 256);
+float fake_log2_prob(std::uint64_t seed, std::int64_t position);
+
+class FakeServer {
+ public:
+  FakeServer();  // serves on a port of its own
+  ~FakeServer();
+
+  const std::string& address() const { return address_; }
+  Client client(std::chrono::milliseconds deadline = std::chrono::seconds(20)) const;
+
+  // How it behaves. Set before the calls it concerns.
+  v1::Model model;                      // an image model of 6x5, start token 0
+  std::vector<v1::Model> others;        // loaded beside it: then it has to be named
+  std::optional<grpc::Status> failure;  // of every call but health
+  int full_for_calls = 0;               // this many Generate and Score calls find a full queue
+  bool hang = false;                    // Generate sends one chunk and waits for cancellation
+  bool hang_health = false;             // so does Check, which sends nothing
+  int finish_before_hanging = 0;        // this many Generate calls end before one hangs
+  bool end_early = false;               // streams end with OK before everything was sent
+  std::int32_t first_token = -1;        // >= 0: sent in place of the first sampled value
+  bool serving = true;
+
+  // What it saw.
+  std::vector<v1::GenerateRequest> generate_requests() const;
+  std::vector<v1::ScoreRequest> score_requests() const;
+  std::chrono::system_clock::time_point last_deadline() const;
+  struct Seen {  // of the last call
+    std::string model, token;
+  };
+  Seen last_seen() const;
+  void wait_until_hanging();    // a Generate call has sent its chunk
+  void wait_until_cancelled();  // and noticed that the client has gone
+
+ private:
+  struct Services;
+  std::unique_ptr<Services> services_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+// A status with google.rpc details: a field violation, a resource, a delay.
+grpc::Status detailed_status(grpc::StatusCode code, const std::string& message,
+                             const std::string& field = "", const std::string& resource = "",
+                             std::optional<std::chrono::milliseconds> retry = std::nullopt,
+                             const std::string& description = "makes no sense");
+
+struct CommandResult {
+  int code = 0;
+  std::string out, err;
+};
+
+// Runs `lintel` with these arguments in this process. Standard error is no terminal.
+CommandResult run_lintel(const std::vector<std::string>& arguments, const std::string& input = "");
+
+}  // namespace lintel::testing

@@ -1,0 +1,81 @@
+#include "model/files/model_directory.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "model/base/sha256.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::TemporaryDirectory;
+
+const ModelConfig kTiny = testing::tiny_config(testing::TinyModel::kBytes);
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_CASE("what is read of a model stays of the files that were opened") {
+  const TemporaryDirectory directory;
+  for (const char* name : {"a", "b"}) {
+    fs::create_directory(directory.path() / name);
+    write_random_model(directory.path() / name, kTiny, *name);
+  }
+  const fs::path model = directory.path() / "a";
+  const std::string before = ModelDirectory(model).fingerprint();
+  const float first = ModelDirectory(model).weights().read_f32("predictor.weight")[0];
+
+  const ModelDirectory files(model);
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    fs::rename(directory.path() / "b" / name, model / name);
+  }
+  CHECK(files.fingerprint() == before);
+  CHECK(files.weights().read_f32("predictor.weight")[0] == first);
+  CHECK(ModelDirectory(model).fingerprint() != before);
+}
+
+TEST_CASE("weights that are written to after they were opened have no fingerprint") {
+  const TemporaryDirectory directory;
+  write_random_model(directory.path(), kTiny, 1);
+  const ModelDirectory files(directory.path());
+  const fs::path weights = directory.path() / "model.safetensors";
+  const std::string text = text_of(weights);
+  std::ofstream(weights, std::ios::binary) << text << "more";
+  CHECK_THROWS_AS(files.fingerprint(), ModelError);
+}
+
+TEST_CASE("the fingerprint is the hash of both files") {
+  const TemporaryDirectory directory;
+  write_random_model(directory.path(), kTiny, 1);
+  Sha256 expected;
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    const std::string text = text_of(directory.path() / name);
+    expected.add_length(text.size());
+    expected.add(text);
+  }
+  CHECK(ModelDirectory(directory.path()).fingerprint() == expected.hex());
+}
+
+TEST_CASE("the hash is SHA-256, and moving a byte from one part to the next changes it") {
+  const auto hash = [](const std::string& a, const std::string& b) {
+    Sha256 sha256;
+    for (const std::string& part : {a, b}) {
+      sha256.add_length(part.size());
+      sha256.add(part);
+    }
+    return sha256.hex();
+  };
+  // printf '\3\0\0\0\0\0\0\0abc\0\0\0\0\0\0\0\0' | sha256sum
+  CHECK(hash("abc", "") == "3e2f8940c3a0e0fd6f6e07bbf07f015dd7c147431e5fa14bf3f225d782641540");
+  CHECK(hash("ab", "c") != hash("abc", ""));
+}
+
+}  // namespace
+}  // namespace lintel

@@ -1,0 +1,76 @@
+#include "model/head/exponentials.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "tests/model/support/instruction_sets.h"
+
+namespace lintel {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::vector<double> logits(std::size_t n, std::mt19937& generator) {
+  std::normal_distribution<double> normal(0.0, 20.0);
+  std::vector<double> x(n);
+  for (double& value : x) value = normal(generator);
+  return x;
+}
+
+TEST_CASE("the largest of any number of doubles, also where they are minus infinity", "[rows]") {
+  std::mt19937 generator(1);
+  testing::for_each_instruction_set([&] {
+    for (std::size_t n = 1; n <= 40; ++n) {
+      std::vector<double> x = logits(n, generator);
+      CHECK(largest_of(x) == *std::max_element(x.begin(), x.end()));
+      std::ranges::fill(x, -kInfinity);
+      CHECK(largest_of(x) == -kInfinity);
+    }
+  });
+}
+
+TEST_CASE("exponentials are those of the standard library to 2 ulp", "[rows]") {
+  std::mt19937 generator(2);
+  testing::for_each_instruction_set([&] {
+    for (std::size_t n = 1; n <= 40; ++n) {
+      std::vector<double> x = logits(n, generator);
+      if (n > 3) x[n / 2] = -kInfinity;
+      if (n > 5) x[n / 3] = -1e300;
+      const double highest = *std::max_element(x.begin(), x.end());
+      for (const double divisor : {1.0, 0.5, 1e-3, 1e3}) {
+        std::vector<double> e = x;
+        exponentials(e, highest, divisor);
+        for (std::size_t i = 0; i < n; ++i) {
+          const double expected = std::exp((x[i] - highest) / divisor);
+          CAPTURE(n, i, divisor, x[i], expected);
+          // What is no normal number may be 0.
+          REQUIRE(std::abs(e[i] - expected) <= 5e-16 * expected + 1e-305);
+          if (x[i] == highest) REQUIRE(e[i] == 1.0);
+          if (x[i] <= -1e300) REQUIRE(e[i] == 0.0);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("sums of exponentials of any length", "[rows]") {
+  std::mt19937 generator(3);
+  testing::for_each_instruction_set([&] {
+    for (std::size_t n = 1; n <= 40; ++n) {
+      const std::vector<double> drawn = logits(n, generator);
+      const std::vector<float> x(drawn.begin(), drawn.end());
+      const double highest = *std::max_element(x.begin(), x.end());
+      double expected = 0.0;
+      for (const float value : x) expected += std::exp(double{value} - highest);
+      CAPTURE(n);
+      REQUIRE(sum_of_exponentials(x, highest) == Approx(expected).epsilon(1e-14));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lintel

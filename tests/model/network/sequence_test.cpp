@@ -1,0 +1,140 @@
+#include "model/network/sequence.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+// Looks at its part of the block when it dies.
+struct Witness {
+  int states = 0;
+  bool all_zero = true;
+};
+
+class WitnessState final : public AttentionState {
+ public:
+  WitnessState(std::span<float> block, Witness* witness) : block_(block), witness_(witness) {}
+  ~WitnessState() override {
+    ++witness_->states;
+    witness_->all_zero &=
+        std::all_of(block_.begin(), block_.end(), [](float value) { return value == 0.0f; });
+  }
+  std::size_t bytes() const override { return block_.size_bytes(); }
+  void assign(const AttentionState& other) override {
+    std::ranges::copy(static_cast<const WitnessState&>(other).block_, block_.begin());
+  }
+  void reset() override { std::fill(block_.begin(), block_.end(), 0.0f); }
+  void expect_drafts(std::size_t, std::span<float>) override {}
+  void rewind(std::size_t) override {}
+  std::span<float> block() { return block_; }
+
+ private:
+  std::span<float> block_;
+  Witness* witness_;
+};
+
+class WitnessBackend final : public AttentionBackend {
+ public:
+  WitnessBackend(std::size_t floats, Witness* witness) : floats_(floats), witness_(witness) {}
+  std::size_t block_floats() const override { return floats_; }
+  std::unique_ptr<AttentionState> new_state(std::span<float> block) const override {
+    return std::make_unique<WitnessState>(block, witness_);
+  }
+  std::size_t state_bytes(std::int64_t) const override { return floats_ * sizeof(float); }
+  bool constant_state() const override { return true; }
+  std::size_t rewind_floats(std::size_t) const override { return 0; }
+  void step(std::span<AttentionState* const>, MatrixView<const float>, MatrixView<const float>,
+            MatrixView<const float>, MatrixView<float>, AttentionScratch&) const override {}
+
+ private:
+  std::size_t floats_;
+  Witness* witness_;
+};
+
+struct Fixture {
+  Fixture() {
+    for (const std::size_t floats : {5, 16, 33}) {
+      backends.push_back(std::make_unique<WitnessBackend>(floats, &witness));
+    }
+  }
+  SequenceState filled() {
+    SequenceState sequence(backends, 4);
+    for (std::size_t i = 0; i < 3; ++i) {
+      auto block = static_cast<WitnessState*>(sequence.layer(i))->block();
+      std::fill(block.begin(), block.end(), static_cast<float>(i + 1));
+    }
+    sequence.counts = {1, 0, 2, 0};
+    sequence.pending = 2;
+    sequence.generated_tail = "tail";
+    sequence.advance();
+    sequence.advance();
+    return sequence;
+  }
+  std::span<float> block(SequenceState& sequence, std::size_t i) {
+    return static_cast<WitnessState*>(sequence.layer(i))->block();
+  }
+  Witness witness;
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+};
+
+TEST_CASE("layers have blocks of their own, each at a cache line") {
+  Fixture f;
+  SequenceState sequence = f.filled();
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto block = f.block(sequence, i);
+    CHECK(reinterpret_cast<std::uintptr_t>(block.data()) % kAlignment == 0);
+    for (const float value : block) CHECK(value == static_cast<float>(i + 1));
+  }
+  CHECK(sequence.bytes() == (5 + 16 + 33) * sizeof(float) + 4 * sizeof(std::uint32_t));
+}
+
+TEST_CASE("a sequence is zeroed before its memory goes back") {
+  Fixture f;
+  SECTION("destroyed") { f.filled(); }
+  SECTION("assigned over") {
+    SequenceState sequence = f.filled();
+    sequence = SequenceState(f.backends, 4);
+    CHECK(f.witness.states == 3);
+  }
+  SECTION("moved, then destroyed") {
+    SequenceState from = f.filled();
+    const SequenceState to = std::move(from);
+    CHECK(to.position() == 2);
+  }
+  CHECK(f.witness.states >= 3);
+  CHECK(f.witness.all_zero);
+}
+
+TEST_CASE("a clone has everything and shares nothing") {
+  Fixture f;
+  SequenceState original = f.filled();
+  SequenceState copy = original.clone();
+  CHECK(copy.position() == 2);
+  CHECK(copy.num_values() == 3);
+  CHECK(copy.pending == 2);
+  CHECK(copy.counts == original.counts);
+  CHECK(copy.generated_tail == "tail");
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(std::ranges::equal(f.block(copy, i), f.block(original, i)));
+    CHECK(f.block(copy, i).data() != f.block(original, i).data());
+  }
+}
+
+TEST_CASE("a reset sequence is an empty one") {
+  Fixture f;
+  SequenceState sequence = f.filled();
+  sequence.reset();
+  CHECK(sequence.position() == 0);
+  CHECK(sequence.num_values() == 0);
+  CHECK_FALSE(sequence.pending.has_value());
+  CHECK(sequence.counts == std::vector<std::uint32_t>(4, 0));
+  CHECK(sequence.generated_tail.empty());
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (const float value : f.block(sequence, i)) CHECK(value == 0.0f);
+  }
+}
+
+}  // namespace
+}  // namespace lintel

@@ -1,0 +1,380 @@
+// Flags and the configuration file.
+#include "server/app/options.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+ServerOptions parse(std::vector<const char*> flags) {
+  flags.insert(flags.begin(), "lintel-server");
+  ServerOptions options;
+  std::string help;
+  REQUIRE(parse_server_options(static_cast<int>(flags.size()), flags.data(), &options, &help));
+  return options;
+}
+
+std::string refusal(std::vector<const char*> flags) {
+  flags.insert(flags.begin(), "lintel-server");
+  ServerOptions options;
+  std::string help;
+  try {
+    parse_server_options(static_cast<int>(flags.size()), flags.data(), &options, &help);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("defaults serve one model on the loopback") {
+  const ServerOptions options = parse({"--model", "weights/digits/"});
+  REQUIRE(options.models.directories.size() == 1);
+  CHECK(options.models.directories[0].name == "digits");
+  CHECK(options.listen.to_string(options.listen.port) == "127.0.0.1:50051");
+  CHECK(options.models.weight_type == WeightType::kF32);
+  CHECK_FALSE(options.models.weight_type_given);
+  CHECK(options.models.scheduling.workers >= 1);
+  CHECK(options.models.scheduling.max_batch_rows == 0);
+  CHECK(options.sessions.session_memory_bytes == std::size_t{1} << 30);
+  CHECK(options.sessions.idle_timeout == std::chrono::minutes(10));
+  CHECK(options.models.drain_timeout_ms == std::chrono::seconds(30));
+  CHECK_FALSE(options.logging.json);
+}
+
+TEST_CASE("a model is named by its flag or by the last component of its directory") {
+  CHECK(parse_model_directory("a/b").name == "b");
+  CHECK(parse_model_directory("a/b/").name == "b");
+  CHECK(parse_model_directory("/x/y/../z").name == "z");
+  CHECK(parse_model_directory("n=a/b").name == "n");
+  CHECK(parse_model_directory("n=a/b").path == "a/b");
+  CHECK(parse_model_directory("a=1/b").name == "a");
+  CHECK(parse_model_directory("./a=1/b").name == "b");
+  CHECK_THROWS_AS(parse_model_directory(""), UsageError);
+  CHECK_THROWS_AS(parse_model_directory("n="), UsageError);
+  CHECK_THROWS_AS(parse_model_directory("=a"), UsageError);
+  CHECK_THROWS_AS(parse_model_directory("a b=c"), UsageError);
+  CHECK_THROWS_AS(parse_model_directory("/"), UsageError);
+}
+
+TEST_CASE("every flag reaches its option") {
+  const ServerOptions options = parse({"--model",
+                                       "a",
+                                       "--model",
+                                       "second=b",
+                                       "--listen",
+                                       "[::1]:0",
+                                       "--workers",
+                                       "3",
+                                       "--max-batch-rows",
+                                       "16",
+                                       "--prefill-rows",
+                                       "8",
+                                       "--max-sessions",
+                                       "100",
+                                       "--session-memory",
+                                       "512MiB",
+                                       "--session-idle-timeout",
+                                       "30s",
+                                       "--max-queued-requests",
+                                       "7",
+                                       "--max-queued-bytes",
+                                       "8MiB",
+                                       "--max-prompt-tokens",
+                                       "1000",
+                                       "--max-new-tokens",
+                                       "2000",
+                                       "--max-samples",
+                                       "4",
+                                       "--drain-timeout",
+                                       "250ms",
+                                       "--chunk-interval",
+                                       "0",
+                                       "--outbox-tokens",
+                                       "99",
+                                       "--speculation",
+                                       "off",
+                                       "--speculation-rows",
+                                       "4",
+                                       "--weight-type",
+                                       "bf16",
+                                       "--attention",
+                                       "lsh:rounds=4,bits=32,chunk_size=29,seed=7",
+                                       "--log-level",
+                                       "debug",
+                                       "--log-format",
+                                       "json",
+                                       "--max-message-size",
+                                       "1MB",
+                                       "--connection-memory",
+                                       "64MiB",
+                                       "--max-metadata-size",
+                                       "4KiB",
+                                       "--max-connection-streams",
+                                       "10",
+                                       "--max-connection-age",
+                                       "10m",
+                                       "--max-connection-age-grace",
+                                       "30s",
+                                       "--tls-cert",
+                                       "c.pem",
+                                       "--tls-key",
+                                       "k.pem",
+                                       "--tls-client-ca",
+                                       "ca.pem",
+                                       "--auth-tokens",
+                                       "tokens",
+                                       "--identity-max-streams",
+                                       "11",
+                                       "--identity-max-sessions",
+                                       "12",
+                                       "--identity-memory",
+                                       "13KiB",
+                                       "--identity-tokens-per-second",
+                                       "14",
+                                       "--identity-token-burst",
+                                       "15",
+                                       "--metrics-listen",
+                                       "0.0.0.0:9464",
+                                       "--channelz"});
+  REQUIRE(options.models.directories.size() == 2);
+  CHECK(options.models.weight_type == WeightType::kBf16);
+  CHECK(options.models.weight_type_given);
+  CHECK(options.models.directories[1].name == "second");
+  CHECK(options.listen.to_string(5) == "[::1]:5");
+  CHECK(options.models.scheduling.workers == 3);
+  CHECK(options.models.scheduling.max_batch_rows == 16);
+  CHECK(options.models.scheduling.prefill_rows_per_step == 8);
+  CHECK(options.models.scheduling.max_queued_requests == 7);
+  CHECK(options.models.scheduling.max_queued_bytes == 8u << 20);
+  CHECK(options.sessions.max_sessions == 100);
+  CHECK(options.sessions.session_memory_bytes == 512u << 20);
+  CHECK(options.sessions.idle_timeout == std::chrono::seconds(30));
+  CHECK(options.models.limits.max_prompt_tokens == 1000);
+  CHECK(options.models.limits.max_new_tokens == 2000);
+  CHECK(options.models.limits.max_samples == 4);
+  CHECK(options.models.drain_timeout_ms == std::chrono::milliseconds(250));
+  CHECK(options.streaming.chunk_interval_ms == std::chrono::milliseconds(0));
+  CHECK(options.streaming.outbox_tokens == 99);
+  CHECK(options.models.scheduling.speculation == Speculation::kOff);
+  CHECK(options.models.scheduling.speculation_rows == 4);
+  REQUIRE(options.models.attention.has_value());
+  CHECK(options.models.attention->type == "lsh");
+  CHECK(options.models.attention->seed == 7u);
+  CHECK(options.logging.level == "debug");
+  CHECK(options.logging.json);
+  CHECK(options.connections.max_message_bytes == 1'000'000);
+  CHECK(options.connections.memory_bytes == 64 << 20);
+  CHECK(options.connections.max_metadata_bytes == 4096);
+  CHECK(options.connections.max_streams == 10);
+  CHECK(options.connections.max_age_ms == std::chrono::minutes(10));
+  CHECK(options.connections.max_age_grace_ms == std::chrono::seconds(30));
+  CHECK(options.security.tls_cert == "c.pem");
+  CHECK(options.security.tls_key == "k.pem");
+  CHECK(options.security.tls_client_ca == "ca.pem");
+  CHECK(options.security.auth_tokens == "tokens");
+  CHECK(options.identity.max_streams == 11);
+  CHECK(options.sessions.max_sessions_per_owner == 12);
+  CHECK(options.sessions.bytes_per_owner == 13 * 1024);
+  CHECK(options.identity.tokens_per_second == 14);
+  CHECK(options.identity.token_burst == 15);
+  REQUIRE(options.monitoring.metrics_listen.has_value());
+  CHECK(options.monitoring.metrics_listen->to_string(1) == "0.0.0.0:1");
+  CHECK(options.monitoring.channelz);
+}
+
+TEST_CASE("a flag that makes no sense is refused by its name") {
+  const std::vector<std::vector<const char*>> refused = {
+      {"--listen", "localhost"},
+      {"--listen", "localhost:70000"},
+      {"--listen", "localhost:x"},
+      {"--listen", ":80"},
+      {"--listen", "::1:80"},
+      {"--listen", "unix:"},
+      {"--workers", "0"},
+      {"--workers", "-1"},
+      {"--workers", "two"},
+      {"--max-batch-rows", "0"},
+      {"--max-batch-rows", "automatic"},
+      {"--max-queued-requests", "0"},
+      {"--max-queued-bytes", "0"},
+      {"--speculation", "perhaps"},
+      {"--speculation-rows", "0"},
+      {"--prefill-rows", "65", "--max-batch-rows", "64"},
+      {"--max-sessions", "-1"},
+      {"--session-memory", "0"},
+      {"--session-memory", "12 parsecs"},
+      {"--session-memory", "99999999TiB"},
+      {"--session-idle-timeout", "10"},
+      {"--session-idle-timeout", "1500ms"},
+      {"--session-idle-timeout", "-5s"},
+      {"--max-prompt-tokens", "0"},
+      {"--max-new-tokens", "1e3x"},
+      {"--drain-timeout", "soon"},
+      {"--weight-type", "int4"},
+      {"--weight-type", ""},
+      {"--attention", "quadratic"},
+      {"--attention", "softmax:scale=-1"},
+      {"--attention", "softmax:rounds=4"},
+      {"--attention", "linear:recompute=maybe"},
+      {"--log-level", "loud"},
+      {"--log-format", "xml"},
+      {"--listen", "0.0.0.0:50051"},
+      {"--listen", "[::]:50051"},
+      {"--listen", "example.org:50051"},
+      {"--listen", "128.0.0.1:50051"},
+      {"--tls-cert", "c.pem"},
+      {"--tls-key", "k.pem"},
+      {"--tls-client-ca", "ca.pem"},
+      {"--max-metadata-size", "100"},
+      {"--max-connection-streams", "0"},
+      {"--max-connection-age", "1"},
+      {"--identity-token-burst", "5"},  // of no rate
+      {"--identity-memory", "-1"},
+      {"--metrics-listen", "unix:/a"},
+      {"--metrics-listen", "9464"},
+      {"--metrics-listen", "[::1]:9464"},  // IPv4 only
+      {"--no-such-flag", "1"},
+      {"--model", "other/m"},  // a name twice
+  };
+  for (std::vector<const char*> flags : refused) {
+    const std::string name = flags.front();
+    flags.insert(flags.begin(), {"--model", "m"});
+    INFO(name << " " << flags.back());
+    CHECK(refusal(flags).find(name) != std::string::npos);
+  }
+  CHECK(refusal({}).find("--model") != std::string::npos);
+  CHECK(refusal({"--model", "m", "--weight-type", "fp8"}).find("int8") != std::string::npos);
+}
+
+TEST_CASE("a repository stands in for models, and names what to begin with") {
+  const ServerOptions options = parse({"--model-repository", "models", "--load-model", "a",
+                                       "--load-model", "b", "--model-memory", "2GiB"});
+  CHECK(options.models.directories.empty());
+  CHECK(options.models.repository == "models");
+  CHECK(options.models.load == std::vector<std::string>{"a", "b"});
+  CHECK(options.models.memory_bytes == std::size_t{2} << 30);
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refusal({}), Contains("--model"));
+  CHECK_THAT(refusal({"--model", "m", "--load-model", "a"}), Contains("--model-repository"));
+  CHECK_THAT(refusal({"--model-repository", "r", "--load-model", "../a"}), Contains("../a"));
+  CHECK_THAT(refusal({"--model-repository", "r", "--load-model", "a", "--load-model", "a"}),
+             Contains("twice"));
+  CHECK_THAT(refusal({"--model-repository", "r", "--model", "d/a", "--load-model", "a"}),
+             Contains("'a'"));
+  CHECK_THAT(refusal({"--model", "m", "--model-memory", "much"}), Contains("--model-memory"));
+}
+
+TEST_CASE("plain text stays on this machine unless it is let out") {
+  for (const char* local : {"127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/a"}) {
+    INFO(local);
+    CHECK(parse({"--model", "m", "--listen", local}).listen.is_local());
+  }
+  const std::vector<const char*> anywhere = {"--model", "m", "--listen", "0.0.0.0:1"};
+  CHECK_THAT(refusal(anywhere),
+             Catch::Contains("--tls-cert") && Catch::Contains("--insecure-public"));
+  auto allowed = anywhere;
+  allowed.push_back("--insecure-public");
+  CHECK(parse(allowed).security.insecure_public);
+  allowed.insert(allowed.end(), {"--auth-tokens", "t"});
+  CHECK_THAT(refusal(allowed), Catch::Contains("--auth-tokens") && Catch::Contains("plain text"));
+  auto encrypted = anywhere;
+  encrypted.insert(encrypted.end(), {"--tls-cert", "c", "--tls-key", "k"});
+  CHECK(parse(encrypted).security.tls());
+}
+
+TEST_CASE("certificates are given the role admin in mutual TLS, where no tokens decide") {
+  std::vector<const char*> flags = {
+      "--model", "m", "--admin-certificate", "alice", "--admin-certificate", "bob"};
+  CHECK_THAT(refusal(flags), Catch::Contains("--tls-client-ca"));
+  flags.insert(flags.end(), {"--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "ca"});
+  CHECK(parse(flags).security.admin_certificates == std::vector<std::string>{"alice", "bob"});
+  flags.insert(flags.end(), {"--auth-tokens", "t"});
+  CHECK_THAT(refusal(flags), Catch::Contains("--admin-certificate") && Catch::Contains("tokens"));
+}
+
+TEST_CASE("fewer batch rows bring the default prompt rows down") {
+  CHECK(parse({"--model", "m", "--max-batch-rows", "4"}).scheduling.prefill_rows_per_step == 4);
+}
+
+TEST_CASE("sizes and durations have units") {
+  CHECK(parse_bytes("1048576") == 1048576);
+  CHECK(parse_bytes("2GB") == 2'000'000'000);
+  CHECK(parse_bytes("3kib") == 3072);
+  CHECK(parse_duration("0").count() == 0);
+  CHECK(parse_duration("250ms").count() == 250);
+  CHECK(parse_duration("10m") == std::chrono::minutes(10));
+  CHECK(parse_duration("2h") == std::chrono::hours(2));
+  for (const char* wrong : {"", "5", "ms", "-1s", "1.5s", "99999999999999999999s", "400000d"}) {
+    CHECK_THROWS_AS(parse_duration(wrong), UsageError);
+  }
+}
+
+TEST_CASE("help names every flag with its default") {
+  const char* const argv[] = {"lintel-server", "--help"};
+  ServerOptions options;
+  std::string help;
+  CHECK_FALSE(parse_server_options(2, argv, &options, &help));
+  for (const char* flag : {"--model",
+                           "--listen",
+                           "--workers",
+                           "--max-batch-rows",
+                           "--max-sessions",
+                           "--session-memory",
+                           "--session-idle-timeout",
+                           "--max-queued-requests",
+                           "--max-queued-bytes",
+                           "256MiB",
+                           "--max-prompt-tokens",
+                           "--max-new-tokens",
+                           "--log-level",
+                           "--log-format",
+                           "--config",
+                           "--drain-timeout",
+                           "--weight-type",
+                           "--attention",
+                           "--tls-cert",
+                           "--tls-key",
+                           "--tls-client-ca",
+                           "--insecure-public",
+                           "--max-metadata-size",
+                           "--max-connection-age",
+                           "1GiB",
+                           "10m",
+                           "127.0.0.1:50051"}) {
+    CHECK(help.find(flag) != std::string::npos);
+  }
+}
+
+TEST_CASE("the log level is taken as it is shown") {
+  CHECK(parse({"--model", "m", "--log-level", "warn"}).logging.level == "warn");
+  CHECK(parse({"--model", "m", "--log-level", "warning"}).logging.level == "warning");
+}
+
+TEST_CASE("a configuration file sets flags, the command line wins, an unknown key is refused") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "server.toml";
+  std::ofstream(file) << "model = [\"a\", \"other=b\"]\nworkers = 5\nmax-batch-rows = 8\n"
+                         "session-memory = \"64MiB\"\n"
+                         "attention = \"lsh:rounds=4,bits=32,chunk_size=29\"\n";
+  const ServerOptions options = parse({"--config", file.c_str(), "--workers", "2"});
+  CHECK(options.models.directories.size() == 2);
+  CHECK(options.models.scheduling.workers == 2);
+  CHECK(options.models.scheduling.max_batch_rows == 8);
+  CHECK(options.sessions.session_memory_bytes == 64u << 20);
+  REQUIRE(options.models.attention.has_value());
+  CHECK(options.models.attention->text == "lsh:rounds=4,bits=32,chunk_size=29");
+  std::ofstream(file) << "model = \"a\"\nwrokers = 5\n";
+  CHECK(refusal({"--config", file.c_str()}).find("wrokers") != std::string::npos);
+  std::ofstream(file) << "model = \"a\"\nmax_batch_rows = 5\n";
+  CHECK_THAT(refusal({"--config", file.c_str()}), Catch::Contains(file) &&
+                                                      Catch::Contains("no key max_batch_rows") &&
+                                                      Catch::Contains("max-batch-rows"));
+  CHECK(refusal({"--config", "/no/such/file", "--model", "m"}).find("/no/such/file") !=
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace lintel::testing

@@ -1,0 +1,134 @@
+// Sequences of the Open Inference Protocol: calls that go on where the last one was.
+#include <catch2/catch.hpp>
+#include <chrono>
+
+#include "tests/server/kserve/inference_server.h"
+
+namespace lintel::testing {
+namespace {
+
+using Code = grpc::StatusCode;
+using Request = inference::ModelInferRequest;
+using Response = inference::ModelInferResponse;
+
+}  // namespace
+
+TEST_CASE("a sequence goes on where it was, until it ends, and starts anew") {
+  const InferenceServer server;
+  const std::vector<int> whole = server.generate("1,2", 9, 7);
+  const auto step = [&](const std::string& id, bool start, bool end, const std::vector<int>& prompt,
+                        int count, std::vector<int>* tokens) {
+    Request request = request_of({prompt}, count);
+    auto& parameters = *request.mutable_parameters();
+    if (id.find_first_not_of("0123456789") == std::string::npos) {
+      parameters["sequence_id"].set_uint64_param(std::stoull(id));
+    } else {
+      parameters["sequence_id"].set_string_param(id);
+    }
+    if (start) parameters["sequence_start"].set_bool_param(true);
+    if (end) parameters["sequence_end"].set_bool_param(true);
+    Response response;
+    const grpc::Status status = server.infer(request, &response);
+    INFO(status.error_message());
+    if (status.ok() && tokens != nullptr) *tokens = tokens_of(response);
+    return status.error_code();
+  };
+  for (const std::string id : {"42", "my-sequence"}) {
+    INFO(id);
+    std::vector<int> first, second, third;
+    CHECK(step(id, false, false, {1, 2}, 3, &first) == Code::NOT_FOUND);
+    CHECK(step(id, true, false, {1, 2}, 3, &first) == Code::OK);
+    CHECK(step(id, false, false, {}, 4, &second) == Code::OK);
+    CHECK(step(id, false, true, {}, 2, &third) == Code::OK);
+    first.insert(first.end(), second.begin(), second.end());
+    first.insert(first.end(), third.begin(), third.end());
+    CHECK(first == whole);
+    CHECK(step(id, false, false, {}, 2, &third) == Code::NOT_FOUND);
+    CHECK(server.lintel({"session", "list", "--json"}).json().empty());
+    // Starting what is running forgets it; a name is the model's.
+    CHECK(step(id, true, false, {5}, 1, nullptr) == Code::OK);
+    CHECK(step(id, true, false, {1, 2}, 9, &first) == Code::OK);
+    CHECK(first == whole);
+    CHECK(server.lintel({"session", "list", "--json"}).json().size() == 1);
+    CHECK(step(id, true, true, {1, 2}, 9, &first) == Code::OK);
+    CHECK(first == whole);
+    CHECK(server.lintel({"session", "list", "--json"}).json().empty());
+  }
+  // A start that cannot be served leaves nothing behind.
+  CHECK(step("9", true, false, {1000}, 3, nullptr) == Code::INVALID_ARGUMENT);
+  CHECK(server.lintel({"session", "list", "--json"}).json().empty());
+}
+
+TEST_CASE("a sequence whose state grows says how long it may become") {
+  const InferenceServer server({"--attention", "softmax"});
+  Request request = request_of({{1, 2}}, 3);
+  auto& parameters = *request.mutable_parameters();
+  parameters["sequence_id"].set_int64_param(1);
+  parameters["sequence_start"].set_bool_param(true);
+  Response response;
+  const grpc::Status refused = server.infer(request, &response);
+  CHECK(refused.error_code() == Code::INVALID_ARGUMENT);
+  CHECK_THAT(refused.error_message(), Catch::Contains("parameters[max_tokens]"));
+  parameters["max_tokens"].set_int64_param(6);
+  CHECK(server.infer(request, &response).ok());
+  CHECK(tokens_of(response).size() == 3);
+  parameters.erase("sequence_start");
+  parameters.erase("max_tokens");
+  request.mutable_inputs(0)->clear_contents();
+  request.mutable_inputs(0)->set_shape(1, 0);
+  CHECK(server.infer(request, &response).ok());
+  CHECK(tokens_of(response).size() == 1);  // five values were held
+  // It is complete. The request that ends it can say so only now.
+  CHECK(server.infer(request, &response).error_code() == Code::FAILED_PRECONDITION);
+  CHECK(server.lintel({"session", "list", "--json"}).json().size() == 1);
+  parameters["sequence_end"].set_bool_param(true);
+  CHECK(server.infer(request, &response).error_code() == Code::FAILED_PRECONDITION);
+  CHECK(server.lintel({"session", "list", "--json"}).json().empty());
+}
+
+TEST_CASE("under tokens a sequence is its owner's, and being alive needs none") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "tokens";
+  const std::string alice = new_token(file, "alice", "generate"),
+                    bob = new_token(file, "bob", "generate"),
+                    carol = new_token(file, "carol", "score");
+  const InferenceServer server({"--auth-tokens", file});
+  Request request = request_of({{1, 2}}, 3);
+  (*request.mutable_parameters())["sequence_id"].set_uint64_param(1);
+  Request start = request;
+  (*start.mutable_parameters())["sequence_start"].set_bool_param(true);
+  Response response;
+  CHECK(server.infer(start, &response).error_code() == Code::UNAUTHENTICATED);
+  CHECK(server.infer(start, &response, carol).error_code() == Code::PERMISSION_DENIED);
+  CHECK(server.infer(start, &response, alice).ok());
+  CHECK(server.infer(request, &response, bob).error_code() == Code::NOT_FOUND);
+  CHECK(server.infer(start, &response, bob).ok());
+  CHECK(server.infer(request, &response, alice).ok());
+  grpc::ClientContext context, second;
+  inference::ServerLiveResponse live;
+  CHECK(server.stub->ServerLive(&context, {}, &live).ok());
+  inference::ServerMetadataResponse metadata;
+  CHECK(server.stub->ServerMetadata(&second, {}, &metadata).error_code() == Code::UNAUTHENTICATED);
+}
+
+TEST_CASE("a cancelled call frees its sequence") {
+  const InferenceServer server({"--max-new-tokens", "1000000000"});
+  Request request = request_of({{1}}, 20'000'000);
+  (*request.mutable_parameters())["sequence_id"].set_uint64_param(5);
+  (*request.mutable_parameters())["sequence_start"].set_bool_param(true);
+  Response response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
+  CHECK(server.stub->ModelInfer(&context, request, &response).error_code() ==
+        Code::DEADLINE_EXCEEDED);
+  // Busy no more once the server has noticed: then it goes on.
+  request = request_of({{}}, 2);
+  (*request.mutable_parameters())["sequence_id"].set_uint64_param(5);
+  Code code = Code::ABORTED;
+  for (int i = 0; i < 1000 && code == Code::ABORTED; ++i) {
+    code = server.infer(request, &response).error_code();
+  }
+  CHECK(code == Code::OK);
+}
+
+}  // namespace lintel::testing

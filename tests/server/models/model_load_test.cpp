@@ -1,0 +1,283 @@
+// Models that are loaded while the server runs.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "model/network/model_memory.h"
+#include "tests/server/support/repository_server.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using Code = grpc::StatusCode;
+namespace fs = std::filesystem;
+
+TEST_CASE("a model of the repository is loaded, serves and is unloaded while another runs") {
+  RepositoryServer f;
+  f.write("second");
+  CHECK(f.listed(false) == std::vector<std::string>{"tokens 1 READY"});
+  CHECK(f.listed(true) == std::vector<std::string>{"second 1 UNAVAILABLE", "tokens 1 READY"});
+  CHECK(f.health("second") == "unknown");
+  RunningStream other(*f.server, request_for("tokens", {1}, 1));
+  const std::vector<int> before = f.tokens("tokens");
+
+  v1::Model model;
+  REQUIRE(f.load("second", "", &model).ok());
+  CHECK(model.name() == "second");
+  CHECK(model.version() == "1");
+  CHECK(model.state() == v1::MODEL_STATE_READY);
+  CHECK(model.parameters() > 0);
+  CHECK(f.listed(false) == std::vector<std::string>{"second 1 READY", "tokens 1 READY"});
+  CHECK(f.health("second") == "serving");
+  CHECK(f.health("tokens") == "serving");
+  CHECK(f.tokens("second") != before);  // other weights
+  CHECK(f.tokens("tokens") == before);
+
+  REQUIRE(f.unload("second").ok());
+  CHECK(f.listed(true) == std::vector<std::string>{"second 1 UNAVAILABLE", "tokens 1 READY"});
+  CHECK(f.reason("second") == "unloaded");
+  CHECK(f.health("second") == "not serving");
+  const Generated refused = generate(*f.server, request_for("second", {1}, 1));
+  CHECK(refused.status.error_code() == Code::NOT_FOUND);
+  CHECK(f.unload("second").error_code() == Code::NOT_FOUND);
+  CHECK(f.tokens("tokens") == before);
+  other.context.TryCancel();
+  CHECK(other.end().error_code() == Code::CANCELLED);
+
+  REQUIRE(f.load("second").ok());  // and again
+  CHECK(f.tokens("second") != before);
+}
+
+TEST_CASE("loading a name anew serves with the old until the new is ready, then with the new") {
+  RepositoryServer f;
+  f.write("second/1", TinyModel::kTokens, 5);
+  v1::Model model;
+  REQUIRE(f.load("second", "", &model).ok());
+  CHECK(model.version() == "1");
+  const std::vector<int> old_tokens = f.tokens("second");
+  const v1::Session session = create_session(*f.server, "second");
+  RunningStream running(*f.server, request_for("second", {1}, 1));
+
+  f.write("second/10", TinyModel::kTokens, 6);
+  f.write("second/9", TinyModel::kTokens, 7);
+  REQUIRE(f.load("second", "", &model).ok());  // does not wait for the stream on the old one
+  CHECK(model.version() == "10");              // by number, not by letter
+  const std::vector<int> new_tokens = f.tokens("second");
+  CHECK(new_tokens != old_tokens);
+  CHECK(f.listed(true) == std::vector<std::string>{"second 1 UNLOADING", "second 9 UNAVAILABLE",
+                                                   "second 10 READY", "tokens 1 READY"});
+  v1::GenerateResponse message;
+  for (int i = 0; i < 10; ++i) REQUIRE(running.reader->Read(&message));
+  running.context.TryCancel();
+  running.end();
+  REQUIRE(eventually([&] { return f.listed(true).front() == "second 1 UNAVAILABLE"; }));
+  v1::GenerateRequest next = request_for("", {1}, 5);
+  next.set_session_id(session.id());
+  CHECK_THAT(generate(*f.server, next).status.error_message(),
+             Contains("another version took its place"));
+
+  // The same version again, with other files: what is on the disk counts.
+  fs::remove_all(f.directory.path() / "second/10");
+  f.write("second/10", TinyModel::kTokens, 5);
+  REQUIRE(f.load("second").ok());
+  CHECK(f.tokens("second") == old_tokens);
+}
+
+TEST_CASE("a version that is named is loaded beside the others") {
+  RepositoryServer f;
+  f.write("second/1", TinyModel::kTokens, 5);
+  f.write("second/2", TinyModel::kTokens, 6);
+  REQUIRE(f.load("second").ok());
+  const std::vector<int> newest = f.tokens("second");
+  REQUIRE(f.load("second", "1").ok());
+  CHECK(f.listed(false) ==
+        std::vector<std::string>{"second 1 READY", "second 2 READY", "tokens 1 READY"});
+  CHECK(f.tokens("second") == newest);  // the highest is the default
+  REQUIRE(f.unload("second", "2").ok());
+  CHECK(f.tokens("second") != newest);
+  CHECK(f.health("second") == "serving");
+  CHECK(f.load("second", "3").error_code() == Code::NOT_FOUND);
+  CHECK(f.unload("second", "2").error_code() == Code::NOT_FOUND);
+  REQUIRE(f.load("second", "2").ok());
+  REQUIRE(f.unload("second").ok());  // all of it
+  CHECK(f.listed(false) == std::vector<std::string>{"tokens 1 READY"});
+}
+
+TEST_CASE("a load that fails leaves the others serving, and says why without a path") {
+  RepositoryServer f;
+  f.write("good");
+  REQUIRE(f.load("good").ok());
+  const std::vector<int> before = f.tokens("good");
+  f.write("cut");
+  f.spoil("cut/model.safetensors", 700);
+  f.write("headless");
+  f.spoil("headless/model.safetensors", 4);
+  f.write("noconfig");
+  fs::remove(f.directory.path() / "noconfig/config.json");
+  f.write("mismatch");
+  fs::copy_file(f.directory.path() / "mismatch/config.json", f.directory.path() / "kept");
+  f.write("mismatch", TinyModel::kBytes);
+  fs::remove(f.directory.path() / "mismatch/config.json");
+  fs::rename(f.directory.path() / "kept", f.directory.path() / "mismatch/config.json");
+  f.write("garbage");
+  std::ofstream(f.directory.path() / "garbage/config.json") << "{\"n_layers\": [[[[";
+  fs::create_directories(f.directory.path() / "empty");
+  for (const char* name : {"cut", "headless", "noconfig", "mismatch", "garbage", "empty"}) {
+    INFO(name);
+    const grpc::Status status = f.load(name);
+    INFO(status.error_message());
+    CHECK(status.error_code() == Code::FAILED_PRECONDITION);
+    CHECK_THAT(status.error_message(), Contains(name));
+    CHECK_THAT(status.error_message(), !Contains(f.directory.path().string()));
+    CHECK(f.reason(name) == status.error_message());
+    CHECK(f.health(name) != "serving");
+    CHECK(f.tokens("good") == before);
+  }
+  // Loading anew fails: the old one stays.
+  f.spoil("good/model.safetensors", 700);
+  const grpc::Status not_anew = f.load("good");
+  CHECK(not_anew.error_code() == Code::FAILED_PRECONDITION);
+  CHECK(f.reason("good") == not_anew.error_message());
+  CHECK(f.tokens("good") == before);
+  CHECK(f.health("good") == "serving");
+  // What was wrong is put right.
+  fs::remove_all(f.directory.path() / "cut");
+  f.write("cut");
+  CHECK(f.load("cut").ok());
+}
+
+TEST_CASE("no name from the wire leaves the repository") {
+  RepositoryServer f;
+  const TemporaryDirectory outside;
+  write_random_model(outside.path() / "secret", tiny_config(TinyModel::kTokens), 5);
+  const std::string beside = "../" + outside.path().filename().string() + "/secret";
+  f.write("second");
+  for (const std::string& name :
+       {beside, (outside.path() / "secret").string(), std::string(".."), std::string("."),
+        std::string(""), std::string("second/"), std::string("./second"), std::string("second/1"),
+        std::string("second\\1"), std::string("second\0x", 8), std::string(".hidden"),
+        std::string("a b"), std::string(129, 'a'), std::string("\xff\xfe")}) {
+    INFO(name);
+    // Protobuf refuses text that is not UTF-8 before we see it.
+    const grpc::Status status = f.load(name);
+    if (name != "\xff\xfe") CHECK(violated_fields(status) == std::vector<std::string>{"name"});
+    CHECK_FALSE(status.ok());
+    CHECK_FALSE(f.unload(name).ok());
+  }
+  for (const char* version : {"0", "-1", "01", "x", "1/..", "99999999999999999999"}) {
+    INFO(version);
+    CHECK(violated_fields(f.load("second", version)) == std::vector<std::string>{"version"});
+    CHECK(violated_fields(f.unload("second", version)) == std::vector<std::string>{"version"});
+  }
+  CHECK(f.load("nosuch").error_code() == Code::NOT_FOUND);
+  CHECK(f.load("tokens").error_code() == Code::NOT_FOUND);  // served, but not of the repository
+  CHECK(f.listed(false) == std::vector<std::string>{"tokens 1 READY"});
+}
+
+TEST_CASE("what could be loaded is listed: directories of models, and no others") {
+  RepositoryServer f;
+  f.write("whole");
+  f.write("versions/3");
+  fs::create_directory(f.directory.path() / "empty");
+  fs::create_directories(f.directory.path() / "notes/old");
+  CHECK(f.listed(true) == std::vector<std::string>{"tokens 1 READY", "versions 3 UNAVAILABLE",
+                                                   "whole 1 UNAVAILABLE"});
+  // By its name it is still looked at, and what is missing said.
+  CHECK_THAT(f.load("empty").error_message(), Contains("config.json"));
+}
+
+TEST_CASE("without a repository nothing is loaded, and that is why") {
+  const RepositoryServer f([](ServerOptions& options) { options.models.repository.clear(); });
+  const grpc::Status status = f.load("second");
+  CHECK(status.error_code() == Code::NOT_FOUND);
+  CHECK_THAT(status.error_message(), Contains("without --model-repository"));
+}
+
+TEST_CASE("a model's memory is admitted before it is loaded, and given back") {
+  const TemporaryDirectory measured;
+  write_random_model(measured.path(), tiny_config(TinyModel::kTokens), 5);
+  const ModelMemory memory = measure_model(measured.path(), {});
+  // One that is loaded and another that is being loaded fit, a third does not.
+  const std::size_t limit = memory.resident_bytes + memory.peak_bytes();
+  RepositoryServer f([&](ServerOptions& options) { options.models.memory_bytes = limit; });
+  for (const char* name : {"a", "b", "c"}) f.write(name);
+  REQUIRE(f.load("a").ok());
+  REQUIRE(f.load("b").ok());
+  const grpc::Status refused = f.load("c");
+  CHECK(refused.error_code() == Code::RESOURCE_EXHAUSTED);
+  CHECK(detail_of<google::rpc::RetryInfo>(refused));
+  CHECK_THAT(refused.error_message(), Contains(std::to_string(memory.peak_bytes())));
+  CHECK_THAT(refused.error_message(),
+             Contains(std::to_string(limit - 2 * memory.resident_bytes) + " of"));
+  CHECK(f.tokens("a") == f.tokens("b"));
+  // So it is for one that is loaded anew: both are there for a while.
+  CHECK(f.load("a").error_code() == Code::RESOURCE_EXHAUSTED);
+  CHECK(f.health("a") == "serving");
+  REQUIRE(f.unload("b").ok());
+  CHECK(f.load("c").ok());
+  REQUIRE(f.unload("a").ok());
+  REQUIRE(f.unload("c").ok());
+  for (int i = 0; i < 20; ++i) {  // nothing is lost on the way
+    REQUIRE(f.load("a").ok());
+    REQUIRE(f.load("b").ok());
+    REQUIRE(f.unload("a").ok());
+    REQUIRE(f.unload("b").ok());
+  }
+}
+
+TEST_CASE("unloading and loading under load from several threads answers every call") {
+  RepositoryServer f;
+  f.write("second");
+  REQUIRE(f.load("second").ok());
+  const std::vector<int> expected = f.tokens("second", 20);
+  std::atomic<bool> stop{false};
+  std::atomic<int> done{0}, refused{0}, wrong{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&, i] {
+      while (!stop) {
+        v1::GenerateRequest request = request_for("second", {1, 2, 3}, 20);
+        if (i == 3) {
+          v1::CreateSessionRequest create;
+          create.set_model("second");
+          v1::Session session;
+          grpc::ClientContext context;
+          if (!f.server->sessions->Create(&context, create, &session).ok()) continue;
+          request.clear_model();
+          request.set_session_id(session.id());
+        }
+        const Generated out = generate(*f.server, request);
+        const Code code = out.status.error_code();
+        if (out.status.ok()) {
+          const auto& tokens = out.only().tokens;
+          if (std::vector<int>(tokens.begin(), tokens.end()) != expected) ++wrong;
+          ++done;
+        } else if (code == Code::NOT_FOUND || code == Code::UNAVAILABLE) {
+          ++refused;
+        } else {
+          ++wrong;
+        }
+      }
+    });
+  }
+  for (int i = 0; i < 10; ++i) {
+    const int before = done;
+    CHECK(eventually([&] { return done > before + 4; }));
+    CHECK(f.unload("second").ok());
+    const int refused_before = refused;
+    CHECK(eventually([&] { return refused > refused_before; }));
+    CHECK(f.load("second").ok());
+    CHECK(f.load("second").ok());  // and in place of itself
+  }
+  stop = true;
+  for (std::thread& client : clients) client.join();
+  CHECK(wrong == 0);
+  CHECK(f.unload("second").ok());
+  CHECK(eventually([&] { return f.server->server().store().num_sessions() == 0; }));
+  CHECK(f.server->server().store().bytes_in_use() == 0);
+}
+
+}  // namespace
+}  // namespace lintel::testing

@@ -1,0 +1,141 @@
+// Evictions in the order of last use: what they cost does not depend on how many sessions there
+// are.
+#include <catch2/catch.hpp>
+#include <set>
+#include <vector>
+
+#include "tests/server/support/harness.h"
+
+namespace lintel::testing {
+namespace {
+
+using Error = SessionStore::Error;
+using std::chrono::seconds;
+
+struct EvictionFixture {
+  explicit EvictionFixture(std::size_t max_sessions)
+      : store({.max_sessions = max_sessions,
+               .session_memory_bytes = std::size_t{1} << 32,
+               .idle_timeout = seconds(100)},
+              clock) {}
+  std::string create() {
+    const auto created = store.create("tiny", model, 0);
+    REQUIRE(created.error == Error::kNone);
+    return created.info.id;
+  }
+  std::uint64_t examined() const { return store.stats().examined; }
+
+  std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kImage);
+  ManualClock clock;
+  SessionStore store;
+};
+
+TEST_CASE("a refusal looks at one session, however many there are") {
+  for (const std::size_t sessions : {10u, 10'000u}) {
+    CAPTURE(sessions);
+    EvictionFixture f(sessions);
+    for (std::size_t i = 0; i < sessions; ++i) f.create();
+    f.clock.advance(seconds(99));
+    const std::uint64_t before = f.examined();
+    for (int i = 0; i < 100; ++i) {
+      CHECK(f.store.create("tiny", f.model, 0).error == Error::kTooManySessions);
+    }
+    CHECK(f.examined() - before <= 100);
+    CHECK(f.store.num_sessions() == sessions);
+  }
+}
+
+TEST_CASE("an eviction looks at what it evicts and one more") {
+  EvictionFixture f(0);
+  for (int i = 0; i < 50; ++i) f.create();
+  f.clock.advance(seconds(60));
+  for (int i = 0; i < 5000; ++i) f.create();
+  f.clock.advance(seconds(60));
+  const std::uint64_t before = f.examined();
+  CHECK(f.store.evict_idle() == 50);
+  CHECK(f.examined() - before <= 51);
+  CHECK(f.store.num_sessions() == 5000);
+}
+
+TEST_CASE("sessions are evicted in the order of their last use, and never under a lease") {
+  EvictionFixture f(0);
+  std::vector<std::string> ids;
+  for (int i = 0; i < 4; ++i) {
+    ids.push_back(f.create());
+    f.clock.advance(seconds(10));
+  }
+  // Used again in another order: 2 at 40 s, 0 at 50 s, given back; 3 is kept.
+  f.store.lease(ids[2]);
+  f.clock.advance(seconds(10));
+  f.store.lease(ids[0]);
+  auto kept = f.store.lease(ids[3]).lease;
+  const auto left = [&] {
+    std::set<std::string> found;
+    for (const SessionInfo& info : f.store.list("", "", 100)) found.insert(info.id);
+    return found;
+  };
+  f.clock.advance(seconds(61));  // 111 s: only 1, of 10 s, is past its time
+  CHECK(f.store.evict_idle() == 1);
+  CHECK(left() == std::set<std::string>{ids[0], ids[2], ids[3]});
+  f.clock.advance(seconds(30));  // 141 s
+  CHECK(f.store.evict_idle() == 1);
+  CHECK(left() == std::set<std::string>{ids[0], ids[3]});
+  f.clock.advance(seconds(1000));
+  CHECK(f.store.evict_idle() == 1);
+  CHECK(left() == std::set<std::string>{ids[3]});
+  kept = SessionLease();
+  CHECK(f.store.evict_idle() == 0);
+  f.clock.advance(seconds(100));
+  CHECK(f.store.evict_idle() == 1);
+  CHECK(f.store.bytes_in_use() == 0);
+}
+
+TEST_CASE("what a call holds beside its session is counted with the lease, and never refused") {
+  EvictionFixture f(0);
+  const std::string id = f.create();
+  const std::size_t idle = f.store.bytes_in_use();
+  {
+    const auto leased = f.store.lease(id, {}, /*call_bytes=*/10'000);
+    REQUIRE(leased.error == Error::kNone);
+    CHECK(f.store.bytes_in_use() == idle + 10'000);
+    CHECK(f.store.stats().one_shot_bytes == 10'000);
+    CHECK(f.store.lease(id, {}, 10'000).error == Error::kBusy);
+    CHECK(f.store.bytes_in_use() == idle + 10'000);
+  }
+  CHECK(f.store.bytes_in_use() == idle);
+  CHECK(f.store.lease("nosuch", {}, 10'000).error == Error::kNotFound);
+  CHECK(f.store.bytes_in_use() == idle);
+  {
+    const auto one_shot = f.store.lease_one_shot("tiny", f.model, 0, 2, {}, 10'000);
+    CHECK(f.store.bytes_in_use() == idle + 2 * SessionStore::admitted_bytes(*f.model, 29) + 10'000);
+  }
+  // Beyond all memory the session goes on; others find none.
+  constexpr std::size_t kAll = std::size_t{1} << 32;
+  CHECK(f.store.lease_one_shot("tiny", f.model, 0, 1, {}, kAll).error == Error::kTooLarge);
+  const auto leased = f.store.lease(id, {}, kAll);
+  CHECK(leased.error == Error::kNone);
+  const auto refused = f.store.lease_one_shot("tiny", f.model, 0, 1);
+  CHECK(refused.error == Error::kOutOfMemory);
+  CHECK(refused.bytes_free == 0);
+}
+
+TEST_CASE("a page of one owner's sessions among many others' is whole") {
+  EvictionFixture f(0);
+  std::set<std::string> mine;
+  for (int i = 0; i < 5000; ++i) {
+    const bool own = i % 1000 == 0;
+    const auto created = f.store.create("tiny", f.model, 0, own ? "me" : "others");
+    REQUIRE(created.error == Error::kNone);
+    if (own) mine.insert(created.info.id);
+  }
+  std::set<std::string> found;
+  for (const SessionInfo& info : f.store.list("", "", 100, "me")) found.insert(info.id);
+  CHECK(found == mine);
+  CHECK(f.store.list("", "", 2, "me").size() == 2);
+  CHECK(f.store.close_sessions(*f.model) == 5000);
+  CHECK(f.store.num_sessions() == 0);
+  CHECK(f.store.bytes_in_use() == 0);
+}
+
+}  // namespace
+}  // namespace lintel::testing

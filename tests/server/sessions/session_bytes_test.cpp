@@ -1,0 +1,82 @@
+// What sessions are admitted for is what they take.
+#include <malloc.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <tuple>
+
+#include "tests/server/support/harness.h"
+
+namespace lintel::testing {
+namespace {
+
+using Error = SessionStore::Error;
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+std::size_t allocated() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+TEST_CASE("sessions take no more memory than they were admitted for, and not much less") {
+  const std::string attention = GENERATE(from_range(attention_types()));
+  const auto kind = GENERATE(TinyModel::kBytes, TinyModel::kImage, TinyModel::kTokens);
+  const int layers = GENERATE(2, 12);
+  const std::int64_t num_values = GENERATE(1, 2, 30);
+  CAPTURE(attention, static_cast<int>(kind), layers, num_values);
+  constexpr std::size_t kSessions = 300;
+  static std::map<std::tuple<std::string, TinyModel, int>, std::shared_ptr<const Transformer>>
+      loaded;
+  auto& model = loaded[{attention, kind, layers}];
+  if (model == nullptr) {
+    model = changed_model(kind,
+                          [&](ModelConfig& config) {
+                            config.n_layers = layers;
+                            config.attention.assign(static_cast<std::size_t>(layers),
+                                                    default_attention(attention));
+                          },
+                          {});
+  }
+  Core core(model);
+  const auto use = [&] {
+    const auto created = core.store.create("a-model-of-some-name", model, num_values, "somebody");
+    REQUIRE(created.error == Error::kNone);
+    auto leased = core.store.lease(created.info.id, "somebody");
+    REQUIRE(leased.error == Error::kNone);
+    GenerationRequest request;
+    request.max_new_tokens = num_values;
+    if (kind != TinyModel::kImage) request.given = {{0, 1}};
+    core.scheduler.submit(request, std::move(leased.lease), std::make_shared<RecordingSink>());
+    core.run();
+    REQUIRE(core.store.get(created.info.id, "somebody")->num_values == num_values);
+  };
+  for (int i = 0; i < 20; ++i) use();  // what is allocated once
+  const std::size_t admitted_before = core.store.bytes_in_use();
+  const std::size_t before = allocated();
+  for (std::size_t i = 0; i < kSessions; ++i) use();
+  const std::size_t taken = (allocated() - before) / kSessions;
+  const std::size_t admitted = (core.store.bytes_in_use() - admitted_before) / kSessions;
+  INFO("taken " << taken << " bytes, admitted " << admitted);
+  CHECK(taken <= admitted);
+  CHECK(admitted <= taken + 1536 + 256 * static_cast<std::size_t>(layers));
+}
+#endif
+
+TEST_CASE("a session without any state is not free") {
+  // A mixture head keeps no counts, and softmax attention of one value no keys.
+  const auto model = changed_model(TinyModel::kImage,
+                                   [](ModelConfig& config) {
+                                     config.attention.assign(config.attention.size(),
+                                                             default_attention("softmax"));
+                                   },
+                                   {});
+  ManualClock clock;
+  SessionStore store({.session_memory_bytes = 1 << 20}, clock);
+  std::size_t sessions = 0;
+  while (store.create("tiny", model, 1).error == Error::kNone) ++sessions;
+  CHECK(sessions > 100);
+  CHECK(sessions < (1u << 20) / 1024);
+}
+
+}  // namespace
+}  // namespace lintel::testing

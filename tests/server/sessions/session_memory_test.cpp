@@ -1,0 +1,81 @@
+#include "server/sessions/session_memory.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace lintel::testing {
+namespace {
+
+using Refusal = SessionMemory::Refusal;
+
+TEST_CASE("memory and places are given back with the reservation, wherever it has been moved") {
+  SessionMemory memory({.bytes = 100, .places = 1});
+  {
+    SessionMemory::Result first = memory.reserve("a", 60, true);
+    REQUIRE(first.refusal == Refusal::kNone);
+    CHECK(first.bytes_free == 100);
+    const SessionMemory::Reservation moved = std::move(first.reservation);
+    CHECK(moved.owner() == "a");
+    CHECK(moved.bytes() == 60);
+    CHECK(memory.bytes_in_use() == 60);
+    CHECK(memory.reserve("a", 10, true).refusal == Refusal::kTooManyPlaces);
+    const SessionMemory::Result refused = memory.reserve("a", 41, false);
+    CHECK(refused.refusal == Refusal::kOutOfBytes);
+    CHECK(refused.bytes_free == 40);
+  }
+  CHECK(memory.bytes_in_use() == 0);
+  CHECK(memory.reserve("b", 100, true).refusal == Refusal::kNone);
+}
+
+TEST_CASE("an owner's own limits are named before those of all") {
+  SessionMemory memory({.bytes = 100, .places = 2, .bytes_per_owner = 50, .places_per_owner = 1});
+  const SessionMemory::Result a = memory.reserve("a", 40, true);
+  REQUIRE(a.refusal == Refusal::kNone);
+  const SessionMemory::Result too_large = memory.reserve("a", 51, false);
+  CHECK(too_large.refusal == Refusal::kTooLarge);
+  CHECK(too_large.bytes_free == 50);  // what there is in all
+  CHECK(memory.reserve("a", 20, true).refusal == Refusal::kOwnerTooManyPlaces);
+  CHECK(memory.reserve("a", 20, false).refusal == Refusal::kOwnerOutOfBytes);
+  const SessionMemory::Result b = memory.reserve("b", 50, true);
+  REQUIRE(b.refusal == Refusal::kNone);
+  CHECK(memory.reserve("c", 1, true).refusal == Refusal::kTooManyPlaces);
+  CHECK(memory.reserve("c", 11, false).refusal == Refusal::kOutOfBytes);
+}
+
+// A softmax sequence of one value has no state.
+TEST_CASE("nothing can be reserved any number of times") {
+  SessionMemory memory({.bytes = 10});
+  {
+    const SessionMemory::Result first = memory.reserve("a", 0, false);
+    const SessionMemory::Result second = memory.reserve("a", 0, false);
+    CHECK(first.refusal == Refusal::kNone);
+    CHECK(second.refusal == Refusal::kNone);
+  }
+  CHECK(memory.reserve("a", 10, false).refusal == Refusal::kNone);
+}
+
+TEST_CASE("threads that reserve and give back at once never hold more than there is") {
+  SessionMemory memory({.bytes = 100, .places = 3});
+  std::atomic<int> places = 0;
+  std::atomic<bool> too_many = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, owner = Owner(1, static_cast<char>('a' + i % 2))] {
+      for (int k = 0; k < 5000; ++k) {
+        const SessionMemory::Result held = memory.reserve(owner, 30, true);
+        if (held.refusal != Refusal::kNone) continue;
+        if (++places > 3 || memory.bytes_in_use() > 100) too_many = true;
+        --places;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_FALSE(too_many);
+  CHECK(memory.bytes_in_use() == 0);
+}
+
+}  // namespace
+}  // namespace lintel::testing

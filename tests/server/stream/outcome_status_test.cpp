@@ -1,0 +1,35 @@
+// How a request ended, as a status. Clients time their own deadlines: only here, in metrics and in
+// logs does it show what the server says of one.
+#include "server/stream/outcome_status.h"
+
+#include <catch2/catch.hpp>
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using Code = grpc::StatusCode;
+
+TEST_CASE("every outcome has its code, and names the model or session that is concerned") {
+  ServedModel model;
+  model.name = "digits";
+  const auto status = [&](RequestOutcome outcome, const std::string& session = "") {
+    return outcome_status(outcome, model, session);
+  };
+  CHECK(status(RequestOutcome::kDone).ok());
+  CHECK(status(RequestOutcome::kCancelled).error_code() == Code::CANCELLED);
+  CHECK(status(RequestOutcome::kDeadline).error_code() == Code::DEADLINE_EXCEEDED);
+  for (const auto outcome : {RequestOutcome::kNonFinite, RequestOutcome::kInternal}) {
+    CHECK(status(outcome).error_code() == Code::INTERNAL);
+    CHECK_THAT(status(outcome).error_message(), Contains("digits") && !Contains("session"));
+    CHECK_THAT(status(outcome, "abc").error_message(), Contains("session abc is gone"));
+  }
+  CHECK(status(RequestOutcome::kShutdown).error_code() == Code::UNAVAILABLE);
+  CHECK_THAT(status(RequestOutcome::kShutdown).error_message(), Contains("shutting down"));
+  model.retired.store(true);
+  CHECK(status(RequestOutcome::kShutdown).error_code() == Code::UNAVAILABLE);
+  CHECK_THAT(status(RequestOutcome::kShutdown).error_message(), Contains("digits was unloaded"));
+}
+
+}  // namespace
+}  // namespace lintel::testing

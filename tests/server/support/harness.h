@@ -1,0 +1,131 @@
+// What the tests of scheduling share: models, a sink that remembers, a server's core without
+// threads.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/network/transformer.h"
+#include "server/generation/generation.h"
+#include "server/scheduler/scheduler.h"
+#include "server/sessions/session_store.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/random_model.h"
+
+namespace lintel::testing {
+
+// A random model of this kind, loaded once per process.
+std::shared_ptr<const Transformer> tiny_model(TinyModel kind);
+
+// The same with another attention in every layer: one of attention_types(), in a small
+// configuration.
+std::shared_ptr<const Transformer> tiny_model(TinyModel kind, const std::string& attention,
+                                              WeightType type = WeightType::kF32);
+
+// A model with these weights changed before it is written and loaded.
+std::shared_ptr<const Transformer> changed_model(
+    TinyModel kind, const std::function<void(ModelConfig&)>& change_config,
+    const std::function<void(ModelWeights&)>& change_weights, WeightType type = WeightType::kF32);
+
+// A TokenEvent that lives on.
+struct Value {
+  std::int64_t position = 0;
+  std::int32_t token = 0;
+  ValueSource source = ValueSource::kSampled;
+  std::optional<float> log2_prob;
+  std::vector<std::pair<std::int32_t, float>> top;
+
+  bool operator==(const Value&) const = default;  // bit for bit: no NaN among them
+};
+std::ostream& operator<<(std::ostream& out, const Value& value);
+
+// Remembers everything and checks the order of calls. Thread-safe; read after on_finish, or from
+// the thread that steps the scheduler.
+class RecordingSink : public TokenSink {
+ public:
+  explicit RecordingSink(int num_samples = 1);
+
+  bool on_token(const TokenEvent& event) override;
+  void on_sample_finish(const SampleResult& result) override;
+  void on_step_end() override { ++step_ends; }
+  void on_finish(RequestOutcome how) override;
+
+  void wait_until_finished();
+  bool finished() const { return finishes > 0; }
+  // Of sample 0, or i.
+  std::vector<std::int32_t> tokens(int sample = 0) const;
+  std::string text(int sample = 0) const;
+  const SampleResult& result(int sample = 0) const { return *results.at(sample); }
+
+  std::vector<std::vector<Value>> values;            // [sample]
+  std::vector<std::optional<SampleResult>> results;  // [sample]
+  std::optional<RequestOutcome> outcome;
+  int finishes = 0;
+  int step_ends = 0;
+  int out_of_order = 0;  // calls after the last one
+
+  // How many more tokens it accepts before it is full.
+  std::atomic<std::int64_t> room{std::numeric_limits<std::int64_t>::max()};
+  std::function<void(const TokenEvent&)> when_token;
+  std::function<void()> when_sample_finished;
+  std::function<void()> when_finished;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable finished_;
+};
+
+// No threads; speculation as LINTEL_TEST_SPECULATION (off, auto, on) says, by default auto: whoever
+// is generated for must not notice.
+Scheduler::Options without_threads();
+
+// Clock, store and a scheduler of one worker without a thread.
+class Core {
+ public:
+  explicit Core(std::shared_ptr<const Transformer> model,
+                Scheduler::Options options = without_threads(),
+                SessionStore::Options store_options = {.session_memory_bytes = 1u << 30});
+
+  struct Call {
+    std::shared_ptr<RecordingSink> sink;
+    RequestHandle handle;
+    Scheduler::SubmitError error = Scheduler::SubmitError::kNone;
+  };
+  // A one-shot call, or one of a session.
+  Call submit(const GenerationRequest& request, const std::string& session_id = "",
+              std::shared_ptr<RecordingSink> sink = nullptr);
+  // Steps until there is nothing to do.
+  void run();
+  // submit() and run().
+  std::shared_ptr<RecordingSink> generate(const GenerationRequest& request,
+                                          const std::string& session_id = "");
+  std::string new_session(std::int64_t max_values = 0);
+  std::int64_t session_values(const std::string& id) const { return store.get(id)->num_values; }
+
+  std::shared_ptr<const Transformer> model;
+  ManualClock clock;
+  SessionStore store;
+  Scheduler scheduler;
+};
+
+// The naive twin of the scheduler: one sample, one row a step, straight from the definitions.
+struct TwinResult {
+  std::vector<Value> values;
+  FinishReason reason = FinishReason::kLength;
+};
+TwinResult generate_naively(const Transformer& model, const GenerationRequest& request, int sample,
+                            SequenceState& sequence);
+
+// A prompt of `prompt_length` values that the seed decides, for TinyModel::kTokens.
+GenerationRequest tokens_request(std::size_t prompt_length, std::int64_t max_new_tokens,
+                                 std::uint64_t seed = 1);
+
+}  // namespace lintel::testing

@@ -1,0 +1,113 @@
+// --attention: the same weights with another attention, said loudly.
+#include <catch2/catch.hpp>
+
+#include "tests/server/support/service_fixture.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+// Serves a directory as main() would.
+class AttentionServer {
+ public:
+  explicit AttentionServer(const std::string& spec,
+                           std::size_t session_memory = std::size_t{1} << 30) {
+    write_random_model(directory_.path() / "tokens", tiny_config(TinyModel::kTokens), /*seed=*/11);
+    ServerOptions options = test_options();
+    options.sessions.session_memory_bytes = session_memory;
+    options.models.directories = {{"tokens", directory_.path() / "tokens"}};
+    if (!spec.empty()) options.attention = parse_attention_spec(spec);
+    server_ = std::make_unique<LintelServer>(options, load_models(options), clock_);
+    server_->start();
+    const auto channel =
+        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
+    sessions_ = v1::SessionService::NewStub(channel);
+    models_ = v1::ModelService::NewStub(channel);
+    generation_ = v1::GenerationService::NewStub(channel);
+  }
+
+  v1::Model model() {
+    grpc::ClientContext context;
+    v1::Model out;
+    REQUIRE(models_->Get(&context, v1::GetModelRequest(), &out).ok());
+    return out;
+  }
+  grpc::Status create(std::int64_t max_tokens, v1::Session* session) {
+    v1::CreateSessionRequest request;
+    request.set_max_tokens(max_tokens);
+    grpc::ClientContext context;
+    return sessions_->Create(&context, request, session);
+  }
+  // Of sequences of these lengths.
+  grpc::Status score(const std::vector<int>& lengths) {
+    v1::ScoreRequest request;
+    for (const int length : lengths) {
+      request.add_sequences()->mutable_tokens()->mutable_ids()->Resize(length, 1);
+    }
+    grpc::ClientContext context;
+    const auto reader = generation_->Score(&context, request);
+    v1::ScoreResponse response;
+    while (reader->Read(&response)) {
+    }
+    return reader->Finish();
+  }
+
+ private:
+  TemporaryDirectory directory_;
+  SteadyClock clock_;
+  std::unique_ptr<LintelServer> server_;
+  std::unique_ptr<v1::SessionService::Stub> sessions_;
+  std::unique_ptr<v1::ModelService::Stub> models_;
+  std::unique_ptr<v1::GenerationService::Stub> generation_;
+};
+
+TEST_CASE("a model that runs as it was trained has no warnings") {
+  CHECK(AttentionServer("").model().warnings_size() == 0);
+  CHECK(AttentionServer("linear").model().warnings_size() == 0);
+}
+
+TEST_CASE("another attention than the weights' own is named and warned of") {
+  const v1::Model softmax = AttentionServer("softmax").model();
+  CHECK(softmax.attention() == "softmax");
+  CHECK_FALSE(softmax.constant_state());
+  REQUIRE(softmax.warnings_size() == 1);
+  CHECK_THAT(softmax.warnings(0), Catch::Contains("not trained for attention softmax"));
+
+  const v1::Model recomputing =
+      AttentionServer("lsh:rounds=1,bits=4,chunk_size=8,recompute=true").model();
+  CHECK(recomputing.attention() == "lsh");
+  REQUIRE(recomputing.warnings_size() == 2);
+  CHECK_THAT(recomputing.warnings(1), Catch::Contains("not for production"));
+}
+
+TEST_CASE("a session of an unbounded growing state needs max_tokens, and is admitted by it") {
+  const std::string spec =
+      GENERATE("softmax", "lsh:rounds=1,bits=4,chunk_size=8", "linear:recompute=true");
+  CAPTURE(spec);
+  AttentionServer server(spec);
+  v1::Session session;
+  const grpc::Status refused = server.create(0, &session);
+  CHECK(refused.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(violated_fields(refused) == std::vector<std::string>{"max_tokens"});
+  REQUIRE(server.create(1000, &session).ok());
+  const std::int64_t bytes = session.state_bytes();
+  CHECK(bytes > 0);
+  REQUIRE(server.create(100'000, &session).ok());
+  CHECK(session.state_bytes() > 20 * bytes);
+  CHECK(server.create(std::int64_t{1} << 53, &session).error_code() ==
+        grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_CASE("a sequence that can never fit ends its Score, and nothing waits for it") {
+  AttentionServer server("softmax", /*session_memory=*/64 << 10);
+  const grpc::Status status = server.score({2, 5000});
+  CHECK(status.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK_THAT(status.error_message(), Catch::Contains("in all"));
+}
+
+TEST_CASE("a model that cannot run with what is asked for is not loaded") {
+  CHECK_THROWS_WITH(AttentionServer("lsh"), Catch::Contains("rounds"));
+}
+
+}  // namespace
+}  // namespace lintel::testing

@@ -1,0 +1,98 @@
+#include "tests/support/watched_memory.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace lintel::testing {
+namespace {
+
+thread_local FreedMemory* freed_memory = nullptr;
+thread_local AlignedBlocks* aligned_blocks = nullptr;  // the innermost
+
+// A block may be longer than what was asked for by less than this; that part nobody has zeroed.
+constexpr std::size_t kSlack = 64;
+
+bool is_zero(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+}  // namespace
+
+FreedMemory::FreedMemory(std::size_t least_bytes) : least_bytes_(least_bytes) {
+  freed_memory = this;
+}
+
+FreedMemory::FreedMemory(std::span<const std::byte> needle) : least_bytes_(0), needle_(needle) {
+  freed_memory = this;
+}
+
+FreedMemory::~FreedMemory() { freed_memory = nullptr; }
+
+void FreedMemory::look(const void* block) {
+  const std::size_t size = malloc_usable_size(const_cast<void*>(block));
+  if (size < least_bytes_ + kSlack) return;
+  ++blocks_;
+  const std::span bytes(static_cast<const std::byte*>(block), size);
+  const bool is_dirty = needle_.empty()
+                            ? !is_zero(bytes.first(size - kSlack))
+                            : memmem(bytes.data(), size, needle_.data(), needle_.size()) != nullptr;
+  if (is_dirty) ++dirty_;
+}
+
+AlignedBlocks::AlignedBlocks(std::size_t least_bytes)
+    : least_bytes_(least_bytes), outer_(aligned_blocks) {
+  aligned_blocks = this;
+}
+
+AlignedBlocks::~AlignedBlocks() { aligned_blocks = outer_; }
+
+void AlignedBlocks::note_made(const void* block, std::size_t bytes) {
+  if (!recording_ || bytes < least_bytes_) return;
+  if (count_ == blocks_.size()) std::abort();
+  blocks_[count_++] = {static_cast<const std::byte*>(block), bytes};
+}
+
+void AlignedBlocks::note_freed(const void* block) {
+  const auto end = blocks_.begin() + static_cast<std::ptrdiff_t>(count_);
+  const auto kept = std::remove_if(blocks_.begin(), end,
+                                   [block](const auto& bytes) { return bytes.data() == block; });
+  count_ = static_cast<std::size_t>(kept - blocks_.begin());
+}
+
+std::vector<std::vector<std::byte>> AlignedBlocks::contents() const {
+  std::vector<std::vector<std::byte>> all;
+  for (std::size_t i = 0; i < count_; ++i) all.emplace_back(blocks_[i].begin(), blocks_[i].end());
+  return all;
+}
+
+bool AlignedBlocks::all_zero() const {
+  return std::all_of(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(count_),
+                     &is_zero);
+}
+
+void note_aligned(const void* block, std::size_t bytes) {
+  for (auto* blocks = aligned_blocks; blocks != nullptr; blocks = blocks->outer()) {
+    blocks->note_made(block, bytes);
+  }
+}
+
+}  // namespace lintel::testing
+
+#ifdef LINTEL_WATCHED_MEMORY
+extern "C" void __libc_free(void* block);
+
+// Replaces the C library's for the whole test program.
+extern "C" void free(void* block) noexcept {
+  using namespace lintel::testing;
+  if (block != nullptr) {
+    if (freed_memory != nullptr) freed_memory->look(block);
+    for (auto* blocks = aligned_blocks; blocks != nullptr; blocks = blocks->outer()) {
+      blocks->note_freed(block);
+    }
+  }
+  __libc_free(block);
+}
+#endif
