@@ -259,10 +259,12 @@ class Flags {
     Quotas::Limits& identity = options_.identity;
     number("--identity-max-streams", identity.max_streams, 0, 1'000'000,
            "Generate and Score calls at a time");
-    number("--identity-max-sessions", identity.max_sessions, std::size_t{0},
+    number("--identity-max-sessions", options_.sessions.max_sessions_per_owner, std::size_t{0},
            std::size_t{100'000'000}, "Sessions at a time");
     text("--identity-memory", "BYTES", "0", "State of its sessions and calls, in bytes",
-         [&identity](const std::string& given) { identity.memory_bytes = parse_bytes(given); });
+         [this](const std::string& given) {
+           options_.sessions.bytes_per_owner = parse_bytes(given);
+         });
     constexpr std::int64_t kMost = 1'000'000'000'000;
     number(
         "--identity-tokens-per-second", identity.tokens_per_second, std::int64_t{0}, kMost,
