@@ -68,8 +68,7 @@ TEST_CASE("no error text holds a control character that a client sent") {
               refusal<v1::Session>(*server.sessions, &Sessions::Create, create));
   v1::GetModelRequest model;
   model.set_name(kHostile);
-  check_plain("name",
-              refusal<v1::Model>(*server.models.directories, &v1::ModelService::Stub::Get, model));
+  check_plain("name", refusal<v1::Model>(*server.models, &v1::ModelService::Stub::Get, model));
 
   check_plain("name to load", f.load(kHostile));
   check_plain("version to load", f.load("tokens", kHostile));

@@ -296,7 +296,8 @@ TEST_CASE("certificates are given the role admin in mutual TLS, where no tokens 
 }
 
 TEST_CASE("fewer batch rows bring the default prompt rows down") {
-  CHECK(parse({"--model", "m", "--max-batch-rows", "4"}).scheduling.prefill_rows_per_step == 4);
+  CHECK(parse({"--model", "m", "--max-batch-rows", "4"}).models.scheduling.prefill_rows_per_step ==
+        4);
 }
 
 TEST_CASE("sizes and durations have units") {

@@ -59,7 +59,7 @@ Code models_as(TestServer& server, const std::string& who) {
   grpc::ClientContext context;
   set_token(context, who);
   v1::ListModelsResponse response;
-  return server.models.directories->List(&context, {}, &response).error_code();
+  return server.models->List(&context, {}, &response).error_code();
 }
 grpc::Status log_level_status(TestServer& server, const std::string& who) {
   grpc::ClientContext context;
@@ -132,7 +132,7 @@ TEST_CASE("two tokens in one call are ambiguous, and refused") {
   set_token(context, "alice");
   set_token(context, "root");
   v1::ListModelsResponse response;
-  CHECK(server.models.directories->List(&context, {}, &response).error_code() ==
+  CHECK(server.models->List(&context, {}, &response).error_code() ==
         Code::UNAUTHENTICATED);
   // gRPC's own services, which see no token, are no exception.
   for (const std::string& method : {kReflection, kChannelz}) {

@@ -188,7 +188,7 @@ TEST_CASE("a connection past its age takes no new calls, and its streams have th
   v1::ListModelsResponse response;
   grpc::ClientContext other;
   other.set_wait_for_ready(true);
-  CHECK(server.models.directories->List(&other, {}, &response).ok());
+  CHECK(server.models->List(&other, {}, &response).ok());
   std::thread stepping([&] { run_until_idle(server.scheduler("tokens")); });
   while (stream->Read(&message)) {
   }

@@ -45,10 +45,10 @@ TEST_CASE("every call is answered with its request id, refused ones too") {
   v1::ListModelsResponse models;
   grpc::ClientContext given;
   given.AddMetadata("x-request-id", "mine");
-  CHECK(server.models.directories->List(&given, {}, &models).ok());
+  CHECK(server.models->List(&given, {}, &models).ok());
   CHECK(id_of(given) == "mine");
   grpc::ClientContext made;
-  CHECK(server.models.directories->List(&made, {}, &models).ok());
+  CHECK(server.models->List(&made, {}, &models).ok());
   CHECK(id_of(made).size() == 32);
   grpc::ClientContext refused;
   const auto reader = server.generation->Generate(&refused, request_for("nosuch", {1}, 3));

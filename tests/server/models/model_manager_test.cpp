@@ -12,14 +12,14 @@
 namespace lintel::testing {
 
 TEST_CASE("an unload that comes after the manager has stopped is answered") {
-  ServerOptions options = test_options();
+  const ModelOptions options = test_options().models;
   const SteadyClock clock;
   ModelRegistry registry;
   SessionStore store({.session_memory_bytes = 1u << 20}, clock);
   ModelManager manager(options, registry, store, std::make_shared<ModelBudget>(0), clock);
   const TemporaryDirectory directory;
   write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 3);
-  NamedTransformer model = load_model(options, "late", 1, directory.path());
+  NamedTransformer model = load_model(options, store.options(), "late", 1, directory.path());
   registry.add(serve_model(options, std::move(model), clock), /*replace_all=*/true);
   manager.stop();
   std::optional<grpc::Status> answer;
@@ -33,7 +33,7 @@ TEST_CASE("a manager whose second thread the system refuses is not made") {
   ModelRegistry registry;
   SessionStore store({.session_memory_bytes = 1u << 20}, clock);
   const auto make = [&] {
-    ModelManager(test_options(), registry, store, std::make_shared<ModelBudget>(0), clock);
+    ModelManager(test_options().models, registry, store, std::make_shared<ModelBudget>(0), clock);
   };
   {
     const OneMoreThread one;

@@ -19,7 +19,7 @@ struct Fixture {
     named.version = version;
     ServerOptions options = test_options();
     options.models.scheduling.workers = 0;
-    return serve_model(options, std::move(named), clock);
+    return serve_model(options.models, std::move(named), clock);
   }
   grpc::Status resolved(const std::string& name, std::optional<std::int64_t> version = {}) {
     grpc::Status status;

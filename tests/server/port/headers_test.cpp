@@ -67,12 +67,12 @@ TEST_CASE("headers beyond their bound are refused, and the server goes on") {
   v1::ListModelsResponse response;
   grpc::ClientContext large;
   large.AddMetadata("x-large", std::string(6000, 'x'));
-  CHECK(server.models.directories->List(&large, {}, &response).error_code() ==
+  CHECK(server.models->List(&large, {}, &response).error_code() ==
         grpc::StatusCode::RESOURCE_EXHAUSTED);
   CHECK(eventually([&] {
     grpc::ClientContext small;
     small.AddMetadata("x-large", std::string(1000, 'x'));
-    return server.models.directories->List(&small, {}, &response).ok();
+    return server.models->List(&small, {}, &response).ok();
   }));
 
   run_until_idle(server.scheduler("tokens"));
@@ -87,7 +87,7 @@ TEST_CASE("headers within their bound are taken, also where it is wider than gRP
   v1::ListModelsResponse response;
   grpc::ClientContext large;
   large.AddMetadata("x-large", std::string(12'000, 'x'));
-  CHECK(server.models.directories->List(&large, {}, &response).ok());
+  CHECK(server.models->List(&large, {}, &response).ok());
 }
 
 }  // namespace

@@ -10,14 +10,14 @@ grpc::Status get_model(TestServer& server, const std::string& name, v1::Model* m
   v1::GetModelRequest request;
   request.set_name(name);
   grpc::ClientContext context;
-  return server.models.directories->Get(&context, request, model);
+  return server.models->Get(&context, request, model);
 }
 
 TEST_CASE("models are listed by name") {
   TestServer server({"tokens", "image", "bytes"});
   v1::ListModelsResponse response;
   grpc::ClientContext context;
-  REQUIRE(server.models.directories->List(&context, v1::ListModelsRequest(), &response).ok());
+  REQUIRE(server.models->List(&context, v1::ListModelsRequest(), &response).ok());
   REQUIRE(response.models_size() == 3);
   CHECK(response.models(0).name() == "bytes");
   CHECK(response.models(1).name() == "image");
