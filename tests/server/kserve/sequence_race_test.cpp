@@ -45,13 +45,13 @@ struct Sequences {
   const ServerOptions options = test_options();
   SessionStore store;
   ModelRegistry registry;
-  ModelManager manager{options, registry, store, std::make_shared<ModelBudget>(0), clock};
+  ModelManager manager{options.models, registry, store, std::make_shared<ModelBudget>(0), clock};
   ActiveCalls calls;
   Quotas quotas{{}, clock};
   RequestCounters counters;
   const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
   ServedModel model;
-  InferSequences sequences{{registry, manager, store, calls, gate, clock, options}};
+  InferSequences sequences{{registry, manager, store, calls, gate, clock, options.streaming}};
 };
 
 TEST_CASE("of two starts of one sequence that come at once one session stays, the name's") {
