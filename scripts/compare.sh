@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the attention backends on this machine and puts the tables and plots into the README.
+# Measures the attention backends on this machine and puts the tables and plots into docs/comparison.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +8,7 @@ usage() {
 Usage: scripts/compare.sh [--data DIR] [--out DIR] [--quick | --again NAME]
 
 Builds lintel-bench (preset release), runs its four comparisons one after the other as one run, and
-replaces the section of README.md between the markers `compare:begin` and `compare:end` and
+replaces what docs/comparison.md has between the markers `compare:begin` and `compare:end`, and
 docs/images/{length,serve}.png. Takes about ten minutes on two cores; leave the machine alone
 meanwhile.
   --data DIR   MNIST files as they are distributed: t10k*images*idx3* and t10k*labels*idx1*.
@@ -16,7 +16,7 @@ meanwhile.
   --out DIR    where JSON, CSV and Markdown of each comparison go (default build/compare)
   --again NAME only the comparison NAME (paper, length, serve or occlusion) anew, as part of the run that
                --out holds; the others stay as they are there. paper and occlusion need --data again.
-  --quick      a minute of small models, to see that everything works; README.md is left alone
+  --quick      a minute of small models, to see that everything works; docs/comparison.md is left alone
 EOT
 }
 
@@ -66,6 +66,7 @@ else
 fi
 echo "$run" >"$out/run"
 echo "$load" >"$out/load"
+page=docs/comparison.md
 pictures=docs/images
 paper=(--batch 64 --repeats 3 --positions 8)
 length=(--repeats 5 --budget 75)
@@ -111,8 +112,8 @@ section=$out/section.md
   printf 'Load average before the run: %s on %s cores. ' "$load" "$(nproc)"
   printf 'Where it is well above 0, others used the machine too: figures are lower than it can give, and uneven.\n\n'
   part paper
-  part length '![Microseconds a token and bytes a session against position](docs/images/length.png)'
-  part serve '![Tokens a second and time between tokens by concurrent clients](docs/images/serve.png)'
+  part length '![Microseconds a token and bytes a session against position](images/length.png)'
+  part serve '![Tokens a second and time between tokens by concurrent clients](images/serve.png)'
   part occlusion
 } >"$section"
 if $quick; then cat "$section"; exit 0; fi
@@ -121,7 +122,7 @@ awk -v section="$section" '
   /<!-- compare:end/ { inside = 0 }
   !inside { print }
   /<!-- compare:begin/ { inside = 1; while ((getline line < section) > 0) print line }
-' README.md >"$out/README.md"
-grep -q 'compare:end' "$out/README.md"
-cp "$out/README.md" README.md
-echo "compare.sh: README.md and $pictures are new; everything is in $out" >&2
+' "$page" >"$out/page.md"
+grep -q 'compare:end' "$out/page.md"
+cp "$out/page.md" "$page"
+echo "compare.sh: $page and $pictures are new; everything is in $out" >&2

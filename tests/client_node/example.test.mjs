@@ -221,7 +221,7 @@ describe('the Node example', () => {
   });
 
   it('runs what the READMEs say', async () => {
-    for (const readme of ['README.md', 'client/node/README.md']) {
+    for (const readme of ['client/README.md', 'client/node/README.md']) {
       const blocks = [...readFileSync(join(LINTEL_ROOT, readme), 'utf8').matchAll(/^```js\n(.*?)^```$/gms)];
       assert.notEqual(blocks.length, 0, readme);
       for (const [, block] of blocks) {

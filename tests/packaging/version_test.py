@@ -32,7 +32,8 @@ class VersionTest(unittest.TestCase):
                 tags = re.findall(r"\blintel:(\d+\.\d+\.\d+)", read(folder, name))
                 self.assertEqual(set(tags) | {VERSION}, {VERSION}, name)
                 named += len(tags)
-        tags = re.findall(r"\blintel[:_](\d+\.\d+\.\d+)", read("README.md"))
+        tags = re.findall(r"\blintel[:_](\d+\.\d+\.\d+)", read("docs", "operating.md"))
+        self.assertTrue(tags)
         self.assertEqual(set(tags) | {VERSION}, {VERSION})
         self.assertGreater(named + len(tags), 3)
 
