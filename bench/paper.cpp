@@ -23,8 +23,9 @@ Rows are kinds of attention: softmax and LSH in recompute mode, where every valu
 prefix again, as the paper's baselines did; softmax with a cache of keys and values; LSH that keeps
 its buckets; linear attention. Every row runs the same shape with its own trained weights where
 they exist (in WEIGHTS: mnist-linear, mnist-softmax, mnist-lsh1, mnist-lsh4; with -small for shape
-mnist-small), else with the same random ones: speed does not depend on them. bits/dim is of trained weights only, if need be of
-a smaller model, which is named.
+mnist-small), else with the same random ones: speed does not depend on them. bits/dim is of trained
+weights only, of one size for all rows: the shape's where every kind has weights of it, else the
+small one. The models are named.
 
 Recompute rows, and every row of a sequence longer than --whole-up-to, are measured at --positions
 positions and integrated. In recompute mode the rows of a batch run one after the other; the batch
@@ -74,29 +75,28 @@ class Weights {
     } else {
       shared_ = std::make_unique<ModelFiles>(shape.config);
     }
+    for (const Row& row : rows_of(shape)) all_trained_ &= exists(path_of(row.type, is_small()));
   }
 
   // Of the shape itself.
   const ModelFiles& files(const std::string& type) {
     if (!any_model_ && !trained_.contains(type)) {
-      const auto path = path_of(type, shape_.ends_with("-small"));
+      const auto path = path_of(type, is_small());
       trained_[type] = exists(path) ? std::make_unique<ModelFiles>(path) : nullptr;
     }
     const auto found = trained_.find(type);
     return found != trained_.end() && found->second ? *found->second : *shared_;
   }
 
-  // Trained for this kind of attention, of the shape itself or else of the small one; null where
-  // there is none.
+  // Trained for this kind of attention, of one size for all kinds: the shape's where each has
+  // weights of it, else the small one. Null where there is none.
   std::unique_ptr<ModelFiles> to_score(const std::string& type) const {
-    for (const bool small : {shape_.ends_with("-small"), true}) {
-      const auto path = path_of(type, small);
-      if (!any_model_ && exists(path)) return std::make_unique<ModelFiles>(path);
-    }
-    return nullptr;
+    const auto path = path_of(type, is_small() || !all_trained_);
+    return !any_model_ && exists(path) ? std::make_unique<ModelFiles>(path) : nullptr;
   }
 
  private:
+  bool is_small() const { return shape_.ends_with("-small"); }
   // "weights/mnist-linear", "weights/mnist-linear-small"
   std::filesystem::path path_of(const std::string& type, bool small) const {
     const std::string base = shape_.substr(0, shape_.find('-'));
@@ -109,6 +109,7 @@ class Weights {
   const std::filesystem::path directory_;
   const std::string shape_;
   const bool any_model_;
+  bool all_trained_ = true;  // weights of the shape are there for every kind
   std::unique_ptr<ModelFiles> shared_;
   std::map<std::string, std::unique_ptr<ModelFiles>> trained_;  // null: none
 };
