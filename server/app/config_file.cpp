@@ -5,8 +5,8 @@
 #include <sstream>
 #include <utility>
 
+#include "describe/suggest.h"
 #include "server/app/options.h"
-#include "server/app/suggest.h"
 
 namespace lintel {
 namespace {
@@ -184,7 +184,7 @@ std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const 
     const std::string key = in.take_until("=#");
     const CLI::Option* const option = app_.get_option_no_throw("--" + key);
     if (option == nullptr || !option->get_configurable()) {
-      in.fail(line, "there is no key " + key + did_you_mean(key, keys_of(app_)) +
+      in.fail(line, "there is no key " + key + describe::did_you_mean(key, keys_of(app_)) +
                         (option != nullptr ? ": it is for the command line"
                                            : " Keys are the flags without the dashes in front"));
     }

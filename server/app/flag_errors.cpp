@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/app/suggest.h"
+#include "describe/suggest.h"
 
 namespace lintel {
 namespace {
@@ -34,7 +34,7 @@ std::string unknown_words(const CLI::App& app) {
     if (!word.starts_with("-") || word.size() < 2) continue;
     const std::string flag = word.substr(0, word.find('='));
     const std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
-    return "there is no flag " + flag + did_you_mean(name, flags, "--");
+    return "there is no flag " + flag + describe::did_you_mean(name, flags, "--");
   }
   const std::string word = words.empty() ? "" : words.front();
   return "'" + word + "' belongs to no flag" +

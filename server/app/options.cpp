@@ -6,11 +6,11 @@
 #include <thread>
 
 #include "describe/flags.h"
+#include "describe/suggest.h"
 #include "server/app/config_file.h"
 #include "server/app/flag_errors.h"
 #include "server/app/flag_help.h"
 #include "server/app/option_checks.h"
-#include "server/app/suggest.h"
 
 namespace lintel {
 namespace {
@@ -92,7 +92,7 @@ class Flags {
   static std::string not_one_of(const std::string& given, const std::vector<std::string>& words) {
     std::string list;
     for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
-    return "'" + given + "' is not one of: " + list + did_you_mean(given, words);
+    return "'" + given + "' is not one of: " + list + describe::did_you_mean(given, words);
   }
 
   void file(const std::string& name, std::filesystem::path& value, const std::string& help) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "client/cli/frame/suggest.h"
 #include "client/lib/address.h"
+#include "describe/suggest.h"
 
 namespace lintel::cli {
 namespace {
@@ -142,7 +142,8 @@ std::string what_is_wrong(const CLI::ParseError& error, const CLI::App& app,
     const std::string& word = unknown.front();
     if (word.size() > 1 && word.front() == '-') {
       const std::string name = word.substr(0, word.find('='));
-      return with_suggestion("no such flag: " + name, nearest(name, flags_of(command)));
+      return with_suggestion("no such flag: " + name,
+                             describe::nearest_word(name, flags_of(command)));
     }
     if (!commands_of(command).empty()) return unknown_command_text(word, command);
     return "one argument too many: " + word;
@@ -173,7 +174,8 @@ std::string call_error_text(const CallError& error, const CLI::App& command) {
 }
 
 std::string unknown_command_text(const std::string& word, const CLI::App& parent) {
-  return with_suggestion("no such command: " + word, nearest(word, commands_of(parent)));
+  return with_suggestion("no such command: " + word,
+                         describe::nearest_word(word, commands_of(parent)));
 }
 
 std::string parse_error_text(const CLI::ParseError& error, const CLI::App& app) {

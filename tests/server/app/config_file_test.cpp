@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "server/app/options.h"
-#include "server/app/suggest.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
@@ -132,17 +131,6 @@ TEST_CASE("a flag that there is none of is told with the one that may be meant")
   CHECK(parse({"--model"}).error == "--model: a value is missing: --model [NAME=]DIR");
   CHECK(parse({"--model", "m", "--workers", "2", "--workers", "3"}).error ==
         "--workers: is given more than once");
-}
-
-TEST_CASE("a word is like another by few letters, and a short one is like nothing") {
-  const std::vector<std::string> known = {"session-memory", "workers", "off", "on"};
-  CHECK(nearest_word("sesion-memory", known) == "session-memory");
-  CHECK(nearest_word("SESSION_MEMORY", known) == "session-memory");
-  CHECK(nearest_word("session", known) == "session-memory");
-  CHECK(nearest_word("wrokers", known) == "workers");
-  CHECK(nearest_word("metrics", known).empty());
-  CHECK(nearest_word("", known).empty());
-  CHECK(nearest_word(std::string(100'000, 'x'), known).empty());
 }
 
 TEST_CASE("help teaches, and fits a terminal of 80 columns") {

@@ -1,10 +1,10 @@
-#include "server/app/suggest.h"
+#include "describe/suggest.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
 
-namespace lintel {
+namespace lintel::describe {
 namespace {
 
 // Words longer than this are nobody's typing error; it bounds the table below.
@@ -41,20 +41,23 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
   if (asked.empty() || asked.size() > kLongestWord) return "";
   // A third of the word may be wrong: else "drain" would be near "train" and everything near "a".
   const std::size_t most = std::max<std::size_t>(1, asked.size() / 3);
-  std::string best;
-  std::size_t fewest = most + 1;
+  std::string best, begun;  // `begun`: a word that `asked` begins
+  std::size_t fewest = most + 1, begins = 0;
   for (const std::string& candidate : known) {
     const std::string there = normal(candidate);
     std::size_t distance = edits(asked, there);
-    // The beginning of a long word is as good as one letter wrong.
-    if (asked.size() >= 4 && there.starts_with(asked))
-      distance = std::min<std::size_t>(distance, 1);
+    if (there.starts_with(asked)) {
+      begun = candidate;
+      ++begins;
+      // The beginning of a long word is as good as one letter wrong.
+      if (asked.size() >= 4) distance = std::min<std::size_t>(distance, 1);
+    }
     if (distance < fewest) {
       fewest = distance;
       best = candidate;
     }
   }
-  return best;
+  return best.empty() && begins == 1 ? begun : best;
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known,
@@ -63,4 +66,4 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
   return nearest.empty() ? "" : ", did you mean " + std::string(prefix) + nearest + "?";
 }
 
-}  // namespace lintel
+}  // namespace lintel::describe
