@@ -5,10 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/files/model_directory.h"
 #include "model/files/weights.h"
-#include "model/network/embedding.h"
-#include "model/network/layer.h"
+#include "model/network/transformer_parts.h"
 
 namespace lintel {
 
@@ -42,20 +40,7 @@ void Workspace::forget_drafts() {
 }
 void Workspace::observe(StepObserver* observer) { impl_->observer = observer; }
 
-struct Transformer::Impl {
-  ModelConfig config;
-  WeightType weight_type = WeightType::kF32;
-  std::string config_json;
-  std::string fingerprint;
-  std::vector<std::string> warnings;
-  bool recompute = false;
-  std::unique_ptr<Head> head;
-  std::unique_ptr<Embedding> embedding;
-  std::vector<std::unique_ptr<AttentionBackend>> attention;  // [n_layers]
-  std::vector<Layer> layers;                                 // [n_layers]
-  std::unique_ptr<Norm> final_norm;                          // null without
-  std::unique_ptr<Dense> predictor;
-
+struct Transformer::Impl : TransformerParts {
   // What a pass through the layers works on: the first `count` rows of a workspace. They belong to
   // `rows`, or to a whole prefix of as many positions, of which only the last one's output is
   // wanted.
@@ -72,38 +57,6 @@ struct Transformer::Impl {
       if (workspace.observer != nullptr) workspace.observer->enter(part);
     }
   };
-
-  // Puts `spec` in place of every layer's attention, and planes where it needs others.
-  void replace_attention(const AttentionSpec& spec, ModelWeights& weights) {
-    bool as_trained = true;
-    for (int i = 0; i < config.n_layers; ++i) {
-      const AttentionConfig own =
-          std::exchange(config.attention[i], spec.applied_to(config.attention[i]));
-      const AttentionConfig& now = config.attention[i];
-      as_trained = as_trained && now == own && !spec.seed.has_value();
-      const bool own_planes = now.rounds == own.rounds && now.bits == own.bits;
-      if (own_planes && !spec.seed.has_value()) continue;
-      const std::vector<float> planes = draw_planes(now, config.d_head, spec.seed.value_or(0), i);
-      const auto d_head = static_cast<std::size_t>(config.d_head);
-      weights.layers[i].planes = Matrix(planes.size() / d_head, d_head);
-      std::ranges::copy(planes, weights.layers[i].planes.values().begin());
-    }
-    recompute = spec.recompute;
-    if (!as_trained) {
-      warnings.push_back("the weights were not trained for attention " + spec.text +
-                         ": its speed can be compared, what it generates means nothing");
-    }
-  }
-
-  void warn_of_recomputing() {
-    const bool as_stepped = std::ranges::all_of(
-        attention, [](const auto& backend) { return backend->full_pass_equals_steps(); });
-    warnings.push_back(
-        std::string(
-            "recompute mode keeps no state and runs the whole prefix again for every token, "
-            "as published baselines did: for comparison, not for production") +
-        (as_stepped ? "" : "; its outputs differ from those of a session with state"));
-  }
 
   int num_counts() const { return head->supports_filters() ? config.vocab_size : 0; }
 
@@ -351,40 +304,8 @@ struct Transformer::Impl {
   }
 };
 
-std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& directory,
-                                               const Options& options) {
-  const ModelDirectory files(directory);
-  auto impl = std::make_unique<Impl>();
-  impl->config = files.config();
-  const ModelConfig& config = impl->config;
-  check_weight_type(config, options.weight_type);
-  ModelWeights weights = load_weights(files.weights(), config);
-  if (options.attention.has_value()) impl->replace_attention(*options.attention, weights);
-  impl->weight_type = options.weight_type;
-  impl->config_json = files.config_json();
-  impl->fingerprint = files.fingerprint();
-  impl->head = make_head(config);
-  impl->embedding = std::make_unique<Embedding>(config, weights.value_embedding.values(),
-                                                weights.position_embedding.values());
-  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
-    impl->attention.push_back(make_attention({.config = config.attention[i],
-                                              .n_heads = config.n_heads,
-                                              .d_head = config.d_head,
-                                              .planes = weights.layers[i].planes.values()}));
-    impl->layers.push_back(
-        make_layer(config, weights.layers[i], impl->attention[i]->uses_keys(),
-                   {.weight_type = options.weight_type, .library = options.product_library}));
-  }
-  if (impl->recompute) impl->warn_of_recomputing();
-  if (config.final_norm) {
-    impl->final_norm = std::make_unique<Norm>(std::move(weights.final_norm), config.layer_norm_eps);
-  }
-  // In f32 whatever the others are: it is small, and likelihood is most sensitive to it.
-  impl->predictor = std::make_unique<Dense>(pack(weights.predictor, {}));
-  return std::unique_ptr<Transformer>(new Transformer(std::move(impl)));
-}
-
-Transformer::Transformer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Transformer::Transformer(TransformerParts parts)
+    : impl_(std::make_unique<Impl>(Impl{std::move(parts)})) {}
 Transformer::~Transformer() = default;
 
 Workspace Transformer::new_workspace(std::size_t max_rows, std::size_t max_drafting_rows) const {

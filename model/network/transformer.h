@@ -19,6 +19,8 @@
 
 namespace lintel {
 
+struct TransformerParts;  // model/network/transformer_parts.h
+
 // One token to feed. Consecutive rows of a step may belong to one sequence, in order; rows of one
 // sequence must be consecutive.
 struct StepRow {
@@ -113,7 +115,7 @@ class Transformer {
 
  private:
   struct Impl;
-  explicit Transformer(std::unique_ptr<Impl> impl);
+  explicit Transformer(TransformerParts parts);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,82 @@
+// Transformer::load: from a model directory to the parts of a transformer.
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "model/files/model_directory.h"
+#include "model/files/weights.h"
+#include "model/network/transformer.h"
+#include "model/network/transformer_parts.h"
+
+namespace lintel {
+namespace {
+
+// Puts `spec` in place of every layer's attention, and planes where it needs others.
+void replace_attention(const AttentionSpec& spec, TransformerParts& parts, ModelWeights& weights) {
+  ModelConfig& config = parts.config;
+  bool as_trained = true;
+  for (int i = 0; i < config.n_layers; ++i) {
+    const AttentionConfig own =
+        std::exchange(config.attention[i], spec.applied_to(config.attention[i]));
+    const AttentionConfig& now = config.attention[i];
+    as_trained = as_trained && now == own && !spec.seed.has_value();
+    const bool own_planes = now.rounds == own.rounds && now.bits == own.bits;
+    if (own_planes && !spec.seed.has_value()) continue;
+    const std::vector<float> planes = draw_planes(now, config.d_head, spec.seed.value_or(0), i);
+    const auto d_head = static_cast<std::size_t>(config.d_head);
+    weights.layers[i].planes = Matrix(planes.size() / d_head, d_head);
+    std::ranges::copy(planes, weights.layers[i].planes.values().begin());
+  }
+  parts.recompute = spec.recompute;
+  if (!as_trained) {
+    parts.warnings.push_back("the weights were not trained for attention " + spec.text +
+                             ": its speed can be compared, what it generates means nothing");
+  }
+}
+
+void warn_of_recomputing(TransformerParts& parts) {
+  const bool as_stepped = std::ranges::all_of(
+      parts.attention, [](const auto& backend) { return backend->full_pass_equals_steps(); });
+  parts.warnings.push_back(
+      std::string("recompute mode keeps no state and runs the whole prefix again for every token, "
+                  "as published baselines did: for comparison, not for production") +
+      (as_stepped ? "" : "; its outputs differ from those of a session with state"));
+}
+
+}  // namespace
+
+std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& directory,
+                                               const Options& options) {
+  const ModelDirectory files(directory);
+  TransformerParts parts;
+  parts.config = files.config();
+  const ModelConfig& config = parts.config;
+  check_weight_type(config, options.weight_type);
+  ModelWeights weights = load_weights(files.weights(), config);
+  if (options.attention.has_value()) replace_attention(*options.attention, parts, weights);
+  parts.weight_type = options.weight_type;
+  parts.config_json = files.config_json();
+  parts.fingerprint = files.fingerprint();
+  parts.head = make_head(config);
+  parts.embedding = std::make_unique<Embedding>(config, weights.value_embedding.values(),
+                                                weights.position_embedding.values());
+  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
+    parts.attention.push_back(make_attention({.config = config.attention[i],
+                                              .n_heads = config.n_heads,
+                                              .d_head = config.d_head,
+                                              .planes = weights.layers[i].planes.values()}));
+    parts.layers.push_back(
+        make_layer(config, weights.layers[i], parts.attention[i]->uses_keys(),
+                   {.weight_type = options.weight_type, .library = options.product_library}));
+  }
+  if (parts.recompute) warn_of_recomputing(parts);
+  if (config.final_norm) {
+    parts.final_norm = std::make_unique<Norm>(std::move(weights.final_norm), config.layer_norm_eps);
+  }
+  // In f32 whatever the others are: it is small, and likelihood is most sensitive to it.
+  parts.predictor = std::make_unique<Dense>(pack(weights.predictor, {}));
+  return std::unique_ptr<Transformer>(new Transformer(std::move(parts)));
+}
+
+}  // namespace lintel
