@@ -62,9 +62,9 @@ std::vector<std::string> reflected_services(const ServerOptions& options) {
 }
 
 // Throws std::runtime_error. Null: no token is asked for.
-std::shared_ptr<Tokens> read_tokens(const SecurityOptions& security) {
+std::shared_ptr<BearerTokens> read_tokens(const SecurityOptions& security) {
   if (security.auth_tokens.empty()) return nullptr;
-  return std::make_shared<Tokens>(security.auth_tokens);
+  return std::make_shared<BearerTokens>(security.auth_tokens);
 }
 
 std::shared_ptr<Certificates> read_certificates(const SecurityOptions& security) {
@@ -129,7 +129,7 @@ struct LintelServer::Impl {
   }
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text
-  const std::shared_ptr<Tokens> tokens;              // null: none is asked for
+  const std::shared_ptr<BearerTokens> tokens;        // null: none is asked for
   RequestCounters counters;
   const std::shared_ptr<grpc::ServerCredentials> credentials;
   Quotas quotas;

@@ -39,7 +39,7 @@ void check_security_files(const SecurityOptions& security) {
     if (security.tls()) {
       read_certificates({security.tls_cert, security.tls_key, security.tls_client_ca});
     }
-    if (!security.auth_tokens.empty()) Tokens tokens(security.auth_tokens);
+    if (!security.auth_tokens.empty()) BearerTokens tokens(security.auth_tokens);
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(with_flag(error.what(), security));
   }

@@ -52,13 +52,13 @@ std::string read(const std::filesystem::path& file) {
 
 }  // namespace
 
-TokenTable::Hash TokenTable::hash_of(std::string_view token) {
+BearerTokenTable::Hash BearerTokenTable::hash_of(std::string_view token) {
   Hash hash;
   SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), hash.data());
   return hash;
 }
 
-TokenTable::Entry TokenTable::parse_line(const std::vector<std::string>& words) {
+BearerTokenTable::Entry BearerTokenTable::parse_line(const std::vector<std::string>& words) {
   if (words.size() != 3) throw std::runtime_error("is not NAME ROLES sha256:HEX");
   Entry entry;
   if (!is_identity_name(words[0])) {
@@ -82,7 +82,7 @@ TokenTable::Entry TokenTable::parse_line(const std::vector<std::string>& words) 
   return entry;
 }
 
-TokenTable::TokenTable(std::string_view text, const std::string& source) {
+BearerTokenTable::BearerTokenTable(std::string_view text, const std::string& source) {
   std::istringstream lines{std::string(text)};
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -100,7 +100,7 @@ TokenTable::TokenTable(std::string_view text, const std::string& source) {
   if (entries_.empty()) throw std::runtime_error(source + ": holds no token");
 }
 
-std::optional<Identity> TokenTable::find(std::string_view token) const {
+std::optional<Identity> BearerTokenTable::find(std::string_view token) const {
   const Hash hash = hash_of(token);
   const Entry* found = nullptr;
   for (const Entry& entry : entries_) {
@@ -110,28 +110,28 @@ std::optional<Identity> TokenTable::find(std::string_view token) const {
   return found->identity;
 }
 
-Tokens::Tokens(std::filesystem::path file) : file_(std::move(file)) {
+BearerTokens::BearerTokens(std::filesystem::path file) : file_(std::move(file)) {
   // The stamp first: a change while the file is read is found by the next look.
   const FileStamp before = FileStamp::of(file_);
-  auto table = std::make_shared<const TokenTable>(read(file_), file_.string());
+  auto table = std::make_shared<const BearerTokenTable>(read(file_), file_.string());
   MutexLock lock(mutex_);
   stamp_ = before;
   table_ = std::move(table);
 }
 
-std::shared_ptr<const TokenTable> Tokens::table() const {
+std::shared_ptr<const BearerTokenTable> BearerTokens::table() const {
   MutexLock lock(mutex_);
   return table_;
 }
 
-bool Tokens::reload_if_changed() {
+bool BearerTokens::reload_if_changed() {
   const FileStamp now = FileStamp::of(file_);
   {
     MutexLock lock(mutex_);
     if (now == stamp_) return false;
   }
   try {
-    auto table = std::make_shared<const TokenTable>(read(file_), file_.string());
+    auto table = std::make_shared<const BearerTokenTable>(read(file_), file_.string());
     spdlog::info("{} tokens from {}", table->size(), file_.string());
     MutexLock lock(mutex_);
     table_ = std::move(table);
@@ -144,6 +144,15 @@ bool Tokens::reload_if_changed() {
     return false;
   }
   return true;
+}
+
+std::string_view bearer_token(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  if (authorization.size() <= kScheme.size()) return {};
+  for (std::size_t i = 0; i < kScheme.size(); ++i) {
+    if (std::tolower(static_cast<unsigned char>(authorization[i])) != kScheme[i]) return {};
+  }
+  return authorization.substr(kScheme.size());
 }
 
 }  // namespace lintel

@@ -1,4 +1,4 @@
-// Tokens: the bearer tokens a server accepts, from a file that holds only their hashes.
+// BearerTokens: what a server accepts as proof of who calls, from a file that holds only hashes.
 #pragma once
 
 #include <array>
@@ -26,10 +26,10 @@ namespace lintel {
 // hash is plain SHA-256: tokens have to be long and random, as `lintel token new` makes them.
 //
 // Constant after construction.
-class TokenTable {
+class BearerTokenTable {
  public:
   // Throws std::runtime_error naming `source` and the line that makes no sense.
-  TokenTable(std::string_view text, const std::string& source);
+  BearerTokenTable(std::string_view text, const std::string& source);
 
   // The token's identity, if it is in the table. Compares with every entry, each in constant time:
   // how long it takes tells nothing of the table.
@@ -50,10 +50,10 @@ class TokenTable {
 
 // The table of a file, read again when the file changes. Thread-safe. A token that was taken out
 // makes no new calls; what it has running goes on.
-class Tokens {
+class BearerTokens {
  public:
   // Throws std::runtime_error.
-  explicit Tokens(std::filesystem::path file);
+  explicit BearerTokens(std::filesystem::path file);
 
   std::optional<Identity> find(std::string_view token) const { return table()->find(token); }
   // Reads the file if it has changed. What makes no sense or cannot be read is logged, once for
@@ -62,13 +62,16 @@ class Tokens {
   bool reload_if_changed() EXCLUDES(mutex_);
 
  private:
-  std::shared_ptr<const TokenTable> table() const EXCLUDES(mutex_);
+  std::shared_ptr<const BearerTokenTable> table() const EXCLUDES(mutex_);
 
   const std::filesystem::path file_;
   mutable Mutex mutex_;
-  std::shared_ptr<const TokenTable> table_ GUARDED_BY(mutex_);
+  std::shared_ptr<const BearerTokenTable> table_ GUARDED_BY(mutex_);
   FileStamp stamp_ GUARDED_BY(mutex_);                  // of the file when it was read
   std::optional<FileStamp> failed_ GUARDED_BY(mutex_);  // of the file that was complained about
 };
+
+// The token in an Authorization header, "Bearer TOKEN"; empty when it holds none.
+std::string_view bearer_token(std::string_view authorization);
 
 }  // namespace lintel

@@ -13,7 +13,7 @@ struct SecurityOptions {
   // Names of certificates with the role admin, where there are no tokens.
   std::vector<std::string> admin_certificates;
   bool insecure_public = false;       // plain text beyond this machine
-  std::filesystem::path auth_tokens;  // TokenTable; empty: no token is asked for
+  std::filesystem::path auth_tokens;  // BearerTokenTable; empty: no token is asked for
   bool tls() const { return !tls_cert.empty(); }
 };
 

@@ -1,7 +1,5 @@
 #include "server/call/call_scope.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -23,13 +21,12 @@ std::string_view header(const grpc::CallbackServerContext& call, const char* nam
 
 }  // namespace
 
-std::string_view bearer_token(std::string_view authorization) {
-  constexpr std::string_view kScheme = "bearer ";
-  if (authorization.size() <= kScheme.size()) return {};
-  for (std::size_t i = 0; i < kScheme.size(); ++i) {
-    if (std::tolower(static_cast<unsigned char>(authorization[i])) != kScheme[i]) return {};
-  }
-  return authorization.substr(kScheme.size());
+grpc::Status identify(const BearerTokens& tokens, std::string_view token, Identity& caller) {
+  if (token.empty()) return unauthenticated("a token is needed: authorization: Bearer TOKEN");
+  std::optional<Identity> known = tokens.find(token);
+  if (!known) return unauthenticated("the token is not known");
+  caller = std::move(*known);
+  return grpc::Status::OK;
 }
 
 MessageBounds bounds_of(const CallGate& gate, Method method) {
@@ -53,7 +50,7 @@ CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Me
   if (!caller_.name.empty()) fields_.add("identity", caller_.name);
   if (admitted_.ok() && method_.role && !caller_.roles.has(*method_.role)) {
     std::string what = std::string("this needs the role ") + to_string(*method_.role);
-    if (gate_.tokens == nullptr) {
+    if (gate_.bearer_tokens == nullptr) {
       what += gate_.identify_by_certificate
                   ? ", which a server without --auth-tokens gives to certificates by "
                     "--admin-certificate"
@@ -70,7 +67,7 @@ CallScope::~CallScope() {
 }
 
 void CallScope::identify(const grpc::CallbackServerContext& call) {
-  if (gate_.tokens == nullptr) {
+  if (gate_.bearer_tokens == nullptr) {
     caller_.roles = gate_.anonymous;
     if (!gate_.identify_by_certificate) return;
     const auto names = call.auth_context()->GetPeerIdentity();
@@ -83,14 +80,8 @@ void CallScope::identify(const grpc::CallbackServerContext& call) {
     }
     return;
   }
-  const std::string_view token = bearer_token(header(call, "authorization"));
-  if (token.empty()) {
-    admitted_ = unauthenticated("a token is needed: authorization: Bearer TOKEN");
-  } else if (auto identity = gate_.tokens->find(token)) {
-    caller_ = std::move(*identity);
-  } else {
-    admitted_ = unauthenticated("the token is not known");
-  }
+  admitted_ =
+      lintel::identify(*gate_.bearer_tokens, bearer_token(header(call, "authorization")), caller_);
 }
 
 void CallScope::set_model(const std::string& name) {
@@ -141,24 +132,9 @@ void CallScope::end(const grpc::Status& status) noexcept {
   finish({});
   if (in_stream_) gate_.quotas.leave_stream(caller_.name);
   const double seconds = std::chrono::duration<double>(gate_.clock.now() - begun_).count();
-  try {
-    gate_.counters.count(method_.method, model_, status.error_code(), seconds);
-    log_end(status, seconds);
-  } catch (...) {  // no memory for the line: what waits for the call's end does not wait for it
-  }
-}
-
-void CallScope::log_end(const grpc::Status& status, double seconds) {
-  // Never what was sent or generated; the status's text may quote the request.
-  fields_.add("code", code_name(status.error_code()));
-  fields_.add("seconds", seconds);
-  if (used_.prompt + used_.generated > 0) {
-    fields_.add("prompt_tokens", used_.prompt);
-    fields_.add("generated_tokens", used_.generated);
-  }
-  const LogScope scope(fields_);
-  spdlog::info("call ended");
-  if (!status.ok()) spdlog::debug("because: {}", status.error_message());
+  record_end(gate_.counters,
+             {.method = method_.method, .model = model_, .seconds = seconds, .used = used_}, status,
+             fields_);
 }
 
 }  // namespace lintel

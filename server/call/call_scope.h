@@ -14,6 +14,7 @@
 #include "server/auth/identity.h"
 #include "server/auth/quotas.h"
 #include "server/base/clock.h"
+#include "server/call/call_end.h"
 #include "server/call/message_bounds.h"
 #include "server/call/methods.h"
 #include "server/call/request_counters.h"
@@ -23,7 +24,7 @@ namespace lintel {
 
 // What every call meets. Borrowed; the server owns all of it.
 struct CallGate {
-  const Tokens* tokens = nullptr;  // null: no token is asked for
+  const BearerTokens* bearer_tokens = nullptr;  // null: no token is asked for
   // In mutual TLS, where there are no tokens, callers have their certificates' names.
   bool identify_by_certificate = false;
   std::span<const std::string> admin_certificates;  // those names that have the role admin, too
@@ -37,11 +38,8 @@ struct CallGate {
 // How large a request of this method may be.
 MessageBounds bounds_of(const CallGate& gate, Method method);
 
-// Tokens a call read and produced.
-struct TokenUse {
-  std::int64_t prompt = 0;
-  std::int64_t generated = 0;
-};
+// Who has the token of a call; UNAUTHENTICATED where it is empty or nobody's.
+grpc::Status identify(const BearerTokens& tokens, std::string_view token, Identity& caller);
 
 // Made first in every method and told how the call ended: then it is counted and logged, and what
 // it held of the identity's quotas is free again. The one place where callers are told apart.
@@ -79,7 +77,6 @@ class CallScope {
   void end(const grpc::Status& status) noexcept;
 
  private:
-  void log_end(const grpc::Status& status, double seconds);
   void identify(const grpc::CallbackServerContext& call);
 
   const CallGate& gate_;
@@ -94,8 +91,5 @@ class CallScope {
   TokenUse used_;  // of all that was settled
   bool ended_ = false;
 };
-
-// The token in an Authorization header, "Bearer TOKEN"; empty when it holds none.
-std::string_view bearer_token(std::string_view authorization);
 
 }  // namespace lintel

@@ -6,6 +6,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "model/base/error_text.h"
+#include "server/call/wire_time.h"
 
 namespace lintel {
 namespace {
@@ -41,8 +42,7 @@ grpc::Status with_detail(grpc::StatusCode code, const std::string& text,
 
 google::rpc::RetryInfo retry_info(std::chrono::milliseconds retry_after) {
   google::rpc::RetryInfo retry;
-  retry.mutable_retry_delay()->set_seconds(retry_after.count() / 1000);
-  retry.mutable_retry_delay()->set_nanos(static_cast<int>(retry_after.count() % 1000) * 1'000'000);
+  write_duration(retry_after, *retry.mutable_retry_delay());
   return retry;
 }
 

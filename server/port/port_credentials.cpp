@@ -2,7 +2,6 @@
 
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
-#include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/call/call_end.h"
 #include "server/call/call_scope.h"
 #include "server/call/methods.h"
 #include "server/call/status.h"
@@ -88,7 +88,8 @@ const MethodInfo* method_of(std::string_view path) {
 }
 
 // Stands before all services. Ours look at tokens themselves, but only once gRPC has read a request
-// into memory: strangers shall not have so much of it.
+// into memory: strangers shall not have so much of it. Who calls cannot be handed on to them:
+// gRPC's auth context is the connection's, and each call on it may have a token of its own.
 struct Fence {
   static void process(void* self, grpc_auth_context*, const grpc_metadata* metadata,
                       std::size_t count, grpc_process_auth_metadata_done_cb done, void* user_data) {
@@ -103,39 +104,35 @@ struct Fence {
     if (starts_with(headers.path, "/grpc.health.v1.Health/")) return grpc::Status::OK;
     const MethodInfo* const ours = method_of(headers.path);
     if (ours != nullptr && ours->is_health) return grpc::Status::OK;
-    if (headers.token.empty()) {
-      return unauthenticated("a token is needed: authorization: Bearer TOKEN");
-    }
-    const auto caller = tokens->find(headers.token);
-    if (!caller) return unauthenticated("the token is not known");
-    if (starts_with(headers.path, "/grpc.channelz.") && !caller->roles.has(Role::kAdmin)) {
+    Identity caller;
+    grpc::Status known = identify(*tokens, headers.token, caller);
+    if (!known.ok()) return known;
+    if (starts_with(headers.path, "/grpc.channelz.") && !caller.roles.has(Role::kAdmin)) {
       return permission_denied("this needs the role admin");
     }
-    return grpc::Status::OK;
+    return known;
   }
 
-  // As CallScope would, which such a call does not reach.
+  // A refused call reaches no CallScope.
   void record(const Headers& headers, const grpc::Status& status) const {
     const MethodInfo* const ours = method_of(headers.path);
     if (ours == nullptr) return;
-    counters.count(ours->method, status.error_code());
     LogFields fields;
     fields.add("request_id", request_id_from(headers.request_id));
     fields.add("method", ours->name);
-    fields.add("code", code_name(status.error_code()));
-    const LogScope scope(fields);
-    spdlog::info("call ended");
+    record_end(counters, {.method = ours->method}, status, fields);
   }
 
-  const std::shared_ptr<const Tokens> tokens;
+  const std::shared_ptr<const BearerTokens> tokens;
   RequestCounters& counters;
 };
 
 // Credentials made with gRPC's C interface, for the C++ server builder.
 class PortCredentials final : public grpc::ServerCredentials {
  public:
-  PortCredentials(std::shared_ptr<Certificates> certificates, std::shared_ptr<const Tokens> tokens,
-                  LocalPort local_port, RequestCounters& counters)
+  PortCredentials(std::shared_ptr<Certificates> certificates,
+                  std::shared_ptr<const BearerTokens> tokens, LocalPort local_port,
+                  RequestCounters& counters)
       : fetcher_(certificates), fence_{std::move(tokens), counters} {
     if (certificates == nullptr) {
       credentials_ =
@@ -171,7 +168,7 @@ class PortCredentials final : public grpc::ServerCredentials {
 }  // namespace
 
 std::shared_ptr<grpc::ServerCredentials> port_credentials(
-    std::shared_ptr<Certificates> certificates, std::shared_ptr<const Tokens> tokens,
+    std::shared_ptr<Certificates> certificates, std::shared_ptr<const BearerTokens> tokens,
     LocalPort local_port, RequestCounters& counters) {
   if (certificates == nullptr && tokens == nullptr) return grpc::InsecureServerCredentials();
   return std::make_shared<PortCredentials>(std::move(certificates), std::move(tokens), local_port,

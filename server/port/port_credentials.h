@@ -24,7 +24,7 @@ namespace lintel {
 // address or a unix socket.
 enum class LocalPort { kTcp, kUnixSocket };
 std::shared_ptr<grpc::ServerCredentials> port_credentials(
-    std::shared_ptr<Certificates> certificates, std::shared_ptr<const Tokens> tokens,
+    std::shared_ptr<Certificates> certificates, std::shared_ptr<const BearerTokens> tokens,
     LocalPort local_port, RequestCounters& counters);
 
 }  // namespace lintel

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "server/call/status.h"
-#include "server/requests/request_checks.h"
+#include "server/call/wire_time.h"
 #include "server/stream/chunk_interval.h"
 #include "server/stream/outcome_status.h"
 
@@ -23,12 +23,6 @@ std::size_t message_tokens(const GenerateStream::Options& options) {
   // A paused stream has to get below half its bound by writing full messages.
   most = std::min(most, static_cast<std::size_t>(options.outbox_tokens) / 2);
   return std::max<std::size_t>(most, 1);
-}
-
-void write_duration(Duration duration, google::protobuf::Duration& wire) {
-  const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
-  wire.set_seconds(nanos / 1'000'000'000);
-  wire.set_nanos(static_cast<int>(nanos % 1'000'000'000));
 }
 
 v1::FinishReason wire_reason(FinishReason reason) {

@@ -255,14 +255,14 @@ TEST_CASE("tokens are reloaded, and a file that makes no sense leaves the old on
 TEST_CASE("a token file is refused by line, and never quoted") {
   const auto refusal = [](const std::string& text) -> std::string {
     try {
-      TokenTable(text, "tokens");
+      BearerTokenTable(text, "tokens");
     } catch (const std::runtime_error& error) {
       return error.what();
     }
     return "";
   };
   const std::string good = token_line("a", "generate");
-  CHECK(TokenTable("\n # x\n" + good + good, "f").size() == 2);
+  CHECK(BearerTokenTable("\n # x\n" + good + good, "f").size() == 2);
   CHECK_THAT(refusal(""), Catch::Contains("no token"));
   CHECK_THAT(refusal(good + "mallory secretsecret"), Catch::Contains("line 2"));
   CHECK_THAT(refusal("mallory secretsecret"), !Catch::Contains("secretsecret"));
@@ -271,9 +271,9 @@ TEST_CASE("a token file is refused by line, and never quoted") {
   CHECK_THAT(refusal("a score sha256:" + std::string(63, '0')), Catch::Contains("hash"));
   CHECK_THAT(refusal("a score sha256:" + std::string(64, 'g')), Catch::Contains("hexadecimal"));
   CHECK_THAT(refusal("a score md5:" + std::string(64, '0')), Catch::Contains("hash"));
-  CHECK_THROWS_WITH(Tokens("/no/such/tokens"), Catch::Contains("/no/such/tokens"));
+  CHECK_THROWS_WITH(BearerTokens("/no/such/tokens"), Catch::Contains("/no/such/tokens"));
 
-  const TokenTable table(good, "f");
+  const BearerTokenTable table(good, "f");
   CHECK(table.find("token-a")->name == "a");
   CHECK(table.find("token-a")->roles.has(Role::kGenerate));
   CHECK_FALSE(table.find("token-a")->roles.has(Role::kAdmin));

@@ -21,7 +21,7 @@ Hash hash_of(const std::string& token) {
 }
 
 TEST_CASE("a token whose hash begins, ends or goes on alike is another token") {
-  const TokenTable table(token_line("alice", "generate"), "a file");
+  const BearerTokenTable table(token_line("alice", "generate"), "a file");
   const Hash wanted = hash_of("token-alice");
   REQUIRE(table.find("token-alice"));
   std::array<int, SHA256_DIGEST_LENGTH> alike{};  // per byte of the hash

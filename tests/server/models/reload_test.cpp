@@ -54,7 +54,7 @@ class Log {
 
 TEST_CASE("a token is revoked although the new file could not be read at first") {
   const TokenFile file;
-  Tokens tokens(file.path);
+  BearerTokens tokens(file.path);
   REQUIRE(tokens.find("token-alice"));
   file.write(token_line("bob", "generate"));
   {
@@ -72,7 +72,7 @@ TEST_CASE("a token is revoked although the new file could not be read at first")
 
 TEST_CASE("a file that makes no sense is complained about once for each change") {
   const TokenFile file;
-  Tokens tokens(file.path);
+  BearerTokens tokens(file.path);
   const Log log;
   file.write("nonsense\n");
   for (int i = 0; i < 3; ++i) CHECK_FALSE(tokens.reload_if_changed());
@@ -87,7 +87,7 @@ TEST_CASE("a file that makes no sense is complained about once for each change")
 TEST_CASE("a token is revoked although the new file has the size and time of the old one") {
   const TokenFile file;
   file.write(token_line("alice", "generate"));
-  Tokens tokens(file.path);
+  BearerTokens tokens(file.path);
   struct stat before {};
   REQUIRE(stat(file.path.c_str(), &before) == 0);
   // In place, as an editor or a copy that keeps times does it.
