@@ -50,8 +50,12 @@ struct ModelConfig {
   int num_outputs() const {
     return head == HeadKind::kMixtureOfLogistics ? 3 * mixtures : vocab_size;
   }
-  // Most values a sequence can hold: max_length + 1, since the last is never fed; 0: unbounded.
-  std::int64_t max_values() const { return max_length == 0 ? 0 : max_length + 1; }
+  // Most values a sequence can hold: those of the image, or max_length + 1, since the last is never
+  // fed; 0: unbounded. (An image is never longer than that: check_config.)
+  std::int64_t max_values() const {
+    if (modality == ModalityKind::kImage) return image.num_values();
+    return max_length == 0 ? 0 : max_length + 1;
+  }
 };
 
 // Parses and checks the text of a config.json. `file` is only used in errors. Throws ModelError.

@@ -7,7 +7,6 @@
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
 #include "server/kserve/unary_call.h"
-#include "server/requests/request_checks.h"
 #include "server/stream/chunk_interval.h"
 #include "server/stream/outcome_status.h"
 #include "server/stream/refusals.h"

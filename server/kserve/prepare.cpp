@@ -14,20 +14,21 @@ namespace lintel {
 namespace {
 
 grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackServerContext& call,
-                          const SharedModel& model, InferRequest& request,
-                          const InferSequence& sequence, CallScope& scope,
+                          GenerationTarget target, InferRequest& request, CallScope& scope,
                           std::vector<PreparedGeneration>& prepared) {
   if (grpc::Status begins = scope.check_tokens(); !begins.ok()) return begins;
   const std::optional<TimePoint> deadline = call_deadline(call, context.clock);
   const std::shared_ptr<TokenAllowance> allowance = scope.allowance();
   std::int64_t longest = 0;
-  for (v1::GenerateRequest& row : request.rows) {
-    row.set_session_id(sequence.session_id);
-    prepared.emplace_back();
-    grpc::Status status =
-        prepare_generation(context, scope.caller().name, row, deadline, prepared.back(), model);
+  for (std::size_t i = 0; i < request.prompts.size(); ++i) {
+    PreparedGeneration& row = prepared.emplace_back();
+    grpc::Status status = prepare_generation(context, scope.caller().name, request.settings,
+                                             std::move(request.prompts[i]), deadline,
+                                             // A request that has a lease has one row.
+                                             {target.model, std::move(target.lease)}, row);
     if (!status.ok()) return status;
-    GenerationRequest& ready = prepared.back().checked.request;
+    GenerationRequest& ready = row.checked.request;
+    if (row.checked.has_seed) ready.seed += i;
     ready.allowance = allowance;
     longest = std::max(longest, ready.max_new_tokens);
   }
@@ -36,7 +37,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
     if (bytes > kMaxMessageBytes) {
       return invalid_argument(
           {{"parameters[max_new_tokens]",
-            std::to_string(request.rows.size()) + " rows may need " + std::to_string(bytes) +
+            std::to_string(request.prompts.size()) + " rows may need " + std::to_string(bytes) +
                 " bytes, more than the " + std::to_string(kMaxMessageBytes) + " of one response"}});
     }
   }
@@ -63,10 +64,12 @@ grpc::Status prepare_infer(const ServiceContext& context, InferSequences& sequen
   }
   if (!violations.empty()) return violations.status();
 
-  status = sequences.find(scope.caller().name, *model, *request, infer.sequence);
+  GenerationTarget target{model, {}};
+  status = sequences.find(scope.caller().name, *request, target, infer.sequence);
   if (!status.ok()) return status;
-  status = prepare_rows(context, call, model, *request, infer.sequence, scope, infer.rows);
-  request->rows = {};  // the prompts are in infer.rows
+  status = prepare_rows(context, call, std::move(target), *request, scope, infer.rows);
+  request->settings.Clear();
+  request->prompts = {};  // they are in infer.rows
   if (!status.ok()) {
     infer.rows.clear();  // gives the session back
     // A sequence that is complete takes no value, but the request that ends it ends it.

@@ -1,18 +1,20 @@
 // The Open Inference Protocol's tensors and parameters, read into requests and written from values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
-#include "server/requests/request_checks.h"
+#include "server/requests/violations.h"
 
 namespace lintel {
 
 struct InferRequest {
-  std::vector<v1::GenerateRequest> rows;  // one a prompt; none once they are prepared
+  v1::GenerateRequest settings;                    // what each row asks for, but for its prompt
+  std::vector<std::vector<std::int32_t>> prompts;  // of each row; none once they are prepared
   bool log2_probs = false;
   bool raw = false;          // contents came raw, and go so
   bool streams = false;      // values as they come, each response marked as the last or not
@@ -24,8 +26,8 @@ struct InferRequest {
   std::int64_t max_tokens = 0;  // of a sequence that starts, as CreateSession's; 0: not told
 };
 
-// What it can express is checked here, naming what is wrong; the rows' values are checked as those
-// of every Generate request. Not more than `max_rows` rows.
+// What it can express is checked here, naming what is wrong; settings and prompts are checked as
+// those of every Generate request. Not more than `max_rows` rows.
 InferRequest read_infer_request(const inference::ModelInferRequest& wire, int max_rows,
                                 Violations& violations);
 

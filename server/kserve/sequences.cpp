@@ -1,51 +1,116 @@
 #include "server/kserve/sequences.h"
 
+#include <algorithm>
+#include <new>
+
 #include "server/call/status.h"
-#include "server/requests/request_checks.h"
+#include "server/requests/session_checks.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {
 
-grpc::Status InferSequences::find(const Owner& owner, const ServedModel& model,
-                                  const InferRequest& request, InferSequence& sequence) {
+// ---- SequenceNames
+
+std::optional<std::string> SequenceNames::put(const Owner& owner, const std::string& model,
+                                              const std::string& name,
+                                              const std::string& session_id) {
+  MutexLock lock(mutex_);
+  if (ids_.size() >= next_cleaning_) forget_evicted();
+  const auto [found, is_new] = ids_.try_emplace(Key(owner, model, name), session_id);
+  if (is_new) return std::nullopt;
+  std::string before = session_id;
+  before.swap(found->second);
+  return before;
+}
+
+std::optional<std::string> SequenceNames::find(const Owner& owner, const std::string& model,
+                                               const std::string& name) const {
+  MutexLock lock(mutex_);
+  const auto found = ids_.find(std::tie(owner, model, name));
+  if (found == ids_.end()) return std::nullopt;
+  return found->second;
+}
+
+void SequenceNames::forget(const Owner& owner, const std::string& model, const std::string& name,
+                           const std::string& session_id) noexcept {
+  MutexLock lock(mutex_);
+  const auto found = ids_.find(std::tie(owner, model, name));
+  if (found != ids_.end() && found->second == session_id) ids_.erase(found);
+}
+
+std::size_t SequenceNames::size() const {
+  MutexLock lock(mutex_);
+  return ids_.size();
+}
+
+void SequenceNames::forget_evicted() {
+  std::erase_if(ids_, [this](const auto& entry) {
+    return !store_.get(entry.second, std::get<0>(entry.first));
+  });
+  next_cleaning_ = std::max<std::size_t>(2 * ids_.size(), 64);
+}
+
+// ---- InferSequences
+
+grpc::Status InferSequences::find(const Owner& owner, const InferRequest& request,
+                                  GenerationTarget& target, InferSequence& sequence) {
   if (request.sequence_id.empty()) return grpc::Status::OK;
-  sequence = {
-      owner, model.name, request.sequence_id, "", request.sequence_start, request.sequence_end};
-  const auto known = names_.find(owner, model.name, request.sequence_id);
-  if (!request.sequence_start) {
-    if (!known || !context_.store.get(*known, owner)) {
-      const bool unloaded =
-          known && context_.store.absence(*known, owner) == SessionStore::Error::kUnloaded;
-      return not_found("sequence", request.sequence_id,
-                       unloaded ? "no such sequence: it ended when its model was unloaded or "
-                                  "another version took its place"
-                                : "no such sequence: not started, ended, or evicted when idle");
-    }
-    sequence.session_id = *known;
-    return grpc::Status::OK;
+  sequence = {.owner = owner,
+              .model = target.model->name,
+              .name = request.sequence_id,
+              .session_id = "",
+              .is_new = request.sequence_start,
+              .ends = request.sequence_end};
+  const std::optional<std::string> known = names_.find(owner, sequence.model, sequence.name);
+  if (request.sequence_start) return start(request, known, target, sequence);
+  SessionRefusal refusal{SessionError::kNotFound};
+  if (known) refusal = lease_session(context_, *known, owner, target);
+  if (refusal.error == SessionError::kNotFound) {
+    return not_found("sequence", sequence.name,
+                     "no such sequence: not started, ended, or evicted when idle");
   }
+  if (refusal.error == SessionError::kUnloaded) {
+    return not_found("sequence", sequence.name,
+                     "no such sequence: it ended when its model was unloaded or another version "
+                     "took its place");
+  }
+  if (refusal) return store_refusal(refusal, context_.store.options(), *known, owner);
+  sequence.session_id = *known;
+  return grpc::Status::OK;
+}
+
+grpc::Status InferSequences::start(const InferRequest& request,
+                                   const std::optional<std::string>& before,
+                                   GenerationTarget& target, InferSequence& sequence) {
+  SessionStore& store = context_.store;
+  const Owner& owner = sequence.owner;
+  const ServedModel& model = *target.model;
   Violations violations;
   check_session_length(request.max_tokens, "parameters[max_tokens]", model.transformer->config(),
                        violations);
   if (!violations.empty()) return violations.status();
   // A sequence that starts again forgets what it was.
-  if (known && context_.store.remove(*known, owner) == SessionStore::Error::kBusy) {
-    return session_busy(request.sequence_id);
+  if (before && store.remove(*before, owner).error == SessionError::kBusy) {
+    return session_busy(sequence.name);
   }
   const SessionStore::CreateResult created =
-      context_.store.create(model.name, model.transformer, request.max_tokens, owner);
-  if (created.error == SessionStore::Error::kNeedsMaxTokens) {
+      store.create(model.name, model.transformer, request.max_tokens, owner);
+  if (created.refusal.error == SessionError::kNeedsMaxTokens) {
     return invalid_argument(
         {{"parameters[max_tokens]", "is needed: the state of this model grows with the sequence"}});
   }
-  if (created.error != SessionStore::Error::kNone) {
-    return store_refusal(created.error, created.bytes_needed, created.bytes_free,
-                         context_.store.options(), /*session_id=*/"", owner);
+  if (created.refusal) {
+    return store_refusal(created.refusal, store.options(), /*session_id=*/"", owner);
   }
-  sequence.session_id = created.info.id;
+  const std::string& id = created.info.id;
+  if (const auto refusal = lease_session(context_, id, owner, target)) {  // the model goes
+    store.remove(id, owner);
+    return store_refusal(refusal, store.options(), id, owner);
+  }
+  sequence.session_id = id;
   // Two starts at once: the later one counts.
-  const auto before = names_.put(owner, model.name, request.sequence_id, created.info.id);
-  if (before) context_.store.remove_when_idle(*before, owner);
+  const auto other = names_.put(owner, sequence.model, sequence.name, id);
+  if (other) store.remove_when_idle(*other, owner);
   return grpc::Status::OK;
 }
 

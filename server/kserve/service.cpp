@@ -5,6 +5,7 @@
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
 #include "server/kserve/prepare.h"
+#include "server/kserve/service_models.h"
 #include "server/kserve/stream_call.h"
 #include "server/requests/resolve_model.h"
 
@@ -171,6 +172,79 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
                   }
                   return grpc::Status::OK;
                 });
+}
+
+grpc::ServerUnaryReactor* InferenceService::ModelConfig(
+    grpc::CallbackServerContext* call, const Received<inference::ModelConfigRequest>* request,
+    inference::ModelConfigResponse* response) {
+  return answer(context_.gate, *call, Method::kModelConfig, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status status;
+                  const SharedModel model =
+                      resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                  if (model == nullptr) return status;
+                  scope.set_model(model->name);
+                  write_config(*model, *response->mutable_config());
+                  return status;
+                });
+}
+
+grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
+    grpc::CallbackServerContext* call, const Received<inference::ModelStatisticsRequest>* request,
+    inference::ModelStatisticsResponse* response) {
+  return answer(context_.gate, *call, Method::kModelStatistics, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  std::optional<std::int64_t> version;
+                  grpc::Status status = read_model_version(wire.version(), "version", &version);
+                  // A name, and a version of it, have to be there.
+                  if (status.ok() && (!wire.name().empty() || version)) {
+                    const SharedModel model =
+                        resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                    if (model != nullptr) scope.set_model(model->name);
+                  }
+                  if (!status.ok()) return status;
+                  for (const SharedModel& model : context_.models.ready()) {
+                    if (!wire.name().empty() && model->name != wire.name()) continue;
+                    if (version && model->version != *version) continue;
+                    write_statistics(*model, *response->add_model_stats());
+                  }
+                  return status;
+                });
+}
+
+grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
+    grpc::CallbackServerContext* call,
+    const Received<inference::RepositoryModelLoadRequest>* request,
+    inference::RepositoryModelLoadResponse*) {
+  return answer_later(
+      context_.gate, *call, Method::kRepositoryModelLoad, *request,
+      [&](const auto& wire, const LateReply& reply) {
+        const grpc::Status checked = check_repository_request(
+            wire.repository_name(), wire.parameters(), wire.model_name(), /*unloads=*/false);
+        if (!checked.ok()) return reply(checked);
+        context_.manager.load(wire.model_name(), /*version=*/std::nullopt,
+                              [reply](const grpc::Status& loaded, const SharedModel& model) {
+                                if (loaded.ok()) reply.set_model(model->name);
+                                reply(loaded);
+                              });
+      });
+}
+
+grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
+    grpc::CallbackServerContext* call,
+    const Received<inference::RepositoryModelUnloadRequest>* request,
+    inference::RepositoryModelUnloadResponse*) {
+  return answer_later(context_.gate, *call, Method::kRepositoryModelUnload, *request,
+                      [&](const auto& wire, const LateReply& reply) {
+                        const grpc::Status checked =
+                            check_repository_request(wire.repository_name(), wire.parameters(),
+                                                     wire.model_name(), /*unloads=*/true);
+                        if (!checked.ok()) return reply(checked);
+                        if (const SharedModel model = context_.models.find(wire.model_name())) {
+                          reply.set_model(model->name);
+                        }
+                        context_.manager.unload(wire.model_name(), /*version=*/std::nullopt, reply);
+                      });
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelInfer(

@@ -1,15 +1,25 @@
-// What the Open Inference Protocol says of models: their configuration, their statistics, and how
-// they are loaded and unloaded.
+#include "server/kserve/service_models.h"
+
 #include <cmath>
 
 #include "model/config/names.h"
-#include "server/call/unary_call.h"
-#include "server/kserve/service.h"
-#include "server/requests/request_checks.h"
 #include "server/requests/resolve_model.h"
+#include "server/requests/violations.h"
 
 namespace lintel {
 namespace {
+
+std::uint64_t nanos(Duration duration) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
+}
+
+void add(const HistogramSnapshot& from, inference::StatisticDuration& to) {
+  to.set_count(to.count() + from.total());
+  to.set_ns(to.ns() + static_cast<std::uint64_t>(std::llround(from.sum * 1e9)));
+}
+
+}  // namespace
 
 void write_config(const ServedModel& model, inference::ModelConfig& config) {
   const Transformer& transformer = *model.transformer;
@@ -38,16 +48,6 @@ void write_config(const ServedModel& model, inference::ModelConfig& config) {
   parameters["weight_type"].set_string_value(to_string(transformer.weight_type()));
   parameters["fingerprint"].set_string_value(transformer.fingerprint());
   config.mutable_model_transaction_policy()->set_decoupled(true);
-}
-
-std::uint64_t nanos(Duration duration) {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
-}
-
-void add(const HistogramSnapshot& from, inference::StatisticDuration& to) {
-  to.set_count(to.count() + from.total());
-  to.set_ns(to.ns() + static_cast<std::uint64_t>(std::llround(from.sum * 1e9)));
 }
 
 void write_statistics(const ServedModel& model, inference::ModelStatistics& wire) {
@@ -83,92 +83,19 @@ void write_statistics(const ServedModel& model, inference::ModelStatistics& wire
   times.mutable_compute_output()->set_count(part(WorkPart::kDeliver).total());
 }
 
-// What a request to load or unload says beside the model's name.
-template <typename Request>
-grpc::Status check_repository_request(const Request& request, bool unloads) {
+grpc::Status check_repository_request(const std::string& repository,
+                                      const RepositoryParameters& parameters,
+                                      const std::string& model, bool unloads) {
   Violations violations;
-  if (!request.repository_name().empty()) {
+  if (!repository.empty()) {
     violations.add("repository_name", "has to be empty: there is one repository");
   }
-  for (const auto& [name, parameter] : request.parameters()) {
+  for (const auto& [name, parameter] : parameters) {
     if (unloads && name == "unload_dependents") continue;
     violations.add("parameters[" + clip(name) + "]", "is not a parameter of this server");
   }
   if (!violations.empty()) return violations.status();
-  return check_model_name(request.model_name(), "model_name");
-}
-
-}  // namespace
-
-grpc::ServerUnaryReactor* InferenceService::ModelConfig(
-    grpc::CallbackServerContext* call, const Received<inference::ModelConfigRequest>* request,
-    inference::ModelConfigResponse* response) {
-  return answer(context_.gate, *call, Method::kModelConfig, *request,
-                [&](CallScope& scope, const auto& wire) {
-                  grpc::Status status;
-                  const SharedModel model =
-                      resolve_version(wire.name(), wire.version(), "", context_.models, &status);
-                  if (model == nullptr) return status;
-                  scope.set_model(model->name);
-                  write_config(*model, *response->mutable_config());
-                  return status;
-                });
-}
-
-grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
-    grpc::CallbackServerContext* call, const Received<inference::ModelStatisticsRequest>* request,
-    inference::ModelStatisticsResponse* response) {
-  return answer(context_.gate, *call, Method::kModelStatistics, *request,
-                [&](CallScope& scope, const auto& wire) {
-                  std::optional<std::int64_t> version;
-                  grpc::Status status = read_model_version(wire.version(), "version", &version);
-                  // A name, and a version of it, have to be there.
-                  if (status.ok() && (!wire.name().empty() || version)) {
-                    const SharedModel model =
-                        resolve_version(wire.name(), wire.version(), "", context_.models, &status);
-                    if (model != nullptr) scope.set_model(model->name);
-                  }
-                  if (!status.ok()) return status;
-                  for (const SharedModel& model : context_.models.ready()) {
-                    if (!wire.name().empty() && model->name != wire.name()) continue;
-                    if (version && model->version != *version) continue;
-                    write_statistics(*model, *response->add_model_stats());
-                  }
-                  return status;
-                });
-}
-
-grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
-    grpc::CallbackServerContext* call,
-    const Received<inference::RepositoryModelLoadRequest>* request,
-    inference::RepositoryModelLoadResponse*) {
-  return answer_later(
-      context_.gate, *call, Method::kRepositoryModelLoad, *request,
-      [&](const auto& wire, const LateReply& reply) {
-        const grpc::Status checked = check_repository_request(wire, /*unloads=*/false);
-        if (!checked.ok()) return reply(checked);
-        context_.manager.load(wire.model_name(), /*version=*/std::nullopt,
-                              [reply](const grpc::Status& loaded, const SharedModel& model) {
-                                if (loaded.ok()) reply.set_model(model->name);
-                                reply(loaded);
-                              });
-      });
-}
-
-grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
-    grpc::CallbackServerContext* call,
-    const Received<inference::RepositoryModelUnloadRequest>* request,
-    inference::RepositoryModelUnloadResponse*) {
-  return answer_later(context_.gate, *call, Method::kRepositoryModelUnload, *request,
-                      [&](const auto& wire, const LateReply& reply) {
-                        const grpc::Status checked =
-                            check_repository_request(wire, /*unloads=*/true);
-                        if (!checked.ok()) return reply(checked);
-                        if (const SharedModel model = context_.models.find(wire.model_name())) {
-                          reply.set_model(model->name);
-                        }
-                        context_.manager.unload(wire.model_name(), /*version=*/std::nullopt, reply);
-                      });
+  return check_model_name(model, "model_name");
 }
 
 }  // namespace lintel

@@ -29,31 +29,22 @@ std::uint64_t random_seed() {
   return seed;
 }
 
-// The model a request means: the session's, which a named one has to agree with.
-grpc::Status find_model(const ServiceContext& context, const v1::GenerateRequest& wire,
-                        const Owner& caller, SharedModel& model) {
+// The session that a request names, whose model has to be the one it names, or that model.
+grpc::Status find_target(const ServiceContext& context, const Owner& caller,
+                         const v1::GenerateRequest& wire, GenerationTarget& target) {
   grpc::Status status;
   if (wire.session_id().empty()) {
-    if (model == nullptr) model = resolve_model(wire.model(), context.models, &status);
+    target.model = resolve_model(wire.model(), context.models, &status);
     return status;
   }
-  const std::optional<SessionInfo> session = context.store.get(wire.session_id(), caller);
-  if (!session) {
-    return store_refusal(context.store.absence(wire.session_id(), caller), 0, 0,
-                         context.store.options(), wire.session_id(), caller);
+  if (const auto refusal = lease_session(context, wire.session_id(), caller, target)) {
+    return store_refusal(refusal, context.store.options(), wire.session_id(), caller);
   }
-  if (!wire.model().empty() && wire.model() != session->model) {
-    if (resolve_model(wire.model(), context.models, &status) == nullptr) return status;
-    return invalid_argument(
-        {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" +
-                       clip(session->model) + "'"}});
-  }
-  model = context.models.find(session->model, session->transformer.get());
-  if (model == nullptr) {  // it went between the two questions
-    return store_refusal(SessionStore::Error::kUnloaded, 0, 0, context.store.options(),
-                         wire.session_id(), caller);
-  }
-  return status;
+  const std::string& name = target.model->name;
+  if (wire.model().empty() || wire.model() == name) return status;
+  if (resolve_model(wire.model(), context.models, &status) == nullptr) return status;
+  return invalid_argument(
+      {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" + clip(name) + "'"}});
 }
 
 // What a call holds beside its sequences: what its samples guess from, and the values that wait for
@@ -72,58 +63,41 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
   return guessing + std::min(values, outbox) * (kOutboxValueBytes + tops);
 }
 
-}  // namespace
-
-// The call's deadline on the scheduler's clock; none when it is too far to matter.
-std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
-                                       const Clock& clock) {
-  // In seconds first: gRPC's own conversion overflows for a deadline after 2262, which is then
-  // past.
-  const gpr_timespec deadline = gpr_convert_clock_type(call.raw_deadline(), GPR_CLOCK_REALTIME);
-  const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
-                               std::chrono::system_clock::now().time_since_epoch())
-                               .count();
-  constexpr std::int64_t kYear = 365 * 24 * 3600;
-  if (deadline.tv_sec > now + kYear) return std::nullopt;
-  const auto left = call.deadline() - std::chrono::system_clock::now();
-  return clock.now() + std::chrono::duration_cast<Duration>(left);
+// Where the sequence stands that the target is about.
+SequencePosition position_of(GenerationTarget& target) {
+  if (!target.lease) return {.max_values = target.model->transformer->config().max_values()};
+  const SequenceState& sequence = target.lease.sequence();
+  return {sequence.num_values(), sequence.pending.has_value(), target.lease.max_values()};
 }
 
-grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
-                                const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
-                                PreparedGeneration& out, const SharedModel& chosen) {
-  SharedModel model = chosen;
-  if (grpc::Status found = find_model(context, wire, caller, model); !found.ok()) return found;
-  out.model = model;  // also of a request that is refused for something else
-  const ModelConfig& config = model->transformer->config();
-
+grpc::Status prepare(const ServiceContext& context, const Owner& caller,
+                     const v1::GenerateRequest& wire,
+                     std::optional<std::vector<std::int32_t>> prompt,
+                     std::optional<TimePoint> deadline, GenerationTarget target,
+                     PreparedGeneration& out) {
+  const ServedModel& model = *target.model;
+  out.model = target.model;  // also of a request that is refused for something else
   Violations violations;
-  CheckedGenerate checked =
-      check_generate(wire, config, model->transformer->head(), model->limits, violations);
+  CheckedGenerate checked = check_generate(wire, std::move(prompt), model, violations);
   if (!violations.empty()) return violations.status();
   GenerationRequest& request = checked.request;
 
-  SequencePosition at;
-  SessionStore::LeaseResult leased;
-  const std::string& session_id = wire.session_id();
-  if (session_id.empty()) {
-    grpc::Status placed = check_position(at, config, model->limits, model->name, checked);
-    if (!placed.ok()) return placed;
-    leased = context.store.lease_one_shot(model->name, model->transformer,
-                                          values_needed(at, checked), request.num_samples, caller,
-                                          call_bytes(context, *model, request));
+  const SequencePosition at = position_of(target);
+  const std::string& subject = target.lease ? target.lease.session_id() : model.name;
+  if (grpc::Status placed = check_position(at, model, subject, checked); !placed.ok()) {
+    return placed;
+  }
+  const std::size_t beside = call_bytes(context, model, request);
+  if (target.lease) {
+    target.lease.hold(beside);
   } else {
-    leased = context.store.lease(session_id, caller, call_bytes(context, *model, request));
-  }
-  if (leased.error != SessionStore::Error::kNone) {
-    return store_refusal(leased.error, leased.bytes_needed, leased.bytes_free,
-                         context.store.options(), session_id, caller);
-  }
-  if (!session_id.empty()) {
-    const SequenceState& sequence = leased.lease.sequence();
-    at = {sequence.num_values(), sequence.pending.has_value(), leased.lease.max_values()};
-    grpc::Status placed = check_position(at, config, model->limits, session_id, checked);
-    if (!placed.ok()) return placed;
+    SessionStore::LeaseResult leased =
+        context.store.lease_one_shot(model.name, model.transformer, values_needed(at, checked),
+                                     request.num_samples, caller, beside);
+    if (leased.refusal) {
+      return store_refusal(leased.refusal, context.store.options(), /*session_id=*/"", caller);
+    }
+    target.lease = std::move(leased.lease);
   }
 
   if (!checked.has_seed) request.seed = random_seed();
@@ -139,8 +113,49 @@ grpc::Status prepare_generation(const ServiceContext& context, const Owner& call
   }
 
   out.checked = std::move(checked);
-  out.lease = std::move(leased.lease);
+  out.lease = std::move(target.lease);
   return grpc::Status::OK;
+}
+
+}  // namespace
+
+std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
+                                       const Clock& clock) {
+  // In seconds first: gRPC's own conversion overflows for a deadline after 2262, which is then
+  // past.
+  const gpr_timespec deadline = gpr_convert_clock_type(call.raw_deadline(), GPR_CLOCK_REALTIME);
+  const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+  constexpr std::int64_t kYear = 365 * 24 * 3600;
+  if (deadline.tv_sec > now + kYear) return std::nullopt;
+  const auto left = call.deadline() - std::chrono::system_clock::now();
+  return clock.now() + std::chrono::duration_cast<Duration>(left);
+}
+
+SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
+                             const Owner& caller, GenerationTarget& target) {
+  SessionStore::LeaseResult leased = context.store.lease(session_id, caller);
+  if (leased.refusal) return leased.refusal;
+  target.model = context.models.find(leased.lease.model(), &leased.lease.transformer());
+  if (target.model == nullptr) return {SessionError::kUnloaded};
+  target.lease = std::move(leased.lease);
+  return {};
+}
+
+grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
+                                const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
+                                PreparedGeneration& out) {
+  GenerationTarget target;
+  if (grpc::Status found = find_target(context, caller, wire, target); !found.ok()) return found;
+  return prepare(context, caller, wire, std::nullopt, deadline, std::move(target), out);
+}
+
+grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
+                                const v1::GenerateRequest& wire, std::vector<std::int32_t> prompt,
+                                std::optional<TimePoint> deadline, GenerationTarget target,
+                                PreparedGeneration& out) {
+  return prepare(context, caller, wire, std::move(prompt), deadline, std::move(target), out);
 }
 
 }  // namespace lintel

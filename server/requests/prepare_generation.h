@@ -1,14 +1,28 @@
-// From a Generate request on the wire to one the scheduler takes: model found, fields checked,
-// state leased. What both protocols do before they differ in how they answer.
+// From a Generate request on the wire to one the scheduler takes: state leased, model found, fields
+// checked. What both protocols do before they differ in how they answer.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/requests/request_checks.h"
+#include "server/requests/generate_checks.h"
 #include "server/requests/service_context.h"
 
 namespace lintel {
+
+// What a request runs on.
+struct GenerationTarget {
+  SharedModel model;
+  SessionLease lease;  // of the session that it goes on with; none: a one-shot call
+};
+
+// A session's lease first, then the model that it knows: what is leased is neither closed nor
+// evicted. kUnloaded also where the model takes no more requests and closes its sessions next.
+SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
+                             const Owner& caller, GenerationTarget& target);
 
 struct PreparedGeneration {
   SharedModel model;
@@ -17,11 +31,16 @@ struct PreparedGeneration {
   bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
 };
 
-// Not OK: nothing is held. `deadline`: the call's. `model`: in place of the one that the request
-// names, where it names no session.
+// Not OK: nothing is held. `deadline`: the call's.
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
                                 const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
-                                PreparedGeneration& out, const SharedModel& model = nullptr);
+                                PreparedGeneration& out);
+// The same on `target`, with a prompt that came in another form; the session and model that `wire`
+// names are not looked at.
+grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
+                                const v1::GenerateRequest& wire, std::vector<std::int32_t> prompt,
+                                std::optional<TimePoint> deadline, GenerationTarget target,
+                                PreparedGeneration& out);
 
 // The call's deadline on the scheduler's clock; none when it is too far to matter.
 std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call, const Clock& clock);

@@ -26,35 +26,37 @@ SessionMemory::~SessionMemory() {
 SessionMemory::Result SessionMemory::reserve(const Owner& owner, std::size_t bytes,
                                              bool takes_place) {
   Result result;
-  const auto refused = [&](Refusal refusal) {
-    result.refusal = refusal;
+  SessionRefusal& refusal = result.refusal;
+  const auto refused = [&](SessionError error) {
+    refusal.error = error;
     return std::move(result);
   };
+  refusal.bytes_needed = bytes;
   const std::size_t most = limits_.bytes_per_owner == 0
                                ? limits_.bytes
                                : std::min(limits_.bytes, limits_.bytes_per_owner);
   if (bytes > most) {
-    result.bytes_free = most;
-    return refused(Refusal::kTooLarge);
+    refusal.bytes_free = most;
+    return refused(SessionError::kTooLarge);
   }
   // What may throw comes before anything is counted.
   Reservation& mine = result.reservation;
   mine.owner_ = owner;
   MutexLock lock(mutex_);
-  result.bytes_free = limits_.bytes - std::min(bytes_in_use_, limits_.bytes);
+  refusal.bytes_free = limits_.bytes - std::min(bytes_in_use_, limits_.bytes);
   const auto held = shares_.find(owner);
   const Share share = held == shares_.end() ? Share{} : held->second;
   if (takes_place && limits_.places_per_owner != 0 && share.places >= limits_.places_per_owner) {
-    return refused(Refusal::kOwnerTooManyPlaces);
+    return refused(SessionError::kOwnerTooManySessions);
   }
   if (limits_.bytes_per_owner != 0 &&
       bytes > limits_.bytes_per_owner - std::min(share.bytes, limits_.bytes_per_owner)) {
-    return refused(Refusal::kOwnerOutOfBytes);
+    return refused(SessionError::kOwnerOutOfMemory);
   }
   if (takes_place && limits_.places != 0 && places_in_use_ >= limits_.places) {
-    return refused(Refusal::kTooManyPlaces);
+    return refused(SessionError::kTooManySessions);
   }
-  if (bytes > result.bytes_free) return refused(Refusal::kOutOfBytes);
+  if (bytes > refusal.bytes_free) return refused(SessionError::kOutOfMemory);
   hold(mine, bytes, takes_place);
   return result;
 }

@@ -7,6 +7,7 @@
 
 #include "server/base/mutex.h"
 #include "server/base/thread_annotations.h"
+#include "server/sessions/session_refusal.h"
 
 namespace lintel {
 
@@ -22,15 +23,6 @@ class SessionMemory {
     // Of the above, one owner's share. 0: no limit of its own.
     std::size_t bytes_per_owner = 0;
     std::size_t places_per_owner = 0;
-  };
-
-  enum class Refusal {
-    kNone,
-    kTooLarge,  // never fits, even with nothing else there
-    kOwnerTooManyPlaces,
-    kOwnerOutOfBytes,
-    kTooManyPlaces,
-    kOutOfBytes,
   };
 
   // What one sequence was admitted for; given back when destroyed. Move-only.
@@ -54,8 +46,7 @@ class SessionMemory {
 
   struct Result {
     Reservation reservation;  // holds nothing when refused
-    Refusal refusal = Refusal::kNone;
-    std::size_t bytes_free = 0;  // before; of kTooLarge, what there is in all
+    SessionRefusal refusal;   // its figures also where there is none: bytes_free was before
   };
 
   explicit SessionMemory(const Limits& limits) : limits_(limits) {}

@@ -1,9 +1,8 @@
-// SessionStore: who owns the state of sequences, and the memory they may take.
+// SessionStore: the sessions there are, and the memory that sequences may take.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -16,14 +15,16 @@
 #include "server/base/clock.h"
 #include "server/base/mutex.h"
 #include "server/base/thread_annotations.h"
+#include "server/sessions/closed_sessions.h"
+#include "server/sessions/lease.h"
 #include "server/sessions/session_memory.h"
+#include "server/sessions/session_refusal.h"
 
 namespace lintel {
 
 struct SessionInfo {
   std::string id;
   std::string model;
-  std::shared_ptr<const Transformer> transformer;  // that its state belongs to
   std::int64_t num_values = 0;  // pending one included; as of the last time the session was idle
   bool has_pending = false;
   bool busy = false;
@@ -31,37 +32,6 @@ struct SessionInfo {
   std::int64_t max_values = 0;  // 0: unbounded
   std::chrono::system_clock::time_point created;
   std::chrono::system_clock::time_point last_used;
-};
-
-class SessionStore;
-
-// The right to use a sequence's state: of a session, or of a one-shot call (no id). Move-only.
-// Gives the session back, or the memory of a one-shot call, when destroyed. While it lives its
-// session is never evicted, closed or leased again.
-class SessionLease {
- public:
-  SessionLease() = default;
-  SessionLease(SessionLease&&) noexcept;
-  SessionLease& operator=(SessionLease&&) noexcept;
-  ~SessionLease();
-
-  explicit operator bool() const { return record_ != nullptr; }
-  const std::string& session_id() const;  // empty: one-shot
-  const std::string& model() const;       // its name
-  SequenceState& sequence();
-  // Most values the sequence may hold: the model's limit (image complete, position table full), or
-  // a session's own if lower. 0: unbounded.
-  std::int64_t max_values() const;
-  // The session cannot go on (non-finite state): it is removed when the lease ends.
-  void discard();
-
- private:
-  friend class SessionStore;
-  struct Record;
-  void give_back() noexcept;
-  SessionLease(SessionStore* store, std::shared_ptr<Record> record);
-  SessionStore* store_ = nullptr;
-  std::shared_ptr<Record> record_;
 };
 
 // Thread-safe. One store for all models. Memory is admitted by admitted_bytes() before a state is
@@ -80,19 +50,6 @@ class SessionStore {
     std::size_t bytes_per_owner = 0;
   };
 
-  enum class Error {
-    kNone,
-    kNotFound,  // also for a session of another owner: nothing tells that it exists
-    kUnloaded,  // was closed with its model
-    kBusy,
-    kTooManySessions,
-    kOutOfMemory,
-    kOwnerTooManySessions,
-    kOwnerOutOfMemory,
-    kTooLarge,  // never fits, even with nothing else there
-    kNeedsMaxTokens,
-  };
-
   // What the sessions and one-shot calls are and hold now, and what became of sessions so far.
   struct Stats {
     std::size_t idle_sessions = 0, busy_sessions = 0;
@@ -101,19 +58,14 @@ class SessionStore {
     std::uint64_t examined = 0;  // looked at to find out whether they are to be evicted
   };
 
-  // What was found, or why not. bytes_needed and bytes_free explain kOutOfMemory; of
-  // kTooLarge, bytes_free is what there is in all.
+  // What was found or made, or why not.
   struct LeaseResult {
     SessionLease lease;
-    Error error = Error::kNone;
-    std::size_t bytes_needed = 0;
-    std::size_t bytes_free = 0;
+    SessionRefusal refusal;
   };
   struct CreateResult {
     SessionInfo info;
-    Error error = Error::kNone;
-    std::size_t bytes_needed = 0;
-    std::size_t bytes_free = 0;
+    SessionRefusal refusal;
   };
 
   // What a sequence of num_tokens fed tokens is admitted for: its state, the objects that hold it,
@@ -128,13 +80,11 @@ class SessionStore {
   // max_values 0: the model's own limit. kNeedsMaxTokens where the state grows without bound.
   CreateResult create(const std::string& model_name, std::shared_ptr<const Transformer> model,
                       std::int64_t max_values, const Owner& owner = {});
-  // call_bytes: what the call itself holds beside its sequences, counted from the lease to its end.
-  // A session can always go on: it is not refused for them, while a one-shot call is.
-  LeaseResult lease(const std::string& id, const Owner& owner = {}, std::size_t call_bytes = 0);
+  LeaseResult lease(const std::string& id, const Owner& owner = {});
   // Memory for a one-shot call of num_samples sequences that will have at most max_values values
-  // each (0: the model's own limit, which is also the lease's max_values()). The lease's sequence
-  // is the first; the memory of the others is admitted for whoever clones it, and they must be gone
-  // before the lease is.
+  // each (0: the model's own limit, which is also the lease's max_values()), and call_bytes that
+  // the call holds beside them. The lease's sequence is the first; the memory of the others is
+  // admitted for whoever clones it, and they must be gone before the lease is.
   LeaseResult lease_one_shot(const std::string& model_name,
                              std::shared_ptr<const Transformer> model, std::int64_t max_values,
                              int num_samples, const Owner& owner = {}, std::size_t call_bytes = 0);
@@ -145,17 +95,15 @@ class SessionStore {
                                 std::size_t limit,
                                 const std::optional<Owner>& owner = std::nullopt) const;
   // kNone, kNotFound, kUnloaded or kBusy.
-  Error remove(const std::string& id, const Owner& owner = {});
+  SessionRefusal remove(const std::string& id, const Owner& owner = {});
   // The same, but a leased session goes when its lease ends.
   void remove_when_idle(const std::string& id, const Owner& owner = {});
   std::size_t evict_idle();  // how many went
   // The model goes: its idle sessions are closed now, leased ones when their leases end. Returns
   // how many sessions it had.
   std::size_t close_sessions(const Transformer& model);
-  // Why there is no such session: kNotFound, or kUnloaded. The last kMostRemembered sessions that
-  // went with their models are remembered.
-  Error absence(const std::string& id, const Owner& owner = {}) const;
-  static constexpr std::size_t kMostRemembered = 10'000;
+  // Why there is no such session: kNotFound, or kUnloaded of those that are remembered.
+  SessionRefusal absence(const std::string& id, const Owner& owner = {}) const;
 
   std::size_t bytes_in_use() const;
   std::size_t num_sessions() const;
@@ -164,29 +112,28 @@ class SessionStore {
 
  private:
   friend class SessionLease;
-  using Record = SessionLease::Record;
 
   // Evicts idle sessions where that may make room.
   SessionMemory::Result reserve(const Owner& owner, std::size_t bytes, bool takes_place)
       EXCLUDES(mutex_);
   // The session, if it is the owner's; else null.
-  std::shared_ptr<Record> find(const std::string& id, const Owner& owner) const REQUIRES(mutex_);
+  std::shared_ptr<SessionRecord> find(const std::string& id, const Owner& owner) const
+      REQUIRES(mutex_);
   // Reserves, then makes the state.
-  Error new_record(const std::string& model_name, std::shared_ptr<const Transformer> model,
-                   std::int64_t max_values, int num_samples, bool takes_place,
-                   std::size_t call_bytes, const Owner& owner, std::shared_ptr<Record>* record,
-                   std::size_t* bytes_needed, std::size_t* bytes_free);
-  void give_back(std::shared_ptr<Record> record) noexcept EXCLUDES(mutex_);
+  SessionRefusal new_record(const std::string& model_name, std::shared_ptr<const Transformer> model,
+                            std::int64_t max_values, int num_samples, bool takes_place,
+                            std::size_t call_bytes, const Owner& owner,
+                            std::shared_ptr<SessionRecord>* record);
+  void give_back(std::shared_ptr<SessionRecord> record) noexcept EXCLUDES(mutex_);
   // The session was used just now, and is idle: the last to be evicted.
-  void note_use(Record& record) REQUIRES(mutex_);
+  void note_use(SessionRecord& record) REQUIRES(mutex_);
   // Takes an idle session out of the map, without asking for memory.
-  using Sessions = std::map<std::string, std::shared_ptr<Record>>;
+  using Sessions = std::map<std::string, std::shared_ptr<SessionRecord>>;
   Sessions::node_type extract(Sessions::iterator session) REQUIRES(mutex_);
-  static SessionInfo info_of(const Record& record);
+  static SessionInfo info_of(const SessionRecord& record);
   // Takes a session out of the store; one that is leased stays, and with `later` goes afterwards.
-  Error take_out(const std::string& id, const Owner& owner, bool later) EXCLUDES(mutex_);
-  Error absence_of(const std::string& id, const Owner& owner) const REQUIRES(mutex_);
-  void remember_unloaded(const Record& record) noexcept REQUIRES(mutex_);
+  SessionRefusal take_out(const std::string& id, const Owner& owner, bool later) EXCLUDES(mutex_);
+  SessionRefusal absence_of(const std::string& id, const Owner& owner) const REQUIRES(mutex_);
 
   const Options options_;
   const Clock& clock_;
@@ -195,17 +142,16 @@ class SessionStore {
 
   // Nothing is made or freed under it: zeroing a state takes its time.
   mutable Mutex mutex_;
-  Sessions sessions_ GUARDED_BY(mutex_);        // by id
-  std::list<Record*> idle_ GUARDED_BY(mutex_);  // of them, those without a lease: last used first
+  Sessions sessions_ GUARDED_BY(mutex_);  // by id
+  std::list<SessionRecord*> idle_
+      GUARDED_BY(mutex_);  // of them, those without a lease: last used first
   std::size_t busy_sessions_ GUARDED_BY(mutex_) = 0;
   std::size_t busy_bytes_ GUARDED_BY(mutex_) = 0;     // of sessions
   std::size_t session_bytes_ GUARDED_BY(mutex_) = 0;  // of sessions in the map
   std::uint64_t created_ GUARDED_BY(mutex_) = 0;
   std::uint64_t evicted_ GUARDED_BY(mutex_) = 0;
   std::uint64_t examined_ GUARDED_BY(mutex_) = 0;
-  // Sessions that were closed with their models, and the order in which they are forgotten.
-  std::map<std::string, Owner> unloaded_ GUARDED_BY(mutex_);
-  std::deque<std::string> unloaded_order_ GUARDED_BY(mutex_);
+  ClosedSessions closed_ GUARDED_BY(mutex_);  // with their models
 };
 
 }  // namespace lintel

@@ -28,45 +28,44 @@ grpc::Status call_failed(std::string_view model, std::string_view session_id) {
                         cause + "; session " + clip(session_id) + " is gone");
 }
 
-grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
-                           std::size_t bytes_free, const SessionStore::Options& store,
+grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Options& store,
                            std::string_view session_id, std::string_view owner) {
-  switch (error) {
-    case SessionStore::Error::kNone:
+  switch (refusal.error) {
+    case SessionError::kNone:
       break;
-    case SessionStore::Error::kNotFound:
+    case SessionError::kNotFound:
       return not_found(
           "session", session_id,
           "no session " + clip(session_id) + ": unknown, deleted or evicted when idle");
-    case SessionStore::Error::kUnloaded:
+    case SessionError::kUnloaded:
       return not_found("session", session_id,
                        "session " + clip(session_id) +
                            " was closed when its model was unloaded or another version took its "
                            "place");
-    case SessionStore::Error::kBusy:
+    case SessionError::kBusy:
       return session_busy(session_id);
-    case SessionStore::Error::kTooManySessions:
+    case SessionError::kTooManySessions:
       return resource_exhausted(
           "all " + std::to_string(store.max_sessions) + " sessions are in use", kMemoryRetry);
-    case SessionStore::Error::kOutOfMemory:
-      return resource_exhausted("the state needs " + std::to_string(bytes_needed) + " bytes and " +
-                                    std::to_string(bytes_free) + " of " +
+    case SessionError::kOutOfMemory:
+      return resource_exhausted("the state needs " + std::to_string(refusal.bytes_needed) +
+                                    " bytes and " + std::to_string(refusal.bytes_free) + " of " +
                                     std::to_string(store.session_memory_bytes) + " are free",
                                 kMemoryRetry);
-    case SessionStore::Error::kOwnerTooManySessions:
+    case SessionError::kOwnerTooManySessions:
       return quota_exceeded(owner, std::to_string(store.max_sessions_per_owner) + " sessions",
                             kMemoryRetry);
-    case SessionStore::Error::kOwnerOutOfMemory:
+    case SessionError::kOwnerOutOfMemory:
       return quota_exceeded(owner,
                             std::to_string(store.bytes_per_owner) + " bytes of state, " +
-                                std::to_string(bytes_needed) + " more are needed",
+                                std::to_string(refusal.bytes_needed) + " more are needed",
                             kMemoryRetry);
-    case SessionStore::Error::kTooLarge:
+    case SessionError::kTooLarge:
       return failed_precondition("SESSION_MEMORY", "session",
-                                 "the state needs " + std::to_string(bytes_needed) +
-                                     " bytes, more than the " + std::to_string(bytes_free) +
+                                 "the state needs " + std::to_string(refusal.bytes_needed) +
+                                     " bytes, more than the " + std::to_string(refusal.bytes_free) +
                                      " there are in all: ask for fewer tokens");
-    case SessionStore::Error::kNeedsMaxTokens:
+    case SessionError::kNeedsMaxTokens:
       return invalid_argument(
           {{"max_tokens", "is needed: the state of this model grows with the sequence"}});
   }

@@ -16,9 +16,8 @@ grpc::Status non_finite(std::string_view model, std::string_view session_id);
 // INTERNAL: the server failed, for want of memory most likely; a session it held is gone.
 grpc::Status call_failed(std::string_view model, std::string_view session_id);
 
-// The store's refusals.
-grpc::Status store_refusal(SessionStore::Error error, std::size_t bytes_needed,
-                           std::size_t bytes_free, const SessionStore::Options& store,
+// The store's refusals; OK where it is none.
+grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Options& store,
                            std::string_view session_id, std::string_view owner);
 // RESOURCE_EXHAUSTED: the scheduler's queue is full.
 grpc::Status queue_full(int max_queued_requests, std::size_t max_queued_bytes);

@@ -6,7 +6,6 @@
 
 #include "server/call/unary_call.h"
 #include "server/log/logging.h"
-#include "server/requests/request_checks.h"
 #include "server/requests/resolve_model.h"
 #include "server/v1/model_service.h"
 

@@ -4,7 +4,6 @@
 
 #include "model/config/names.h"
 #include "server/call/unary_call.h"
-#include "server/requests/request_checks.h"
 #include "server/requests/resolve_model.h"
 
 namespace lintel {

@@ -63,9 +63,9 @@ grpc::Status ScoreStream::submit(std::size_t index, RequestHandle* handle, bool*
   SessionStore::LeaseResult leased = store_.lease_one_shot(model_->name, model_->transformer,
                                                            static_cast<std::int64_t>(values.size()),
                                                            /*num_samples=*/1, options_.owner);
-  if (leased.error != SessionStore::Error::kNone) {
-    grpc::Status status = store_refusal(leased.error, leased.bytes_needed, leased.bytes_free,
-                                        store_.options(), /*session_id=*/"", options_.owner);
+  if (leased.refusal) {
+    grpc::Status status =
+        store_refusal(leased.refusal, store_.options(), /*session_id=*/"", options_.owner);
     *full = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
     return status;
   }

@@ -12,7 +12,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "server/generation/generation.h"
 #include "server/models/served_model.h"
-#include "server/requests/request_checks.h"
+#include "server/requests/score_checks.h"
 #include "server/scheduler/scheduler.h"
 #include "server/sessions/session_store.h"
 #include "server/stream/response_stream.h"

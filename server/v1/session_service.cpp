@@ -2,21 +2,12 @@
 
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
-#include "server/requests/request_checks.h"
+#include "server/call/wire_time.h"
 #include "server/requests/resolve_model.h"
+#include "server/requests/session_checks.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {
-namespace {
-
-void write_time(std::chrono::system_clock::time_point time, google::protobuf::Timestamp& wire) {
-  const auto nanos =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-  wire.set_seconds(nanos / 1'000'000'000);
-  wire.set_nanos(static_cast<int>(nanos % 1'000'000'000));
-}
-
-}  // namespace
 
 SessionService::SessionService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kCreateSession).name, this, &SessionService::Create);
@@ -35,6 +26,7 @@ void SessionService::write_session(const SessionInfo& info, v1::Session& wire) c
   wire.set_max_tokens(info.max_values);
   write_time(info.created, *wire.mutable_create_time());
   write_time(info.last_used, *wire.mutable_last_used_time());
+  // Seconds: an operator's longest would overflow as nanoseconds.
   wire.mutable_idle_timeout()->set_seconds(context_.store.options().idle_timeout.count());
 }
 
@@ -46,13 +38,13 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
   if (model == nullptr) return status;
   scope.set_model(model->name);
   Violations violations;
-  const std::int64_t max_values = check_create(wire, model->transformer->config(), violations);
+  check_session_length(wire.max_tokens(), "max_tokens", model->transformer->config(), violations);
   if (!violations.empty()) return violations.status();
-  const SessionStore::CreateResult created =
-      context_.store.create(model->name, model->transformer, max_values, scope.caller().name);
-  if (created.error != SessionStore::Error::kNone) {
-    return store_refusal(created.error, created.bytes_needed, created.bytes_free,
-                         context_.store.options(), /*session_id=*/"", scope.caller().name);
+  const SessionStore::CreateResult created = context_.store.create(
+      model->name, model->transformer, wire.max_tokens(), scope.caller().name);
+  if (created.refusal) {
+    return store_refusal(created.refusal, context_.store.options(), /*session_id=*/"",
+                         scope.caller().name);
   }
   write_session(created.info, session);
   return status;
@@ -60,11 +52,13 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
 
 grpc::Status SessionService::get(CallScope& scope, const v1::GetSessionRequest& wire,
                                  v1::Session& session) {
-  if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
+  Violations violations;
+  check_session_id(wire.id(), violations);
+  if (!violations.empty()) return violations.status();
   const Owner& caller = scope.caller().name;
   const std::optional<SessionInfo> info = context_.store.get(wire.id(), caller);
   if (!info) {
-    return store_refusal(context_.store.absence(wire.id(), caller), 0, 0, context_.store.options(),
+    return store_refusal(context_.store.absence(wire.id(), caller), context_.store.options(),
                          wire.id(), caller);
   }
   scope.set_model(info->model);
@@ -95,10 +89,12 @@ grpc::Status SessionService::list(const Identity& caller, const v1::ListSessions
 }
 
 grpc::Status SessionService::remove(CallScope& scope, const v1::DeleteSessionRequest& wire) {
-  if (wire.id().empty()) return invalid_argument({{"id", "is empty"}});
+  Violations violations;
+  check_session_id(wire.id(), violations);
+  if (!violations.empty()) return violations.status();
   const Owner& caller = scope.caller().name;
   if (const auto info = context_.store.get(wire.id(), caller)) scope.set_model(info->model);
-  return store_refusal(context_.store.remove(wire.id(), caller), 0, 0, context_.store.options(),
+  return store_refusal(context_.store.remove(wire.id(), caller), context_.store.options(),
                        wire.id(), caller);
 }
 

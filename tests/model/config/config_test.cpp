@@ -94,6 +94,19 @@ TEST_CASE("every key of the reference configs is read") {
   CHECK(lsh == AttentionConfig{.type = "lsh", .rounds = 4, .bits = 8, .chunk_size = 32});
 }
 
+TEST_CASE("a sequence is as long as its image, else as its position table and one more value") {
+  ModelConfig config = tiny_config(TinyModel::kImage);
+  REQUIRE(config.image.num_values() == 30);
+  for (const std::int64_t table : {0, 29, 100}) {
+    config.max_length = table;
+    CHECK(config.max_values() == 30);
+  }
+  config = tiny_config(TinyModel::kBytes);
+  CHECK(config.max_values() == config.max_length + 1);
+  config.max_length = 0;
+  CHECK(config.max_values() == 0);
+}
+
 TEST_CASE("keys with a documented default may be left out") {
   json config = valid();
   config["attention"] = {{"type", "linear"}};

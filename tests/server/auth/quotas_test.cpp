@@ -120,22 +120,23 @@ TEST_CASE("the store keeps owners apart, and counts what each of them holds") {
   options.max_sessions_per_owner = 2;
   options.bytes_per_owner = 3 * each;
   SessionStore store(options, clock);
-  using Error = SessionStore::Error;
+  using Error = SessionError;
 
   const auto first = store.create("m", model, 0, "alice");
-  REQUIRE(first.error == Error::kNone);
+  REQUIRE(first.refusal.error == Error::kNone);
   const std::string id = first.info.id;
-  CHECK(store.create("m", model, 0, "alice").error == Error::kNone);
-  CHECK(store.create("m", model, 0, "alice").error == Error::kOwnerTooManySessions);
-  CHECK(store.create("m", model, 0, "bob").error == Error::kNone);
-  CHECK(store.lease_one_shot("m", model, 0, 2, "alice").error == Error::kOwnerOutOfMemory);
-  CHECK(store.lease_one_shot("m", model, 0, 1, "alice").error == Error::kNone);  // given back
-  CHECK(store.lease_one_shot("m", model, 0, 2, "bob").error == Error::kNone);
+  CHECK(store.create("m", model, 0, "alice").refusal.error == Error::kNone);
+  CHECK(store.create("m", model, 0, "alice").refusal.error == Error::kOwnerTooManySessions);
+  CHECK(store.create("m", model, 0, "bob").refusal.error == Error::kNone);
+  CHECK(store.lease_one_shot("m", model, 0, 2, "alice").refusal.error == Error::kOwnerOutOfMemory);
+  CHECK(store.lease_one_shot("m", model, 0, 1, "alice").refusal.error ==
+        Error::kNone);  // given back
+  CHECK(store.lease_one_shot("m", model, 0, 2, "bob").refusal.error == Error::kNone);
 
   for (const char* other : {"bob", "", "alic", "alice "}) {
-    CHECK(store.lease(id, other).error == Error::kNotFound);
+    CHECK(store.lease(id, other).refusal.error == Error::kNotFound);
     CHECK_FALSE(store.get(id, other));
-    CHECK(store.remove(id, other) == Error::kNotFound);
+    CHECK(store.remove(id, other).error == Error::kNotFound);
   }
   CHECK(store.list("", "", 10, "alice").size() == 2);
   CHECK(store.list("", "", 10, "bob").size() == 1);
@@ -143,8 +144,8 @@ TEST_CASE("the store keeps owners apart, and counts what each of them holds") {
 
   {
     const auto leased = store.lease(id, "alice");
-    REQUIRE(leased.error == Error::kNone);
-    CHECK(store.remove(id, "bob") == Error::kNotFound);  // not even that it is busy
+    REQUIRE(leased.refusal.error == Error::kNone);
+    CHECK(store.remove(id, "bob").error == Error::kNotFound);  // not even that it is busy
     const auto one_shot = store.lease_one_shot("m", model, 0, 2, "carol");
     const SessionStore::Stats stats = store.stats();
     CHECK(stats.busy_sessions == 1);
@@ -153,8 +154,8 @@ TEST_CASE("the store keeps owners apart, and counts what each of them holds") {
     CHECK(stats.idle_bytes == 2 * each);
     CHECK(stats.one_shot_bytes == 2 * each);
   }
-  CHECK(store.remove(id, "alice") == Error::kNone);
-  CHECK(store.create("m", model, 0, "alice").error == Error::kNone);
+  CHECK(store.remove(id, "alice").error == Error::kNone);
+  CHECK(store.create("m", model, 0, "alice").refusal.error == Error::kNone);
   const SessionStore::Stats stats = store.stats();
   CHECK(stats.created == 4);
   CHECK(stats.evicted == 0);
@@ -171,10 +172,10 @@ TEST_CASE("an owner's idle sessions make room for it as anybody's do") {
   options.max_sessions_per_owner = 1;
   options.idle_timeout = seconds(10);
   SessionStore store(options, clock);
-  CHECK(store.create("m", model, 0, "alice").error == SessionStore::Error::kNone);
-  CHECK(store.create("m", model, 0, "alice").error == SessionStore::Error::kOwnerTooManySessions);
+  CHECK(store.create("m", model, 0, "alice").refusal.error == SessionError::kNone);
+  CHECK(store.create("m", model, 0, "alice").refusal.error == SessionError::kOwnerTooManySessions);
   clock.advance(seconds(11));
-  CHECK(store.create("m", model, 0, "alice").error == SessionStore::Error::kNone);
+  CHECK(store.create("m", model, 0, "alice").refusal.error == SessionError::kNone);
   CHECK(store.stats().evicted == 1);
 }
 

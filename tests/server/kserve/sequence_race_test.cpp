@@ -29,16 +29,20 @@ class MeetingClock final : public ManualClock {
 struct Sequences {
   explicit Sequences(SessionStore::Options store_options, const Clock& the_clock)
       : clock(the_clock), store(store_options, clock) {
-    model.name = "tokens";
-    model.transformer = tiny_models({"tokens"}).front().transformer;
+    auto made = std::make_shared<ServedModel>();
+    made->name = "tokens";
+    made->transformer = tiny_models({"tokens"}).front().transformer;
+    model = made;
+    registry.add(model);
   }
 
-  // A call that names the sequence "s".
+  // A call that names the sequence "s", and is over.
   grpc::Status find(bool start, InferSequence& sequence, const Owner& owner = "") {
     InferRequest request;
     request.sequence_id = "s";
     request.sequence_start = start;
-    return sequences.find(owner, model, request, sequence);
+    GenerationTarget target{model, {}};
+    return sequences.find(owner, request, target, sequence);
   }
 
   const Clock& clock;
@@ -50,7 +54,7 @@ struct Sequences {
   Quotas quotas{{}, clock};
   RequestCounters counters;
   const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
-  ServedModel model;
+  SharedModel model;
   InferSequences sequences{{registry, manager, store, calls, gate, clock, options.streaming}};
 };
 
@@ -161,8 +165,8 @@ TEST_CASE("names of sequences that were evicted are forgotten, and others are no
   Sequences f({.session_memory_bytes = 1u << 26, .idle_timeout = std::chrono::seconds(10)}, clock);
   SequenceNames names(f.store);
   const auto start = [&](int name) {
-    const auto created = f.store.create("tokens", f.model.transformer, 0);
-    REQUIRE(created.error == SessionStore::Error::kNone);
+    const auto created = f.store.create("tokens", f.model->transformer, 0);
+    REQUIRE(created.refusal.error == SessionError::kNone);
     names.put("", "tokens", std::to_string(name), created.info.id);
   };
   for (int i = 0; i < 1000; ++i) {

@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 
 #include "server/models/model_loader.h"
-#include "server/requests/request_checks.h"
 #include "server/requests/resolve_model.h"
 #include "server/stream/outcome_status.h"
 #include "tests/server/support/service_fixture.h"

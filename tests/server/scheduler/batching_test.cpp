@@ -108,7 +108,7 @@ TEST_CASE("a full queue refuses at once and gives the lease back") {
   const auto refused = core.submit(tokens_request(1, 1), id);
   REQUIRE(refused.error == Scheduler::SubmitError::kQueueFull);
   REQUIRE(refused.sink->finishes == 0);
-  REQUIRE(core.store.lease(id).error == SessionStore::Error::kNone);
+  REQUIRE(core.store.lease(id).refusal.error == SessionError::kNone);
   REQUIRE(core.scheduler.stats().queued == 2);
   core.scheduler.cancel(refused.handle);
   core.run();

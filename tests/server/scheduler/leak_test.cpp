@@ -26,7 +26,7 @@ TEST_CASE("10,000 sessions opened, used and closed leave memory where it was") {
     for (int i = 0; i < count; ++i) {
       const std::string id = core.new_session();
       core.generate(use(static_cast<std::uint64_t>(i)), id);
-      REQUIRE(core.store.remove(id) == SessionStore::Error::kNone);
+      REQUIRE(core.store.remove(id).error == SessionError::kNone);
     }
   };
   use_sessions(500);  // what is allocated once

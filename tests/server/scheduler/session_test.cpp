@@ -143,11 +143,11 @@ TEST_CASE("the session is free for the next call when the last of a call is seen
   Core core(tiny_model(TinyModel::kBytes));
   const std::string id = core.new_session();
   const auto call = core.submit(beginning(TinyModel::kBytes, 3), id);
-  REQUIRE(core.store.lease(id).error == SessionStore::Error::kBusy);
+  REQUIRE(core.store.lease(id).refusal.error == SessionError::kBusy);
   int seen = 0;
   const auto is_free = [&] {
     ++seen;
-    REQUIRE(core.store.lease(id).error == SessionStore::Error::kNone);
+    REQUIRE(core.store.lease(id).refusal.error == SessionError::kNone);
   };
   call.sink->when_sample_finished = is_free;
   call.sink->when_finished = is_free;

@@ -103,7 +103,7 @@ TEST_CASE("sessions used from several threads keep their own state") {
         if (call > 0) request.prompt.clear();
         auto sink = std::make_shared<RecordingSink>();
         auto leased = core.store.lease(id);
-        if (leased.error != SessionStore::Error::kNone) return;
+        if (leased.refusal.error != SessionError::kNone) return;
         core.scheduler.submit(request, std::move(leased.lease), sink);
         sink->wait_until_finished();
         for (const auto token : sink->tokens()) tokens.push_back(token);
@@ -113,7 +113,7 @@ TEST_CASE("sessions used from several threads keep their own state") {
       const auto twin = generate_naively(*core.model, tokens_request(3, 50, client), 0, sequence);
       std::vector<std::int32_t> expected;
       for (const Value& value : twin.values) expected.push_back(value.token);
-      if (tokens == expected && core.store.remove(id) == SessionStore::Error::kNone) ++right;
+      if (tokens == expected && core.store.remove(id).error == SessionError::kNone) ++right;
     });
   }
   for (auto& client : clients) client.join();

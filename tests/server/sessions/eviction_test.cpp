@@ -9,7 +9,7 @@
 namespace lintel::testing {
 namespace {
 
-using Error = SessionStore::Error;
+using Error = SessionError;
 using std::chrono::seconds;
 
 struct EvictionFixture {
@@ -20,7 +20,7 @@ struct EvictionFixture {
               clock) {}
   std::string create() {
     const auto created = store.create("tiny", model, 0);
-    REQUIRE(created.error == Error::kNone);
+    REQUIRE(created.refusal.error == Error::kNone);
     return created.info.id;
   }
   std::uint64_t examined() const { return store.stats().examined; }
@@ -38,7 +38,7 @@ TEST_CASE("a refusal looks at one session, however many there are") {
     f.clock.advance(seconds(99));
     const std::uint64_t before = f.examined();
     for (int i = 0; i < 100; ++i) {
-      CHECK(f.store.create("tiny", f.model, 0).error == Error::kTooManySessions);
+      CHECK(f.store.create("tiny", f.model, 0).refusal.error == Error::kTooManySessions);
     }
     CHECK(f.examined() - before <= 100);
     CHECK(f.store.num_sessions() == sessions);
@@ -95,15 +95,16 @@ TEST_CASE("what a call holds beside its session is counted with the lease, and n
   const std::string id = f.create();
   const std::size_t idle = f.store.bytes_in_use();
   {
-    const auto leased = f.store.lease(id, {}, /*call_bytes=*/10'000);
-    REQUIRE(leased.error == Error::kNone);
+    auto leased = f.store.lease(id);
+    REQUIRE(leased.refusal.error == Error::kNone);
+    leased.lease.hold(/*call_bytes=*/10'000);
     CHECK(f.store.bytes_in_use() == idle + 10'000);
     CHECK(f.store.stats().one_shot_bytes == 10'000);
-    CHECK(f.store.lease(id, {}, 10'000).error == Error::kBusy);
+    CHECK(f.store.lease(id).refusal.error == Error::kBusy);
     CHECK(f.store.bytes_in_use() == idle + 10'000);
   }
   CHECK(f.store.bytes_in_use() == idle);
-  CHECK(f.store.lease("nosuch", {}, 10'000).error == Error::kNotFound);
+  CHECK(f.store.lease("nosuch").refusal.error == Error::kNotFound);
   CHECK(f.store.bytes_in_use() == idle);
   {
     const auto one_shot = f.store.lease_one_shot("tiny", f.model, 0, 2, {}, 10'000);
@@ -111,12 +112,13 @@ TEST_CASE("what a call holds beside its session is counted with the lease, and n
   }
   // Beyond all memory the session goes on; others find none.
   constexpr std::size_t kAll = std::size_t{1} << 32;
-  CHECK(f.store.lease_one_shot("tiny", f.model, 0, 1, {}, kAll).error == Error::kTooLarge);
-  const auto leased = f.store.lease(id, {}, kAll);
-  CHECK(leased.error == Error::kNone);
+  CHECK(f.store.lease_one_shot("tiny", f.model, 0, 1, {}, kAll).refusal.error == Error::kTooLarge);
+  auto leased = f.store.lease(id);
+  CHECK(leased.refusal.error == Error::kNone);
+  leased.lease.hold(kAll);
   const auto refused = f.store.lease_one_shot("tiny", f.model, 0, 1);
-  CHECK(refused.error == Error::kOutOfMemory);
-  CHECK(refused.bytes_free == 0);
+  CHECK(refused.refusal.error == Error::kOutOfMemory);
+  CHECK(refused.refusal.bytes_free == 0);
 }
 
 TEST_CASE("a page of one owner's sessions among many others' is whole") {
@@ -125,7 +127,7 @@ TEST_CASE("a page of one owner's sessions among many others' is whole") {
   for (int i = 0; i < 5000; ++i) {
     const bool own = i % 1000 == 0;
     const auto created = f.store.create("tiny", f.model, 0, own ? "me" : "others");
-    REQUIRE(created.error == Error::kNone);
+    REQUIRE(created.refusal.error == Error::kNone);
     if (own) mine.insert(created.info.id);
   }
   std::set<std::string> found;

@@ -10,7 +10,7 @@
 namespace lintel::testing {
 namespace {
 
-using Error = SessionStore::Error;
+using Error = SessionError;
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 std::size_t allocated() {
@@ -40,9 +40,9 @@ TEST_CASE("sessions take no more memory than they were admitted for, and not muc
   Core core(model);
   const auto use = [&] {
     const auto created = core.store.create("a-model-of-some-name", model, num_values, "somebody");
-    REQUIRE(created.error == Error::kNone);
+    REQUIRE(created.refusal.error == Error::kNone);
     auto leased = core.store.lease(created.info.id, "somebody");
-    REQUIRE(leased.error == Error::kNone);
+    REQUIRE(leased.refusal.error == Error::kNone);
     GenerationRequest request;
     request.max_new_tokens = num_values;
     if (kind != TinyModel::kImage) request.given = {{0, 1}};
@@ -73,7 +73,7 @@ TEST_CASE("a session without any state is not free") {
   ManualClock clock;
   SessionStore store({.session_memory_bytes = 1 << 20}, clock);
   std::size_t sessions = 0;
-  while (store.create("tiny", model, 1).error == Error::kNone) ++sessions;
+  while (store.create("tiny", model, 1).refusal.error == Error::kNone) ++sessions;
   CHECK(sessions > 100);
   CHECK(sessions < (1u << 20) / 1024);
 }

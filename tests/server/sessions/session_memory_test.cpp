@@ -9,40 +9,40 @@
 namespace lintel::testing {
 namespace {
 
-using Refusal = SessionMemory::Refusal;
+using Error = SessionError;
 
 TEST_CASE("memory and places are given back with the reservation, wherever it has been moved") {
   SessionMemory memory({.bytes = 100, .places = 1});
   {
     SessionMemory::Result first = memory.reserve("a", 60, true);
-    REQUIRE(first.refusal == Refusal::kNone);
-    CHECK(first.bytes_free == 100);
+    REQUIRE(first.refusal.error == Error::kNone);
+    CHECK(first.refusal.bytes_free == 100);
     const SessionMemory::Reservation moved = std::move(first.reservation);
     CHECK(moved.owner() == "a");
     CHECK(moved.bytes() == 60);
     CHECK(memory.bytes_in_use() == 60);
-    CHECK(memory.reserve("a", 10, true).refusal == Refusal::kTooManyPlaces);
+    CHECK(memory.reserve("a", 10, true).refusal.error == Error::kTooManySessions);
     const SessionMemory::Result refused = memory.reserve("a", 41, false);
-    CHECK(refused.refusal == Refusal::kOutOfBytes);
-    CHECK(refused.bytes_free == 40);
+    CHECK(refused.refusal.error == Error::kOutOfMemory);
+    CHECK(refused.refusal.bytes_free == 40);
   }
   CHECK(memory.bytes_in_use() == 0);
-  CHECK(memory.reserve("b", 100, true).refusal == Refusal::kNone);
+  CHECK(memory.reserve("b", 100, true).refusal.error == Error::kNone);
 }
 
 TEST_CASE("an owner's own limits are named before those of all") {
   SessionMemory memory({.bytes = 100, .places = 2, .bytes_per_owner = 50, .places_per_owner = 1});
   const SessionMemory::Result a = memory.reserve("a", 40, true);
-  REQUIRE(a.refusal == Refusal::kNone);
+  REQUIRE(a.refusal.error == Error::kNone);
   const SessionMemory::Result too_large = memory.reserve("a", 51, false);
-  CHECK(too_large.refusal == Refusal::kTooLarge);
-  CHECK(too_large.bytes_free == 50);  // what there is in all
-  CHECK(memory.reserve("a", 20, true).refusal == Refusal::kOwnerTooManyPlaces);
-  CHECK(memory.reserve("a", 20, false).refusal == Refusal::kOwnerOutOfBytes);
+  CHECK(too_large.refusal.error == Error::kTooLarge);
+  CHECK(too_large.refusal.bytes_free == 50);  // what there is in all
+  CHECK(memory.reserve("a", 20, true).refusal.error == Error::kOwnerTooManySessions);
+  CHECK(memory.reserve("a", 20, false).refusal.error == Error::kOwnerOutOfMemory);
   const SessionMemory::Result b = memory.reserve("b", 50, true);
-  REQUIRE(b.refusal == Refusal::kNone);
-  CHECK(memory.reserve("c", 1, true).refusal == Refusal::kTooManyPlaces);
-  CHECK(memory.reserve("c", 11, false).refusal == Refusal::kOutOfBytes);
+  REQUIRE(b.refusal.error == Error::kNone);
+  CHECK(memory.reserve("c", 1, true).refusal.error == Error::kTooManySessions);
+  CHECK(memory.reserve("c", 11, false).refusal.error == Error::kOutOfMemory);
 }
 
 // A softmax sequence of one value has no state.
@@ -51,10 +51,10 @@ TEST_CASE("nothing can be reserved any number of times") {
   {
     const SessionMemory::Result first = memory.reserve("a", 0, false);
     const SessionMemory::Result second = memory.reserve("a", 0, false);
-    CHECK(first.refusal == Refusal::kNone);
-    CHECK(second.refusal == Refusal::kNone);
+    CHECK(first.refusal.error == Error::kNone);
+    CHECK(second.refusal.error == Error::kNone);
   }
-  CHECK(memory.reserve("a", 10, false).refusal == Refusal::kNone);
+  CHECK(memory.reserve("a", 10, false).refusal.error == Error::kNone);
 }
 
 TEST_CASE("threads that reserve and give back at once never hold more than there is") {
@@ -66,7 +66,7 @@ TEST_CASE("threads that reserve and give back at once never hold more than there
     threads.emplace_back([&, owner = Owner(1, static_cast<char>('a' + i % 2))] {
       for (int k = 0; k < 5000; ++k) {
         const SessionMemory::Result held = memory.reserve(owner, 30, true);
-        if (held.refusal != Refusal::kNone) continue;
+        if (held.refusal.error != Error::kNone) continue;
         if (++places > 3 || memory.bytes_in_use() > 100) too_many = true;
         --places;
       }

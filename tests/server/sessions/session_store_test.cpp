@@ -10,14 +10,14 @@
 namespace lintel::testing {
 namespace {
 
-using Error = SessionStore::Error;
+using Error = SessionError;
 using std::chrono::seconds;
 
 struct StoreFixture {
   explicit StoreFixture(SessionStore::Options options) : store(options, clock) {}
   std::string create() {
     const auto created = store.create("tiny", model, 0);
-    REQUIRE(created.error == Error::kNone);
+    REQUIRE(created.refusal.error == Error::kNone);
     return created.info.id;
   }
 
@@ -54,6 +54,7 @@ TEST_CASE("a session remembers its state between leases") {
     auto leased = f.store.lease(id);
     REQUIRE(leased.lease.model() == "tiny");
     REQUIRE(leased.lease.session_id() == id);
+    REQUIRE(&leased.lease.transformer() == f.model.get());
     feed(*f.model, leased.lease.sequence(), 3);
     leased.lease.sequence().pending = 5;
     REQUIRE(f.store.get(id)->busy);
@@ -70,15 +71,15 @@ TEST_CASE("a leased session is busy: not leased, removed or evicted") {
   const std::string id = f.create();
   {
     const auto leased = f.store.lease(id);
-    REQUIRE(f.store.lease(id).error == Error::kBusy);
-    REQUIRE(f.store.remove(id) == Error::kBusy);
+    REQUIRE(f.store.lease(id).refusal.error == Error::kBusy);
+    REQUIRE(f.store.remove(id).error == Error::kBusy);
     f.clock.advance(seconds(100));
     REQUIRE(f.store.evict_idle() == 0);
   }
   REQUIRE(f.store.evict_idle() == 0);  // used just now
-  REQUIRE(f.store.remove(id) == Error::kNone);
-  REQUIRE(f.store.remove(id) == Error::kNotFound);
-  REQUIRE(f.store.lease(id).error == Error::kNotFound);
+  REQUIRE(f.store.remove(id).error == Error::kNone);
+  REQUIRE(f.store.remove(id).error == Error::kNotFound);
+  REQUIRE(f.store.lease(id).refusal.error == Error::kNotFound);
 }
 
 TEST_CASE("a leased session that somebody is done with goes when its lease ends") {
@@ -90,9 +91,9 @@ TEST_CASE("a leased session that somebody is done with goes when its lease ends"
     f.store.remove_when_idle(idle);
     f.store.remove_when_idle("no such session");
     REQUIRE(f.store.num_sessions() == 1);
-    REQUIRE(f.store.lease(id).error == Error::kBusy);
+    REQUIRE(f.store.lease(id).refusal.error == Error::kBusy);
   }
-  REQUIRE(f.store.lease(id).error == Error::kNotFound);
+  REQUIRE(f.store.lease(id).refusal.error == Error::kNotFound);
   REQUIRE(f.store.num_sessions() == 0);
   REQUIRE(f.store.bytes_in_use() == 0);
 }
@@ -108,20 +109,20 @@ TEST_CASE("sessions go with their model: idle ones at once, leased ones when the
     auto broken = f.store.lease(discarded);
     REQUIRE(f.store.close_sessions(*f.model) == 3);
     REQUIRE(f.store.num_sessions() == 3);
-    REQUIRE(f.store.lease(idle).error == Error::kUnloaded);
-    REQUIRE(f.store.lease(busy).error == Error::kBusy);
-    REQUIRE(f.store.get(busy)->transformer == f.model);
+    REQUIRE(f.store.lease(idle).refusal.error == Error::kUnloaded);
+    REQUIRE(f.store.lease(busy).refusal.error == Error::kBusy);
+    REQUIRE(&leased.lease.transformer() == f.model.get());
     broken.lease.discard();
   }
   for (const std::string& id : {idle, busy, discarded}) {
     REQUIRE(!f.store.get(id));
-    REQUIRE(f.store.lease(id).error == Error::kUnloaded);
-    REQUIRE(f.store.remove(id) == Error::kUnloaded);
-    REQUIRE(f.store.absence(id) == Error::kUnloaded);
-    REQUIRE(f.store.absence(id, "somebody else") == Error::kNotFound);
+    REQUIRE(f.store.lease(id).refusal.error == Error::kUnloaded);
+    REQUIRE(f.store.remove(id).error == Error::kUnloaded);
+    REQUIRE(f.store.absence(id).error == Error::kUnloaded);
+    REQUIRE(f.store.absence(id, "somebody else").error == Error::kNotFound);
   }
   REQUIRE(f.store.bytes_in_use() == bytes);
-  REQUIRE(f.store.lease(kept).error == Error::kNone);
+  REQUIRE(f.store.lease(kept).refusal.error == Error::kNone);
   REQUIRE(f.store.close_sessions(*f.model) == 0);
 }
 
@@ -129,14 +130,14 @@ TEST_CASE("of sessions that went with their models the last ones are remembered"
   StoreFixture f({.session_memory_bytes = 1u << 30});
   const std::string first = f.create();
   f.store.close_sessions(*f.model);
-  REQUIRE(f.store.absence(first) == Error::kUnloaded);
+  REQUIRE(f.store.absence(first).error == Error::kUnloaded);
   std::string last;
-  for (std::size_t left = SessionStore::kMostRemembered; left > 0;) {
+  for (std::size_t left = ClosedSessions::kMost; left > 0;) {
     for (int i = 0; i < 100 && left > 0; ++i, --left) last = f.create();
     f.store.close_sessions(*f.model);
   }
-  REQUIRE(f.store.absence(first) == Error::kNotFound);
-  REQUIRE(f.store.absence(last) == Error::kUnloaded);
+  REQUIRE(f.store.absence(first).error == Error::kNotFound);
+  REQUIRE(f.store.absence(last).error == Error::kUnloaded);
 }
 
 TEST_CASE("sessions idle past the timeout are evicted, others stay") {
@@ -156,17 +157,17 @@ TEST_CASE("memory beyond the budget is refused with the figures, one-shot calls 
   SessionStore store({.session_memory_bytes = 4 * f.bytes_each + 1}, f.clock);
   const auto session = store.create("tiny", f.model, 0);
   auto call = store.lease_one_shot("tiny", f.model, 30, /*num_samples=*/3);
-  REQUIRE(call.error == Error::kNone);
+  REQUIRE(call.refusal.error == Error::kNone);
   REQUIRE(call.lease.session_id().empty());
   REQUIRE(store.bytes_in_use() == 4 * f.bytes_each);
   const auto refused = store.create("tiny", f.model, 0);
-  REQUIRE(refused.error == Error::kOutOfMemory);
-  REQUIRE(refused.bytes_needed == f.bytes_each);
-  REQUIRE(refused.bytes_free == 1);
-  REQUIRE(store.lease_one_shot("tiny", f.model, 30, 1).error == Error::kOutOfMemory);
+  REQUIRE(refused.refusal.error == Error::kOutOfMemory);
+  REQUIRE(refused.refusal.bytes_needed == f.bytes_each);
+  REQUIRE(refused.refusal.bytes_free == 1);
+  REQUIRE(store.lease_one_shot("tiny", f.model, 30, 1).refusal.error == Error::kOutOfMemory);
   call.lease = SessionLease();
   REQUIRE(store.bytes_in_use() == f.bytes_each);
-  REQUIRE(store.create("tiny", f.model, 0).error == Error::kNone);
+  REQUIRE(store.create("tiny", f.model, 0).refusal.error == Error::kNone);
 }
 
 TEST_CASE("what would not fit with nothing else there is told apart from what has to wait") {
@@ -174,13 +175,14 @@ TEST_CASE("what would not fit with nothing else there is told apart from what ha
   SessionStore store(
       {.session_memory_bytes = 4 * f.bytes_each, .bytes_per_owner = 2 * f.bytes_each}, f.clock);
   const auto large = store.lease_one_shot("tiny", f.model, 0, /*num_samples=*/3, "alice");
-  CHECK(large.error == Error::kTooLarge);
-  CHECK(large.bytes_needed == 3 * f.bytes_each);
-  CHECK(large.bytes_free == 2 * f.bytes_each);
+  CHECK(large.refusal.error == Error::kTooLarge);
+  CHECK(large.refusal.bytes_needed == 3 * f.bytes_each);
+  CHECK(large.refusal.bytes_free == 2 * f.bytes_each);
   const auto held = store.lease_one_shot("tiny", f.model, 0, 2, "alice");
-  REQUIRE(held.error == Error::kNone);
-  CHECK(store.lease_one_shot("tiny", f.model, 0, 1, "alice").error == Error::kOwnerOutOfMemory);
-  CHECK(store.lease_one_shot("tiny", f.model, 0, 2, "bob").error == Error::kNone);
+  REQUIRE(held.refusal.error == Error::kNone);
+  CHECK(store.lease_one_shot("tiny", f.model, 0, 1, "alice").refusal.error ==
+        Error::kOwnerOutOfMemory);
+  CHECK(store.lease_one_shot("tiny", f.model, 0, 2, "bob").refusal.error == Error::kNone);
 }
 
 TEST_CASE("idle sessions go before anything is refused") {
@@ -189,10 +191,10 @@ TEST_CASE("idle sessions go before anything is refused") {
       {.max_sessions = 1, .session_memory_bytes = f.bytes_each, .idle_timeout = seconds(10)},
       f.clock);
   const std::string id = store.create("tiny", f.model, 0).info.id;
-  REQUIRE(store.create("tiny", f.model, 0).error == Error::kTooManySessions);
-  REQUIRE(store.lease_one_shot("tiny", f.model, 0, 1).error == Error::kOutOfMemory);
+  REQUIRE(store.create("tiny", f.model, 0).refusal.error == Error::kTooManySessions);
+  REQUIRE(store.lease_one_shot("tiny", f.model, 0, 1).refusal.error == Error::kOutOfMemory);
   f.clock.advance(seconds(10));
-  REQUIRE(store.create("tiny", f.model, 0).error == Error::kNone);
+  REQUIRE(store.create("tiny", f.model, 0).refusal.error == Error::kNone);
   REQUIRE(!store.get(id));
   REQUIRE(store.num_sessions() == 1);
 }
@@ -229,7 +231,7 @@ TEST_CASE("a state that grows is admitted by the values it may come to hold") {
   const auto admitted = [&](std::int64_t max_values) {
     const std::size_t before = f.store.bytes_in_use();
     const auto created = f.store.create("growing", unbounded, max_values);
-    REQUIRE(created.error == Error::kNone);
+    REQUIRE(created.refusal.error == Error::kNone);
     REQUIRE(created.info.max_values == max_values);
     REQUIRE(f.store.bytes_in_use() - before == created.info.state_bytes);
     return created.info.state_bytes;
@@ -240,8 +242,8 @@ TEST_CASE("a state that grows is admitted by the values it may come to hold") {
   CHECK(admitted(10'000) > 50 * admitted(100));
 
   // Without a limit there is no telling.
-  CHECK(f.store.create("growing", unbounded, 0).error == Error::kNeedsMaxTokens);
-  CHECK(f.store.lease_one_shot("growing", unbounded, 0, 1).error == Error::kNeedsMaxTokens);
+  CHECK(f.store.create("growing", unbounded, 0).refusal.error == Error::kNeedsMaxTokens);
+  CHECK(f.store.lease_one_shot("growing", unbounded, 0, 1).refusal.error == Error::kNeedsMaxTokens);
   // The model's own limit will do.
   const auto bounded = tiny_model(TinyModel::kImage, attention);
   CHECK(f.store.create("image", bounded, 0).info.state_bytes ==
@@ -250,9 +252,9 @@ TEST_CASE("a state that grows is admitted by the values it may come to hold") {
   // More than fits, and more than can be counted.
   for (const std::int64_t most : {std::int64_t{100'000'000}, std::int64_t{1} << 53}) {
     const auto refused = f.store.create("growing", unbounded, most);
-    CHECK(refused.error == Error::kTooLarge);
-    CHECK(refused.bytes_needed >= std::size_t{1} << 30);
-    CHECK(f.store.lease_one_shot("growing", unbounded, most, 64).error == Error::kTooLarge);
+    CHECK(refused.refusal.error == Error::kTooLarge);
+    CHECK(refused.refusal.bytes_needed >= std::size_t{1} << 30);
+    CHECK(f.store.lease_one_shot("growing", unbounded, most, 64).refusal.error == Error::kTooLarge);
   }
 }
 
@@ -260,7 +262,7 @@ TEST_CASE("samples of a state that grows are admitted each") {
   StoreFixture f({.session_memory_bytes = 1u << 30});
   const auto model = tiny_model(TinyModel::kTokens, "softmax");
   const auto leased = f.store.lease_one_shot("growing", model, 500, 3);
-  REQUIRE(leased.error == Error::kNone);
+  REQUIRE(leased.refusal.error == Error::kNone);
   CHECK(f.store.bytes_in_use() == 3 * SessionStore::admitted_bytes(*model, 499));
 }
 
@@ -280,131 +282,162 @@ TEST_CASE("sessions are listed by id, page after page, by model") {
   REQUIRE(f.store.list("", "", 100).size() == 11);
 }
 
-// Random operations against a model of what the store should do.
-TEST_CASE("the store agrees with its model over random operations") {
-  const unsigned seed = 4711;
-  INFO("seed " << seed);
-  std::mt19937 random(seed);
-  StoreFixture f({});
-  constexpr std::size_t kSessions = 6;
-  constexpr std::size_t kStates = 8;
-  constexpr auto kTimeout = seconds(20);
-  SessionStore store({.max_sessions = kSessions,
-                      .session_memory_bytes = kStates * f.bytes_each,
-                      .idle_timeout = kTimeout},
-                     f.clock);
-  struct Expected {
+// What the store should do, as simply as it can be said, beside a store that does it: each
+// operation does the same to both and compares what came of it.
+class Model {
+ public:
+  explicit Model(unsigned seed) : random_(seed) {}
+
+  void create() {
+    const bool fits = make_room(1, /*for_session=*/true);
+    const auto created = store_.create("tiny", f_.model, 0);
+    REQUIRE((created.refusal.error == Error::kNone) == fits);
+    if (!fits) return;
+    sessions_[created.info.id] = {f_.clock.now()};
+    known_.push_back(created.info.id);
+    if (known_.size() > 20) known_.erase(known_.begin() + 1);
+  }
+
+  void lease(const std::string& id) {
+    auto leased = store_.lease(id);
+    REQUIRE(leased.refusal.error == refusal_of(id));
+    if (leased.lease) leases_[id] = std::move(leased.lease);
+  }
+
+  // What its call did is read or not, and the session may be found broken.
+  void give_back() {
+    if (leases_.empty()) return;
+    const auto lease = leases_.begin();
+    SequenceState& sequence = lease->second.sequence();
+    const int count = below(2);
+    if (sequence.position() + count <= 29) feed(*f_.model, sequence, count);
+    Session& session = sessions_.at(lease->first);
+    session.num_values = sequence.num_values();
+    session.last_used = f_.clock.now();
+    if (below(8) == 0) {
+      lease->second.discard();
+      sessions_.erase(lease->first);
+    }
+    leases_.erase(lease);
+  }
+
+  void remove(const std::string& id) {
+    const Error expected = refusal_of(id);
+    REQUIRE(store_.remove(id).error == expected);
+    if (expected == Error::kNone) sessions_.erase(id);
+  }
+
+  void begin_one_shot() {
+    const int samples = 1 + below(3);
+    const bool fits = make_room(static_cast<std::size_t>(samples), /*for_session=*/false);
+    auto leased = store_.lease_one_shot("tiny", f_.model, 30, samples);
+    REQUIRE((leased.refusal.error == Error::kNone) == fits);
+    if (!fits) return;
+    REQUIRE(leased.lease.sequence().num_values() == 0);
+    one_shots_.emplace_back(samples, std::move(leased.lease));
+  }
+
+  void end_one_shot() {
+    if (!one_shots_.empty()) one_shots_.erase(one_shots_.begin());
+  }
+
+  void wait() {
+    f_.clock.advance(seconds(below(5)));
+    if (below(4) == 0) REQUIRE(store_.evict_idle() == evict());
+  }
+
+  void agrees(const std::string& id) const {
+    REQUIRE(store_.num_sessions() == sessions_.size());
+    REQUIRE(store_.bytes_in_use() == states() * f_.bytes_each);
+    const auto info = store_.get(id);
+    REQUIRE(info.has_value() == sessions_.contains(id));
+    if (!info) return;
+    REQUIRE(info->busy == leases_.contains(id));
+    REQUIRE(info->num_values == sessions_.at(id).num_values);
+  }
+
+  int below(unsigned bound) { return static_cast<int>(random_() % bound); }
+  // Of a session that was made of late, or of none.
+  std::string some_id() { return known_[random_() % known_.size()]; }
+
+ private:
+  static constexpr std::size_t kSessions = 6;
+  static constexpr std::size_t kStates = 8;
+  static constexpr auto kTimeout = seconds(20);
+  struct Session {
     TimePoint last_used;
     std::int64_t num_values = 0;
-    bool doomed = false;
   };
-  std::map<std::string, Expected> sessions;
-  std::map<std::string, SessionLease> leases;
-  std::vector<std::pair<int, SessionLease>> one_shots;
-  std::vector<std::string> known = {"no such session"};
-  const auto states = [&] {
-    std::size_t count = sessions.size();
-    for (const auto& one_shot : one_shots) count += static_cast<std::size_t>(one_shot.first);
+
+  Error refusal_of(const std::string& id) const {
+    if (!sessions_.contains(id)) return Error::kNotFound;
+    return leases_.contains(id) ? Error::kBusy : Error::kNone;
+  }
+  std::size_t states() const {
+    std::size_t count = sessions_.size();
+    for (const auto& [samples, lease] : one_shots_) count += static_cast<std::size_t>(samples);
     return count;
-  };
-  const auto evict = [&] {
-    return std::erase_if(sessions, [&](const auto& s) {
-      return !leases.contains(s.first) && f.clock.now() - s.second.last_used >= kTimeout;
+  }
+  std::size_t evict() {
+    return std::erase_if(sessions_, [&](const auto& session) {
+      return !leases_.contains(session.first) &&
+             f_.clock.now() - session.second.last_used >= kTimeout;
     });
-  };
-  const auto room_for = [&](std::size_t count, bool session) {
+  }
+  // Whether so many states fit, once what is idle for too long is gone for them.
+  bool make_room(std::size_t count, bool for_session) {
     const auto fits = [&] {
-      return states() + count <= kStates && (!session || sessions.size() < kSessions);
+      return states() + count <= kStates && (!for_session || sessions_.size() < kSessions);
     };
     if (!fits()) evict();
     return fits();
-  };
+  }
 
+  std::mt19937 random_;
+  StoreFixture f_{{}};
+  SessionStore store_{{.max_sessions = kSessions,
+                       .session_memory_bytes = kStates * f_.bytes_each,
+                       .idle_timeout = kTimeout},
+                      f_.clock};
+  std::map<std::string, Session> sessions_;
+  std::map<std::string, SessionLease> leases_;           // by session
+  std::vector<std::pair<int, SessionLease>> one_shots_;  // with their samples
+  std::vector<std::string> known_ = {"no such session"};
+};
+
+TEST_CASE("the store agrees with its model over random operations") {
+  const unsigned seed = 4711;
+  INFO("seed " << seed);
+  Model model(seed);
   for (int i = 0; i < 20000; ++i) {
-    const std::string id = known[random() % known.size()];
-    switch (random() % 9) {
-      case 0: {
-        const bool fits = room_for(1, true);
-        const auto created = store.create("tiny", f.model, 0);
-        REQUIRE((created.error == Error::kNone) == fits);
-        if (fits) {
-          sessions[created.info.id] = {f.clock.now()};
-          known.push_back(created.info.id);
-          if (known.size() > 20) known.erase(known.begin() + 1);
-        }
+    const std::string id = model.some_id();
+    switch (model.below(9)) {
+      case 0:
+        model.create();
         break;
-      }
       case 1:
-      case 2: {
-        auto leased = store.lease(id);
-        if (!sessions.contains(id)) {
-          REQUIRE(leased.error == Error::kNotFound);
-        } else if (leases.contains(id)) {
-          REQUIRE(leased.error == Error::kBusy);
-        } else {
-          REQUIRE(leased.error == Error::kNone);
-          leases[id] = std::move(leased.lease);
-        }
+      case 2:
+        model.lease(id);
         break;
-      }
       case 3:
-      case 4: {
-        if (leases.empty()) break;
-        const auto lease = leases.begin();
-        Expected& expected = sessions.at(lease->first);
-        if (random() % 2 == 0) {
-          const int count = static_cast<int>(random() % 2);
-          if (lease->second.sequence().position() + count <= 29) {
-            feed(*f.model, lease->second.sequence(), count);
-          }
-        }
-        expected.num_values = lease->second.sequence().num_values();
-        expected.last_used = f.clock.now();
-        if (random() % 8 == 0) {
-          lease->second.discard();
-          sessions.erase(lease->first);
-        }
-        leases.erase(lease);
+      case 4:
+        model.give_back();
         break;
-      }
-      case 5: {
-        const Error expected = !sessions.contains(id) ? Error::kNotFound
-                               : leases.contains(id)  ? Error::kBusy
-                                                      : Error::kNone;
-        REQUIRE(store.remove(id) == expected);
-        if (expected == Error::kNone) sessions.erase(id);
+      case 5:
+        model.remove(id);
         break;
-      }
-      case 6: {
-        const int count = 1 + static_cast<int>(random() % 3);
-        const bool fits = room_for(static_cast<std::size_t>(count), false);
-        auto leased = store.lease_one_shot("tiny", f.model, 30, count);
-        REQUIRE((leased.error == Error::kNone) == fits);
-        if (fits) {
-          REQUIRE(leased.lease.sequence().num_values() == 0);
-          one_shots.emplace_back(count, std::move(leased.lease));
-        }
+      case 6:
+        model.begin_one_shot();
         break;
-      }
       case 7:
-        if (!one_shots.empty()) one_shots.erase(one_shots.begin());
+        model.end_one_shot();
         break;
       case 8:
-        f.clock.advance(seconds(random() % 5));
-        if (random() % 4 == 0) REQUIRE(store.evict_idle() == evict());
+        model.wait();
         break;
     }
-    REQUIRE(store.num_sessions() == sessions.size());
-    REQUIRE(store.bytes_in_use() == states() * f.bytes_each);
-    const auto info = store.get(id);
-    REQUIRE(info.has_value() == sessions.contains(id));
-    if (info) {
-      REQUIRE(info->busy == leases.contains(id));
-      REQUIRE(info->num_values == sessions.at(id).num_values);
-    }
+    model.agrees(id);
   }
-  leases.clear();
-  one_shots.clear();
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ Core::Call Core::submit(const GenerationRequest& request, const std::string& ses
   auto leased = session_id.empty()
                     ? store.lease_one_shot("tiny", model, /*max_values=*/0, request.num_samples)
                     : store.lease(session_id);
-  REQUIRE(leased.error == SessionStore::Error::kNone);
+  REQUIRE(leased.refusal.error == SessionError::kNone);
   const auto submitted = scheduler.submit(request, std::move(leased.lease), call.sink);
   call.handle = submitted.handle;
   call.error = submitted.error;
@@ -153,7 +153,7 @@ std::shared_ptr<RecordingSink> Core::generate(const GenerationRequest& request,
 
 std::string Core::new_session(std::int64_t max_values) {
   const auto created = store.create("tiny", model, max_values);
-  REQUIRE(created.error == SessionStore::Error::kNone);
+  REQUIRE(created.refusal.error == SessionError::kNone);
   return created.info.id;
 }
 
@@ -187,8 +187,7 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
   SamplingScratch scratch;
   TwinResult result;
   std::vector<std::int32_t> prompt = request.prompt;
-  std::int64_t most = config.max_values();
-  if (config.modality == ModalityKind::kImage) most = config.image.num_values();
+  const std::int64_t most = config.max_values();
   const auto given_at = [&](std::int64_t position) {
     std::optional<std::int32_t> value;
     for (const GivenValue& given : request.given) {

@@ -1,0 +1,171 @@
+#include "server/kserve/parameters.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+using Parameter = inference::InferParameter;
+
+// A parameter as a number, whichever of the forms it came in.
+template <typename Number>
+std::optional<Number> number_of(const Parameter& parameter) {
+  switch (parameter.parameter_choice_case()) {
+    case Parameter::kInt64Param: {
+      const std::int64_t value = parameter.int64_param();
+      if (std::is_unsigned_v<Number> && value < 0) return std::nullopt;
+      return static_cast<Number>(value);
+    }
+    case Parameter::kUint64Param:
+      if (std::is_same_v<Number, std::int64_t> &&
+          parameter.uint64_param() > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) {
+        return std::nullopt;
+      }
+      return static_cast<Number>(parameter.uint64_param());
+    case Parameter::kDoubleParam:
+      if constexpr (std::is_floating_point_v<Number>) {
+        return static_cast<Number>(parameter.double_param());
+      }
+      return std::nullopt;
+    case Parameter::kStringParam: {
+      const std::string& text = parameter.string_param();
+      Number value{};
+      const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
+      return value;
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<bool> flag_of(const Parameter& parameter) {
+  if (parameter.parameter_choice_case() == Parameter::kBoolParam) {
+    return parameter.bool_param();
+  }
+  const auto number = number_of<std::int64_t>(parameter);  // as older clients send flags
+  if (number == 0 || number == 1) return *number == 1;
+  return std::nullopt;
+}
+
+// A number or a text; 0 and "" stand for no sequence.
+std::optional<std::string> sequence_id_of(const Parameter& parameter) {
+  if (parameter.parameter_choice_case() == Parameter::kStringParam) {
+    if (parameter.string_param().size() > 256) return std::nullopt;
+    const std::string& text = parameter.string_param();
+    return text.empty() ? "" : "text:" + text;
+  }
+  const auto number = number_of<std::uint64_t>(parameter);
+  if (!number) return std::nullopt;
+  return *number == 0 ? "" : "number:" + std::to_string(*number);
+}
+
+// Of 32 bits on the wire of lintel.v1.
+std::optional<std::uint32_t> count_of(const Parameter& parameter) {
+  const auto number = number_of<std::uint64_t>(parameter);
+  if (!number || *number > std::numeric_limits<std::uint32_t>::max()) return std::nullopt;
+  return static_cast<std::uint32_t>(*number);
+}
+
+// Of a sequence, as CreateSession's.
+std::optional<std::int64_t> length_of(const Parameter& parameter) {
+  const auto number = number_of<std::uint64_t>(parameter);
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  if (!number || *number > kMost) return std::nullopt;
+  return static_cast<std::int64_t>(*number);
+}
+
+template <typename Value>
+bool take(std::optional<Value> value, Value& to) {
+  if (value) to = std::move(*value);
+  return value.has_value();
+}
+
+template <void (v1::GenerateRequest::*set)(std::uint32_t)>
+bool read_count(const Parameter& parameter, InferRequest& request) {
+  const auto count = count_of(parameter);
+  if (count) (request.settings.*set)(*count);
+  return count.has_value();
+}
+
+template <void (v1::Sampling::*set)(float)>
+bool read_sampling(const Parameter& parameter, InferRequest& request) {
+  const auto number = number_of<float>(parameter);
+  if (number) (request.settings.mutable_sampling()->*set)(*number);
+  return number.has_value();
+}
+
+bool read_top_k(const Parameter& parameter, InferRequest& request) {
+  const auto count = count_of(parameter);
+  if (count) request.settings.mutable_sampling()->set_top_k(*count);
+  return count.has_value();
+}
+
+bool read_seed(const Parameter& parameter, InferRequest& request) {
+  const auto seed = number_of<std::uint64_t>(parameter);
+  if (seed) request.settings.mutable_sampling()->set_seed(*seed);
+  return seed.has_value();
+}
+
+template <bool InferRequest::*flag>
+bool read_flag(const Parameter& parameter, InferRequest& request) {
+  return take(flag_of(parameter), request.*flag);
+}
+
+bool read_sequence_id(const Parameter& parameter, InferRequest& request) {
+  return take(sequence_id_of(parameter), request.sequence_id);
+}
+
+bool read_max_tokens(const Parameter& parameter, InferRequest& request) {
+  return take(length_of(parameter), request.max_tokens);
+}
+
+struct ParameterReader {
+  const char* name;
+  // False: it is not of its type or range.
+  bool (*read)(const Parameter& parameter, InferRequest& request);
+};
+
+constexpr ParameterReader kParameters[] = {
+    {"max_new_tokens", read_count<&v1::GenerateRequest::set_max_new_tokens>},
+    {"max_tokens_per_message", read_count<&v1::GenerateRequest::set_max_tokens_per_message>},
+    {"seed", read_seed},
+    {"temperature", read_sampling<&v1::Sampling::set_temperature>},
+    {"top_k", read_top_k},
+    {"top_p", read_sampling<&v1::Sampling::set_top_p>},
+    {"min_p", read_sampling<&v1::Sampling::set_min_p>},
+    {"repetition_penalty", read_sampling<&v1::Sampling::set_repetition_penalty>},
+    {"presence_penalty", read_sampling<&v1::Sampling::set_presence_penalty>},
+    {"frequency_penalty", read_sampling<&v1::Sampling::set_frequency_penalty>},
+    {"stream", read_flag<&InferRequest::streams>},
+    {"triton_enable_empty_final_response", read_flag<&InferRequest::marks_final>},
+    {"sequence_id", read_sequence_id},
+    {"sequence_start", read_flag<&InferRequest::sequence_start>},
+    {"sequence_end", read_flag<&InferRequest::sequence_end>},
+    {"max_tokens", read_max_tokens},
+};
+
+}  // namespace
+
+void read_parameters(const inference::ModelInferRequest& wire, InferRequest& request,
+                     Violations& violations) {
+  for (const auto& [name, parameter] : wire.parameters()) {
+    const std::string field = "parameters[" + clip(name) + "]";
+    const auto* const known =
+        std::ranges::find_if(kParameters, [&](const auto& row) { return name == row.name; });
+    if (known == std::end(kParameters)) {
+      violations.add(field, "is not a parameter of this server");
+    } else if (!known->read(parameter, request)) {
+      violations.add(field, "is not of its type or range");
+    }
+  }
+}
+
+}  // namespace lintel

@@ -1,0 +1,48 @@
+// Checks of a Generate request: what it asks for, and whether it fits where its sequence stands.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/generation/generation.h"
+#include "server/models/served_model.h"
+#include "server/requests/violations.h"
+
+namespace lintel {
+
+// What a request meets: the sequence it goes on with.
+struct SequencePosition {
+  std::int64_t num_values = 0;  // a pending one included; 0: a new sequence
+  bool has_pending = false;
+  std::int64_t max_values = 0;  // 0: unbounded
+};
+
+struct CheckedGenerate {
+  // seed is set where the client gave one; deadline is left to the caller
+  GenerationRequest request;
+  bool has_seed = false;
+  std::optional<std::chrono::nanoseconds> time_limit;
+  int max_tokens_per_message = 0;       // 0: the server coalesces
+  std::optional<std::int64_t> max_new;  // what the client asked for
+};
+
+// Everything of a GenerateRequest that does not depend on the sequence it goes on with. `prompt`
+// stands for the request's where it came in another form.
+CheckedGenerate check_generate(const v1::GenerateRequest& wire,
+                               std::optional<std::vector<std::int32_t>> prompt,
+                               const ServedModel& model, Violations& violations);
+
+// The rest: prompt, given positions and max_new_tokens against where the sequence stands; settles
+// checked.request.max_new_tokens. Not OK when the sequence, which errors call `subject`, is
+// complete or the request cannot follow. REQUIRES: check_generate found no violation.
+grpc::Status check_position(const SequencePosition& at, const ServedModel& model,
+                            const std::string& subject, CheckedGenerate& checked);
+
+// Values that a request's sequence will hold at most. REQUIRES: check_position was OK.
+std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& checked);
+
+}  // namespace lintel

@@ -1,0 +1,48 @@
+// SessionLease: the right to use a sequence's state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "model/network/transformer.h"
+
+namespace lintel {
+
+struct SessionRecord;
+class SessionStore;
+
+// Of a session, or of a one-shot call (no id). Move-only. Gives the session back, or the memory of
+// a one-shot call, when destroyed. While it lives its session is never evicted, closed or leased
+// again. Used by one thread at a time.
+class SessionLease {
+ public:
+  SessionLease() = default;
+  SessionLease(SessionLease&&) noexcept;
+  SessionLease& operator=(SessionLease&&) noexcept;
+  ~SessionLease();
+
+  explicit operator bool() const { return record_ != nullptr; }
+  const std::string& session_id() const;  // empty: one-shot
+  const std::string& model() const;       // its name
+  const Transformer& transformer() const;
+  SequenceState& sequence();
+  // Most values the sequence may hold: the model's limit, or a session's own if lower. 0:
+  // unbounded.
+  std::int64_t max_values() const;
+  // Counts what a call holds beside the session, until the lease ends. Never refused: a session
+  // can always go on. REQUIRES: called once, on the lease of a session.
+  void hold(std::size_t call_bytes);
+  // The session cannot go on (non-finite state): it is removed when the lease ends.
+  void discard();
+
+ private:
+  friend class SessionStore;
+  void give_back() noexcept;
+  SessionLease(SessionStore* store, std::shared_ptr<SessionRecord> record);
+  SessionStore* store_ = nullptr;
+  std::shared_ptr<SessionRecord> record_;
+};
+
+}  // namespace lintel
