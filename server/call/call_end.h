@@ -14,7 +14,7 @@
 namespace lintel {
 
 // Values that a call read and produced.
-struct TokenUse {
+struct ValueUse {
   std::int64_t prompt = 0;
   std::int64_t generated = 0;
 };
@@ -23,7 +23,7 @@ struct CallEnd {
   Method method;
   std::string_view model = {};         // empty: about none, or refused before it was known
   std::optional<double> seconds = {};  // none: it was refused by its headers
-  TokenUse used = {};
+  ValueUse used = {};
 };
 
 // `fields`: what else the line says. Where there is no memory for the line there is none: what

@@ -114,12 +114,12 @@ std::shared_ptr<TokenAllowance> CallScope::allowance() const {
   return std::make_shared<QuotaAllowance>(gate_.quotas, caller_.name);
 }
 
-void CallScope::settle_tokens(TokenUse used) {
+void CallScope::settle_tokens(ValueUse used) {
   used_.prompt += used.prompt;
   used_.generated += used.generated;
 }
 
-void CallScope::finish(TokenUse used) {
+void CallScope::finish(ValueUse used) {
   if (finished_) return;
   finished_ = true;
   settle_tokens(used);

@@ -68,11 +68,11 @@ class CallScope {
   // What the call's requests pay from; null where tokens are not limited.
   std::shared_ptr<TokenAllowance> allowance() const;
   // What was read and produced since the last time, for the log.
-  void settle_tokens(TokenUse used);
+  void settle_tokens(ValueUse used);
 
   // The call does nothing more: what it held of the quotas is free. To be called before the client
   // can know that the call is over, or its next one is counted beside this one.
-  void finish(TokenUse used);
+  void finish(ValueUse used);
   // The call is gone. Finishes it when nobody did.
   void end(const grpc::Status& status) noexcept;
 
@@ -88,7 +88,7 @@ class CallScope {
   std::string model_;  // empty: none, or not yet known
   bool in_stream_ = false;
   bool finished_ = false;
-  TokenUse used_;  // of all that was settled
+  ValueUse used_;  // of all that was settled
   bool ended_ = false;
 };
 

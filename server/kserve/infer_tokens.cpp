@@ -27,7 +27,7 @@ std::size_t message_tokens(const InferTokens::Options& options) {
 }
 
 // All or nothing: every value has its log-probability.
-void append(InferredRow& to, InferredRow& from) {
+void append(RowValues& to, RowValues& from) {
   const std::size_t before = to.log2_probs.size();
   to.log2_probs.insert(to.log2_probs.end(), from.log2_probs.begin(), from.log2_probs.end());
   try {
@@ -46,7 +46,7 @@ void mark_final(inference::ModelInferResponse& response, bool is_final) {
   (*response.mutable_parameters())["triton_final_response"].set_bool_param(is_final);
 }
 
-InferTokens::InferTokens(std::shared_ptr<const InferRequest> request,
+InferTokens::InferTokens(std::shared_ptr<const TensorRequest> request,
                          inference::ModelInferResponse head, const Options& options,
                          const Clock& clock, const ActiveCalls& calls, Callbacks callbacks)
     : request_(std::move(request)),
@@ -164,7 +164,7 @@ InferTokens::Action InferTokens::next() {
   const std::size_t count = std::min(waiting, message_tokens_);
   const auto first = static_cast<std::ptrdiff_t>(taken_);
   const auto last = static_cast<std::ptrdiff_t>(taken_ + count);
-  std::vector<InferredRow> rows(1);
+  std::vector<RowValues> rows(1);
   rows[0].tokens.assign(outbox_.tokens.begin() + first, outbox_.tokens.begin() + last);
   rows[0].log2_probs.assign(outbox_.log2_probs.begin() + first, outbox_.log2_probs.begin() + last);
   taken_ += count;
@@ -185,7 +185,7 @@ InferTokens::Action InferTokens::next() {
   if (is_last && failed) {
     message_.set_error_message(ended_->error_message());
   } else {
-    write_infer_response(*request_, rows, *message_.mutable_infer_response());
+    write_tensor_response(*request_, rows, *message_.mutable_infer_response());
   }
   mark_final(*message_.mutable_infer_response(), is_last);
   writing_ = true;
@@ -250,7 +250,7 @@ void InferTokens::abandon(grpc::Status status) {
   pump();
 }
 
-TokenUse InferTokens::used() const {
+ValueUse InferTokens::used() const {
   MutexLock lock(mutex_);
   return used_;
 }

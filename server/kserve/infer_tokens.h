@@ -43,7 +43,7 @@ class InferTokens final : public TokenSink, public std::enable_shared_from_this<
   };
 
   // `head` is what every message begins with. The calls outlive the object.
-  InferTokens(std::shared_ptr<const InferRequest> request, inference::ModelInferResponse head,
+  InferTokens(std::shared_ptr<const TensorRequest> request, inference::ModelInferResponse head,
               const Options& options, const Clock& clock, const ActiveCalls& calls,
               Callbacks callbacks);
 
@@ -54,7 +54,7 @@ class InferTokens final : public TokenSink, public std::enable_shared_from_this<
   bool written(bool ok) EXCLUDES(mutex_);
   // The client is gone. Idempotent.
   void cancel() EXCLUDES(mutex_);
-  TokenUse used() const EXCLUDES(mutex_);
+  ValueUse used() const EXCLUDES(mutex_);
 
   bool on_token(const TokenEvent& event) override EXCLUDES(mutex_);
   void on_sample_finish(const SampleResult& result) override EXCLUDES(mutex_);
@@ -73,7 +73,7 @@ class InferTokens final : public TokenSink, public std::enable_shared_from_this<
   // Writes what there is to write. The caller holds no mutex: gRPC may call back at once.
   void pump() EXCLUDES(mutex_);
 
-  const std::shared_ptr<const InferRequest> request_;
+  const std::shared_ptr<const TensorRequest> request_;
   const Options options_;
   const std::size_t message_tokens_;
   const Clock& clock_;
@@ -81,17 +81,17 @@ class InferTokens final : public TokenSink, public std::enable_shared_from_this<
   const Callbacks callbacks_;
 
   // Of the scheduler's calls, which come one at a time.
-  InferredRow gathered_;
+  RowValues gathered_;
   bool is_first_ = true;
   TimePoint last_handed_over_{};
 
   mutable Mutex mutex_;
   SharedModel model_ GUARDED_BY(mutex_);  // until the request is over
   RequestHandle handle_ GUARDED_BY(mutex_);
-  InferredRow outbox_ GUARDED_BY(mutex_);
+  RowValues outbox_ GUARDED_BY(mutex_);
   std::size_t taken_ GUARDED_BY(mutex_) = 0;  // of the outbox
   std::atomic<std::size_t> waiting_{0};  // in the outbox and not taken; changed under the mutex
-  TokenUse used_ GUARDED_BY(mutex_);
+  ValueUse used_ GUARDED_BY(mutex_);
   bool paused_ GUARDED_BY(mutex_) = false;
   bool writing_ GUARDED_BY(mutex_) = false;
   bool wrote_last_ GUARDED_BY(mutex_) = false;

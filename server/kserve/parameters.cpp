@@ -89,48 +89,48 @@ bool take(std::optional<Value> value, Value& to) {
 }
 
 template <void (v1::GenerateRequest::*set)(std::uint32_t)>
-bool read_count(const Parameter& parameter, InferRequest& request) {
+bool read_count(const Parameter& parameter, TensorRequest& request) {
   const auto count = count_of(parameter);
   if (count) (request.settings.*set)(*count);
   return count.has_value();
 }
 
 template <void (v1::Sampling::*set)(float)>
-bool read_sampling(const Parameter& parameter, InferRequest& request) {
+bool read_sampling(const Parameter& parameter, TensorRequest& request) {
   const auto number = number_of<float>(parameter);
   if (number) (request.settings.mutable_sampling()->*set)(*number);
   return number.has_value();
 }
 
-bool read_top_k(const Parameter& parameter, InferRequest& request) {
+bool read_top_k(const Parameter& parameter, TensorRequest& request) {
   const auto count = count_of(parameter);
   if (count) request.settings.mutable_sampling()->set_top_k(*count);
   return count.has_value();
 }
 
-bool read_seed(const Parameter& parameter, InferRequest& request) {
+bool read_seed(const Parameter& parameter, TensorRequest& request) {
   const auto seed = number_of<std::uint64_t>(parameter);
   if (seed) request.settings.mutable_sampling()->set_seed(*seed);
   return seed.has_value();
 }
 
-template <bool InferRequest::*flag>
-bool read_flag(const Parameter& parameter, InferRequest& request) {
+template <bool TensorRequest::*flag>
+bool read_flag(const Parameter& parameter, TensorRequest& request) {
   return take(flag_of(parameter), request.*flag);
 }
 
-bool read_sequence_id(const Parameter& parameter, InferRequest& request) {
+bool read_sequence_id(const Parameter& parameter, TensorRequest& request) {
   return take(sequence_id_of(parameter), request.sequence_id);
 }
 
-bool read_max_tokens(const Parameter& parameter, InferRequest& request) {
+bool read_max_tokens(const Parameter& parameter, TensorRequest& request) {
   return take(length_of(parameter), request.max_tokens);
 }
 
 struct ParameterReader {
   const char* name;
   // False: it is not of its type or range.
-  bool (*read)(const Parameter& parameter, InferRequest& request);
+  bool (*read)(const Parameter& parameter, TensorRequest& request);
 };
 
 constexpr ParameterReader kParameters[] = {
@@ -144,17 +144,17 @@ constexpr ParameterReader kParameters[] = {
     {"repetition_penalty", read_sampling<&v1::Sampling::set_repetition_penalty>},
     {"presence_penalty", read_sampling<&v1::Sampling::set_presence_penalty>},
     {"frequency_penalty", read_sampling<&v1::Sampling::set_frequency_penalty>},
-    {"stream", read_flag<&InferRequest::streams>},
-    {"triton_enable_empty_final_response", read_flag<&InferRequest::marks_final>},
+    {"stream", read_flag<&TensorRequest::streams>},
+    {"triton_enable_empty_final_response", read_flag<&TensorRequest::marks_final>},
     {"sequence_id", read_sequence_id},
-    {"sequence_start", read_flag<&InferRequest::sequence_start>},
-    {"sequence_end", read_flag<&InferRequest::sequence_end>},
+    {"sequence_start", read_flag<&TensorRequest::sequence_start>},
+    {"sequence_end", read_flag<&TensorRequest::sequence_end>},
     {"max_tokens", read_max_tokens},
 };
 
 }  // namespace
 
-void read_parameters(const inference::ModelInferRequest& wire, InferRequest& request,
+void read_parameters(const inference::ModelInferRequest& wire, TensorRequest& request,
                      Violations& violations) {
   for (const auto& [name, parameter] : wire.parameters()) {
     const std::string field = "parameters[" + clip(name) + "]";

@@ -9,7 +9,7 @@ namespace lintel {
 
 // Reads each by its name into `request`. What it asks for is checked where every Generate request
 // is; here, that it is a parameter and has a value of its type and range.
-void read_parameters(const inference::ModelInferRequest& wire, InferRequest& request,
+void read_parameters(const inference::ModelInferRequest& wire, TensorRequest& request,
                      Violations& violations);
 
 }  // namespace lintel

@@ -14,7 +14,7 @@ namespace lintel {
 namespace {
 
 grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackServerContext& call,
-                          GenerationTarget target, InferRequest& request, CallScope& scope,
+                          GenerationTarget target, TensorRequest& request, CallScope& scope,
                           std::vector<PreparedGeneration>& prepared) {
   if (grpc::Status begins = scope.check_tokens(); !begins.ok()) return begins;
   const std::optional<TimePoint> deadline = call_deadline(call, context.clock);
@@ -46,18 +46,18 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
 
 }  // namespace
 
-grpc::Status prepare_infer(const ServiceContext& context, InferSequences& sequences,
-                           const grpc::CallbackServerContext& call,
-                           const inference::ModelInferRequest& wire, CallScope& scope,
-                           bool may_stream, PreparedInfer& infer) {
+grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
+                               const grpc::CallbackServerContext& call,
+                               const inference::ModelInferRequest& wire, CallScope& scope,
+                               bool may_stream, PreparedInference& infer) {
   grpc::Status status;
   const SharedModel model =
       resolve_version(wire.model_name(), wire.model_version(), "model_", context.models, &status);
   if (model == nullptr) return status;
   scope.set_model(model->name);
   Violations violations;
-  const auto request = std::make_shared<InferRequest>(
-      read_infer_request(wire, model->limits.max_samples, violations));
+  const auto request = std::make_shared<TensorRequest>(
+      read_tensor_request(wire, model->limits.max_samples, violations));
   infer.request = request;
   if (request->streams && !may_stream) {
     violations.add("parameters[stream]", "is for ModelStreamInfer: here is one response");
@@ -89,17 +89,18 @@ grpc::Status prepare_infer(const ServiceContext& context, InferSequences& sequen
   return grpc::Status::OK;
 }
 
-std::shared_ptr<InferRun> new_infer_run(
-    InferSequences& sequences, const PreparedInfer& infer, inference::ModelInferResponse& response,
-    std::function<void(const grpc::Status&, TokenUse used)> on_done) {
+std::shared_ptr<RowGatherer> new_row_gatherer(
+    ClientSequences& sequences, const PreparedInference& infer,
+    inference::ModelInferResponse& response,
+    std::function<void(const grpc::Status&, ValueUse used)> on_done) {
   response = infer.head;
-  return std::make_shared<InferRun>(
+  return std::make_shared<RowGatherer>(
       [&sequences, request = infer.request, sequence = infer.sequence, &response,
-       on_done = std::move(on_done)](const grpc::Status& ended, std::vector<InferredRow> rows,
-                                     TokenUse used) {
+       on_done = std::move(on_done)](const grpc::Status& ended, std::vector<RowValues> rows,
+                                     ValueUse used) {
         sequences.end_if_last(sequence);
         const grpc::Status written = guarded([&] {
-          if (ended.ok()) write_infer_response(*request, rows, response);
+          if (ended.ok()) write_tensor_response(*request, rows, response);
           if (request->marks_final) mark_final(response, true);
           return ended;
         });

@@ -17,24 +17,25 @@
 namespace lintel {
 
 // A request that is ready to run.
-struct PreparedInfer {
-  std::shared_ptr<const InferRequest> request;
-  InferSequence sequence;
+struct PreparedInference {
+  std::shared_ptr<const TensorRequest> request;
+  ClientSequence sequence;
   std::vector<PreparedGeneration> rows;
   inference::ModelInferResponse head;  // what every response begins with
 };
 
 // What a request needs is checked and taken. Only where it `may_stream` can it ask for more than
 // one response.
-grpc::Status prepare_infer(const ServiceContext& context, InferSequences& sequences,
-                           const grpc::CallbackServerContext& call,
-                           const inference::ModelInferRequest& wire, CallScope& scope,
-                           bool may_stream, PreparedInfer& infer);
+grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
+                               const grpc::CallbackServerContext& call,
+                               const inference::ModelInferRequest& wire, CallScope& scope,
+                               bool may_stream, PreparedInference& infer);
 
 // Runs it for one response, which is written when the run is done, before `on_done`; `sequences`,
 // the response and what `on_done` needs outlive it.
-std::shared_ptr<InferRun> new_infer_run(
-    InferSequences& sequences, const PreparedInfer& infer, inference::ModelInferResponse& response,
-    std::function<void(const grpc::Status&, TokenUse used)> on_done);
+std::shared_ptr<RowGatherer> new_row_gatherer(
+    ClientSequences& sequences, const PreparedInference& infer,
+    inference::ModelInferResponse& response,
+    std::function<void(const grpc::Status&, ValueUse used)> on_done);
 
 }  // namespace lintel

@@ -23,7 +23,7 @@ void refuse_parameters(const std::string& tensor, const Parameters& parameters,
   }
 }
 
-void read_outputs(const inference::ModelInferRequest& wire, InferRequest& request,
+void read_outputs(const inference::ModelInferRequest& wire, TensorRequest& request,
                   Violations& violations) {
   bool tokens = wire.outputs_size() == 0;
   for (int i = 0; i < wire.outputs_size(); ++i) {
@@ -42,7 +42,7 @@ void read_outputs(const inference::ModelInferRequest& wire, InferRequest& reques
 
 // The values of the one input, row by row. None where something is wrong with it.
 std::vector<std::vector<std::int32_t>> read_prompts(const inference::ModelInferRequest& wire,
-                                                    int max_rows, InferRequest& request,
+                                                    int max_rows, TensorRequest& request,
                                                     Violations& violations) {
   if (wire.inputs_size() != 1 || wire.inputs(0).name() != "tokens") {
     violations.add("inputs", "there has to be one, named tokens");
@@ -92,7 +92,7 @@ std::vector<std::vector<std::int32_t>> read_prompts(const inference::ModelInferR
 
 template <typename Value>
 void write_tensor(
-    const std::vector<InferredRow>& rows, std::vector<Value> InferredRow::*member, Value filler,
+    const std::vector<RowValues>& rows, std::vector<Value> RowValues::*member, Value filler,
     std::size_t longest, bool raw, const char* name, const char* datatype,
     google::protobuf::RepeatedField<Value>* (inference::InferTensorContents::*contents)(),
     inference::ModelInferResponse& wire) {
@@ -103,7 +103,7 @@ void write_tensor(
   tensor.add_shape(static_cast<std::int64_t>(longest));
   std::vector<Value> all;
   all.reserve(rows.size() * longest);
-  for (const InferredRow& row : rows) {
+  for (const RowValues& row : rows) {
     all.insert(all.end(), (row.*member).begin(), (row.*member).end());
     all.insert(all.end(), longest - (row.*member).size(), filler);
   }
@@ -116,9 +116,9 @@ void write_tensor(
 
 }  // namespace
 
-InferRequest read_infer_request(const inference::ModelInferRequest& wire, int max_rows,
-                                Violations& violations) {
-  InferRequest request;
+TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int max_rows,
+                                  Violations& violations) {
+  TensorRequest request;
   read_parameters(wire, request, violations);
   read_outputs(wire, request, violations);
   request.prompts = read_prompts(wire, max_rows, request, violations);
@@ -140,21 +140,21 @@ InferRequest read_infer_request(const inference::ModelInferRequest& wire, int ma
   return request;
 }
 
-std::size_t most_response_bytes(const InferRequest& request, std::int64_t longest) {
+std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest) {
   // As varints, ids below 2^21 take three bytes.
   const std::size_t token_bytes = request.raw ? sizeof(std::int32_t) : 3;
   const std::size_t bytes_each = token_bytes + (request.log2_probs ? sizeof(float) : 0);
   return request.prompts.size() * static_cast<std::size_t>(longest) * bytes_each;
 }
 
-void write_infer_response(const InferRequest& request, const std::vector<InferredRow>& rows,
-                          inference::ModelInferResponse& wire) {
+void write_tensor_response(const TensorRequest& request, const std::vector<RowValues>& rows,
+                           inference::ModelInferResponse& wire) {
   std::size_t longest = 0;
-  for (const InferredRow& row : rows) longest = std::max(longest, row.tokens.size());
-  write_tensor<std::int32_t>(rows, &InferredRow::tokens, kNoToken, longest, request.raw, "tokens",
+  for (const RowValues& row : rows) longest = std::max(longest, row.tokens.size());
+  write_tensor<std::int32_t>(rows, &RowValues::tokens, kNoToken, longest, request.raw, "tokens",
                              "INT32", &inference::InferTensorContents::mutable_int_contents, wire);
   if (!request.log2_probs) return;
-  write_tensor<float>(rows, &InferredRow::log2_probs, std::nanf(""), longest, request.raw,
+  write_tensor<float>(rows, &RowValues::log2_probs, std::nanf(""), longest, request.raw,
                       "log2_probs", "FP32", &inference::InferTensorContents::mutable_fp32_contents,
                       wire);
 }

@@ -12,7 +12,7 @@
 
 namespace lintel {
 
-struct InferRequest {
+struct TensorRequest {
   v1::GenerateRequest settings;                    // what each row asks for, but for its prompt
   std::vector<std::vector<std::int32_t>> prompts;  // of each row; none once they are prepared
   bool log2_probs = false;
@@ -28,18 +28,18 @@ struct InferRequest {
 
 // What it can express is checked here, naming what is wrong; settings and prompts are checked as
 // those of every Generate request. Not more than `max_rows` rows.
-InferRequest read_infer_request(const inference::ModelInferRequest& wire, int max_rows,
-                                Violations& violations);
+TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int max_rows,
+                                  Violations& violations);
 
 // What came of a row.
-struct InferredRow {
+struct RowValues {
   std::vector<std::int32_t> tokens;
   std::vector<float> log2_probs;  // where asked for, parallel; NaN: the value has none
 };
 
 // Most bytes of a response whose rows have up to `longest` values.
-std::size_t most_response_bytes(const InferRequest& request, std::int64_t longest);
-void write_infer_response(const InferRequest& request, const std::vector<InferredRow>& rows,
-                          inference::ModelInferResponse& wire);
+std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest);
+void write_tensor_response(const TensorRequest& request, const std::vector<RowValues>& rows,
+                           inference::ModelInferResponse& wire);
 
 }  // namespace lintel

@@ -50,10 +50,10 @@ void SequenceNames::forget_evicted() {
   next_cleaning_ = std::max<std::size_t>(2 * ids_.size(), 64);
 }
 
-// ---- InferSequences
+// ---- ClientSequences
 
-grpc::Status InferSequences::find(const Owner& owner, const InferRequest& request,
-                                  GenerationTarget& target, InferSequence& sequence) {
+grpc::Status ClientSequences::find(const Owner& owner, const TensorRequest& request,
+                                   GenerationTarget& target, ClientSequence& sequence) {
   if (request.sequence_id.empty()) return grpc::Status::OK;
   sequence = {.owner = owner,
               .model = target.model->name,
@@ -79,9 +79,9 @@ grpc::Status InferSequences::find(const Owner& owner, const InferRequest& reques
   return grpc::Status::OK;
 }
 
-grpc::Status InferSequences::start(const InferRequest& request,
-                                   const std::optional<std::string>& before,
-                                   GenerationTarget& target, InferSequence& sequence) {
+grpc::Status ClientSequences::start(const TensorRequest& request,
+                                    const std::optional<std::string>& before,
+                                    GenerationTarget& target, ClientSequence& sequence) {
   SessionStore& store = context_.store;
   const Owner& owner = sequence.owner;
   const ServedModel& model = *target.model;
@@ -114,18 +114,18 @@ grpc::Status InferSequences::start(const InferRequest& request,
   return grpc::Status::OK;
 }
 
-void InferSequences::end(const InferSequence& sequence) noexcept {
+void ClientSequences::end(const ClientSequence& sequence) noexcept {
   context_.store.remove_when_idle(sequence.session_id, sequence.owner);
   names_.forget(sequence.owner, sequence.model, sequence.name, sequence.session_id);
 }
 
-bool InferSequences::never_began(const InferSequence& sequence) const {
+bool ClientSequences::never_began(const ClientSequence& sequence) const {
   if (!sequence.is_new) return false;
   const auto session = context_.store.get(sequence.session_id, sequence.owner);
   return session && !session->busy && session->num_values == 0;
 }
 
-void InferSequences::end_if_last(const InferSequence& sequence) noexcept {
+void ClientSequences::end_if_last(const ClientSequence& sequence) noexcept {
   if (sequence.session_id.empty()) return;
   try {
     if (sequence.ends || never_began(sequence)) end(sequence);

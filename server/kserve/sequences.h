@@ -1,4 +1,4 @@
-// InferSequences: the Open Inference Protocol's sequences, each a session under a name of its
+// ClientSequences: the Open Inference Protocol's sequences, each a session under a name of its
 // owner's.
 #pragma once
 
@@ -48,7 +48,7 @@ class SequenceNames {
 };
 
 // The session of a call that names a sequence.
-struct InferSequence {
+struct ClientSequence {
   Owner owner;
   std::string model, name;
   std::string session_id;  // empty: no sequence
@@ -57,25 +57,25 @@ struct InferSequence {
 };
 
 // Thread-safe.
-class InferSequences {
+class ClientSequences {
  public:
-  explicit InferSequences(const ServiceContext& context)
+  explicit ClientSequences(const ServiceContext& context)
       : context_(context), names_(context.store) {}
 
   // Leases the sequence that the request goes on with or starts. `target`: the model that it names,
   // and then what it runs on; a sequence goes on with the version that it began with. Where the
   // request names no sequence nothing happens.
-  grpc::Status find(const Owner& owner, const InferRequest& request, GenerationTarget& target,
-                    InferSequence& sequence);
-  void end(const InferSequence& sequence) noexcept;
+  grpc::Status find(const Owner& owner, const TensorRequest& request, GenerationTarget& target,
+                    ClientSequence& sequence);
+  void end(const ClientSequence& sequence) noexcept;
   // The request that used it is over. A start that came to nothing leaves nothing.
-  void end_if_last(const InferSequence& sequence) noexcept;
+  void end_if_last(const ClientSequence& sequence) noexcept;
 
  private:
-  grpc::Status start(const InferRequest& request, const std::optional<std::string>& before,
-                     GenerationTarget& target, InferSequence& sequence);
+  grpc::Status start(const TensorRequest& request, const std::optional<std::string>& before,
+                     GenerationTarget& target, ClientSequence& sequence);
   // Whether its start was refused or ended before a value was read.
-  bool never_began(const InferSequence& sequence) const;
+  bool never_began(const ClientSequence& sequence) const;
 
   const ServiceContext context_;
   SequenceNames names_;

@@ -13,9 +13,9 @@ namespace lintel {
 namespace {
 
 // One ModelInfer call. Lives from the method until gRPC has done with it.
-class InferCall final : public grpc::ServerUnaryReactor {
+class ModelInferCall final : public grpc::ServerUnaryReactor {
  public:
-  InferCall(ActiveCalls& calls, std::unique_ptr<CallScope> scope)
+  ModelInferCall(ActiveCalls& calls, std::unique_ptr<CallScope> scope)
       : calls_(calls), scope_(std::move(scope)) {}
 
   // Counts the call in, if it may begin and `prepare(scope)` agrees.
@@ -30,10 +30,10 @@ class InferCall final : public grpc::ServerUnaryReactor {
     });
   }
   // REQUIRES: called before the reactor is given to gRPC.
-  void attach(std::shared_ptr<InferRun> run) { run_ = std::move(run); }
+  void attach(std::shared_ptr<RowGatherer> run) { run_ = std::move(run); }
 
   // The response is written, or there is none. Once.
-  void finish(grpc::Status status, TokenUse used) {
+  void finish(grpc::Status status, ValueUse used) {
     status_ = copy_of(status);
     scope_->finish(used);
     Finish(std::move(status));
@@ -54,7 +54,7 @@ class InferCall final : public grpc::ServerUnaryReactor {
   ActiveCalls& calls_;
   const std::unique_ptr<CallScope> scope_;
   bool counted_in_ = false;
-  std::shared_ptr<InferRun> run_;
+  std::shared_ptr<RowGatherer> run_;
   grpc::Status status_;  // written before Finish, read after
 };
 
@@ -253,19 +253,19 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   auto scope = std::make_unique<CallScope>(context_.gate, *call, Method::kModelInfer);
   const LogFields log_fields = scope->log_fields();
   const LogScope log(log_fields);
-  auto* const reactor = new InferCall(context_.calls, std::move(scope));
-  PreparedInfer infer;
-  std::shared_ptr<InferRun> run;
+  auto* const reactor = new ModelInferCall(context_.calls, std::move(scope));
+  PreparedInference infer;
+  std::shared_ptr<RowGatherer> run;
   const grpc::Status status = reactor->begin([&](CallScope& its_scope) {
     inference::ModelInferRequest wire;
     const grpc::Status read = request->read(bounds_of(context_.gate, Method::kModelInfer), wire);
     if (!read.ok()) return read;
-    const grpc::Status prepared = prepare_infer(context_, sequences_, *call, wire, its_scope,
-                                                /*may_stream=*/false, infer);
+    const grpc::Status prepared = prepare_inference(context_, sequences_, *call, wire, its_scope,
+                                                    /*may_stream=*/false, infer);
     if (!prepared.ok()) return prepared;
-    run = new_infer_run(
+    run = new_row_gatherer(
         sequences_, infer, *response,
-        [reactor](const grpc::Status& ended, TokenUse used) { reactor->finish(ended, used); });
+        [reactor](const grpc::Status& ended, ValueUse used) { reactor->finish(ended, used); });
     return prepared;
   });
   if (!status.ok()) {
@@ -280,7 +280,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
 grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
                         inference::ModelStreamInferResponse>*
 InferenceService::ModelStreamInfer(grpc::CallbackServerContext* call) {
-  return new InferStream(
+  return new ModelStreamInferCall(
       context_, sequences_, *call,
       std::make_unique<CallScope>(context_.gate, *call, Method::kModelStreamInfer));
 }

@@ -54,7 +54,7 @@ class InferenceService final : public BoundedService {
 
  private:
   const ServiceContext context_;
-  InferSequences sequences_;
+  ClientSequences sequences_;
 };
 
 }  // namespace lintel

@@ -7,8 +7,10 @@
 
 namespace lintel {
 
-InferStream::InferStream(const ServiceContext& context, InferSequences& sequences,
-                         grpc::CallbackServerContext& call, std::unique_ptr<CallScope> scope)
+ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
+                                           ClientSequences& sequences,
+                                           grpc::CallbackServerContext& call,
+                                           std::unique_ptr<CallScope> scope)
     : context_(context),
       sequences_(sequences),
       calls_(context.calls),
@@ -27,13 +29,13 @@ InferStream::InferStream(const ServiceContext& context, InferSequences& sequence
   }
 }
 
-void InferStream::OnReadDone(bool ok) {
+void ModelStreamInferCall::OnReadDone(bool ok) {
   if (!ok) return finish(cancelled_ ? cancelled() : grpc::Status::OK);
   if (!calls_.enter()) return finish(guarded([] { return shutting_down(); }));
   is_busy_ = true;
-  PreparedInfer infer;
+  PreparedInference infer;
   const LogScope log(scope_->log_fields());
-  std::shared_ptr<InferRun> run;
+  std::shared_ptr<RowGatherer> run;
   std::shared_ptr<InferTokens> tokens;
   grpc::Status status = guarded([&] {
     const grpc::Status prepared = prepare(infer);
@@ -41,9 +43,9 @@ void InferStream::OnReadDone(bool ok) {
     if (infer.request->streams) {
       tokens = new_tokens(infer);
     } else {
-      run = new_infer_run(
+      run = new_row_gatherer(
           sequences_, infer, *response_.mutable_infer_response(),
-          [this](grpc::Status ended, TokenUse used) { respond(std::move(ended), used); });
+          [this](grpc::Status ended, ValueUse used) { respond(std::move(ended), used); });
     }
     return prepared;
   });
@@ -67,7 +69,7 @@ void InferStream::OnReadDone(bool ok) {
   }
 }
 
-grpc::Status InferStream::prepare(PreparedInfer& infer) {
+grpc::Status ModelStreamInferCall::prepare(PreparedInference& infer) {
   inference::ModelInferRequest wire;
   id_.clear();
   asks_for_stream_ = false;
@@ -76,10 +78,10 @@ grpc::Status InferStream::prepare(PreparedInfer& infer) {
   if (!read.ok()) return read;
   id_ = wire.id();
   asks_for_stream_ = wire.parameters().contains("stream");
-  return prepare_infer(context_, sequences_, call_, wire, *scope_, /*may_stream=*/true, infer);
+  return prepare_inference(context_, sequences_, call_, wire, *scope_, /*may_stream=*/true, infer);
 }
 
-void InferStream::OnWriteDone(bool ok) {
+void ModelStreamInferCall::OnWriteDone(bool ok) {
   response_ = {};  // clearing it would keep its memory
   if (const std::shared_ptr<InferTokens> tokens = current_tokens(); tokens != nullptr) {
     if (!tokens->written(ok)) return;
@@ -91,9 +93,9 @@ void InferStream::OnWriteDone(bool ok) {
   StartRead(&request_);
 }
 
-void InferStream::OnCancel() {
+void ModelStreamInferCall::OnCancel() {
   cancelled_ = true;
-  std::shared_ptr<InferRun> run;
+  std::shared_ptr<RowGatherer> run;
   std::shared_ptr<InferTokens> tokens;
   {
     MutexLock lock(mutex_);
@@ -104,14 +106,14 @@ void InferStream::OnCancel() {
   if (tokens != nullptr) tokens->cancel();
 }
 
-void InferStream::OnDone() {
+void ModelStreamInferCall::OnDone() {
   ActiveCalls& calls = calls_;
   scope_->end(status_);
   delete this;
   calls.release();
 }
 
-void InferStream::respond(grpc::Status status, TokenUse used) {
+void ModelStreamInferCall::respond(grpc::Status status, ValueUse used) {
   scope_->settle_tokens(used);
   if (!status.ok()) {
     grpc::Status written = guarded([&] {
@@ -130,7 +132,7 @@ void InferStream::respond(grpc::Status status, TokenUse used) {
   StartWrite(&response_);
 }
 
-std::shared_ptr<InferTokens> InferStream::new_tokens(const PreparedInfer& infer) {
+std::shared_ptr<InferTokens> ModelStreamInferCall::new_tokens(const PreparedInference& infer) {
   const StreamingOptions& streaming = context_.streaming;
   InferTokens::Options options;
   options.chunk_interval = streaming.chunk_interval_ms;
@@ -150,22 +152,22 @@ std::shared_ptr<InferTokens> InferStream::new_tokens(const PreparedInfer& infer)
                                        std::move(callbacks));
 }
 
-std::shared_ptr<InferTokens> InferStream::current_tokens() {
+std::shared_ptr<InferTokens> ModelStreamInferCall::current_tokens() {
   MutexLock lock(mutex_);
   return tokens_;
 }
 
-void InferStream::forget_tokens() {
+void ModelStreamInferCall::forget_tokens() {
   std::shared_ptr<InferTokens> last;  // freed without the mutex
   MutexLock lock(mutex_);
   last.swap(tokens_);
 }
 
-void InferStream::rest() {
+void ModelStreamInferCall::rest() {
   if (std::exchange(is_busy_, false)) calls_.leave();
 }
 
-void InferStream::finish(grpc::Status status) {
+void ModelStreamInferCall::finish(grpc::Status status) {
   status_ = copy_of(status);
   scope_->finish({});
   Finish(std::move(status));

@@ -1,4 +1,4 @@
-// InferStream: one ModelStreamInfer call.
+// ModelStreamInferCall: one ModelStreamInfer call.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -22,12 +22,13 @@ namespace lintel {
 // Reads a request, runs it, writes its response, or its values as they come, reads the next: one
 // operation at a time, so that its members need no lock but for what a cancellation looks at.
 // Between requests a drain does not wait for it. Lives from the method until gRPC has done with it.
-class InferStream final : public grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
-                                                         inference::ModelStreamInferResponse> {
+class ModelStreamInferCall final
+    : public grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
+                                     inference::ModelStreamInferResponse> {
  public:
   // context, sequences: outlive the call.
-  InferStream(const ServiceContext& context, InferSequences& sequences,
-              grpc::CallbackServerContext& call, std::unique_ptr<CallScope> scope);
+  ModelStreamInferCall(const ServiceContext& context, ClientSequences& sequences,
+                       grpc::CallbackServerContext& call, std::unique_ptr<CallScope> scope);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -37,16 +38,16 @@ class InferStream final : public grpc::ServerBidiReactor<Received<inference::Mod
  private:
   // Reads what came and takes what it needs. What it was is forgotten with that: between its
   // requests a stream holds nothing of them.
-  grpc::Status prepare(PreparedInfer& infer);
-  void respond(grpc::Status status, TokenUse used);
-  std::shared_ptr<InferTokens> new_tokens(const PreparedInfer& infer);
+  grpc::Status prepare(PreparedInference& infer);
+  void respond(grpc::Status status, ValueUse used);
+  std::shared_ptr<InferTokens> new_tokens(const PreparedInference& infer);
   std::shared_ptr<InferTokens> current_tokens() EXCLUDES(mutex_);
   void forget_tokens() EXCLUDES(mutex_);
   void rest();
   void finish(grpc::Status status);
 
   const ServiceContext& context_;
-  InferSequences& sequences_;
+  ClientSequences& sequences_;
   ActiveCalls& calls_;
   grpc::CallbackServerContext& call_;
   const std::unique_ptr<CallScope> scope_;
@@ -58,7 +59,7 @@ class InferStream final : public grpc::ServerBidiReactor<Received<inference::Mod
   grpc::Status status_;
   std::atomic<bool> cancelled_{false};
   Mutex mutex_;
-  std::shared_ptr<InferRun> run_ GUARDED_BY(mutex_);        // the last one
+  std::shared_ptr<RowGatherer> run_ GUARDED_BY(mutex_);     // the last one
   std::shared_ptr<InferTokens> tokens_ GUARDED_BY(mutex_);  // of a request that is streamed
 };
 

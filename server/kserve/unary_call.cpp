@@ -12,9 +12,9 @@
 namespace lintel {
 
 // Gathers one row.
-class InferRun::RowSink final : public TokenSink {
+class RowGatherer::RowSink final : public TokenSink {
  public:
-  RowSink(std::shared_ptr<InferRun> run, std::size_t index, SharedModel model, bool log2_probs)
+  RowSink(std::shared_ptr<RowGatherer> run, std::size_t index, SharedModel model, bool log2_probs)
       : run_(std::move(run)), index_(index), model_(std::move(model)), log2_probs_(log2_probs) {}
 
   bool on_token(const TokenEvent& event) override {
@@ -34,15 +34,15 @@ class InferRun::RowSink final : public TokenSink {
   }
 
  private:
-  const std::shared_ptr<InferRun> run_;
+  const std::shared_ptr<RowGatherer> run_;
   const std::size_t index_;
   const SharedModel model_;
   const bool log2_probs_;
-  InferredRow row_;
-  TokenUse used_;
+  RowValues row_;
+  ValueUse used_;
 };
 
-void InferRun::begin(std::vector<PreparedGeneration> prepared) noexcept {
+void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
   grpc::Status room = guarded([&] {
     MutexLock lock(mutex_);
     rows_left_ = prepared.size();
@@ -79,7 +79,7 @@ void InferRun::begin(std::vector<PreparedGeneration> prepared) noexcept {
   }
 }
 
-void InferRun::submitted(std::size_t index, SharedModel model, RequestHandle handle) noexcept {
+void RowGatherer::submitted(std::size_t index, SharedModel model, RequestHandle handle) noexcept {
   bool already_failed = false;
   {
     MutexLock lock(mutex_);
@@ -92,9 +92,9 @@ void InferRun::submitted(std::size_t index, SharedModel model, RequestHandle han
   if (already_failed) model->scheduler->cancel(handle);
 }
 
-void InferRun::cancel() noexcept { fail(cancelled()); }
+void RowGatherer::cancel() noexcept { fail(cancelled()); }
 
-void InferRun::fail(grpc::Status status) noexcept {
+void RowGatherer::fail(grpc::Status status) noexcept {
   {
     MutexLock lock(mutex_);
     if (!status_.ok() || on_done_ == nullptr) return;
@@ -112,14 +112,14 @@ void InferRun::fail(grpc::Status status) noexcept {
   }
 }
 
-void InferRun::row_done(std::size_t index, InferredRow row, TokenUse used,
-                        grpc::Status status) noexcept {
+void RowGatherer::row_done(std::size_t index, RowValues row, ValueUse used,
+                           grpc::Status status) noexcept {
   if (!status.ok()) fail(std::move(status));
   Running over;  // let go of without the mutex
   OnDone on_done;
-  std::vector<InferredRow> rows;
+  std::vector<RowValues> rows;
   grpc::Status result;
-  TokenUse all;
+  ValueUse all;
   {
     MutexLock lock(mutex_);
     if (index < running_.size()) {

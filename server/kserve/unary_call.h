@@ -1,4 +1,4 @@
-// InferRun: the rows of one ModelInfer call in the scheduler, gathered until all are done.
+// RowGatherer: the rows of one ModelInfer call in the scheduler, gathered until all are done.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@
 namespace lintel {
 
 // Threads: any.
-class InferRun : public std::enable_shared_from_this<InferRun> {
+class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
  public:
   // Called once, when no row runs any more: the rows are whole if the status is OK. Must not throw.
   using OnDone =
-      std::function<void(const grpc::Status&, std::vector<InferredRow> rows, TokenUse used)>;
+      std::function<void(const grpc::Status&, std::vector<RowValues> rows, ValueUse used)>;
 
-  explicit InferRun(OnDone on_done) : on_done_(std::move(on_done)) {}
+  explicit RowGatherer(OnDone on_done) : on_done_(std::move(on_done)) {}
 
   // Submits all rows; a row that finds no place ends the others. REQUIRES: there is one; called
   // once.
@@ -40,7 +40,7 @@ class InferRun : public std::enable_shared_from_this<InferRun> {
   // Has submitted row `index`.
   void submitted(std::size_t index, SharedModel model, RequestHandle handle) noexcept
       EXCLUDES(mutex_);
-  void row_done(std::size_t index, InferredRow row, TokenUse used, grpc::Status status) noexcept
+  void row_done(std::size_t index, RowValues row, ValueUse used, grpc::Status status) noexcept
       EXCLUDES(mutex_);
   // Ends all rows with `status`, the first one given.
   void fail(grpc::Status status) noexcept EXCLUDES(mutex_);
@@ -48,9 +48,9 @@ class InferRun : public std::enable_shared_from_this<InferRun> {
   Mutex mutex_;
   OnDone on_done_ GUARDED_BY(mutex_);                // empty once called
   std::vector<Running> running_ GUARDED_BY(mutex_);  // one for each row
-  std::vector<InferredRow> rows_ GUARDED_BY(mutex_);
+  std::vector<RowValues> rows_ GUARDED_BY(mutex_);
   std::size_t rows_left_ GUARDED_BY(mutex_) = 0;
-  TokenUse used_ GUARDED_BY(mutex_);
+  ValueUse used_ GUARDED_BY(mutex_);
   grpc::Status status_ GUARDED_BY(mutex_);  // OK: no row has failed
 };
 

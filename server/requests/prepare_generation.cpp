@@ -137,7 +137,10 @@ SessionRefusal lease_session(const ServiceContext& context, const std::string& s
                              const Owner& caller, GenerationTarget& target) {
   SessionStore::LeaseResult leased = context.store.lease(session_id, caller);
   if (leased.refusal) return leased.refusal;
-  target.model = context.models.find(leased.lease.model(), &leased.lease.transformer());
+  const Transformer& transformer = leased.lease.transformer();
+  if (target.model == nullptr || target.model->transformer.get() != &transformer) {
+    target.model = context.models.find(leased.lease.model(), &transformer);
+  }
   if (target.model == nullptr) return {SessionError::kUnloaded};
   target.lease = std::move(leased.lease);
   return {};

@@ -61,14 +61,14 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
   // and then next() says kFinish, without asking for memory.
   virtual void on_lost() = 0;
   // What the call read and produced, asked when next() has given its status.
-  virtual TokenUse tokens_used() const REQUIRES(mutex_) = 0;
+  virtual ValueUse tokens_used() const REQUIRES(mutex_) = 0;
 
   // Sends what there is to send. REQUIRES: the caller holds no mutex, for gRPC may call back at
   // once.
   void pump() EXCLUDES(mutex_) {
     Next action = Next::kNothing;
     grpc::Status status;
-    TokenUse used;
+    ValueUse used;
     bool lost = false;
     {
       MutexLock lock(mutex_);

@@ -63,7 +63,7 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
   void on_written() override EXCLUDES(mutex_);
   void on_gone() override EXCLUDES(mutex_);
   void on_lost() override EXCLUDES(mutex_);
-  TokenUse tokens_used() const override REQUIRES(mutex_) { return used_; }
+  ValueUse tokens_used() const override REQUIRES(mutex_) { return used_; }
 
   // Nothing more is written, and the request ends; then the call does, with `status`, the first one
   // given.
@@ -94,7 +94,7 @@ class GenerateStream final : public ResponseStream<v1::GenerateResponse>, public
   std::size_t written_ GUARDED_BY(mutex_) = 0;           // entries at its beginning
   std::deque<SampleResult> results_ GUARDED_BY(mutex_);  // one for each end of a sample
   std::atomic<std::size_t> tokens_{0};  // values to be written; changed under the mutex
-  TokenUse used_ GUARDED_BY(mutex_);    // by the samples that have finished
+  ValueUse used_ GUARDED_BY(mutex_);    // by the samples that have finished
   bool paused_ GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> abandoned_ GUARDED_BY(mutex_);
   std::optional<RequestOutcome> outcome_ GUARDED_BY(mutex_);

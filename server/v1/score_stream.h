@@ -71,7 +71,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   void on_written() override { advance(); }
   void on_gone() override;
   void on_lost() override;
-  TokenUse tokens_used() const override REQUIRES(mutex_) { return used_; }
+  ValueUse tokens_used() const override REQUIRES(mutex_) { return used_; }
 
   const SharedModel model_;
   SessionStore& store_;
@@ -82,7 +82,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   std::size_t next_submit_ GUARDED_BY(mutex_) = 0;
   std::size_t next_write_ GUARDED_BY(mutex_) = 0;
   std::size_t running_ GUARDED_BY(mutex_) = 0;
-  TokenUse used_ GUARDED_BY(mutex_);            // by the sequences that were submitted
+  ValueUse used_ GUARDED_BY(mutex_);            // by the sequences that were submitted
   bool submitting_ GUARDED_BY(mutex_) = false;  // a thread is in advance()
   bool alarm_set_ GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> failure_ GUARDED_BY(mutex_);

@@ -198,11 +198,11 @@ TEST_CASE("whichever allocation fails, a ModelInfer call is answered once and ho
       [&](std::size_t successes) {
         answers = 0;
         tokens = 0;
-        const auto run = std::make_shared<InferRun>(
-            [&](const grpc::Status& ended, std::vector<InferredRow> rows, TokenUse) {
+        const auto run = std::make_shared<RowGatherer>(
+            [&](const grpc::Status& ended, std::vector<RowValues> rows, ValueUse) {
               ++answers;
               status = copy_of(ended);
-              for (const InferredRow& row : rows) tokens += row.tokens.size();
+              for (const RowValues& row : rows) tokens += row.tokens.size();
             });
         std::vector<PreparedGeneration> rows;
         for (int i = 0; i < 3; ++i) rows.push_back(f.prepared(20));
@@ -234,7 +234,7 @@ TEST_CASE("whichever allocation fails, a streamed inference ends once and holds 
         InferTokens::Options options;
         options.outbox_tokens = 8;
         options.max_tokens_per_message = 3;
-        const auto tokens = std::make_shared<InferTokens>(std::make_shared<const InferRequest>(),
+        const auto tokens = std::make_shared<InferTokens>(std::make_shared<const TensorRequest>(),
                                                           inference::ModelInferResponse(), options,
                                                           f.clock, f.calls, std::move(callbacks));
         PreparedGeneration prepared = f.prepared(30);
@@ -258,7 +258,7 @@ TEST_CASE("whichever allocation fails, a streamed inference ends once and holds 
 TEST_CASE("a row that is done keeps no model while its call goes on") {
   ExhaustionFixture f("tokens");
   const auto run =
-      std::make_shared<InferRun>([](const grpc::Status&, std::vector<InferredRow>, TokenUse) {});
+      std::make_shared<RowGatherer>([](const grpc::Status&, std::vector<RowValues>, ValueUse) {});
   std::vector<PreparedGeneration> rows;
   for (int i = 0; i < 2; ++i) rows.push_back(f.prepared(3));
   run->begin(std::move(rows));
@@ -276,8 +276,8 @@ TEST_CASE("a row that is done at once keeps no model either") {
   f.served->scheduler = std::make_unique<Scheduler>(f.model->transformer, options, f.clock);
   for (int i = 0; i < 200; ++i) {
     std::atomic<bool> done{false};
-    const auto run = std::make_shared<InferRun>(
-        [&](const grpc::Status&, std::vector<InferredRow>, TokenUse) { done = true; });
+    const auto run = std::make_shared<RowGatherer>(
+        [&](const grpc::Status&, std::vector<RowValues>, ValueUse) { done = true; });
     std::vector<PreparedGeneration> rows;
     rows.push_back(f.prepared(1));
     run->begin(std::move(rows));

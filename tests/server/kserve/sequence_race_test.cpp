@@ -37,8 +37,8 @@ struct Sequences {
   }
 
   // A call that names the sequence "s", and is over.
-  grpc::Status find(bool start, InferSequence& sequence, const Owner& owner = "") {
-    InferRequest request;
+  grpc::Status find(bool start, ClientSequence& sequence, const Owner& owner = "") {
+    TensorRequest request;
     request.sequence_id = "s";
     request.sequence_start = start;
     GenerationTarget target{model, {}};
@@ -55,13 +55,13 @@ struct Sequences {
   RequestCounters counters;
   const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
   SharedModel model;
-  InferSequences sequences{{registry, manager, store, calls, gate, clock, options.streaming}};
+  ClientSequences sequences{{registry, manager, store, calls, gate, clock, options.streaming}};
 };
 
 TEST_CASE("of two starts of one sequence that come at once one session stays, the name's") {
   MeetingClock clock;
   Sequences f({.session_memory_bytes = 1u << 26}, clock);
-  InferSequence started[2];
+  ClientSequence started[2];
   grpc::Status statuses[2];
   {
     std::thread other([&] { statuses[1] = f.find(/*start=*/true, started[1]); });
@@ -72,7 +72,7 @@ TEST_CASE("of two starts of one sequence that come at once one session stays, th
   CHECK(statuses[1].ok());
   CHECK(f.store.stats().created == 2);
   CHECK(f.store.num_sessions() == 1);
-  InferSequence found;
+  ClientSequence found;
   REQUIRE(f.find(/*start=*/false, found).ok());
   CHECK(f.store.get(found.session_id));
 }
@@ -82,9 +82,9 @@ TEST_CASE("a start that finds no memory leaves neither session nor name") {
       SessionStore::admitted_bytes(*tiny_models({"tokens"}).front().transformer, /*num_tokens=*/0);
   const ManualClock clock;
   Sequences f({.session_memory_bytes = bytes}, clock);
-  InferSequence first;
+  ClientSequence first;
   REQUIRE(f.find(true, first, "alice").ok());
-  InferSequence second;
+  ClientSequence second;
   CHECK(f.find(true, second, "bob").error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   CHECK(f.store.num_sessions() == 1);
   CHECK(f.find(false, second, "bob").error_code() == grpc::StatusCode::NOT_FOUND);
@@ -96,11 +96,11 @@ TEST_CASE("a start that finds no memory leaves neither session nor name") {
 TEST_CASE("a start that came to nothing leaves nothing, and one that read a value stays") {
   const ManualClock clock;
   Sequences f({.session_memory_bytes = 1u << 26}, clock);
-  InferSequence started;
+  ClientSequence started;
   REQUIRE(f.find(true, started).ok());
   f.sequences.end_if_last(started);
   CHECK(f.store.num_sessions() == 0);
-  InferSequence found;
+  ClientSequence found;
   CHECK(f.find(false, found).error_code() == grpc::StatusCode::NOT_FOUND);
   REQUIRE(f.find(true, started).ok());
   f.store.lease(started.session_id).lease.sequence().pending = 3;
@@ -150,12 +150,12 @@ TEST_CASE("a start that finds the queue full leaves no session") {
 TEST_CASE("the end of a sequence leaves the one that took its name meanwhile") {
   const ManualClock clock;
   Sequences f({.session_memory_bytes = 1u << 26}, clock);
-  InferSequence first;
+  ClientSequence first;
   REQUIRE(f.find(true, first).ok());
-  InferSequence second;
+  ClientSequence second;
   REQUIRE(f.find(true, second).ok());
   f.sequences.end(first);
-  InferSequence found;
+  ClientSequence found;
   REQUIRE(f.find(false, found).ok());
   CHECK(found.session_id == second.session_id);
 }

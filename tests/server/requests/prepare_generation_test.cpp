@@ -1,0 +1,114 @@
+// What a request holds once it is checked, and what one that is refused leaves.
+#include "server/requests/prepare_generation.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/server/support/service_fixture.h"
+
+namespace lintel::testing {
+namespace {
+
+struct Preparing {
+  Preparing() { serve(1); }
+  ~Preparing() {
+    for (const SharedModel& model : registry.all()) model->scheduler->stop();
+  }
+
+  // One more version of the model "tokens", with weights of its own.
+  SharedModel serve(std::int64_t version) {
+    auto made = std::make_shared<ServedModel>();
+    made->name = "tokens";
+    made->version = version;
+    made->transformer = tiny_models({"tokens"}).front().transformer;
+    made->scheduler = std::make_unique<Scheduler>(
+        made->transformer, Scheduler::Options{.workers = 0, .speculation = Speculation::kOn},
+        clock);
+    registry.add(made);
+    return made;
+  }
+
+  std::string new_session() {
+    const SharedModel model = registry.find("tokens");
+    return store.create(model->name, model->transformer, 0).info.id;
+  }
+
+  grpc::Status prepare(const std::string& session_id, PreparedGeneration& prepared,
+                       std::int32_t first_id = 1) {
+    v1::GenerateRequest wire = request_for("tokens", {first_id, 2}, 20);
+    wire.set_session_id(session_id);
+    return prepare_generation(context, "", wire, std::nullopt, prepared);
+  }
+
+  const ManualClock clock;
+  const ServerOptions options = test_options();
+  SessionStore store{{.session_memory_bytes = 1u << 26}, clock};
+  ModelRegistry registry;
+  ModelManager manager{options.models, registry, store, std::make_shared<ModelBudget>(0), clock};
+  ActiveCalls calls;
+  Quotas quotas{{}, clock};
+  RequestCounters counters;
+  const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
+  const ServiceContext context{registry, manager, store, calls, gate, clock, options.streaming};
+};
+
+TEST_CASE("what a call holds beside its sequence is counted, on a session as without one") {
+  Preparing f;
+  const std::size_t state =
+      SessionStore::admitted_bytes(*f.registry.find("tokens")->transformer, /*num_tokens=*/0);
+  std::size_t beside = 0;
+  {
+    PreparedGeneration one_shot;
+    REQUIRE(f.prepare("", one_shot).ok());
+    beside = f.store.bytes_in_use() - state;
+    CHECK(beside > 0);
+  }
+  const std::string id = f.new_session();
+  REQUIRE(f.store.bytes_in_use() == state);
+  {
+    PreparedGeneration on_session;
+    REQUIRE(f.prepare(id, on_session).ok());
+    CHECK(f.store.bytes_in_use() - state == beside);
+  }
+  CHECK(f.store.bytes_in_use() == state);
+}
+
+TEST_CASE("a session goes on with the version that it began with") {
+  Preparing f;
+  const std::string id = f.new_session();
+  f.serve(2);
+  PreparedGeneration prepared;
+  REQUIRE(f.prepare(id, prepared).ok());
+  CHECK(prepared.model->version == 1);
+  PreparedGeneration one_shot;
+  REQUIRE(f.prepare("", one_shot).ok());
+  CHECK(one_shot.model->version == 2);
+}
+
+TEST_CASE("a session whose model takes no more requests went with it, and is free to be closed") {
+  Preparing f;
+  const std::string id = f.new_session();
+  const std::vector<SharedModel> retired = f.registry.retire("tokens", std::nullopt);
+  REQUIRE(retired.size() == 1);
+  PreparedGeneration prepared;
+  const grpc::Status refused = f.prepare(id, prepared);
+  CHECK(refused.error_code() == grpc::StatusCode::NOT_FOUND);
+  CHECK_THAT(refused.error_message(), Catch::Contains("model was unloaded"));
+  CHECK(prepared.model == nullptr);
+  CHECK(f.store.close_sessions(*retired[0]->transformer) == 1);
+  CHECK(f.store.num_sessions() == 0);
+}
+
+TEST_CASE("a request that is refused leaves its session free") {
+  Preparing f;
+  const std::string id = f.new_session();
+  PreparedGeneration prepared;
+  CHECK(f.prepare(id, prepared, /*first_id=*/-1).error_code() ==
+        grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(prepared.model != nullptr);  // the call is about it all the same
+  CHECK_FALSE(f.store.get(id)->busy);
+  REQUIRE(f.prepare(id, prepared).ok());
+  CHECK(f.store.get(id)->busy);
+}
+
+}  // namespace
+}  // namespace lintel::testing
