@@ -130,7 +130,7 @@ SessionStore::CreateResult SessionStore::create(const std::string& model_name,
   return result;
 }
 
-std::shared_ptr<SessionStore::SessionRecord> SessionStore::find(const std::string& id,
+std::shared_ptr<SessionRecord> SessionStore::find(const std::string& id,
                                                                 const Owner& owner) const {
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || found->second->reservation.owner() != owner) return nullptr;
