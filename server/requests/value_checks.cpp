@@ -64,8 +64,11 @@ void read_values(const v1::Values& values, const std::string& path, const ModelC
   const std::string field = path + (is_text ? ".text" : ".pixels");
   const ModalityKind needed = is_text ? ModalityKind::kBytes : ModalityKind::kImage;
   if (config.modality != needed) {
-    violations.add(field, std::string("applies to models of modality ") + to_string(needed) +
-                              " only; this one is of " + to_string(config.modality));
+    std::string why = "applies to models of modality ";
+    why += to_string(needed);
+    why += " only; this one is of ";
+    why += to_string(config.modality);
+    violations.add(field, why);
     return;
   }
   const std::string& bytes = is_text ? values.text() : values.pixels();
