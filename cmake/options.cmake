@@ -7,6 +7,8 @@ target_compile_options(lintel_options INTERFACE -Wall -Wextra -Wshadow -Wnon-vir
   $<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
 # Promise 1 needs the same bits from the same source: no contraction that depends on inlining.
 target_compile_options(lintel_options INTERFACE -ffp-contract=off)
+# Some packages ask for it: so that all have it, and one precompiled header serves them.
+target_compile_options(lintel_options INTERFACE -pthread)
 if(LINTEL_WERROR)
   target_compile_options(lintel_options INTERFACE -Werror)
 endif()

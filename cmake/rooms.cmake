@@ -36,7 +36,9 @@ function(lintel_room folder)
   add_library(${target} STATIC ${sources})
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)  # also of headers alone
   target_link_libraries(${target} PUBLIC lintel_options Threads::Threads)
-  if("<grpc>" IN_LIST sees)
+  if("<dnnl>" IN_LIST sees)
+    # Compiled for OpenMP: no precompiled header fits.
+  elseif("<grpc>" IN_LIST sees)
     lintel_precompile(${target} wire)
   else()
     lintel_precompile(${target})
