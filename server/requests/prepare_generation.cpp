@@ -1,12 +1,10 @@
 #include "server/requests/prepare_generation.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
+#include <span>
 #include <utility>
 
+#include "server/base/random_bytes.h"
 #include "server/call/status.h"
 #include "server/generation/drafter.h"
 #include "server/generation/speculation.h"
@@ -21,11 +19,7 @@ constexpr std::size_t kOutboxValueBytes = 64;
 
 std::uint64_t random_seed() {
   std::uint64_t seed = 0;
-  ssize_t n = 0;
-  do {
-    n = getrandom(&seed, sizeof(seed), 0);
-  } while (n < 0 && errno == EINTR);
-  if (n != sizeof(seed)) throw std::system_error(errno, std::generic_category(), "getrandom");
+  fill_with_random(std::as_writable_bytes(std::span(&seed, 1)));
   return seed;
 }
 

@@ -1,32 +1,23 @@
 #include "server/sessions/session_store.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <cerrno>
 #include <new>
-#include <system_error>
+#include <span>
 #include <utility>
 
+#include "server/base/random_bytes.h"
 #include "server/sessions/session_record.h"
 
 namespace lintel {
-
 namespace {
 
 // 128 bits that cannot be guessed, hexadecimal: where callers are not told apart, whoever has an id
 // can use the session.
 std::string random_id() {
   std::array<unsigned char, 16> bytes;
-  std::size_t filled = 0;
-  while (filled < bytes.size()) {
-    const ssize_t n = getrandom(bytes.data() + filled, bytes.size() - filled, 0);
-    if (n < 0 && errno != EINTR)
-      throw std::system_error(errno, std::generic_category(), "getrandom");
-    if (n > 0) filled += static_cast<std::size_t>(n);
-  }
+  fill_with_random(std::as_writable_bytes(std::span(bytes)));
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string id;
   id.reserve(2 * bytes.size());
@@ -130,8 +121,7 @@ SessionStore::CreateResult SessionStore::create(const std::string& model_name,
   return result;
 }
 
-std::shared_ptr<SessionRecord> SessionStore::find(const std::string& id,
-                                                                const Owner& owner) const {
+std::shared_ptr<SessionRecord> SessionStore::find(const std::string& id, const Owner& owner) const {
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || found->second->reservation.owner() != owner) return nullptr;
   return found->second;
