@@ -10,6 +10,16 @@
 #include "server/v1/model_service.h"
 
 namespace lintel {
+namespace {
+
+// The model and version that a request to load or unload names.
+template <typename Request>
+grpc::Status read_model(const Request& wire, std::optional<std::int64_t>* version) {
+  const grpc::Status named = check_model_name(wire.name(), "name");
+  return named.ok() ? read_model_version(wire.version(), "version", version) : named;
+}
+
+}  // namespace
 
 AdminService::AdminService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kGetLogLevel).name, this, &AdminService::GetLogLevel);
@@ -53,10 +63,8 @@ grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* c
   return answer_later(context_.gate, *call, Method::kLoadModel, *request,
                       [&](const auto& wire, const LateReply& reply) {
                         std::optional<std::int64_t> version;
-                        grpc::Status status = check_model_name(wire.name(), "name");
-                        if (status.ok())
-                          status = read_model_version(wire.version(), "version", &version);
-                        if (!status.ok()) return reply(status);
+                        const grpc::Status read = read_model(wire, &version);
+                        if (!read.ok()) return reply(read);
                         context_.manager.load(wire.name(), version,
                                               [reply, response](const grpc::Status& loaded,
                                                                 const SharedModel& model) {
@@ -75,10 +83,8 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
   return answer_later(context_.gate, *call, Method::kUnloadModel, *request,
                       [&](const auto& wire, const LateReply& reply) {
                         std::optional<std::int64_t> version;
-                        grpc::Status status = check_model_name(wire.name(), "name");
-                        if (status.ok())
-                          status = read_model_version(wire.version(), "version", &version);
-                        if (!status.ok()) return reply(status);
+                        const grpc::Status read = read_model(wire, &version);
+                        if (!read.ok()) return reply(read);
                         if (const SharedModel model = context_.models.find(wire.name())) {
                           reply.set_model(model->name);
                         }
