@@ -15,7 +15,7 @@
 namespace lintel::bench {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kLengthFooter = R"(
 One sequence on one thread, which reads values drawn by chance up to each position and then
 generates. Attention whose state grows goes as far as --budget seconds of reading and half of the
 machine's memory let it; linear attention goes all the way. The model has the layers of --shape, random weights, a head over 256 values
@@ -210,7 +210,7 @@ void add_length(CLI::App& app, cli::CommandLine& command_line) {
   flags->run.add_plot_to(*command);
   flags->run.batch = {1};
   flags->run.add_to(*command, {1}, /*batch_help=*/"", /*with_workers=*/false);
-  command->footer(kFooter);
+  command->footer(kLengthFooter);
   command->callback([flags, &command_line] {
     command_line.run = [flags, &command_line] {
       flags->run.workers = 1;

@@ -17,7 +17,7 @@
 namespace lintel::bench {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kOcclusionFooter = R"(
 The first half of the pixels is given, in raster order, and the model draws the others. One at a
 time: one image after the other on one thread, the clock read after each number of images. In a
 batch: all workers. A classifier then names the digits of --judge completions; it is a small network
@@ -257,7 +257,7 @@ void add_occlusion(CLI::App& app, cli::CommandLine& command_line) {
                   "Image i is completed with this seed + i [1]");
   flags->run.repeats = 3;
   flags->run.add_to(*command, {64}, "Images a worker completes together");
-  command->footer(kFooter);
+  command->footer(kOcclusionFooter);
   command->callback([flags, &command_line] {
     command_line.run = [flags, &command_line] {
       return OcclusionExperiment(*flags, command_line.console).run();

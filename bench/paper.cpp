@@ -18,7 +18,7 @@
 namespace lintel::bench {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kPaperFooter = R"(
 Rows are kinds of attention: softmax and LSH in recompute mode, where every value runs the whole
 prefix again, as the paper's baselines did; softmax with a cache of keys and values; LSH that keeps
 its buckets; linear attention. Every row runs the same shape with its own trained weights where
@@ -344,7 +344,7 @@ void add_paper(CLI::App& app, cli::CommandLine& command_line) {
   flags->run.repeats = 3;
   flags->run.add_to(*command, {16, 64},
                     "Sequences a worker steps together; of several the best counts");
-  command->footer(kFooter);
+  command->footer(kPaperFooter);
   command->callback([flags, &command_line] {
     command_line.run = [flags, &command_line] { return Paper(*flags, command_line.console).run(); };
   });

@@ -18,7 +18,7 @@
 namespace lintel::bench {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kServeFooter = R"(
 Each client has a connection of its own and streams whole sequences, one after the other; those of a
 model of text, which have no end, of 1,024 values. Throughput
 is counted with the server's own messages, which it fills for 10 ms, and longer from 16 clients on;
@@ -278,7 +278,7 @@ void add_serve(CLI::App& app, cli::CommandLine& command_line) {
   cli::add_security_flags(*command, flags->tls, flags->token);
   flags->run.repeats = 3;
   flags->run.add_to(*command, {64}, "Rows of a worker's step, at most");
-  command->footer(kFooter);
+  command->footer(kServeFooter);
   command->callback([flags, &command_line] {
     command_line.run = [flags, &command_line] {
       return ServeExperiment(*flags, command_line.console).run();

@@ -23,7 +23,7 @@
 namespace lintel::bench {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kSpeedFooter = R"(
 The bound is oneDNN's matmul alone on the model's shapes, with the same rows and threads, measured
 in turn with what it bounds. Alone, the bound is reading the weights once from where they fit.
 Speculation is measured through gRPC with one client, off and on (alone_grpc_us_per_token and
@@ -368,7 +368,7 @@ void add_speed(CLI::App& app, cli::CommandLine& command_line) {
       "SECONDS", "Of one measurement [0.4]");
   flags->run.add_to(*command, {8, 16, 24, 32, 64},
                     "Rows that a worker steps together; of several the best counts");
-  command->footer(kFooter);
+  command->footer(kSpeedFooter);
   command->callback([flags, &command_line] {
     command_line.run = [flags, &command_line] {
       return SpeedExperiment(*flags, command_line.console).run();

@@ -91,7 +91,7 @@ void add_values(const Command& command, std::map<std::string, std::vector<std::s
 }
 
 // The name of a shell function: "_lintel_server".
-std::string function_name(const std::string& program) {
+std::string bash_function_name(const std::string& program) {
   std::string name = "_" + program;
   for (char& c : name) c = c == '-' ? '_' : c;
   return name;
@@ -100,7 +100,7 @@ std::string function_name(const std::string& program) {
 }  // namespace
 
 std::string bash_completion(const Command& program) {
-  const std::string name = function_name(program.name);
+  const std::string name = bash_function_name(program.name);
   std::string script = "# bash completion for " + program.name + ", by: " + program.name +
                        " --completion bash\n\n# Of the command at a path.\n" + name +
                        "_at()\n{\n    case $1 in\n";

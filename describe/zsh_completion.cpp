@@ -25,7 +25,7 @@ std::string brief(const std::string& help) {
 }
 
 // "_lintel_session" of "lintel session".
-std::string function_name(const std::string& path) {
+std::string zsh_function_name(const std::string& path) {
   std::string name = "_" + path;
   for (char& c : name) c = c == ' ' || c == '-' ? '_' : c;
   return name;
@@ -46,7 +46,7 @@ std::string value_of(const Argument& argument) {
 
 void add_function(const Command& command, std::string& script) {
   for (const Command& sub : command.commands) add_function(sub, script);
-  script += function_name(command.path) + "() {\n";
+  script += zsh_function_name(command.path) + "() {\n";
   if (!command.commands.empty()) script += "  local state line ret=1\n";
   script += command.commands.empty() ? "  _arguments" : "  _arguments -C";
   for (const Argument& flag : command.flags) {
@@ -74,7 +74,7 @@ void add_function(const Command& command, std::string& script) {
   script += "      )\n      _describe -t commands command commands && ret=0\n      ;;\n";
   script += "    argument)\n      case $line[1] in\n";
   for (const Command& sub : command.commands) {
-    script += "        " + sub.name + ") " + function_name(sub.path) + " && ret=0 ;;\n";
+    script += "        " + sub.name + ") " + zsh_function_name(sub.path) + " && ret=0 ;;\n";
   }
   script += "      esac\n      ;;\n  esac\n  return ret\n}\n\n";
 }
@@ -82,7 +82,7 @@ void add_function(const Command& command, std::string& script) {
 }  // namespace
 
 std::string zsh_completion(const Command& program) {
-  const std::string name = function_name(program.name);
+  const std::string name = zsh_function_name(program.name);
   std::string script = "#compdef " + program.name + "\n# zsh completion for " + program.name +
                        ", by: " + program.name + " --completion zsh\n\n";
   add_function(program, script);

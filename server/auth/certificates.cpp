@@ -31,7 +31,7 @@ using Key = std::unique_ptr<EVP_PKEY, Free>;
   throw std::runtime_error(file.string() + ": " + why);
 }
 
-std::string read(const std::filesystem::path& file) {
+std::string read_pem(const std::filesystem::path& file) {
   errno = 0;
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
@@ -64,8 +64,8 @@ int no_password(char*, int, int, void*) { return -1; }
 
 CertificateBundle read_certificates(const CertificatePaths& paths) {
   CertificateBundle bundle;
-  bundle.certificate = read(paths.certificate);
-  bundle.key = read(paths.key);
+  bundle.certificate = read_pem(paths.certificate);
+  bundle.key = read_pem(paths.key);
   const Certificate certificate = first_certificate(paths.certificate, bundle.certificate);
   const Key key(PEM_read_bio_PrivateKey(bio_of(bundle.key).get(), nullptr, &no_password, nullptr));
   if (key == nullptr) {
@@ -83,7 +83,7 @@ CertificateBundle read_certificates(const CertificatePaths& paths) {
     spdlog::warn("{}: the certificate has expired", paths.certificate.string());
   }
   if (!paths.client_ca.empty()) {
-    bundle.client_ca = read(paths.client_ca);
+    bundle.client_ca = read_pem(paths.client_ca);
     first_certificate(paths.client_ca, bundle.client_ca);
   }
   return bundle;

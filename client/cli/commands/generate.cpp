@@ -10,7 +10,7 @@
 namespace lintel::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kGenerateFooter = R"(
 Examples:
   lintel generate --prompt "Once upon a time" --max-new-tokens 200 --temperature 0.8
   lintel generate --prompt-tokens 0,0,12 --max-new-tokens 16 --seed 7 --format jsonl
@@ -118,7 +118,7 @@ void add_generate(CLI::App& app, CommandLine& command_line) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = app.add_subcommand("generate", "Generate from a prompt");
   flags->add_to(*command, /*for_session=*/false);
-  command->footer(kFooter);
+  command->footer(kGenerateFooter);
   on_chosen(*command, command_line,
             [flags, &command_line] { return run_generate(*flags, command_line.console); });
 }

@@ -8,7 +8,7 @@
 namespace lintel::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kModelFooter = R"(
 Examples:
   lintel model list
   lintel model list --all
@@ -130,7 +130,7 @@ std::string describe(const v1::Model& model) {
   return format_table(rows) + "\n" + model.config_json() + "\n";
 }
 
-int run_list(const ModelFlags& flags, Console& console) {
+int run_list_models(const ModelFlags& flags, Console& console) {
   const Client client = flags.connection.connect();
   const auto models = flags.all ? client.list_all_models(&console.cancellation())
                                 : client.list_models(&console.cancellation());
@@ -163,7 +163,7 @@ int run_list(const ModelFlags& flags, Console& console) {
   return kOk;
 }
 
-int run_get(const ModelFlags& flags, Console& console) {
+int run_get_model(const ModelFlags& flags, Console& console) {
   const std::string& name = flags.name.empty() ? flags.connection.model : flags.name;
   const v1::Model model = flags.connection.connect().get_model(name, &console.cancellation());
   if (flags.json) {
@@ -202,25 +202,25 @@ void add_model(CLI::App& app, CommandLine& command_line) {
   auto flags = std::make_shared<ModelFlags>();
   CLI::App* command = app.add_subcommand("model", "Show what is being served, and change it");
   command->require_subcommand(1);
-  command->footer(kFooter);
+  command->footer(kModelFooter);
 
   CLI::App* list = command->add_subcommand("list", "All models, a line each");
   list->add_flag("--all", flags->all,
                  "Also what is being loaded or unloaded, failed to load, was unloaded, or could be "
                  "loaded");
-  list->footer(kFooter);
+  list->footer(kModelFooter);
   list->add_flag("--json", flags->json, "Print an array of objects");
   flags->connection.add_to(*list, /*with_model=*/false);
   on_chosen(*list, command_line,
-            [flags, &command_line] { return run_list(*flags, command_line.console); });
+            [flags, &command_line] { return run_list_models(*flags, command_line.console); });
 
   CLI::App* get = command->add_subcommand("get", "One model, all about it");
   get->add_option("NAME", flags->name, "The model; needless when one is loaded");
-  get->footer(kFooter);
+  get->footer(kModelFooter);
   get->add_flag("--json", flags->json, "Print an object");
   flags->connection.add_to(*get);
   on_chosen(*get, command_line,
-            [flags, &command_line] { return run_get(*flags, command_line.console); });
+            [flags, &command_line] { return run_get_model(*flags, command_line.console); });
 
   CLI::App* load = command->add_subcommand(
       "load",
@@ -233,7 +233,7 @@ void add_model(CLI::App& app, CommandLine& command_line) {
                    "Load this version beside the others; default: the newest, in place of what is "
                    "loaded, which serves until then. Requests of lintel.v1 get the newest that is "
                    "loaded; the Open Inference Protocol's can name another in model_version");
-  load->footer(kFooter);
+  load->footer(kModelFooter);
   load->add_flag("--json", flags->json, "Print an object");
   flags->connection.add_to(*load, /*with_model=*/false);
   on_chosen(*load, command_line,
@@ -244,7 +244,7 @@ void add_model(CLI::App& app, CommandLine& command_line) {
       "Take a model out of service; answers when what runs on it has ended, or was ended after the "
       "server's drain timeout. Its sessions are closed. One that the server was started with comes "
       "back at its next start. Needs the role admin: see lintel admin --help");
-  unload->footer(kFooter);
+  unload->footer(kModelFooter);
   unload->add_option("NAME", flags->name, "The model")->required();
   unload->add_option("--version", flags->version, "This version alone; default: all");
   flags->connection.add_to(*unload, /*with_model=*/false);

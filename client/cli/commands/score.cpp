@@ -17,7 +17,7 @@
 namespace lintel::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kScoreFooter = R"(
 Each input line is a JSON array of token ids, or an object with one under "tokens". Each output line
 is {"bits_per_dim": X, "log2_probs": [...]}, with one log2-probability for every value after the
 first, which is given and never scored; bits_per_dim is minus their mean. A summary goes to standard
@@ -339,7 +339,7 @@ void add_score(CLI::App& app, CommandLine& command_line) {
              "Bytes of a text predicted in a window [512, or what the model takes]");
   add_parsed(*command, "--limit", flags->limit, parse_uint32, "N", "Score the first N only [all]");
   flags->connection.add_to(*command);
-  command->footer(kFooter);
+  command->footer(kScoreFooter);
   on_chosen(*command, command_line,
             [flags, &command_line] { return run_score(*flags, command_line.console); });
 }

@@ -10,7 +10,7 @@
 namespace lintel::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kSessionFooter = R"(
 A session remembers its state on the server, so that later calls go on without resending. It belongs to
 who made it, takes memory of the server until it is deleted, and may be evicted when nobody uses it.
 
@@ -61,7 +61,7 @@ int run_create(const SessionFlags& flags, Console& console) {
   return kOk;
 }
 
-int run_get(const SessionFlags& flags, Console& console) {
+int run_get_session(const SessionFlags& flags, Console& console) {
   const v1::Session session =
       flags.connection.connect().get_session(flags.id, &console.cancellation());
   if (flags.json) {
@@ -86,7 +86,7 @@ int run_get(const SessionFlags& flags, Console& console) {
   return kOk;
 }
 
-int run_list(const SessionFlags& flags, Console& console) {
+int run_list_sessions(const SessionFlags& flags, Console& console) {
   const auto sessions =
       flags.connection.connect().list_sessions(flags.connection.model, &console.cancellation());
   if (flags.json) {
@@ -121,7 +121,7 @@ int run_delete(const SessionFlags& flags, Console& console) {
 void add_session(CLI::App& app, CommandLine& command_line) {
   CLI::App* command = app.add_subcommand("session", "Make, show, continue and delete sessions");
   command->require_subcommand(1);
-  command->footer(kFooter);
+  command->footer(kSessionFooter);
 
   auto flags = std::make_shared<SessionFlags>();
   const auto add = [&](const char* name, const char* help, bool with_model, bool with_id,
@@ -132,7 +132,7 @@ void add_session(CLI::App& app, CommandLine& command_line) {
           ->required();
     }
     sub->add_flag("--json", flags->json, "Print JSON, for programs");
-    sub->footer(kFooter);
+    sub->footer(kSessionFooter);
     flags->connection.add_to(*sub, with_model);
     on_chosen(*sub, command_line,
               [flags, &command_line, run] { return run(*flags, command_line.console); });
@@ -141,14 +141,14 @@ void add_session(CLI::App& app, CommandLine& command_line) {
   CLI::App* create = add("create", "Make a session and print its id", true, false, run_create);
   add_parsed(*create, "--max-tokens", flags->max_tokens, parse_int64, "N",
              "Most values it will ever hold, for less memory; 0: the model's limit [0]");
-  add("get", "Show one session", false, true, run_get);
-  add("list", "Show the sessions one may see: of --model, or all", true, false, run_list);
+  add("get", "Show one session", false, true, run_get_session);
+  add("list", "Show the sessions one may see: of --model, or all", true, false, run_list_sessions);
   add("delete", "Delete a session and free its memory", false, true, run_delete);
 
   auto generate_flags = std::make_shared<GenerateFlags>();
   CLI::App* go_on = command->add_subcommand("continue", "Generate, going on where a session is");
   generate_flags->add_to(*go_on, /*for_session=*/true);
-  go_on->footer(kFooter);
+  go_on->footer(kSessionFooter);
   on_chosen(*go_on, command_line, [generate_flags, &command_line] {
     return run_generate(*generate_flags, command_line.console);
   });

@@ -18,7 +18,7 @@
 namespace lintel::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kTokenFooter = R"(
 The server keeps a hash, so the token is shown once and cannot be had from its file. --out and --append
 make files that their owner alone can read.
 
@@ -135,7 +135,7 @@ int run_new(const TokenFlags& flags, Console& console) {
 void add_token(CLI::App& app, CommandLine& command_line) {
   CLI::App* command = app.add_subcommand("token", "Make bearer tokens for a server");
   command->require_subcommand(1);
-  command->footer(kFooter);
+  command->footer(kTokenFooter);
   auto flags = std::make_shared<TokenFlags>();
   CLI::App* make = command->add_subcommand(
       "new",
@@ -159,7 +159,7 @@ void add_token(CLI::App& app, CommandLine& command_line) {
            "Write the token to this file, which must not be there yet, rather than print it");
   add_text(*make, "--append", flags->append, "FILE",
            "Append the line to this file, the server's, rather than print it");
-  make->footer(kFooter);
+  make->footer(kTokenFooter);
   on_chosen(*make, command_line,
             [flags, &command_line] { return run_new(*flags, command_line.console); });
 }
