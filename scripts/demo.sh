@@ -2,6 +2,7 @@
 # From nothing to completed digits: installs, builds, serves, completes, draws, stops.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/steps.sh
 
 usage() {
   cat <<'EOF'
@@ -35,11 +36,13 @@ done
 [[ -f $images ]] || { echo "demo.sh: no such file: $images" >&2; exit 2; }
 [[ -f $model/model.safetensors ]] || { echo "demo.sh: no model in $model" >&2; exit 2; }
 
+start=$SECONDS
+step "packages: installed where missing, about 120 MB"
 scripts/setup.sh
 flags=()
 [[ $preset != release ]] || flags=(-DLINTEL_TESTS=OFF)
 cmake --preset "$preset" "${flags[@]}" >/dev/null
-cmake --build --preset "$preset" --target lintel-server lintel-cli
+build "$preset" lintel-server lintel-cli
 bin=build/$preset/bin
 
 out=build/demo
@@ -54,7 +57,7 @@ until grep -q '^lintel-server ready on ' "$ready"; do
   sleep 0.05
 done
 address=$(sed -n 's/^lintel-server ready on //p' "$ready")
-echo "Serving $model on $address"
+step "serving $model on $address, completing occluded digits"
 
 # The demo's digits were drawn with a seed far from this one: with its own seed a digit's completion
 # would be the digit itself.
@@ -66,5 +69,5 @@ speed=$(tail -n 1 "$out/complete.log")
 kill -TERM $server
 wait $server
 trap - EXIT
-echo "Original, occluded, completions: $out/completions.png"
+echo "Original, occluded, completions: $out/completions.png, after $((SECONDS - start)) s"
 echo "$speed"

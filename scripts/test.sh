@@ -2,6 +2,7 @@
 # Builds and passes all tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/steps.sh
 
 usage() {
   cat <<'EOF'
@@ -16,12 +17,20 @@ case ${1:-} in -h | --help) usage; exit 0 ;; esac
 preset=${1:-dev}
 shift || true
 start=$SECONDS
+step "packages: installed where missing"
 scripts/setup.sh --training --clients --docker
 installed=$SECONDS
 cmake --preset "$preset" >/dev/null
-cmake --build --preset "$preset"
+build "$preset"
 built=$SECONDS
+last=build/$preset/test_seconds  # of all tests, once they have passed
+took=
+[[ ! -f $last ]] || took=", all of them $(seconds_to_words "$(<"$last")") last time"
+step "tests, $(nproc) at a time$took"
+progress=()
+[[ ! -t 1 ]] || progress=(--progress)
 status=0
-ctest --preset "$preset" -j "$(nproc)" "$@" || status=$?
+ctest --preset "$preset" -j "$(nproc)" "${progress[@]}" "$@" || status=$?
+if ((status == 0 && $# == 0)); then echo "$((SECONDS - built))" >"$last"; fi
 echo "test.sh: packages $((installed - start)) s, build $((built - installed)) s, tests $((SECONDS - built)) s"
 exit $status
