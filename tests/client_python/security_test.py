@@ -101,7 +101,7 @@ class SecurityTest(unittest.TestCase):
         self.assertTrue(text.endswith("\n"))
         for token in (text, self.token + "\n", f" {self.token}\r\n"):
             for kind in (lintel.Client, lintel.AsyncClient):
-                sent = dict(kind("localhost:1", token=token)._connection.metadata("id"))
+                sent = dict(kind("localhost:1", token=token)._calls.connection.metadata("id"))
                 self.assertEqual(sent["authorization"], "Bearer " + token.strip())
         with lintel.Client(self.server.address, **self.options(token=self.token + "\n")) as client:
             self.assertEqual(len(client.models()), 1)

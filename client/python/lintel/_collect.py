@@ -13,11 +13,13 @@ from lintel.results import (
     FinishReason,
     Sample,
     SampleResult,
+    Score,
     Source,
     Timings,
     Token,
     TopValue,
     read_finish,
+    read_score,
 )
 from lintel.v1 import generation_pb2 as pb
 
@@ -103,6 +105,29 @@ class SampleCollector:
             seed = request.sampling.seed + i if request.sampling.HasField("seed") else 0
             samples.append(parts.sample(results.known(i) or parts.result(i, seed, reason)))
         return samples
+
+
+class ScoreCollector:
+    """The scores of a Score stream, in the order of its sequences."""
+
+    def __init__(self, num_sequences: int, request_id: str) -> None:
+        self._num_sequences = num_sequences
+        self._request_id = request_id
+        self._scores: list[Score] = []
+
+    def take(self, response: pb.ScoreResponse) -> None:
+        if response.index != len(self._scores):
+            raise self._nonsense("the server's scores are out of order")
+        self._scores.append(read_score(response))
+
+    def scores(self) -> list[Score]:
+        """REQUIRES: the stream has ended with OK."""
+        if len(self._scores) != self._num_sequences:
+            raise self._nonsense("the stream ended before every sequence was scored")
+        return self._scores
+
+    def _nonsense(self, what: str) -> Exception:
+        return make_error(grpc.StatusCode.INTERNAL, what, self._request_id)
 
 
 class _Parts:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, TypeVar
 
-import grpc
-
 from lintel import _channel, _collect, _request
-from lintel.errors import LintelError, make_error
 from lintel.results import SampleResult
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
@@ -18,14 +15,14 @@ class StreamBase:
 
     def __init__(
         self,
-        client: Any,
+        calls: Any,
         method: Callable[..., Any],
         request: Any,
         attempts: Attempts,
         cancelled: Any,
     ) -> None:
-        """client: Client or AsyncClient; cancelled: an Event of threading or asyncio."""
-        self._client = client
+        """calls: Calls or AsyncCalls; cancelled: an Event of threading or asyncio."""
+        self._calls = calls
         self._method = method
         self._request = request
         self._attempts = attempts
@@ -45,7 +42,7 @@ class StreamBase:
         return self._request
 
     def _begin(self) -> None:
-        self._call = self._client._invoke(
+        self._call = self._calls.invoke(
             self._method, self._request, self._attempts, self.request_id
         )
         if self._cancelled.is_set():  # meanwhile, in another thread
@@ -61,9 +58,6 @@ class StreamBase:
         self._cancelled.set()
         if not self.ended and self.begun:
             self._call.cancel()
-
-    def nonsense(self, what: str) -> LintelError:
-        return make_error(grpc.StatusCode.INTERNAL, what, self.request_id)
 
 
 class GenerationBase:
@@ -101,10 +95,10 @@ GenerationT = TypeVar("GenerationT", bound=GenerationBase)
 class SessionBase(_request.Generates[GenerationT]):
     """State on the server that lives between calls. One call at a time."""
 
-    def __init__(self, client: Any, id: str) -> None:
-        """client: Client or AsyncClient."""
+    def __init__(self, calls: Any, id: str) -> None:
+        """calls: Calls or AsyncCalls."""
         self.id = id
-        self._client = client
+        self._calls = calls
         self._last: Optional[StreamBase] = None
 
     def _start_generation(
@@ -113,15 +107,18 @@ class SessionBase(_request.Generates[GenerationT]):
         if request.session_id not in ("", self.id):
             raise ValueError("this is another session")
         request.session_id = self.id
-        attempts = self._client._attempts(timeout)
+        attempts = self._calls.attempts(timeout)
         attempts.waits_for_own_call = self._last is not None and self._last.cut_short
-        generation: GenerationT = self._client._generation(request, attempts)
+        generation = self._begin(request, attempts)
         self._last = generation._stream
         return generation
 
+    def _begin(self, request: pb.GenerateRequest, attempts: Attempts) -> GenerationT:
+        raise NotImplementedError
+
     def _attempts_to_close(self, timeout: Optional[float]) -> Attempts:
         """Of the session's deletion. A call that runs is cancelled."""
-        attempts: Attempts = self._client._attempts(timeout)
+        attempts: Attempts = self._calls.attempts(timeout)
         if self._last is not None and not self._last.ended:
             self._last.cancel()
             attempts.waits_for_own_call = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import (
-    TYPE_CHECKING,
     Any,
     AsyncIterator,
     Awaitable,
@@ -18,33 +17,25 @@ from typing import (
 import grpc
 import grpc.aio
 
-from lintel import _collect
+from lintel import _bound, _collect, _request
+from lintel._aio_calls import AsyncCalls, task_is_cancelled
 from lintel._streaming import GenerationBase, StreamBase
-from lintel.errors import LOCAL_ENDINGS, LintelError, from_rpc_error, make_error
+from lintel.errors import LOCAL_ENDINGS, LintelError, make_error
 from lintel.results import Sample, Token
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
 
-if TYPE_CHECKING:
-    from lintel.aio import AsyncClient
-
 T = TypeVar("T")
-
-
-def task_is_cancelled() -> bool:
-    """gRPC raises CancelledError where a call is cancelled, too. Python 3.11 tells them apart."""
-    task = asyncio.current_task()
-    return task is not None and hasattr(task, "cancelling") and task.cancelling() > 0
 
 
 class AsyncStream(StreamBase, Generic[T]):
     """One server stream, begun again while nothing has come of it."""
 
-    _client: AsyncClient
+    _calls: AsyncCalls
 
     def __init__(
         self,
-        client: AsyncClient,
+        calls: AsyncCalls,
         method: Callable[..., Any],
         request: Any,
         attempts: Attempts,
@@ -53,7 +44,7 @@ class AsyncStream(StreamBase, Generic[T]):
         """prepare: awaited with the request before each attempt; with it the first one is made when
         the stream is read.
         """
-        super().__init__(client, method, request, attempts, asyncio.Event())
+        super().__init__(calls, method, request, attempts, asyncio.Event())
         self._prepare = prepare
         if prepare is None:
             self._begin()
@@ -79,18 +70,13 @@ class AsyncStream(StreamBase, Generic[T]):
                     self._delivered = True
                     return message  # type: ignore[no-any-return]
                 except grpc.RpcError as rpc_error:
-                    error = from_rpc_error(
-                        rpc_error,
-                        self.request_id,
-                        self._client._connection.encrypted,
-                        self._attempts.timeout,
-                    )
+                    error = self._calls.error_of(rpc_error, self.request_id, self._attempts)
                 if self._delivered or self._cancelled.is_set():
                     raise error from None
-                await self._client._wait_or_raise(error, self._attempts, self._cancelled)
+                await self._calls.wait_or_raise(error, self._attempts, self._cancelled)
                 await self._prepare_and_begin()
         except asyncio.CancelledError:
-            closed = self._cancelled.is_set() or self._client._closed
+            closed = self._cancelled.is_set() or self._calls.closed
             self.cancel()
             if closed and not task_is_cancelled():
                 code = grpc.StatusCode.CANCELLED
@@ -174,3 +160,15 @@ def _close_quietly(generation: AsyncGeneration) -> None:
         generation.close()
     except (AttributeError, RuntimeError):  # half made, or the loop is closed
         pass
+
+
+def begin(calls: AsyncCalls, request: pb.GenerateRequest, attempts: Attempts) -> AsyncGeneration:
+    attempts.changes_session = bool(request.session_id)
+    stream: AsyncStream[pb.GenerateResponse] = AsyncStream(
+        calls,
+        calls.stubs.generate,
+        request,
+        attempts,
+        prepare=calls.bound if _bound.is_open(request) else None,
+    )
+    return AsyncGeneration(stream, _request.num_samples(request))

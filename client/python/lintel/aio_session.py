@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generator, Optional
+from typing import Any, Generator, Optional
 
+from lintel._aio_calls import AsyncCalls
 from lintel._streaming import SessionBase
-from lintel.aio_generation import AsyncGeneration
+from lintel.aio_generation import AsyncGeneration, begin
 from lintel.errors import LintelError, NotFound
-from lintel.results import SessionInfo
+from lintel.results import SessionInfo, read_session
+from lintel.retry import Attempts
+from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import session_pb2
-
-if TYPE_CHECKING:
-    from lintel.aio import AsyncClient
 
 
 class AsyncSession(SessionBase[AsyncGeneration]):
     """State on the server that lives between calls: see Session. One call at a time."""
 
-    _client: AsyncClient
+    _calls: AsyncCalls
+
+    def _begin(self, request: pb.GenerateRequest, attempts: Attempts) -> AsyncGeneration:
+        return begin(self._calls, request, attempts)
 
     async def info(self, *, timeout: Optional[float] = None) -> SessionInfo:
-        return await self._client.get_session(self.id, timeout=timeout)
+        attempts = self._calls.attempts(timeout)
+        return read_session(await self._calls.get_session(self.id, attempts))
 
     async def close(self, *, timeout: Optional[float] = None) -> None:
         """Ends a call that runs and deletes the session, if it is not gone already."""
         try:
-            await self._client._delete_session(self.id, self._attempts_to_close(timeout))
+            await self._calls.delete_session(self.id, self._attempts_to_close(timeout))
         except NotFound:
             pass
 
@@ -45,20 +49,20 @@ class NewAsyncSession:
 
     def __init__(
         self,
-        client: AsyncClient,
+        calls: AsyncCalls,
         request: session_pb2.CreateSessionRequest,
         timeout: Optional[float],
     ) -> None:
-        self._client = client
+        self._calls = calls
         self._request = request
         self._timeout = timeout
         self._session: Optional[AsyncSession] = None
 
     async def _make(self) -> AsyncSession:
-        client = self._client
-        attempts = client._attempts(self._timeout)
-        info = await client._unary(client._stubs.create_session, self._request, attempts)
-        return AsyncSession(client, info.id)
+        calls = self._calls
+        attempts = calls.attempts(self._timeout)
+        info = await calls.unary(calls.stubs.create_session, self._request, attempts)
+        return AsyncSession(calls, info.id)
 
     def __await__(self) -> Generator[Any, None, AsyncSession]:
         return self._make().__await__()

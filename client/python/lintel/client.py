@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, TypeVar
+from typing import TYPE_CHECKING, Iterable, Optional
 
-import grpc
-
-from lintel import _bound, _channel, _image, _request, _stubs
+from lintel import _collect, _image, _stubs
 from lintel import _foreign_pb2 as foreign
+from lintel._calls import Calls
+from lintel._client import ClientBase
 from lintel._values import Values
-from lintel.errors import LintelError, NotFound, closed_in_wait, from_rpc_error, make_error
-from lintel.generation import Generation, Stream
-from lintel.results import Model, Score, SessionInfo, read_model, read_score, read_session
-from lintel.retry import Attempts, RetryPolicy
+from lintel.generation import Generation, Stream, begin
+from lintel.results import Model, Score, SessionInfo, read_model, read_session
+from lintel.retry import Attempts
 from lintel.session import Session
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import model_pb2, session_pb2
@@ -22,10 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-T = TypeVar("T")
 
-
-class Client(_request.Generates[Generation]):
+class Client(ClientBase[Calls, Generation]):
     """Calls one server.
 
         with lintel.Client("127.0.0.1:50051") as client:
@@ -48,44 +44,11 @@ class Client(_request.Generates[Generation]):
         A proxy reads all that is not encrypted.
     """
 
-    def __init__(
-        self,
-        address: str = "127.0.0.1:50051",
-        *,
-        tls: bool = False,
-        tls_ca: Optional[_channel.Path] = None,
-        tls_cert: Optional[_channel.Path] = None,
-        tls_key: Optional[_channel.Path] = None,
-        token: Optional[str] = None,
-        timeout: float = 300.0,
-        retry: Optional[RetryPolicy] = RetryPolicy(),
-        proxy: Optional[str] = None,
-    ) -> None:
-        self._connection = _channel.Connection(
-            address, tls, tls_ca, tls_cert, tls_key, token, proxy
-        )
-        self._retry = retry
-        self._timeout = timeout
-        Attempts(retry, timeout)  # refuses a timeout that makes no sense now
-        self._modalities: dict[str, str] = {}  # of models that were asked, by name
-        self._closing = threading.Event()
-        self._waits: set[threading.Event] = set()  # of calls that wait to be tried again
-        self._waits_lock = threading.RLock()  # a signal's handler may close, too
-        credentials, options = self._connection.credentials(), self._connection.options()
-        self._channel = (
-            grpc.insecure_channel(address, options)
-            if credentials is None
-            else grpc.secure_channel(address, credentials, options)
-        )
-        self._stubs = _stubs.Stubs(self._channel)
+    _calls_type = Calls
 
     def close(self) -> None:
         """Ends every call that runs, and the connection."""
-        self._closing.set()
-        with self._waits_lock:
-            for stopped in list(self._waits):
-                stopped.set()
-        self._channel.close()
+        self._calls.close()
 
     def __enter__(self) -> Client:
         return self
@@ -93,34 +56,8 @@ class Client(_request.Generates[Generation]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _start_generation(
-        self, request: pb.GenerateRequest, timeout: Optional[float]
-    ) -> Generation:
-        return self._generation(request, self._attempts(timeout))
-
-    def _generation(self, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
-        attempts.changes_session = bool(request.session_id)
-        stream: Stream[pb.GenerateResponse] = Stream(
-            self, self._stubs.generate, request, attempts, prepare=self._bound
-        )
-        return Generation(stream, _request.num_samples(request))
-
-    def _bound(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
-        """Bounds a request that has no bound, where its model is known to need one."""
-        if not _bound.is_open(request):
-            return
-        once = Attempts(None, attempts.remaining())
-        try:
-            name = request.model
-            if request.session_id:
-                session = session_pb2.GetSessionRequest(id=request.session_id)
-                name = self._unary(self._stubs.get_session, session, once).model
-            if name not in self._modalities:
-                model = model_pb2.GetModelRequest(name=name)
-                self._modalities[name] = self._unary(self._stubs.get_model, model, once).modality
-            _bound.bound(request, self._modalities[name])
-        except LintelError:
-            pass  # the generation's own error says more
+    def _begin(self, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
+        return begin(self._calls, request, attempts)
 
     def complete_image(
         self,
@@ -171,21 +108,18 @@ class Client(_request.Generates[Generation]):
             image each. A uint8 array [height, width] is a single image: TypeError; write
             score([image]) or score(image[np.newaxis]).
         """
+        calls = self._calls
         request = _stubs.score_request(model, sequences)
         stream: Stream[pb.ScoreResponse] = Stream(
-            self, self._stubs.score, request, self._attempts(timeout)
+            calls, calls.stubs.score, request, calls.attempts(timeout)
         )
-        scores: list[Score] = []
+        collector = _collect.ScoreCollector(len(request.sequences), stream.request_id)
         try:
             while (response := stream.read()) is not None:
-                if response.index != len(scores):
-                    raise stream.nonsense("the server's scores are out of order")
-                scores.append(read_score(response))
+                collector.take(response)
         finally:
             stream.cancel()
-        if len(scores) != len(request.sequences):
-            raise stream.nonsense("the stream ended before every sequence was scored")
-        return scores
+        return collector.scores()
 
     def session(
         self, *, model: str = "", max_tokens: int = 0, timeout: Optional[float] = None
@@ -194,28 +128,27 @@ class Client(_request.Generates[Generation]):
         deletes it at the end; or keep it, and come back with attach_session(id).
         """
         request = session_pb2.CreateSessionRequest(model=model, max_tokens=max_tokens)
-        info = self._unary(self._stubs.create_session, request, self._attempts(timeout))
-        return Session(self, info.id)
+        calls = self._calls
+        info = calls.unary(calls.stubs.create_session, request, calls.attempts(timeout))
+        return Session(calls, info.id)
 
     def attach_session(self, id: str) -> Session:
         """A session that exists. Nothing is called yet."""
-        return Session(self, id)
+        return Session(self._calls, id)
 
     def get_session(self, id: str, *, timeout: Optional[float] = None) -> SessionInfo:
-        request = session_pb2.GetSessionRequest(id=id)
-        return read_session(
-            self._unary(self._stubs.get_session, request, self._attempts(timeout))
-        )
+        return read_session(self._calls.get_session(id, self._calls.attempts(timeout)))
 
     def list_sessions(
         self, *, model: str = "", timeout: Optional[float] = None
     ) -> list[SessionInfo]:
         """Every page. `model` empty: sessions of all models."""
-        attempts = self._attempts(timeout)
+        calls = self._calls
+        attempts = calls.attempts(timeout)
         request = session_pb2.ListSessionsRequest(model=model, page_size=1000)
         sessions: list[SessionInfo] = []
         while True:
-            page = self._unary(self._stubs.list_sessions, request, attempts)
+            page = calls.unary(calls.stubs.list_sessions, request, attempts)
             sessions += map(read_session, page.sessions)
             if not page.next_page_token:
                 return sessions
@@ -223,77 +156,20 @@ class Client(_request.Generates[Generation]):
 
     def delete_session(self, id: str, *, timeout: Optional[float] = None) -> None:
         """A session in use is Aborted, not deleted."""
-        self._delete_session(id, self._attempts(timeout))
+        self._calls.delete_session(id, self._calls.attempts(timeout))
 
     def models(self, *, timeout: Optional[float] = None) -> list[Model]:
-        request = model_pb2.ListModelsRequest()
-        response = self._unary(self._stubs.list_models, request, self._attempts(timeout))
+        calls, request = self._calls, model_pb2.ListModelsRequest()
+        response = calls.unary(calls.stubs.list_models, request, calls.attempts(timeout))
         return [read_model(model) for model in response.models]
 
     def model(self, name: str = "", *, timeout: Optional[float] = None) -> Model:
         """`name` may be empty when one model is loaded."""
-        request = model_pb2.GetModelRequest(name=name)
-        return read_model(self._unary(self._stubs.get_model, request, self._attempts(timeout)))
+        calls, request = self._calls, model_pb2.GetModelRequest(name=name)
+        return read_model(calls.unary(calls.stubs.get_model, request, calls.attempts(timeout)))
 
     def serving(self, service: str = "", *, timeout: Optional[float] = None) -> bool:
         """Health. `service` empty: the server as a whole. An unknown service is NotFound."""
-        request = foreign.HealthCheckRequest(service=service)
-        response = self._unary(self._stubs.check_health, request, self._attempts(timeout))
+        calls, request = self._calls, foreign.HealthCheckRequest(service=service)
+        response = calls.unary(calls.stubs.check_health, request, calls.attempts(timeout))
         return bool(response.status == foreign.HealthCheckResponse.SERVING)
-
-    def _attempts(self, timeout: Optional[float]) -> Attempts:
-        return Attempts(self._retry, self._timeout if timeout is None else timeout)
-
-    def _delete_session(self, id: str, attempts: Attempts) -> None:
-        try:
-            request = session_pb2.DeleteSessionRequest(id=id)
-            self._unary(self._stubs.delete_session, request, attempts)
-        except NotFound:
-            # The answer of an attempt may have been lost after the session was.
-            if not attempts.retried:
-                raise
-
-    def _invoke(
-        self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
-    ) -> T:
-        try:
-            return method(
-                request,
-                timeout=attempts.remaining(),
-                metadata=self._connection.metadata(request_id),
-            )
-        except ValueError:  # what gRPC has to say of a closed channel
-            if not self._closing.is_set():
-                raise
-            code = grpc.StatusCode.CANCELLED
-            raise make_error(code, "the client is closed", request_id) from None
-
-    def _unary(self, method: Callable[..., T], request: Any, attempts: Attempts) -> T:
-        request_id = _channel.new_request_id()
-        while True:
-            try:
-                return self._invoke(method, request, attempts, request_id)
-            except grpc.RpcError as rpc_error:
-                error = from_rpc_error(
-                    rpc_error, request_id, self._connection.encrypted, attempts.timeout
-                )
-            self._wait_or_raise(error, attempts, threading.Event())
-
-    def _wait_or_raise(
-        self, error: LintelError, attempts: Attempts, stopped: threading.Event
-    ) -> None:
-        """Returns when it is time to try again. Cancelled once `stopped` is set, which close()
-        does too.
-        """
-        delay = attempts.delay_after(error)
-        with self._waits_lock:
-            self._waits.add(stopped)
-        try:
-            if self._closing.is_set():  # before the wait was known to close()
-                stopped.set()
-            if not stopped.wait(delay):
-                return
-        finally:
-            with self._waits_lock:
-                self._waits.discard(stopped)
-        raise closed_in_wait(error) from error

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, Optional, TypeVar
+from typing import Any, Callable, Generic, Iterator, Optional, TypeVar
 
 import grpc
 
-from lintel import _collect
+from lintel import _collect, _request
+from lintel._calls import Calls
 from lintel._streaming import GenerationBase, StreamBase
-from lintel.errors import LOCAL_ENDINGS, LintelError, from_rpc_error
+from lintel.errors import LOCAL_ENDINGS, LintelError
 from lintel.results import Sample, Token
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
-
-if TYPE_CHECKING:
-    from lintel.client import Client
 
 T = TypeVar("T")
 
@@ -23,11 +21,11 @@ T = TypeVar("T")
 class Stream(StreamBase, Generic[T]):
     """One server stream, begun again while nothing has come of it."""
 
-    _client: Client
+    _calls: Calls
 
     def __init__(
         self,
-        client: Client,
+        calls: Calls,
         method: Callable[..., Any],
         request: Any,
         attempts: Attempts,
@@ -35,7 +33,7 @@ class Stream(StreamBase, Generic[T]):
     ) -> None:
         """prepare: called with the request before each attempt."""
         self._prepare = prepare
-        super().__init__(client, method, request, attempts, threading.Event())
+        super().__init__(calls, method, request, attempts, threading.Event())
         self._begin()
 
     def _begin(self) -> None:
@@ -56,19 +54,14 @@ class Stream(StreamBase, Generic[T]):
                 self.ended = True
                 return None
             except grpc.RpcError as rpc_error:
-                error = from_rpc_error(
-                    rpc_error,
-                    self.request_id,
-                    self._client._connection.encrypted,
-                    self._attempts.timeout,
-                )
+                error = self._calls.error_of(rpc_error, self.request_id, self._attempts)
             except BaseException:  # KeyboardInterrupt: the server need not go on
                 self.cancel()
                 raise
             try:
                 if self._delivered or self._cancelled.is_set():
                     raise error from None
-                self._client._wait_or_raise(error, self._attempts, self._cancelled)
+                self._calls.wait_or_raise(error, self._attempts, self._cancelled)
                 self._begin()
             except LintelError as final:
                 self._lost = final.code in LOCAL_ENDINGS
@@ -119,3 +112,11 @@ class Generation(GenerationBase):
 
     def __del__(self) -> None:
         self.close()
+
+
+def begin(calls: Calls, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
+    attempts.changes_session = bool(request.session_id)
+    stream: Stream[pb.GenerateResponse] = Stream(
+        calls, calls.stubs.generate, request, attempts, prepare=calls.bound
+    )
+    return Generation(stream, _request.num_samples(request))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
+from lintel._calls import Calls
 from lintel._streaming import SessionBase
 from lintel.errors import LintelError, NotFound
-from lintel.generation import Generation
-from lintel.results import SessionInfo
-
-if TYPE_CHECKING:
-    from lintel.client import Client
+from lintel.generation import Generation, begin
+from lintel.results import SessionInfo, read_session
+from lintel.retry import Attempts
+from lintel.v1 import generation_pb2 as pb
 
 
 class Session(SessionBase[Generation]):
@@ -23,15 +23,19 @@ class Session(SessionBase[Generation]):
     After a call that was cut short the session holds what the server had fed by then.
     """
 
-    _client: Client
+    _calls: Calls
+
+    def _begin(self, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
+        return begin(self._calls, request, attempts)
 
     def info(self, *, timeout: Optional[float] = None) -> SessionInfo:
-        return self._client.get_session(self.id, timeout=timeout)
+        attempts = self._calls.attempts(timeout)
+        return read_session(self._calls.get_session(self.id, attempts))
 
     def close(self, *, timeout: Optional[float] = None) -> None:
         """Ends a call that runs and deletes the session, if it is not gone already."""
         try:
-            self._client._delete_session(self.id, self._attempts_to_close(timeout))
+            self._calls.delete_session(self.id, self._attempts_to_close(timeout))
         except NotFound:
             pass
 

@@ -1,0 +1,134 @@
+"""Calls to one server from asyncio: see _calls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Awaitable, Callable, Optional, TypeVar
+
+import grpc
+import grpc.aio
+
+from lintel import _bound, _channel, _stubs
+from lintel._calls import CallsBase
+from lintel.errors import LintelError, NotFound, closed_in_wait, make_error
+from lintel.retry import Attempts, RetryPolicy
+from lintel.v1 import generation_pb2 as pb
+from lintel.v1 import model_pb2, session_pb2
+
+T = TypeVar("T")
+
+
+def task_is_cancelled() -> bool:
+    """gRPC raises CancelledError where a call is cancelled, too. Python 3.11 tells them apart."""
+    task = asyncio.current_task()
+    return task is not None and hasattr(task, "cancelling") and task.cancelling() > 0
+
+
+class AsyncCalls(CallsBase):
+    """Calls from one event loop."""
+
+    def __init__(
+        self, connection: _channel.Connection, retry: Optional[RetryPolicy], timeout: float
+    ) -> None:
+        super().__init__(connection, retry, timeout)
+        self.closed = False
+        self._waits: set[asyncio.Event] = set()  # of calls that wait to be tried again
+        self._channel: Any = None  # made in the loop that uses it
+        self._stubs: Optional[_stubs.Stubs] = None
+
+    @property
+    def stubs(self) -> _stubs.Stubs:
+        if self.closed:
+            raise make_error(grpc.StatusCode.CANCELLED, "the client is closed", "")
+        if self._stubs is None:
+            asyncio.get_running_loop()  # RuntimeError outside of one
+            self._channel = self._open_channel(grpc.aio)
+            self._stubs = _stubs.Stubs(self._channel)
+        return self._stubs
+
+    async def close(self) -> None:
+        """Ends every call that runs, and the connection."""
+        self.closed = True
+        for stopped in self._waits:
+            stopped.set()
+        if self._channel is not None:
+            await self._channel.close()
+
+    def invoke(
+        self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
+    ) -> T:
+        """One attempt; what this returns is awaited or, of a stream, has begun."""
+        try:
+            return self._send(method, request, attempts, request_id)
+        except grpc.aio.UsageError:  # what gRPC has to say of a closed channel
+            if not self.closed:
+                raise
+            code = grpc.StatusCode.CANCELLED
+            raise make_error(code, "the client is closed", request_id) from None
+
+    async def unary(
+        self, method: Callable[..., Awaitable[T]], request: Any, attempts: Attempts
+    ) -> T:
+        request_id = _channel.new_request_id()
+        while True:
+            try:
+                return await self.invoke(method, request, attempts, request_id)
+            except grpc.RpcError as rpc_error:
+                error = self.error_of(rpc_error, request_id, attempts)
+            except asyncio.CancelledError:
+                if self.closed and not task_is_cancelled():
+                    raise make_error(
+                        grpc.StatusCode.CANCELLED, "the client was closed", request_id
+                    ) from None
+                raise
+            await self.wait_or_raise(error, attempts, asyncio.Event())
+
+    async def wait_or_raise(
+        self, error: LintelError, attempts: Attempts, stopped: asyncio.Event
+    ) -> None:
+        """Returns when it is time to try again. Cancelled once `stopped` is set, which close()
+        does too.
+        """
+        delay = attempts.delay_after(error)
+        if self.closed:
+            stopped.set()
+        self._waits.add(stopped)
+        try:
+            await asyncio.wait_for(stopped.wait(), delay)
+        except asyncio.TimeoutError:
+            if not stopped.is_set():
+                return
+        finally:
+            self._waits.discard(stopped)
+        raise closed_in_wait(error) from error
+
+    async def bound(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
+        """Bounds a request that has no bound, where its model is known to need one."""
+        if not _bound.is_open(request):
+            return
+        once = Attempts(None, attempts.remaining())
+        try:
+            name = request.model
+            if request.session_id:
+                name = (await self.get_session(request.session_id, once)).model
+            if name not in self._modalities:
+                ask = model_pb2.GetModelRequest(name=name)
+                model = await self.unary(self.stubs.get_model, ask, once)
+                self._modalities[name] = model.modality
+            _bound.bound(request, self._modalities[name])
+        except LintelError:
+            pass  # the generation's own error says more
+
+    async def get_session(self, id: str, attempts: Attempts) -> session_pb2.Session:
+        request = session_pb2.GetSessionRequest(id=id)
+        session: session_pb2.Session = await self.unary(self.stubs.get_session, request, attempts)
+        return session
+
+    async def delete_session(self, id: str, attempts: Attempts) -> None:
+        try:
+            request = session_pb2.DeleteSessionRequest(id=id)
+            await self.unary(self.stubs.delete_session, request, attempts)
+        except NotFound:
+            # The answer of an attempt may have been lost after the session was.
+            if not attempts.retried:
+                raise

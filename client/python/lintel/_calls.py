@@ -1,0 +1,148 @@
+"""Calls to one server, sent again where that is safe: what clients, streams and sessions share."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Optional, TypeVar
+
+import grpc
+
+from lintel import _bound, _channel, _stubs
+from lintel.errors import LintelError, NotFound, closed_in_wait, from_rpc_error, make_error
+from lintel.retry import Attempts, RetryPolicy
+from lintel.v1 import generation_pb2 as pb
+from lintel.v1 import model_pb2, session_pb2
+
+T = TypeVar("T")
+
+
+class CallsBase:
+    """What calls from threads and from asyncio have in common."""
+
+    def __init__(
+        self, connection: _channel.Connection, retry: Optional[RetryPolicy], timeout: float
+    ) -> None:
+        """OSError for a file of the connection that cannot be read."""
+        self.connection = connection
+        self._credentials = connection.credentials()
+        self._retry = retry
+        self._timeout = timeout
+        Attempts(retry, timeout)  # refuses a timeout that makes no sense now
+        self._modalities: dict[str, str] = {}  # of models that were asked, by name
+
+    def attempts(self, timeout: Optional[float]) -> Attempts:
+        """Of one call. timeout: seconds; None: the client's."""
+        return Attempts(self._retry, self._timeout if timeout is None else timeout)
+
+    def error_of(
+        self, rpc_error: grpc.RpcError, request_id: str, attempts: Attempts
+    ) -> LintelError:
+        return from_rpc_error(rpc_error, request_id, self.connection.encrypted, attempts.timeout)
+
+    def _open_channel(self, of: Any) -> Any:
+        """A channel of the module `of`, grpc or grpc.aio."""
+        address, options = self.connection.address, self.connection.options()
+        if self._credentials is None:
+            return of.insecure_channel(address, options)
+        return of.secure_channel(address, self._credentials, options)
+
+    def _send(
+        self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
+    ) -> T:
+        return method(
+            request,
+            timeout=attempts.remaining(),
+            metadata=self.connection.metadata(request_id),
+        )
+
+
+class Calls(CallsBase):
+    """Calls from threads: any number of them."""
+
+    def __init__(
+        self, connection: _channel.Connection, retry: Optional[RetryPolicy], timeout: float
+    ) -> None:
+        super().__init__(connection, retry, timeout)
+        self._closing = threading.Event()
+        self._waits: set[threading.Event] = set()  # of calls that wait to be tried again
+        self._waits_lock = threading.RLock()  # a signal's handler may close, too
+        self._channel = self._open_channel(grpc)
+        self.stubs = _stubs.Stubs(self._channel)
+
+    def close(self) -> None:
+        """Ends every call that runs, and the connection."""
+        self._closing.set()
+        with self._waits_lock:
+            for stopped in list(self._waits):
+                stopped.set()
+        self._channel.close()
+
+    def invoke(
+        self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
+    ) -> T:
+        """One attempt; a stream's has begun when this returns."""
+        try:
+            return self._send(method, request, attempts, request_id)
+        except ValueError:  # what gRPC has to say of a closed channel
+            if not self._closing.is_set():
+                raise
+            code = grpc.StatusCode.CANCELLED
+            raise make_error(code, "the client is closed", request_id) from None
+
+    def unary(self, method: Callable[..., T], request: Any, attempts: Attempts) -> T:
+        request_id = _channel.new_request_id()
+        while True:
+            try:
+                return self.invoke(method, request, attempts, request_id)
+            except grpc.RpcError as rpc_error:
+                error = self.error_of(rpc_error, request_id, attempts)
+            self.wait_or_raise(error, attempts, threading.Event())
+
+    def wait_or_raise(
+        self, error: LintelError, attempts: Attempts, stopped: threading.Event
+    ) -> None:
+        """Returns when it is time to try again. Cancelled once `stopped` is set, which close()
+        does too.
+        """
+        delay = attempts.delay_after(error)
+        with self._waits_lock:
+            self._waits.add(stopped)
+        try:
+            if self._closing.is_set():  # before the wait was known to close()
+                stopped.set()
+            if not stopped.wait(delay):
+                return
+        finally:
+            with self._waits_lock:
+                self._waits.discard(stopped)
+        raise closed_in_wait(error) from error
+
+    def bound(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
+        """Bounds a request that has no bound, where its model is known to need one."""
+        if not _bound.is_open(request):
+            return
+        once = Attempts(None, attempts.remaining())
+        try:
+            name = request.model
+            if request.session_id:
+                name = self.get_session(request.session_id, once).model
+            if name not in self._modalities:
+                model = model_pb2.GetModelRequest(name=name)
+                self._modalities[name] = self.unary(self.stubs.get_model, model, once).modality
+            _bound.bound(request, self._modalities[name])
+        except LintelError:
+            pass  # the generation's own error says more
+
+    def get_session(self, id: str, attempts: Attempts) -> session_pb2.Session:
+        request = session_pb2.GetSessionRequest(id=id)
+        session: session_pb2.Session = self.unary(self.stubs.get_session, request, attempts)
+        return session
+
+    def delete_session(self, id: str, attempts: Attempts) -> None:
+        try:
+            request = session_pb2.DeleteSessionRequest(id=id)
+            self.unary(self.stubs.delete_session, request, attempts)
+        except NotFound:
+            # The answer of an attempt may have been lost after the session was.
+            if not attempts.retried:
+                raise
