@@ -42,6 +42,7 @@ Argument read_option(CLI::Option& option) {
   std::string behind;
   static const std::regex kSet(R"(^\{(.*)\}$)");
   static const std::regex kRange(R"( in \[(\S+) - (\S+)\]$)");
+  static const std::regex kTaken(R"(^\[(.*)\]$)");  // of takes()
   for (CLI::Validator* const validator : validators_of(option)) {
     const std::string description = validator->get_description();
     if (!description.empty()) behind += ":" + description;
@@ -52,6 +53,8 @@ Argument read_option(CLI::Option& option) {
     if (std::regex_search(description, match, kRange)) {
       argument.range = match[1].str() + " to " + match[2].str();
     }
+    const std::string name = validator->get_name();
+    if (std::regex_match(name, match, kTaken)) argument.range = match[1];
   }
   const std::string type = option.get_type_name();
   argument.value = type.substr(0, type.size() - behind.size());

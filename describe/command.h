@@ -13,7 +13,7 @@ struct Argument {
   std::vector<std::string> names;    // "-h", "--help"; of a positional one, e.g. "ID"
   std::string value;                 // what stands for its value, e.g. "FILE"; empty: it takes none
   std::vector<std::string> choices;  // the values there are; empty: others
-  std::string range;                 // "1 to 64"; empty: none, or it is not known
+  std::string range;                 // "1 to 64", "1s on"; empty: none, or it is not known
   std::string initial;               // its default as text; empty: none
   std::string variable;              // of the environment, which stands for it
   std::string group;                 // its heading in --help

@@ -37,6 +37,16 @@ std::string write_man_pages(const Command& program, const std::string& directory
 }  // namespace
 
 void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults) {
+  // As pages have it, which are read on other machines.
+  const auto read_program = [&app, machine_defaults] {
+    Command program = read_command(app);
+    for (Argument& flag : program.flags) {
+      for (const std::string& name : flag.names) {
+        if (std::ranges::count(machine_defaults, name) != 0) flag.initial.clear();
+      }
+    }
+    return program;
+  };
   app.add_option_function<std::string>(
          "--completion",
          [&app](const std::string& shell) {
@@ -51,17 +61,17 @@ void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults) 
       ->configurable(false);
   app.add_option_function<std::string>(
          "--man-pages",
-         [&app, machine_defaults](const std::string& directory) {
-           Command program = read_command(app);
-           for (Argument& flag : program.flags) {
-             for (const std::string& name : flag.names) {
-               if (std::ranges::count(machine_defaults, name) != 0) flag.initial.clear();
-             }
-           }
-           throw CLI::CallForVersion(write_man_pages(program, directory), 0);
+         [read_program](const std::string& directory) {
+           throw CLI::CallForVersion(write_man_pages(read_program(), directory), 0);
          },
          "Write man pages into this directory")
       ->type_name("DIR")
+      ->group("")
+      ->configurable(false);
+  app.add_flag_callback(
+         "--help-markdown",
+         [read_program] { throw CLI::CallForVersion(markdown_page(read_program()), 0); },
+         "Print the flags as a page in Markdown")
       ->group("")
       ->configurable(false);
 }
@@ -69,6 +79,12 @@ void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults) 
 CLI::Validator offers(const std::vector<std::string>& values) {
   CLI::Validator validator([](std::string&) { return std::string(); }, "");
   validator.name("{" + join(values, ",") + "}");
+  return validator;
+}
+
+CLI::Validator takes(const std::string& range) {
+  CLI::Validator validator([](std::string&) { return std::string(); }, "");
+  validator.name("[" + range + "]");
   return validator;
 }
 

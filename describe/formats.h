@@ -22,4 +22,7 @@ using ManPage = std::pair<std::string, std::string>;
 std::vector<ManPage> man_pages(const Command& program, const std::string& version,
                                const std::string& date);
 
+// The program's flags in Markdown, a table for each group; for docs/.
+std::string markdown_page(const Command& program);
+
 }  // namespace lintel::describe

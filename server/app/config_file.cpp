@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "describe/suggest.h"
-#include "server/app/options.h"
+#include "server/flags/option_values.h"
 
 namespace lintel {
 namespace {

@@ -12,9 +12,8 @@ constexpr std::size_t kNameColumns = 26;
 
 constexpr const char* kIntroduction =
     "Serves autoregressive linear transformers over gRPC.\n\n"
-    "It needs --model or --model-repository; all else has a default, which stands\n"
-    "after the \"=\". BYTES are 1048576, 512MiB or 2GB; a DURATION is 250ms, 30s, 10m\n"
-    "or 2h.\n";
+    "It needs --model or --model-repository; all else has a default. BYTES are\n"
+    "1048576, 512MiB or 2GB; a DURATION is 250ms, 30s, 10m or 2h.\n";
 
 constexpr const char* kExamples =
     "Examples:\n"

@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "server/flags/option_values.h"
 #include "server/models/model_repository.h"
 
 namespace lintel {

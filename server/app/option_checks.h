@@ -1,7 +1,7 @@
 // Flags that make sense alone but not together.
 #pragma once
 
-#include "server/app/options.h"
+#include "server/flags/server_options.h"
 
 namespace lintel {
 

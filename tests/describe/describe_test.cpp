@@ -101,6 +101,21 @@ TEST_CASE("values that are offered are not checked, and --help does not have the
   CHECK(program.text == "x");
 }
 
+TEST_CASE("help in Markdown is a table for each group") {
+  Program program;
+  program.app.add_option("--rows", program.number, "Rows | columns,\nof <all>")
+      ->type_name("N")
+      ->group("Shape")
+      ->check(takes("2 to 8"));
+  const std::string page = program.printed({"--help-markdown"});
+  CHECK(has(page, "# Flags of say\n"));
+  CHECK(has(page,
+            "## Shape\n\n| flag | default | values | what it does |\n|---|---|---|---|\n"
+            "| `--rows` `N` |  | 2 to 8 | Rows \\| columns, of \\<all> |\n"));
+  CHECK(has(page, "| `--threads` `N` |  | 1 to 64 | How many |\n"));  // no default of this machine
+  CHECK(!has(program.app.help(), "2 to 8"));
+}
+
 TEST_CASE("a completion is printed before anything is required") {
   Program program;
   const std::string bash = program.printed({"--completion", "bash"});

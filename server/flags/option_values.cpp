@@ -1,9 +1,10 @@
-// The values flags take: bytes, durations, addresses, model directories.
+#include "server/flags/option_values.h"
+
 #include <cctype>
 #include <charconv>
+#include <iterator>
 #include <limits>
 
-#include "server/app/options.h"
 #include "server/models/model_repository.h"
 
 namespace lintel {
@@ -71,10 +72,29 @@ std::uint64_t parse_bytes(std::string_view text) {
                          "e.g. 1048576, 512MiB, 2GB");
 }
 
+std::string format_bytes(std::uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  while (bytes != 0 && bytes % 1024 == 0 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return std::to_string(bytes) + kUnits[unit];
+}
+
 std::chrono::milliseconds parse_duration(std::string_view text) {
-  constexpr std::uint64_t kYear = 366ull * 24 * 3'600'000;
-  return std::chrono::milliseconds(
-      parse_with_unit(text, kTimeUnits, kYear, "a duration", "e.g. 250ms, 30s, 10m, 2h"));
+  const std::chrono::milliseconds longest = kLongestDuration;
+  return std::chrono::milliseconds(parse_with_unit(text, kTimeUnits,
+                                                   static_cast<std::uint64_t>(longest.count()),
+                                                   "a duration", "e.g. 250ms, 30s, 10m, 2h"));
+}
+
+std::string format_duration(std::chrono::milliseconds duration) {
+  const auto ms = duration.count();
+  if (ms == 0) return "0";
+  if (ms % 60'000 == 0) return std::to_string(ms / 60'000) + "m";
+  if (ms % 1000 == 0) return std::to_string(ms / 1000) + "s";
+  return std::to_string(ms) + "ms";
 }
 
 ListenAddress parse_listen_address(const std::string& text) {
@@ -122,8 +142,7 @@ ModelDirectory parse_model_directory(const std::string& text) {
   if (!is_model_name(model.name)) {
     throw UsageError("'" + model.name + "' of '" + text +
                      "' cannot name a model: 1 to 128 of letters, digits, '.', '-' and '_', not "
-                     "beginning with '.'; "
-                     "give another with NAME=DIR");
+                     "beginning with '.'; give another with NAME=DIR");
   }
   return model;
 }

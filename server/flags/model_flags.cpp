@@ -1,0 +1,76 @@
+#include "server/flags/model_flags.h"
+
+namespace lintel {
+namespace {
+
+ModelOptions& models(ServerOptions& options) { return options.models; }
+RequestLimits& limits(ServerOptions& options) { return options.models.limits; }
+
+AttentionSpec parse_attention(const std::string& text) {
+  try {
+    return parse_attention_spec(text);
+  } catch (const ModelError& error) {
+    throw UsageError(error.what());
+  }
+}
+
+std::string show_attention(const std::optional<AttentionSpec>& attention) {
+  return attention ? attention->text : "";
+}
+
+}  // namespace
+
+std::vector<Flag> model_flags() {
+  using Options = ModelOptions;
+  return {
+      list_flag("--model", models, &Options::directories, "[NAME=]DIR", parse_model_directory,
+                "Model directory to serve; repeat for several. NAME is the last component of DIR "
+                "unless given"),
+      path_flag("--model-repository", models, &Options::repository, "DIR",
+                "Directory of models that can be loaded, loaded anew and unloaded while the server "
+                "runs (`lintel model load NAME`): DIR/NAME/, or DIR/NAME/1/, DIR/NAME/2/ ... for "
+                "versions, of which the highest is taken"),
+      list_flag(
+          "--load-model", models, &Options::load, "NAME",
+          [](const std::string& name) { return name; },
+          "Model of the repository to load at the start; repeat for several, '*' for all"),
+      bytes_flag("--model-memory", models, &Options::memory_bytes, 0, kMostBytes,
+                 "Memory for the weights and tables of all models, and for what loading one takes "
+                 "beside them; told from a model's files before any weight is read. 0: no bound"),
+      choice_flag<Options, WeightType>(
+          "--weight-type", models, &Options::weight_type, "TYPE",
+          {{"f32", WeightType::kF32}, {"bf16", WeightType::kBf16}, {"int8", WeightType::kInt8}},
+          "What the matrices are held and multiplied in, whatever the file has: f32, bf16, or int8 "
+          "(a scale for each output, inputs quantised row by row). The predictor, the norms and "
+          "the states stay in f32"),
+      text_flag("--attention", models, &Options::attention, "SPEC", parse_attention, show_attention,
+                "Runs the weights with another attention than they were trained for, to compare "
+                "speed: linear, softmax or lsh, with keys as in config.json, e.g. "
+                "softmax:scale=0.2 or lsh:rounds=4,bits=32,chunk_size=29,seed=7 (seed: of hash "
+                "planes). recompute=true keeps no state and runs the whole prefix for every token, "
+                "as published baselines did"),
+  };
+}
+
+std::vector<Flag> request_limit_flags() {
+  using Limits = RequestLimits;
+  constexpr std::int64_t kMost = 1'000'000'000;
+  return {
+      number_flag("--max-prompt-tokens", limits, &Limits::max_prompt_tokens, 1, kMost,
+                  "Tokens of a prompt"),
+      number_flag("--max-new-tokens", limits, &Limits::max_new_tokens, 1, kMost,
+                  "Tokens a call produces for each sample"),
+      number_flag("--max-samples", limits, &Limits::max_samples, 1, 4096,
+                  "Samples of one prompt; also at most --max-batch-rows"),
+      number_flag("--max-top-log2-probs", limits, &Limits::max_top_log2_probs, 0, 4096,
+                  "Most likely values reported for each token"),
+      number_flag("--max-stop-strings", limits, &Limits::max_stop_strings, 0, 1024,
+                  "Stop strings of a call"),
+      number_flag("--max-given-tokens", limits, &Limits::max_given_tokens, 0, kMost,
+                  "Given tokens of a call"),
+      number_flag("--max-score-tokens", limits, &Limits::max_score_tokens, 2, kMost,
+                  "Tokens of a Score call, all sequences (65536 at most) together"),
+  };
+}
+
+}  // namespace lintel

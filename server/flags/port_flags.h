@@ -1,0 +1,12 @@
+// Where the server listens, and what gRPC is told about connections.
+#pragma once
+
+#include <vector>
+
+#include "server/flags/flag.h"
+
+namespace lintel {
+
+std::vector<Flag> network_flags();
+
+}  // namespace lintel

@@ -1,0 +1,92 @@
+#include "server/flags/work_flags.h"
+
+namespace lintel {
+namespace {
+
+using std::chrono::milliseconds;
+
+Scheduler::Options& scheduling(ServerOptions& options) { return options.models.scheduling; }
+SessionStore::Options& sessions(ServerOptions& options) { return options.sessions; }
+StreamingOptions& streaming(ServerOptions& options) { return options.streaming; }
+
+Flag workers_flag() {
+  Flag flag = number_flag("--workers", scheduling, &Scheduler::Options::workers, 1, 1024,
+                          "Worker threads; the default is one per processor");
+  flag.default_of_machine = true;
+  return flag;
+}
+
+// A number, or "auto", which is held as 0.
+Flag batch_rows_flag() {
+  constexpr int kLow = 1, kHigh = 4096;
+  const auto parse = [](const std::string& text) {
+    return text == "auto" ? 0 : static_cast<int>(parse_whole_number(text, kLow, kHigh));
+  };
+  const auto show = [](int rows) { return rows == 0 ? "auto" : std::to_string(rows); };
+  Flag flag = text_flag(
+      "--max-batch-rows", scheduling, &Scheduler::Options::max_batch_rows, "N", parse, show,
+      "Sequences a worker decodes together, and rows of its step. auto: 64 in f32; in bf16 and "
+      "int8 as many, 16 to 64, as keep the states of all workers in a quarter of the last cache");
+  flag.type = Flag::Type::kNumber;
+  flag.low = kLow;
+  flag.high = kHigh;
+  return flag;
+}
+
+}  // namespace
+
+std::vector<Flag> scheduling_flags() {
+  using Options = Scheduler::Options;
+  return {
+      workers_flag(),
+      batch_rows_flag(),
+      number_flag("--prefill-rows", scheduling, &Options::prefill_rows_per_step, 1, 4096,
+                  "Rows of a step that read prompts while others decode; at most "
+                  "--max-batch-rows"),
+      number_flag("--max-queued-requests", scheduling, &Options::max_queued_requests, 1, 1'000'000,
+                  "Requests accepted but not yet in a batch; one more is refused"),
+      bytes_flag("--max-queued-bytes", scheduling, &Options::max_queued_bytes, 1, kMostBytes,
+                 "Memory held by those requests, the messages they came in included; one more is "
+                 "refused, but for the only one",
+                 "no request fits into 0 bytes"),
+      choice_flag<Options, Speculation>(
+          "--speculation", scheduling, &Options::speculation, "MODE",
+          {{"off", Speculation::kOff}, {"auto", Speculation::kAuto}, {"on", Speculation::kOn}},
+          "Feeding guesses of the next values in the same step, which makes few streams faster and "
+          "changes no value: off; auto: where the guess is likely and the step has few rows; on: "
+          "every guess, for tests"),
+      number_flag("--speculation-rows", scheduling, &Options::speculation_rows, 1, 64,
+                  "Rows of a step up to which guesses are added to it"),
+  };
+}
+
+std::vector<Flag> session_flags() {
+  using Options = SessionStore::Options;
+  return {
+      number_flag("--max-sessions", sessions, &Options::max_sessions, 0, 100'000'000,
+                  "Sessions at a time; 0: only --session-memory limits them"),
+      bytes_flag("--session-memory", sessions, &Options::session_memory_bytes, 1, kMostBytes,
+                 "Memory for sessions and running calls, in bytes (suffixes as above): their "
+                 "states and records; while a call runs, also 40 KB that a sample guesses from, "
+                 "and the values that may wait for a slow client, at most --outbox-tokens of 64 "
+                 "bytes, and 8 more for each of top_log2_probs. A session is never kept from going "
+                 "on for these",
+                 "no session fits into 0 bytes"),
+      duration_flag("--session-idle-timeout", sessions, &Options::idle_timeout, milliseconds(0),
+                    "A session unused for this long is evicted; 0: never"),
+  };
+}
+
+std::vector<Flag> streaming_flags() {
+  using Options = StreamingOptions;
+  return {
+      duration_flag("--chunk-interval", streaming, &Options::chunk_interval_ms, milliseconds(0),
+                    "Tokens of a stream are gathered for this long into one message, and from 16 "
+                    "streams on for longer, an eighth of their number times and 16 times at most; "
+                    "0: every step is a message"),
+      number_flag("--outbox-tokens", streaming, &Options::outbox_tokens, 1, 10'000'000,
+                  "A stream whose reader leaves more tokens than this unread is paused"),
+  };
+}
+
+}  // namespace lintel
