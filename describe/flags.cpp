@@ -4,8 +4,10 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <memory>
 
 #include "describe/formats.h"
+#include "describe/help_format.h"
 
 namespace lintel::describe {
 namespace {
@@ -37,6 +39,7 @@ std::string write_man_pages(const Command& program, const std::string& directory
 }  // namespace
 
 void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults) {
+  app.formatter(std::make_shared<HelpFormat>());
   // As pages have it, which are read on other machines.
   const auto read_program = [&app, machine_defaults] {
     Command program = read_command(app);

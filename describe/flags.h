@@ -7,7 +7,7 @@
 
 namespace lintel::describe {
 
-// Adds
+// Lays --help out as HelpFormat does, also of sub-commands that are added after. Adds
 // --completion SHELL, which prints a script for bash or zsh, and two that --help does not
 // show: --man-pages DIR, for packagers, a page for the program and one for each of its
 // sub-commands, and --help-markdown, which prints the program's flags for docs/. All end the

@@ -101,6 +101,23 @@ TEST_CASE("values that are offered are not checked, and --help does not have the
   CHECK(program.text == "x");
 }
 
+TEST_CASE("help lists what a flag excludes or needs in the order of the names") {
+  CLI::App app("", "say");
+  add_flags(app);
+  CLI::App* const word = app.add_subcommand("word", "Say a word");
+  std::vector<CLI::Option*> options;
+  for (const char* const name : {"--z", "--b", "--m", "--c", "--a", "--y"}) {
+    options.push_back(word->add_flag(name));
+  }
+  for (CLI::Option* const option : options) {
+    if (option != options[0]) options[0]->excludes(option);
+  }
+  options[1]->needs(options[5])->needs(options[4]);
+  const std::string help = word->help();
+  CHECK(has(help, "--z Excludes: --a --b --c --m --y\n"));
+  CHECK(has(help, "--b Needs: --a --y Excludes: --z\n"));
+}
+
 TEST_CASE("help in Markdown is a table for each group") {
   Program program;
   program.app.add_option("--rows", program.number, "Rows | columns,\nof <all>")
