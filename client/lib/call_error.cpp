@@ -1,35 +1,18 @@
 #include "client/lib/call_error.h"
 
-#include <array>
 #include <utility>
 
+#include "google/rpc/code.pb.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
 namespace lintel {
 
 std::string status_code_name(grpc::StatusCode code) {
-  static constexpr std::array<const char*, 17> kNames = {
-      "OK",
-      "CANCELLED",
-      "UNKNOWN",
-      "INVALID_ARGUMENT",
-      "DEADLINE_EXCEEDED",
-      "NOT_FOUND",
-      "ALREADY_EXISTS",
-      "PERMISSION_DENIED",
-      "RESOURCE_EXHAUSTED",
-      "FAILED_PRECONDITION",
-      "ABORTED",
-      "OUT_OF_RANGE",
-      "UNIMPLEMENTED",
-      "INTERNAL",
-      "UNAVAILABLE",
-      "DATA_LOSS",
-      "UNAUTHENTICATED",
-  };
-  const auto index = static_cast<std::size_t>(code);
-  return index < kNames.size() ? kNames[index] : "status " + std::to_string(static_cast<int>(code));
+  const int number = static_cast<int>(code);
+  return google::rpc::Code_IsValid(number)
+             ? google::rpc::Code_Name(static_cast<google::rpc::Code>(number))
+             : "status " + std::to_string(number);
 }
 
 CallError::Details CallError::decode(const grpc::Status& status) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "google/rpc/code.pb.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "model/base/error_text.h"
@@ -70,25 +71,10 @@ grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::st
 }  // namespace
 
 const char* code_name(int code) {
-  static constexpr const char* kNames[] = {"OK",
-                                           "CANCELLED",
-                                           "UNKNOWN",
-                                           "INVALID_ARGUMENT",
-                                           "DEADLINE_EXCEEDED",
-                                           "NOT_FOUND",
-                                           "ALREADY_EXISTS",
-                                           "PERMISSION_DENIED",
-                                           "RESOURCE_EXHAUSTED",
-                                           "FAILED_PRECONDITION",
-                                           "ABORTED",
-                                           "OUT_OF_RANGE",
-                                           "UNIMPLEMENTED",
-                                           "INTERNAL",
-                                           "UNAVAILABLE",
-                                           "DATA_LOSS",
-                                           "UNAUTHENTICATED"};
-  const auto index = static_cast<std::size_t>(code);
-  return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
+  // The text of a name lives as long as the process.
+  return google::rpc::Code_IsValid(code)
+             ? google::rpc::Code_Name(static_cast<google::rpc::Code>(code)).c_str()
+             : "UNKNOWN";
 }
 
 std::string clip(std::string_view text) { return clipped(text, kMaxNameBytes); }
