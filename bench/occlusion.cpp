@@ -99,7 +99,7 @@ class OcclusionExperiment {
       throw cli::UsageError("--" + attention + " " + directory + ": not a model of images");
     }
     for (const AttentionConfig& layer : config.attention) {
-      if (layer.type == attention) continue;
+      if (layer.type() == attention) continue;
       throw cli::UsageError("--" + attention + " " + directory + ": its attention is " +
                             layer.type);
     }

@@ -9,6 +9,7 @@
 #include "convert/convert_model.h"
 #include "describe/flags.h"
 #include "model/base/error_text.h"
+#include "model/config/kind_pages.h"
 
 namespace {
 
@@ -31,6 +32,9 @@ int main(int argc, char** argv) {
   CLI::App app(kDescription, "lintel-convert");
   app.set_version_flag("--version", "lintel-convert " LINTEL_VERSION);
   lintel::describe::add_flags(app);
+  app.add_flag_callback(
+      "--kinds", [] { throw CLI::CallForVersion(lintel::kinds_json(), 0); },
+      "Print the kinds of attention, their keys and their tensors as JSON, and exit");
   std::string from;
   std::string to;
   std::string type;

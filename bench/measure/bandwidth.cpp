@@ -3,12 +3,14 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "bench/measure/measure.h"
 #include "model/attention/attention.h"
 #include "model/base/random.h"
 #include "model/base/tensor.h"
+#include "model/config/attention_spec.h"
 
 namespace lintel::bench {
 namespace {
@@ -48,7 +50,11 @@ class CachedLayers {
  public:
   CachedLayers(const AttentionBackend& backend, std::size_t layers, std::size_t batch,
                std::size_t position, std::size_t width)
-      : backend_(backend), batch_(batch), q_(random_rows(batch, width, 1)), out_(batch, width) {
+      : backend_(backend),
+        batch_(batch),
+        q_(random_rows(batch, width, 1)),
+        inputs_(3, std::as_const(q_).view()),
+        out_(batch, width) {
     for (std::size_t i = 0; i < layers * batch; ++i) {
       states_.push_back(backend.new_state({}));
       pointers_.push_back(states_.back().get());
@@ -56,15 +62,15 @@ class CachedLayers {
     const Matrix rows = random_rows(position, width, 2);
     Matrix out(position, width);
     const std::vector<AttentionState*> first(position, pointers_.front());
-    backend.step(first, rows.view(), rows.view(), rows.view(), out.view(), scratch_);
+    const std::vector<MatrixView<const float>> inputs(3, rows.view());
+    backend.step(first, inputs, out.view(), scratch_);
     for (std::size_t i = 1; i < states_.size(); ++i) states_[i]->assign(*states_.front());
   }
 
   // Layer after layer, as a step of the model goes: no cache holds what is read next.
   void step() {
     for (std::size_t first = 0; first < pointers_.size(); first += batch_) {
-      backend_.step(std::span(pointers_).subspan(first, batch_), q_.view(), q_.view(), q_.view(),
-                    out_.view(), scratch_);
+      backend_.step(std::span(pointers_).subspan(first, batch_), inputs_, out_.view(), scratch_);
     }
   }
 
@@ -74,6 +80,7 @@ class CachedLayers {
   std::vector<std::unique_ptr<AttentionState>> states_;  // [layers, batch]
   std::vector<AttentionState*> pointers_;
   Matrix q_;
+  std::vector<MatrixView<const float>> inputs_;  // queries, keys and values alike
   Matrix out_;
   AttentionScratch scratch_;
 };
@@ -94,10 +101,8 @@ Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats) {
 
 Bandwidth measure_bandwidth(const ModelConfig& config, int workers, int batch,
                             std::int64_t position, int repeats) {
-  const auto backend = make_attention({.config = default_attention("softmax"),
-                                       .n_heads = config.n_heads,
-                                       .d_head = config.d_head,
-                                       .planes = {}});
+  const auto backend =
+      make_attention({.config = sample_attention("softmax"), .dims = config.dims(), .own = {}});
   const auto layers = static_cast<std::size_t>(config.n_layers);
   const auto sequences = static_cast<std::size_t>(batch);
   const std::size_t width =

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "client/cli/frame/console.h"
+#include "model/config/attention_spec.h"
 #include "model/files/random_weights.h"
 
 namespace lintel::bench {
@@ -21,7 +22,7 @@ ModelConfig image_config(int layers, int heads, ImageShape image) {
   config.d_head = 32;
   config.d_model = heads * config.d_head;
   config.d_ff = 4 * config.d_model;
-  config.attention.assign(static_cast<std::size_t>(layers), AttentionConfig{.type = "linear"});
+  config.attention.assign(static_cast<std::size_t>(layers), attention_of("linear"));
   config.head = HeadKind::kMixtureOfLogistics;
   config.mixtures = 10;
   config.modality = ModalityKind::kImage;

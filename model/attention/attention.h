@@ -1,18 +1,15 @@
-// AttentionBackend and AttentionState: the contract every kind of attention keeps.
-//
-// A new backend is one .cpp beside this file, one line in the table of attention.cpp and one CMake
-// line. Nothing else names it.
+// AttentionBackend and AttentionState: the contract every kind of attention keeps. What a kind says
+// of itself is in declaration.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "model/attention/attention_config.h"
-#include "model/base/model_error.h"
+#include "model/attention/declaration.h"
+#include "model/base/state_stream.h"
 #include "model/base/tensor.h"
 
 namespace lintel {
@@ -33,20 +30,20 @@ class AttentionState {
   // Back to the state of an empty sequence; what it held is zeroed.
   virtual void reset() = 0;
 
-  // The last `num_rows` rows that the next step feeds are drafts, which rewind() may take back.
-  // `memory` has rewind_floats(num_rows) floats and lasts until the step after it.
-  virtual void expect_drafts(std::size_t num_rows, std::span<float> memory) = 0;
+  // The last `num_rows` rows that the next step feeds are drafts, which take_back() may undo.
+  // `memory` has take_back_floats(num_rows) floats and lasts until the step after it.
+  virtual void announce(std::size_t num_rows, std::span<float> memory) = 0;
   // Takes back the last `num_rows` rows of the step before: everything goes on bit for bit as if
-  // they had never been fed. REQUIRES: they were expected as drafts; at most once after a step.
-  virtual void rewind(std::size_t num_rows) = 0;
-};
+  // they had never been fed. REQUIRES: they were announced as drafts; at most once after a step.
+  virtual void take_back(std::size_t num_rows) = 0;
 
-// Shapes and weights a backend is made from.
-struct AttentionParams {
-  AttentionConfig config;
-  int n_heads = 0;                // H
-  int d_head = 0;                 // D, of queries, keys and values
-  std::span<const float> planes;  // [rounds, bits, D]; lsh only; copied by the backend
+  // Writes what tokens from `since` on (0: all) have made of the state, drafts of the last step
+  // among them. REQUIRES: 0 <= since <= tokens seen.
+  virtual void save(std::int64_t since, StateWriter& writer) const = 0;
+  // Becomes the state that was saved: everything goes on bit for bit as there. REQUIRES: this is a
+  // state of a backend alike, as it was after `since` tokens of the same sequence. Throws
+  // ModelError for what cannot be such a state; then only reset() and assign() are left.
+  virtual void load(StateReader& reader) = 0;
 };
 
 // Working memory a step may use; grows to its high-water mark and stays. One per worker thread.
@@ -57,13 +54,20 @@ struct AttentionScratch {
   std::vector<std::size_t> ends;
 };
 
+// A row for each token: what the projections that are read make of it, [rows, width] each, in the
+// order in which the kind declares them. They may lie side by side: each has a stride of its own.
+using AttentionInputs = std::span<const MatrixView<const float>>;
+
+// AttentionBackend::tokens_until_full of a state that never stops growing.
+inline constexpr std::int64_t kNeverFull = INT64_MAX;
+
 // The attention of one layer. Const and shareable between threads.
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
 
-  // Floats of flat memory that a state takes from its sequence's block: all but its position where
-  // the state is constant, so that a sequence is one relocatable block; 0 where it grows.
+  // Floats of flat memory that a state takes from its sequence's block: what never grows, so that
+  // such a sequence is one relocatable block; 0 where all of it grows.
   virtual std::size_t block_floats() const = 0;
 
   // A state of an empty sequence. `block` has block_floats() zeroed, 64-byte aligned floats and
@@ -74,27 +78,24 @@ class AttentionBackend {
   // SIZE_MAX where no state can hold so many.
   virtual std::size_t state_bytes(std::int64_t num_tokens) const = 0;
 
-  // Whether state_bytes is the same for every length.
-  virtual bool constant_state() const = 0;
+  // From so many tokens on state_bytes() stays as it is: 0 where it is constant, kNeverFull where
+  // it has no end.
+  virtual std::int64_t tokens_until_full() const = 0;
 
-  // Floats of working memory that a step keeps for AttentionState::rewind of up to num_rows rows.
-  virtual std::size_t rewind_floats(std::size_t num_rows) const = 0;
-
-  // Whether step() reads k. Where it does not, the keys are never computed and k is an empty view.
-  virtual bool uses_keys() const { return true; }
+  // Floats of working memory that a step keeps for AttentionState::take_back of up to num_rows
+  // rows.
+  virtual std::size_t take_back_floats(std::size_t num_rows) const = 0;
 
   // Feeds one token a row: row r extends *states[r] and attends from there. Consecutive rows may
   // share a state, in order of position. The bits of a row's output depend on its sequence only.
-  // q, k, v, out: [rows, H*D], each with a stride of its own: q, k and v may lie side by side.
-  virtual void step(std::span<AttentionState* const> states, MatrixView<const float> q,
-                    MatrixView<const float> k, MatrixView<const float> v, MatrixView<float> out,
-                    AttentionScratch& scratch) const = 0;
+  // out: [rows, out_width], with a stride of its own.
+  virtual void step(std::span<AttentionState* const> states, AttentionInputs inputs,
+                    MatrixView<float> out, AttentionScratch& scratch) const = 0;
 
   // All tokens of one sequence at once, as recompute mode runs a prefix: row t attends from
   // position t to those up to it. Shapes as in step(). By default what a fresh state gives step by
   // step.
-  virtual void full_pass(MatrixView<const float> q, MatrixView<const float> k,
-                         MatrixView<const float> v, MatrixView<float> out,
+  virtual void full_pass(AttentionInputs inputs, MatrixView<float> out,
                          AttentionScratch& scratch) const;
 
   // Whether full_pass() has the bits of step(). Where it has not, the backend documents how the two
@@ -102,19 +103,7 @@ class AttentionBackend {
   virtual bool full_pass_equals_steps() const { return true; }
 };
 
-// Throws ModelError for a type that is not in the table or parameters the backend refuses.
-std::unique_ptr<AttentionBackend> make_attention(const AttentionParams& params);
-
-// Names in the table, in its order.
-std::vector<std::string> attention_types();
-
-// A small configuration of a type, valid for any n_heads and d_head: what tests run every backend
-// with. Throws ModelError for a type that is not in the table.
-AttentionConfig default_attention(const std::string& type);
-
-// Planes [rounds, bits, D] for a layer of a model whose weights have none, drawn from N(0, 1): a
-// pure function of its arguments. Empty for a type that hashes nothing (bits 0).
-std::vector<float> draw_planes(const AttentionConfig& config, int d_head, std::uint64_t seed,
-                               int layer);
+// Rows of the first state, which come first.
+std::size_t run_length(std::span<AttentionState* const> states);
 
 }  // namespace lintel

@@ -3,114 +3,72 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
-#include <utility>
 
 #include "model/attention/attention.h"
-#include "model/simd/kernels.h"
+#include "model/attention/parts/sum_kernels.h"
+#include "model/attention/parts/sum_state.h"
 
 namespace lintel {
 namespace {
 
-// S, then Z, in the sequence's flat block. The block belongs to the sequence, which zeroes it.
-//
-// A row cannot be subtracted from the sums bit for bit. So S and Z are copied before the first
-// draft, with phi(k) and v of each: to rewind is to restore the copy and add again what stays, in
-// the same order. One copy a step costs less than one a row.
-class LinearState final : public AttentionState {
+constexpr ConfigKey kKeys[] = {
+    {.name = "feature_map",
+     .type = ConfigKey::Type::kChoice,
+     .doc = "phi, what queries and keys go through",
+     .initial = "\"elu_plus_one\"",
+     .choices = {"elu_plus_one"}},
+    {.name = "eps",
+     .type = ConfigKey::Type::kPositive,
+     .doc = "added to the denominator",
+     .high = 1.0,
+     .initial = "1e-6"},
+};
+constexpr const char* kSamples[] = {"", "eps=0.01"};
+
+// S, then Z. Of a draft phi(k) and v are kept, and a row of output that nobody reads.
+class LinearState final : public SumState {
  public:
   LinearState(std::span<float> block, const LinearAttentionShape& shape)
-      : block_(block),
+      : SumState(block, kept_floats(shape)),
         shape_(shape),
         width_(shape.n_heads * shape.d_head),
         s_floats_(width_ * shape.d_head) {}
 
-  std::size_t bytes() const override { return block_.size_bytes(); }
-
-  std::span<const float> read_next() const override { return block_; }
-
-  void assign(const AttentionState& other) override {
-    const auto& from = static_cast<const LinearState&>(other);
-    assert(from.block_.size() == block_.size());
-    std::ranges::copy(from.block_, block_.begin());
-    position_ = from.position_;
+  static std::size_t kept_floats(const LinearAttentionShape& shape) {
+    return 3 * shape.n_heads * shape.d_head;
   }
 
-  void reset() override {
-    std::ranges::fill(block_, 0.0f);
-    position_ = 0;
-  }
-
-  // Floats of expect_drafts: the copy of the block, phi(k) and v of each draft, and a row nobody
-  // reads.
-  static std::size_t rewind_floats(const LinearAttentionShape& shape, std::size_t num_rows) {
-    const std::size_t width = shape.n_heads * shape.d_head;
-    return width * (shape.d_head + 1) + (2 * num_rows + 1) * width;
-  }
-
-  void expect_drafts(std::size_t num_rows, std::span<float> memory) override {
-    assert(memory.size() >= rewind_floats(shape_, num_rows));
-    expected_ = num_rows;
-    memory_ = memory.data();
-  }
-
-  void rewind(std::size_t num_rows) override {
-    assert(num_rows <= kept_);
-    std::copy_n(memory_, block_.size(), block_.begin());
-    position_ -= static_cast<std::int64_t>(kept_);
-    kept_ -= num_rows;
-    for (std::size_t i = 0; i < kept_; ++i) {
-      const float* const phi_k = kept_row(i);
-      feed(/*phi_q=*/phi_k, phi_k, phi_k + width_, /*out=*/memory_ + block_.size());
-    }
-    kept_ = 0;
-  }
-
-  // A run of num_rows rows is about to be fed. Returns how many come before the first draft.
-  std::size_t begin_run(std::size_t num_rows) {
-    assert(expected_ <= num_rows);
-    kept_ = 0;
-    return num_rows - std::exchange(expected_, 0);
-  }
-  // Before a draft is fed, in order.
-  void keep(const float* phi_k, const float* v) {
-    if (kept_ == 0) std::copy(block_.begin(), block_.end(), memory_);
-    std::copy_n(phi_k, width_, kept_row(kept_));
-    std::copy_n(v, width_, kept_row(kept_) + width_);
-    ++kept_;
+  void keep_draft(const float* phi_k, const float* v) {
+    float* const kept = keep();
+    std::copy_n(phi_k, width_, kept);
+    std::copy_n(v, width_, kept + width_);
   }
 
   // One token.
   void feed(const float* phi_q, const float* phi_k, const float* v, float* out) {
-    linear_attention_step(shape_, position_++, phi_q, phi_k, v, /*s=*/block_.data(),
-                          /*z=*/block_.data() + s_floats_, out);
+    float* const s = block().data();
+    linear_attention_step(shape_, next_position(), phi_q, phi_k, v, s, /*z=*/s + s_floats_, out);
   }
 
  private:
-  // phi(k), then v, of a draft.
-  float* kept_row(std::size_t i) { return memory_ + block_.size() + (2 * i + 1) * width_; }
+  void feed_again(float* kept) override {
+    feed(/*phi_q=*/kept, /*phi_k=*/kept, /*v=*/kept + width_, /*out=*/kept + 2 * width_);
+  }
 
-  const std::span<float> block_;
   const LinearAttentionShape& shape_;  // the backend's
   const std::size_t width_;            // H*D
   const std::size_t s_floats_;
-  std::int64_t position_ = 0;  // tokens fed
-
-  // Valid from one step to the next.
-  std::size_t expected_ = 0;  // drafts of the next run
-  std::size_t kept_ = 0;      // drafts of the last run
-  float* memory_ = nullptr;
 };
 
 class LinearAttention final : public AttentionBackend {
  public:
   explicit LinearAttention(const AttentionParams& params)
-      : shape_{.n_heads = static_cast<std::size_t>(params.n_heads),
-               .d_head = static_cast<std::size_t>(params.d_head),
-               .eps = static_cast<float>(params.config.eps)},
-        s_floats_(shape_.n_heads * shape_.d_head * shape_.d_head),
-        z_floats_(shape_.n_heads * shape_.d_head) {}
+      : shape_{.n_heads = static_cast<std::size_t>(params.dims.n_heads),
+               .d_head = static_cast<std::size_t>(params.dims.d_head),
+               .eps = static_cast<float>(params.config.number("eps"))},
+        width_(shape_.n_heads * shape_.d_head) {}
 
-  std::size_t block_floats() const override { return s_floats_ + z_floats_; }
+  std::size_t block_floats() const override { return width_ * (shape_.d_head + 1); }
 
   std::unique_ptr<AttentionState> new_state(std::span<float> block) const override {
     assert(block.size() == block_floats());
@@ -120,29 +78,28 @@ class LinearAttention final : public AttentionBackend {
   std::size_t state_bytes(std::int64_t /*num_tokens*/) const override {
     return block_floats() * sizeof(float);
   }
+  std::int64_t tokens_until_full() const override { return 0; }
 
-  bool constant_state() const override { return true; }
-
-  std::size_t rewind_floats(std::size_t num_rows) const override {
-    return LinearState::rewind_floats(shape_, num_rows);
+  std::size_t take_back_floats(std::size_t num_rows) const override {
+    return SumState::take_back_floats(block_floats(), LinearState::kept_floats(shape_), num_rows);
   }
 
-  void step(std::span<AttentionState* const> states, MatrixView<const float> q,
-            MatrixView<const float> k, MatrixView<const float> v, MatrixView<float> out,
+  void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& scratch) const override {
-    const std::size_t width = z_floats_;  // H*D
-    if (scratch.floats.size() < 2 * width) scratch.floats.resize(2 * width);
-    const std::span<float> phi_q(scratch.floats.data(), width);
-    const std::span<float> phi_k(scratch.floats.data() + width, width);
+    const MatrixView<const float> q = inputs[0];
+    const MatrixView<const float> k = inputs[1];
+    const MatrixView<const float> v = inputs[2];
+    if (scratch.floats.size() < 2 * width_) scratch.floats.resize(2 * width_);
+    const std::span<float> phi_q(scratch.floats.data(), width_);
+    const std::span<float> phi_k(scratch.floats.data() + width_, width_);
     for (std::size_t begin = 0; begin < states.size();) {
-      std::size_t end = begin + 1;
-      while (end < states.size() && states[end] == states[begin]) ++end;
+      const std::size_t end = begin + run_length(states.subspan(begin));
       auto& state = static_cast<LinearState&>(*states[begin]);
       const std::size_t first_draft = begin + state.begin_run(end - begin);
       for (std::size_t r = begin; r < end; ++r) {
         elu_plus_one(q.row(r), phi_q);
         elu_plus_one(k.row(r), phi_k);
-        if (r >= first_draft) state.keep(phi_k.data(), v.row(r).data());
+        if (r >= first_draft) state.keep_draft(phi_k.data(), v.row(r).data());
         state.feed(phi_q.data(), phi_k.data(), v.row(r).data(), out.row(r).data());
       }
       begin = end;
@@ -151,14 +108,20 @@ class LinearAttention final : public AttentionBackend {
 
  private:
   const LinearAttentionShape shape_;
-  const std::size_t s_floats_;
-  const std::size_t z_floats_;
+  const std::size_t width_;  // H*D
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionBackend> make_linear_attention(const AttentionParams& params) {
-  return std::make_unique<LinearAttention>(params);
-}
+const AttentionKind kind_linear{
+    .type = "linear",
+    .doc = "sums over positions, read by phi(q) (Katharopoulos et al. 2020)",
+    .state = "S [H, C, M] and Z [H, C]: constant",
+    .cost = "constant",
+    .keys = kKeys,
+    .make = [](const AttentionParams& params) -> std::unique_ptr<AttentionBackend> {
+      return std::make_unique<LinearAttention>(params);
+    },
+    .samples = kSamples};
 
 }  // namespace lintel

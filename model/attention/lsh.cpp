@@ -9,13 +9,14 @@
 #include <cassert>
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "model/attention/attention.h"
-#include "model/attention/parts/attention_kernels.h"
+#include "model/attention/parts/history.h"
 #include "model/attention/parts/lsh_buckets.h"
-#include "model/base/paged_array.h"
+#include "model/attention/parts/lsh_kernels.h"
 
 namespace lintel {
 namespace {
@@ -23,7 +24,36 @@ namespace {
 // Added to a query's score with itself: nothing is left of it beside any other score.
 constexpr float kSelfBias = -1e9f;
 
-constexpr std::size_t kPagePositions = 64;  // of keys and values
+constexpr ConfigKey kKeys[] = {
+    {.name = "scale",
+     .type = ConfigKey::Type::kPositive,
+     .doc = "of scores q.k",
+     .high = 1e6,
+     .initial = "null",
+     .null_means = "1/sqrt(d_head)"},
+    {.name = "rounds", .type = ConfigKey::Type::kInteger, .doc = "hash rounds", .high = 256},
+    {.name = "bits",
+     .type = ConfigKey::Type::kInteger,
+     .doc = "hash planes of a round, which has twice as many buckets",
+     .high = 4096},
+    {.name = "chunk_size",
+     .type = ConfigKey::Type::kInteger,
+     .doc = "positions of a chunk",
+     .high = 1 << 20},
+    {.name = "mask_self",
+     .type = ConfigKey::Type::kBoolean,
+     .doc = "a position sees itself only where it sees nothing else",
+     .initial = "true"},
+    {.name = "combine",
+     .type = ConfigKey::Type::kChoice,
+     .doc = "what becomes of the rounds: their mean (fast-transformers), or weighted by their sums "
+            "(Reformer)",
+     .initial = "\"mean\"",
+     .choices = {"mean", "logsumexp"}},
+};
+constexpr const char* kSamples[] = {
+    "rounds=2,bits=4,chunk_size=8",
+    "rounds=1,bits=3,chunk_size=5,mask_self=false,combine=logsumexp,scale=0.4"};
 
 struct LshShape {
   std::size_t n_heads = 0;  // H
@@ -34,11 +64,12 @@ struct LshShape {
   std::size_t chunk_size = 0;
 
   std::size_t num_tables() const { return n_heads * rounds; }
+  std::size_t num_buckets() const { return 2 * bits; }  // of a table
   LshBuckets::Shape buckets() const {
-    return {.num_tables = num_tables(), .num_buckets = 2 * bits, .chunk_size = chunk_size};
+    return {.num_tables = num_tables(), .num_buckets = num_buckets(), .chunk_size = chunk_size};
   }
   std::size_t member_floats() const { return 2 * d_head; }  // k, then v
-  std::size_t page_floats() const { return kPagePositions * n_heads * member_floats(); }
+  std::size_t page_floats() const { return History::kPage * n_heads * member_floats(); }
 };
 
 // Keys and values of every position, and for each round and head its buckets.
@@ -47,11 +78,11 @@ class LshState final : public AttentionState {
   explicit LshState(const LshShape& shape)
       : shape_(shape), members_(shape.page_floats()), buckets_(shape.buckets()) {}
 
-  static std::size_t most_bytes(const LshShape& shape, std::size_t num_tokens) {
-    if (num_tokens > INT32_MAX) return SIZE_MAX;
-    const std::size_t pages = (num_tokens + kPagePositions - 1) / kPagePositions;
-    const std::size_t buckets = LshBuckets::most_bytes(shape.buckets(), num_tokens);
-    const std::size_t members = PagedArray<float>::bytes_of(pages, shape.page_floats());
+  static std::size_t most_bytes(const LshShape& shape, std::int64_t num_tokens) {
+    const std::size_t members = History::bytes_of(num_tokens, shape.page_floats());
+    if (members == SIZE_MAX) return SIZE_MAX;
+    const std::size_t buckets =
+        LshBuckets::most_bytes(shape.buckets(), static_cast<std::size_t>(num_tokens));
     return buckets > SIZE_MAX - members ? SIZE_MAX : buckets + members;
   }
 
@@ -61,49 +92,78 @@ class LshState final : public AttentionState {
     const auto& from = static_cast<const LshState&>(other);
     members_.assign(from.members_);
     buckets_.assign(from.buckets_);
-    length_ = from.length_;
   }
 
   void reset() override {
     members_.clear();
     buckets_.clear();
-    length_ = 0;
   }
 
   // The memory holds the bucket of each draft in every table: a small whole number, which a float
   // is exact for.
-  void expect_drafts(std::size_t num_rows, std::span<float> memory) override {
+  void announce(std::size_t num_rows, std::span<float> memory) override {
     assert(memory.size() >= num_rows * shape_.num_tables());
-    expected_ = num_rows;
+    announced_ = num_rows;
     drafts_ = memory.data();
   }
 
-  void rewind(std::size_t num_rows) override {
+  void take_back(std::size_t num_rows) override {
     for (; num_rows > 0; --num_rows) {
-      --length_;
-      const float* const of_tables = drafts_ + (length_ - first_draft_) * shape_.num_tables();
+      const std::size_t position = members_.remove_last();
+      const float* const of_tables = drafts_ + (position - first_draft_) * shape_.num_tables();
       for (std::size_t table = shape_.num_tables(); table-- > 0;) {
         buckets_.remove_last(table, static_cast<std::size_t>(of_tables[table]));
       }
       for (std::size_t h = 0; h < shape_.n_heads; ++h) {
-        std::fill_n(member(length_, h), shape_.member_floats(), 0.0f);
+        std::fill_n(member(position, h), shape_.member_floats(), 0.0f);
       }
     }
-    members_.shrink_to((length_ + kPagePositions - 1) / kPagePositions);
+    members_.shrink();
     buckets_.shrink();
+  }
+
+  // Keys and values, then for each position the bucket in every table: put there again in the
+  // order of the steps, the lists become what they were.
+  void save(std::int64_t since, StateWriter& writer) const override {
+    const auto first = static_cast<std::size_t>(since);
+    members_.save(first, writer);
+    std::vector<std::int32_t> buckets((length() - first) * shape_.num_tables());
+    for (std::size_t table = 0; table < shape_.num_tables(); ++table) {
+      buckets_.list(table, first, shape_.num_tables(), buckets.data() + table);
+    }
+    writer.values(std::span<const std::int32_t>(buckets));
+    zero_memory(std::span(buckets));
+  }
+
+  void load(StateReader& reader) override {
+    std::size_t position = length();
+    members_.load(reader);
+    std::vector<std::int32_t> of_tables(shape_.num_tables());
+    for (; position < length(); ++position) {
+      reader.values(std::span(of_tables));
+      for (std::size_t table = 0; table < of_tables.size(); ++table) {
+        const auto bucket = static_cast<std::size_t>(of_tables[table]);
+        if (bucket >= shape_.num_buckets()) {
+          throw ModelError("saved state: found bucket " + std::to_string(of_tables[table]) +
+                           ", expected 0 to " + std::to_string(shape_.num_buckets() - 1));
+        }
+        buckets_.append(table, bucket, static_cast<std::int32_t>(position));
+      }
+    }
+    zero_memory(std::span(of_tables));
   }
 
   // A run of num_rows rows is about to be fed.
   void begin_run(std::size_t num_rows) {
-    assert(expected_ <= num_rows);
-    first_draft_ = length_ + num_rows - std::exchange(expected_, 0);
+    assert(announced_ <= num_rows);
+    first_draft_ = length() + num_rows - std::exchange(announced_, 0);
   }
 
-  std::size_t length() const { return length_; }
+  std::size_t length() const { return members_.length(); }
 
   // Puts the newest position into the bucket of a table. In the order of tables.
   void add_to_bucket(std::size_t table, std::size_t bucket) {
-    const std::size_t position = length_ - 1;
+    const std::size_t position = length() - 1;
     buckets_.append(table, bucket, static_cast<std::int32_t>(position));
     if (position < first_draft_) return;
     drafts_[(position - first_draft_) * shape_.num_tables() + table] = static_cast<float>(bucket);
@@ -111,24 +171,20 @@ class LshState final : public AttentionState {
   const LshBuckets& buckets() const { return buckets_; }
 
   // Makes room for one more position.
-  void begin_position() {
-    members_.grow_to(length_ / kPagePositions + 1);
-    ++length_;
-  }
+  void begin_position() { members_.append(); }
   // Key and value of a head: [k D | v M].
   float* member(std::size_t position, std::size_t head) {
-    return members_.page(position / kPagePositions) +
-           (head * kPagePositions + position % kPagePositions) * shape_.member_floats();
+    return members_.page_of(position) +
+           (head * History::kPage + History::slot_of(position)) * shape_.member_floats();
   }
 
  private:
-  const LshShape& shape_;      // the backend's
-  PagedArray<float> members_;  // a page: [H, kPagePositions, k D | v M]
-  LshBuckets buckets_;         // a table for each [H, rounds]
-  std::size_t length_ = 0;
+  const LshShape& shape_;  // the backend's
+  History members_;        // a page: [H, History::kPage, k D | v M]
+  LshBuckets buckets_;     // a table for each [H, rounds]
 
   // Valid from one step to the next.
-  std::size_t expected_ = 0;     // drafts of the next run
+  std::size_t announced_ = 0;    // drafts of the next run
   std::size_t first_draft_ = 0;  // position of the last run's first draft, or where it ended
   float* drafts_ = nullptr;      // [drafts, tables]
 };
@@ -137,25 +193,18 @@ class LshAttention final : public AttentionBackend {
  public:
   explicit LshAttention(const AttentionParams& params)
       : shape_(shape_of(params)),
-        scale_(static_cast<float>(params.config.scale != 0.0 ? params.config.scale
-                                                             : 1.0 / std::sqrt(params.d_head))),
-        self_bias_(params.config.mask_self ? kSelfBias : 0.0f),
-        combine_(params.config.combine),
+        scale_(
+            static_cast<float>(params.config.number("scale", 1.0 / std::sqrt(params.dims.d_head)))),
+        self_bias_(params.config.boolean("mask_self") ? kSelfBias : 0.0f),
+        weighs_rounds_(params.config.choice("combine") == "logsumexp"),
         planes_(shape_.d_head * plane_columns()) {
-    const std::size_t expected = shape_.rounds * shape_.bits * shape_.d_head;
-    if (shape_.rounds == 0 || shape_.bits == 0 || shape_.chunk_size == 0 ||
-        params.planes.size() != expected) {
-      throw ModelError("attention lsh: found " + std::to_string(params.planes.size()) +
-                       " values of planes and chunks of " + std::to_string(shape_.chunk_size) +
-                       ", expected rounds * bits * d_head = " + std::to_string(expected) +
-                       " and chunks, neither of them 0");
-    }
+    assert(params.own.size() == 1 && params.own[0].rows() == shape_.rounds * shape_.bits);
     // [rounds, bits, D] -> [D, rounds, padded bits]: a vector holds one feature of several planes.
     for (std::size_t round = 0; round < shape_.rounds; ++round) {
       for (std::size_t bit = 0; bit < shape_.bits; ++bit) {
+        const std::span<const float> plane = params.own[0].row(round * shape_.bits + bit);
         for (std::size_t c = 0; c < shape_.d_head; ++c) {
-          planes_[c * plane_columns() + round * shape_.padded_bits + bit] =
-              params.planes[(round * shape_.bits + bit) * shape_.d_head + c];
+          planes_[c * plane_columns() + round * shape_.padded_bits + bit] = plane[c];
         }
       }
     }
@@ -168,19 +217,19 @@ class LshAttention final : public AttentionBackend {
   }
 
   std::size_t state_bytes(std::int64_t num_tokens) const override {
-    return LshState::most_bytes(shape_, static_cast<std::size_t>(num_tokens));
+    return LshState::most_bytes(shape_, num_tokens);
   }
 
-  bool constant_state() const override { return false; }
-  std::size_t rewind_floats(std::size_t num_rows) const override {
+  std::int64_t tokens_until_full() const override { return kNeverFull; }
+  std::size_t take_back_floats(std::size_t num_rows) const override {
     return num_rows * shape_.num_tables();
   }
-  bool uses_keys() const override { return false; }
   bool full_pass_equals_steps() const override { return false; }
 
-  void step(std::span<AttentionState* const> states, MatrixView<const float> q,
-            MatrixView<const float> /*k*/, MatrixView<const float> v, MatrixView<float> out,
+  void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& scratch) const override {
+    const MatrixView<const float> q = inputs[0];
+    const MatrixView<const float> v = inputs[1];
     // [H, rounds] each: buckets, and where the neighbours of a table end.
     const std::size_t tables = shape_.num_tables();
     scratch.ints.resize(std::max(scratch.ints.size(), tables));
@@ -212,13 +261,14 @@ class LshAttention final : public AttentionBackend {
 
   // The prefix form: everything is hashed and sorted at once, by counting, and position t sees
   // those positions of its chunk and the one before that are not later than t.
-  void full_pass(MatrixView<const float> q, MatrixView<const float> /*k*/,
-                 MatrixView<const float> v, MatrixView<float> out,
+  void full_pass(AttentionInputs inputs, MatrixView<float> out,
                  AttentionScratch& scratch) const override {
+    const MatrixView<const float> q = inputs[0];
+    const MatrixView<const float> v = inputs[1];
     const std::size_t n = q.rows();
     // [rounds, n] buckets, [rounds, n] positions by rank, [rounds, n] ranks by position, [buckets].
     scratch.ints.resize(
-        std::max(scratch.ints.size(), 3 * shape_.rounds * n + shape_.buckets().num_buckets));
+        std::max(scratch.ints.size(), 3 * shape_.rounds * n + shape_.num_buckets()));
     std::int32_t* const buckets = scratch.ints.data();
     std::int32_t* const sorted = buckets + shape_.rounds * n;
     std::int32_t* const ranks = sorted + shape_.rounds * n;
@@ -231,7 +281,7 @@ class LshAttention final : public AttentionBackend {
       }
       for (std::size_t round = 0; round < shape_.rounds; ++round) {
         lsh_sort({buckets + round * n, n}, sorted + round * n, ranks + round * n,
-                 {ranks + shape_.rounds * n, shape_.buckets().num_buckets});
+                 {ranks + shape_.rounds * n, shape_.num_buckets()});
       }
       for (std::size_t t = 0; t < n; ++t) {
         scale_query(q.row(t), h, work.q);
@@ -263,20 +313,13 @@ class LshAttention final : public AttentionBackend {
 
   static LshShape shape_of(const AttentionParams& params) {
     LshShape shape;
-    shape.n_heads = static_cast<std::size_t>(params.n_heads);
-    shape.d_head = static_cast<std::size_t>(params.d_head);
-    shape.rounds = static_cast<std::size_t>(params.config.rounds);
-    shape.bits = static_cast<std::size_t>(params.config.bits);
+    shape.n_heads = static_cast<std::size_t>(params.dims.n_heads);
+    shape.d_head = static_cast<std::size_t>(params.dims.d_head);
+    shape.rounds = params.config.integer("rounds");
+    shape.bits = params.config.integer("bits");
     shape.padded_bits = (shape.bits + kPlaneMultiple - 1) / kPlaneMultiple * kPlaneMultiple;
-    shape.chunk_size = static_cast<std::size_t>(params.config.chunk_size);
+    shape.chunk_size = params.config.integer("chunk_size");
     return shape;
-  }
-
-  // Rows of the first state, which come first.
-  static std::size_t run_length(std::span<AttentionState* const> states) {
-    return static_cast<std::size_t>(
-        std::ranges::find_if(states, [&](const auto* state) { return state != states[0]; }) -
-        states.begin());
   }
 
   std::size_t plane_columns() const { return shape_.rounds * shape_.padded_bits; }
@@ -360,7 +403,7 @@ class LshAttention final : public AttentionBackend {
     std::ranges::fill(out, 0.0f);
     const float largest = *std::max_element(work.log_sum, work.log_sum + shape_.rounds);
     const auto unscaled_weight = [&](std::size_t round) {
-      return combine_ == RoundCombination::kMean ? 1.0f : std::exp(work.log_sum[round] - largest);
+      return weighs_rounds_ ? std::exp(work.log_sum[round] - largest) : 1.0f;
     };
     float total = 0.0f;
     for (std::size_t round = 0; round < shape_.rounds; ++round) total += unscaled_weight(round);
@@ -387,14 +430,37 @@ class LshAttention final : public AttentionBackend {
   const LshShape shape_;
   const float scale_;
   const float self_bias_;
-  const RoundCombination combine_;
+  const bool weighs_rounds_;
   std::vector<float> planes_;  // [D, rounds, padded bits], the padding 0
 };
 
+// The keys are stored by the format, and are never computed.
+std::vector<Projection> projections(const AttentionConfig& config, const LayerDims& dims) {
+  std::vector<Projection> all = query_key_value(config, dims);
+  all[1].is_read = false;
+  return all;
+}
+
+std::vector<OwnTensor> tensors(const AttentionConfig& config, const LayerDims& dims) {
+  return {{.name = "planes",
+           .shape = {static_cast<std::int64_t>(config.integer("rounds")),
+                     static_cast<std::int64_t>(config.integer("bits")), dims.d_head},
+           .shape_doc = "[rounds, bits, D]"}};
+}
+
 }  // namespace
 
-std::unique_ptr<AttentionBackend> make_lsh_attention(const AttentionParams& params) {
-  return std::make_unique<LshAttention>(params);
-}
+const AttentionKind kind_lsh{
+    .type = "lsh",
+    .doc = "softmax over positions of like hashes; queries are keys (Reformer, Kitaev et al. 2020)",
+    .state = "keys, values and bucket lists of all positions: grows with t",
+    .cost = "`rounds` times two chunks, and a count for each bucket: constant",
+    .keys = kKeys,
+    .projections = projections,
+    .tensors = tensors,
+    .make = [](const AttentionParams& params) -> std::unique_ptr<AttentionBackend> {
+      return std::make_unique<LshAttention>(params);
+    },
+    .samples = kSamples};
 
 }  // namespace lintel

@@ -5,65 +5,73 @@
 #include <cmath>
 
 #include "model/attention/attention.h"
-#include "model/attention/parts/attention_kernels.h"
-#include "model/base/paged_array.h"
+#include "model/attention/parts/history.h"
+#include "model/attention/parts/softmax_kernels.h"
 
 namespace lintel {
 namespace {
 
-// Keys and values of every position fed, in pages of kSoftmaxPage positions.
+constexpr ConfigKey kKeys[] = {
+    {.name = "scale",
+     .type = ConfigKey::Type::kPositive,
+     .doc = "of scores q.k",
+     .high = 1e6,
+     .initial = "null",
+     .null_means = "1/sqrt(d_head)"},
+};
+constexpr const char* kSamples[] = {"", "scale=0.3"};
+
+static_assert(History::kPage == kSoftmaxPage);
+
+// Keys and values of every position fed.
 class SoftmaxState final : public AttentionState {
  public:
   explicit SoftmaxState(const SoftmaxShape& shape)
-      : shape_(shape), pages_(softmax_page_floats(shape)) {}
+      : shape_(shape), history_(softmax_page_floats(shape)) {}
 
-  std::size_t bytes() const override { return pages_.bytes(); }
+  std::size_t bytes() const override { return history_.bytes(); }
 
   void assign(const AttentionState& other) override {
-    const auto& from = static_cast<const SoftmaxState&>(other);
-    pages_.assign(from.pages_);
-    length_ = from.length_;
+    history_.assign(static_cast<const SoftmaxState&>(other).history_);
   }
 
-  void reset() override {
-    pages_.clear();
-    length_ = 0;
-  }
+  void reset() override { history_.clear(); }
 
-  void expect_drafts(std::size_t /*num_rows*/, std::span<float> /*memory*/) override {}
+  void announce(std::size_t /*num_rows*/, std::span<float> /*memory*/) override {}
 
-  void rewind(std::size_t num_rows) override {
-    assert(num_rows <= length_);
+  void take_back(std::size_t num_rows) override {
+    assert(num_rows <= history_.length());
     for (; num_rows > 0; --num_rows) {
-      --length_;
-      softmax_erase(shape_, length_ % kSoftmaxPage, pages_.page(length_ / kSoftmaxPage));
+      const std::size_t position = history_.remove_last();
+      softmax_erase(shape_, History::slot_of(position), history_.page_of(position));
     }
-    pages_.shrink_to((length_ + kSoftmaxPage - 1) / kSoftmaxPage);
+    history_.shrink();
   }
 
-  std::size_t length() const { return length_; }
-  const float* page(std::size_t i) const { return pages_.page(i); }
+  void save(std::int64_t since, StateWriter& writer) const override {
+    history_.save(static_cast<std::size_t>(since), writer);
+  }
+  void load(StateReader& reader) override { history_.load(reader); }
+
+  const History& history() const { return history_; }
 
   void append(const float* k, const float* v) {
-    const std::size_t page = length_ / kSoftmaxPage;
-    pages_.grow_to(page + 1);
-    softmax_append(shape_, k, v, length_ % kSoftmaxPage, pages_.page(page));
-    ++length_;
+    const std::size_t position = history_.append();
+    softmax_append(shape_, k, v, History::slot_of(position), history_.page_of(position));
   }
 
  private:
   const SoftmaxShape& shape_;  // the backend's
-  PagedArray<float> pages_;
-  std::size_t length_ = 0;
+  History history_;
 };
 
 class SoftmaxAttention final : public AttentionBackend {
  public:
   explicit SoftmaxAttention(const AttentionParams& params)
-      : shape_{.n_heads = static_cast<std::size_t>(params.n_heads),
-               .d_head = static_cast<std::size_t>(params.d_head)},
-        scale_(static_cast<float>(params.config.scale != 0.0 ? params.config.scale
-                                                             : 1.0 / std::sqrt(params.d_head))) {}
+      : shape_{.n_heads = static_cast<std::size_t>(params.dims.n_heads),
+               .d_head = static_cast<std::size_t>(params.dims.d_head)},
+        scale_(static_cast<float>(
+            params.config.number("scale", 1.0 / std::sqrt(params.dims.d_head)))) {}
 
   std::size_t block_floats() const override { return 0; }
 
@@ -72,26 +80,25 @@ class SoftmaxAttention final : public AttentionBackend {
   }
 
   std::size_t state_bytes(std::int64_t num_tokens) const override {
-    if (num_tokens > INT32_MAX) return SIZE_MAX;  // the product below fits for what is less
-    const auto pages = (static_cast<std::size_t>(num_tokens) + kSoftmaxPage - 1) / kSoftmaxPage;
-    return PagedArray<float>::bytes_of(pages, softmax_page_floats(shape_));
+    return History::bytes_of(num_tokens, softmax_page_floats(shape_));
   }
+  std::int64_t tokens_until_full() const override { return kNeverFull; }
+  std::size_t take_back_floats(std::size_t /*num_rows*/) const override { return 0; }
 
-  bool constant_state() const override { return false; }
-  std::size_t rewind_floats(std::size_t /*num_rows*/) const override { return 0; }
-
-  void step(std::span<AttentionState* const> states, MatrixView<const float> q,
-            MatrixView<const float> k, MatrixView<const float> v, MatrixView<float> out,
+  void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& scratch) const override {
+    const MatrixView<const float> q = inputs[0];
+    const MatrixView<const float> k = inputs[1];
+    const MatrixView<const float> v = inputs[2];
     for (std::size_t r = 0; r < states.size();) {
-      std::size_t count = 1;
-      while (r + count < states.size() && states[r + count] == states[r]) ++count;
+      const std::size_t count = run_length(states.subspan(r));
       auto& state = static_cast<SoftmaxState&>(*states[r]);
-      const std::size_t first_position = state.length();
+      const std::size_t first_position = state.history().length();
       for (std::size_t i = r; i < r + count; ++i) {
         state.append(k.row(i).data(), v.row(i).data());
       }
-      attend(state, first_position, q.rows_from(r, count), out.rows_from(r, count), scratch);
+      attend(state.history(), first_position, q.rows_from(r, count), out.rows_from(r, count),
+             scratch);
       r += count;
     }
   }
@@ -99,7 +106,7 @@ class SoftmaxAttention final : public AttentionBackend {
  private:
   // Rows of one sequence, the first of them at first_position. Every page is read once for all of
   // them.
-  void attend(const SoftmaxState& state, std::size_t first_position, MatrixView<const float> q,
+  void attend(const History& history, std::size_t first_position, MatrixView<const float> q,
               MatrixView<float> out, AttentionScratch& scratch) const {
     const std::size_t width = shape_.n_heads * shape_.d_head;
     const std::size_t floats = q.rows() * (width + 2 * shape_.n_heads);
@@ -122,11 +129,11 @@ class SoftmaxAttention final : public AttentionBackend {
                          .out = out.row(r).data(),
                          .out_stride = out.stride()};
     };
-    for (std::size_t page = 0; page * kSoftmaxPage < state.length(); ++page) {
-      const std::size_t begin = page * kSoftmaxPage;
+    for (std::size_t begin = 0; begin < history.length(); begin += kSoftmaxPage) {
       // Rows before `begin` see nothing of the page.
       const std::size_t r = begin > first_position ? begin - first_position : 0;
-      softmax_add_page(shape_, rows_from(r), state.page(page), first_position + r + 1 - begin);
+      softmax_add_page(shape_, rows_from(r), history.page_of(begin),
+                       first_position + r + 1 - begin);
     }
     softmax_finish(shape_, rows_from(0));
   }
@@ -137,8 +144,15 @@ class SoftmaxAttention final : public AttentionBackend {
 
 }  // namespace
 
-std::unique_ptr<AttentionBackend> make_softmax_attention(const AttentionParams& params) {
-  return std::make_unique<SoftmaxAttention>(params);
-}
+const AttentionKind kind_softmax{
+    .type = "softmax",
+    .doc = "softmax over all positions, from a cache of keys and values (Vaswani et al. 2017)",
+    .state = "keys [t, H, D] and values [t, H, M], in pages of 64 positions that are never copied",
+    .cost = "reads all of them: grows with t",
+    .keys = kKeys,
+    .make = [](const AttentionParams& params) -> std::unique_ptr<AttentionBackend> {
+      return std::make_unique<SoftmaxAttention>(params);
+    },
+    .samples = kSamples};
 
 }  // namespace lintel

@@ -5,21 +5,23 @@
 #include <string_view>
 #include <utility>
 
-#include "model/attention/attention.h"
 #include "model/base/error_text.h"
+#include "model/config/attention_json.h"
+#include "model/config/config_limits.h"
 
 namespace lintel {
 namespace {
 
 using nlohmann::json;
 
-// config.json's reader judges keys and values, so that there is one list of them.
-AttentionConfig merged(const AttentionConfig& base, const AttentionSpec& spec) {
-  json object = json::object();
-  if (base.type == spec.type) object = json::parse(to_json(base));
+std::string named(const AttentionSpec& spec) { return "attention " + quote(spec.text); }
+
+// config.json's reader judges keys and values, so that there is one list of them. object: the keys
+// that were not given.
+AttentionConfig merged(json object, const AttentionSpec& spec) {
   object["type"] = spec.type;
   for (const auto& [key, value] : spec.keys) object[key] = json::parse(value);
-  return parse_attention_config(object.dump(), "attention " + quote(spec.text));
+  return read_attention(object, named(spec), "");
 }
 
 // A value as JSON: numbers, true, false and null are themselves, the rest is a string.
@@ -37,16 +39,15 @@ class Reader {
     const std::string& text = spec_.text;
     std::size_t end = std::min(text.find(':'), text.size());
     spec_.type = text.substr(0, end);
-    const AttentionConfig small = default_attention(spec_.type);  // refuses unknown types
+    const AttentionKind& kind = attention_kind(spec_.type);  // refuses unknown types
     while (end < text.size()) {
       const std::size_t begin = end + 1;
       end = std::min(text.find(',', begin), text.size());
       read_key(text.substr(begin, end - begin));
     }
-    if (spec_.seed.has_value() && small.bits == 0) {
+    if (spec_.seed.has_value() && kind.tensors == nullptr) {
       fail("seed", "a type that draws nothing", "no seed for " + quote(spec_.type));
     }
-    merged(small, spec_);
     return std::move(spec_);
   }
 
@@ -90,9 +91,38 @@ class Reader {
 }  // namespace
 
 AttentionConfig AttentionSpec::applied_to(const AttentionConfig& own) const {
-  return merged(own, *this);
+  return merged(own.type() == type ? json(attention_json(own)) : json::object(), *this);
 }
 
-AttentionSpec parse_attention_spec(const std::string& text) { return Reader(text).read(); }
+AttentionSpec parse_attention_spec(const std::string& text) {
+  AttentionSpec spec = Reader(text).read();
+  spec.applied_to(sample_attention(spec.type));  // what keys say, beside any that must be given
+  return spec;
+}
+
+ModelConfig with_attention(ModelConfig config, const AttentionSpec& spec) {
+  for (AttentionConfig& layer : config.attention) {
+    layer = spec.applied_to(layer);
+    check_attention(layer, config.dims(), named(spec), "");
+  }
+  return config;
+}
+
+AttentionConfig attention_of(const std::string& spec) {
+  return merged(json::object(), Reader(spec).read());
+}
+
+std::vector<std::string> sample_specs(std::string_view type) {
+  const AttentionKind& kind = attention_kind(type);
+  std::vector<std::string> specs;
+  for (const std::string keys : kind.samples) {
+    specs.push_back(std::string(type) + (keys.empty() ? "" : ":" + keys));
+  }
+  return specs;
+}
+
+AttentionConfig sample_attention(std::string_view type) {
+  return attention_of(sample_specs(type).front());
+}
 
 }  // namespace lintel

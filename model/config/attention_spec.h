@@ -5,16 +5,18 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "model/config/config.h"
 
 namespace lintel {
 
-// "TYPE" or "TYPE:key=value,key=value": a type of the table in attention/attention.cpp, keys of
-// config.json's attention object, and
+// "TYPE" or "TYPE:key=value,key=value": a type of attention/kinds.inc, keys of config.json's
+// attention object, and
 //   recompute=true  no state is kept: for every token the whole prefix is run again, as published
 //                   baselines of softmax and LSH attention did. For comparison, not for production
-//   seed=N          hash planes are drawn from N(0, 1) by this seed (default 0) where the weights
+//   seed=N          tensors of the type's own are drawn by this seed (default 0) where the weights
 //                   have none of this shape, and always when it is given
 // e.g. "softmax:recompute=true", "lsh:rounds=4,bits=32,chunk_size=29,seed=7".
 struct AttentionSpec {
@@ -31,5 +33,18 @@ struct AttentionSpec {
 
 // Throws ModelError naming what is unknown, given twice, out of range or of the wrong type.
 AttentionSpec parse_attention_spec(const std::string& text);
+
+// The model with `spec` in place of every layer's attention. Throws ModelError as applied_to does,
+// and for keys that do not go together.
+ModelConfig with_attention(ModelConfig config, const AttentionSpec& spec);
+
+// What a spec says by itself: keys that it leaves out have config.json's defaults. Throws
+// ModelError.
+AttentionConfig attention_of(const std::string& spec);
+
+// The specs of a kind's samples, "lsh:rounds=2,bits=4,chunk_size=8", and the first of them. Throws
+// ModelError for a type that is not in kinds.inc.
+std::vector<std::string> sample_specs(std::string_view type);
+AttentionConfig sample_attention(std::string_view type);
 
 }  // namespace lintel

@@ -6,59 +6,19 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "model/config/attention_json.h"
 #include "model/config/config_limits.h"
+#include "model/config/json_fields.h"
+#include "model/config/names.h"
 
 namespace lintel {
 namespace {
 
+using nlohmann::json;
 using nlohmann::ordered_json;
 
 const char* name_of(Activation a) { return a == Activation::kRelu ? "relu" : "gelu"; }
 const char* name_of(NormPlacement p) { return p == NormPlacement::kPost ? "post" : "pre"; }
-const char* name_of(RoundCombination c) {
-  return c == RoundCombination::kMean ? "mean" : "logsumexp";
-}
-const char* name_of(EmbeddingKind kind) {
-  switch (kind) {
-    case EmbeddingKind::kValueConcatPosition:
-      return "value_concat_position";
-    case EmbeddingKind::kValueAddPosition:
-      return "value_add_position";
-    case EmbeddingKind::kValue:
-      return "value";
-  }
-  return "";
-}
-const char* name_of(PositionEncoding encoding) {
-  switch (encoding) {
-    case PositionEncoding::kSinusoidal:
-      return "sinusoidal";
-    case PositionEncoding::kLearned:
-      return "learned";
-    case PositionEncoding::kNone:
-      return "none";
-  }
-  return "";
-}
-
-ordered_json attention_json(const AttentionConfig& attention) {
-  ordered_json out = {{"type", attention.type}};
-  if (attention.type == "linear") {
-    out["feature_map"] = "elu_plus_one";
-    out["eps"] = attention.eps;
-    return out;
-  }
-  out["scale"] = attention.scale == 0.0 ? ordered_json(nullptr) : ordered_json(attention.scale);
-  if (attention.type == "lsh") {
-    out["rounds"] = attention.rounds;
-    out["bits"] = attention.bits;
-    out["chunk_size"] = attention.chunk_size;
-    out["mask_self"] = attention.mask_self;
-    out["combine"] = name_of(attention.combine);
-  }
-  return out;
-}
-
 ordered_json layers_json(const std::vector<AttentionConfig>& layers) {
   const bool all_equal =
       std::adjacent_find(layers.begin(), layers.end(), std::not_equal_to<>()) == layers.end();
@@ -89,56 +49,87 @@ ordered_json modality_json(const ModelConfig& config) {
           {"start_token", config.image.start_token}};
 }
 
+std::vector<AttentionConfig> read_layers(Fields& root, int n_layers, const std::string& file) {
+  const json& value = root.value("attention", "an object or a list of them");
+  const std::size_t layers = static_cast<std::size_t>(n_layers);
+  if (value.is_object()) return {layers, read_attention(value, file, "attention.")};
+  if (!value.is_array()) {
+    root.fail("attention", found_text(value), "an object or a list of them");
+  }
+  if (value.size() != layers) {
+    root.fail("attention", "a list of " + std::to_string(value.size()),
+              "a list of n_layers = " + std::to_string(n_layers));
+  }
+  std::vector<AttentionConfig> attention;
+  for (std::size_t i = 0; i < layers; ++i) {
+    attention.push_back(read_attention(value[i], file, "attention[" + std::to_string(i) + "]."));
+  }
+  return attention;
+}
+
+void read_head(Fields& root, const std::string& file, ModelConfig& config) {
+  Fields head(root.value("head", "an object"), file, "head.");
+  config.head =
+      head.choice<HeadKind>("type", {{"mixture_of_logistics", HeadKind::kMixtureOfLogistics},
+                                     {"categorical", HeadKind::kCategorical}});
+  const bool mixture = config.head == HeadKind::kMixtureOfLogistics;
+  if (mixture) config.mixtures = head.small_integer("mixtures", 1, kMaxMixtures);
+  head.finish(mixture ? " for head type \"mixture_of_logistics\""
+                      : " for head type \"categorical\"");
+}
+
+void read_modality(Fields& root, const std::string& file, ModelConfig& config) {
+  Fields modality(root.value("modality", "an object"), file, "modality.");
+  config.modality = modality.choice<ModalityKind>("type", {{"image", ModalityKind::kImage},
+                                                           {"bytes", ModalityKind::kBytes},
+                                                           {"tokens", ModalityKind::kTokens}});
+  if (config.modality == ModalityKind::kImage) {
+    config.image.height = modality.small_integer("height", 1, kMaxImageSide);
+    config.image.width = modality.small_integer("width", 1, kMaxImageSide);
+    config.image.channels = modality.small_integer("channels", 1, kMaxImageChannels);
+    config.image.start_token = modality.small_integer("start_token", 0, config.vocab_size - 1);
+  }
+  modality.finish();
+}
+
 }  // namespace
 
-void check_config(const ModelConfig& config, const std::string& file) {
-  const auto fail = [&](const char* key, const std::string& found, const std::string& expected) {
-    throw ModelError(file + ": key \"" + key + "\": found " + found + ", expected " + expected);
-  };
-  const std::int64_t projection = std::int64_t{config.n_heads} * config.d_head;
-  if (projection > kMaxProjectionWidth) {
-    fail("d_head", "n_heads * d_head = " + std::to_string(projection),
-         "at most " + std::to_string(kMaxProjectionWidth));
+ModelConfig parse_config(std::string_view json_text, const std::string& file) {
+  if (json_text.size() > kMaxConfigBytes) {
+    throw ModelError(file + ": found " + std::to_string(json_text.size()) +
+                     " bytes, expected at most " + std::to_string(kMaxConfigBytes));
   }
-
-  const bool concat = config.embedding == EmbeddingKind::kValueConcatPosition;
-  const bool positions = config.embedding != EmbeddingKind::kValue;
-  const std::string width = std::to_string(config.d_model);
-  if (concat && config.d_model % 2 != 0) {
-    fail("d_model", width, "an even number for embedding \"value_concat_position\"");
-  }
-  if (positions == (config.position_encoding == PositionEncoding::kNone)) {
-    fail("position_encoding", std::string("\"") + name_of(config.position_encoding) + "\"",
-         std::string(positions ? "\"sinusoidal\" or \"learned\"" : "\"none\"") +
-             " for embedding \"" + name_of(config.embedding) + "\"");
-  }
-  if (config.position_encoding == PositionEncoding::kSinusoidal &&
-      config.d_model % (concat ? 4 : 2) != 0) {
-    fail("d_model", width,
-         concat ? "a multiple of 4: half of it holds pairs of sine and cosine"
-                : "an even number: it holds pairs of sine and cosine");
-  }
-  if (config.position_encoding == PositionEncoding::kLearned && config.max_length == 0) {
-    fail("max_length", "0", "at least 1 for position_encoding \"learned\"");
-  }
-
-  const std::string vocab = std::to_string(config.vocab_size);
-  if (config.head == HeadKind::kMixtureOfLogistics && config.vocab_size != 256) {
-    fail("vocab_size", vocab, "256 for head type \"mixture_of_logistics\"");
-  }
-  if (config.modality == ModalityKind::kBytes && config.vocab_size != 256) {
-    fail("vocab_size", vocab, "256 for modality type \"bytes\"");
-  }
-  if (config.modality == ModalityKind::kImage) {
-    if (config.vocab_size != 256) fail("vocab_size", vocab, "256 for modality type \"image\"");
-    // The last value of an image is never fed.
-    const std::int64_t fed = config.image.num_values() - 1;
-    if (config.max_length != 0 && config.max_length < fed) {
-      fail("max_length", std::to_string(config.max_length),
-           "0 or at least " + std::to_string(fed) + " for an image of " +
-               std::to_string(config.image.num_values()) + " values");
-    }
-  }
+  const json parsed = parse_strictly(json_text, file);
+  Fields root(parsed, file, "");
+  ModelConfig config;
+  root.integer("format_version", 1, 1);
+  config.vocab_size = root.small_integer("vocab_size", 1, kMaxVocabSize);
+  config.max_length = root.integer("max_length", 0, kMaxMaxLength);
+  config.d_model = root.small_integer("d_model", 1, kMaxModelWidth);
+  config.n_layers = root.small_integer("n_layers", 1, kMaxLayers);
+  config.n_heads = root.small_integer("n_heads", 1, kMaxHeads);
+  config.d_head = root.small_integer("d_head", 1, kMaxHeadWidth);
+  config.d_ff = root.small_integer("d_ff", 1, kMaxFeedForwardWidth);
+  config.activation = root.choice<Activation>(
+      "activation", {{"relu", Activation::kRelu}, {"gelu", Activation::kGelu}});
+  config.norm_placement = root.choice<NormPlacement>(
+      "norm_placement", {{"post", NormPlacement::kPost}, {"pre", NormPlacement::kPre}});
+  config.final_norm = root.boolean("final_norm");
+  config.layer_norm_eps = root.positive("layer_norm_eps", kMaxEpsilon);
+  config.embedding = root.choice<EmbeddingKind>(
+      "embedding", {{"value_concat_position", EmbeddingKind::kValueConcatPosition},
+                    {"value_add_position", EmbeddingKind::kValueAddPosition},
+                    {"value", EmbeddingKind::kValue}});
+  config.position_encoding = root.choice<PositionEncoding>(
+      "position_encoding", {{"sinusoidal", PositionEncoding::kSinusoidal},
+                            {"learned", PositionEncoding::kLearned},
+                            {"none", PositionEncoding::kNone}});
+  config.attention = read_layers(root, config.n_layers, file);
+  read_head(root, file, config);
+  read_modality(root, file, config);
+  root.finish();
+  check_config(config, file);
+  return config;
 }
 
 std::string read_config_text(const std::filesystem::path& file) {
@@ -163,8 +154,6 @@ ModelConfig load_config(const std::filesystem::path& file) {
   return parse_config(read_config_text(file), file.string());
 }
 
-std::string to_json(const AttentionConfig& attention) { return attention_json(attention).dump(); }
-
 std::string to_json(const ModelConfig& config) {
   const ordered_json out = {{"format_version", 1},
                             {"vocab_size", config.vocab_size},
@@ -178,8 +167,8 @@ std::string to_json(const ModelConfig& config) {
                             {"norm_placement", name_of(config.norm_placement)},
                             {"final_norm", config.final_norm},
                             {"layer_norm_eps", config.layer_norm_eps},
-                            {"embedding", name_of(config.embedding)},
-                            {"position_encoding", name_of(config.position_encoding)},
+                            {"embedding", to_string(config.embedding)},
+                            {"position_encoding", to_string(config.position_encoding)},
                             {"attention", layers_json(config.attention)},
                             {"head", head_json(config)},
                             {"modality", modality_json(config)}};

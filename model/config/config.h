@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/attention/attention_config.h"
+#include "model/attention/declaration.h"
 #include "model/base/model_error.h"
 
 namespace lintel {
@@ -56,6 +56,7 @@ struct ModelConfig {
     if (modality == ModalityKind::kImage) return image.num_values();
     return max_length == 0 ? 0 : max_length + 1;
   }
+  LayerDims dims() const { return {d_model, n_heads, d_head, max_length}; }
 };
 
 // Parses and checks the text of a config.json. `file` is only used in errors. Throws ModelError.
@@ -67,9 +68,5 @@ ModelConfig load_config(const std::filesystem::path& file);
 
 // The config.json that parse_config reads back as the same config.
 std::string to_json(const ModelConfig& config);
-
-// The same of one attention object, checked like one of config.json. `name` is only used in errors.
-AttentionConfig parse_attention_config(std::string_view json_text, const std::string& name);
-std::string to_json(const AttentionConfig& attention);
 
 }  // namespace lintel

@@ -1,5 +1,6 @@
 // Largest dimensions a config may ask for. Far beyond what is served today, and small enough that
-// no product of them overflows 64 bits. Stated in docs/model_format.md.
+// no product of them overflows 64 bits. Stated in docs/model_format.md. The keys of a kind of
+// attention have theirs in its declaration.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +23,12 @@ inline constexpr int kMaxFeedForwardWidth = 1 << 18;
 inline constexpr int kMaxMixtures = 1024;
 inline constexpr int kMaxImageSide = 1 << 14;
 inline constexpr int kMaxImageChannels = 4;
-inline constexpr int kMaxRounds = 256;
-inline constexpr int kMaxBits = 4096;
-inline constexpr int kMaxChunkSize = 1 << 20;
 inline constexpr double kMaxEpsilon = 1.0;
-inline constexpr double kMaxAttentionScale = 1e6;
 
-// Refuses fields that contradict each other, each legal by itself. Throws ModelError.
+// Refuse fields that contradict each other, each legal by itself: those of a model, and those of
+// the attention of a layer, whose keys `path` names in errors. Throw ModelError.
 void check_config(const ModelConfig& config, const std::string& file);
+void check_attention(const AttentionConfig& attention, const LayerDims& dims,
+                     const std::string& file, const std::string& path);
 
 }  // namespace lintel

@@ -8,10 +8,10 @@ std::string attention_names(const ModelConfig& config) {
   std::string names;
   bool differ = false;
   for (const AttentionConfig& layer : config.attention) {
-    differ = differ || layer.type != config.attention.front().type;
-    names += (names.empty() ? "" : ",") + layer.type;
+    differ = differ || &layer.kind() != &config.attention.front().kind();
+    names += (names.empty() ? "" : ",") + std::string(layer.type());
   }
-  return differ || config.attention.empty() ? names : config.attention.front().type;
+  return differ || config.attention.empty() ? names : config.attention.front().type();
 }
 
 }  // namespace lintel

@@ -26,4 +26,28 @@ constexpr const char* to_string(ModalityKind kind) {
   return "";
 }
 
+constexpr const char* to_string(EmbeddingKind kind) {
+  switch (kind) {
+    case EmbeddingKind::kValueConcatPosition:
+      return "value_concat_position";
+    case EmbeddingKind::kValueAddPosition:
+      return "value_add_position";
+    case EmbeddingKind::kValue:
+      return "value";
+  }
+  return "";
+}
+
+constexpr const char* to_string(PositionEncoding encoding) {
+  switch (encoding) {
+    case PositionEncoding::kSinusoidal:
+      return "sinusoidal";
+    case PositionEncoding::kLearned:
+      return "learned";
+    case PositionEncoding::kNone:
+      return "none";
+  }
+  return "";
+}
+
 }  // namespace lintel

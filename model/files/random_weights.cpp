@@ -23,8 +23,8 @@ ModelWeights random_weights(const ModelConfig& config, std::uint64_t seed, float
   ModelWeights weights;
   for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
     if (spec.optional) return;  // a table that can be computed
-    const std::size_t cols = static_cast<std::size_t>(spec.shape.back());
-    matrix = Matrix(static_cast<std::size_t>(spec.num_values()) / cols, cols);
+    matrix = spec.new_matrix();
+    if (spec.draw) return spec.draw(matrix.values(), seed);
     const bool unit = spec.name == "value_embedding.weight" || !spec.is_parameter;
     fill(matrix, is_norm_gain(spec.name) ? 1.0 : 0.0, unit ? 1.0 : scale, generator);
   });

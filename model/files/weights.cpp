@@ -3,74 +3,11 @@
 #include <cassert>
 #include <cmath>
 #include <set>
-#include <type_traits>
 
 #include "model/base/error_text.h"
-#include "model/files/safetensors.h"
 
 namespace lintel {
 namespace {
-
-// W is ModelWeights or const ModelWeights; Visit takes (const TensorSpec&, Matrix& or const
-// Matrix&).
-template <typename W, typename Visit>
-void visit_tensors(const ModelConfig& config, W& weights, const Visit& visit) {
-  const std::int64_t e = config.d_model;
-  const std::int64_t f = config.d_ff;
-  const std::int64_t heads = std::int64_t{config.n_heads} * config.d_head;
-
-  const auto linear = [&](const std::string& name, auto& l, std::int64_t out, std::int64_t in) {
-    TensorSpec weight{name + ".weight", {out, in}};
-    weight.is_projection = &l != &weights.predictor;
-    visit(weight, l.weight);
-    visit({name + ".bias", {out}}, l.bias);
-  };
-  const auto norm = [&](const std::string& name, auto& n) {
-    visit({name + ".weight", {e}}, n.weight);
-    visit({name + ".bias", {e}}, n.bias);
-  };
-
-  visit({"value_embedding.weight", {config.vocab_size, value_width(config)}},
-        weights.value_embedding);
-  if (position_width(config) > 0 && config.max_length > 0) {
-    const bool learned = config.position_encoding == PositionEncoding::kLearned;
-    visit({"pos_embedding.pe",
-           {1, config.max_length, position_width(config)},
-           /*optional=*/!learned,
-           /*is_parameter=*/learned},
-          weights.position_embedding);
-  }
-  for (int i = 0; i < config.n_layers; ++i) {
-    auto& layer = weights.layers[i];
-    const AttentionConfig& attention = config.attention[i];
-    const std::string prefix = "transformer.layers." + std::to_string(i) + ".";
-    linear(prefix + "attention.query_projection", layer.query, heads, e);
-    linear(prefix + "attention.key_projection", layer.key, heads, e);
-    linear(prefix + "attention.value_projection", layer.value, heads, e);
-    linear(prefix + "attention.out_projection", layer.out, e, heads);
-    if (attention.type == "lsh") {
-      visit({prefix + "attention.inner_attention.planes",
-             {attention.rounds, attention.bits, config.d_head},
-             /*optional=*/false,
-             /*is_parameter=*/false},
-            layer.planes);
-    }
-    linear(prefix + "linear1", layer.linear1, f, e);
-    linear(prefix + "linear2", layer.linear2, e, f);
-    norm(prefix + "norm1", layer.norm1);
-    norm(prefix + "norm2", layer.norm2);
-  }
-  if (config.final_norm) norm("transformer.norm", weights.final_norm);
-  linear("predictor", weights.predictor, config.num_outputs(), e);
-}
-
-std::size_t matrix_cols(const TensorSpec& spec) {
-  return static_cast<std::size_t>(spec.shape.back());
-}
-
-std::size_t matrix_rows(const TensorSpec& spec) {
-  return static_cast<std::size_t>(spec.num_values()) / matrix_cols(spec);
-}
 
 void compute_positions(const ModelConfig& config, Matrix& table) {
   const std::size_t rows = static_cast<std::size_t>(config.max_length);
@@ -83,48 +20,6 @@ void compute_positions(const ModelConfig& config, Matrix& table) {
 }
 
 }  // namespace
-
-int value_width(const ModelConfig& config) {
-  return config.embedding == EmbeddingKind::kValueConcatPosition ? config.d_model / 2
-                                                                 : config.d_model;
-}
-
-int position_width(const ModelConfig& config) {
-  return config.embedding == EmbeddingKind::kValue ? 0 : value_width(config);
-}
-
-std::int64_t TensorSpec::num_values() const {
-  std::int64_t n = 1;
-  for (const std::int64_t d : shape) n *= d;
-  return n;
-}
-
-void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
-                     const std::function<void(const TensorSpec&, Matrix&)>& visit) {
-  weights.layers.resize(static_cast<std::size_t>(config.n_layers));
-  visit_tensors(config, weights, visit);
-}
-
-void for_each_tensor(const ModelConfig& config, const ModelWeights& weights,
-                     const std::function<void(const TensorSpec&, const Matrix&)>& visit) {
-  assert(weights.layers.size() == static_cast<std::size_t>(config.n_layers));
-  visit_tensors(config, weights, visit);
-}
-
-std::vector<TensorSpec> list_tensors(const ModelConfig& config) {
-  std::vector<TensorSpec> specs;
-  ModelWeights unused;
-  for_each_tensor(config, unused, [&](const TensorSpec& spec, Matrix&) { specs.push_back(spec); });
-  return specs;
-}
-
-std::int64_t count_parameters(const ModelConfig& config) {
-  std::int64_t count = 0;
-  for (const TensorSpec& spec : list_tensors(config)) {
-    if (spec.is_parameter) count += spec.num_values();
-  }
-  return count;
-}
 
 void check_tensors(const SafetensorsFile& file, const ModelConfig& config) {
   std::set<std::string, std::less<>> expected;
@@ -156,7 +51,7 @@ ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config
   for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
     const auto found = file.tensors().find(spec.name);
     if (found == file.tensors().end()) return;  // optional
-    matrix = Matrix(matrix_rows(spec), matrix_cols(spec));
+    matrix = spec.new_matrix();
     file.read_f32(found->second, matrix.values());
   });
   file.check_unchanged();

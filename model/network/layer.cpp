@@ -1,7 +1,6 @@
 #include "model/network/layer.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +17,7 @@ Dense pack_stacked(std::span<const LinearWeights* const> parts, const Dense::Opt
   for (const LinearWeights* part : parts) {
     weight.insert(weight.end(), part->weight.values().begin(), part->weight.values().end());
     bias.insert(bias.end(), part->bias.values().begin(), part->bias.values().end());
+    bias.resize(weight.size() / part->weight.cols());  // zeros where there is no bias
   }
   return Dense(weight, bias, parts[0]->weight.cols(), bias.size(), options);
 }
@@ -55,16 +55,24 @@ void Norm::apply(MatrixView<const float> x, DenseInput& y) const {
   }
 }
 
-Layer make_layer(const ModelConfig& config, LayerWeights& weights, bool uses_keys,
+Layer make_layer(const ModelConfig& config, const AttentionConfig& attention, LayerWeights& weights,
                  const Dense::Options& options) {
   Dense::Options plain = options;
   plain.fused = Dense::Fused::kNone;
   Dense::Options activated = options;
   activated.fused =
       config.activation == Activation::kRelu ? Dense::Fused::kRelu : Dense::Fused::kGelu;
-  const std::array projections = {&std::as_const(weights.query), &std::as_const(weights.value),
-                                  &std::as_const(weights.key)};
-  return {.query_value_key = pack_stacked(std::span(projections).first(uses_keys ? 3 : 2), plain),
+  std::vector<const LinearWeights*> read;
+  std::vector<std::size_t> widths;
+  std::size_t i = 0;
+  for (const Projection& p : attention.kind().projections(attention, config.dims())) {
+    const LinearWeights& projection = weights.projections[i++];
+    if (!p.is_read) continue;
+    read.push_back(&projection);
+    widths.push_back(static_cast<std::size_t>(p.width));
+  }
+  return {.projections = pack_stacked(read, plain),
+          .input_widths = std::move(widths),
           .out = pack(weights.out, plain),
           .linear1 = pack(weights.linear1, activated),
           .linear2 = pack(weights.linear2, plain),
@@ -76,8 +84,7 @@ std::string kernels_of(std::span<const Layer> layers) {
   std::vector<std::pair<std::string, int>> found;  // in order, and how many products have them
   int total = 0;
   for (const Layer& layer : layers) {
-    for (const Dense* dense :
-         {&layer.query_value_key, &layer.out, &layer.linear1, &layer.linear2}) {
+    for (const Dense* dense : {&layer.projections, &layer.out, &layer.linear1, &layer.linear2}) {
       const std::string kernels = dense->kernels();
       const auto same = std::ranges::find(found, kernels, &std::pair<std::string, int>::first);
       if (same == found.end()) {

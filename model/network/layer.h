@@ -3,11 +3,12 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/base/tensor.h"
 #include "model/config/config.h"
 #include "model/dense/dense.h"
-#include "model/files/weights.h"
+#include "model/files/tensor_list.h"
 
 namespace lintel {
 
@@ -25,17 +26,18 @@ struct Norm {
 };
 
 struct Layer {
-  Dense query_value_key;  // [2 or 3 * H*D, E]; the keys last, and only where attention reads them
-  Dense out;              // [E, H*D]
-  Dense linear1;          // [F, E], with the activation
-  Dense linear2;          // [E, F]
+  Dense projections;                      // [sum of input_widths, E]: those that attention reads
+  std::vector<std::size_t> input_widths;  // of each
+  Dense out;                              // [E, out_width]
+  Dense linear1;                          // [F, E], with the activation
+  Dense linear2;                          // [E, F]
   Norm norm1;
   Norm norm2;
 };
 
 // Takes the norms out of `weights` and packs copies of the rest, with the options but for what is
 // fused, which is the layer's own affair.
-Layer make_layer(const ModelConfig& config, LayerWeights& weights, bool uses_keys,
+Layer make_layer(const ModelConfig& config, const AttentionConfig& attention, LayerWeights& weights,
                  const Dense::Options& options);
 
 // Throws ModelError naming the first projection that has more inputs than `type` can sum exactly.

@@ -5,35 +5,13 @@
 #include <vector>
 
 #include "model/files/model_directory.h"
+#include "model/files/replace_attention.h"
 #include "model/files/weights.h"
 #include "model/network/transformer.h"
 #include "model/network/transformer_parts.h"
 
 namespace lintel {
 namespace {
-
-// Puts `spec` in place of every layer's attention, and planes where it needs others.
-void replace_attention(const AttentionSpec& spec, TransformerParts& parts, ModelWeights& weights) {
-  ModelConfig& config = parts.config;
-  bool as_trained = true;
-  for (int i = 0; i < config.n_layers; ++i) {
-    const AttentionConfig own =
-        std::exchange(config.attention[i], spec.applied_to(config.attention[i]));
-    const AttentionConfig& now = config.attention[i];
-    as_trained = as_trained && now == own && !spec.seed.has_value();
-    const bool own_planes = now.rounds == own.rounds && now.bits == own.bits;
-    if (own_planes && !spec.seed.has_value()) continue;
-    const std::vector<float> planes = draw_planes(now, config.d_head, spec.seed.value_or(0), i);
-    const auto d_head = static_cast<std::size_t>(config.d_head);
-    weights.layers[i].planes = Matrix(planes.size() / d_head, d_head);
-    std::ranges::copy(planes, weights.layers[i].planes.values().begin());
-  }
-  parts.recompute = spec.recompute;
-  if (!as_trained) {
-    parts.warnings.push_back("the weights were not trained for attention " + spec.text +
-                             ": its speed can be compared, what it generates means nothing");
-  }
-}
 
 void warn_of_recomputing(TransformerParts& parts) {
   const bool as_stepped = std::ranges::all_of(
@@ -54,7 +32,14 @@ std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& dire
   const ModelConfig& config = parts.config;
   check_weight_type(config, options.weight_type);
   ModelWeights weights = load_weights(files.weights(), config);
-  if (options.attention.has_value()) replace_attention(*options.attention, parts, weights);
+  if (options.attention.has_value()) {
+    const AttentionSpec& spec = *options.attention;
+    parts.recompute = spec.recompute;
+    if (!replace_attention(spec, parts.config, weights)) {
+      parts.warnings.push_back("the weights were not trained for attention " + spec.text +
+                               ": its speed can be compared, what it generates means nothing");
+    }
+  }
   parts.weight_type = options.weight_type;
   parts.config_json = files.config_json();
   parts.fingerprint = files.fingerprint();
@@ -62,12 +47,11 @@ std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& dire
   parts.embedding = std::make_unique<Embedding>(config, weights.value_embedding.values(),
                                                 weights.position_embedding.values());
   for (std::size_t i = 0; i < weights.layers.size(); ++i) {
-    parts.attention.push_back(make_attention({.config = config.attention[i],
-                                              .n_heads = config.n_heads,
-                                              .d_head = config.d_head,
-                                              .planes = weights.layers[i].planes.values()}));
+    const AttentionConfig& attention = config.attention[i];
+    parts.attention.push_back(
+        make_attention({.config = attention, .dims = config.dims(), .own = weights.layers[i].own}));
     parts.layers.push_back(
-        make_layer(config, weights.layers[i], parts.attention[i]->uses_keys(),
+        make_layer(config, attention, weights.layers[i],
                    {.weight_type = options.weight_type, .library = options.product_library}));
   }
   if (parts.recompute) warn_of_recomputing(parts);

@@ -1,5 +1,6 @@
 #include "model/network/model_memory.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "model/dense/dense.h"
@@ -25,6 +26,19 @@ std::size_t f32_bytes_of(const TensorSpec& spec) {
   return bytes;
 }
 
+// Projections of a layer are put together before they are packed.
+std::size_t stacked_bytes(const ModelConfig& config) {
+  std::size_t most = 0;
+  for (const AttentionConfig& attention : config.attention) {
+    std::size_t width = 0;
+    for (const Projection& p : attention.kind().projections(attention, config.dims())) {
+      if (p.is_read) width += static_cast<std::size_t>(p.width);
+    }
+    most = std::max(most, product(width * sizeof(float), static_cast<std::size_t>(config.d_model)));
+  }
+  return most;
+}
+
 }  // namespace
 
 ModelMemory measure_model(const std::filesystem::path& directory,
@@ -35,14 +49,27 @@ ModelMemory measure_model(const std::filesystem::path& directory,
   check_tensors(file, config);
   check_weight_type(config, options.weight_type);
   ModelMemory memory;
-  for (const TensorSpec& spec : list_tensors(config)) {
-    const std::size_t f32_bytes = f32_bytes_of(spec);
+  const auto is_left_out = [&](const TensorSpec& spec) {
     // A table the file leaves out is computed while loading, or, where it is large, at every call.
-    if (!file.tensors().contains(spec.name) && f32_bytes > kMaxComputedTableBytes) continue;
-    add(memory.loading_bytes, f32_bytes);
+    return !file.tensors().contains(spec.name) && f32_bytes_of(spec) > kMaxComputedTableBytes;
+  };
+  for (const TensorSpec& spec : list_tensors(config)) {
+    if (!is_left_out(spec)) add(memory.loading_bytes, f32_bytes_of(spec));
+  }
+  const ModelConfig running =
+      options.attention.has_value() ? with_attention(config, *options.attention) : config;
+  const bool is_seeded = options.attention.has_value() && options.attention->seed.has_value();
+  for (const TensorSpec& spec : list_tensors(running)) {
+    // Drawn in place of what the file has.
+    const auto found = file.tensors().find(spec.name);
+    const bool is_drawn = (is_seeded && spec.is_own) || found == file.tensors().end() ||
+                          found->second.shape != spec.shape;
+    if (is_drawn && !spec.optional) {
+      add(memory.loading_bytes, f32_bytes_of(spec));
+    }
     const bool is_predictor = spec.name == "predictor.weight";
     if (!spec.is_projection && !is_predictor) {
-      add(memory.resident_bytes, f32_bytes);
+      if (!is_left_out(spec)) add(memory.resident_bytes, f32_bytes_of(spec));
       continue;
     }
     add(memory.resident_bytes,
@@ -50,18 +77,7 @@ ModelMemory measure_model(const std::filesystem::path& directory,
                                  static_cast<std::size_t>(spec.shape[0]),
                                  is_predictor ? WeightType::kF32 : options.weight_type));
   }
-  // Queries, keys and values of a layer are put together before they are packed.
-  const std::size_t heads = product(static_cast<std::size_t>(config.n_heads), config.d_head);
-  add(memory.loading_bytes, product(3 * heads * sizeof(float), config.d_model));
-  if (options.attention.has_value()) {  // hash planes of its own
-    for (const AttentionConfig& own : config.attention) {
-      const AttentionConfig now = options.attention->applied_to(own);
-      const std::size_t planes = product(static_cast<std::size_t>(now.rounds) * now.bits,
-                                         static_cast<std::size_t>(config.d_head) * sizeof(float));
-      add(memory.loading_bytes, planes);
-      add(memory.resident_bytes, planes);
-    }
-  }
+  add(memory.loading_bytes, stacked_bytes(running));
   return memory;
 }
 

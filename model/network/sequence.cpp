@@ -75,11 +75,11 @@ std::size_t SequenceState::bytes() const {
   return total;
 }
 
-void SequenceState::rewind(std::int64_t num_rows) {
+void SequenceState::take_back(std::int64_t num_rows) {
   if (num_rows == 0) return;
   assert(num_rows <= position_);
   position_ -= num_rows;
-  for (const auto& layer : layers_) layer->rewind(static_cast<std::size_t>(num_rows));
+  for (const auto& layer : layers_) layer->take_back(static_cast<std::size_t>(num_rows));
   if (tokens_.num_pages() == 0) return;
   const auto at = static_cast<std::size_t>(position_);
   for (std::size_t i = at; i < at + static_cast<std::size_t>(num_rows); ++i) {

@@ -17,7 +17,7 @@ namespace lintel {
 
 // One attention state a layer, the position, the value that was produced but not yet fed, and what
 // sampling needs to go on. Made by Transformer::new_sequence, which must outlive it; used by one
-// thread at a time. Constant-size states lie in one flat block. In recompute mode there are no
+// thread at a time. States that do not grow lie in one flat block. In recompute mode there are no
 // attention states, but the tokens.
 class SequenceState {
  public:
@@ -42,7 +42,7 @@ class SequenceState {
 
   // Takes back the last num_rows rows of the step before, as if they had never been fed. REQUIRES:
   // they were drafts (StepRow::is_draft); at most once after a step.
-  void rewind(std::int64_t num_rows);
+  void take_back(std::int64_t num_rows);
 
   // For Transformer only.
   AttentionState* layer(std::size_t i) { return layers_[i].get(); }
@@ -61,7 +61,7 @@ class SequenceState {
 
   std::span<const std::unique_ptr<AttentionBackend>> backends_;
   std::size_t block_floats_ = 0;
-  AlignedArray<float> block_;  // the constant-size states of all layers, one after the other
+  AlignedArray<float> block_;  // the states that do not grow, of all layers, one after the other
   std::vector<std::unique_ptr<AttentionState>> layers_;
   PagedArray<std::int32_t> tokens_;  // recompute mode
   std::int64_t position_ = 0;

@@ -16,51 +16,11 @@
 #include "model/dense/dense.h"
 #include "model/head/head.h"
 #include "model/network/sequence.h"
+#include "model/network/workspace.h"
 
 namespace lintel {
 
 struct TransformerParts;  // model/network/transformer_parts.h
-
-// One token to feed. Consecutive rows of a step may belong to one sequence, in order; rows of one
-// sequence must be consecutive.
-struct StepRow {
-  std::int32_t token = 0;  // 0 .. V-1
-  SequenceState* sequence = nullptr;
-  bool wants_output = false;  // whether the head's output after this token is needed
-  // Whether SequenceState::rewind may take it back, until the step after this one. Drafts are the
-  // last rows of their sequence in the step.
-  bool is_draft = false;
-};
-
-// Where the time of a step goes.
-enum class StepPart { kProducts, kAttention, kOther };
-
-// Told when a step turns to another part; the model itself has no clock.
-class StepObserver {
- public:
-  virtual ~StepObserver() = default;
-  virtual void enter(StepPart part) = 0;
-};
-
-// Buffers of Transformer::step: sized once for max_rows. One per worker thread.
-class Workspace {
- public:
-  Workspace(Workspace&&) noexcept;
-  Workspace& operator=(Workspace&&) noexcept;
-  ~Workspace();
-  std::size_t max_rows() const;
-
-  // Zeroes what was kept to take drafts back: copies of the states of whoever drafted. For when one
-  // of them is over. REQUIRES: nothing will be rewound until the next step.
-  void forget_drafts();
-  void observe(StepObserver* observer);  // null: nobody; outlives what is stepped with it
-
- private:
-  friend class Transformer;
-  struct Impl;
-  explicit Workspace(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
-};
 
 // Const and shareable: any number of threads may step different sequences, each with its Workspace.
 class Transformer {
@@ -104,8 +64,11 @@ class Transformer {
   std::size_t state_bytes(std::int64_t num_tokens) const;
   // The same with the objects that hold the state: what a sequence takes of the allocator.
   std::size_t sequence_bytes(std::int64_t num_tokens) const;
-  bool constant_state() const;  // state_bytes is the same for every length
-  bool recomputes() const;      // keeps no state: every output takes its whole prefix again
+  // From so many tokens on state_bytes stays as it is: 0 where it is the same for every length,
+  // kNeverFull where it has no end.
+  std::int64_t tokens_until_full() const;
+  bool constant_state() const { return tokens_until_full() == 0; }
+  bool recomputes() const;  // keeps no state: every output takes its whole prefix again
   // SHA-256 of config.json and the weights file, hexadecimal.
   const std::string& fingerprint() const;
   const std::string& config_json() const;  // the file's text

@@ -11,9 +11,7 @@
 
 #include "model/simd/kernels.h"
 
-#include <array>
 #include <cmath>
-#include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
 namespace lintel {
@@ -78,210 +76,6 @@ void Gelu(float* x, size_t n) {
   });
 }
 
-// exp(x) for x <= 0 to 2 units in the last place (Cephes' polynomial); not for NaN. Below -86 it is
-// exp(-86), 4.5e-38: what phi adds to there is never so small.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp_of_non_positive(D d, V x) {
-  const hn::RebindToSigned<D> i;
-  // Adding and taking away 1.5 * 2^23 rounds to an integer, which stands in the sum's low bits.
-  const auto rounder = hn::Set(d, 12582912.0f);
-  const auto clamped = hn::Max(hn::Set(d, -86.0f), x);
-  const auto shifted = hn::MulAdd(clamped, hn::Set(d, 1.44269504f), rounder);
-  const auto exponent = hn::Sub(shifted, rounder);
-  auto rest = hn::NegMulAdd(exponent, hn::Set(d, 0.693359375f), clamped);
-  rest = hn::NegMulAdd(exponent, hn::Set(d, -2.12194440e-4f), rest);
-  auto polynomial = hn::Set(d, 1.9875691500e-4f);
-  polynomial = hn::MulAdd(polynomial, rest, hn::Set(d, 1.3981999507e-3f));
-  polynomial = hn::MulAdd(polynomial, rest, hn::Set(d, 8.3334519073e-3f));
-  polynomial = hn::MulAdd(polynomial, rest, hn::Set(d, 4.1665795894e-2f));
-  polynomial = hn::MulAdd(polynomial, rest, hn::Set(d, 1.6666665459e-1f));
-  polynomial = hn::MulAdd(polynomial, rest, hn::Set(d, 5.0000001201e-1f));
-  const auto linear = hn::Add(rest, hn::Set(d, 1.0f));
-  const auto value = hn::MulAdd(polynomial, hn::Mul(rest, rest), linear);
-  // The rounder's own bits fall out at the top.
-  const auto power = hn::ShiftLeft<23>(hn::BitCast(i, shifted));
-  return hn::BitCast(d, hn::Add(hn::BitCast(i, value), power));
-}
-
-void EluPlusOne(const float* x, float* phi, size_t n) {
-  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
-    const auto value = hn::LoadU(d, x + i);
-    const auto zero = hn::Zero(d);
-    const auto exponential = exp_of_non_positive(d, hn::Min(zero, value));
-    const auto linear = hn::Add(value, hn::Set(d, 1.0f));
-    // NaN goes the linear way: the other one works on bits.
-    hn::StoreU(hn::IfThenElse(hn::Le(value, zero), exponential, linear), d, phi + i);
-  });
-}
-
-// Draws of 32 bits for the sums of one position. The first is a hash of the position, the others
-// are it plus a multiple of an odd number: over the positions each sum sees numbers that are
-// uniform and independent, which keeps it right in the mean. At one position they need only be
-// spread.
-constexpr uint32_t kNextDraw = 0x9E3779B9;
-constexpr size_t kMostLanes = 16;
-constexpr std::array<uint32_t, kMostLanes> kLaneDraws = [] {  // multiples of kNextDraw
-  std::array<uint32_t, kMostLanes> draws{};
-  for (size_t i = 1; i < kMostLanes; ++i) draws[i] = draws[i - 1] + kNextDraw;
-  return draws;
-}();
-
-uint32_t first_draw(int64_t position) {  // SplitMix64
-  uint64_t z = static_cast<uint64_t>(position) + 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
-}
-
-// Draw i and those after it, from -1/2 to 1/2, in units of 2^-23: of the last place of a number
-// from 1 to 2.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V draws_from(D d, uint32_t first, size_t i) {
-  static_assert(hn::MaxLanes(d) <= kMostLanes);
-  const hn::RebindToUnsigned<D> u;
-  const hn::RebindToSigned<D> s;
-  const uint32_t base = first + static_cast<uint32_t>(i) * kNextDraw;
-  const auto draws = hn::Add(hn::Set(u, base), hn::LoadU(u, kLaneDraws.data()));
-  return hn::Mul(hn::ConvertTo(d, hn::BitCast(s, draws)), hn::Set(d, 0x1p-55f));
-}
-
-// sum + added, rounded up or down with the probability that makes it right in the mean: before it
-// is rounded to nearest, it is moved by up to half a unit in the last place of `sum` either way.
-// Exact but where the sum's exponent changes. Nothing is drawn at 0. kMirrored: by the draws with
-// the other sign.
-template <bool kMirrored, class D, class V = hn::Vec<D>>
-HWY_INLINE V add_drawn(D d, V sum, V added, V draws) {
-  const hn::RebindToUnsigned<D> u;
-  const V power = hn::BitCast(d, hn::And(hn::BitCast(u, sum), hn::Set(u, 0x7f800000u)));
-  const V moved = kMirrored ? hn::NegMulAdd(draws, power, added) : hn::MulAdd(draws, power, added);
-  return hn::Add(sum, moved);
-}
-
-void AddDrawn(const float* delta, uint32_t first, float* x, size_t n) {
-  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
-    const auto draws = draws_from(d, first, i);
-    hn::StoreU(add_drawn<false>(d, hn::LoadU(d, x + i), hn::LoadU(d, delta + i), draws), d, x + i);
-  });
-}
-
-// How sums are rounded: to the nearest number, or by draws, of which draw i is that of column i of
-// all rows of S, mirrored in every other one. Draws of its own for each row would cost as much as
-// all the rest.
-struct Nearest {};
-struct Drawn {
-  uint32_t first;
-};
-
-// kVectors vectors of columns of one head's S and of its output, with what they are computed from.
-template <size_t kVectors, class Rounding, class D>
-struct Columns {
-  using V = hn::Vec<D>;
-
-  HWY_INLINE Columns(D d, Rounding rounding, size_t column, const float* v) {
-    LINTEL_UNROLL
-    for (size_t j = 0; j < kVectors; ++j) {
-      const size_t at = column + j * hn::Lanes(d);
-      value[j] = hn::LoadU(d, v + at);
-      sum[j] = hn::Zero(d);
-      if constexpr (kDrawn) draws[j] = draws_from(d, rounding.first, at);
-    }
-  }
-
-  // A row of S is read and written once.
-  template <bool kMirrored>
-  HWY_INLINE void update_and_read(D d, float phi_q, float phi_k, float* s) {
-    const V k = hn::Set(d, phi_k);
-    const V q = hn::Set(d, phi_q);
-    LINTEL_UNROLL
-    for (size_t j = 0; j < kVectors; ++j) {
-      V updated = hn::LoadU(d, s + j * hn::Lanes(d));
-      if constexpr (kDrawn) {
-        updated = add_drawn<kMirrored>(d, updated, hn::Mul(k, value[j]), draws[j]);
-      } else {
-        updated = hn::MulAdd(k, value[j], updated);
-      }
-      hn::StoreU(updated, d, s + j * hn::Lanes(d));
-      sum[j] = hn::MulAdd(q, updated, sum[j]);
-    }
-  }
-
-  static constexpr bool kDrawn = std::is_same_v<Rounding, Drawn>;
-  V value[kVectors];
-  V sum[kVectors];
-  V draws[kDrawn ? kVectors : 1];
-};
-
-// Those from `column` on.
-template <size_t kVectors, class Rounding, class D>
-HWY_INLINE void update_and_read(D d, Rounding rounding, size_t column, const float* phi_q,
-                                const float* phi_k, const float* v, size_t d_head, float scale,
-                                float* s, float* out) {
-  Columns<kVectors, Rounding, D> columns(d, rounding, column, v);
-  s += column;
-  size_t c = 0;
-  for (; c + 2 <= d_head; c += 2, s += 2 * d_head) {
-    columns.template update_and_read<false>(d, phi_q[c], phi_k[c], s);
-    columns.template update_and_read<true>(d, phi_q[c + 1], phi_k[c + 1], s + d_head);
-  }
-  if (c < d_head) columns.template update_and_read<false>(d, phi_q[c], phi_k[c], s);
-  LINTEL_UNROLL
-  for (size_t j = 0; j < kVectors; ++j) {
-    hn::StoreU(hn::Mul(columns.sum[j], hn::Set(d, scale)), d, out + column + j * hn::Lanes(d));
-  }
-}
-
-template <class Rounding>
-HWY_INLINE void linear_attention_head(size_t d_head, Rounding rounding, float eps,
-                                      const float* phi_q, const float* phi_k, const float* v,
-                                      float* s, const float* z, float* out) {
-  const Lanes d;
-  const size_t lanes = hn::Lanes(d);
-  const float denominator = eps + sum_of(d_head, [=](auto tag, size_t i) HWY_ATTR {
-                              return hn::Mul(hn::LoadU(tag, phi_q + i), hn::LoadU(tag, z + i));
-                            });
-  const float scale = 1.0f / denominator;
-  size_t m = 0;
-  for (; m + 4 * lanes <= d_head; m += 4 * lanes) {
-    update_and_read<4>(d, rounding, m, phi_q, phi_k, v, d_head, scale, s, out);
-  }
-  for (; m + 2 * lanes <= d_head; m += 2 * lanes) {
-    update_and_read<2>(d, rounding, m, phi_q, phi_k, v, d_head, scale, s, out);
-  }
-  for (; m + lanes <= d_head; m += lanes) {
-    update_and_read<1>(d, rounding, m, phi_q, phi_k, v, d_head, scale, s, out);
-  }
-  for (; m < d_head; ++m) {
-    update_and_read<1>(OneLane(), rounding, m, phi_q, phi_k, v, d_head, scale, s, out);
-  }
-}
-
-void LinearAttentionStep(const LinearAttentionShape& shape, const float* phi_q, const float* phi_k,
-                         const float* v, float* s, float* z, float* out) {
-  const size_t d_head = shape.d_head;
-  Add(phi_k, z, shape.n_heads * d_head);
-  for (size_t h = 0; h < shape.n_heads; ++h) {
-    const size_t at = h * d_head;
-    linear_attention_head(d_head, Nearest{}, shape.eps, phi_q + at, phi_k + at, v + at,
-                          s + at * d_head, z + at, out + at);
-  }
-}
-
-// The same with sums rounded by draws.
-void LinearAttentionStepDrawn(const LinearAttentionShape& shape, int64_t position,
-                              const float* phi_q, const float* phi_k, const float* v, float* s,
-                              float* z, float* out) {
-  const size_t d_head = shape.d_head;
-  const size_t width = shape.n_heads * d_head;
-  const uint32_t first = first_draw(position);
-  AddDrawn(phi_k, first + static_cast<uint32_t>(width) * kNextDraw, z, width);
-  for (size_t h = 0; h < shape.n_heads; ++h) {
-    const size_t at = h * d_head;
-    const Drawn rounding{first + static_cast<uint32_t>(at) * kNextDraw};
-    linear_attention_head(d_head, rounding, shape.eps, phi_q + at, phi_k + at, v + at,
-                          s + at * d_head, z + at, out + at);
-  }
-}
-
 bool AllFinite(const float* x, size_t n) {
   // x * 0 is 0, or NaN for an infinity and for NaN, and a sum keeps NaN.
   const float sum = sum_of(
@@ -303,9 +97,6 @@ HWY_EXPORT(LayerNorm);
 HWY_EXPORT(Add);
 HWY_EXPORT(Relu);
 HWY_EXPORT(Gelu);
-HWY_EXPORT(EluPlusOne);
-HWY_EXPORT(LinearAttentionStep);
-HWY_EXPORT(LinearAttentionStepDrawn);
 HWY_EXPORT(AllFinite);
 HWY_EXPORT(Target);
 }  // namespace
@@ -330,21 +121,6 @@ void add_residual(MatrixView<const float> delta, MatrixView<float> x) {
 void relu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Relu)(x.data(), x.size()); }
 
 void gelu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Gelu)(x.data(), x.size()); }
-
-void elu_plus_one(std::span<const float> x, std::span<float> phi) {
-  assert(x.size() == phi.size());
-  HWY_DYNAMIC_DISPATCH(EluPlusOne)(x.data(), phi.data(), x.size());
-}
-
-void linear_attention_step(const LinearAttentionShape& shape, std::int64_t position,
-                           const float* phi_q, const float* phi_k, const float* v, float* s,
-                           float* z, float* out) {
-  if (position < kFirstDrawnPosition) {
-    HWY_DYNAMIC_DISPATCH(LinearAttentionStep)(shape, phi_q, phi_k, v, s, z, out);
-  } else {
-    HWY_DYNAMIC_DISPATCH(LinearAttentionStepDrawn)(shape, position, phi_q, phi_k, v, s, z, out);
-  }
-}
 
 bool all_finite(std::span<const float> x) {
   return HWY_DYNAMIC_DISPATCH(AllFinite)(x.data(), x.size());

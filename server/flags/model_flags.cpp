@@ -1,5 +1,7 @@
 #include "server/flags/model_flags.h"
 
+#include "model/config/kind_pages.h"
+
 namespace lintel {
 namespace {
 
@@ -45,10 +47,11 @@ std::vector<Flag> model_flags() {
           "the states stay in f32"),
       text_flag("--attention", models, &Options::attention, "SPEC", parse_attention, show_attention,
                 "Runs the weights with another attention than they were trained for, to compare "
-                "speed: linear, softmax or lsh, with keys as in config.json, e.g. "
-                "softmax:scale=0.2 or lsh:rounds=4,bits=32,chunk_size=29,seed=7 (seed: of hash "
-                "planes). recompute=true keeps no state and runs the whole prefix for every token, "
-                "as published baselines did"),
+                "speed: TYPE or TYPE:KEY=VALUE,KEY=VALUE with keys as in config.json, e.g. "
+                "softmax:scale=0.2 or lsh:rounds=4,bits=32,chunk_size=29,seed=7 (seed: of tensors "
+                "that the weights have not). recompute=true keeps no state and runs the whole "
+                "prefix for every token, as published baselines did. Types and their keys: " +
+                    kinds_help()),
   };
 }
 

@@ -257,7 +257,7 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
               (kept < first_draft ||
                is_right(drafts_[static_cast<std::size_t>(kept - first_draft)], step));
   }
-  sequence_->rewind(count - kept);
+  sequence_->take_back(count - kept);
   drafts_.clear();
   return true;
 }

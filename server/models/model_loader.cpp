@@ -26,6 +26,8 @@ std::string state_description(const Transformer& transformer) {
   };
   if (transformer.constant_state()) return bytes(longest);
   if (longest > 0) return "at most " + bytes(longest) + " of full length";
+  const std::int64_t full = transformer.tokens_until_full();
+  if (full != kNeverFull) return "at most " + bytes(full);
   return bytes(1000) + " of 1000 tokens, growing";
 }
 

@@ -77,9 +77,10 @@ SessionRefusal SessionStore::new_record(const std::string& model_name,
                                         std::size_t call_bytes, const Owner& owner,
                                         std::shared_ptr<SessionRecord>* record) {
   const std::int64_t limit = least_limit(model->config().max_values(), max_values);
-  if (limit == 0 && !model->constant_state()) return {SessionError::kNeedsMaxTokens};
-  // The last value of a sequence is never fed.
-  const std::size_t bytes_each = admitted_bytes(*model, std::max<std::int64_t>(limit - 1, 0));
+  // The last value of a sequence is never fed; a state that is full takes no more.
+  const std::int64_t fed = limit == 0 ? model->tokens_until_full() : limit - 1;
+  if (fed == kNeverFull) return {SessionError::kNeedsMaxTokens};
+  const std::size_t bytes_each = admitted_bytes(*model, fed);
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(bytes_each, static_cast<std::size_t>(num_samples), &bytes) ||
       __builtin_add_overflow(bytes, call_bytes, &bytes)) {

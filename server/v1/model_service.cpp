@@ -63,9 +63,10 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_kernels(transformer.kernels());
   wire.set_weight_bytes(static_cast<std::int64_t>(transformer.weight_bytes()));
   // The last value of a sequence is never fed. Unbounded growing states have no size to report.
-  const bool bounded = transformer.constant_state() || config.max_length > 0;
-  if (bounded) {
-    wire.set_state_bytes(static_cast<std::int64_t>(transformer.state_bytes(config.max_length)));
+  const std::int64_t most =
+      config.max_length > 0 ? config.max_length : transformer.tokens_until_full();
+  if (most != kNeverFull) {
+    wire.set_state_bytes(static_cast<std::int64_t>(transformer.state_bytes(most)));
   }
   wire.set_constant_state(transformer.constant_state());
   wire.set_fingerprint(transformer.fingerprint());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/commands.h"
+#include "model/config/attention_spec.h"
 #include "model/files/safetensors.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
@@ -46,7 +47,7 @@ class Bench {
   // A tiny model of 6x5 images.
   std::string model(const std::string& attention) const {
     ModelConfig config = tiny_config(TinyModel::kImage);
-    for (AttentionConfig& layer : config.attention) layer.type = attention;
+    for (AttentionConfig& layer : config.attention) layer = attention_of(attention);
     write_random_model(directory_.path() / attention, config, /*seed=*/3);
     return path(attention);
   }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bench/parts/classifier.h"
+#include "model/config/attention_spec.h"
 #include "model/files/safetensors.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
@@ -17,7 +18,7 @@ constexpr std::size_t kPixels = 30, kGiven = 15;
 std::shared_ptr<const Transformer> tiny_model(const std::string& attention) {
   const TemporaryDirectory directory;
   ModelConfig config = tiny_config(TinyModel::kImage);
-  for (AttentionConfig& layer : config.attention) layer.type = attention;
+  for (AttentionConfig& layer : config.attention) layer = attention_of(attention);
   write_random_model(directory.path(), config, /*seed=*/5);
   return Transformer::load(directory.path(), {});
 }

@@ -157,7 +157,23 @@ TEST_CASE("an attention backend has no header that others could include") {
   for (const auto& entry : fs::directory_iterator(kRoot / "model" / "attention")) {
     if (entry.path().extension() == ".h") headers.insert(entry.path().filename());
   }
-  CHECK(headers == std::set<std::string>{"attention.h", "attention_config.h"});
+  CHECK(headers == std::set<std::string>{"attention.h", "declaration.h"});
+}
+
+TEST_CASE("a kind of attention is a file and a line of kinds.inc") {
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(kRoot / "model" / "attention")) {
+    if (entry.path().extension() == ".cpp") files.insert(entry.path().stem());
+  }
+  files.erase("attention");
+  files.erase("declaration");
+  std::set<std::string> lines;
+  const std::string text = text_of(kRoot / "model" / "attention" / "kinds.inc");
+  const std::regex line("(^|\\n)LINTEL_KIND\\((\\w+)\\)");
+  for (std::sregex_iterator it(text.begin(), text.end(), line), last; it != last; ++it) {
+    lines.insert((*it)[2]);
+  }
+  CHECK(files == lines);
 }
 
 }  // namespace lintel::testing

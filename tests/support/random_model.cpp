@@ -1,5 +1,7 @@
 #include "tests/support/random_model.h"
 
+#include "model/config/attention_spec.h"
+
 namespace lintel::testing {
 
 ModelConfig tiny_config(TinyModel kind) {
@@ -10,7 +12,7 @@ ModelConfig tiny_config(TinyModel kind) {
   config.n_heads = 2;
   config.d_head = 8;
   config.d_ff = 32;
-  config.attention.assign(2, AttentionConfig{.type = "linear"});
+  config.attention.assign(2, attention_of("linear"));
   switch (kind) {
     case TinyModel::kImage:
       config.max_length = 29;

@@ -68,6 +68,22 @@ void LshBuckets::shrink() {
   blocks_.shrink_to((static_cast<std::size_t>(num_blocks_) + kPageBlocks - 1) / kPageBlocks);
 }
 
+void LshBuckets::list(std::size_t table, std::size_t since, std::size_t stride,
+                      std::int32_t* of_positions) const {
+  for (std::size_t b = 0; b < shape_.num_buckets; ++b) {
+    // Descending from the end: those before `since` are not walked to.
+    const Bucket& bucket = buckets_[table * shape_.num_buckets + b];
+    std::int32_t at = bucket.last;
+    for (std::int32_t i = bucket.count; i-- > 0;) {
+      const std::int32_t slot = i % Block::kPositions;
+      const auto position = static_cast<std::size_t>(block(at).positions[slot]);
+      if (position < since) break;
+      of_positions[(position - since) * stride] = static_cast<std::int32_t>(b);
+      if (slot == 0) at = block(at).before;
+    }
+  }
+}
+
 void lsh_sort(std::span<const std::int32_t> buckets, std::int32_t* sorted, std::int32_t* ranks,
               std::span<std::int32_t> begins) {
   std::ranges::fill(begins, 0);

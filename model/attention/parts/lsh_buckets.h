@@ -57,6 +57,11 @@ class LshBuckets {
   // Frees what remove_last left unused.
   void shrink();
 
+  // The bucket of every position from `since` on, of one table: that of position p is
+  // of_positions[(p - since) * stride]. REQUIRES: the table holds each of them once.
+  void list(std::size_t table, std::size_t since, std::size_t stride,
+            std::int32_t* of_positions) const;
+
   // Calls visit(position) for the neighbours of the newest position of a bucket, in a table of
   // num_positions: from itself down to the lowest rank, then up from it. Takes time by the number
   // of buckets and of neighbours.

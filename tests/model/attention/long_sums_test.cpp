@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "model/attention/attention.h"
+#include "model/attention/parts/sum_kernels.h"
+#include "model/config/attention_spec.h"
 #include "model/network/sequence.h"
 #include "model/simd/kernels.h"
 #include "tests/model/support/instruction_sets.h"
@@ -239,7 +241,7 @@ class LongStates {
  public:
   LongStates() {
     const AttentionParams params{
-        .config = default_attention("linear"), .n_heads = 2, .d_head = kHead};
+        .config = attention_of("linear"), .dims = {.n_heads = 2, .d_head = kHead}, .own = {}};
     backends_.push_back(make_attention(params));
   }
 
@@ -260,11 +262,12 @@ class LongStates {
       sequence.advance();
     }
     if (drafts > 0) {
-      draft_memory_.resize(backends_[0]->rewind_floats(drafts));
-      sequence.layer(0)->expect_drafts(drafts, draft_memory_);
+      draft_memory_.resize(backends_[0]->take_back_floats(drafts));
+      sequence.layer(0)->announce(drafts, draft_memory_);
     }
     const std::vector<AttentionState*> states(count, sequence.layer(0));
-    backends_[0]->step(states, q.view(), k.view(), v.view(), out.view(), scratch_);
+    const std::vector<MatrixView<const float>> inputs = {q.view(), k.view(), v.view()};
+    backends_[0]->step(states, inputs, out.view(), scratch_);
     return {out.values().begin(), out.values().end()};
   }
 
@@ -301,7 +304,7 @@ TEST_CASE("where sums are drawn, slices, copies and drafts taken back leave no t
   states.feed(sequence, kBegin, 9);
   for (std::size_t t = kBegin; t < kBegin + 9; ++t) states.feed(copy, t, 1);
   states.feed(drafting, kBegin, 7, /*drafts=*/6);
-  drafting.rewind(5);
+  drafting.take_back(5);
   states.feed(drafting, kBegin + 2, 7, /*drafts=*/1);
   CHECK(drafting.position() == sequence.position());
   // Far beyond it, where what is drawn shows in every sum.
@@ -310,7 +313,7 @@ TEST_CASE("where sums are drawn, slices, copies and drafts taken back leave no t
   states.feed_to(drafting, kEnd);
   drafting.layer(0)->assign(*drafting.clone().layer(0));
   states.feed(drafting, kEnd, 5, /*drafts=*/5);
-  drafting.rewind(5);
+  drafting.take_back(5);
   SequenceState late_copy = sequence.clone();
   const std::vector<float> expected = states.feed(sequence, kEnd, 6);
   CHECK(same_bits(states.feed(copy, kEnd, 6), expected));

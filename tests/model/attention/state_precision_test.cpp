@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "model/attention/parts/sum_kernels.h"
 #include "model/files/safetensors.h"
-#include "model/simd/kernels.h"
 
 namespace lintel {
 namespace {

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "model/config/attention_json.h"
 #include "model/network/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
@@ -19,11 +20,14 @@ using testing::TinyModel;
 constexpr const char* kLsh = "lsh:rounds=2,bits=4,chunk_size=8";
 
 TEST_CASE("a spec names a type, keys of config.json, a seed and recompute mode") {
-  const AttentionConfig linear{.type = "linear"};
-  CHECK(parse_attention_spec("softmax").applied_to(linear) == AttentionConfig{.type = "softmax"});
-  CHECK(parse_attention_spec("softmax:scale=0.5").applied_to(linear).scale == 0.5);
-  CHECK(parse_attention_spec("softmax:scale=null").applied_to(linear).scale == 0.0);
-  CHECK(parse_attention_spec("linear:eps=1e-3").applied_to(linear).eps == 1e-3);
+  const AttentionConfig linear = parse_attention_config(R"({"type": "linear"})", "");
+  const auto applied = [&](const std::string& spec) {
+    return parse_attention_spec(spec).applied_to(linear);
+  };
+  CHECK(applied("softmax") == parse_attention_config(R"({"type": "softmax"})", ""));
+  CHECK(applied("softmax:scale=0.5").number("scale") == 0.5);
+  CHECK(applied("softmax:scale=null").number("scale", 0.25) == 0.25);
+  CHECK(applied("linear:eps=1e-3").number("eps") == 1e-3);
 
   const AttentionSpec spec = parse_attention_spec(
       "lsh:rounds=4,bits=32,chunk_size=29,seed=18446744073709551615,mask_self=false,"
@@ -31,24 +35,21 @@ TEST_CASE("a spec names a type, keys of config.json, a seed and recompute mode")
   CHECK(spec.type == "lsh");
   CHECK(spec.seed == 18446744073709551615u);
   CHECK(spec.recompute);
-  CHECK(spec.applied_to(linear) == AttentionConfig{.type = "lsh",
-                                                   .rounds = 4,
-                                                   .bits = 32,
-                                                   .chunk_size = 29,
-                                                   .mask_self = false,
-                                                   .combine = RoundCombination::kLogSumExp});
+  CHECK(spec.applied_to(linear) ==
+        parse_attention_config(R"({"type": "lsh", "rounds": 4, "bits": 32, "chunk_size": 29,
+                                   "mask_self": false, "combine": "logsumexp"})",
+                               ""));
   CHECK_FALSE(parse_attention_spec("linear:recompute=false").recompute);
 }
 
 TEST_CASE("keys a spec leaves out are the layer's own where the types agree") {
-  const AttentionConfig own{
-      .type = "lsh", .scale = 0.7, .rounds = 3, .bits = 5, .chunk_size = 6, .mask_self = false};
+  const std::string keys = "lsh:scale=0.7,rounds=3,bits=5,mask_self=false";
+  const AttentionConfig own = attention_of(keys + ",chunk_size=6");
   CHECK(parse_attention_spec("lsh:recompute=true").applied_to(own) == own);
-  AttentionConfig larger = own;
-  larger.chunk_size = 9;
+  const AttentionConfig larger = attention_of(keys + ",chunk_size=9");
   CHECK(parse_attention_spec("lsh:chunk_size=9").applied_to(own) == larger);
   const AttentionSpec bare = parse_attention_spec("lsh:rounds=1,bits=4");
-  CHECK_THROWS_WITH(bare.applied_to({.type = "linear"}), Contains("chunk_size"));
+  CHECK_THROWS_WITH(bare.applied_to(attention_of("linear")), Contains("chunk_size"));
 }
 
 TEST_CASE("a spec that makes no sense is refused by name") {
@@ -135,7 +136,7 @@ Outputs walk(const Transformer& model, std::span<const std::int32_t> tokens,
 
 TEST_CASE("recompute mode has the bits of stepping where no chunks move", "[rows]") {
   const std::string type = GENERATE("linear", "softmax");
-  const Model model(config_with(TinyModel::kBytes, {.type = type}));
+  const Model model(config_with(TinyModel::kBytes, attention_of(type)));
   const auto tokens = some_tokens(150, model.config);
   const auto recomputing = model.load(type + ":recompute=true");
   const Outputs expected = walk(*model.load(), tokens);
@@ -147,7 +148,7 @@ TEST_CASE("recompute mode: a batch equals alone, a clone and a reset start where
           "[rows]") {
   const std::string spec = GENERATE("linear:recompute=true", "softmax:recompute=true",
                                     "lsh:rounds=2,bits=4,chunk_size=8,recompute=true");
-  const Model model(config_with(TinyModel::kBytes, {.type = "linear"}));
+  const Model model(config_with(TinyModel::kBytes, attention_of("linear")));
   const auto recomputing = model.load(spec);
   const auto tokens = some_tokens(60, model.config);
   const Outputs alone = walk(*recomputing, tokens);
@@ -175,7 +176,7 @@ TEST_CASE("recompute mode: a batch equals alone, a clone and a reset start where
 }
 
 TEST_CASE("recompute mode remembers tokens and nothing else") {
-  const Model model(config_with(TinyModel::kBytes, {.type = "softmax"}));
+  const Model model(config_with(TinyModel::kBytes, attention_of("softmax")));
   const auto recomputing = model.load("softmax:recompute=true");
   CHECK_FALSE(recomputing->constant_state());
   const auto cached = model.load();
@@ -196,7 +197,7 @@ TEST_CASE("recompute mode remembers tokens and nothing else") {
 }
 
 TEST_CASE("LSH keeps its planes when only the mode changes, and says that outputs differ") {
-  const AttentionConfig lsh{.type = "lsh", .rounds = 2, .bits = 4, .chunk_size = 8};
+  const AttentionConfig lsh = attention_of(kLsh);
   const Model model(config_with(TinyModel::kBytes, lsh));
   const auto tokens = some_tokens(60, model.config);
   const auto cached = model.load();
@@ -220,7 +221,7 @@ TEST_CASE("LSH keeps its planes when only the mode changes, and says that output
 }
 
 TEST_CASE("the same weights run with another attention, and the model says so") {
-  const Model model(config_with(TinyModel::kImage, {.type = "linear"}));
+  const Model model(config_with(TinyModel::kImage, attention_of("linear")));
   const auto tokens = some_tokens(29, model.config);
   const auto own = model.load();
   CHECK(own->warnings().empty());
@@ -228,7 +229,7 @@ TEST_CASE("the same weights run with another attention, and the model says so") 
   CHECK(walk(*model.load("linear"), tokens) == walk(*own, tokens));
 
   const auto softmax = model.load("softmax");
-  CHECK(softmax->config().attention[1].type == "softmax");
+  CHECK(softmax->config().attention[1] == attention_of("softmax"));
   CHECK_FALSE(softmax->constant_state());
   REQUIRE(softmax->warnings().size() == 1);
   CHECK_THAT(softmax->warnings()[0], Contains("not trained") && Contains("softmax"));

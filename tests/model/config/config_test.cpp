@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "model/config/attention_spec.h"
 #include "model/config/config_limits.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
@@ -52,13 +53,9 @@ TEST_CASE("a config that is written reads back as itself") {
     CHECK(to_json(parse_config(text, "f")) == text);
   }
   ModelConfig mixed = tiny_config(TinyModel::kBytes);
-  mixed.attention[0] = {.type = "softmax", .scale = 0.1};
-  mixed.attention[1] = {.type = "lsh",
-                        .rounds = 2,
-                        .bits = 4,
-                        .chunk_size = 16,
-                        .mask_self = false,
-                        .combine = RoundCombination::kLogSumExp};
+  mixed.attention[0] = attention_of("softmax:scale=0.1");
+  mixed.attention[1] =
+      attention_of("lsh:rounds=2,bits=4,chunk_size=16,mask_self=false,combine=logsumexp");
   mixed.layer_norm_eps = 0.1 + 0.2;  // needs all 17 digits
   const ModelConfig again = parse_config(to_json(mixed), "f");
   CHECK(again.attention == mixed.attention);
@@ -81,7 +78,7 @@ TEST_CASE("every key of the reference configs is read") {
   CHECK(linear.mixtures == 10);
   CHECK(linear.num_outputs() == 30);
   CHECK(linear.image.num_values() == 784);
-  CHECK(linear.attention == std::vector<AttentionConfig>(2, {.type = "linear", .eps = 1e-6}));
+  CHECK(linear.attention == std::vector<AttentionConfig>(2, attention_of("linear:eps=1e-6")));
 
   const ModelConfig gelu = load_config(golden / "linear-gelu-nofinalnorm-small/config.json");
   CHECK(gelu.activation == Activation::kGelu);
@@ -89,9 +86,9 @@ TEST_CASE("every key of the reference configs is read") {
   CHECK(gelu.head == HeadKind::kCategorical);
   CHECK(gelu.modality == ModalityKind::kBytes);
 
-  CHECK(load_config(golden / "softmax-small/config.json").attention[1].type == "softmax");
+  CHECK(load_config(golden / "softmax-small/config.json").attention[1] == attention_of("softmax"));
   const AttentionConfig lsh = load_config(golden / "lsh4-small/config.json").attention[1];
-  CHECK(lsh == AttentionConfig{.type = "lsh", .rounds = 4, .bits = 8, .chunk_size = 32});
+  CHECK(lsh == attention_of("lsh:rounds=4,bits=8,chunk_size=32"));
 }
 
 TEST_CASE("a sequence is as long as its image, else as its position table and one more value") {
@@ -111,25 +108,25 @@ TEST_CASE("keys with a documented default may be left out") {
   json config = valid();
   config["attention"] = {{"type", "linear"}};
   const AttentionConfig linear = parse_config(config.dump(), "f").attention[0];
-  CHECK(linear.eps == 1e-6);
+  CHECK(linear.number("eps") == 1e-6);
   config["attention"] = {{"type", "softmax"}};
-  CHECK(parse_config(config.dump(), "f").attention[0].scale == 0.0);
+  CHECK(parse_config(config.dump(), "f").attention[0].number("scale", 0.25) == 0.25);
   config["attention"] = {{"type", "softmax"}, {"scale", nullptr}};
-  CHECK(parse_config(config.dump(), "f").attention[0].scale == 0.0);
+  CHECK(parse_config(config.dump(), "f").attention[0].number("scale", 0.25) == 0.25);
   config["attention"] = {{"type", "lsh"}, {"rounds", 1}, {"bits", 8}, {"chunk_size", 32}};
   const AttentionConfig lsh = parse_config(config.dump(), "f").attention[0];
-  CHECK(lsh.mask_self);
-  CHECK(lsh.combine == RoundCombination::kMean);
+  CHECK(lsh.boolean("mask_self"));
+  CHECK(lsh.choice("combine") == "mean");
 }
 
 TEST_CASE("a list of attentions gives each layer its own") {
   json config = valid();
   config["attention"] = json::array({{{"type", "linear"}, {"eps", 0.5}}, json::parse(kLsh)});
   const ModelConfig parsed = parse_config(config.dump(), "f");
-  CHECK(parsed.attention[0].eps == 0.5);
-  CHECK(parsed.attention[1].type == "lsh");
-  CHECK(parsed.attention[1].combine == RoundCombination::kLogSumExp);
-  CHECK_FALSE(parsed.attention[1].mask_self);
+  CHECK(parsed.attention[0].number("eps") == 0.5);
+  CHECK(parsed.attention[1].type() == std::string("lsh"));
+  CHECK(parsed.attention[1].choice("combine") == "logsumexp");
+  CHECK_FALSE(parsed.attention[1].boolean("mask_self"));
 }
 
 TEST_CASE("unknown keys are refused by name at every level") {

@@ -26,8 +26,10 @@ class WitnessState final : public AttentionState {
     std::ranges::copy(static_cast<const WitnessState&>(other).block_, block_.begin());
   }
   void reset() override { std::fill(block_.begin(), block_.end(), 0.0f); }
-  void expect_drafts(std::size_t, std::span<float>) override {}
-  void rewind(std::size_t) override {}
+  void announce(std::size_t, std::span<float>) override {}
+  void take_back(std::size_t) override {}
+  void save(std::int64_t, StateWriter&) const override {}
+  void load(StateReader&) override {}
   std::span<float> block() { return block_; }
 
  private:
@@ -43,10 +45,10 @@ class WitnessBackend final : public AttentionBackend {
     return std::make_unique<WitnessState>(block, witness_);
   }
   std::size_t state_bytes(std::int64_t) const override { return floats_ * sizeof(float); }
-  bool constant_state() const override { return true; }
-  std::size_t rewind_floats(std::size_t) const override { return 0; }
-  void step(std::span<AttentionState* const>, MatrixView<const float>, MatrixView<const float>,
-            MatrixView<const float>, MatrixView<float>, AttentionScratch&) const override {}
+  std::int64_t tokens_until_full() const override { return 0; }
+  std::size_t take_back_floats(std::size_t) const override { return 0; }
+  void step(std::span<AttentionState* const>, AttentionInputs, MatrixView<float>,
+            AttentionScratch&) const override {}
 
  private:
   std::size_t floats_;

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "model/config/attention_spec.h"
+#include "model/config/attention_spec.h"
 #include "model/files/model_directory.h"
 #include "model/files/weights.h"
 #include "tests/model/support/reference.h"
@@ -74,7 +76,7 @@ std::vector<ModelConfig> architectures() {
         config.norm_placement = placement;
         config.activation = activation;
         config.final_norm = configs.size() % 3 != 0;
-        if (configs.size() % 2 == 0) config.attention[1].eps = 0.1;
+        if (configs.size() % 2 == 0) config.attention[1] = attention_of("linear:eps=0.1");
         configs.push_back(config);
       }
     }
@@ -272,7 +274,7 @@ TEST_CASE("drafts taken back leave no trace, whatever the attention", "[rows]") 
     for (std::size_t i = 0; i < right; ++i) {
       REQUIRE(same_bits(to_vector(outputs.row(i)), expected[t + i]));
     }
-    sequence.rewind(static_cast<std::int64_t>(count - right));
+    sequence.take_back(static_cast<std::int64_t>(count - right));
     t += right;
     REQUIRE(sequence.position() == static_cast<std::int64_t>(t));
     REQUIRE(sequence.bytes() <= transformer->state_bytes(sequence.position()));

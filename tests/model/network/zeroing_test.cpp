@@ -78,7 +78,7 @@ TEST_CASE("what rewinding needed is zeroed when it is forgotten") {
       model->new_workspace(/*max_rows=*/4, /*max_drafting_rows=*/64));
   SequenceState sequence = model->new_sequence();
   feed(*model, *workspace, sequence, 1, /*drafts=*/3);
-  sequence.rewind(2);
+  sequence.take_back(2);
   if (forgets) workspace->forget_drafts();
   const FreedMemory freed(8192);
   workspace.reset();
@@ -95,7 +95,7 @@ TEST_CASE("what rewinding needed is zeroed when it needs more") {
   for (int i = 0; i < 16; ++i) rows.push_back({i, &sequence, true});
   model->step(rows, workspace);
   feed(*model, workspace, sequence, 1, /*drafts=*/2);
-  sequence.rewind(1);
+  sequence.take_back(1);
   const FreedMemory freed(500);
   feed(*model, workspace, sequence, 2, /*drafts=*/9);
   CHECK(freed.blocks() == 1);
@@ -111,7 +111,7 @@ TEST_CASE("rows that are taken back leave nothing in the memory of their sequenc
     for (int token = 1; token < 40; ++token) {
       const std::size_t drafts = with_drafts ? static_cast<std::size_t>(token) % 7 : 0;
       feed(*model, workspace, sequence, token, drafts);
-      sequence.rewind(static_cast<std::int64_t>(drafts));
+      sequence.take_back(static_cast<std::int64_t>(drafts));
     }
   };
   // The workspace has its full size after this.

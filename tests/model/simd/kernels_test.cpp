@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "model/attention/parts/sum_kernels.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/model/support/reference.h"
 

@@ -55,10 +55,12 @@ Row embedded(const ModelConfig& config, const ModelWeights& weights, std::int32_
 
 Rows attention_sublayer(const ModelConfig& config, std::size_t i, const LayerWeights& layer,
                         const Rows& x) {
-  if (config.attention[i].type != "linear") throw std::logic_error("linear attention only");
-  return dense_rows(linear_attention_reference(dense_rows(x, layer.query), dense_rows(x, layer.key),
-                                               dense_rows(x, layer.value), config.n_heads,
-                                               config.d_head, config.attention[i].eps),
+  if (config.attention[i].type() != std::string("linear"))
+    throw std::logic_error("linear attention only");
+  return dense_rows(linear_attention_reference(dense_rows(x, layer.projections[0]),
+                                               dense_rows(x, layer.projections[1]),
+                                               dense_rows(x, layer.projections[2]), config.n_heads,
+                                               config.d_head, config.attention[i].number("eps")),
                     layer.out);
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "model/config/attention_spec.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {
@@ -33,7 +34,7 @@ TEST_CASE("sessions take no more memory than they were admitted for, and not muc
                           [&](ModelConfig& config) {
                             config.n_layers = layers;
                             config.attention.assign(static_cast<std::size_t>(layers),
-                                                    default_attention(attention));
+                                                    sample_attention(attention));
                           },
                           {});
   }
@@ -64,12 +65,12 @@ TEST_CASE("sessions take no more memory than they were admitted for, and not muc
 
 TEST_CASE("a session without any state is not free") {
   // A mixture head keeps no counts, and softmax attention of one value no keys.
-  const auto model = changed_model(TinyModel::kImage,
-                                   [](ModelConfig& config) {
-                                     config.attention.assign(config.attention.size(),
-                                                             default_attention("softmax"));
-                                   },
-                                   {});
+  const auto model =
+      changed_model(TinyModel::kImage,
+                    [](ModelConfig& config) {
+                      config.attention.assign(config.attention.size(), attention_of("softmax"));
+                    },
+                    {});
   ManualClock clock;
   SessionStore store({.session_memory_bytes = 1 << 20}, clock);
   std::size_t sessions = 0;

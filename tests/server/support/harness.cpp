@@ -8,6 +8,7 @@
 #include <ostream>
 #include <tuple>
 
+#include "model/config/attention_spec.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
@@ -43,7 +44,7 @@ std::shared_ptr<const Transformer> tiny_model(TinyModel kind, const std::string&
     model = changed_model(
         kind,
         [&attention](ModelConfig& config) {
-          config.attention.assign(config.attention.size(), default_attention(attention));
+          config.attention.assign(config.attention.size(), sample_attention(attention));
         },
         {}, type);
   }

@@ -1,4 +1,4 @@
-#include "model/attention/parts/attention_kernels.h"
+#include "model/attention/parts/lsh_kernels.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

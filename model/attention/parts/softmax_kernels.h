@@ -1,16 +1,15 @@
-// What attention over a growing history does with each query. SIMD by Highway, chosen at run time.
+// Softmax over pages of positions, as an online softmax (Milakov and Gimelshein 2018): a page at a
+// time, with the largest score so far and what was summed relative to it. SIMD by Highway, chosen
+// at run time.
 //
-// As in kernels.h: pure functions whose bits depend on the values read and the instruction set, not
-// on what else shares the call. Nothing allocates. Pointers need no alignment unless it is said.
+// As in simd/kernels.h: pure functions whose bits depend on the values read and the instruction
+// set, not on what else shares the call. Nothing allocates. Pointers need no alignment unless it is
+// said.
 #pragma once
 
 #include <cstddef>
-#include <span>
 
 namespace lintel {
-
-// ---- Softmax over pages of positions, as an online softmax (Milakov and Gimelshein 2018): a page
-// at a time, with the largest score so far and what was summed relative to it.
 
 // Positions of a page. A multiple of every vector's length; the borders of pages lie at multiples
 // of it, so that the order of every sum is fixed by positions alone.
@@ -50,28 +49,5 @@ void softmax_add_page(const SoftmaxShape& shape, const SoftmaxRows& rows, const 
 
 // out /= sum.
 void softmax_finish(const SoftmaxShape& shape, const SoftmaxRows& rows);
-
-// ---- Locality-sensitive hashing
-
-// k = x / |x|; zeros where |x| is 0.
-void normalize(std::span<const float> x, float* k);
-
-// Columns of planes come in multiples of this.
-inline constexpr std::size_t kPlaneMultiple = 16;
-
-// projected[i] = sum over d of k[d] planes[d][i]. planes: [D, width], width a multiple of
-// kPlaneMultiple.
-void project(std::span<const float> k, const float* planes, std::size_t width, float* projected);
-
-// The first maximum of [x, -x], 0 .. 2n - 1; 0 where there is a NaN. REQUIRES: x is followed by
-// zeros up to a multiple of kPlaneMultiple.
-std::size_t signed_argmax(const float* x, std::size_t n);
-
-// Softmax attention of one query over members wherever they lie: out [D] = sum of p_i v_i with
-// p = softmax of the scores q . k_i, to the first of which first_bias is added. q: [D], scaled. A
-// member is k [D], then v [D]. weights: [members] floats of working memory. Returns the logarithm
-// of the sum of exp(score).
-float attend_members(std::span<const float> q, std::span<const float* const> members,
-                     float first_bias, float* weights, float* out);
 
 }  // namespace lintel

@@ -1,0 +1,110 @@
+// SumState: a state of constant size whose tokens are added to sums.
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "model/attention/attention.h"
+
+namespace lintel {
+
+// The sums, in the sequence's flat block. The block belongs to the sequence, which zeroes it.
+//
+// A row cannot be subtracted from the sums bit for bit. So they are copied before the first draft,
+// with what each draft adds: to take back is to restore the copy and to add again what stays, in
+// the same order. One copy a step costs less than one a row.
+class SumState : public AttentionState {
+ public:
+  // kept_floats: what a draft adds, for feed_again().
+  SumState(std::span<float> block, std::size_t kept_floats)
+      : block_(block), kept_floats_(kept_floats) {}
+
+  static std::size_t take_back_floats(std::size_t block_floats, std::size_t kept_floats,
+                                      std::size_t num_rows) {
+    return block_floats + num_rows * kept_floats;
+  }
+
+  std::size_t bytes() const final { return block_.size_bytes(); }
+  std::span<const float> read_next() const final { return block_; }
+
+  void assign(const AttentionState& other) final {
+    const auto& from = static_cast<const SumState&>(other);
+    assert(from.block_.size() == block_.size());
+    std::ranges::copy(from.block_, block_.begin());
+    position_ = from.position_;
+  }
+
+  void reset() final {
+    std::ranges::fill(block_, 0.0f);
+    position_ = 0;
+  }
+
+  void announce(std::size_t num_rows, std::span<float> memory) final {
+    assert(memory.size() >= take_back_floats(block_.size(), kept_floats_, num_rows));
+    announced_ = num_rows;
+    memory_ = memory.data();
+  }
+
+  void take_back(std::size_t num_rows) final {
+    assert(num_rows <= kept_);
+    std::copy_n(memory_, block_.size(), block_.begin());
+    position_ -= static_cast<std::int64_t>(kept_);
+    kept_ -= num_rows;
+    for (std::size_t i = 0; i < kept_; ++i) feed_again(kept_row(i));
+    kept_ = 0;
+  }
+
+  // The whole block, whatever `since` is.
+  void save(std::int64_t since, StateWriter& writer) const final {
+    assert(since <= position_);
+    writer.value(position_);
+    writer.values(std::span<const float>(block_));
+  }
+  void load(StateReader& reader) final {
+    const auto position = reader.value<std::int64_t>();
+    if (position < position_) {
+      throw ModelError("saved state: found position " + std::to_string(position) +
+                       ", expected at least " + std::to_string(position_));
+    }
+    reader.values(block_);
+    position_ = position;
+  }
+
+  // A run of num_rows rows is about to be fed. Returns how many come before the first draft.
+  std::size_t begin_run(std::size_t num_rows) {
+    assert(announced_ <= num_rows);
+    kept_ = 0;
+    return num_rows - std::exchange(announced_, 0);
+  }
+  // Before a draft is fed, in order. Returns where what it adds is to be written.
+  float* keep() {
+    if (kept_ == 0) std::copy(block_.begin(), block_.end(), memory_);
+    return kept_row(kept_++);
+  }
+
+ protected:
+  // Adds what a draft added.
+  virtual void feed_again(float* kept) = 0;
+
+  std::span<float> block() const { return block_; }
+  std::int64_t next_position() { return position_++; }  // of a token that is fed now
+
+ private:
+  float* kept_row(std::size_t i) { return memory_ + block_.size() + i * kept_floats_; }
+
+  const std::span<float> block_;
+  const std::size_t kept_floats_;
+  std::int64_t position_ = 0;  // tokens fed
+
+  // Valid from one step to the next.
+  std::size_t announced_ = 0;  // drafts of the next run
+  std::size_t kept_ = 0;       // drafts of the last run
+  float* memory_ = nullptr;
+};
+
+}  // namespace lintel

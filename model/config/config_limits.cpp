@@ -1,0 +1,71 @@
+#include "model/config/config_limits.h"
+
+#include "model/config/names.h"
+
+namespace lintel {
+
+void check_attention(const AttentionConfig& attention, const LayerDims& dims,
+                     const std::string& file, const std::string& path) {
+  const auto contradiction = attention.kind().contradiction;
+  if (contradiction == nullptr) return;
+  if (const auto wrong = contradiction(attention, dims)) {
+    throw ModelError(file + ": key \"" + path + wrong->key + "\": found " + wrong->found +
+                     ", expected " + wrong->expected);
+  }
+}
+
+void check_config(const ModelConfig& config, const std::string& file) {
+  const auto fail = [&](const char* key, const std::string& found, const std::string& expected) {
+    throw ModelError(file + ": key \"" + key + "\": found " + found + ", expected " + expected);
+  };
+  const std::int64_t projection = std::int64_t{config.n_heads} * config.d_head;
+  if (projection > kMaxProjectionWidth) {
+    fail("d_head", "n_heads * d_head = " + std::to_string(projection),
+         "at most " + std::to_string(kMaxProjectionWidth));
+  }
+
+  const bool concat = config.embedding == EmbeddingKind::kValueConcatPosition;
+  const bool positions = config.embedding != EmbeddingKind::kValue;
+  const std::string width = std::to_string(config.d_model);
+  if (concat && config.d_model % 2 != 0) {
+    fail("d_model", width, "an even number for embedding \"value_concat_position\"");
+  }
+  if (positions == (config.position_encoding == PositionEncoding::kNone)) {
+    fail("position_encoding", std::string("\"") + to_string(config.position_encoding) + "\"",
+         std::string(positions ? "\"sinusoidal\" or \"learned\"" : "\"none\"") +
+             " for embedding \"" + to_string(config.embedding) + "\"");
+  }
+  if (config.position_encoding == PositionEncoding::kSinusoidal &&
+      config.d_model % (concat ? 4 : 2) != 0) {
+    fail("d_model", width,
+         concat ? "a multiple of 4: half of it holds pairs of sine and cosine"
+                : "an even number: it holds pairs of sine and cosine");
+  }
+  if (config.position_encoding == PositionEncoding::kLearned && config.max_length == 0) {
+    fail("max_length", "0", "at least 1 for position_encoding \"learned\"");
+  }
+
+  const std::string vocab = std::to_string(config.vocab_size);
+  if (config.head == HeadKind::kMixtureOfLogistics && config.vocab_size != 256) {
+    fail("vocab_size", vocab, "256 for head type \"mixture_of_logistics\"");
+  }
+  if (config.modality == ModalityKind::kBytes && config.vocab_size != 256) {
+    fail("vocab_size", vocab, "256 for modality type \"bytes\"");
+  }
+  if (config.modality == ModalityKind::kImage) {
+    if (config.vocab_size != 256) fail("vocab_size", vocab, "256 for modality type \"image\"");
+    // The last value of an image is never fed.
+    const std::int64_t fed = config.image.num_values() - 1;
+    if (config.max_length != 0 && config.max_length < fed) {
+      fail("max_length", std::to_string(config.max_length),
+           "0 or at least " + std::to_string(fed) + " for an image of " +
+               std::to_string(config.image.num_values()) + " values");
+    }
+  }
+  for (std::size_t i = 0; i < config.attention.size(); ++i) {
+    check_attention(config.attention[i], config.dims(), file,
+                    "attention[" + std::to_string(i) + "].");
+  }
+}
+
+}  // namespace lintel

@@ -1,0 +1,153 @@
+#include "model/config/json_fields.h"
+
+#include <unordered_set>
+#include <vector>
+
+#include "model/base/error_text.h"
+#include "model/base/model_error.h"
+
+namespace lintel {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kMaxDepth = 8;
+
+// Refuses depth and repeated keys before a tree is built. (The parser's own callback would do both,
+// but takes quadratic time over many small objects.)
+class StrictReader : public nlohmann::json_sax<json> {
+ public:
+  explicit StrictReader(const std::string& file) : file_(file) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(std::int64_t) override { return true; }
+  bool number_unsigned(std::uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(json::binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return enter(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+
+  bool key(std::string& name) override {
+    if (!keys_.back().insert(name).second) {
+      throw ModelError(file_ + ": key " + quote(name) + " is there twice, expected once");
+    }
+    return true;
+  }
+
+  bool parse_error(std::size_t, const std::string&, const json::exception& error) override {
+    throw ModelError(file_ + ": not JSON: " + shorten(error.what(), 300));
+  }
+
+ private:
+  bool enter() {
+    keys_.emplace_back();
+    if (keys_.size() > kMaxDepth) {
+      throw ModelError(file_ + ": found JSON nested " + std::to_string(keys_.size()) +
+                       " deep, expected at most " + std::to_string(kMaxDepth));
+    }
+    return true;
+  }
+  bool leave() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& file_;
+  std::vector<std::unordered_set<std::string>> keys_;  // of the open objects, outermost first
+};
+
+}  // namespace
+
+json parse_strictly(std::string_view text, const std::string& file) {
+  StrictReader reader(file);
+  json::sax_parse(text.begin(), text.end(), &reader);
+  return json::parse(text.begin(), text.end());
+}
+
+std::string found_text(const json& value) {
+  return shorten(value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace));
+}
+
+Fields::Fields(const json& object, std::string file, std::string path)
+    : object_(object), file_(std::move(file)), path_(std::move(path)) {
+  if (!object.is_object()) {
+    const std::string name = path_.empty() ? "" : path_.substr(0, path_.size() - 1);
+    throw ModelError(file_ + ": " + (name.empty() ? "" : "key \"" + name + "\": ") + "found " +
+                     found_text(object) + ", expected an object");
+  }
+}
+
+void Fields::fail(const std::string& key, const std::string& found,
+                  const std::string& expected) const {
+  throw ModelError(file_ + ": key \"" + path_ + key + "\": found " + found + ", expected " +
+                   expected);
+}
+
+bool Fields::has(const std::string& key) {
+  known_.insert(key);
+  return object_.contains(key);
+}
+
+const json& Fields::value(const std::string& key, const std::string& expected) {
+  if (!has(key)) fail(key, "nothing", expected);
+  return object_.at(key);
+}
+
+std::int64_t Fields::integer(const std::string& key, std::int64_t low, std::int64_t high) {
+  const std::string expected =
+      "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+  const json& v = value(key, expected);
+  const bool fits = v.is_number_unsigned() ? v.get<std::uint64_t>() <= std::uint64_t(INT64_MAX)
+                                           : v.is_number_integer();
+  if (!fits || v.get<std::int64_t>() < low || v.get<std::int64_t>() > high) {
+    fail(key, found_text(v), expected);
+  }
+  return v.get<std::int64_t>();
+}
+
+double Fields::positive(const std::string& key, double high, const char* or_null) {
+  const std::string expected =
+      "a number above 0 and at most " + json(high).dump() + std::string(or_null);
+  const json& v = value(key, expected);
+  if (!v.is_number()) fail(key, found_text(v), expected);
+  const double number = v.get<double>();
+  if (!(number >= std::numeric_limits<float>::min() && number <= high)) {
+    fail(key, found_text(v), expected);
+  }
+  return number;
+}
+
+bool Fields::boolean(const std::string& key) {
+  const json& v = value(key, "true or false");
+  if (!v.is_boolean()) fail(key, found_text(v), "true or false");
+  return v.get<bool>();
+}
+
+std::size_t Fields::choice(const std::string& key, std::span<const char* const> names) {
+  std::string expected;
+  for (const char* const name : names) {
+    expected += (expected.empty() ? "\"" : " or \"") + std::string(name) + "\"";
+  }
+  const json& v = value(key, expected);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (v.is_string() && v.get_ref<const std::string&>() == names[i]) return i;
+  }
+  fail(key, found_text(v), expected);
+}
+
+void Fields::finish(const std::string& of) const {
+  for (const auto& [key, unused] : object_.items()) {
+    if (known_.contains(key)) continue;
+    std::string expected;
+    for (const std::string& name : known_) expected += (expected.empty() ? "" : ", ") + name;
+    throw ModelError(file_ + ": unknown key " + quote(path_ + key) + of + ", expected one of " +
+                     expected);
+  }
+}
+
+}  // namespace lintel

@@ -1,0 +1,189 @@
+#include "model/network/pass.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lintel {
+
+// What a pass through the layers works on: the first `count` rows of a workspace. They belong to
+// `rows`, or to a whole prefix of as many positions, of which only the last one's output is
+// wanted.
+struct Pass::Rows {
+  std::span<const StepRow> rows;  // empty: a prefix
+  std::size_t count = 0;
+  Buffers& workspace;
+
+  MatrixView<float> of(MatrixView<float> matrix) const { return matrix.rows_from(0, count); }
+  bool wanted(std::size_t r) const { return rows.empty() ? r + 1 == count : rows[r].wants_output; }
+  void enter(StepPart part) const {
+    if (workspace.observer != nullptr) workspace.observer->enter(part);
+  }
+};
+
+namespace {
+
+void take(MatrixView<const float> x, DenseInput& into) {
+  for (std::size_t r = 0; r < x.rows(); ++r) into.assign(r, x.row(r));
+}
+
+}  // namespace
+
+std::unique_ptr<Buffers> Pass::new_buffers(std::size_t max_rows) const {
+  const ModelConfig& config = parts_.config;
+  const auto e = static_cast<std::size_t>(config.d_model);
+  const auto f = static_cast<std::size_t>(config.d_ff);
+  // What leaves a rectifier is not negative.
+  const auto hidden_range = config.activation == Activation::kRelu ? DenseInput::Range::kNonNegative
+                                                                   : DenseInput::Range::kSigned;
+  auto buffers = std::make_unique<Buffers>();
+  buffers->max_rows = max_rows;
+  buffers->x = Matrix(max_rows, e);
+  buffers->sublayer = DenseInput(parts_.weight_type, max_rows, e);
+  std::size_t projected = 0;
+  std::size_t inputs = 0;
+  for (const Layer& layer : parts_.layers) {
+    projected = std::max(projected, layer.projections.out_features());
+    inputs = std::max(inputs, layer.input_widths.size());
+    const std::size_t width = layer.out.in_features();
+    buffers->attended.try_emplace(width, parts_.weight_type, max_rows, width);
+  }
+  buffers->projected = Matrix(max_rows, projected);
+  buffers->inputs.reserve(inputs);
+  buffers->hidden = DenseInput(parts_.weight_type, max_rows, f, hidden_range);
+  buffers->last = DenseInput(WeightType::kF32, max_rows, e);
+  buffers->outputs = Matrix(max_rows, static_cast<std::size_t>(config.num_outputs()));
+  buffers->states.resize(max_rows);
+  buffers->prefetch.reserve(max_rows);
+  return buffers;
+}
+
+void Pass::embed(std::int32_t token, std::int64_t position, std::size_t row, Buffers& w) const {
+  parts_.embedding->embed(token, position, w.x.row(row));
+}
+
+// The states of the rows, and what attention will read of them once it has its queries.
+void Pass::list_states(std::size_t layer, const Rows& at) const {
+  Buffers& w = at.workspace;
+  w.prefetch.clear();
+  for (std::size_t r = 0; r < at.rows.size(); ++r) {
+    w.states[r] = at.rows[r].sequence->layer(layer);
+    if (r == 0 || w.states[r] != w.states[r - 1]) w.prefetch.add(w.states[r]->read_next());
+  }
+}
+
+// attended = Attention(sublayer)
+void Pass::attend(std::size_t i, const Rows& at) const {
+  const Layer& layer = parts_.layers[i];
+  const AttentionBackend& attention = *parts_.attention[i];
+  Buffers& w = at.workspace;
+  // Without gaps between the rows, whatever the layer's width is.
+  const std::size_t projected = layer.projections.out_features();
+  const MatrixView<float> all(w.projected.view().data(), at.count, projected, projected);
+  list_states(i, at);
+  at.enter(StepPart::kProducts);
+  layer.projections.apply(w.sublayer, all, Dense::Output::kStore, &w.prefetch);
+  w.inputs.clear();
+  std::size_t first = 0;
+  for (const std::size_t width : layer.input_widths) {
+    w.inputs.push_back(all.cols_from(std::exchange(first, first + width), width));
+  }
+
+  at.enter(StepPart::kAttention);
+  const MatrixView<float> out = at.of(w.attended.at(layer.out.in_features()).values());
+  if (at.rows.empty()) {
+    attention.full_pass(w.inputs, out, w.scratch);
+    return;
+  }
+  attention.step({w.states.data(), at.rows.size()}, w.inputs, out, w.scratch);
+}
+
+// x += attended W_O
+void Pass::add_attended(const Layer& layer, const Rows& at) const {
+  Buffers& w = at.workspace;
+  DenseInput& attended = w.attended.at(layer.out.in_features());
+  at.enter(StepPart::kOther);
+  attended.prepare(0, at.count);
+  at.enter(StepPart::kProducts);
+  layer.out.apply(attended, at.of(w.x.view()), Dense::Output::kAdd);
+}
+
+// x += W_2 activation(W_1 sublayer)
+void Pass::feed_forward(const Layer& layer, const Rows& at) const {
+  Buffers& w = at.workspace;
+  at.enter(StepPart::kProducts);
+  layer.linear1.apply(w.sublayer, at.of(w.hidden.values()));
+  at.enter(StepPart::kOther);
+  w.hidden.prepare(0, at.count);
+  at.enter(StepPart::kProducts);
+  layer.linear2.apply(w.hidden, at.of(w.x.view()), Dense::Output::kAdd);
+  at.enter(StepPart::kOther);
+}
+
+// Moves the rows whose output is wanted to the front. In the last layer nothing reads the others
+// once attention has seen their keys and values.
+void Pass::keep_wanted(const Layer& last, Rows& at) {
+  const MatrixView<float> x = at.workspace.x.view();
+  const MatrixView<float> attended = at.workspace.attended.at(last.out.in_features()).values();
+  std::size_t kept = 0;
+  for (std::size_t r = 0; r < at.count; ++r) {
+    if (!at.wanted(r)) continue;
+    if (kept != r) {
+      std::ranges::copy(x.row(r), x.row(kept).begin());
+      std::ranges::copy(attended.row(r), attended.row(kept).begin());
+    }
+    ++kept;
+  }
+  at.count = kept;
+}
+
+void Pass::run_layer(std::size_t i, Rows& at) const {
+  const Layer& layer = parts_.layers[i];
+  Buffers& w = at.workspace;
+  const bool norms_first = parts_.config.norm_placement == NormPlacement::kPre;
+  norms_first ? layer.norm1.apply(at.of(w.x.view()), w.sublayer)
+              : take(at.of(w.x.view()), w.sublayer);
+  attend(i, at);
+  if (i + 1 == parts_.layers.size()) keep_wanted(layer, at);
+  if (at.count == 0) return;
+  add_attended(layer, at);
+
+  at.enter(StepPart::kOther);
+  const MatrixView<float> x = at.of(w.x.view());
+  if (norms_first) {
+    layer.norm2.apply(x, w.sublayer);
+  } else {
+    layer.norm1.apply(x, x);
+    take(x, w.sublayer);
+  }
+  feed_forward(layer, at);
+  if (!norms_first) layer.norm2.apply(x, x);
+}
+
+std::size_t Pass::run_layers(Rows at) const {
+  at.enter(StepPart::kOther);
+  for (std::size_t i = 0; i < parts_.layers.size(); ++i) run_layer(i, at);
+  return at.count;
+}
+
+std::size_t Pass::run(std::span<const StepRow> rows, Buffers& w) const {
+  return run_layers({.rows = rows, .count = rows.size(), .workspace = w});
+}
+
+std::size_t Pass::run_prefix(std::size_t num_positions, Buffers& w) const {
+  return run_layers({.rows = {}, .count = num_positions, .workspace = w});
+}
+
+MatrixView<const float> Pass::predict(std::size_t wanted, Buffers& w) const {
+  if (wanted == 0) return {w.outputs.view().data(), 0, w.outputs.cols(), w.outputs.cols()};
+  const Rows at{.rows = {}, .count = wanted, .workspace = w};
+  const MatrixView<float> outputs = at.of(w.outputs.view());
+  at.enter(StepPart::kOther);
+  parts_.final_norm != nullptr ? parts_.final_norm->apply(at.of(w.x.view()), w.last)
+                               : take(at.of(w.x.view()), w.last);
+  at.enter(StepPart::kProducts);
+  parts_.predictor->apply(w.last, outputs);
+  at.enter(StepPart::kOther);
+  return outputs;
+}
+
+}  // namespace lintel

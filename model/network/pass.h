@@ -1,0 +1,75 @@
+// Pass: rows on their way through the layers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/attention/attention.h"
+#include "model/base/tensor.h"
+#include "model/dense/dense_input.h"
+#include "model/dense/prefetch_list.h"
+#include "model/network/drafts.h"
+#include "model/network/transformer_parts.h"
+#include "model/network/workspace.h"
+
+namespace lintel {
+
+// Working memory of one thread.
+struct Buffers {
+  std::size_t max_rows = 0;
+  Matrix x;             // [max_rows, E] the residual stream
+  DenseInput sublayer;  // [max_rows, E] what a sub-layer reads of it
+  Matrix projected;     // [max_rows, the widest layer's projections]
+  // By width: [max_rows, width] what attention makes of them.
+  std::map<std::size_t, DenseInput> attended;
+  DenseInput hidden;                            // [max_rows, F]
+  DenseInput last;                              // [max_rows, E] what the predictor reads; f32
+  Matrix outputs;                               // [max_rows, num_outputs]
+  std::vector<AttentionState*> states;          // [max_rows]
+  std::vector<MatrixView<const float>> inputs;  // one a projection
+  PrefetchList prefetch;
+  AttentionScratch scratch;
+  DraftMemory drafts;
+  StepObserver* observer = nullptr;
+  std::unique_ptr<Buffers> prefix;  // recompute mode: for the longest prefix so far
+};
+
+// Const and shareable between threads, each with its Buffers.
+class Pass {
+ public:
+  explicit Pass(const TransformerParts& parts) : parts_(parts) {}
+
+  std::unique_ptr<Buffers> new_buffers(std::size_t max_rows) const;
+
+  // The row of x that a token becomes.
+  void embed(std::int32_t token, std::int64_t position, std::size_t row, Buffers& w) const;
+
+  // Run every layer over the first rows of x, one for each of `rows`, from the states of their
+  // sequences; or over a whole prefix at once, of which only the last output is wanted. Return how
+  // many outputs are wanted: so many rows of x, from the first, are then what leaves the last
+  // layer.
+  std::size_t run(std::span<const StepRow> rows, Buffers& w) const;
+  std::size_t run_prefix(std::size_t num_positions, Buffers& w) const;
+
+  // The head's outputs of the first rows of x.
+  MatrixView<const float> predict(std::size_t wanted, Buffers& w) const;
+
+ private:
+  struct Rows;
+
+  void list_states(std::size_t layer, const Rows& at) const;
+  void attend(std::size_t layer, const Rows& at) const;
+  void add_attended(const Layer& layer, const Rows& at) const;
+  void feed_forward(const Layer& layer, const Rows& at) const;
+  static void keep_wanted(const Layer& last, Rows& at);
+  void run_layer(std::size_t layer, Rows& at) const;
+  std::size_t run_layers(Rows at) const;
+
+  const TransformerParts& parts_;
+};
+
+}  // namespace lintel

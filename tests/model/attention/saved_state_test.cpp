@@ -1,0 +1,121 @@
+// What every kind of attention says of its state: saved, and loaded again. Names none of them.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <vector>
+
+#include "tests/model/attention/attention_layer.h"
+
+namespace lintel {
+namespace {
+
+using testing::AttentionLayer;
+using testing::same_bits;
+
+class Bytes final : public StateWriter, public StateReader {
+ public:
+  std::vector<std::byte> bytes;
+
+ private:
+  void write(std::span<const std::byte> from) override {
+    bytes.insert(bytes.end(), from.begin(), from.end());
+  }
+  void read(std::span<std::byte> to) override {
+    if (bytes.size() - at_ < to.size()) throw ModelError("saved state: too short");
+    std::memcpy(to.data(), bytes.data() + at_, to.size());
+    at_ += to.size();
+  }
+
+  std::size_t at_ = 0;
+};
+
+Bytes saved(SequenceState& sequence, std::int64_t since) {
+  Bytes bytes;
+  sequence.layer(0)->save(since, bytes);
+  return bytes;
+}
+
+TEST_CASE("attention: a state restored at any token goes on bit for bit", "[rows]") {
+  LINTEL_FOR_EACH_ATTENTION(layer);
+  SequenceState sequence = layer.new_sequence();
+  const auto expected = layer.walk(sequence, 0, 0, AttentionLayer::kTokens);
+  sequence.reset();
+  for (std::size_t t = 0; t < AttentionLayer::kTokens; ++t) {
+    CAPTURE(t);
+    Bytes bytes = saved(sequence, 0);
+    SequenceState restored = layer.new_sequence();
+    restored.layer(0)->load(bytes);
+    CHECK(restored.layer(0)->bytes() == sequence.layer(0)->bytes());
+    CHECK(saved(restored, 0).bytes == saved(sequence, 0).bytes);
+    const std::size_t end = std::min(t + 5, AttentionLayer::kTokens);
+    const auto rest = layer.walk(restored, 0, t, end);
+    REQUIRE(same_bits(rest, {expected.begin() + static_cast<std::ptrdiff_t>(t),
+                             expected.begin() + static_cast<std::ptrdiff_t>(end)}));
+    layer.walk(sequence, 0, t, t + 1);
+  }
+}
+
+TEST_CASE("attention: what came since is enough where the rest is there", "[rows]") {
+  LINTEL_FOR_EACH_ATTENTION(layer);
+  SequenceState sequence = layer.new_sequence();
+  SequenceState follower = layer.new_sequence();
+  std::size_t fed = 0;
+  for (const std::size_t more : {1, 7, 0, 30, 25}) {
+    CAPTURE(fed, more);
+    layer.walk(sequence, 0, fed, fed + more);
+    Bytes bytes = saved(sequence, static_cast<std::int64_t>(fed));
+    follower.layer(0)->load(bytes);
+    fed += more;
+    REQUIRE(saved(follower, 0).bytes == saved(sequence, 0).bytes);
+  }
+  CHECK(same_bits(layer.walk(follower, 0, fed, AttentionLayer::kTokens),
+                  layer.walk(sequence, 0, fed, AttentionLayer::kTokens)));
+}
+
+TEST_CASE("attention: a restored state takes drafts back, and may have had some taken back") {
+  LINTEL_FOR_EACH_ATTENTION(layer);
+  SequenceState undisturbed = layer.new_sequence();
+  const auto expected = layer.walk(undisturbed, 0, 0, AttentionLayer::kTokens);
+  SequenceState sequence = layer.new_sequence();
+  layer.walk(sequence, 0, 0, 20);
+  layer.step({{&sequence, 0, 20}, {&sequence, 1, 21, true}, {&sequence, 1, 22, true}});
+  sequence.take_back(2);
+  Bytes bytes = saved(sequence, 0);
+  SequenceState restored = layer.new_sequence();
+  restored.layer(0)->load(bytes);
+  for (int i = 0; i < 21; ++i) restored.advance();
+  layer.step({{&restored, 0, 21}, {&restored, 1, 22, true}, {&restored, 1, 23, true}});
+  restored.take_back(2);
+  const auto rest = layer.walk(restored, 0, 22, AttentionLayer::kTokens);
+  CHECK(same_bits(rest, {expected.begin() + 22, expected.end()}));
+}
+
+TEST_CASE("attention: a saved state that ends too soon is refused") {
+  LINTEL_FOR_EACH_ATTENTION(layer);
+  SequenceState sequence = layer.new_sequence();
+  layer.walk(sequence, 0, 0, 10);
+  const Bytes whole = saved(sequence, 0);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{3}, whole.bytes.size() - 1}) {
+    Bytes cut = whole;
+    cut.bytes.resize(size);
+    SequenceState other = layer.new_sequence();
+    CHECK_THROWS_AS(other.layer(0)->load(cut), ModelError);
+    other.layer(0)->reset();
+    CHECK(saved(other, 0).bytes == [&] {
+      SequenceState fresh = layer.new_sequence();
+      return saved(fresh, 0).bytes;
+    }());
+  }
+}
+
+TEST_CASE("attention: what follows other tokens than the state has is refused") {
+  LINTEL_FOR_EACH_ATTENTION(layer);
+  SequenceState sequence = layer.new_sequence();
+  layer.walk(sequence, 0, 0, 10);
+  Bytes bytes = saved(sequence, 0);
+  SequenceState longer = layer.new_sequence();
+  layer.walk(longer, 1, 0, 11);
+  CHECK_THROWS_AS(longer.layer(0)->load(bytes), ModelError);
+}
+
+}  // namespace
+}  // namespace lintel
