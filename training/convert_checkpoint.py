@@ -21,12 +21,13 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import torch  # noqa: E402
 
 from lintel_training import foreign  # noqa: E402
+from lintel_training.attention import KINDS, module_of, own_tensors_of  # noqa: E402
 from lintel_training.config import ModelConfig  # noqa: E402
 from lintel_training.export import DTYPES, export_model  # noqa: E402
 from lintel_training.model import Model  # noqa: E402
 
 _LAYER = "transformer.layers.0."
-_PLANES = _LAYER + "attention.inner_attention.planes"
+_OWN = _LAYER + "attention.inner_attention."
 MNIST_LENGTHS = (783, 784)  # positions; the last pixel need not be fed
 
 
@@ -89,13 +90,13 @@ def infer_config(state, args):
     vocab_size, d_value = _shape(state, "value_embedding.weight")
     outputs, _ = _shape(state, "predictor.weight")
 
-    planes = state.get(_PLANES)
-    if planes is not None:
-        d_head = _shape(state, _PLANES, rank=3)[2]  # [rounds, bits, D]
-        if d_head == 0 or inner % d_head:
-            raise ConversionError(f"{_PLANES}: has {list(planes.shape)}, whose last dimension does "
-                                  f"not divide the projections' {inner} rows")
-    heads = args.heads or (inner // planes.shape[2] if planes is not None else None)
+    own = {name[len(_OWN):]: tensor for name, tensor in state.items() if name.startswith(_OWN)}
+    attention, d_head = _attention(state, own, args)
+    if d_head is not None and (d_head == 0 or inner % d_head):
+        shapes = ", ".join(f"{_OWN}{name}: has {list(t.shape)}" for name, t in own.items())
+        raise ConversionError(f"{shapes}, whose last dimension does not divide the projections' "
+                              f"{inner} rows")
+    heads = args.heads or (inner // d_head if d_head is not None else None)
     if heads is None:
         raise ConversionError("--heads is needed: the number of heads is not in any shape")
     if inner % heads:
@@ -120,20 +121,28 @@ def infer_config(state, args):
         "d_head": inner // heads, "d_ff": d_ff, "activation": args.activation,
         "norm_placement": args.norm_placement, "final_norm": "transformer.norm.weight" in state,
         "layer_norm_eps": args.layer_norm_eps, "embedding": embedding,
-        "position_encoding": position, "attention": _attention(args, planes), "head": head,
+        "position_encoding": position, "attention": attention, "head": head,
         "modality": _modality(args, categorical, vocab_size, max_length),
     }
 
 
-def _attention(args, planes):
-    kind = args.attention or ("lsh" if planes is not None else "linear")
-    if kind != "lsh":
-        return {"type": kind}
-    if planes is None:
-        raise ConversionError(f"{_PLANES}: missing. The reference draws new planes at every call; "
-                              "a model to serve needs fixed ones")
-    return {"type": "lsh", "rounds": planes.shape[0], "bits": planes.shape[1],
-            "chunk_size": args.chunk_size, "mask_self": True, "combine": "mean"}
+def _attention(state, own, args):
+    """The attention object, and d_head where the kind's own tensors tell it."""
+    kind = args.attention or next((k for k in KINDS if set(own_tensors_of(k)) == set(own)), None)
+    if kind is None:
+        raise ConversionError(f"{_OWN}{next(iter(own))}: no kind of attention has it")
+    for name, shape in own_tensors_of(kind).items():
+        if name not in own:
+            raise ConversionError(f"{_OWN}{name}: missing. The reference draws new {name} at every "
+                                  "call; a model to serve needs fixed ones")
+        _shape(state, _OWN + name, rank=len(shape))
+    if not own_tensors_of(kind):
+        return {"type": kind}, None
+    keys, d_head = module_of(kind).read_off(own)
+    flags = {key["name"]: getattr(args, key["name"]) for key in KINDS[kind]["keys"]
+             if getattr(args, key["name"], None) is not None}
+    defaults = {key["name"]: key["initial"] for key in KINDS[kind]["keys"] if key.get("initial")}
+    return {"type": kind, **keys, **flags, **defaults}, d_head
 
 
 def _modality(args, categorical, vocab_size, max_length):
@@ -158,8 +167,8 @@ def make_parser():
     parser.add_argument("--heads", type=int,
                         help="not in any shape: a wrong number that divides the width converts "
                              "without a word, so compare the model's likelihood with your own")
-    parser.add_argument("--attention", choices=["linear", "softmax", "lsh"],
-                        help="default: lsh when there are planes, else linear")
+    parser.add_argument("--attention", choices=list(KINDS),
+                        help="default: the first that has the layers' own tensors")
     parser.add_argument("--chunk-size", type=int, default=32, help="lsh")
     parser.add_argument("--activation", choices=["relu", "gelu"], default="relu")
     parser.add_argument("--norm-placement", choices=["post", "pre"], default="post")

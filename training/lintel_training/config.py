@@ -6,8 +6,10 @@ misspelt key never silently becomes a default.
 
 import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Optional, Tuple, Union
+from dataclasses import asdict, dataclass, field, make_dataclass
+from typing import Union
+
+from .attention import KINDS
 
 FORMAT_VERSION = 1
 
@@ -15,8 +17,7 @@ FORMAT_VERSION = 1
 LIMITS = {
     "vocab_size": 2**20, "max_length": 2**31 - 1, "d_model": 2**16, "n_layers": 1024,
     "n_heads": 1024, "d_head": 4096, "d_ff": 2**18, "mixtures": 1024, "height": 2**14,
-    "width": 2**14, "channels": 4, "rounds": 256, "bits": 4096, "chunk_size": 2**20,
-    "start_token": 2**20 - 1, "eps": 1.0, "layer_norm_eps": 1.0, "scale": 1e6,
+    "width": 2**14, "channels": 4, "start_token": 2**20 - 1, "layer_norm_eps": 1.0,
 }
 MAX_PROJECTION_WIDTH = 2**16  # n_heads * d_head
 MIN_FLOAT = 2.0**-126  # the least normal float32
@@ -24,52 +25,6 @@ MIN_FLOAT = 2.0**-126  # the least normal float32
 
 class ConfigError(ValueError):
     """config.json does not describe a model; the text names the key."""
-
-
-@dataclass(frozen=True)
-class LinearAttention:
-    """phi(q)^T S / (phi(q)^T Z + eps), phi = elu + 1 (paper, section 3.2)."""
-
-    feature_map: str = "elu_plus_one"
-    eps: float = 1e-6
-    type: str = "linear"
-
-    def check(self, where):
-        _require(self.feature_map == "elu_plus_one", where, "feature_map", self.feature_map)
-        _check_float(where, "eps", self.eps)
-
-
-@dataclass(frozen=True)
-class SoftmaxAttention:
-    """softmax(q.k * scale); `scale` None is 1/sqrt(d_head)."""
-
-    scale: Optional[float] = None
-    type: str = "softmax"
-
-    def check(self, where):
-        if self.scale is not None:
-            _check_float(where, "scale", self.scale)
-
-
-@dataclass(frozen=True)
-class LshAttention:
-    """Reformer's attention with shared queries and keys; each round has 2*bits buckets."""
-
-    rounds: int
-    bits: int
-    chunk_size: int
-    mask_self: bool = True
-    combine: str = "mean"
-    scale: Optional[float] = None
-    type: str = "lsh"
-
-    def check(self, where):
-        for key in ("rounds", "bits", "chunk_size"):
-            _check_int(where, key, getattr(self, key))
-        _require(isinstance(self.mask_self, bool), where, "mask_self", self.mask_self)
-        _require(self.combine in ("mean", "logsumexp"), where, "combine", self.combine)
-        if self.scale is not None:
-            _check_float(where, "scale", self.scale)
 
 
 @dataclass(frozen=True)
@@ -125,9 +80,32 @@ class TokensModality:
         pass
 
 
-Attention = Union[LinearAttention, SoftmaxAttention, LshAttention]
+def _check_attention(attention, where):
+    for key in KINDS[attention.type]["keys"]:
+        name, value = key["name"], getattr(attention, key["name"])
+        if value is None and "null_means" in key:
+            continue
+        if key["type"] == "integer":
+            _check_int(where, name, value, key["low"], key["high"])
+        elif key["type"] == "positive":
+            _check_float(where, name, value, key["high"])
+        elif key["type"] == "boolean":
+            _require(isinstance(value, bool), where, name, value)
+        else:
+            _require(value in key["choices"], where, name, value)
 
-_ATTENTIONS = {"linear": LinearAttention, "softmax": SoftmaxAttention, "lsh": LshAttention}
+
+def _attention_class(kind):
+    """A dataclass of the keys that a kind of attention declares (kinds.json)."""
+    keys = sorted(kind["keys"], key=lambda key: "initial" in key)  # those that are required first
+    fields = [(key["name"], object, *([field(default=key["initial"])] if "initial" in key else []))
+              for key in keys]
+    fields.append(("type", str, field(default=kind["type"])))
+    return make_dataclass(kind["type"].title() + "Attention", fields, frozen=True,
+                          namespace={"check": _check_attention, "__doc__": kind["doc"]})
+
+
+_ATTENTIONS = {name: _attention_class(kind) for name, kind in KINDS.items()}
 _HEADS = {"mixture_of_logistics": MixtureHead, "categorical": CategoricalHead}
 _MODALITIES = {"image": ImageModality, "bytes": BytesModality, "tokens": TokensModality}
 
@@ -155,7 +133,7 @@ class ModelConfig:
     final_norm: bool
     embedding: str
     position_encoding: str
-    attention: Tuple[Attention, ...]  # one for each layer
+    attention: tuple  # one for each layer, of a class of _ATTENTIONS
     head: Union[MixtureHead, CategoricalHead]
     modality: Union[ImageModality, BytesModality, TokensModality]
     layer_norm_eps: float = 1e-5
@@ -280,17 +258,19 @@ def _is_int(value):
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _check_int(where, key, value, low=1):
-    if not _is_int(value) or not low <= value <= LIMITS[key]:
+def _check_int(where, key, value, low=1, high=None):
+    high = LIMITS[key] if high is None else high
+    if not _is_int(value) or not low <= value <= high:
         raise ConfigError(f"{where}: {key} is {value!r}, must be a whole number from {low} to "
-                          f"{LIMITS[key]}")
+                          f"{high}")
 
 
-def _check_float(where, key, value):
+def _check_float(where, key, value, high=None):
+    high = LIMITS[key] if high is None else high
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not MIN_FLOAT <= value <= LIMITS[key]:
+    if not number or not math.isfinite(value) or not MIN_FLOAT <= value <= high:
         raise ConfigError(f"{where}: {key} is {value!r}, must be a number above 0, and at most "
-                          f"{LIMITS[key]:g}")
+                          f"{high:g}")
 
 
 def _require(condition, where, key, value):

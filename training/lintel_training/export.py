@@ -35,8 +35,8 @@ def load_model(directory, device="cpu"):
 def start_from(model, directory):
     """Copies the weights of a model directory into `model`; attention and head may differ.
 
-    The predictor of another head stays as it is, and hash planes of other shapes; of planes that
-    differ in the number of rounds the first ones are taken over. A smaller model grows into the
+    The predictor of another head stays as it is, and attention's own tensors (hash planes) of other
+    shapes; of those that differ in the first size alone the first parts are taken over. A smaller model grows into the
     larger one (grow.py). ValueError for another architecture.
     """
     source = load_model(directory)
@@ -47,22 +47,22 @@ def start_from(model, directory):
             given = grown(given, source.config, model.config)
         except ValueError as error:
             raise ValueError(f"{directory} cannot start this model: {error}") from None
-    given = {name: _fitted_planes(tensor, own[name])
-             if name.endswith(".planes") and name in own else tensor
+    given = {name: _fitted(tensor, own[name])
+             if ".inner_attention." in name and name in own else tensor
              for name, tensor in given.items()}
     shared = {name: tensor for name, tensor in given.items()
               if name in own and not (other_head and name.startswith("predictor."))}
     different = [f"{name}: has {list(tensor.shape)}, expected {list(own[name].shape)}"
                  for name, tensor in shared.items() if tensor.shape != own[name].shape]
     different += [f"{name}: missing" for name in own
-                  if name not in given and not name.endswith(".planes")]
+                  if name not in given and ".inner_attention." not in name]
     if different:
         raise ValueError("\n".join([f"{directory} cannot start this model:"] + different))
     model.load_state_dict(shared, strict=False)
 
 
-def _fitted_planes(given, own):
-    """[rounds, bits, D] as `own` is: its own where the given ones are too few or do not fit."""
+def _fitted(given, own):
+    """In the shape of `own`: its values where the given ones are too few or do not fit."""
     if given.shape[1:] != own.shape[1:]:
         return own
     return torch.cat([given[:len(own)], own[len(given):]])

@@ -34,7 +34,7 @@ _VECTORS = {
     "value_projection.bias": "n_heads", "out_projection.bias": "d_model", "linear1.bias": "d_ff",
     "linear2.bias": "d_model", "predictor.bias": "", "norm.weight": "d_model",
     "norm1.weight": "d_model", "norm2.weight": "d_model", "norm.bias": "d_model",
-    "norm1.bias": "d_model", "norm2.bias": "d_model", "inner_attention.planes": "",
+    "norm1.bias": "d_model", "norm2.bias": "d_model",
 }
 # Looked up, not computed with: their columns are repeated, not shared out among copies.
 _TABLES = ("value_embedding.weight", "pos_embedding.pe")
@@ -84,6 +84,8 @@ def _shares(rows, columns, copies, generator):
 
 def _widened(name, tensor, factor, generator):
     """One tensor of the small model in the widths of the large one."""
+    if ".inner_attention." in name:  # of a head's width, which stays
+        return tensor.clone()
     for ending, unit in _VECTORS.items():
         if name.endswith(ending):
             return tensor.repeat(factor[unit]) if unit else tensor.clone()

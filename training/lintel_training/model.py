@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import linear_attention, lsh_attention, softmax_attention
+from .attention import module_of, projections_of
 
 # Sequences are padded at their end to a multiple of this: matrix products and the attention
 # kernels want aligned rows, and in a causal model nothing before the padding sees it.
@@ -48,58 +48,38 @@ class PositionEmbedding(nn.Module):
         return self.pe[0][positions.clamp(max=self.max_length - 1)]
 
 
-class InnerAttention(nn.Module):
-    """One layer's attention over projected queries, keys and values; holds the LSH planes."""
-
-    def __init__(self, attention, d_head):
-        super().__init__()
-        self.attention = attention
-        if attention.type == "lsh":
-            self.register_buffer("planes", torch.zeros(attention.rounds, attention.bits, d_head))
-
-    def forward(self, q, k, v):
-        """[B, H, N, D] each (k is None for lsh) -> [B, H, N, D]."""
-        a = self.attention
-        if a.type == "linear":
-            return linear_attention(q, k, v, a.eps)
-        if a.type == "softmax":
-            return softmax_attention(q, k, v, a.scale)
-        return lsh_attention(q, v, self.planes, a.chunk_size, a.mask_self, a.combine, a.scale)
-
-
 class SelfAttention(nn.Module):
     """Projections around the inner attention."""
 
     def __init__(self, config, attention):
         super().__init__()
-        inner = config.n_heads * config.d_head
-        self.n_heads, self.d_head = config.n_heads, config.d_head
-        self.query_projection = nn.Linear(config.d_model, inner)
-        self.key_projection = nn.Linear(config.d_model, inner)
-        self.value_projection = nn.Linear(config.d_model, inner)
-        self.out_projection = nn.Linear(inner, config.d_model)
-        self.inner_attention = InnerAttention(attention, config.d_head)
-        self.shares_keys = attention.type == "lsh"
-        if self.shares_keys:  # stored for the format, used by nothing
-            self.key_projection.requires_grad_(False)
+        self.n_heads = config.n_heads
+        kind = module_of(attention.type).Attention
+        projections = projections_of(attention.type)
+        widths = kind.widths(attention, config, [p["name"] for p in projections])
+        for p, width in zip(projections, widths):
+            linear = nn.Linear(config.d_model, width, bias=p["has_bias"])
+            if not p["is_read"]:  # stored for the format, used by nothing
+                linear.requires_grad_(False)
+            self.add_module(p["name"], linear)
+        self._read = [p["name"] for p in projections if p["is_read"]]
+        self.out_projection = nn.Linear(config.n_heads * config.d_head, config.d_model)
+        self.inner_attention = kind(attention, config)
 
     def project(self, x):
-        """[B, N, E] -> queries, keys (None when shared), values, [B, H, N, D] each.
+        """[B, N, E] -> what the inner attention reads, [B, H, N, D] each.
 
         One matrix product for all of them: their weights are laid end to end at run time, which
         is cheap, and the tensors keep the names of the format.
         """
-        parts = [self.query_projection, self.key_projection, self.value_projection]
-        if self.shares_keys:
-            parts.pop(1)
+        parts = [getattr(self, name) for name in self._read]
         weight = torch.cat([p.weight for p in parts])
-        bias = torch.cat([p.bias for p in parts])
+        bias = torch.cat([p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias
+                          for p in parts])
         y = F.linear(x, weight, bias)
         batch, n, _ = x.shape
-        y = y.view(batch, n, len(parts), self.n_heads, self.d_head).permute(2, 0, 3, 1, 4)
-        if self.shares_keys:
-            return y[0], None, y[1]
-        return y[0], y[1], y[2]
+        split = y.split([len(p.weight) for p in parts], -1)
+        return [part.view(batch, n, self.n_heads, -1).transpose(1, 2) for part in split]
 
     def merge(self, heads):
         """[B, H, N, D] -> [B, N, E], through the output projection."""
@@ -246,6 +226,8 @@ def initialise(model, seed):
             parameter.fill_(1.0)
         elif name.startswith("value_embedding") and model.config.position_encoding == "sinusoidal":
             normal(parameter, math.sqrt(0.5))
+        elif ".inner_attention." in name:
+            continue  # below, as the kind of attention wants it
         elif "embedding" in name or name.startswith("predictor."):
             normal(parameter, 0.02)
         else:
@@ -257,9 +239,8 @@ def initialise(model, seed):
             normal(parameter, gain / math.sqrt(parameter.shape[1]))
     if model.config.modality.type == "image":
         _initialise_image_embedding(model)
-    for name, buffer in model.named_buffers():
-        if name.endswith(".planes"):
-            normal(buffer, 1.0)
+    for layer in model.transformer.layers:
+        layer.attention.inner_attention.initialise(normal)
     if model.config.head.type == "mixture_of_logistics":
         m = model.config.head.mixtures
         model.predictor.bias[m:2 * m] = torch.linspace(-1, 1, m)

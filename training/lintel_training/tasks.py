@@ -4,6 +4,7 @@ import hashlib
 import os
 
 from . import data
+from .attention import module_of
 from .evaluate import bytes_of_windows, image_bits, text_nats, text_windows
 from .losses import LN2
 
@@ -32,7 +33,7 @@ class ImageTask:
                                          device, recipe.shift_augment)
         self.valid = images[-recipe.valid_count:].to(device)
         self.test = data.read_images(test_path, test_limit).to(device) if test_path else None
-        self.eval_batch = 32 if any(a.type == "lsh" for a in config.attention) else 128
+        self.eval_batch = min(module_of(a.type).Attention.eval_batch for a in config.attention)
         self.facts = {"train": dict(_file_facts(train_path), images=len(train)),
                       "validation": {"images": len(self.valid),
                                      "taken from": "the end of the training file"}}

@@ -29,10 +29,18 @@ from dataclasses import fields  # noqa: E402
 import torch  # noqa: E402
 
 from . import data  # noqa: E402
+from .attention import KINDS, module_of  # noqa: E402
 from .config import ConfigError, ModelConfig  # noqa: E402
 from .presets import MIXTURES, PRESETS, Recipe, override  # noqa: E402
 from .tasks import ImageTask, TextTask  # noqa: E402
 from .trainer import Options, Trainer  # noqa: E402
+
+# Whole numbers that a kind of attention declares: key -> {type: what it is}.
+_ATTENTION_FLAGS = {}
+for _kind in KINDS.values():
+    for _key in _kind["keys"]:
+        if _key["type"] == "integer":
+            _ATTENTION_FLAGS.setdefault(_key["name"], {})[_kind["type"]] = _key["doc"]
 
 
 def make_parser():
@@ -84,9 +92,9 @@ def make_parser():
     model.add_argument("--head", choices=["mixture_of_logistics", "categorical"],
                        help=f"a mixture has {MIXTURES} components unless --mixtures says otherwise")
     model.add_argument("--activation", choices=["relu", "gelu"])
-    model.add_argument("--rounds", type=int, help="lsh: hash rounds")
-    model.add_argument("--bits", type=int, help="lsh: planes of a round")
-    model.add_argument("--chunk-size", type=int, help="lsh: positions in a chunk")
+    for key, docs in _ATTENTION_FLAGS.items():
+        model.add_argument("--" + key.replace("_", "-"), type=int, help="; ".join(
+            f"{kind}: {doc}" for kind, doc in docs.items()))
 
     run = parser.add_argument_group("how to run")
     run.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -130,12 +138,13 @@ def make_config(args):
         if getattr(args, key) is not None:
             config[key] = getattr(args, key)
     config["head"] = _make_head(args, config["head"])
-    lsh = {k: getattr(args, k) for k in ("rounds", "bits", "chunk_size")
-           if getattr(args, k) is not None}
-    if lsh and config["attention"]["type"] != "lsh":
-        raise ConfigError(f"--{next(iter(lsh)).replace('_', '-')}: the preset has "
-                          f"{config['attention']['type']} attention, this is for lsh")
-    config["attention"] = dict(config["attention"], **lsh)
+    given = {key: getattr(args, key) for key in _ATTENTION_FLAGS if getattr(args, key) is not None}
+    kind = config["attention"]["type"]
+    for key in given:
+        if kind not in _ATTENTION_FLAGS[key]:
+            raise ConfigError(f"--{key.replace('_', '-')}: the preset has {kind} attention, this is "
+                              f"for {' and '.join(_ATTENTION_FLAGS[key])}")
+    config["attention"] = dict(config["attention"], **given)
     return ModelConfig.from_dict(config)
 
 
@@ -162,8 +171,8 @@ def make_trainer(args, began=None):
                           "other's gradients")
     sample_count = args.sample_count
     if sample_count is None:
-        is_linear = all(a.type == "linear" for a in config.attention)
-        sample_count = 64 if is_linear or args.sample_every else 0
+        is_cheap = all(module_of(a.type).Attention.samples_cheaply for a in config.attention)
+        sample_count = 64 if is_cheap or args.sample_every else 0
     options = Options(
         out=args.out, device=args.device, compile=args.compile if on_cuda else "none",
         cuda_graphs=args.cuda_graphs and on_cuda and args.compile == "model",

@@ -9,6 +9,7 @@ import time
 import torch
 
 from . import checkpoint
+from .attention import module_of
 from .compiled import compile_layers, loss_function
 from .config import ModelConfig
 from .curve import draw_curve
@@ -86,7 +87,8 @@ class Trainer:
         self.log = RunLog(options.out, self.step if self.resumed else None)
         self.began_here = time.monotonic()
         self.loss = loss_function(self.model, options.compile, options.cuda_graphs)
-        if options.compile != "none" and any(a.type == "lsh" for a in config.attention):
+        if options.compile != "none" and not all(
+                module_of(a.type).Attention.compiles for a in config.attention):
             compile_layers(self.average.model)  # elsewhere validation is fast enough without
 
     def _planned_steps(self):

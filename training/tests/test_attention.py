@@ -6,9 +6,10 @@ import unittest
 import torch
 
 import context  # noqa: F401
-from lintel_training import attention
-from lintel_training.attention import (LshOrder, choose_chunk, hash_buckets, linear_attention,
-                                       lsh_attention, softmax_attention)
+from lintel_training.attention import parts
+from lintel_training.attention.linear import choose_chunk, linear_attention
+from lintel_training.attention.lsh import LshOrder, hash_buckets, lsh_attention
+from lintel_training.attention.softmax import softmax_attention
 
 
 def random(*shape, seed=0):
@@ -71,10 +72,10 @@ class BlocksTest(unittest.TestCase):
     """Attention without PyTorch 2, with several blocks and a last one that is not full."""
 
     def setUp(self):
-        before = attention.HAS_SDPA, attention.BLOCK
-        self.addCleanup(lambda: setattr(attention, "HAS_SDPA", before[0]))
-        self.addCleanup(lambda: setattr(attention, "BLOCK", before[1]))
-        attention.HAS_SDPA, attention.BLOCK = False, 5
+        before = parts.HAS_SDPA, parts.BLOCK
+        self.addCleanup(lambda: setattr(parts, "HAS_SDPA", before[0]))
+        self.addCleanup(lambda: setattr(parts, "BLOCK", before[1]))
+        parts.HAS_SDPA, parts.BLOCK = False, 5
 
     def test_softmax_is_that_of_whole_matrices(self):
         q, k, v = (random(2, 3, 17, 4, seed=s) for s in range(3))
