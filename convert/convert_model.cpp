@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "model/config/config.h"
-#include "model/files/model_directory.h"
+#include "model/files/model_files.h"
 #include "model/files/safetensors.h"
 #include "model/files/weights.h"
 
@@ -70,7 +70,7 @@ void convert_model(const fs::path& from, const fs::path& given_to, WeightType ty
   std::error_code error;
   if (fs::exists(fs::symlink_status(to, error))) fail(to, "exists already");
 
-  const ModelDirectory files(from);
+  const ModelFiles files(from);
   const ModelConfig& config = files.config();
   const SafetensorsFile& source = files.weights();
   ModelWeights weights = load_weights(source, config);

@@ -45,7 +45,7 @@ int serve(const ServerOptions& options) {
 
   check_before_loading(options);
   const SteadyClock clock;
-  LintelServer server(options, load_models(options), clock);
+  LintelServer server(options, clock);
   server.start();
   termination.serve();
   spdlog::info("serving on {}", server.address());

@@ -18,7 +18,7 @@ ServerOptions options_of(const OwnServer::Options& options) {
 }  // namespace
 
 OwnServer::OwnServer(std::shared_ptr<const Transformer> model, const Options& options)
-    : server_(options_of(options), {{"model", std::move(model), {}}}, clock_) {
+    : server_(options_of(options), clock_, {{"model", std::move(model)}}) {
   server_.start();
 }
 

@@ -12,7 +12,8 @@
 #include <cstring>
 
 #include "model/base/error_text.h"
-#include "model/config/config.h"
+#include "model/base/float_formats.h"
+#include "model/base/model_error.h"
 
 namespace lintel {
 namespace {
@@ -21,7 +22,6 @@ static_assert(std::endian::native == std::endian::little, "tensor data is copied
 
 // Of bf16 and f16 tensors, which are widened piece by piece.
 constexpr std::size_t kPieceValues = 32768;
-constexpr std::size_t kPieceBytes = 1 << 20;  // of a whole file
 
 bool all_finite(std::span<const float> values) {
   std::uint32_t found = 0;  // no early exit: the loop vectorises
@@ -38,36 +38,6 @@ std::span<char> chars_of(std::span<Value> values) {
 }
 
 }  // namespace
-
-const char* to_string(TensorType type) {
-  switch (type) {
-    case TensorType::kF32:
-      return "F32";
-    case TensorType::kF16:
-      return "F16";
-    case TensorType::kBf16:
-      return "BF16";
-    case TensorType::kI32:
-      return "I32";
-  }
-  return "";
-}
-
-std::size_t bytes_per_value(TensorType type) {
-  return type == TensorType::kF32 || type == TensorType::kI32 ? 4 : 2;
-}
-
-std::string shape_to_string(std::span<const std::int64_t> shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  }
-  return text + "]";
-}
-
-std::int64_t TensorEntry::num_values() const {
-  return static_cast<std::int64_t>((end - begin) / bytes_per_value(type));
-}
 
 // The file and what it was when it was opened.
 class SafetensorsFile::Descriptor {
@@ -102,11 +72,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     throw ModelError(name_ + ": expected a regular file");
   }
   ::posix_fadvise(descriptor_->get(), 0, 0, POSIX_FADV_WILLNEED);
-  std::string begin(std::min<std::uint64_t>(size(), kHeaderLengthBytes), '\0');
-  read(0, begin);
-  begin.resize(safetensors_header_bytes(begin, size(), name_));
-  read(0, begin);
-  header_ = parse_safetensors(begin, size(), name_);
+  header_ = parse_safetensors(read_header(), size(), name_);
 }
 
 SafetensorsFile::~SafetensorsFile() = default;
@@ -115,14 +81,12 @@ std::uint64_t SafetensorsFile::size() const {
   return static_cast<std::uint64_t>(descriptor_->opened().st_size);
 }
 
-void SafetensorsFile::for_each_piece(
-    const std::function<void(std::span<const char>)>& visit) const {
-  std::vector<char> piece(kPieceBytes);
-  for (std::uint64_t done = 0; done < size(); done += piece.size()) {
-    piece.resize(std::min<std::uint64_t>(piece.size(), size() - done));
-    read(done, piece);
-    visit(piece);
-  }
+std::string SafetensorsFile::read_header() const {
+  std::string begin(std::min<std::uint64_t>(size(), kHeaderLengthBytes), '\0');
+  read(0, begin);
+  begin.resize(safetensors_header_bytes(begin, size(), name_));
+  read(0, begin);
+  return begin;
 }
 
 void SafetensorsFile::check_unchanged() const {
@@ -156,26 +120,29 @@ const TensorEntry& SafetensorsFile::tensor(std::string_view name) const {
 }
 
 void SafetensorsFile::read_widened(const TensorEntry& tensor, float (*convert)(std::uint16_t),
-                                   std::span<float> out) const {
+                                   std::span<float> out, const BytesRead& bytes_read) const {
   std::vector<std::uint16_t> piece(std::min(out.size(), kPieceValues));
   for (std::size_t done = 0; done < out.size(); done += piece.size()) {
     piece.resize(std::min(piece.size(), out.size() - done));
     read(header_.data_offset + tensor.begin + done * sizeof(piece[0]), chars_of(std::span(piece)));
+    if (bytes_read) bytes_read(chars_of(std::span(piece)));
     std::transform(piece.begin(), piece.end(), out.subspan(done).begin(), convert);
   }
 }
 
-void SafetensorsFile::read_f32(const TensorEntry& tensor, std::span<float> out) const {
+void SafetensorsFile::read_f32(const TensorEntry& tensor, std::span<float> out,
+                               const BytesRead& bytes_read) const {
   assert(out.size() == static_cast<std::size_t>(tensor.num_values()));
   switch (tensor.type) {
     case TensorType::kF32:
       read(header_.data_offset + tensor.begin, chars_of(out));
+      if (bytes_read) bytes_read(chars_of(out));
       break;
     case TensorType::kF16:
-      read_widened(tensor, f16_to_f32, out);
+      read_widened(tensor, f16_to_f32, out, bytes_read);
       break;
     case TensorType::kBf16:
-      read_widened(tensor, bf16_to_f32, out);
+      read_widened(tensor, bf16_to_f32, out, bytes_read);
       break;
     case TensorType::kI32:
       throw ModelError(name_ + ": tensor " + quote(tensor.name) +

@@ -1,13 +1,14 @@
-// The header of a safetensors file: JSON read event by event, so that no header, however nested or
-// long, makes a tree of itself in memory.
+// JSON is read event by event, so that no header, however nested or long, makes a tree of itself in
+// memory.
+#include "model/files/safetensors_header.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_set>
 
 #include "model/base/error_text.h"
-#include "model/config/config.h"
-#include "model/files/safetensors.h"
+#include "model/base/model_error.h"
 
 namespace lintel {
 namespace {
@@ -246,6 +247,36 @@ void check_coverage(const std::map<std::string, TensorEntry, std::less<>>& tenso
 }
 
 }  // namespace
+
+const char* to_string(TensorType type) {
+  switch (type) {
+    case TensorType::kF32:
+      return "F32";
+    case TensorType::kF16:
+      return "F16";
+    case TensorType::kBf16:
+      return "BF16";
+    case TensorType::kI32:
+      return "I32";
+  }
+  return "";
+}
+
+std::size_t bytes_per_value(TensorType type) {
+  return type == TensorType::kF32 || type == TensorType::kI32 ? 4 : 2;
+}
+
+std::string shape_to_string(std::span<const std::int64_t> shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+std::int64_t TensorEntry::num_values() const {
+  return static_cast<std::int64_t>((end - begin) / bytes_per_value(type));
+}
 
 std::size_t safetensors_header_bytes(std::string_view begin, std::uint64_t file_bytes,
                                      const std::string& file) {

@@ -1,3 +1,5 @@
+#include "model/files/safetensors_writer.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -6,8 +8,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "model/config/config.h"
-#include "model/files/safetensors.h"
+#include "model/base/float_formats.h"
+#include "model/base/model_error.h"
 
 namespace lintel {
 namespace {

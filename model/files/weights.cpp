@@ -1,10 +1,13 @@
 #include "model/files/weights.h"
 
 #include <cassert>
-#include <cmath>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "model/base/error_text.h"
+#include "model/base/sinusoidal.h"
+#include "model/files/safetensors_writer.h"
 
 namespace lintel {
 namespace {
@@ -45,15 +48,20 @@ void check_tensors(const SafetensorsFile& file, const ModelConfig& config) {
   }
 }
 
-ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config) {
+ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config,
+                          const SafetensorsFile::BytesRead& bytes_read) {
   check_tensors(file, config);
   ModelWeights weights;
+  std::multimap<std::uint64_t, std::pair<const TensorEntry*, Matrix*>> by_place;
   for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
     const auto found = file.tensors().find(spec.name);
     if (found == file.tensors().end()) return;  // optional
     matrix = spec.new_matrix();
-    file.read_f32(found->second, matrix.values());
+    by_place.insert({found->second.begin, {&found->second, &matrix}});
   });
+  for (const auto& [begin, tensor] : by_place) {
+    file.read_f32(*tensor.first, tensor.second->values(), bytes_read);
+  }
   file.check_unchanged();
   const bool sinusoidal = config.position_encoding == PositionEncoding::kSinusoidal;
   if (sinusoidal && weights.position_embedding.rows() == 0) {
@@ -72,17 +80,6 @@ void save_weights(const std::filesystem::path& file, const ModelConfig& config,
     tensors.push_back({spec.name, spec.shape, matrix.values(), type});
   });
   write_safetensors(file, tensors);
-}
-
-void sinusoidal_position(std::int64_t position, std::span<float> out) {
-  assert(out.size() % 2 == 0);
-  const double d = static_cast<double>(out.size());
-  for (std::size_t i = 0; i < out.size(); i += 2) {
-    const double frequency = std::pow(10000.0, -static_cast<double>(i) / d);
-    const double angle = static_cast<double>(position) * frequency;
-    out[i] = static_cast<float>(std::sin(angle));
-    out[i + 1] = static_cast<float>(std::cos(angle));
-  }
 }
 
 }  // namespace lintel

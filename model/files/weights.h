@@ -18,19 +18,17 @@ inline constexpr std::size_t kMaxComputedTableBytes = std::size_t{64} << 20;
 // tensor.
 void check_tensors(const SafetensorsFile& file, const ModelConfig& config);
 
-// Reads all tensors. Throws ModelError as check_tensors does, for a tensor that is
-// not finite, and for a file that changes meanwhile. All is copied: afterwards the file may go.
-// Fills position_embedding when it may be left out.
-ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config);
+// Reads all tensors, in the order they have in the file: `bytes_read` is told of everything after
+// the header. Throws ModelError as check_tensors does, for a tensor that is not finite, and for a
+// file that changes meanwhile. All is copied: afterwards the file may go. Fills position_embedding
+// when it may be left out.
+ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config,
+                          const SafetensorsFile::BytesRead& bytes_read = nullptr);
 
 // Writes `file` in F32, or each tensor in the type of floats that `type_of` says; empty optional
 // tensors are left out. REQUIRES: shapes as in the list.
 void save_weights(const std::filesystem::path& file, const ModelConfig& config,
                   const ModelWeights& weights,
                   const std::function<TensorType(const TensorSpec&)>& type_of = nullptr);
-
-// One row of the sinusoidal table, out.size() even: out[2i] = sin(p * 10000^(-2i/d)), out[2i+1] =
-// cos of the same. The angle is a double: rows far beyond 2^24 stay distinct.
-void sinusoidal_position(std::int64_t position, std::span<float> out);
 
 }  // namespace lintel

@@ -4,9 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/files/model_directory.h"
+#include "model/files/model_files.h"
 #include "model/files/replace_attention.h"
-#include "model/files/weights.h"
 #include "model/network/transformer.h"
 #include "model/network/transformer_parts.h"
 
@@ -24,14 +23,12 @@ void warn_of_recomputing(TransformerParts& parts) {
 
 }  // namespace
 
-std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& directory,
-                                               const Options& options) {
-  const ModelDirectory files(directory);
+std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Options& options) {
   TransformerParts parts;
   parts.config = files.config();
   const ModelConfig& config = parts.config;
   check_weight_type(config, options.weight_type);
-  ModelWeights weights = load_weights(files.weights(), config);
+  auto [weights, fingerprint] = load_with_fingerprint(files);
   if (options.attention.has_value()) {
     const AttentionSpec& spec = *options.attention;
     parts.recompute = spec.recompute;
@@ -42,7 +39,7 @@ std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& dire
   }
   parts.weight_type = options.weight_type;
   parts.config_json = files.config_json();
-  parts.fingerprint = files.fingerprint();
+  parts.fingerprint = std::move(fingerprint);
   parts.head = make_head(config);
   parts.embedding = std::make_unique<Embedding>(config, weights.value_embedding.values(),
                                                 weights.position_embedding.values());
@@ -61,6 +58,11 @@ std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& dire
   // In f32 whatever the others are: it is small, and likelihood is most sensitive to it.
   parts.predictor = std::make_unique<Dense>(pack(weights.predictor, {}));
   return std::unique_ptr<Transformer>(new Transformer(std::move(parts)));
+}
+
+std::unique_ptr<Transformer> Transformer::load(const std::filesystem::path& directory,
+                                               const Options& options) {
+  return load(ModelFiles(directory), options);
 }
 
 }  // namespace lintel

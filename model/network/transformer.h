@@ -20,6 +20,7 @@
 
 namespace lintel {
 
+class ModelFiles;         // model/files/model_files.h
 struct TransformerParts;  // model/network/transformer_parts.h
 
 // Const and shareable: any number of threads may step different sequences, each with its Workspace.
@@ -33,8 +34,10 @@ class Transformer {
     const ProductLibrary* product_library = nullptr;
   };
 
-  // Loads a model directory. Throws ModelError naming file, key or tensor and both values, or what
-  // the options ask for and this model cannot do.
+  // Reads every byte of the weights once. Throws ModelError naming file, key or tensor and both
+  // values, or what the options ask for and this model cannot do.
+  static std::unique_ptr<Transformer> load(const ModelFiles& files, const Options& options);
+  // Of a directory that is opened for this alone.
   static std::unique_ptr<Transformer> load(const std::filesystem::path& directory,
                                            const Options& options);
   ~Transformer();

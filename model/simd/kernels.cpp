@@ -94,7 +94,6 @@ HWY_AFTER_NAMESPACE();
 namespace lintel {
 namespace {
 HWY_EXPORT(LayerNorm);
-HWY_EXPORT(Add);
 HWY_EXPORT(Relu);
 HWY_EXPORT(Gelu);
 HWY_EXPORT(AllFinite);
@@ -108,13 +107,6 @@ void layer_norm(MatrixView<const float> x, std::span<const float> gain, std::spa
   for (std::size_t r = 0; r < x.rows(); ++r) {
     HWY_DYNAMIC_DISPATCH(LayerNorm)
     (x.row(r).data(), gain.data(), bias.data(), eps, x.cols(), y.row(r).data());
-  }
-}
-
-void add_residual(MatrixView<const float> delta, MatrixView<float> x) {
-  assert(x.rows() == delta.rows() && x.cols() == delta.cols());
-  for (std::size_t r = 0; r < x.rows(); ++r) {
-    HWY_DYNAMIC_DISPATCH(Add)(delta.row(r).data(), x.row(r).data(), x.cols());
   }
 }
 

@@ -18,9 +18,6 @@ namespace lintel {
 void layer_norm(MatrixView<const float> x, std::span<const float> gain, std::span<const float> bias,
                 float eps, MatrixView<float> y);
 
-// x += delta. Both [rows, E].
-void add_residual(MatrixView<const float> delta, MatrixView<float> x);
-
 // In place: max(x, 0); and x/2 (1 + erf(x/sqrt(2))), to 5e-7 absolute on [-10, 10].
 void relu(std::span<float> x);
 void gelu(std::span<float> x);

@@ -2,24 +2,21 @@
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <malloc.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <future>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "grpc/health/v1/health.pb.h"
-#include "model/network/model_memory.h"
+#include "server/app/housekeeping.h"
 #include "server/auth/certificates.h"
 #include "server/http/metrics.h"
 #include "server/http/metrics_endpoint.h"
 #include "server/kserve/service.h"
-#include "server/models/model_budget.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
-#include "server/models/model_repository.h"
 #include "server/port/channelz_service.h"
 #include "server/port/listener.h"
 #include "server/port/port_credentials.h"
@@ -39,14 +36,6 @@ constexpr std::chrono::milliseconds kFlushTime{1000};
 constexpr std::chrono::milliseconds kShutdownTime{250};
 // And then whatever is still there, for a fault of ours: a process that is to end ends.
 constexpr std::chrono::seconds kLastWait{30};
-// How often the housekeeping looks at files and idle sessions.
-constexpr std::chrono::milliseconds kHousekeepingInterval{250};
-
-// So long without a call, memory that calls left free goes back to the system; and every so often
-// while none comes.
-constexpr int kIdleIntervals = 4;
-constexpr int kLongIdleIntervals = 40;
-
 constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
                                      "lintel.v1.ModelService", "lintel.v1.AdminService",
                                      "inference.GRPCInferenceService"};
@@ -81,19 +70,11 @@ Roles anonymous_roles(const ServerOptions& options) {
   return roles;
 }
 
-// The allocator keeps what many streams at once had needed, tens of megabytes scattered in its
-// heap, until it is told.
-void give_back_free_memory() {
-#ifdef __GLIBC__
-  ::malloc_trim(/*pad=*/0);
-#endif
-}
-
 }  // namespace
 
 // In the order of construction: services last, so that they go first.
 struct LintelServer::Impl {
-  Impl(const ServerOptions& options, std::vector<NamedTransformer> models, const Clock& clock)
+  Impl(const ServerOptions& options, const Clock& clock, const GivenModels& given)
       : certificates(read_certificates(options.security)),
         tokens(read_tokens(options.security)),
         credentials(port_credentials(
@@ -109,8 +90,7 @@ struct LintelServer::Impl {
              clock,
              static_cast<std::size_t>(options.connections.max_message_bytes)},
         store(options.sessions, clock),
-        budget(std::make_shared<ModelBudget>(options.models.memory_bytes)),
-        manager(options.models, registry, store, budget, clock),
+        manager(options.models, registry, store, clock),
         context{registry, manager, store, calls, gate, clock, options.streaming},
         generation(context),
         session(context),
@@ -118,14 +98,10 @@ struct LintelServer::Impl {
         admin(context),
         inference(context),
         reflection(reflected_services(options)),
-        metrics(registry, *budget, store, calls, counters) {
-    for (NamedTransformer& each : models) {
-      // Counted whatever the bound is: it is loaded already.
-      const std::size_t bytes = each.resident_bytes;
-      budget->take(bytes);
-      each.transformer = counted(std::move(each.transformer), ModelReservation(budget, bytes));
-      registry.add(serve_model(options.models, std::move(each), clock));
-    }
+        metrics(registry, manager.memory(), store, calls, counters),
+        housekeeping({certificates.get(), tokens.get(), store, calls, counters}, clock) {
+    manager.load_at_start();
+    for (const auto& [name, transformer] : given) manager.serve(name, transformer);
   }
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text
@@ -137,7 +113,6 @@ struct LintelServer::Impl {
 
   SessionStore store;
   ModelRegistry registry;
-  const std::shared_ptr<ModelBudget> budget;
   ModelManager manager;
   ActiveCalls calls;
   ServiceContext context;
@@ -149,6 +124,7 @@ struct LintelServer::Impl {
   ReflectionService reflection;
   ChannelzService channelz;
   const Metrics metrics;
+  Housekeeping housekeeping;
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
@@ -156,38 +132,6 @@ struct LintelServer::Impl {
 };
 
 namespace {
-
-// The directories to load at the start.
-struct Directory {
-  std::string name;
-  std::int64_t version = 1;
-  std::filesystem::path path;
-};
-
-std::vector<Directory> directories_to_load(const ServerOptions& options) {
-  std::vector<Directory> directories;
-  for (const auto& model : options.models.directories)
-    directories.push_back({model.name, 1, model.path});
-  const ModelRepository repository(options.models.repository);
-  std::vector<std::string> names = options.models.load;
-  if (std::ranges::find(names, "*") != names.end()) {
-    names = repository.names();
-    for (const auto& model : options.models.directories) {
-      if (std::ranges::find(names, model.name) == names.end()) continue;
-      throw ModelError("--load-model '*': model " + model.name + " of " +
-                       options.models.repository.string() + " is given by --model, too");
-    }
-  }
-  for (const std::string& name : names) {
-    const std::vector<ModelRepository::Version> versions = repository.versions(name);
-    if (versions.empty()) {
-      throw ModelError("--load-model " + name + ": no such model in " +
-                       options.models.repository.string());
-    }
-    directories.push_back({name, versions.back().version, versions.back().path});
-  }
-  return directories;
-}
 
 // Returns whether gRPC has ended all its calls, which it waits for without a bound of its own. A
 // server that has not is used by a thread from then on, and must not be freed.
@@ -208,34 +152,9 @@ bool shut_down(grpc::Server& server) {
 
 }  // namespace
 
-std::vector<NamedTransformer> load_models(const ServerOptions& options) {
-  std::vector<NamedTransformer> models;
-  std::size_t used_bytes = 0;
-  for (const Directory& directory : directories_to_load(options)) {
-    const ModelMemory memory = measure_model(directory.path, transformer_options(options.models));
-    const std::size_t limit = options.models.memory_bytes;
-    if (limit != 0 && memory.peak_bytes() > limit - std::min(used_bytes, limit)) {
-      throw ModelError("model " + directory.name + " needs " + std::to_string(memory.peak_bytes()) +
-                       " bytes while it is loaded and " +
-                       std::to_string(limit - std::min(used_bytes, limit)) + " of --model-memory " +
-                       std::to_string(limit) + " are left");
-    }
-    models.push_back(load_model(options.models, options.sessions, directory.name, directory.version,
-                                directory.path));
-    models.back().resident_bytes = memory.resident_bytes;
-    used_bytes += memory.resident_bytes;
-  }
-  if (!models.empty() && !options.models.weight_type_given &&
-      options.models.weight_type != WeightType::kInt8) {
-    spdlog::info("weights are {}: --weight-type int8 is 1.5 to 3.7 times faster at equal bits/dim",
-                 to_string(options.models.weight_type));
-  }
-  return models;
-}
-
-LintelServer::LintelServer(const ServerOptions& options, std::vector<NamedTransformer> models,
-                           const Clock& clock)
-    : options_(options), impl_(std::make_unique<Impl>(options_, std::move(models), clock)) {}
+LintelServer::LintelServer(const ServerOptions& options, const Clock& clock,
+                           const GivenModels& given)
+    : options_(options), impl_(std::make_unique<Impl>(options_, clock, given)) {}
 
 LintelServer::~LintelServer() { stop(); }
 
@@ -261,14 +180,7 @@ void LintelServer::start() {
   if (options_.monitoring.channelz) builder.RegisterService(&impl_->channelz);
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr) throw std::runtime_error("gRPC cannot be started");
-  grpc::HealthCheckServiceInterface* const health = impl_->server->GetHealthCheckService();
-  for (const char* const service : kServices) health->SetServingStatus(service, true);
-  health->SetServingStatus("", true);
-  impl_->manager.listen([this, health](const std::string& name, bool ready) {
-    health->SetServingStatus("model/" + name, ready);
-    // Also when the drain began meanwhile.
-    if (impl_->calls.closed()) health->SetServingStatus("model/" + name, false);
-  });
+  report_health();
   if (const auto& address = options_.monitoring.metrics_listen) {
     impl_->endpoint = std::make_unique<MetricsEndpoint>(
         *address, impl_->metrics, [&calls = impl_->calls] { return !calls.closed(); });
@@ -279,43 +191,23 @@ void LintelServer::start() {
     connection.fd = fd;
     acceptor.HandleNewConnection(&connection);
   });
-  housekeeping_ = std::thread([this] { keep_house(); });
+  impl_->housekeeping.start();
+}
+
+void LintelServer::report_health() {
+  grpc::HealthCheckServiceInterface* const health = impl_->server->GetHealthCheckService();
+  for (const char* const service : kServices) health->SetServingStatus(service, true);
+  health->SetServingStatus("", true);
+  impl_->manager.tell_readiness([this, health](const std::string& name, bool ready) {
+    health->SetServingStatus("model/" + name, ready);
+    // Also when the drain began meanwhile.
+    if (impl_->calls.closed()) health->SetServingStatus("model/" + name, false);
+  });
 }
 
 int LintelServer::metrics_port() const { return impl_->endpoint->port(); }
 
 std::string LintelServer::address() const { return options_.listen.to_string(port_); }
-
-void LintelServer::keep_house() {
-  const std::chrono::milliseconds idle_timeout = options_.sessions.idle_timeout;
-  const std::chrono::milliseconds eviction_interval = std::clamp<std::chrono::milliseconds>(
-      idle_timeout / 4, kHousekeepingInterval, std::chrono::seconds(10));
-  auto next_eviction = std::chrono::steady_clock::now() + eviction_interval;
-  std::uint64_t calls_before = 0;
-  int idle_intervals = 0;
-  while (true) {
-    {
-      MutexLock lock(mutex_);
-      if (!stopping_) stop_requested_.wait_for(mutex_, kHousekeepingInterval);
-      if (stopping_) return;
-    }
-    try {
-      if (impl_->certificates != nullptr) impl_->certificates->reload_if_changed();
-      if (impl_->tokens != nullptr) impl_->tokens->reload_if_changed();
-    } catch (const std::bad_alloc&) {  // another time
-    }
-    const std::uint64_t calls = impl_->counters.total();
-    const bool idle = calls == std::exchange(calls_before, calls) && impl_->calls.count() == 0;
-    idle_intervals = idle ? idle_intervals + 1 : 0;
-    if (idle_intervals == kIdleIntervals || (idle && idle_intervals % kLongIdleIntervals == 0)) {
-      give_back_free_memory();
-    }
-    if (idle_timeout.count() == 0 || std::chrono::steady_clock::now() < next_eviction) continue;
-    next_eviction += eviction_interval;
-    const std::size_t evicted = impl_->store.evict_idle();
-    if (evicted > 0) spdlog::info("{} idle sessions evicted", evicted);
-  }
-}
 
 void LintelServer::begin_drain() {
   impl_->calls.close();
@@ -331,13 +223,8 @@ bool LintelServer::drain(std::chrono::nanoseconds timeout) {
 }
 
 void LintelServer::stop() {
-  {
-    MutexLock lock(mutex_);
-    if (stopping_) return;
-    stopping_ = true;
-    stop_requested_.notify_all();
-  }
-  if (housekeeping_.joinable()) housekeeping_.join();
+  if (std::exchange(stopped_, true)) return;
+  impl_->housekeeping.stop();
   begin_drain();
   // Everything accepted is answered: loads and drains, then the schedulers end what runs, and the
   // streams flush.

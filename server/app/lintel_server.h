@@ -1,16 +1,14 @@
 // LintelServer: models, sessions, schedulers, services and the gRPC server, put together.
 #pragma once
 
+#include <chrono>
+#include <map>
 #include <memory>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "model/network/transformer.h"
 #include "server/app/options.h"
 #include "server/base/clock.h"
-#include "server/base/mutex.h"
-#include "server/models/model_loader.h"
 #include "server/scheduler/scheduler.h"
 #include "server/sessions/session_store.h"
 
@@ -20,20 +18,19 @@ class Server;
 
 namespace lintel {
 
-// Loads every model of the options, those of the repository that are to be loaded at the start
-// included. Throws ModelError naming the model and what is wrong, or that the memory for models
-// would not do.
-std::vector<NamedTransformer> load_models(const ServerOptions& options);
+// Models by name that were loaded elsewhere: served as their version 1, their memory not counted.
+using GivenModels = std::map<std::string, std::shared_ptr<const Transformer>>;
 
-// Also used in-process by tests. The constructor makes no thread but the schedulers' workers; with
-// options.models.scheduling.workers = 0 a test steps scheduler() itself. Threads: start, drain and
-// stop by one thread; the rest by any.
+// Also used in-process by tests. The constructor makes no thread but those that load, unload and
+// step models; with options.models.scheduling.workers = 0 a test steps scheduler() itself. Threads:
+// start, drain and stop by one thread; the rest by any.
 class LintelServer {
  public:
-  // REQUIRES: names and versions differ; `clock` outlives the server. Throws
-  // std::runtime_error when certificates or tokens cannot be used.
-  LintelServer(const ServerOptions& options, std::vector<NamedTransformer> models,
-               const Clock& clock);
+  // Loads the models of the options and serves the given ones beside them. REQUIRES: names differ;
+  // `clock` outlives the server. Throws ModelError naming the model and what is wrong with it, or
+  // that the memory for models would not do; std::runtime_error when certificates or tokens cannot
+  // be used.
+  LintelServer(const ServerOptions& options, const Clock& clock, const GivenModels& given = {});
   ~LintelServer();  // stop()
 
   // Listens and serves. Throws std::runtime_error when the address cannot be listened on.
@@ -59,16 +56,12 @@ class LintelServer {
  private:
   struct Impl;  // keeps gRPC out of this header
 
-  void keep_house();  // the housekeeping thread
+  void report_health();  // of the services and of every model, from now on
 
   const ServerOptions options_;
   std::unique_ptr<Impl> impl_;
   int port_ = 0;
-
-  Mutex mutex_;
-  CondVar stop_requested_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  std::thread housekeeping_;
+  bool stopped_ = false;
 };
 
 }  // namespace lintel

@@ -94,13 +94,13 @@ void collect_models(const ModelRegistry& models, const ModelTotals& totals,
   }
 }
 
-void collect_budget(const ModelBudget& budget, std::vector<MetricFamily>& out) {
+void collect_model_memory(const ModelMemory& model_memory, std::vector<MetricFamily>& out) {
   Family(out, MetricType::Gauge, "model_memory_bytes",
          "Memory counted for models: weights and tables, and what loading one takes")
-      .add({}, budget.used_bytes());
+      .add({}, model_memory.used_bytes());
   Family(out, MetricType::Gauge, "model_memory_limit_bytes",
          "Memory there is for them; 0: no bound")
-      .add({}, budget.limit_bytes());
+      .add({}, model_memory.limit_bytes());
 }
 
 // Calls that make, read or continue values: their series are there before the first call, so that
@@ -217,9 +217,14 @@ void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out)
 
 }  // namespace
 
-Metrics::Metrics(const ModelRegistry& models, const ModelBudget& budget, const SessionStore& store,
-                 const ActiveCalls& calls, const RequestCounters& requests)
-    : models_(models), budget_(budget), store_(store), calls_(calls), requests_(requests) {}
+Metrics::Metrics(const ModelRegistry& models, const ModelMemory& model_memory,
+                 const SessionStore& store, const ActiveCalls& calls,
+                 const RequestCounters& requests)
+    : models_(models),
+      model_memory_(model_memory),
+      store_(store),
+      calls_(calls),
+      requests_(requests) {}
 
 std::vector<MetricFamily> Metrics::Collect() const {
   std::vector<MetricFamily> out;
@@ -233,7 +238,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
       .add({}, calls_.count());
   const ModelTotals totals = models_.totals();
   collect_models(models_, totals, out);
-  collect_budget(budget_, out);
+  collect_model_memory(model_memory_, out);
   collect_requests(requests_, totals, out);
   collect_durations(requests_, out);
   collect_scheduling(totals, out);

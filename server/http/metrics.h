@@ -8,7 +8,7 @@
 
 #include "server/call/active_calls.h"
 #include "server/call/request_counters.h"
-#include "server/models/model_budget.h"
+#include "server/models/model_memory.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/session_store.h"
 
@@ -20,14 +20,14 @@ namespace lintel {
 class Metrics final : public prometheus::Collectable {
  public:
   // All are borrowed and outlive the object.
-  Metrics(const ModelRegistry& models, const ModelBudget& budget, const SessionStore& store,
+  Metrics(const ModelRegistry& models, const ModelMemory& model_memory, const SessionStore& store,
           const ActiveCalls& calls, const RequestCounters& requests);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   const ModelRegistry& models_;
-  const ModelBudget& budget_;
+  const ModelMemory& model_memory_;
   const SessionStore& store_;
   const ActiveCalls& calls_;
   const RequestCounters& requests_;

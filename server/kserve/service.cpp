@@ -8,6 +8,7 @@
 #include "server/kserve/service_models.h"
 #include "server/kserve/stream_call.h"
 #include "server/requests/resolve_model.h"
+#include "server/stream/refusals.h"
 
 namespace lintel {
 namespace {
@@ -223,9 +224,9 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
             wire.repository_name(), wire.parameters(), wire.model_name(), /*unloads=*/false);
         if (!checked.ok()) return reply(checked);
         context_.manager.load(wire.model_name(), /*version=*/std::nullopt,
-                              [reply](const grpc::Status& loaded, const SharedModel& model) {
-                                if (loaded.ok()) reply.set_model(model->name);
-                                reply(loaded);
+                              [reply](const auto& refusal, const SharedModel& model) {
+                                if (model != nullptr) reply.set_model(model->name);
+                                reply(load_status(refusal));
                               });
       });
 }
@@ -234,17 +235,18 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
     grpc::CallbackServerContext* call,
     const Received<inference::RepositoryModelUnloadRequest>* request,
     inference::RepositoryModelUnloadResponse*) {
-  return answer_later(context_.gate, *call, Method::kRepositoryModelUnload, *request,
-                      [&](const auto& wire, const LateReply& reply) {
-                        const grpc::Status checked =
-                            check_repository_request(wire.repository_name(), wire.parameters(),
-                                                     wire.model_name(), /*unloads=*/true);
-                        if (!checked.ok()) return reply(checked);
-                        if (const SharedModel model = context_.models.find(wire.model_name())) {
-                          reply.set_model(model->name);
-                        }
-                        context_.manager.unload(wire.model_name(), /*version=*/std::nullopt, reply);
-                      });
+  return answer_later(
+      context_.gate, *call, Method::kRepositoryModelUnload, *request,
+      [&](const auto& wire, const LateReply& reply) {
+        const grpc::Status checked = check_repository_request(
+            wire.repository_name(), wire.parameters(), wire.model_name(), /*unloads=*/true);
+        if (!checked.ok()) return reply(checked);
+        if (const SharedModel model = context_.models.find(wire.model_name())) {
+          reply.set_model(model->name);
+        }
+        context_.manager.unload(wire.model_name(), /*version=*/std::nullopt,
+                                [reply](const auto& refusal) { reply(load_status(refusal)); });
+      });
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelInfer(

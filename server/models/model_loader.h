@@ -1,39 +1,58 @@
-// From a model directory to a model that can be served.
+// ModelLoader: from a model directory to a model that can be served.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "model/base/model_error.h"
+#include "model/network/model_size.h"
 #include "server/base/clock.h"
+#include "server/models/model_memory.h"
 #include "server/models/model_options.h"
+#include "server/models/model_repository.h"
 #include "server/models/served_model.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
 
-struct NamedTransformer {
-  std::string name;
-  std::shared_ptr<const Transformer> transformer;
-  std::vector<std::string> warnings;  // what an operator should know
-  std::int64_t version = 1;
-  std::size_t resident_bytes = 0;  // measured, of the budget for models
+// The memory for models has no room for one.
+class OutOfModelMemory : public ModelError {
+  using ModelError::ModelError;
 };
 
-// How the options have every model loaded.
-Transformer::Options transformer_options(const ModelOptions& options);
+// Every model comes this way, when the server starts and while it runs. Const and thread-safe.
+class ModelLoader {
+ public:
+  // Options and clock are borrowed and outlive the object; the clock the models, too. `sessions`:
+  // what a session of each model has to fit into.
+  ModelLoader(const ModelOptions& options, const SessionStore::Options& sessions,
+              std::shared_ptr<ModelMemory> memory, const Clock& clock)
+      : options_(options), sessions_(sessions), memory_(std::move(memory)), clock_(clock) {}
 
-// Loads a directory as the options say, compares rows alone and in a batch, and logs what it is.
-// Throws ModelError.
-// `sessions`: what a session of it has to fit into.
-NamedTransformer load_model(const ModelOptions& options, const SessionStore::Options& sessions,
-                            const std::string& name, std::int64_t version,
-                            const std::filesystem::path& directory);
+  // Opens the directory's files once, measures and admits them, loads what was measured, compares
+  // rows alone and in a batch, and logs what it is; its scheduler's workers begin at once. Throws
+  // ModelError naming file, key or tensor, and OutOfModelMemory.
+  std::shared_ptr<ServedModel> load(const ModelSource& source) const;
 
-// With a scheduler of its own, whose workers begin at once. The clock outlives it.
-std::shared_ptr<ServedModel> serve_model(const ModelOptions& options, NamedTransformer model,
-                                         const Clock& clock);
+  // A model that was loaded elsewhere: no memory is counted for it, and its rows are not compared.
+  std::shared_ptr<ServedModel> serve(const std::string& name, std::int64_t version,
+                                     std::shared_ptr<const Transformer> transformer) const;
+
+ private:
+  // Throws OutOfModelMemory.
+  ModelMemory::Reservation admit(const std::string& name, const ModelSize& size) const;
+  int batch_rows(const Transformer& model) const;
+  std::shared_ptr<ServedModel> serve(const ModelSource& source,
+                                     std::shared_ptr<const Transformer> transformer,
+                                     std::vector<std::string> warnings, int batch_rows) const;
+
+  const ModelOptions& options_;
+  const SessionStore::Options& sessions_;
+  const std::shared_ptr<ModelMemory> memory_;
+  const Clock& clock_;
+};
 
 }  // namespace lintel

@@ -6,26 +6,60 @@
 #include <atomic>
 #include <utility>
 
-#include "model/network/model_memory.h"
-#include "server/call/unary_call.h"
-#include "server/models/model_loader.h"
+#include "model/base/error_text.h"
+#include "server/models/start_sources.h"
 
 namespace lintel {
 namespace {
 
 constexpr std::size_t kMostWaitingLoads = 16;
-constexpr std::chrono::milliseconds kLookInterval{5};  // at models that are drained
 // After calls were ended, for their last messages to go out.
 constexpr std::chrono::milliseconds kFlushTime{1000};
 
-grpc::Status out_of_model_memory(const std::string& name, const ModelMemory& memory,
-                                 const ModelBudget& budget) {
-  return resource_exhausted("model " + name + " needs " + std::to_string(memory.peak_bytes()) +
-                                " bytes while it is loaded, " +
-                                std::to_string(memory.resident_bytes) +
-                                " of them afterwards, and " + std::to_string(budget.free_bytes()) +
-                                " of " + std::to_string(budget.limit_bytes()) + " are left",
-                            std::chrono::seconds(10));
+using Kind = LoadRefusal::Kind;
+
+LoadRefusal refusal(Kind kind, const std::string& model, const std::string& text) {
+  return {kind, model, one_line(text)};  // it may quote a file
+}
+
+// A name in a message.
+std::string short_name(const std::string& name) { return shorten(name, 64); }
+
+LoadRefusal stopping(const std::string& model) {
+  return {Kind::kStopping, model, "the server is shutting down"};
+}
+
+LoadRefusal out_of_memory() noexcept {
+  LoadRefusal refusal{Kind::kOutOfMemory, {}, {}};
+  try {
+    refusal.text = "the machine is out of memory";
+  } catch (const std::bad_alloc&) {  // its kind says it
+  }
+  return refusal;
+}
+
+// Runs `load` and makes a refusal of what it throws: whoever asked for the model is answered.
+// `repository`: keeps its path out of what callers read.
+template <typename Load>
+std::optional<LoadRefusal> guarded_load(const std::string& model, const ModelRepository& repository,
+                                        const Load& load) noexcept {
+  try {
+    try {
+      return load();
+    } catch (const OutOfModelMemory& error) {
+      return refusal(Kind::kOutOfModelMemory, model, error.what());
+    } catch (const ModelError& error) {
+      return refusal(
+          Kind::kUnusable, model,
+          "model " + model + " cannot be loaded: " + repository.without_path(error.what()));
+    } catch (const std::bad_alloc&) {
+      return out_of_memory();
+    } catch (const std::exception& error) {
+      return refusal(Kind::kFailed, model, error.what());
+    }
+  } catch (...) {
+    return out_of_memory();
+  }
 }
 
 }  // namespace
@@ -34,7 +68,7 @@ class ModelManager::Unload {
  public:
   Unload(std::size_t models, OnUnloaded done) : left_(models), done_(std::move(done)) {}
   void one_is_gone() {
-    if (left_.fetch_sub(1) == 1) done_(grpc::Status::OK);
+    if (left_.fetch_sub(1) == 1) done_(std::nullopt);
   }
 
  private:
@@ -43,13 +77,12 @@ class ModelManager::Unload {
 };
 
 ModelManager::ModelManager(const ModelOptions& options, ModelRegistry& registry,
-                           SessionStore& store, std::shared_ptr<ModelBudget> budget,
-                           const Clock& clock)
+                           SessionStore& store, const Clock& clock)
     : options_(options),
       registry_(registry),
       store_(store),
-      budget_(std::move(budget)),
-      clock_(clock),
+      memory_(std::make_shared<ModelMemory>(options.memory_bytes)),
+      loader_(options_, store.options(), memory_, clock),
       repository_(options.repository) {
   try {
     loading_ = std::thread([this] { run_loads(); });
@@ -62,17 +95,37 @@ ModelManager::ModelManager(const ModelOptions& options, ModelRegistry& registry,
 
 ModelManager::~ModelManager() { stop(); }
 
-void ModelManager::listen(Listener listener) {
-  {
-    MutexLock lock(telling_);
-    listener_ = std::move(listener);
+void ModelManager::load_at_start() {
+  const std::vector<ModelSource> sources = start_sources(options_, repository_);
+  for (const ModelSource& source : sources) {
+    try {
+      registry_.add(loader_.load(source));
+    } catch (const OutOfModelMemory& error) {
+      throw ModelError(std::string("--model-memory: ") + error.what());
+    }
   }
-  for (const SharedModel& model : registry_.ready()) tell(model->name);
+  if (!sources.empty() && !options_.weight_type_given &&
+      options_.weight_type != WeightType::kInt8) {
+    spdlog::info("weights are {}: --weight-type int8 is 1.5 to 3.7 times faster at equal bits/dim",
+                 to_string(options_.weight_type));
+  }
 }
 
-void ModelManager::tell(const std::string& name) {
+void ModelManager::serve(const std::string& name, std::shared_ptr<const Transformer> transformer) {
+  registry_.add(loader_.serve(name, /*version=*/1, std::move(transformer)));
+}
+
+void ModelManager::tell_readiness(OnReadiness on_readiness) {
+  {
+    MutexLock lock(telling_);
+    on_readiness_ = std::move(on_readiness);
+  }
+  for (const SharedModel& model : registry_.ready()) tell_readiness_of(model->name);
+}
+
+void ModelManager::tell_readiness_of(const std::string& name) {
   MutexLock lock(telling_);
-  if (listener_) listener_(name, registry_.find(name) != nullptr);
+  if (on_readiness_) on_readiness_(name, registry_.find(name) != nullptr);
 }
 
 void ModelManager::stop() {
@@ -81,9 +134,10 @@ void ModelManager::stop() {
     MutexLock lock(mutex_);
     stopping_ = true;
     refused.swap(loads_);
-    changed_.notify_all();
+    load_asked_.notify_all();
   }
-  for (const Load& load : refused) load.done(shutting_down(), nullptr);
+  registry_.unused_bell()->ring();
+  for (const Load& load : refused) load.done(stopping(load.name), nullptr);
   if (loading_.joinable()) loading_.join();
   if (draining_.joinable()) draining_.join();
 }
@@ -92,7 +146,7 @@ std::vector<ModelRegistry::Entry> ModelManager::index() const {
   std::vector<ModelRegistry::Entry> entries = registry_.index();
   const std::size_t known = entries.size();
   for (const std::string& name : repository_.names()) {
-    for (const ModelRepository::Version& found : repository_.versions(name)) {
+    for (const ModelSource& found : repository_.versions(name)) {
       const auto end = entries.begin() + static_cast<std::ptrdiff_t>(known);
       const bool is_known =
           std::any_of(entries.begin(), end, [&](const ModelRegistry::Entry& entry) {
@@ -110,22 +164,21 @@ std::vector<ModelRegistry::Entry> ModelManager::index() const {
 
 void ModelManager::load(const std::string& name, std::optional<std::int64_t> version,
                         OnLoaded done) {
-  grpc::Status refusal;
+  LoadRefusal refused;
   {
     MutexLock lock(mutex_);
     if (stopping_) {
-      refusal = shutting_down();
+      refused = stopping(name);
     } else if (loads_.size() == kMostWaitingLoads) {
-      refusal =
-          resource_exhausted(std::to_string(kMostWaitingLoads) + " models are waiting to be loaded",
-                             std::chrono::seconds(1));
+      refused = refusal(Kind::kTooManyLoads, name,
+                        std::to_string(kMostWaitingLoads) + " models are waiting to be loaded");
     } else {
       loads_.push_back({name, version, std::move(done)});
-      changed_.notify_all();
+      load_asked_.notify_all();
       return;
     }
   }
-  done(refusal, nullptr);
+  done(refused, nullptr);
 }
 
 void ModelManager::run_loads() {
@@ -133,68 +186,55 @@ void ModelManager::run_loads() {
     Load load;
     {
       MutexLock lock(mutex_);
-      while (!stopping_ && loads_.empty()) changed_.wait(mutex_);
+      while (!stopping_ && loads_.empty()) load_asked_.wait(mutex_);
       if (stopping_) return;
       load = std::move(loads_.front());
       loads_.pop_front();
     }
     SharedModel loaded;
-    const grpc::Status status = guarded([&] { return load_now(load.name, load.version, loaded); });
-    if (!status.ok()) {
-      spdlog::error("model {} was not loaded: {}", load.name, status.error_message());
-    }
-    load.done(status, loaded);
+    const std::optional<LoadRefusal> refused = guarded_load(
+        load.name, repository_, [&] { return load_now(load.name, load.version, loaded); });
+    if (refused) spdlog::error("model {} was not loaded: {}", load.name, refused->text);
+    load.done(refused, loaded);
   }
 }
 
-grpc::Status ModelManager::load_now(const std::string& name, std::optional<std::int64_t> version,
-                                    SharedModel& loaded) {
+std::optional<LoadRefusal> ModelManager::load_now(const std::string& name,
+                                                  std::optional<std::int64_t> version,
+                                                  SharedModel& loaded) {
   if (!repository_.exists()) {
-    return not_found("model", name, "this server was started without --model-repository");
+    return refusal(Kind::kNotFound, name, "this server was started without --model-repository");
   }
-  const std::vector<ModelRepository::Version> versions = repository_.versions(name);
+  const std::vector<ModelSource> versions = repository_.versions(name);
   if (versions.empty()) {
-    return not_found("model", name, "the model repository has no model " + clip(name));
+    return refusal(Kind::kNotFound, name, "the model repository has no model " + short_name(name));
   }
-  if (!version) return load_from(name, versions.back(), /*replace_all=*/true, loaded);
-  for (const ModelRepository::Version& found : versions) {
-    if (found.version == *version) return load_from(name, found, /*replace_all=*/false, loaded);
+  if (!version) return load_from(versions.back(), /*replace_all=*/true, loaded);
+  for (const ModelSource& found : versions) {
+    if (found.version == *version) return load_from(found, /*replace_all=*/false, loaded);
   }
-  return not_found("model", name,
-                   "the model repository has no version " + std::to_string(*version) +
-                       " of model " + clip(name));
+  return refusal(Kind::kNotFound, name,
+                 "the model repository has no version " + std::to_string(*version) + " of model " +
+                     short_name(name));
 }
 
-grpc::Status ModelManager::load_from(const std::string& name, const ModelRepository::Version& found,
-                                     bool replace_all, SharedModel& loaded) {
-  registry_.set_loading(name, found.version);
-  std::string reason = "an unknown error";
-  grpc::Status status = guarded([&]() -> grpc::Status {
-    try {
-      const ModelMemory memory = measure_model(found.path, transformer_options(options_));
-      if (!budget_->reserve(memory.peak_bytes())) {
-        return out_of_model_memory(name, memory, *budget_);
-      }
-      ModelReservation reservation(budget_, memory.peak_bytes());
-      NamedTransformer model =
-          load_model(options_, store_.options(), name, found.version, found.path);
-      reservation.shrink_to(memory.resident_bytes);
-      model.transformer = counted(std::move(model.transformer), std::move(reservation));
-      loaded = serve_model(options_, std::move(model), clock_);
-      return grpc::Status::OK;
-    } catch (const ModelError& error) {
-      return failed_precondition(
-          "MODEL", name,
-          "model " + name + " cannot be loaded: " + repository_.without_path(error.what()));
-    }
-  });
-  if (!status.ok()) {
-    registry_.set_failed(name, found.version, status.error_message());
-    return status;
+std::optional<LoadRefusal> ModelManager::load_from(const ModelSource& source, bool replace_all,
+                                                   SharedModel& loaded) {
+  registry_.set_loading(source.name, source.version);
+  SharedModel model;
+  const auto load = [&]() -> std::optional<LoadRefusal> {
+    model = loader_.load(source);
+    return std::nullopt;
+  };
+  if (std::optional<LoadRefusal> refused = guarded_load(source.name, repository_, load)) {
+    registry_.set_failed(source.name, source.version, refused->text);
+    return refused;
   }
-  drain(registry_.add(loaded, replace_all), nullptr);
-  tell(name);
-  return status;
+  ModelRegistry::Added added = registry_.add(std::move(model), replace_all);
+  loaded = std::move(added.model);
+  drain(added.replaced, nullptr);
+  tell_readiness_of(source.name);
+  return std::nullopt;
 }
 
 void ModelManager::unload(const std::string& name, std::optional<std::int64_t> version,
@@ -203,9 +243,9 @@ void ModelManager::unload(const std::string& name, std::optional<std::int64_t> v
   if (models.empty()) {
     const std::string subject =
         version ? "version " + std::to_string(*version) + " of model " : std::string("model ");
-    return done(not_found("model", name, subject + clip(name) + " is not loaded"));
+    return done(refusal(Kind::kNotFound, name, subject + short_name(name) + " is not loaded"));
   }
-  tell(name);
+  tell_readiness_of(name);
   drain(models, std::make_shared<Unload>(models.size(), std::move(done)));
 }
 
@@ -218,12 +258,12 @@ void ModelManager::drain(const std::vector<SharedModel>& models,
                  model->version, sessions);
   }
   std::vector<Drain> drains;
-  for (const SharedModel& model : models) drains.push_back({model.get(), give_up, false, unload});
+  for (const SharedModel& model : models) drains.push_back({model.get(), give_up, unload});
   {
     MutexLock lock(mutex_);
     if (!stopping_) {
       drains_.insert(drains_.end(), drains.begin(), drains.end());
-      changed_.notify_all();
+      registry_.unused_bell()->ring();
       return;
     }
   }
@@ -235,8 +275,7 @@ bool ModelManager::advance(Drain& drain, bool at_once) {
   const TimePoint now = std::chrono::steady_clock::now();
   const bool unused = registry_.is_unused(drain.model);
   if (!unused && !at_once && now < drain.give_up) return false;
-  if (!drain.stopped) {
-    drain.stopped = true;
+  if (registry_.set_ending(drain.model)) {
     drain.give_up = now + kFlushTime;
     // What is left ends, and so do sessions that a call made that came just before.
     drain.model->scheduler->stop();
@@ -259,9 +298,6 @@ void ModelManager::run_drains() {
     bool stopping = false;
     {
       MutexLock lock(mutex_);
-      if (!stopping_ && drains_.empty()) {
-        drains.empty() ? changed_.wait(mutex_) : changed_.wait_for(mutex_, kLookInterval);
-      }
       stopping = stopping_;
       drains.insert(drains.end(), std::make_move_iterator(drains_.begin()),
                     std::make_move_iterator(drains_.end()));
@@ -269,6 +305,11 @@ void ModelManager::run_drains() {
     }
     std::erase_if(drains, [&](Drain& drain) { return advance(drain, stopping); });
     if (stopping && drains.empty()) return;
+    std::optional<TimePoint> next;
+    for (const Drain& drain : drains) {
+      if (!next || drain.give_up < *next) next = drain.give_up;
+    }
+    registry_.unused_bell()->wait(next);
   }
 }
 

@@ -1,4 +1,4 @@
-// ModelManager: loads and unloads models while the server runs.
+// ModelManager: loads models, when the server starts and while it runs, and unloads them.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,9 @@
 
 #include "server/base/clock.h"
 #include "server/base/mutex.h"
-#include "server/call/status.h"
-#include "server/models/model_budget.h"
+#include "server/models/load_refusal.h"
+#include "server/models/model_loader.h"
+#include "server/models/model_memory.h"
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
 #include "server/models/model_repository.h"
@@ -22,34 +23,40 @@
 
 namespace lintel {
 
-// Loads one model at a time on a thread of its own, so that no call waits for it but the one that
-// asked; a load that fails leaves everything as it was. A model that goes is drained: it takes no
-// new request at once, its idle sessions are closed, and when the last of its calls has ended, or
-// the drain timeout is over and they are ended, its memory is given back.
+// While the server runs it loads one model at a time on a thread of its own, so that no call waits
+// for it but the one that asked; a load that fails leaves everything as it was. A model that goes
+// is drained: it takes no new request at once, its idle sessions are closed, and when the last of
+// its calls has ended, or the drain timeout is over and they are ended, its memory is given back.
 //
 // Thread-safe.
 class ModelManager {
  public:
-  // All but the options are borrowed and outlive the object; the registry holds what was loaded
-  // before. The budget counts what is loaded here. Throws std::system_error when the system has no
-  // more threads.
+  // All but the options are borrowed and outlive the object. Throws std::system_error when the
+  // system has no more threads.
   ModelManager(const ModelOptions& options, ModelRegistry& registry, SessionStore& store,
-               std::shared_ptr<ModelBudget> budget, const Clock& clock);
+               const Clock& clock);
   ~ModelManager();  // stop()
 
-  // Told whether a name takes requests, whenever that may have changed, one call at a time.
-  using Listener = std::function<void(const std::string& name, bool ready)>;
-  void listen(Listener listener) EXCLUDES(telling_);
+  // Loads what the options say that the server starts with, on the caller's thread. Throws
+  // ModelError naming the model and what is wrong, or that the memory for models would not do.
+  void load_at_start();
+  // Version 1 of `name`, loaded elsewhere: its memory is not counted.
+  void serve(const std::string& name, std::shared_ptr<const Transformer> transformer);
 
-  // Called exactly once, by any thread; with the model when the status is OK.
-  using OnLoaded = std::function<void(const grpc::Status&, const SharedModel& model)>;
+  // Told whether a name takes requests: of what is ready at once, and whenever it may have changed,
+  // one call at a time.
+  using OnReadiness = std::function<void(const std::string& name, bool ready)>;
+  void tell_readiness(OnReadiness on_readiness) EXCLUDES(telling_);
+
+  // Called exactly once, by any thread, with either.
+  using OnLoaded = std::function<void(const std::optional<LoadRefusal>&, const SharedModel& model)>;
   // A version of the repository, beside the others; without one the newest, in place of all others.
   // What it replaces serves until it is ready, and is drained then. REQUIRES: is_model_name(name),
   // here and below.
   void load(const std::string& name, std::optional<std::int64_t> version, OnLoaded done)
       EXCLUDES(mutex_);
   // Called exactly once, by any thread.
-  using OnUnloaded = std::function<void(const grpc::Status&)>;
+  using OnUnloaded = std::function<void(const std::optional<LoadRefusal>&)>;
   // One version or all of a name; answers when they are drained and gone.
   void unload(const std::string& name, std::optional<std::int64_t> version, OnUnloaded done)
       EXCLUDES(mutex_);
@@ -59,7 +66,7 @@ class ModelManager {
 
   // What the registry knows, and what else is in the repository, by name and version.
   std::vector<ModelRegistry::Entry> index() const;
-  const ModelBudget& budget() const { return *budget_; }
+  const ModelMemory& memory() const { return *memory_; }
 
  private:
   struct Load {
@@ -72,37 +79,36 @@ class ModelManager {
   struct Drain {
     const ServedModel* model = nullptr;  // the registry's until forget()
     TimePoint give_up;                   // of real time
-    bool stopped = false;
-    std::shared_ptr<Unload> unload;  // null: another took its place
+    std::shared_ptr<Unload> unload;      // null: another took its place
   };
 
   void run_loads() EXCLUDES(mutex_);
   void run_drains() EXCLUDES(mutex_);
-  grpc::Status load_now(const std::string& name, std::optional<std::int64_t> version,
-                        SharedModel& loaded);
-  grpc::Status load_from(const std::string& name, const ModelRepository::Version& found,
-                         bool replace_all, SharedModel& loaded);
+  std::optional<LoadRefusal> load_now(const std::string& name, std::optional<std::int64_t> version,
+                                      SharedModel& loaded);
+  std::optional<LoadRefusal> load_from(const ModelSource& source, bool replace_all,
+                                       SharedModel& loaded);
   // Takes retired models on.
   void drain(const std::vector<SharedModel>& models, const std::shared_ptr<Unload>& unload)
       EXCLUDES(mutex_);
   // A step of a drain. Returns whether it is over.
   bool advance(Drain& drain, bool at_once);
-  void tell(const std::string& name) EXCLUDES(telling_);
+  void tell_readiness_of(const std::string& name) EXCLUDES(telling_);
 
   const ModelOptions options_;
   ModelRegistry& registry_;
   SessionStore& store_;
-  const std::shared_ptr<ModelBudget> budget_;
-  const Clock& clock_;
+  const std::shared_ptr<ModelMemory> memory_;
+  const ModelLoader loader_;
   const ModelRepository repository_;
 
   Mutex mutex_;
-  CondVar changed_;
+  CondVar load_asked_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::deque<Load> loads_ GUARDED_BY(mutex_);
-  std::vector<Drain> drains_ GUARDED_BY(mutex_);  // new ones; the thread has the others
+  std::vector<Drain> drains_ GUARDED_BY(mutex_);  // new ones; the draining thread has the others
   Mutex telling_;
-  Listener listener_ GUARDED_BY(telling_);
+  OnReadiness on_readiness_ GUARDED_BY(telling_);
   std::thread loading_, draining_;
 };
 

@@ -1,9 +1,23 @@
 #include "server/models/model_registry.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace lintel {
 namespace {
+
+// What calls hold of a model. The last of them to go says so, on whichever thread that is: it lets
+// go of the model first, so that the registry's is then the last pointer to it.
+SharedModel handle_of(SharedModel model, std::shared_ptr<std::atomic<bool>> is_used,
+                      std::shared_ptr<Doorbell> unused_bell) {
+  const ServedModel* const bare = model.get();
+  return {bare, [model = std::move(model), is_used = std::move(is_used),
+                 unused_bell = std::move(unused_bell)](const ServedModel*) mutable {
+            model.reset();
+            is_used->store(false);
+            unused_bell->ring();
+          }};
+}
 
 void add_work(const ServedModel& model, ModelRegistry::Totals& totals) {
   totals.stats.add(model.scheduler->stats());
@@ -11,6 +25,22 @@ void add_work(const ServedModel& model, ModelRegistry::Totals& totals) {
 }
 
 }  // namespace
+
+bool may_follow(LoadState from, LoadState to) {
+  switch (from) {
+    case LoadState::kLoading:
+      return to == LoadState::kReady || to == LoadState::kGone;
+    case LoadState::kReady:
+      return to == LoadState::kDraining;
+    case LoadState::kDraining:
+      return to == LoadState::kEnding;
+    case LoadState::kEnding:
+      return to == LoadState::kGone;
+    case LoadState::kGone:
+      return false;
+  }
+  return false;
+}
 
 const char* to_string(ModelState state) {
   switch (state) {
@@ -26,11 +56,21 @@ const char* to_string(ModelState state) {
   return "";
 }
 
+SharedModel ModelRegistry::Slot::ready() const {
+  const auto found = std::ranges::find(loads, LoadState::kReady, &Load::state);
+  return found == loads.end() ? nullptr : found->handle;
+}
+
+void ModelRegistry::set_state(Load& load, LoadState state) {
+  assert(may_follow(load.state, state));
+  load.state = state;
+}
+
 SharedModel ModelRegistry::highest(std::string_view name) const {
   SharedModel found;
   for (auto it = slots_.lower_bound(Key(name, 0)); it != slots_.end() && it->first.first == name;
        ++it) {
-    if (it->second.model != nullptr) found = it->second.model;
+    if (SharedModel ready = it->second.ready()) found = std::move(ready);
   }
   return found;
 }
@@ -39,14 +79,14 @@ SharedModel ModelRegistry::find(std::string_view name, std::optional<std::int64_
   MutexLock lock(mutex_);
   if (!version) return highest(name);
   const auto found = slots_.find(Key(name, *version));
-  return found == slots_.end() ? nullptr : found->second.model;
+  return found == slots_.end() ? nullptr : found->second.ready();
 }
 
 SharedModel ModelRegistry::find(std::string_view name, const Transformer* transformer) const {
   MutexLock lock(mutex_);
   for (auto it = slots_.lower_bound(Key(name, 0)); it != slots_.end() && it->first.first == name;
        ++it) {
-    const SharedModel& model = it->second.model;
+    SharedModel model = it->second.ready();
     if (model != nullptr && model->transformer.get() == transformer) return model;
   }
   return nullptr;
@@ -56,9 +96,10 @@ SharedModel ModelRegistry::only() const {
   MutexLock lock(mutex_);
   SharedModel found;
   for (const auto& [key, slot] : slots_) {
-    if (slot.model == nullptr) continue;
-    if (found != nullptr && found->name != slot.model->name) return nullptr;
-    found = slot.model;
+    SharedModel model = slot.ready();
+    if (model == nullptr) continue;
+    if (found != nullptr && found->name != model->name) return nullptr;
+    found = std::move(model);
   }
   return found;
 }
@@ -67,25 +108,25 @@ std::vector<SharedModel> ModelRegistry::ready() const {
   MutexLock lock(mutex_);
   std::vector<SharedModel> models;
   for (const auto& [key, slot] : slots_) {
-    if (slot.model != nullptr) models.push_back(slot.model);
+    if (SharedModel model = slot.ready()) models.push_back(std::move(model));
   }
   return models;
 }
 
-ModelState ModelRegistry::state_of(const Key& key, const Slot& slot) const {
-  if (slot.model != nullptr) return ModelState::kReady;
-  if (slot.loading) return ModelState::kLoading;
-  const bool unloading = std::ranges::any_of(retired_, [&](const SharedModel& model) {
-    return model->name == key.first && model->version == key.second;
-  });
-  return unloading ? ModelState::kUnloading : ModelState::kUnavailable;
+ModelState ModelRegistry::state_of(const Slot& slot) {
+  const auto any = [&](LoadState state) {
+    return std::ranges::find(slot.loads, state, &Load::state) != slot.loads.end();
+  };
+  if (any(LoadState::kReady)) return ModelState::kReady;
+  if (any(LoadState::kLoading)) return ModelState::kLoading;
+  return slot.loads.empty() ? ModelState::kUnavailable : ModelState::kUnloading;
 }
 
 std::vector<ModelRegistry::Entry> ModelRegistry::index() const {
   MutexLock lock(mutex_);
   std::vector<Entry> entries;
   for (const auto& [key, slot] : slots_) {
-    const ModelState state = state_of(key, slot);
+    const ModelState state = state_of(slot);
     // Of a model that is ready: why it was not loaded anew.
     const bool has_reason = state == ModelState::kUnavailable || state == ModelState::kReady;
     entries.push_back({key.first, key.second, state, has_reason ? slot.reason : std::string()});
@@ -103,7 +144,7 @@ ModelState ModelRegistry::state(std::string_view name) const {
   };
   for (auto it = slots_.lower_bound(Key(name, 0)); it != slots_.end() && it->first.first == name;
        ++it) {
-    const ModelState state = state_of(it->first, it->second);
+    const ModelState state = state_of(it->second);
     if (rank(state) < rank(best)) best = state;
   }
   return best;
@@ -122,9 +163,10 @@ std::vector<ModelRegistry::Totals> ModelRegistry::totals() const {
         std::max(totals.max_batch_rows, model.scheduler->options().max_batch_rows);
   };
   for (const auto& [key, slot] : slots_) {
-    if (slot.model != nullptr) add(*slot.model);
+    for (const Load& load : slot.loads) {
+      if (load.model != nullptr) add(*load.model);
+    }
   }
-  for (const SharedModel& model : retired_) add(*model);
   std::vector<Totals> all;
   for (auto& [name, totals] : by_name) all.push_back(std::move(totals));
   return all;
@@ -132,40 +174,45 @@ std::vector<ModelRegistry::Totals> ModelRegistry::totals() const {
 
 void ModelRegistry::set_loading(const std::string& name, std::int64_t version) {
   MutexLock lock(mutex_);
-  slots_[Key(name, version)].loading = true;
+  slots_[Key(name, version)].loads.push_back({});
 }
 
 void ModelRegistry::set_failed(const std::string& name, std::int64_t version,
                                const std::string& reason) {
   MutexLock lock(mutex_);
   Slot& slot = slots_[Key(name, version)];
-  slot.loading = false;
+  std::erase_if(slot.loads, [](const Load& load) { return load.state == LoadState::kLoading; });
   slot.reason = reason;
 }
 
 void ModelRegistry::retire(Slot& slot, const char* reason, std::vector<SharedModel>& retired) {
-  if (slot.model == nullptr) return;
-  slot.model->retired.store(true);
+  const auto load = std::ranges::find(slot.loads, LoadState::kReady, &Load::state);
+  if (load == slot.loads.end()) return;
+  load->model->retired.store(true);
   slot.reason = reason;
-  retired.push_back(slot.model);
-  retired_.push_back(std::move(slot.model));
-  slot.model = nullptr;
+  retired.push_back(std::move(load->handle));
+  set_state(*load, LoadState::kDraining);
 }
 
-std::vector<SharedModel> ModelRegistry::add(SharedModel model, bool replace_all) {
-  std::vector<SharedModel> retired;
+ModelRegistry::Added ModelRegistry::add(SharedModel model, bool replace_all) {
+  const auto is_used = std::make_shared<std::atomic<bool>>(true);
+  Added added{.model = handle_of(model, is_used, unused_bell_), .replaced = {}};
   MutexLock lock(mutex_);
   for (auto it = slots_.lower_bound(Key(model->name, 0));
        it != slots_.end() && it->first.first == model->name; ++it) {
     if (replace_all || it->first.second == model->version) {
-      retire(it->second, "another version took its place", retired);
+      retire(it->second, "another version took its place", added.replaced);
     }
   }
   Slot& slot = slots_[Key(model->name, model->version)];
-  slot.loading = false;
+  auto load = std::ranges::find(slot.loads, LoadState::kLoading, &Load::state);
+  if (load == slot.loads.end()) load = slot.loads.insert(load, Load{});
+  load->model = std::move(model);
+  load->handle = added.model;
+  load->is_used = is_used;
+  set_state(*load, LoadState::kReady);
   slot.reason.clear();
-  slot.model = std::move(model);
-  return retired;
+  return added;
 }
 
 std::vector<SharedModel> ModelRegistry::retire(std::string_view name,
@@ -179,33 +226,50 @@ std::vector<SharedModel> ModelRegistry::retire(std::string_view name,
   return retired;
 }
 
-bool ModelRegistry::is_unused(const ServedModel* model) const {
-  MutexLock lock(mutex_);
-  for (const SharedModel& retired : retired_) {
-    // Nobody can come by a new one: find() knows it no more, and copies of all() are copies of
-    // this.
-    if (retired.get() == model) return retired.use_count() == 1;
+ModelRegistry::Load* ModelRegistry::find_load(const ServedModel* model) {
+  for (auto& [key, slot] : slots_) {
+    const auto load =
+        std::ranges::find(slot.loads, model, [](const Load& l) { return l.model.get(); });
+    if (load != slot.loads.end()) return &*load;
   }
+  return nullptr;
+}
+
+bool ModelRegistry::is_unused(const ServedModel* model) {
+  MutexLock lock(mutex_);
+  const Load* const load = find_load(model);
+  return load == nullptr || !load->is_used->load();
+}
+
+bool ModelRegistry::set_ending(const ServedModel* model) {
+  MutexLock lock(mutex_);
+  Load* const load = find_load(model);
+  if (load == nullptr || load->state != LoadState::kDraining) return false;
+  set_state(*load, LoadState::kEnding);
   return true;
 }
 
 void ModelRegistry::forget(const ServedModel* model) {
   SharedModel last;  // destroyed without the mutex
   MutexLock lock(mutex_);
-  const auto found = std::ranges::find(retired_, model, &SharedModel::get);
-  if (found == retired_.end()) return;
+  Load* const load = find_load(model);
+  if (load == nullptr) return;
   Totals& totals = forgotten_[model->name];
   totals.name = model->name;
   add_work(*model, totals);
-  last = std::move(*found);
-  retired_.erase(found);
+  last = std::move(load->model);
+  set_state(*load, LoadState::kGone);
+  std::erase_if(slots_[Key(model->name, model->version)].loads,
+                [](const Load& each) { return each.state == LoadState::kGone; });
 }
 
 std::vector<SharedModel> ModelRegistry::all() const {
   MutexLock lock(mutex_);
-  std::vector<SharedModel> models = retired_;
+  std::vector<SharedModel> models;
   for (const auto& [key, slot] : slots_) {
-    if (slot.model != nullptr) models.push_back(slot.model);
+    for (const Load& load : slot.loads) {
+      if (load.model != nullptr) models.push_back(load.model);
+    }
   }
   return models;
 }

@@ -1,19 +1,39 @@
 // ModelRegistry: the models by name and version, and the state each is in.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "server/base/doorbell.h"
 #include "server/base/mutex.h"
 #include "server/models/served_model.h"
 
 namespace lintel {
 
+// What becomes of one load of a version. A version may be loaded anew while the model that an
+// earlier load made is ready, or drains.
+//
+//   kLoading --> kReady --> kDraining --> kEnding --> kGone
+//      |                                                ^
+//      +------------------------------------------------+
+enum class LoadState {
+  kLoading,
+  kReady,     // takes requests
+  kDraining,  // takes none; what runs goes on
+  kEnding,    // its scheduler has stopped, and the last messages of its calls go out
+  kGone,      // it failed, or nothing needs it any more
+};
+// Whether `to` may be the next state after `from`.
+bool may_follow(LoadState from, LoadState to);
+
+// The state of a version, of all its loads.
 enum class ModelState {
   kLoading,      // for the first time; a model that is loaded anew stays ready
   kReady,        // takes requests
@@ -61,14 +81,23 @@ class ModelRegistry {
   void set_loading(const std::string& name, std::int64_t version) EXCLUDES(mutex_);
   void set_failed(const std::string& name, std::int64_t version, const std::string& reason)
       EXCLUDES(mutex_);
+  struct Added {
+    SharedModel model;                  // as find() gives it
+    std::vector<SharedModel> replaced;  // retired
+  };
   // Ready from now on. Retires what had its name and version, and with `replace_all` the other
-  // versions too; returns those retired.
-  std::vector<SharedModel> add(SharedModel model, bool replace_all = false) EXCLUDES(mutex_);
-  // No longer ready: one version, or all. Returns them; the registry keeps them until forget().
+  // versions too.
+  Added add(SharedModel model, bool replace_all = false) EXCLUDES(mutex_);
+  // No longer ready: one version, or all. Returns them, in use for as long as the caller has them;
+  // the registry keeps them until forget().
   std::vector<SharedModel> retire(std::string_view name, std::optional<std::int64_t> version)
       EXCLUDES(mutex_);
-  // Whether no call holds the retired model: nobody but the registry.
-  bool is_unused(const ServedModel* model) const EXCLUDES(mutex_);
+  // Whether no call holds the retired model any more.
+  bool is_unused(const ServedModel* model) EXCLUDES(mutex_);
+  // Rung whenever a retired model is unused from then on.
+  const std::shared_ptr<Doorbell>& unused_bell() const { return unused_bell_; }
+  // Of a retired model: its scheduler is stopped now. Returns whether it was not before.
+  bool set_ending(const ServedModel* model) EXCLUDES(mutex_);
   // Lets go of a retired model. REQUIRES: its scheduler is stopped.
   void forget(const ServedModel* model) EXCLUDES(mutex_);
   // Every model there is, retired ones included.
@@ -76,20 +105,30 @@ class ModelRegistry {
 
  private:
   using Key = std::pair<std::string, std::int64_t>;
+  struct Load {
+    LoadState state = LoadState::kLoading;
+    SharedModel model;   // null while it is loaded
+    SharedModel handle;  // what calls get copies of; null unless it is ready
+    std::shared_ptr<const std::atomic<bool>> is_used;  // false once the last of these is gone
+  };
   struct Slot {
-    SharedModel model;  // null: not ready
-    bool loading = false;
+    std::vector<Load> loads;  // none is kGone, one at most is kReady
     std::string reason;
+
+    SharedModel ready() const;
   };
 
+  static void set_state(Load& load, LoadState state);
+  static ModelState state_of(const Slot& slot);
+  static void retire(Slot& slot, const char* reason, std::vector<SharedModel>& retired);
   SharedModel highest(std::string_view name) const REQUIRES(mutex_);
-  ModelState state_of(const Key& key, const Slot& slot) const REQUIRES(mutex_);
-  void retire(Slot& slot, const char* reason, std::vector<SharedModel>& retired) REQUIRES(mutex_);
+  // The load that made the model. Null once it is forgotten.
+  Load* find_load(const ServedModel* model) REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   std::map<Key, Slot> slots_ GUARDED_BY(mutex_);
-  std::vector<SharedModel> retired_ GUARDED_BY(mutex_);
   std::map<std::string, Totals> forgotten_ GUARDED_BY(mutex_);  // what those did
+  const std::shared_ptr<Doorbell> unused_bell_ = std::make_shared<Doorbell>();
 };
 
 }  // namespace lintel

@@ -21,17 +21,18 @@ void for_each_directory(const std::filesystem::path& directory, const Visit& vis
 
 }  // namespace
 
-std::vector<ModelRepository::Version> ModelRepository::versions(std::string_view name) const {
-  std::vector<Version> found;
+std::vector<ModelSource> ModelRepository::versions(std::string_view name) const {
+  std::vector<ModelSource> found;
   if (directory_.empty() || !is_model_name(name)) return found;
   for_each_directory(directory_, [&](const std::string& entry, const std::filesystem::path& path) {
     if (entry != name) return;
     for_each_directory(path, [&](const std::string& number, const std::filesystem::path& version) {
-      if (const auto parsed = parse_model_version(number)) found.push_back({*parsed, version});
+      if (const auto parsed = parse_model_version(number))
+        found.push_back({entry, *parsed, version});
     });
-    if (found.empty()) found.push_back({1, path});
+    if (found.empty()) found.push_back({entry, 1, path});
   });
-  std::ranges::sort(found, {}, &Version::version);
+  std::ranges::sort(found, {}, &ModelSource::version);
   return found;
 }
 

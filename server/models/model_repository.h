@@ -10,6 +10,13 @@
 
 namespace lintel {
 
+// One version of a model on the disk.
+struct ModelSource {
+  std::string name;
+  std::int64_t version = 1;
+  std::filesystem::path directory;
+};
+
 // DIR/NAME/N/ with config.json and model.safetensors is version N of NAME, a whole number from 1;
 // where there is no such directory, DIR/NAME/ itself is version 1. Entries whose names could not
 // name a model are passed over.
@@ -21,12 +28,8 @@ class ModelRepository {
   // Empty: there is none, and nothing is found.
   explicit ModelRepository(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  struct Version {
-    std::int64_t version = 0;
-    std::filesystem::path path;
-  };
   // From the lowest to the highest; empty when there is no such model.
-  std::vector<Version> versions(std::string_view name) const;
+  std::vector<ModelSource> versions(std::string_view name) const;
   // Sorted: what has versions or a config.json. Other directories may be asked for by name.
   std::vector<std::string> names() const;
   bool exists() const { return !directory_.empty(); }

@@ -11,6 +11,8 @@ namespace {
 // When trying again may help.
 constexpr std::chrono::milliseconds kQueueRetry{200};
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
+constexpr std::chrono::milliseconds kModelMemoryRetry{10'000};
+constexpr std::chrono::milliseconds kLoadsRetry{1000};
 
 }  // namespace
 
@@ -77,6 +79,27 @@ grpc::Status queue_full(int max_queued_requests, std::size_t max_queued_bytes) {
                                 " requests wait, or fewer that hold " +
                                 std::to_string(max_queued_bytes) + " bytes",
                             kQueueRetry);
+}
+
+grpc::Status load_status(const std::optional<LoadRefusal>& refusal) {
+  if (!refusal) return grpc::Status::OK;
+  switch (refusal->kind) {
+    case LoadRefusal::Kind::kNotFound:
+      return not_found("model", refusal->model, refusal->text);
+    case LoadRefusal::Kind::kUnusable:
+      return failed_precondition("MODEL", refusal->model, refusal->text);
+    case LoadRefusal::Kind::kOutOfModelMemory:
+      return resource_exhausted(refusal->text, kModelMemoryRetry);
+    case LoadRefusal::Kind::kTooManyLoads:
+      return resource_exhausted(refusal->text, kLoadsRetry);
+    case LoadRefusal::Kind::kStopping:
+      return shutting_down();
+    case LoadRefusal::Kind::kOutOfMemory:
+      return out_of_memory();
+    case LoadRefusal::Kind::kFailed:
+      break;
+  }
+  return internal_error("server", "", refusal->text);
 }
 
 grpc::Status model_unloaded(std::string_view model) {

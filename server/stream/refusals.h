@@ -4,8 +4,10 @@
 #include <grpcpp/support/status.h>
 
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
+#include "server/models/load_refusal.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
@@ -21,6 +23,8 @@ grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Op
                            std::string_view session_id, std::string_view owner);
 // RESOURCE_EXHAUSTED: the scheduler's queue is full.
 grpc::Status queue_full(int max_queued_requests, std::size_t max_queued_bytes);
+// Why a model is not loaded or unloaded; OK: it is.
+grpc::Status load_status(const std::optional<LoadRefusal>& refusal);
 // UNAVAILABLE: the model went, and what still ran on it with it.
 grpc::Status model_unloaded(std::string_view model);
 

@@ -7,6 +7,7 @@
 #include "server/call/unary_call.h"
 #include "server/log/logging.h"
 #include "server/requests/resolve_model.h"
+#include "server/stream/refusals.h"
 #include "server/v1/model_service.h"
 
 namespace lintel {
@@ -65,15 +66,15 @@ grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* c
                         std::optional<std::int64_t> version;
                         const grpc::Status read = read_model(wire, &version);
                         if (!read.ok()) return reply(read);
-                        context_.manager.load(wire.name(), version,
-                                              [reply, response](const grpc::Status& loaded,
-                                                                const SharedModel& model) {
-                                                if (loaded.ok()) {
-                                                  reply.set_model(model->name);
-                                                  write_model(*model, *response);
-                                                }
-                                                reply(loaded);
-                                              });
+                        context_.manager.load(
+                            wire.name(), version,
+                            [reply, response](const auto& refusal, const SharedModel& model) {
+                              if (model != nullptr) {
+                                reply.set_model(model->name);
+                                write_model(*model, *response);
+                              }
+                              reply(load_status(refusal));
+                            });
                       });
 }
 
@@ -88,7 +89,9 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
                         if (const SharedModel model = context_.models.find(wire.name())) {
                           reply.set_model(model->name);
                         }
-                        context_.manager.unload(wire.name(), version, reply);
+                        context_.manager.unload(wire.name(), version, [reply](const auto& refusal) {
+                          reply(load_status(refusal));
+                        });
                       });
 }
 

@@ -153,7 +153,7 @@ TEST_CASE("what a server elsewhere is named by is what it says of itself") {
   options.models.scheduling.max_batch_rows = 5;
   options.models.directories = {{"theirs", bench.model("linear")}};
   const SteadyClock clock;
-  LintelServer server(options, load_models(options), clock);
+  LintelServer server(options, clock);
   server.start();
   const Result result =
       bench.run({"serve", "--target", server.address(), "--seconds", "0.1", "--repeats", "1",

@@ -56,7 +56,7 @@ TEST_CASE("a server that asks for TLS and a token is measured with the command l
   options.security.auth_tokens = bench.path("tokens");
   options.models.directories = {{"theirs", bench.endless_model()}};
   const SteadyClock clock;
-  LintelServer server(options, load_models(options), clock);
+  LintelServer server(options, clock);
   server.start();
   const std::vector<std::string> target = {"--target", server.address(),
                                            "--tls-ca", authority.ca(),

@@ -10,7 +10,8 @@
 #include <limits>
 #include <random>
 
-#include "model/config/config.h"
+#include "model/base/model_error.h"
+#include "model/files/safetensors_writer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

@@ -7,9 +7,10 @@
 #include <limits>
 #include <set>
 
+#include "model/base/sinusoidal.h"
 #include "model/config/attention_spec.h"
-#include "model/files/model_directory.h"
-#include "model/files/safetensors.h"
+#include "model/files/model_files.h"
+#include "model/files/safetensors_writer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -100,7 +101,7 @@ TEST_CASE("the reference models load") {
   for (const char* name : {"linear-small", "linear-gelu-nofinalnorm-small", "softmax-small",
                            "lsh1-small", "lsh4-small"}) {
     const auto directory = std::filesystem::path(LINTEL_TEST_DATA "/golden") / name;
-    const ModelDirectory files(directory);
+    const ModelFiles files(directory);
     const ModelConfig& config = files.config();
     const ModelWeights weights = load_weights(files.weights(), config);
     CHECK(weights.position_embedding.rows() == static_cast<std::size_t>(config.max_length));
@@ -114,7 +115,7 @@ TEST_CASE("the reference models load") {
 
 TEST_CASE("the position table that the reference stores is the one computed without it") {
   const std::filesystem::path directory = LINTEL_TEST_DATA "/golden/linear-small";
-  const ModelDirectory files(directory);
+  const ModelFiles files(directory);
   const ModelConfig& config = files.config();
   const ModelWeights stored = load_weights(files.weights(), config);
   std::vector<float> row(static_cast<std::size_t>(position_width(config)));

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
-#include "model/config/attention_spec.h"
-#include "model/files/model_directory.h"
+#include "model/files/model_files.h"
 #include "model/files/weights.h"
 #include "tests/model/support/reference.h"
 #include "tests/support/allocation_count.h"
@@ -93,7 +92,7 @@ TEST_CASE("every architecture agrees with the reference in double precision", "[
   for (const ModelConfig& config : architectures()) {
     const Model model(config);
     const auto tokens = random_tokens(40, config.vocab_size, 3);
-    const ModelDirectory files(model.directory.path());
+    const ModelFiles files(model.directory.path());
     const testing::Rows expected =
         testing::model_reference(config, load_weights(files.weights(), config), tokens);
     const Outputs outputs = walk(*model.transformer, tokens);

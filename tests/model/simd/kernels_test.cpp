@@ -120,22 +120,6 @@ TEST_CASE("activations hold at the far ends") {
   });
 }
 
-TEST_CASE("residuals are added exactly") {
-  testing::for_each_instruction_set([] {
-    for (std::size_t n = 1; n <= kLargestSize; ++n) {
-      const std::vector<float> x = normal_values(2 * n, 1.0f, 1);
-      const std::vector<float> delta = normal_values(2 * n, 1.0f, 2);
-      Misaligned sum(x, n % kOffsets);
-      add_residual({delta.data(), 2, n, n}, {sum.data(), 2, n, n});
-      bool equal = true;
-      for (std::size_t i = 0; i < 2 * n; ++i) equal &= sum.values()[i] == x[i] + delta[i];
-      CAPTURE(n);
-      CHECK(equal);
-      CHECK(sum.guards_hold());
-    }
-  });
-}
-
 TEST_CASE("layer norm agrees with its formula, row by row", "[rows]") {
   testing::for_each_instruction_set([] {
     for (std::size_t n = 1; n <= kLargestSize; ++n) {

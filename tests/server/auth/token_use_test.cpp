@@ -43,21 +43,17 @@ TEST_CASE("a sequence that Score tried to submit in vain is not charged for") {
   // Its state grows with the sequence, and somebody else holds a part of the memory it needs.
   const TemporaryDirectory directory;
   write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 5);
-  NamedTransformer named = tiny_models({"tokens"}).front();
-  named.transformer =
+  const std::shared_ptr<const Transformer> model =
       Transformer::load(directory.path(), {.attention = parse_attention_spec("softmax")});
   const TokenFile file;
   ServerOptions options = options_with(file);
   options.identity.tokens_per_second = 1;
   options.identity.token_burst = 1600;
-  const auto bytes = [&](int tokens) {
-    return SessionStore::admitted_bytes(*named.transformer, tokens);
-  };
+  const auto bytes = [&](int tokens) { return SessionStore::admitted_bytes(*model, tokens); };
   options.sessions.session_memory_bytes = bytes(999) + bytes(100);
   const SteadyClock clock;
-  TestServer server({named}, options, clock);
-  const auto in_the_way =
-      server.server().store().lease_one_shot("tokens", named.transformer, 500, 1).lease;
+  TestServer server(options, clock, {{"tokens", model}});
+  const auto in_the_way = server.server().store().lease_one_shot("tokens", model, 500, 1).lease;
   REQUIRE(in_the_way);
   const auto request_of = [](std::initializer_list<int> lengths) {
     v1::ScoreRequest request;

@@ -31,7 +31,7 @@ struct Sequences {
       : clock(the_clock), store(store_options, clock) {
     auto made = std::make_shared<ServedModel>();
     made->name = "tokens";
-    made->transformer = tiny_models({"tokens"}).front().transformer;
+    made->transformer = tiny_models({"tokens"}).at("tokens");
     model = made;
     registry.add(model);
   }
@@ -49,7 +49,7 @@ struct Sequences {
   const ServerOptions options = test_options();
   SessionStore store;
   ModelRegistry registry;
-  ModelManager manager{options.models, registry, store, std::make_shared<ModelBudget>(0), clock};
+  ModelManager manager{options.models, registry, store, clock};
   ActiveCalls calls;
   Quotas quotas{{}, clock};
   RequestCounters counters;
@@ -79,7 +79,7 @@ TEST_CASE("of two starts of one sequence that come at once one session stays, th
 
 TEST_CASE("a start that finds no memory leaves neither session nor name") {
   const auto bytes =
-      SessionStore::admitted_bytes(*tiny_models({"tokens"}).front().transformer, /*num_tokens=*/0);
+      SessionStore::admitted_bytes(*tiny_models({"tokens"}).at("tokens"), /*num_tokens=*/0);
   const ManualClock clock;
   Sequences f({.session_memory_bytes = bytes}, clock);
   ClientSequence first;

@@ -1,40 +1,264 @@
-// ModelManager by itself: what a running server cannot be made to do at a given moment.
+// ModelManager without a server around it: loads, unloads, and what a running server cannot be made
+// to do at a given moment.
 #include "server/models/model_manager.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <mutex>
 #include <optional>
 #include <system_error>
+#include <thread>
+#include <vector>
 
-#include "tests/server/support/service_fixture.h"
+#include "tests/server/support/models_room.h"
+#include "tests/support/eventually.h"
 #include "tests/support/one_more_thread.h"
-#include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using Kind = LoadRefusal::Kind;
+namespace fs = std::filesystem;
+
+struct Fixture : ModelsRoom {
+  explicit Fixture(const std::function<void(ModelOptions&)>& change = [](ModelOptions&) {}) {
+    change(options);
+    store = std::make_unique<SessionStore>(sessions, clock);
+    manager = std::make_unique<ModelManager>(options, registry, *store, clock);
+  }
+
+  using Answer = std::optional<LoadRefusal>;
+  Answer load(const std::string& name, std::optional<std::int64_t> version = std::nullopt) {
+    std::promise<Answer> answer;
+    manager->load(name, version, [&](const Answer& refusal, const SharedModel& model) {
+      if (model != nullptr) CHECK(model->name == name);
+      CHECK((model != nullptr) == !refusal.has_value());
+      answer.set_value(refusal);
+    });
+    return answer.get_future().get();
+  }
+  std::future<Answer> begin_unload(const std::string& name) {
+    auto answer = std::make_shared<std::promise<Answer>>();
+    manager->unload(name, std::nullopt,
+                    [answer](const Answer& refusal) { answer->set_value(refusal); });
+    return answer->get_future();
+  }
+  Answer unload(const std::string& name) { return begin_unload(name).get(); }
+
+  ModelRegistry registry;
+  std::unique_ptr<SessionStore> store;
+  std::unique_ptr<ModelManager> manager;
+};
+
+bool is_answered(const std::future<Fixture::Answer>& answer) {
+  return answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+TEST_CASE("a model of the repository is loaded, found and unloaded") {
+  Fixture f;
+  f.write("second/1");
+  f.write("second/2", 6);
+  CHECK_FALSE(f.load("second"));
+  CHECK(f.registry.find("second")->version == 2);
+  CHECK_FALSE(f.load("second", 1));
+  CHECK(f.registry.find("second")->version == 2);
+  CHECK(f.registry.ready().size() == 2);
+  CHECK_FALSE(f.unload("second"));
+  CHECK(f.registry.all().empty());
+  CHECK(f.manager->memory().used_bytes() == 0);
+  CHECK(f.unload("second")->kind == Kind::kNotFound);
+}
+
+TEST_CASE("what a load is refused for has a kind, names the model and hides the repository") {
+  Fixture f;
+  f.write("broken");
+  fs::resize_file(f.directory.path() / "broken/model.safetensors", 700);
+  f.write("good/2");
+  const auto check = [&](const Fixture::Answer& refusal, Kind kind, const std::string& text) {
+    REQUIRE(refusal);
+    CHECK(refusal->kind == kind);
+    CHECK_THAT(refusal->text, Contains(text) && !Contains(f.directory.path().string()));
+  };
+  check(f.load("broken"), Kind::kUnusable, "model broken cannot be loaded: broken/model.safeten");
+  check(f.load("nosuch"), Kind::kNotFound, "has no model nosuch");
+  check(f.load("good", 3), Kind::kNotFound, "no version 3 of model good");
+  CHECK(f.registry.index().at(0).reason == f.load("broken")->text);
+  CHECK(f.manager->memory().used_bytes() == 0);
+  f.manager->stop();
+  check(f.load("good"), Kind::kStopping, "");
+}
+
+TEST_CASE("the memory that models may take is theirs at the start and at run time alike") {
+  const ModelsRoom measured;
+  measured.write("a");
+  const ModelSize size = measure_model(ModelFiles(measured.directory.path() / "a"), {});
+  Fixture f([&](ModelOptions& options) {
+    options.memory_bytes = size.resident_bytes + size.peak_bytes() - 1;
+    options.load = {"a", "b"};
+  });
+  for (const char* name : {"a", "b"}) f.write(name);
+  std::string at_start;
+  try {
+    f.manager->load_at_start();
+  } catch (const ModelError& error) {
+    at_start = error.what();
+  }
+  CHECK(f.registry.find("a") != nullptr);
+  CHECK(f.registry.find("b") == nullptr);
+  CHECK(f.manager->memory().used_bytes() == size.resident_bytes);
+  const Fixture::Answer at_run_time = f.load("b");
+  REQUIRE(at_run_time);
+  CHECK(at_run_time->kind == Kind::kOutOfModelMemory);
+  CHECK_THAT(at_run_time->text, Contains("model b needs " + std::to_string(size.peak_bytes())) &&
+                                    Contains(std::to_string(size.peak_bytes() - 1) + " of "));
+  CHECK(at_start == "--model-memory: " + at_run_time->text);
+  CHECK_FALSE(f.unload("a"));
+  CHECK_FALSE(f.load("b"));
+}
+
+TEST_CASE("a server starts with its directories and with what it is to load of the repository") {
+  const ModelsRoom elsewhere;
+  elsewhere.write("model");
+  Fixture f([&](ModelOptions& options) {
+    options.directories = {{"given", elsewhere.directory.path() / "model"}};
+    options.load = {"*"};
+  });
+  f.write("a/1");
+  f.write("a/2");
+  f.manager->load_at_start();
+  std::vector<std::string> ready;
+  for (const SharedModel& model : f.registry.ready()) {
+    ready.push_back(model->name + " " + std::to_string(model->version));
+  }
+  CHECK(ready == std::vector<std::string>{"a 2", "given 1"});
+
+  Fixture twice([&](ModelOptions& options) {
+    options.directories = {{"a", elsewhere.directory.path() / "model"}};
+    options.load = {"*"};
+  });
+  twice.write("a");
+  CHECK_THROWS_WITH(twice.manager->load_at_start(), Contains("model a") && Contains("--model"));
+  Fixture missing([](ModelOptions& options) { options.load = {"nosuch"}; });
+  CHECK_THROWS_WITH(missing.manager->load_at_start(), Contains("--load-model nosuch"));
+}
+
+TEST_CASE("readiness is told of what is ready, and when it changes") {
+  Fixture f;
+  f.write("a");
+  f.write("b");
+  REQUIRE_FALSE(f.load("a"));
+  std::mutex mutex;
+  std::vector<std::pair<std::string, bool>> told;
+  f.manager->tell_readiness([&](const std::string& name, bool ready) {
+    const std::lock_guard lock(mutex);
+    told.emplace_back(name, ready);
+  });
+  REQUIRE_FALSE(f.load("b"));
+  REQUIRE_FALSE(f.unload("a"));
+  const std::lock_guard lock(mutex);
+  CHECK(told == std::vector<std::pair<std::string, bool>>{{"a", true}, {"b", true}, {"a", false}});
+}
+
+TEST_CASE("an unload is answered when the last call lets go, and its memory is given back then") {
+  Fixture f;
+  f.write("a");
+  REQUIRE_FALSE(f.load("a"));
+  const std::size_t bytes = f.manager->memory().used_bytes();
+  CHECK(bytes > 0);
+  SharedModel call = f.registry.find("a");
+  SharedModel other_call = f.registry.find("a");
+  const std::future<Fixture::Answer> answer = f.begin_unload("a");
+  CHECK(f.registry.state("a") == ModelState::kUnloading);
+  call.reset();
+  CHECK_FALSE(is_answered(answer));
+  CHECK(f.manager->memory().used_bytes() == bytes);
+  other_call.reset();
+  answer.wait();
+  CHECK(f.registry.state("a") == ModelState::kUnavailable);
+  CHECK(f.manager->memory().used_bytes() == 0);
+}
+
+TEST_CASE("past the drain timeout a model's scheduler stops, and what still holds it keeps it") {
+  Fixture f([](ModelOptions& options) { options.drain_timeout_ms = std::chrono::milliseconds(1); });
+  f.write("a");
+  REQUIRE_FALSE(f.load("a"));
+  const SharedModel held = f.registry.find("a");
+  CHECK_FALSE(f.unload("a"));
+  CHECK(f.registry.all().empty());
+  CHECK(held->scheduler->draining());
+  CHECK(held->name == "a");
+}
+
+TEST_CASE("a model that is loaded anew takes the place of the old one, which drains") {
+  Fixture f;
+  f.write("a", 5);
+  REQUIRE_FALSE(f.load("a"));
+  SharedModel old = f.registry.find("a");
+  f.write("a", 6);
+  REQUIRE_FALSE(f.load("a"));
+  CHECK(f.registry.find("a")->transformer->fingerprint() != old->transformer->fingerprint());
+  CHECK(old->retired.load());
+  CHECK(f.registry.all().size() == 2);
+  old.reset();
+  CHECK(eventually([&] { return f.registry.all().size() == 1; }));
+}
+
+TEST_CASE("calls, loads and unloads from several threads leave nothing behind") {
+  Fixture f;
+  f.write("a");
+  REQUIRE_FALSE(f.load("a"));
+  std::atomic<bool> stop{false};
+  std::atomic<int> others{0};
+  std::vector<std::thread> calls;
+  for (int i = 0; i < 3; ++i) {
+    calls.emplace_back([&] {
+      while (!stop) {
+        if (const SharedModel model = f.registry.find("a")) others += model->version != 1;
+      }
+    });
+  }
+  for (int i = 0; i < 10; ++i) {
+    CHECK_FALSE(f.unload("a"));
+    CHECK_FALSE(f.load("a"));
+    CHECK_FALSE(f.load("a"));  // and in place of itself
+  }
+  stop = true;
+  for (std::thread& call : calls) call.join();
+  CHECK(others == 0);
+  CHECK_FALSE(f.unload("a"));
+  CHECK(eventually([&] { return f.manager->memory().used_bytes() == 0; }));
+}
 
 TEST_CASE("an unload that comes after the manager has stopped is answered") {
-  const ModelOptions options = test_options().models;
-  const SteadyClock clock;
-  ModelRegistry registry;
-  SessionStore store({.session_memory_bytes = 1u << 20}, clock);
-  ModelManager manager(options, registry, store, std::make_shared<ModelBudget>(0), clock);
-  const TemporaryDirectory directory;
-  write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 3);
-  NamedTransformer model = load_model(options, store.options(), "late", 1, directory.path());
-  registry.add(serve_model(options, std::move(model), clock), /*replace_all=*/true);
-  manager.stop();
-  std::optional<grpc::Status> answer;
-  manager.unload("late", std::nullopt, [&](const grpc::Status& status) { answer = status; });
+  Fixture f;
+  f.registry.add(f.model("late", 1), /*replace_all=*/true);
+  f.manager->stop();
+  std::optional<Fixture::Answer> answer;
+  f.manager->unload("late", std::nullopt,
+                    [&](const Fixture::Answer& refusal) { answer = refusal; });
   REQUIRE(answer.has_value());
-  CHECK(answer->ok());
+  CHECK_FALSE(answer->has_value());
+}
+
+TEST_CASE("a manager that stops ends what drains, and answers who waits") {
+  Fixture f;
+  f.write("a");
+  REQUIRE_FALSE(f.load("a"));
+  const SharedModel held = f.registry.find("a");
+  std::future<Fixture::Answer> answer = f.begin_unload("a");
+  f.manager->stop();
+  CHECK(is_answered(answer));
+  CHECK_FALSE(answer.get());
 }
 
 TEST_CASE("a manager whose second thread the system refuses is not made") {
-  const SteadyClock clock;
+  Fixture f;
   ModelRegistry registry;
-  SessionStore store({.session_memory_bytes = 1u << 20}, clock);
-  const auto make = [&] {
-    ModelManager(test_options().models, registry, store, std::make_shared<ModelBudget>(0), clock);
-  };
+  const auto make = [&] { ModelManager(f.options, registry, *f.store, f.clock); };
   {
     const OneMoreThread one;
     CHECK_THROWS_AS(make(), std::system_error);
@@ -42,4 +266,5 @@ TEST_CASE("a manager whose second thread the system refuses is not made") {
   CHECK_NOTHROW(make());
 }
 
+}  // namespace
 }  // namespace lintel::testing

@@ -2,72 +2,46 @@
 #include "server/models/model_registry.h"
 
 #include <catch2/catch.hpp>
+#include <thread>
 
-#include "server/models/model_loader.h"
-#include "server/requests/resolve_model.h"
-#include "server/stream/outcome_status.h"
-#include "tests/server/support/service_fixture.h"
+#include "tests/server/support/models_room.h"
 
 namespace lintel::testing {
 namespace {
 
-struct Fixture {
-  std::shared_ptr<ServedModel> model(const std::string& name, std::int64_t version) {
-    NamedTransformer named = tiny_models({"tokens"}).front();
-    named.name = name;
-    named.version = version;
-    ServerOptions options = test_options();
-    options.models.scheduling.workers = 0;
-    return serve_model(options.models, std::move(named), clock);
-  }
-  grpc::Status resolved(const std::string& name, std::optional<std::int64_t> version = {}) {
-    grpc::Status status;
-    found = resolve_model(name, registry, &status, "model_name", version);
-    CHECK((found != nullptr) == status.ok());
-    return status;
-  }
-
-  SteadyClock clock;
+struct Fixture : ModelsRoom {
+  Fixture() { options.scheduling.workers = 0; }
   ModelRegistry registry;
-  SharedModel found;
 };
 
-TEST_CASE("a name stands for its highest version, no name for the only one there is") {
+TEST_CASE("a name stands for its highest version that is ready") {
   Fixture f;
-  CHECK(f.resolved("").error_code() == grpc::StatusCode::NOT_FOUND);
+  CHECK(f.registry.only() == nullptr);
+  CHECK(f.registry.find("b") == nullptr);
   f.registry.add(f.model("b", 2));
   f.registry.add(f.model("b", 10));
   f.registry.add(f.model("b", 9));
-  CHECK(f.resolved("b").ok());
-  CHECK(f.found->version == 10);
-  CHECK(f.resolved("").ok());
-  CHECK(f.found->version == 10);
-  CHECK(f.resolved("b", 2).ok());
-  CHECK(f.found->version == 2);
-  CHECK(f.resolved("", 2).ok());
-  const grpc::Status missing = f.resolved("b", 3);
-  CHECK(missing.error_code() == grpc::StatusCode::NOT_FOUND);
-  CHECK_THAT(missing.error_message(), Catch::Contains("model_version"));
+  CHECK(f.registry.find("b")->version == 10);
+  CHECK(f.registry.only()->version == 10);
+  CHECK(f.registry.find("b", 2)->version == 2);
+  CHECK(f.registry.find("b", 3) == nullptr);
   f.registry.add(f.model("bb", 1));  // begins as the other does
-  CHECK(f.resolved("b").ok());
-  CHECK(f.found->version == 10);
-  const grpc::Status nameless = f.resolved("");
-  CHECK(violated_fields(nameless) == std::vector<std::string>{"model_name"});
-  CHECK_THAT(nameless.error_message(), Catch::Contains("b, bb"));
+  CHECK(f.registry.find("b")->version == 10);
+  CHECK(f.registry.only() == nullptr);
+  f.registry.retire("b", 10);
+  CHECK(f.registry.find("b")->version == 9);
 }
 
-TEST_CASE("a model is loading, ready, unloading, unavailable, and requests are told so") {
+TEST_CASE("a version is loading, ready, unloading, unavailable") {
   Fixture f;
   const auto state = [&] { return f.registry.index().at(0).state; };
+  const auto reason = [&] { return f.registry.index().at(0).reason; };
   f.registry.set_loading("a", 1);
   CHECK(state() == ModelState::kLoading);
-  const grpc::Status loading = f.resolved("a");
-  CHECK(loading.error_code() == grpc::StatusCode::UNAVAILABLE);
-  CHECK(detail_of<google::rpc::RetryInfo>(loading));
+  CHECK(f.registry.find("a") == nullptr);
   f.registry.set_failed("a", 1, "it is broken");
   CHECK(state() == ModelState::kUnavailable);
-  CHECK(f.registry.index().at(0).reason == "it is broken");
-  CHECK(f.resolved("a").error_code() == grpc::StatusCode::NOT_FOUND);
+  CHECK(reason() == "it is broken");
 
   f.registry.set_loading("a", 1);
   f.registry.add(f.model("a", 1));
@@ -76,34 +50,90 @@ TEST_CASE("a model is loading, ready, unloading, unavailable, and requests are t
   CHECK(state() == ModelState::kReady);
   f.registry.set_failed("a", 1, "it is broken");
   CHECK(state() == ModelState::kReady);
-  CHECK(f.registry.index().at(0).reason == "it is broken");  // what was there serves on
-  for (const SharedModel& old : f.registry.add(f.model("a", 1))) f.registry.forget(old.get());
-  CHECK(f.registry.index().at(0).reason.empty());
+  CHECK(reason() == "it is broken");  // what was there serves on
+  for (const SharedModel& old : f.registry.add(f.model("a", 1)).replaced) {
+    CHECK(f.registry.set_ending(old.get()));
+    f.registry.forget(old.get());
+  }
+  CHECK(reason().empty());
 
   SharedModel used = f.registry.find("a");
-  const auto retired = f.registry.retire("a", std::nullopt).at(0).get();
+  const ServedModel* const retired = f.registry.retire("a", std::nullopt).at(0).get();
   CHECK(retired == used.get());
   CHECK(used->retired.load());
-  CHECK(stopped_status(*used).error_message().find("model a was unloaded") != std::string::npos);
   CHECK(state() == ModelState::kUnloading);
-  CHECK_THAT(f.resolved("a").error_message(), Catch::Contains("being unloaded"));
   CHECK_FALSE(f.registry.is_unused(retired));
   used.reset();
   CHECK(f.registry.is_unused(retired));
+  CHECK(f.registry.set_ending(retired));
+  CHECK_FALSE(f.registry.set_ending(retired));  // already
+  CHECK(state() == ModelState::kUnloading);
   f.registry.forget(retired);
   CHECK(state() == ModelState::kUnavailable);
   CHECK(f.registry.all().empty());
 }
 
+TEST_CASE("a version that is loaded again while its last model drains is loading") {
+  Fixture f;
+  f.registry.add(f.model("a", 1));
+  f.registry.retire("a", 1);
+  const auto state = [&] { return f.registry.index().at(0).state; };
+  CHECK(state() == ModelState::kUnloading);
+  f.registry.set_loading("a", 1);
+  CHECK(state() == ModelState::kLoading);
+  f.registry.set_failed("a", 1, "it is broken");
+  CHECK(state() == ModelState::kUnloading);
+}
+
 TEST_CASE("a version replaces its like, or all others") {
   Fixture f;
-  CHECK(f.registry.add(f.model("a", 1)).empty());
-  CHECK(f.registry.add(f.model("a", 2)).empty());
-  CHECK(f.registry.add(f.model("a", 2)).size() == 1);
-  CHECK(f.registry.add(f.model("b", 3), /*replace_all=*/true).empty());  // of its name
-  CHECK(f.registry.add(f.model("a", 3), /*replace_all=*/true).size() == 2);
+  CHECK(f.registry.add(f.model("a", 1)).replaced.empty());
+  CHECK(f.registry.add(f.model("a", 2)).replaced.empty());
+  CHECK(f.registry.add(f.model("a", 2)).replaced.size() == 1);
+  CHECK(f.registry.add(f.model("b", 3), /*replace_all=*/true).replaced.empty());  // of its name
+  CHECK(f.registry.add(f.model("a", 3), /*replace_all=*/true).replaced.size() == 2);
   CHECK(f.registry.ready().size() == 2);
   CHECK(f.registry.all().size() == 5);
+}
+
+TEST_CASE("a load goes from state to state one way only") {
+  constexpr LoadState kStates[] = {LoadState::kLoading, LoadState::kReady, LoadState::kDraining,
+                                   LoadState::kEnding, LoadState::kGone};
+  for (const LoadState from : kStates) {
+    for (const LoadState to : kStates) {
+      const int step = static_cast<int>(to) - static_cast<int>(from);
+      const bool failed = from == LoadState::kLoading && to == LoadState::kGone;
+      CHECK(may_follow(from, to) == (step == 1 || failed));
+    }
+  }
+}
+
+TEST_CASE("the last call to let go of a retired model rings, and no call before it") {
+  Fixture f;
+  f.registry.add(f.model("a", 1));
+  SharedModel first = f.registry.find("a");
+  SharedModel second = f.registry.find("a");
+  const ServedModel* const retired = f.registry.retire("a", 1).at(0).get();
+  first.reset();
+  CHECK_FALSE(f.registry.is_unused(retired));
+  f.registry.unused_bell()->wait(TimePoint());  // has not rung
+  CHECK_FALSE(f.registry.is_unused(retired));
+  std::thread call([held = std::move(second)]() mutable { held.reset(); });
+  f.registry.unused_bell()->wait(std::nullopt);
+  CHECK(f.registry.is_unused(retired));
+  call.join();
+}
+
+TEST_CASE("a call that outlives the registry keeps its model") {
+  Fixture f;
+  SharedModel held;
+  {
+    ModelRegistry registry;
+    registry.add(f.model("a", 1));
+    held = registry.find("a");
+  }
+  CHECK(held->name == "a");
+  CHECK(held->scheduler->idle());
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "server/app/lintel_server.h"
+#include "server/models/model_manager.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -13,12 +13,17 @@ namespace lintel::testing {
 namespace {
 
 // What is logged while models are loaded.
-std::string log_of_loading(const ServerOptions& options) {
+std::string log_of_loading(const ModelOptions& options) {
   std::ostringstream log;
   const auto before = spdlog::default_logger();
   spdlog::set_default_logger(std::make_shared<spdlog::logger>(
       "captured", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
-  load_models(options);
+  {
+    const SteadyClock clock;
+    ModelRegistry registry;
+    SessionStore store({.session_memory_bytes = 1u << 30}, clock);
+    ModelManager(options, registry, store, clock).load_at_start();
+  }
   spdlog::set_default_logger(before);
   return log.str();
 }
@@ -26,8 +31,8 @@ std::string log_of_loading(const ServerOptions& options) {
 TEST_CASE("a server in f32 names int8 once in its log, unless a weight type was chosen") {
   const TemporaryDirectory directory;
   write_random_model(directory.path(), tiny_config(TinyModel::kTokens), /*seed=*/1);
-  ServerOptions options;
-  options.models.directories = {{"one", directory.path()}, {"two", directory.path()}};
+  ModelOptions options;
+  options.directories = {{"one", directory.path()}, {"two", directory.path()}};
   const std::string hint = "weights are f32: --weight-type int8 is 1.5 to 3.7 times faster";
   const std::string log = log_of_loading(options);
   CHECK(log.find(hint) != std::string::npos);
@@ -35,9 +40,9 @@ TEST_CASE("a server in f32 names int8 once in its log, unless a weight type was 
   // What multiplies is said of each model.
   const std::string kernels = Transformer::load(directory.path(), {})->kernels();
   CHECK(log.find(kernels) != std::string::npos);
-  options.models.weight_type_given = true;
+  options.weight_type_given = true;
   CHECK(log_of_loading(options).find("--weight-type") == std::string::npos);
-  options.models.weight_type = WeightType::kInt8;
+  options.weight_type = WeightType::kInt8;
   CHECK(log_of_loading(options).find("--weight-type") == std::string::npos);
 }
 

@@ -19,7 +19,7 @@ struct Preparing {
     auto made = std::make_shared<ServedModel>();
     made->name = "tokens";
     made->version = version;
-    made->transformer = tiny_models({"tokens"}).front().transformer;
+    made->transformer = tiny_models({"tokens"}).at("tokens");
     made->scheduler = std::make_unique<Scheduler>(
         made->transformer, Scheduler::Options{.workers = 0, .speculation = Speculation::kOn},
         clock);
@@ -43,7 +43,7 @@ struct Preparing {
   const ServerOptions options = test_options();
   SessionStore store{{.session_memory_bytes = 1u << 26}, clock};
   ModelRegistry registry;
-  ModelManager manager{options.models, registry, store, std::make_shared<ModelBudget>(0), clock};
+  ModelManager manager{options.models, registry, store, clock};
   ActiveCalls calls;
   Quotas quotas{{}, clock};
   RequestCounters counters;

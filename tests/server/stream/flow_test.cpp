@@ -184,8 +184,7 @@ TEST_CASE("a full queue refuses at once, with a time to retry") {
 // What a sample of the model "tokens" with so many values is admitted for, where nothing is
 // guessed: its sequence, and its values while they wait for the client.
 std::size_t sample_bytes(std::size_t num_values) {
-  return SessionStore::admitted_bytes(*tiny_models({"tokens"}).front().transformer, 0) +
-         num_values * 64;
+  return SessionStore::admitted_bytes(*tiny_models({"tokens"}).at("tokens"), 0) + num_values * 64;
 }
 
 TEST_CASE("a call whose state does not fit is refused at once, with a time to retry") {

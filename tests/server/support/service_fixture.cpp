@@ -23,15 +23,15 @@ struct TinyModels {
   }
 
   TemporaryDirectory directory;
-  std::map<std::string, std::shared_ptr<const Transformer>> loaded;
+  GivenModels loaded;
 };
 
 }  // namespace
 
-std::vector<NamedTransformer> tiny_models(const std::vector<std::string>& names) {
+GivenModels tiny_models(const std::vector<std::string>& names) {
   static const TinyModels models;
-  std::vector<NamedTransformer> out;
-  for (const std::string& name : names) out.push_back({name, models.loaded.at(name), {}});
+  GivenModels out;
+  for (const std::string& name : names) out[name] = models.loaded.at(name);
   return out;
 }
 
@@ -52,11 +52,10 @@ TestServer::TestServer(const std::vector<std::string>& names, const ServerOption
 
 TestServer::TestServer(const std::vector<std::string>& names, const ServerOptions& options,
                        const Clock& clock)
-    : TestServer(tiny_models(names), options, clock) {}
+    : TestServer(options, clock, tiny_models(names)) {}
 
-TestServer::TestServer(std::vector<NamedTransformer> named, const ServerOptions& options,
-                       const Clock& clock)
-    : server_(std::make_unique<LintelServer>(options, std::move(named), clock)) {
+TestServer::TestServer(const ServerOptions& options, const Clock& clock, const GivenModels& given)
+    : server_(std::make_unique<LintelServer>(options, clock, given)) {
   server_->start();
   connect(grpc::InsecureChannelCredentials());
 }

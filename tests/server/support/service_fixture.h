@@ -22,7 +22,7 @@
 namespace lintel::testing {
 
 // The three tiny models: "image", "bytes" and "tokens". Loaded once a process.
-std::vector<NamedTransformer> tiny_models(const std::vector<std::string>& names);
+GivenModels tiny_models(const std::vector<std::string>& names);
 
 // Port 0 of the loopback, two workers, no coalescing delay to wait for.
 ServerOptions test_options();
@@ -33,7 +33,7 @@ class TestServer {
                       const ServerOptions& options = test_options());
   TestServer(const std::vector<std::string>& models, const ServerOptions& options,
              const Clock& clock);
-  TestServer(std::vector<NamedTransformer> named, const ServerOptions& options, const Clock& clock);
+  TestServer(const ServerOptions& options, const Clock& clock, const GivenModels& given);
 
   LintelServer& server() { return *server_; }
   Scheduler& scheduler(const std::string& model) { return server_->scheduler(model); }

@@ -17,7 +17,7 @@ class AttentionServer {
     options.sessions.session_memory_bytes = session_memory;
     options.models.directories = {{"tokens", directory_.path() / "tokens"}};
     if (!spec.empty()) options.models.attention = parse_attention_spec(spec);
-    server_ = std::make_unique<LintelServer>(options, load_models(options), clock_);
+    server_ = std::make_unique<LintelServer>(options, clock_);
     server_->start();
     const auto channel =
         grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());

@@ -31,7 +31,7 @@ TEST_CASE("a model tells its shape, size, limits and fingerprint") {
   options.models.scheduling.max_batch_rows = 16;
   options.models.scheduling.prefill_rows_per_step = 16;
   TestServer server({"image"}, options);
-  const Transformer& transformer = *tiny_models({"image"}).front().transformer;
+  const Transformer& transformer = *tiny_models({"image"}).at("image");
   v1::Model model;
   REQUIRE(get_model(server, "", &model).ok());
   CHECK(model.name() == "image");

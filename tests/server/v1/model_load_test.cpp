@@ -4,7 +4,7 @@
 #include <fstream>
 #include <thread>
 
-#include "model/network/model_memory.h"
+#include "model/network/model_size.h"
 #include "tests/server/support/repository_server.h"
 
 namespace lintel::testing {
@@ -198,9 +198,9 @@ TEST_CASE("without a repository nothing is loaded, and that is why") {
 TEST_CASE("a model's memory is admitted before it is loaded, and given back") {
   const TemporaryDirectory measured;
   write_random_model(measured.path(), tiny_config(TinyModel::kTokens), 5);
-  const ModelMemory memory = measure_model(measured.path(), {});
+  const ModelSize size = measure_model(ModelFiles(measured.path()), {});
   // One that is loaded and another that is being loaded fit, a third does not.
-  const std::size_t limit = memory.resident_bytes + memory.peak_bytes();
+  const std::size_t limit = size.resident_bytes + size.peak_bytes();
   RepositoryServer f([&](ServerOptions& options) { options.models.memory_bytes = limit; });
   for (const char* name : {"a", "b", "c"}) f.write(name);
   REQUIRE(f.load("a").ok());
@@ -208,9 +208,9 @@ TEST_CASE("a model's memory is admitted before it is loaded, and given back") {
   const grpc::Status refused = f.load("c");
   CHECK(refused.error_code() == Code::RESOURCE_EXHAUSTED);
   CHECK(detail_of<google::rpc::RetryInfo>(refused));
-  CHECK_THAT(refused.error_message(), Contains(std::to_string(memory.peak_bytes())));
+  CHECK_THAT(refused.error_message(), Contains(std::to_string(size.peak_bytes())));
   CHECK_THAT(refused.error_message(),
-             Contains(std::to_string(limit - 2 * memory.resident_bytes) + " of"));
+             Contains(std::to_string(limit - 2 * size.resident_bytes) + " of"));
   CHECK(f.tokens("a") == f.tokens("b"));
   // So it is for one that is loaded anew: both are there for a while.
   CHECK(f.load("a").error_code() == Code::RESOURCE_EXHAUSTED);

@@ -1,10 +1,11 @@
 // What a model is said to take, against what it takes.
+#include "model/network/model_size.h"
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 
 #include "model/config/config.h"
-#include "model/network/model_memory.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -25,7 +26,7 @@ TEST_CASE("the memory told beforehand is enough for the weights, and not far abo
   const testing::TemporaryDirectory directory;
   write_random_model(directory.path(), config, 3);
   const Transformer::Options options{.weight_type = type, .attention = std::nullopt};
-  const ModelMemory memory = measure_model(directory.path(), options);
+  const ModelSize memory = measure_model(ModelFiles(directory.path()), options);
   const auto model = Transformer::load(directory.path(), options);
   CHECK(memory.resident_bytes >= model->weight_bytes());
   // Beside the packed weights: embeddings, tables, norms.
@@ -44,8 +45,8 @@ TEST_CASE("more inputs than int8 can sum are named before a weight is read") {
   const auto options = [](WeightType type) {
     return Transformer::Options{.weight_type = type, .attention = std::nullopt};
   };
-  CHECK_NOTHROW(measure_model(directory.path(), options(WeightType::kBf16)));
-  CHECK_THROWS_WITH(measure_model(directory.path(), options(WeightType::kInt8)),
+  CHECK_NOTHROW(measure_model(ModelFiles(directory.path()), options(WeightType::kBf16)));
+  CHECK_THROWS_WITH(measure_model(ModelFiles(directory.path()), options(WeightType::kInt8)),
                     Catch::Contains("linear2.weight") && Catch::Contains("at most 65536"));
   CHECK_THROWS_AS(Transformer::load(directory.path(), options(WeightType::kInt8)), ModelError);
 }
@@ -55,10 +56,10 @@ TEST_CASE(
   for (const TinyModel kind : {TinyModel::kImage, TinyModel::kBytes, TinyModel::kTokens}) {
     const testing::TemporaryDirectory directory;
     write_random_model(directory.path(), tiny_config(kind), 3);
-    const ModelMemory plain = measure_model(directory.path(), {});
+    const ModelSize plain = measure_model(ModelFiles(directory.path()), {});
     const Transformer::Options with_planes{
         .attention = parse_attention_spec("lsh:rounds=4,bits=32,chunk_size=16")};
-    const ModelMemory planes = measure_model(directory.path(), with_planes);
+    const ModelSize planes = measure_model(ModelFiles(directory.path()), with_planes);
     CHECK(planes.resident_bytes > plain.resident_bytes);
     CHECK(plain.resident_bytes >= Transformer::load(directory.path(), {})->weight_bytes());
   }
@@ -71,15 +72,15 @@ TEST_CASE("what a load would refuse is refused before any memory is told") {
   };
   write();
   std::filesystem::resize_file(directory.path() / "model.safetensors", 500);
-  CHECK_THROWS_AS(measure_model(directory.path(), {}), ModelError);
+  CHECK_THROWS_AS(measure_model(ModelFiles(directory.path()), {}), ModelError);
   std::filesystem::remove(directory.path() / "model.safetensors");
-  CHECK_THROWS_AS(measure_model(directory.path(), {}), ModelError);
+  CHECK_THROWS_AS(measure_model(ModelFiles(directory.path()), {}), ModelError);
   write();
   std::ofstream(directory.path() / "config.json") << "{";
-  CHECK_THROWS_AS(measure_model(directory.path(), {}), ModelError);
+  CHECK_THROWS_AS(measure_model(ModelFiles(directory.path()), {}), ModelError);
   // The config of another model: shapes differ.
   std::ofstream(directory.path() / "config.json") << to_json(tiny_config(TinyModel::kBytes));
-  CHECK_THROWS_AS(measure_model(directory.path(), {}), ModelError);
+  CHECK_THROWS_AS(measure_model(ModelFiles(directory.path()), {}), ModelError);
 }
 
 }  // namespace

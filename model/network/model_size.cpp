@@ -1,10 +1,9 @@
-#include "model/network/model_memory.h"
+#include "model/network/model_size.h"
 
 #include <algorithm>
 #include <cstdint>
 
 #include "model/dense/dense.h"
-#include "model/files/model_directory.h"
 #include "model/files/weights.h"
 #include "model/network/layer.h"
 
@@ -22,7 +21,7 @@ void add(std::size_t& sum, std::size_t bytes) {
 
 std::size_t f32_bytes_of(const TensorSpec& spec) {
   std::size_t bytes = sizeof(float);
-  for (const std::int64_t size : spec.shape) bytes = product(bytes, static_cast<std::size_t>(size));
+  for (const std::int64_t n : spec.shape) bytes = product(bytes, static_cast<std::size_t>(n));
   return bytes;
 }
 
@@ -41,20 +40,18 @@ std::size_t stacked_bytes(const ModelConfig& config) {
 
 }  // namespace
 
-ModelMemory measure_model(const std::filesystem::path& directory,
-                          const Transformer::Options& options) {
-  const ModelDirectory files(directory);
+ModelSize measure_model(const ModelFiles& files, const Transformer::Options& options) {
   const ModelConfig& config = files.config();
   const SafetensorsFile& file = files.weights();
   check_tensors(file, config);
   check_weight_type(config, options.weight_type);
-  ModelMemory memory;
+  ModelSize size;
   const auto is_left_out = [&](const TensorSpec& spec) {
     // A table the file leaves out is computed while loading, or, where it is large, at every call.
     return !file.tensors().contains(spec.name) && f32_bytes_of(spec) > kMaxComputedTableBytes;
   };
   for (const TensorSpec& spec : list_tensors(config)) {
-    if (!is_left_out(spec)) add(memory.loading_bytes, f32_bytes_of(spec));
+    if (!is_left_out(spec)) add(size.loading_bytes, f32_bytes_of(spec));
   }
   const ModelConfig running =
       options.attention.has_value() ? with_attention(config, *options.attention) : config;
@@ -65,20 +62,20 @@ ModelMemory measure_model(const std::filesystem::path& directory,
     const bool is_drawn = (is_seeded && spec.is_own) || found == file.tensors().end() ||
                           found->second.shape != spec.shape;
     if (is_drawn && !spec.optional) {
-      add(memory.loading_bytes, f32_bytes_of(spec));
+      add(size.loading_bytes, f32_bytes_of(spec));
     }
     const bool is_predictor = spec.name == "predictor.weight";
     if (!spec.is_projection && !is_predictor) {
-      if (!is_left_out(spec)) add(memory.resident_bytes, f32_bytes_of(spec));
+      if (!is_left_out(spec)) add(size.resident_bytes, f32_bytes_of(spec));
       continue;
     }
-    add(memory.resident_bytes,
+    add(size.resident_bytes,
         Dense::most_weight_bytes(static_cast<std::size_t>(spec.shape[1]),
                                  static_cast<std::size_t>(spec.shape[0]),
                                  is_predictor ? WeightType::kF32 : options.weight_type));
   }
-  add(memory.loading_bytes, stacked_bytes(running));
-  return memory;
+  add(size.loading_bytes, stacked_bytes(running));
+  return size;
 }
 
 }  // namespace lintel

@@ -1,17 +1,17 @@
-// How much memory a model directory will take, told before any of its weights is read.
+// ModelSize: how much memory a model will take, told before any of its weights is read.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 
+#include "model/files/model_files.h"
 #include "model/network/transformer.h"
 
 namespace lintel {
 
 // Upper bounds, for weights and tables. Workspaces and states are not among them: they belong to
 // whoever steps the model.
-struct ModelMemory {
+struct ModelSize {
   std::size_t resident_bytes = 0;  // as long as the Transformer lives
   std::size_t loading_bytes = 0;  // beside them until Transformer::load returns: the weights in f32
 
@@ -21,9 +21,8 @@ struct ModelMemory {
   }
 };
 
-// Reads config.json and the header of model.safetensors, no tensor. Throws ModelError for what
-// Transformer::load would refuse of them.
-ModelMemory measure_model(const std::filesystem::path& directory,
-                          const Transformer::Options& options);
+// Reads no tensor. Throws ModelError for what Transformer::load would refuse of config.json and the
+// weights' header.
+ModelSize measure_model(const ModelFiles& files, const Transformer::Options& options);
 
 }  // namespace lintel

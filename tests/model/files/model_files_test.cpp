@@ -1,11 +1,14 @@
-#include "model/files/model_directory.h"
+#include "model/files/model_files.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "model/base/sha256.h"
+#include "model/files/safetensors_writer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -29,38 +32,64 @@ TEST_CASE("what is read of a model stays of the files that were opened") {
     write_random_model(directory.path() / name, kTiny, *name);
   }
   const fs::path model = directory.path() / "a";
-  const std::string before = ModelDirectory(model).fingerprint();
-  const float first = ModelDirectory(model).weights().read_f32("predictor.weight")[0];
+  const std::string before = load_with_fingerprint(ModelFiles(model)).fingerprint;
+  const float first = ModelFiles(model).weights().read_f32("predictor.weight")[0];
 
-  const ModelDirectory files(model);
+  const ModelFiles files(model);
   for (const char* name : {"config.json", "model.safetensors"}) {
     fs::rename(directory.path() / "b" / name, model / name);
   }
-  CHECK(files.fingerprint() == before);
+  CHECK(load_with_fingerprint(files).fingerprint == before);
   CHECK(files.weights().read_f32("predictor.weight")[0] == first);
-  CHECK(ModelDirectory(model).fingerprint() != before);
+  CHECK(load_with_fingerprint(ModelFiles(model)).fingerprint != before);
 }
 
 TEST_CASE("weights that are written to after they were opened have no fingerprint") {
   const TemporaryDirectory directory;
   write_random_model(directory.path(), kTiny, 1);
-  const ModelDirectory files(directory.path());
+  const ModelFiles files(directory.path());
   const fs::path weights = directory.path() / "model.safetensors";
   const std::string text = text_of(weights);
   std::ofstream(weights, std::ios::binary) << text << "more";
-  CHECK_THROWS_AS(files.fingerprint(), ModelError);
+  CHECK_THROWS_AS(load_with_fingerprint(files), ModelError);
+}
+
+std::string hash_of_files(const fs::path& model) {
+  Sha256 hash;
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    const std::string text = text_of(model / name);
+    hash.add_length(text.size());
+    hash.add(text);
+  }
+  return hash.hex();
 }
 
 TEST_CASE("the fingerprint is the hash of both files") {
   const TemporaryDirectory directory;
   write_random_model(directory.path(), kTiny, 1);
-  Sha256 expected;
-  for (const char* name : {"config.json", "model.safetensors"}) {
-    const std::string text = text_of(directory.path() / name);
-    expected.add_length(text.size());
-    expected.add(text);
-  }
-  CHECK(ModelDirectory(directory.path()).fingerprint() == expected.hex());
+  CHECK(load_with_fingerprint(ModelFiles(directory.path())).fingerprint ==
+        hash_of_files(directory.path()));
+}
+
+TEST_CASE("the fingerprint is the files' hash in whatever order and types they have tensors") {
+  const TemporaryDirectory directory;
+  write_random_model(directory.path(), kTiny, 1);
+  const ModelWeights weights = random_weights(kTiny, 1);
+  std::vector<TensorToWrite> tensors;
+  for_each_tensor(kTiny, weights, [&](const TensorSpec& spec, const Matrix& matrix) {
+    if (matrix.values().empty()) return;
+    const TensorType types[] = {TensorType::kBf16, TensorType::kF32, TensorType::kF16};
+    tensors.push_back({spec.name, spec.shape, matrix.values(), types[tensors.size() % 3]});
+  });
+  std::ranges::reverse(tensors);
+  write_safetensors(directory.path() / "model.safetensors", tensors);
+  const LoadedWeights loaded = load_with_fingerprint(ModelFiles(directory.path()));
+  CHECK(loaded.fingerprint == hash_of_files(directory.path()));
+  const ModelFiles files(directory.path());
+  for_each_tensor(kTiny, loaded.weights, [&](const TensorSpec& spec, const Matrix& matrix) {
+    if (!files.weights().tensors().contains(spec.name)) return;
+    CHECK(std::ranges::equal(files.weights().read_f32(spec.name), matrix.values()));
+  });
 }
 
 TEST_CASE("the hash is SHA-256, and moving a byte from one part to the next changes it") {

@@ -1,0 +1,85 @@
+#include "server/app/housekeeping.h"
+
+#include <malloc.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+Duration eviction_interval(std::chrono::milliseconds idle_timeout) {
+  if (idle_timeout.count() == 0) return Duration::zero();
+  return std::clamp<Duration>(idle_timeout / 4, Housekeeping::kInterval, std::chrono::seconds(10));
+}
+
+}  // namespace
+
+Housekeeping::Housekeeping(const House& house, const Clock& clock,
+                           std::function<void()> give_back_free_memory)
+    : house_(house),
+      clock_(clock),
+      give_back_free_memory_(std::move(give_back_free_memory)),
+      eviction_interval_(eviction_interval(house.store.options().idle_timeout)),
+      next_eviction_(clock.now() + eviction_interval_),
+      next_give_back_(clock.now() + kIdleTime) {}
+
+Housekeeping::~Housekeeping() { stop(); }
+
+void Housekeeping::start() {
+  thread_ = std::thread([this] {
+    while (!stopping_) {
+      stopping_bell_.wait(std::chrono::steady_clock::now() + kInterval);
+      if (!stopping_) look();
+    }
+  });
+}
+
+void Housekeeping::stop() {
+  stopping_ = true;
+  stopping_bell_.ring();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Housekeeping::look() {
+  const TimePoint now = clock_.now();
+  reload_files();
+  give_back_memory(now);
+  evict_sessions(now);
+}
+
+void Housekeeping::reload_files() {
+  try {
+    if (house_.certificates != nullptr) house_.certificates->reload_if_changed();
+    if (house_.tokens != nullptr) house_.tokens->reload_if_changed();
+  } catch (const std::bad_alloc&) {  // at the next look
+  }
+}
+
+void Housekeeping::give_back_memory(TimePoint now) {
+  const std::uint64_t calls = house_.counters.total();
+  const bool idle = calls == std::exchange(calls_before_, calls) && house_.calls.count() == 0;
+  if (!idle) next_give_back_ = now + kIdleTime;
+  if (now < next_give_back_) return;
+  give_back_free_memory_();
+  next_give_back_ = now + kLongIdleTime;
+}
+
+void Housekeeping::evict_sessions(TimePoint now) {
+  if (eviction_interval_ == Duration::zero() || now < next_eviction_) return;
+  next_eviction_ += eviction_interval_;
+  const std::size_t evicted = house_.store.evict_idle();
+  if (evicted > 0) spdlog::info("{} idle sessions evicted", evicted);
+}
+
+// The allocator keeps what many streams at once had needed, tens of megabytes scattered in its
+// heap, until it is told.
+void Housekeeping::trim_heap() {
+#ifdef __GLIBC__
+  ::malloc_trim(/*pad=*/0);
+#endif
+}
+
+}  // namespace lintel

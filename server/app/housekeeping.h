@@ -1,0 +1,68 @@
+// Housekeeping: what the server does beside its calls.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <thread>
+
+#include "server/auth/bearer_tokens.h"
+#include "server/auth/certificates.h"
+#include "server/base/clock.h"
+#include "server/base/doorbell.h"
+#include "server/call/active_calls.h"
+#include "server/call/request_counters.h"
+#include "server/sessions/session_store.h"
+
+namespace lintel {
+
+// Rereads certificates and tokens that changed, evicts idle sessions, and gives memory that calls
+// left free back to the system while none comes. Time is the clock's; only the thread sleeps in
+// real time. Threads: start and stop by one thread, look by the housekeeping thread or, without
+// one, by whoever owns the object.
+class Housekeeping {
+ public:
+  struct House {
+    Certificates* certificates = nullptr;  // null: plain text
+    BearerTokens* tokens = nullptr;        // null: none is asked for
+    SessionStore& store;
+    const ActiveCalls& calls;
+    const RequestCounters& counters;
+  };
+
+  // What `house` refers to, and the clock, outlive the object.
+  Housekeeping(const House& house, const Clock& clock,
+               std::function<void()> give_back_free_memory = trim_heap);
+  ~Housekeeping();  // stop()
+
+  void start();  // looks every kInterval from now on
+  void stop();   // idempotent
+  // Does what is due.
+  void look();
+
+  static constexpr std::chrono::milliseconds kInterval{250};
+  // So long after the last call memory is given back; and every so often while none comes.
+  static constexpr std::chrono::seconds kIdleTime{1};
+  static constexpr std::chrono::seconds kLongIdleTime{10};
+
+ private:
+  static void trim_heap();
+  void reload_files();
+  void give_back_memory(TimePoint now);
+  void evict_sessions(TimePoint now);
+
+  const House house_;
+  const Clock& clock_;
+  const std::function<void()> give_back_free_memory_;
+  const Duration eviction_interval_;  // 0: sessions are not evicted
+  TimePoint next_eviction_;
+  std::uint64_t calls_before_ = 0;
+  TimePoint next_give_back_;
+
+  Doorbell stopping_bell_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace lintel

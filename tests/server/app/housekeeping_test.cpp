@@ -1,0 +1,90 @@
+// What the server does beside its calls, on a clock of the test's.
+#include "server/app/housekeeping.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/server/support/service_fixture.h"
+#include "tests/server/support/token_file.h"
+
+namespace lintel::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+struct Fixture {
+  // Looks every interval until `time` has passed.
+  void pass(milliseconds time) {
+    for (; time > milliseconds(0); time -= Housekeeping::kInterval) {
+      clock.advance(Housekeeping::kInterval);
+      housekeeping.look();
+    }
+  }
+
+  ManualClock clock;
+  SessionStore store{{.session_memory_bytes = 1u << 26, .idle_timeout = seconds(20)}, clock};
+  ActiveCalls calls;
+  RequestCounters counters;
+  const TokenFile file;
+  BearerTokens tokens{file.path};
+  int given_back = 0;
+  Housekeeping housekeeping{
+      {.tokens = &tokens, .store = store, .calls = calls, .counters = counters}, clock, [this] {
+        ++given_back;
+      }};
+};
+
+TEST_CASE("idle sessions are evicted at the latest a quarter of the idle timeout after it") {
+  Fixture f;
+  f.store.create("tokens", tiny_models({"tokens"}).at("tokens"), 10, "");
+  REQUIRE(f.store.num_sessions() == 1);
+  f.pass(seconds(20) - milliseconds(250));
+  CHECK(f.store.num_sessions() == 1);
+  f.pass(seconds(5) + milliseconds(250));
+  CHECK(f.store.num_sessions() == 0);
+}
+
+TEST_CASE(
+    "free memory is given back a second after the last call, and every ten while none comes") {
+  Fixture f;
+  f.pass(milliseconds(750));
+  CHECK(f.given_back == 0);
+  f.pass(milliseconds(250));
+  CHECK(f.given_back == 1);
+  f.pass(seconds(10) - milliseconds(250));
+  CHECK(f.given_back == 1);
+  f.pass(milliseconds(250));
+  CHECK(f.given_back == 2);
+  // A call that has ended meanwhile, and one that runs.
+  f.counters.count(Method::kGenerate, 0);
+  f.pass(seconds(1));
+  CHECK(f.given_back == 2);
+  f.pass(milliseconds(250));
+  CHECK(f.given_back == 3);
+  REQUIRE(f.calls.enter());
+  f.pass(seconds(60));
+  CHECK(f.given_back == 3);
+  f.calls.leave();
+  f.pass(seconds(1));
+  CHECK(f.given_back == 4);
+}
+
+TEST_CASE("tokens that changed are read at the next look") {
+  Fixture f;
+  REQUIRE(f.tokens.find("token-alice"));
+  f.file.write(token_line("bob", "generate"));
+  CHECK(f.tokens.find("token-alice"));
+  f.housekeeping.look();
+  CHECK_FALSE(f.tokens.find("token-alice"));
+  CHECK(f.tokens.find("token-bob"));
+}
+
+TEST_CASE("the housekeeping thread ends when it is told, in the middle of its wait") {
+  Fixture f;
+  f.housekeeping.start();
+  f.housekeeping.stop();
+  f.housekeeping.stop();
+}
+
+}  // namespace
+}  // namespace lintel::testing
