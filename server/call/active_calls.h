@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <utility>
 
 #include "server/base/mutex.h"
 
@@ -72,6 +73,29 @@ class ActiveCalls {
   std::atomic<int> mirror_{0};  // of count_
   int held_ GUARDED_BY(mutex_) = 0;
   bool closed_ GUARDED_BY(mutex_) = false;
+};
+
+// Counts a call in while it lives. Move-only.
+class ActiveCall {
+ public:
+  ActiveCall() = default;  // none
+  // False, and nothing counted, once closed. `calls` outlives the object.
+  explicit ActiveCall(ActiveCalls& calls) : calls_(calls.enter() ? &calls : nullptr) {}
+  ActiveCall(ActiveCall&& other) noexcept : calls_(std::exchange(other.calls_, nullptr)) {}
+  ActiveCall& operator=(ActiveCall&& other) noexcept {
+    std::swap(calls_, other.calls_);
+    other.leave();
+    return *this;
+  }
+  ~ActiveCall() { leave(); }
+
+  explicit operator bool() const { return calls_ != nullptr; }
+  void leave() {
+    if (ActiveCalls* const calls = std::exchange(calls_, nullptr)) calls->leave();
+  }
+
+ private:
+  ActiveCalls* calls_ = nullptr;
 };
 
 }  // namespace lintel

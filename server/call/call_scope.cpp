@@ -62,7 +62,6 @@ CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Me
 }
 
 CallScope::~CallScope() {
-  // Of a call that an exception kept from its beginning.
   if (!ended_) end(out_of_memory());
 }
 
@@ -90,47 +89,14 @@ void CallScope::set_model(const std::string& name) {
   fields_.add("model", name);
 }
 
-grpc::Status CallScope::enter_stream() {
-  if (!gate_.quotas.enter_stream(caller_.name)) {
-    return quota_exceeded(
-        caller_.name,
-        "at most " + std::to_string(gate_.quotas.limits().max_streams) + " streams at a time");
-  }
-  in_stream_ = true;
-  return grpc::Status::OK;
-}
-
-grpc::Status CallScope::check_tokens() {
-  const Duration wait = gate_.quotas.wait_to_begin(caller_.name);
-  if (wait == Duration::zero()) return grpc::Status::OK;
-  return quota_exceeded(caller_.name,
-                        std::to_string(gate_.quotas.limits().tokens_per_second) +
-                            " tokens a second, of which its calls have used more",
-                        std::chrono::ceil<std::chrono::milliseconds>(wait));
-}
-
-std::shared_ptr<TokenAllowance> CallScope::allowance() const {
-  if (gate_.quotas.limits().tokens_per_second == 0) return nullptr;
-  return std::make_shared<QuotaAllowance>(gate_.quotas, caller_.name);
-}
-
-void CallScope::settle_tokens(ValueUse used) {
+void CallScope::note_use(ValueUse used) noexcept {
   used_.prompt += used.prompt;
   used_.generated += used.generated;
-}
-
-void CallScope::finish(ValueUse used) {
-  if (finished_) return;
-  finished_ = true;
-  settle_tokens(used);
-  if (in_stream_) gate_.quotas.finish_stream(caller_.name);
 }
 
 void CallScope::end(const grpc::Status& status) noexcept {
   if (ended_) return;
   ended_ = true;
-  finish({});
-  if (in_stream_) gate_.quotas.leave_stream(caller_.name);
   const double seconds = std::chrono::duration<double>(gate_.clock.now() - begun_).count();
   record_end(gate_.counters,
              {.method = method_.method, .model = model_, .seconds = seconds, .used = used_}, status,

@@ -1,5 +1,4 @@
-// CallScope: one RPC from its headers to its end: who calls, by which id it is known, what it
-// counts against.
+// CallScope: one RPC from its headers to its end: who calls, and by which id it is known.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -41,15 +40,15 @@ MessageBounds bounds_of(const CallGate& gate, Method method);
 // Who has the token of a call; UNAUTHENTICATED where it is empty or nobody's.
 grpc::Status identify(const BearerTokens& tokens, std::string_view token, Identity& caller);
 
-// Made first in every method and told how the call ended: then it is counted and logged, and what
-// it held of the identity's quotas is free again. The one place where callers are told apart.
+// Made first in every method and told how the call ended: then it is counted and logged. The one
+// place where callers are told apart.
 //
 // Used by one thread at a time.
 class CallScope {
  public:
   // Answers the call's headers with x-request-id. `call` is used during the constructor only.
   CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Method method);
-  ~CallScope();  // ends a call that nobody ended
+  ~CallScope();  // ends a call that was not ended: an exception kept it from beginning
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
@@ -62,18 +61,10 @@ class CallScope {
   // counters. Of a stream of requests the first one's.
   void set_model(const std::string& name);
 
-  // The identity's quotas: one stream more; a call that reads and produces tokens may begin.
-  grpc::Status enter_stream();
-  grpc::Status check_tokens();
-  // What the call's requests pay from; null where tokens are not limited.
-  std::shared_ptr<TokenAllowance> allowance() const;
   // What was read and produced since the last time, for the log.
-  void settle_tokens(ValueUse used);
+  void note_use(ValueUse used) noexcept;
 
-  // The call does nothing more: what it held of the quotas is free. To be called before the client
-  // can know that the call is over, or its next one is counted beside this one.
-  void finish(ValueUse used);
-  // The call is gone. Finishes it when nobody did.
+  // The call is gone. Idempotent.
   void end(const grpc::Status& status) noexcept;
 
  private:
@@ -86,9 +77,7 @@ class CallScope {
   grpc::Status admitted_;
   LogFields fields_;
   std::string model_;  // empty: none, or not yet known
-  bool in_stream_ = false;
-  bool finished_ = false;
-  ValueUse used_;  // of all that was settled
+  ValueUse used_;      // of all that was noted
   bool ended_ = false;
 };
 

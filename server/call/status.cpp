@@ -1,7 +1,11 @@
 #include "server/call/status.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cassert>
+#include <exception>
+#include <new>
 
 #include "google/rpc/code.pb.h"
 #include "google/rpc/error_details.pb.h"
@@ -165,6 +169,21 @@ grpc::Status out_of_memory() noexcept {
     return resource_exhausted("the machine is out of memory", kMemoryRetry);
   } catch (...) {
     return {grpc::StatusCode::RESOURCE_EXHAUSTED, ""};
+  }
+}
+
+grpc::Status status_of_exception() noexcept {
+  try {
+    try {
+      throw;
+    } catch (const std::bad_alloc&) {
+      return out_of_memory();
+    } catch (const std::exception& error) {
+      spdlog::error("a call failed: {}", error.what());
+      return internal_error("server", "", error.what());
+    }
+  } catch (...) {
+    return out_of_memory();
   }
 }
 

@@ -58,6 +58,9 @@ grpc::Status deadline_exceeded();
 // RESOURCE_EXHAUSTED: the machine has no memory for the call. The end of a call must not need
 // memory: where there is none for the text either, there is none.
 grpc::Status out_of_memory() noexcept;
+// What the exception that is being handled means to its call: out of memory, or INTERNAL, which is
+// logged. REQUIRES: called from a handler.
+grpc::Status status_of_exception() noexcept;
 // The same status; its code alone where there is no memory for the rest.
 grpc::Status copy_of(const grpc::Status& status) noexcept;
 

@@ -38,8 +38,8 @@ grpc::ServerUnaryReactor* answer(const CallGate& gate, grpc::CallbackServerConte
 }
 
 // A unary call that is answered later, by whichever thread, exactly once: `begin(wire, reply)`
-// translates and calls reply(status) when the response is written, or gives the reply away to who
-// will.
+// translates and calls reply(status) when the response is written, or hands the reply on, to be
+// called then.
 class LateReply {
  public:
   LateReply(std::unique_ptr<CallScope> scope, grpc::ServerUnaryReactor* reactor)

@@ -32,7 +32,7 @@ class Drafter {
   static std::size_t bytes(const ModelConfig& config);
 
   // The next value of the sequence. What was assumed is forgotten. Cheap: only guess() learns from
-  // what was observed, and in steps that have no room for drafts nobody asks for one.
+  // what was observed, and RowPlanner asks for none in steps that have no room for drafts.
   void observe(std::int32_t value);
   // The value after those observed and assumed. REQUIRES: one was observed.
   Guess guess();

@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <cassert>
 #include <numeric>
-#include <stdexcept>
 
 #include "model/simd/kernels.h"
 
 namespace lintel {
 namespace {
-
-bool has_penalties(const SamplingOptions& sampling) {
-  return sampling.repetition_penalty != 1.0f || sampling.presence_penalty != 0.0f ||
-         sampling.frequency_penalty != 0.0f;
-}
 
 // The `count` most likely values, ties by lower id.
 std::span<const TopValue> top_values(const Head& head, std::span<const float> output, int count,
@@ -42,61 +36,6 @@ std::span<const TopValue> top_values(const Head& head, std::span<const float> ou
 
 }  // namespace
 
-// ---- RequestContext
-
-RequestContext::RequestContext(GenerationRequest given_request, const Transformer& transformer,
-                               const SequenceState& sequence, std::int64_t most_values)
-    : request(std::move(given_request)),
-      model(transformer),
-      stop_strings(request.stop.strings),
-      max_values(most_values),
-      first_position(sequence.num_values()),
-      is_bytes(model.config().modality == ModalityKind::kBytes),
-      uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)) {
-  if (first_position == 0 && request.prompt.empty() && !known_value(0)) {
-    if (model.config().modality != ModalityKind::kImage) {
-      throw std::invalid_argument("nothing to begin the sequence with");
-    }
-    request.prompt.push_back(model.config().image.start_token);
-  }
-}
-
-std::optional<std::pair<std::int32_t, ValueSource>> RequestContext::known_value(
-    std::int64_t position) const {
-  if (position < prompt_end()) {
-    const std::int64_t index = position - first_position;
-    assert(index >= 0);
-    return std::pair(request.prompt[static_cast<std::size_t>(index)], ValueSource::kPrompt);
-  }
-  const auto found = std::lower_bound(
-      request.given.begin(), request.given.end(), position,
-      [](const GivenValue& given, std::int64_t wanted) { return given.position < wanted; });
-  if (found == request.given.end() || found->position != position) return std::nullopt;
-  return std::pair(found->value, ValueSource::kGiven);
-}
-
-bool RequestContext::needs_output(std::int64_t position) const {
-  const auto known = known_value(position);
-  if (!known) return true;
-  const bool shown = known->second == ValueSource::kGiven || request.echo_prompt;
-  return shown && (request.log2_probs || request.top_log2_probs > 0);
-}
-
-// ---- Outlet
-
-void Outlet::emit(TokenEvent event) {
-  const bool to_all = event.source == ValueSource::kPrompt;
-  const int first = to_all ? 0 : event.sample;
-  const int last = to_all ? num_samples_ - 1 : event.sample;
-  for (event.sample = first; event.sample <= last; ++event.sample) {
-    if (!full) control_.resumed.store(false);
-    delivered = true;
-    if (!sink_.on_token(event)) full = true;
-  }
-}
-
-// ---- SampleRun
-
 SampleRun::SampleRun(const RequestContext& context, Outlet& outlet, SequenceState& sequence,
                      int index)
     : context_(context),
@@ -104,40 +43,33 @@ SampleRun::SampleRun(const RequestContext& context, Outlet& outlet, SequenceStat
       sequence_(&sequence),
       index_(index),
       seed_(context.request.seed + static_cast<std::uint64_t>(index)),
-      matcher_(context.stop_strings) {
-  matcher_.replay(sequence.generated_tail);
+      drafts_(context),
+      gate_(context, outlet) {
+  gate_.replay(sequence.generated_tail);
 }
 
 void SampleRun::begin(StepContext& step) {
   if (step.most_drafts > 0 && context_.request.max_new_tokens > 0) {
-    drafter_ = std::make_unique<Drafter>(context_.model.config());
-    most_drafts_ = step.most_drafts;
-    drafts_.reserve(static_cast<std::size_t>(most_drafts_));
-    if (sequence_->pending) drafter_->observe(*sequence_->pending);
+    drafts_.begin(step.most_drafts, sequence_->pending);
   }
   if (context_.is_bytes) sequence_->generated_tail.reserve(kMaxStopStringBytes);
   if (sequence_->num_values() == 0 && !context_.request.prompt.empty()) {
-    place(0, context_.request.prompt.front(), ValueSource::kPrompt, {}, step);
+    place({0, context_.request.prompt.front(), ValueSource::kPrompt}, {}, step);
   }
 }
 
 void SampleRun::fork(const SampleRun& first) {
-  if (first.drafter_ != nullptr) {
-    drafter_ = std::make_unique<Drafter>(*first.drafter_);
-    most_drafts_ = first.most_drafts_;
-    drafts_.reserve(static_cast<std::size_t>(most_drafts_));
-  }
+  drafts_.fork(first.drafts_);
   own_sequence_.emplace(sequence_->clone());
   sequence_ = &*own_sequence_;
-  matcher_.reset();
-  matcher_.replay(sequence_->generated_tail);
+  gate_.replay(sequence_->generated_tail);
 }
 
 void SampleRun::begin_new_values(StepContext& step) {
   if (sequence_->num_values() == 0 && context_.request.max_new_tokens > 0) {
     const auto known = context_.known_value(0);
     assert(known && known->second == ValueSource::kGiven);
-    place(0, known->first, known->second, {}, step);
+    place({0, known->first, known->second}, {}, step);
   }
   check_end(sequence_->num_values());
 }
@@ -166,51 +98,22 @@ int SampleRun::prompt_rows_wanted(int limit) const {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, limit));
 }
 
-bool SampleRun::samples_next() const { return !context_.known_value(sequence_->num_values()); }
-
 bool SampleRun::begin_drafts(int rows) {
-  assert(drafts_.empty());
-  if (drafter_ == nullptr) return false;
-  draft_probability_ = 1.0f;
-  draft_position_ = sequence_->num_values() + rows - 1;
-  // The last value of all is never fed.
-  drafts_end_ =
-      std::min(draft_position_ + most_drafts_, sequence_->num_values() + values_left() - 1);
-  // Known values before the first sampled one, which the step feeds.
-  for (std::int64_t known = sequence_->num_values(); known < draft_position_; ++known) {
-    if (!drafter_->assume(context_.known_value(known)->first)) return false;
-  }
-  return next_draft();
+  const std::int64_t num_values = sequence_->num_values();
+  return drafts_.propose(num_values, rows, num_values + values_left());
 }
 
-bool SampleRun::next_draft() {
-  if (draft_position_ >= drafts_end_) return false;
-  const auto known = context_.known_value(draft_position_);
-  draft_.is_known = known.has_value();
-  draft_.guess = known ? Drafter::Guess{.value = known->first} : drafter_->guess();
-  if (!known) draft_probability_ *= draft_.guess.probability;
-  return true;
-}
-
-bool SampleRun::take_draft() {
-  drafts_.push_back(draft_);
-  ++draft_position_;
-  return drafter_->assume(draft_.guess.value) && next_draft();
-}
-
-bool SampleRun::is_right(const Draft& draft, StepContext& step) {
-  if (draft.is_known) return true;
-  const bool right = *sequence_->pending == draft.guess.value;
-  drafter_->learn(draft.guess, right);
-  if (right) {
+bool SampleRun::accept(int i, StepContext& step) {
+  const SampleDrafts::Verdict verdict = drafts_.judge(i, *sequence_->pending);
+  if (verdict == SampleDrafts::Verdict::kRight) {
     ++accepted_;
     ++step.accepted_tokens;
   }
-  return right;
+  return verdict != SampleDrafts::Verdict::kWrong;
 }
 
 int SampleRun::append_rows(int count, std::vector<StepRow>& rows) const {
-  const int first_draft = count - static_cast<int>(drafts_.size());
+  const int first_draft = count - drafts_.size();
   int outputs = 0;
   std::int32_t token = *sequence_->pending;
   std::int64_t next_position = sequence_->num_values();
@@ -219,9 +122,8 @@ int SampleRun::append_rows(int count, std::vector<StepRow>& rows) const {
     rows.push_back({token, sequence_, wants_output, /*is_draft=*/i >= first_draft});
     outputs += wants_output ? 1 : 0;
     if (i + 1 == count) break;
-    token = i + 1 < first_draft
-                ? context_.known_value(next_position)->first
-                : drafts_[static_cast<std::size_t>(i + 1 - first_draft)].guess.value;
+    token = i + 1 < first_draft ? context_.known_value(next_position)->first
+                                : drafts_.value(i + 1 - first_draft);
   }
   return outputs;
 }
@@ -230,11 +132,10 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
   // The step has fed `count` values, the pending one first.
   sequence_->pending.reset();
   const std::int64_t first_position = sequence_->position() - count + 1;
-  const int first_draft = count - static_cast<int>(drafts_.size());
-  const auto drafted =
-      std::ranges::count_if(drafts_, [](const Draft& draft) { return !draft.is_known; });
-  drafted_ += drafted;
-  step.drafted_tokens += static_cast<std::uint64_t>(drafted);
+  const int first_draft = count - drafts_.size();
+  const int guesses = drafts_.guesses();
+  drafted_ += guesses;
+  step.drafted_tokens += static_cast<std::uint64_t>(guesses);
   int kept = 0;  // rows that stay fed
   for (bool goes_on = true; goes_on;) {
     const std::int64_t position = first_position + kept++;
@@ -243,114 +144,81 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
       output = outputs.next();
       if (!all_finite(output)) return false;
     }
-    if (const auto known = context_.known_value(position)) {
-      place(position, known->first, known->second, output, step);
-    } else {
-      const std::span<const std::uint32_t> counts =
-          context_.uses_penalties ? std::span<const std::uint32_t>(sequence_->counts)
-                                  : std::span<const std::uint32_t>();
-      const std::int32_t value = context_.model.head().sample(
-          output, context_.request.sampling, counts, DrawSource{seed_, position}, step.sampling);
-      place(position, value, ValueSource::kSampled, output, step);
-    }
-    goes_on = kept < count && !finished() &&
-              (kept < first_draft ||
-               is_right(drafts_[static_cast<std::size_t>(kept - first_draft)], step));
+    place(decide(position, output, step), output, step);
+    goes_on =
+        kept < count && !finished() && (kept < first_draft || accept(kept - first_draft, step));
   }
   sequence_->take_back(count - kept);
   drafts_.clear();
   return true;
 }
 
-void SampleRun::place(std::int64_t position, std::int32_t value, ValueSource source,
-                      std::span<const float> output, StepContext& step) {
-  assert(!finished());
-  const GenerationRequest& request = context_.request;
-  sequence_->pending = value;
-  if (drafter_ != nullptr) drafter_->observe(value);
-  if (!sequence_->counts.empty()) ++sequence_->counts[static_cast<std::size_t>(value)];
+SampleRun::Placed SampleRun::decide(std::int64_t position, std::span<const float> output,
+                                    StepContext& step) const {
+  if (const auto known = context_.known_value(position)) {
+    return {position, known->first, known->second};
+  }
+  const std::span<const std::uint32_t> counts =
+      context_.uses_penalties ? std::span<const std::uint32_t>(sequence_->counts)
+                              : std::span<const std::uint32_t>();
+  const std::int32_t value = context_.model.head().sample(
+      output, context_.request.sampling, counts, DrawSource{seed_, position}, step.sampling);
+  return {position, value, ValueSource::kSampled};
+}
 
+void SampleRun::place(const Placed& placed, std::span<const float> output, StepContext& step) {
+  assert(!finished());
+  note(placed);
+  count(placed, step);  // before it is emitted: it is paid for, whether or not the sink throws
+  emit(placed, output, step);
+  check_end(placed.position + 1);
+}
+
+void SampleRun::note(const Placed& placed) {
+  sequence_->pending = placed.value;
+  drafts_.observe(placed.value);
+  if (!sequence_->counts.empty()) ++sequence_->counts[static_cast<std::size_t>(placed.value)];
+}
+
+void SampleRun::count(const Placed& placed, StepContext& step) {
+  if (placed.source == ValueSource::kPrompt) {
+    ++step.prompt_tokens;
+    return;
+  }
+  ++step.generated_tokens;
+  ++generated_;
+  if (placed.source == ValueSource::kGiven) ++given_;
+  if (first_new_) {
+    step.metrics.between_tokens.observe(step.now - last_new_);
+  } else {
+    first_new_ = step.now;
+  }
+  last_new_ = step.now;
+}
+
+void SampleRun::emit(const Placed& placed, std::span<const float> output, StepContext& step) {
+  const GenerationRequest& request = context_.request;
   TokenEvent event;
   event.sample = index_;
-  event.position = position;
-  event.token = value;
-  event.source = source;
-  const bool shown = source != ValueSource::kPrompt || request.echo_prompt;
+  event.position = placed.position;
+  event.token = placed.value;
+  event.source = placed.source;
+  const bool shown = placed.source != ValueSource::kPrompt || request.echo_prompt;
   if (shown && !output.empty()) {
     const Head& head = context_.model.head();
-    if (request.log2_probs) event.log2_prob = static_cast<float>(head.log2_prob(output, value));
+    if (request.log2_probs) {
+      event.log2_prob = static_cast<float>(head.log2_prob(output, placed.value));
+    }
     if (request.top_log2_probs > 0) {
       event.top = top_values(head, output, request.top_log2_probs, step);
     }
   }
-
-  if (source == ValueSource::kPrompt) {
-    ++step.prompt_tokens;
-  } else {
-    ++step.generated_tokens;
-    ++generated_;
-    if (first_new_) {
-      step.metrics.between_tokens.observe(step.now - last_new_);
-    } else {
-      first_new_ = step.now;
-    }
-    last_new_ = step.now;
-  }
-  if (source == ValueSource::kSampled) {
-    place_sampled(event);
-  } else {  // not generated text: no match reaches across it
-    if (source == ValueSource::kGiven) ++given_;
-    flush_held(0);
-    matcher_.reset();
-    sequence_->generated_tail.clear();
+  if (placed.source == ValueSource::kSampled) {
+    reason_ = gate_.pass(event, sequence_->generated_tail);
+  } else {  // not generated text
+    gate_.interrupt(sequence_->generated_tail);
     if (shown) outlet_.emit(event);
   }
-  check_end(position + 1);
-}
-
-void SampleRun::place_sampled(const TokenEvent& event) {
-  const StopOptions& stop = context_.request.stop;
-  std::optional<std::size_t> match;
-  if (context_.is_bytes) {
-    const char byte = static_cast<char>(event.token);
-    match = matcher_.push(byte);
-    std::string& tail = sequence_->generated_tail;
-    if (tail.size() >= kMaxStopStringBytes - 1)
-      tail.erase(0, tail.size() - kMaxStopStringBytes + 2);
-    tail.push_back(byte);
-  }
-
-  if (std::find(stop.tokens.begin(), stop.tokens.end(), event.token) != stop.tokens.end()) {
-    reason_ = FinishReason::kStopToken;
-    flush_held(0);
-    if (stop.include_in_output) outlet_.emit(event);
-  } else if (context_.stop_strings.empty() || stop.include_in_output) {
-    outlet_.emit(event);
-  } else {
-    held_.push_back({event, {event.top.begin(), event.top.end()}});
-    if (!match) flush_held(matcher_.undecided());
-  }
-  if (!match || finished()) return;
-
-  reason_ = FinishReason::kStopString;
-  stop_string_ = context_.stop_strings[*match];
-  if (!stop.include_in_output) {
-    // The match may begin in an earlier call, whose output is out already.
-    const std::size_t excluded = std::min(stop_string_.size(), held_.size());
-    flush_held(excluded);
-    held_.clear();
-  }
-  sequence_->generated_tail.clear();  // the next match begins after this one
-}
-
-void SampleRun::flush_held(std::size_t keep) {
-  if (held_.size() <= keep) return;
-  const auto end = held_.end() - static_cast<std::ptrdiff_t>(keep);
-  for (auto held = held_.begin(); held != end; ++held) {
-    held->event.top = held->top;
-    outlet_.emit(held->event);
-  }
-  held_.erase(held_.begin(), end);
 }
 
 void SampleRun::check_end(std::int64_t num_values) {
@@ -365,7 +233,7 @@ void SampleRun::check_end(std::int64_t num_values) {
 void SampleRun::finish(FinishReason reason) {
   if (finished()) return;
   reason_ = reason;
-  flush_held(0);
+  gate_.flush();
 }
 
 SampleResult SampleRun::result(TimePoint submitted, std::optional<TimePoint> started,
@@ -384,7 +252,7 @@ SampleResult SampleRun::result(TimePoint submitted, std::optional<TimePoint> sta
   result.queued = started.value_or(now) - submitted;
   if (started) result.prompt = first_new_.value_or(now) - *started;
   if (first_new_) result.generation = last_new_ - *first_new_;
-  result.stop_string = stop_string_;
+  result.stop_string = gate_.stop_string();
   result.position = sequence_->num_values();
   return result;
 }

@@ -2,93 +2,20 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "model/network/transformer.h"
 #include "server/base/clock.h"
-#include "server/generation/drafter.h"
-#include "server/generation/generation.h"
-#include "server/generation/request_control.h"
-#include "server/generation/stop_matcher.h"
-#include "server/generation/work_metrics.h"
+#include "server/generation/outlet.h"
+#include "server/generation/request_context.h"
+#include "server/generation/sample_drafts.h"
+#include "server/generation/speculation.h"
+#include "server/generation/step_context.h"
+#include "server/generation/stop_gate.h"
 
 namespace lintel {
-
-// What the samples of a request have in common. Constant once made.
-struct RequestContext {
-  // Makes the start token the prompt where there is nothing else to begin with; throws
-  // std::invalid_argument where there is no start token either. most_values as
-  // SessionLease::max_values.
-  RequestContext(GenerationRequest given_request, const Transformer& transformer,
-                 const SequenceState& sequence, std::int64_t most_values);
-
-  GenerationRequest request;
-  const Transformer& model;
-  StopStrings stop_strings;
-  const std::int64_t max_values;  // of the sequence: image, position table, session; 0: unbounded
-  const std::int64_t first_position;  // of the prompt: values the sequence held before
-  const bool is_bytes;
-  const bool uses_penalties;
-
-  // Position of the first new value.
-  std::int64_t prompt_end() const {
-    return first_position + static_cast<std::int64_t>(request.prompt.size());
-  }
-  // The value at a position if it is known beforehand, and whether it is the prompt's or given.
-  std::optional<std::pair<std::int32_t, ValueSource>> known_value(std::int64_t position) const;
-  // Whether the model's output for the value at a position is needed.
-  bool needs_output(std::int64_t position) const;
-};
-
-// Passes events to a sink and notes when it is full. Used by the one thread that runs the request.
-class Outlet {
- public:
-  Outlet(TokenSink& sink, RequestControl& control, int num_samples)
-      : sink_(sink), control_(control), num_samples_(num_samples) {}
-
-  // Prompt values are read once and go to every sample.
-  void emit(TokenEvent event);
-
-  bool full = false;       // a call was refused: the request pauses after this step
-  bool delivered = false;  // something since the last on_step_end
-
- private:
-  TokenSink& sink_;
-  RequestControl& control_;
-  const int num_samples_;
-};
-
-// One worker's memory and counters for turning outputs into values.
-struct StepContext {
-  TimePoint now;
-  std::uint64_t prompt_tokens = 0;  // read, since the counters were taken
-  std::uint64_t generated_tokens = 0;
-  std::uint64_t drafted_tokens = 0;
-  std::uint64_t accepted_tokens = 0;
-  int most_drafts = 0;  // of a sample in a step; constant
-  WorkerMetrics metrics;
-  SamplingScratch sampling;
-  std::vector<double> log2_probs;  // [V]
-  std::vector<std::int32_t> order;
-  std::vector<TopValue> top;
-};
-
-// The rows of one sequence in one step, handed to its sample after the step.
-class OutputRows {
- public:
-  OutputRows(MatrixView<const float> outputs, std::size_t first)
-      : outputs_(outputs), next_(first) {}
-  std::span<const float> next() { return outputs_.row(next_++); }
-
- private:
-  MatrixView<const float> outputs_;
-  std::size_t next_;
-};
 
 // A sequence is empty or has a pending value, its last. A row feeds the pending value; the value at
 // the next position is then known (prompt, given) or drawn from the row's output, and becomes the
@@ -99,7 +26,7 @@ class OutputRows {
 // then drawn from as it would have been; as long as the guesses are right the next row's output is
 // the one wanted, and from the first wrong one on the rows are taken back. A draw depends on the
 // output, the seed and the position alone, so the values are the same bit for bit.
-class SampleRun {
+class SampleRun final : public DraftSource {
  public:
   // `context`, `outlet` and `sequence` outlive the run. All samples begin with one shared sequence;
   // the first reads the prompt, the others are forked from it.
@@ -119,17 +46,12 @@ class SampleRun {
   int rows_wanted(int limit) const;
   // Rows until the prompt is read, at most `limit`.
   int prompt_rows_wanted(int limit) const;
-  // Whether the next row's output is sampled: somebody waits for this row.
-  bool samples_next() const;
+  // Whether the next row's output is sampled: the client waits for this row.
+  bool samples_next() const { return !context_.known_value(sequence_->num_values()); }
 
-  // Drafts for this step, after its first `rows` rows, the last of which is sampled. Returns
-  // whether there can be any.
-  bool begin_drafts(int rows);
-  // How likely the draft in hand is right, and all before it. REQUIRES: the last call of
-  // begin_drafts or take_draft returned true.
-  float draft_probability() const { return draft_probability_; }
-  // It gets a row. Returns whether there can be one more.
-  bool take_draft();
+  bool begin_drafts(int rows) override;
+  float draft_probability() const override { return drafts_.probability(); }
+  bool take_draft() override { return drafts_.take(); }
 
   // Lays out `count` rows, drafts included; returns how many outputs they will have. REQUIRES:
   // count <= rows wanted and drafts.
@@ -146,37 +68,35 @@ class SampleRun {
   // Frees the sequence of its own. After result().
   void release() {
     own_sequence_.reset();
-    drafter_.reset();
+    drafts_.release();
   }
 
  private:
-  struct HeldToken {
-    TokenEvent event;
-    std::vector<TopValue> top;
-  };
-
-  // A value fed before its turn.
-  struct Draft {
-    Drafter::Guess guess;
-    bool is_known = false;  // given: not a guess
+  // What comes at a position.
+  struct Placed {
+    std::int64_t position = 0;
+    std::int32_t value = 0;
+    ValueSource source = ValueSource::kSampled;
   };
 
   // Values it may still have.
   std::int64_t values_left() const;
-  // Whether a draft is the value that came. Learns from it.
-  bool is_right(const Draft& draft, StepContext& step);
-  // Looks for a draft to have in hand.
-  bool next_draft();
 
-  // Makes a value the pending one. `output`: what the model said about its position; empty when
-  // nobody asked or it is the first of the sequence.
-  void place(std::int64_t position, std::int32_t value, ValueSource source,
-             std::span<const float> output, StepContext& step);
-  void place_sampled(const TokenEvent& event);
-  // Lets go of held-back tokens but the last `keep`.
-  void flush_held(std::size_t keep);
+  // The walk's steps, for each position in turn. `output`: what the model said about the position;
+  // empty where RequestContext::needs_output says so, and for the first of the sequence.
+  //
+  // The known value, or one drawn from the output.
+  Placed decide(std::int64_t position, std::span<const float> output, StepContext& step) const;
+  // Makes a value the pending one: notes it in the sequence, counts it, emits it, and ends the
+  // sample if it was the last.
+  void place(const Placed& placed, std::span<const float> output, StepContext& step);
+  void note(const Placed& placed);
+  void count(const Placed& placed, StepContext& step);
+  void emit(const Placed& placed, std::span<const float> output, StepContext& step);
   // num_values: of the sequence, up to the value just placed.
   void check_end(std::int64_t num_values);
+  // Whether draft i is the pending value.
+  bool accept(int i, StepContext& step);
 
   const RequestContext& context_;
   Outlet& outlet_;
@@ -185,18 +105,9 @@ class SampleRun {
   const int index_;
   const std::uint64_t seed_;
 
-  std::unique_ptr<Drafter> drafter_;  // null: no speculation
-  int most_drafts_ = 0;               // of a step
-  std::vector<Draft> drafts_;         // of this step, taken
-  Draft draft_;                       // in hand
-  std::int64_t draft_position_ = 0;   // of draft_
-  std::int64_t drafts_end_ = 0;       // no draft from this position on
-  float draft_probability_ = 0;
-
-  StopMatcher matcher_;
-  std::vector<HeldToken> held_;
+  SampleDrafts drafts_;
+  StopGate gate_;
   std::optional<FinishReason> reason_;
-  std::string stop_string_;
   std::int64_t generated_ = 0;  // sampled and given
   std::int64_t given_ = 0;
   std::int64_t drafted_ = 0;

@@ -1,4 +1,5 @@
-// What a scheduler counts and times while it works. Read by whoever shows it; free of their types.
+// What a scheduler counts and times while it works: Metrics are written while it does, Stats and
+// Timings are copies of them at a moment. Free of the types that show them (server/http).
 #pragma once
 
 #include <array>
@@ -8,7 +9,7 @@
 
 #include "server/base/clock.h"
 #include "server/base/histogram.h"
-#include "server/generation/generation.h"
+#include "server/generation/token_sink.h"
 
 namespace lintel {
 
@@ -71,7 +72,7 @@ struct SchedulerTimings {
 inline constexpr std::size_t kNumOutcomes = 6;  // of RequestOutcome
 
 // Totals over all workers of a scheduler. Thread-safe.
-struct SchedulerCounters {
+struct SchedulerMetrics {
   std::atomic<std::uint64_t> steps{0};
   std::atomic<std::uint64_t> rows{0};
   std::atomic<std::uint64_t> prompt_tokens{0};

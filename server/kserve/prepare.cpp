@@ -7,22 +7,22 @@
 
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
-#include "server/kserve/infer_tokens.h"
+#include "server/kserve/streamed_response.h"
 #include "server/requests/resolve_model.h"
 
 namespace lintel {
 namespace {
 
 grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackServerContext& call,
-                          GenerationTarget target, TensorRequest& request, CallScope& scope,
+                          GenerationTarget target, TensorRequest& request, StreamCall& stream,
                           std::vector<PreparedGeneration>& prepared) {
-  if (grpc::Status begins = scope.check_tokens(); !begins.ok()) return begins;
+  if (grpc::Status begins = stream.quota.check_tokens(); !begins.ok()) return begins;
   const std::optional<TimePoint> deadline = call_deadline(call, context.clock);
-  const std::shared_ptr<TokenAllowance> allowance = scope.allowance();
+  const std::shared_ptr<TokenAllowance> allowance = stream.quota.allowance();
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < request.prompts.size(); ++i) {
     PreparedGeneration& row = prepared.emplace_back();
-    grpc::Status status = prepare_generation(context, scope.caller().name, request.settings,
+    grpc::Status status = prepare_generation(context, stream.scope.caller().name, request.settings,
                                              std::move(request.prompts[i]), deadline,
                                              // A request that has a lease has one row.
                                              {target.model, std::move(target.lease)}, row);
@@ -48,13 +48,13 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
 
 grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
                                const grpc::CallbackServerContext& call,
-                               const inference::ModelInferRequest& wire, CallScope& scope,
+                               const inference::ModelInferRequest& wire, StreamCall& stream,
                                bool may_stream, PreparedInference& infer) {
   grpc::Status status;
   const SharedModel model =
       resolve_version(wire.model_name(), wire.model_version(), "model_", context.models, &status);
   if (model == nullptr) return status;
-  scope.set_model(model->name);
+  stream.scope.set_model(model->name);
   Violations violations;
   const auto request = std::make_shared<TensorRequest>(
       read_tensor_request(wire, model->limits.max_samples, violations));
@@ -65,9 +65,9 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   if (!violations.empty()) return violations.status();
 
   GenerationTarget target{model, {}};
-  status = sequences.find(scope.caller().name, *request, target, infer.sequence);
+  status = sequences.find(stream.scope.caller().name, *request, target, infer.sequence);
   if (!status.ok()) return status;
-  status = prepare_rows(context, call, std::move(target), *request, scope, infer.rows);
+  status = prepare_rows(context, call, std::move(target), *request, stream, infer.rows);
   request->settings.Clear();
   request->prompts = {};  // they are in infer.rows
   if (!status.ok()) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
-#include "server/call/call_scope.h"
+#include "server/call/stream_call.h"
 #include "server/kserve/sequences.h"
 #include "server/kserve/unary_call.h"
 #include "server/requests/prepare_generation.h"
@@ -28,7 +28,7 @@ struct PreparedInference {
 // one response.
 grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
                                const grpc::CallbackServerContext& call,
-                               const inference::ModelInferRequest& wire, CallScope& scope,
+                               const inference::ModelInferRequest& wire, StreamCall& stream,
                                bool may_stream, PreparedInference& infer);
 
 // Runs it for one response, which is written when the run is done, before `on_done`; `sequences`,

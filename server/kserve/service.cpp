@@ -16,18 +16,19 @@ namespace {
 // One ModelInfer call. Lives from the method until gRPC has done with it.
 class ModelInferCall final : public grpc::ServerUnaryReactor {
  public:
-  ModelInferCall(ActiveCalls& calls, std::unique_ptr<CallScope> scope)
-      : calls_(calls), scope_(std::move(scope)) {}
+  ModelInferCall(const ServiceContext& context, grpc::CallbackServerContext& rpc)
+      : calls_(context.calls), call_(context.gate, rpc, Method::kModelInfer) {}
 
-  // Counts the call in, if it may begin and `prepare(scope)` agrees.
+  const LogFields& log_fields() const { return call_.scope.log_fields(); }
+
+  // Counts the call in, if it may begin and `prepare(call)` agrees.
   template <typename Prepare>
   grpc::Status begin(const Prepare& prepare) {
     return guarded([&]() -> grpc::Status {
-      if (!scope_->admitted().ok()) return scope_->admitted();
-      if (grpc::Status entered = scope_->enter_stream(); !entered.ok()) return entered;
-      if (!calls_.enter()) return shutting_down();
-      counted_in_ = true;
-      return prepare(*scope_);
+      if (!call_.scope.admitted().ok()) return call_.scope.admitted();
+      if (grpc::Status entered = call_.quota.enter(); !entered.ok()) return entered;
+      active_ = ActiveCall(calls_);
+      return active_ ? prepare(call_) : shutting_down();
     });
   }
   // REQUIRES: called before the reactor is given to gRPC.
@@ -36,7 +37,7 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
   // The response is written, or there is none. Once.
   void finish(grpc::Status status, ValueUse used) {
     status_ = copy_of(status);
-    scope_->finish(used);
+    call_.finish(used);
     Finish(std::move(status));
   }
 
@@ -44,17 +45,15 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
     if (run_ != nullptr) run_->cancel();
   }
   void OnDone() override {
-    ActiveCalls& calls = calls_;
-    const bool counted_in = counted_in_;
-    scope_->end(status_);
+    const ActiveCall active = std::move(active_);  // counted out when the reactor is gone
+    call_.end(status_);
     delete this;
-    if (counted_in) calls.leave();
   }
 
  private:
   ActiveCalls& calls_;
-  const std::unique_ptr<CallScope> scope_;
-  bool counted_in_ = false;
+  ActiveCall active_;
+  StreamCall call_;
   std::shared_ptr<RowGatherer> run_;
   grpc::Status status_;  // written before Finish, read after
 };
@@ -252,17 +251,16 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
 grpc::ServerUnaryReactor* InferenceService::ModelInfer(
     grpc::CallbackServerContext* call, const Received<inference::ModelInferRequest>* request,
     inference::ModelInferResponse* response) {
-  auto scope = std::make_unique<CallScope>(context_.gate, *call, Method::kModelInfer);
-  const LogFields log_fields = scope->log_fields();
+  auto* const reactor = new ModelInferCall(context_, *call);
+  const LogFields log_fields = reactor->log_fields();
   const LogScope log(log_fields);
-  auto* const reactor = new ModelInferCall(context_.calls, std::move(scope));
   PreparedInference infer;
   std::shared_ptr<RowGatherer> run;
-  const grpc::Status status = reactor->begin([&](CallScope& its_scope) {
+  const grpc::Status status = reactor->begin([&](StreamCall& stream) {
     inference::ModelInferRequest wire;
     const grpc::Status read = request->read(bounds_of(context_.gate, Method::kModelInfer), wire);
     if (!read.ok()) return read;
-    const grpc::Status prepared = prepare_inference(context_, sequences_, *call, wire, its_scope,
+    const grpc::Status prepared = prepare_inference(context_, sequences_, *call, wire, stream,
                                                     /*may_stream=*/false, infer);
     if (!prepared.ok()) return prepared;
     run = new_row_gatherer(
@@ -282,9 +280,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
 grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
                         inference::ModelStreamInferResponse>*
 InferenceService::ModelStreamInfer(grpc::CallbackServerContext* call) {
-  return new ModelStreamInferCall(
-      context_, sequences_, *call,
-      std::make_unique<CallScope>(context_.gate, *call, Method::kModelStreamInfer));
+  return new ModelStreamInferCall(context_, sequences_, *call);
 }
 
 }  // namespace lintel

@@ -2,25 +2,24 @@
 
 #include <utility>
 
+#include "server/call/guarded.h"
 #include "server/call/status.h"
-#include "server/call/unary_call.h"
 
 namespace lintel {
 
 ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
                                            ClientSequences& sequences,
-                                           grpc::CallbackServerContext& call,
-                                           std::unique_ptr<CallScope> scope)
+                                           grpc::CallbackServerContext& rpc)
     : context_(context),
       sequences_(sequences),
       calls_(context.calls),
-      call_(call),
-      scope_(std::move(scope)) {
+      rpc_(rpc),
+      call_(context.gate, rpc, Method::kModelStreamInfer) {
   calls_.hold();
   grpc::Status status = guarded([&]() -> grpc::Status {
-    if (!scope_->admitted().ok()) return scope_->admitted();
+    if (!call_.scope.admitted().ok()) return call_.scope.admitted();
     if (calls_.closed()) return shutting_down();
-    return scope_->enter_stream();
+    return call_.quota.enter();
   });
   if (status.ok()) {
     StartRead(&request_);
@@ -30,43 +29,20 @@ ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
 }
 
 void ModelStreamInferCall::OnReadDone(bool ok) {
-  if (!ok) return finish(cancelled_ ? cancelled() : grpc::Status::OK);
-  if (!calls_.enter()) return finish(guarded([] { return shutting_down(); }));
-  is_busy_ = true;
+  if (!ok) return finish(is_cancelled() ? cancelled() : grpc::Status::OK);
+  active_ = ActiveCall(calls_);
+  if (!active_) return finish(guarded([] { return shutting_down(); }));
+  const LogScope log(call_.scope.log_fields());
   PreparedInference infer;
-  const LogScope log(scope_->log_fields());
-  std::shared_ptr<RowGatherer> run;
-  std::shared_ptr<InferTokens> tokens;
-  grpc::Status status = guarded([&] {
-    const grpc::Status prepared = prepare(infer);
-    if (!prepared.ok()) return prepared;
-    if (infer.request->streams) {
-      tokens = new_tokens(infer);
-    } else {
-      run = new_row_gatherer(
-          sequences_, infer, *response_.mutable_infer_response(),
-          [this](grpc::Status ended, ValueUse used) { respond(std::move(ended), used); });
-    }
-    return prepared;
-  });
-  if (!status.ok()) return respond(std::move(status), {});
-  {
-    MutexLock lock(mutex_);
-    run_ = run;
-    tokens_ = tokens;
-  }
-  // A cancellation came before anybody could know this run.
-  if (run != nullptr) {
-    if (cancelled_) run->cancel();
-    run->begin(std::move(infer.rows));
-  } else {
-    if (cancelled_) tokens->cancel();
-    grpc::Status begun = tokens->begin(std::move(infer.rows.front()));
-    if (begun.ok()) return;
-    sequences_.end_if_last(infer.sequence);
-    forget_tokens();
-    respond(std::move(begun), {});
-  }
+  grpc::Status prepared = guarded([&] { return prepare(infer); });
+  if (!prepared.ok()) return respond(std::move(prepared), {});
+  grpc::Status begun =
+      guarded([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
+  if (begun.ok()) return;
+  infer.rows.clear();  // gives its session back
+  sequences_.end_if_last(infer.sequence);
+  forget();
+  respond(std::move(begun), {});
 }
 
 grpc::Status ModelStreamInferCall::prepare(PreparedInference& infer) {
@@ -78,98 +54,125 @@ grpc::Status ModelStreamInferCall::prepare(PreparedInference& infer) {
   if (!read.ok()) return read;
   id_ = wire.id();
   asks_for_stream_ = wire.parameters().contains("stream");
-  return prepare_inference(context_, sequences_, call_, wire, *scope_, /*may_stream=*/true, infer);
+  return prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
+}
+
+grpc::Status ModelStreamInferCall::run(PreparedInference& infer) {
+  const std::shared_ptr<RowGatherer> rows = new_row_gatherer(
+      sequences_, infer, *response_.mutable_infer_response(),
+      [this](grpc::Status ended, ValueUse used) { respond(std::move(ended), used); });
+  if (!take_on({rows, nullptr})) return cancelled();
+  rows->begin(std::move(infer.rows));
+  return grpc::Status::OK;
+}
+
+grpc::Status ModelStreamInferCall::run_streamed(PreparedInference& infer) {
+  PreparedGeneration& row = infer.rows.front();
+  TokenOutbox::Options options;
+  options.chunk_interval = context_.streaming.chunk_interval_ms;
+  options.outbox_tokens = context_.streaming.outbox_tokens;
+  options.max_tokens_per_message = row.checked.max_tokens_per_message;
+  const auto outbox = std::make_shared<TokenOutbox>(static_cast<TokenWire&>(*this), row.model,
+                                                    context_.clock, calls_, std::move(options));
+  streamed_.emplace(infer.request, infer.head);
+  sequence_ = infer.sequence;
+  if (!take_on({nullptr, outbox})) return cancelled();
+  return outbox->submit(std::move(row.checked.request), std::move(row.lease));
+}
+
+void ModelStreamInferCall::write(std::span<const OutboxEntry> entries) {
+  streamed_->fill(entries, /*is_last=*/false);
+  StartWrite(&streamed_->message());
+}
+
+void ModelStreamInferCall::end(std::span<const OutboxEntry> entries, grpc::Status status,
+                               ValueUse used) {
+  status.ok() ? streamed_->fill(entries, /*is_last=*/true) : streamed_->fill(status);
+  call_.scope.note_use(used);
+  writes_last_ = true;
+  StartWrite(&streamed_->message());
+}
+
+void ModelStreamInferCall::gone(grpc::Status status, ValueUse used) noexcept {
+  call_.scope.note_use(used);
+  active_.leave();
+  finish(std::move(status));
 }
 
 void ModelStreamInferCall::OnWriteDone(bool ok) {
-  response_ = {};  // clearing it would keep its memory
-  if (const std::shared_ptr<InferTokens> tokens = current_tokens(); tokens != nullptr) {
-    if (!tokens->written(ok)) return;
-    scope_->settle_tokens(tokens->used());
-    forget_tokens();
+  if (streamed_ && !writes_last_) {
+    const std::shared_ptr<TokenOutbox> outbox = [&] {
+      MutexLock lock(mutex_);
+      return running_.outbox;
+    }();
+    return outbox->written(ok);
   }
-  rest();
+  forget();
+  response_ = {};  // clearing it would keep its memory
+  active_.leave();
   if (!ok) return finish(cancelled());
   StartRead(&request_);
 }
 
 void ModelStreamInferCall::OnCancel() {
-  cancelled_ = true;
-  std::shared_ptr<RowGatherer> run;
-  std::shared_ptr<InferTokens> tokens;
+  Running running;
   {
     MutexLock lock(mutex_);
-    run = run_;
-    tokens = tokens_;
+    cancelled_ = true;
+    running = running_;
   }
-  if (run != nullptr) run->cancel();
-  if (tokens != nullptr) tokens->cancel();
+  if (running.rows != nullptr) running.rows->cancel();
+  if (running.outbox != nullptr) running.outbox->gone();
 }
 
 void ModelStreamInferCall::OnDone() {
   ActiveCalls& calls = calls_;
-  scope_->end(status_);
+  call_.end(status_);
   delete this;
   calls.release();
 }
 
 void ModelStreamInferCall::respond(grpc::Status status, ValueUse used) {
-  scope_->settle_tokens(used);
+  call_.scope.note_use(used);
   if (!status.ok()) {
     grpc::Status written = guarded([&] {
       response_.Clear();
       response_.set_error_message(status.error_message());
       response_.mutable_infer_response()->set_id(std::exchange(id_, {}));
-      // Whoever waits for the last response of this request has it.
+      // A client that waits for the last response of this request has it.
       if (asks_for_stream_) mark_final(*response_.mutable_infer_response(), true);
       return grpc::Status::OK;
     });
     if (!written.ok()) {  // no memory to say so in a message: the stream says it by its end
-      rest();
+      active_.leave();
       return finish(std::move(written));
     }
   }
   StartWrite(&response_);
 }
 
-std::shared_ptr<InferTokens> ModelStreamInferCall::new_tokens(const PreparedInference& infer) {
-  const StreamingOptions& streaming = context_.streaming;
-  InferTokens::Options options;
-  options.chunk_interval = streaming.chunk_interval_ms;
-  options.outbox_tokens = streaming.outbox_tokens;
-  options.max_tokens_per_message = infer.rows.front().checked.max_tokens_per_message;
-  InferTokens::Callbacks callbacks;
-  callbacks.write = [this](const auto* message) { StartWrite(message); };
-  callbacks.gone = [this](grpc::Status status) {
-    scope_->settle_tokens(current_tokens()->used());
-    rest();
-    finish(std::move(status));
-  };
-  callbacks.over = [&sequences = sequences_, sequence = infer.sequence] {
-    sequences.end_if_last(sequence);
-  };
-  return std::make_shared<InferTokens>(infer.request, infer.head, options, context_.clock, calls_,
-                                       std::move(callbacks));
-}
-
-std::shared_ptr<InferTokens> ModelStreamInferCall::current_tokens() {
+bool ModelStreamInferCall::is_cancelled() {
   MutexLock lock(mutex_);
-  return tokens_;
+  return cancelled_;
 }
 
-void ModelStreamInferCall::forget_tokens() {
-  std::shared_ptr<InferTokens> last;  // freed without the mutex
+bool ModelStreamInferCall::take_on(Running running) {
   MutexLock lock(mutex_);
-  last.swap(tokens_);
+  if (!cancelled_) running_ = std::move(running);
+  return !cancelled_;
 }
 
-void ModelStreamInferCall::rest() {
-  if (std::exchange(is_busy_, false)) calls_.leave();
+void ModelStreamInferCall::forget() {
+  streamed_.reset();
+  writes_last_ = false;
+  Running last;  // freed without the mutex
+  MutexLock lock(mutex_);
+  std::swap(last, running_);
 }
 
 void ModelStreamInferCall::finish(grpc::Status status) {
   status_ = copy_of(status);
-  scope_->finish({});
+  call_.finish({});
   Finish(std::move(status));
 }
 

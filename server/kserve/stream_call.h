@@ -3,19 +3,21 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "inference/grpc_service.pb.h"
 #include "server/base/mutex.h"
-#include "server/call/call_scope.h"
 #include "server/call/received.h"
-#include "server/kserve/infer_tokens.h"
+#include "server/call/stream_call.h"
 #include "server/kserve/prepare.h"
 #include "server/kserve/sequences.h"
+#include "server/kserve/streamed_response.h"
 #include "server/kserve/unary_call.h"
 #include "server/requests/service_context.h"
+#include "server/stream/token_outbox.h"
 
 namespace lintel {
 
@@ -24,11 +26,12 @@ namespace lintel {
 // Between requests a drain does not wait for it. Lives from the method until gRPC has done with it.
 class ModelStreamInferCall final
     : public grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
-                                     inference::ModelStreamInferResponse> {
+                                     inference::ModelStreamInferResponse>,
+      private TokenWire {
  public:
   // context, sequences: outlive the call.
   ModelStreamInferCall(const ServiceContext& context, ClientSequences& sequences,
-                       grpc::CallbackServerContext& call, std::unique_ptr<CallScope> scope);
+                       grpc::CallbackServerContext& rpc);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -36,31 +39,51 @@ class ModelStreamInferCall final
   void OnDone() override;
 
  private:
+  // What runs of the request: its rows, or its values as they come.
+  struct Running {
+    std::shared_ptr<RowGatherer> rows;
+    std::shared_ptr<TokenOutbox> outbox;
+  };
+
+  // Of a request whose values are written as they come.
+  void write(std::span<const OutboxEntry> entries) override;
+  void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) override;
+  void gone(grpc::Status status, ValueUse used) noexcept override;
+  void over() noexcept override { sequences_.end_if_last(sequence_); }
+
   // Reads what came and takes what it needs. What it was is forgotten with that: between its
   // requests a stream holds nothing of them.
   grpc::Status prepare(PreparedInference& infer);
+  // Begins what was prepared. Not OK: nothing runs.
+  grpc::Status run(PreparedInference& infer);
+  grpc::Status run_streamed(PreparedInference& infer);
   void respond(grpc::Status status, ValueUse used);
-  std::shared_ptr<InferTokens> new_tokens(const PreparedInference& infer);
-  std::shared_ptr<InferTokens> current_tokens() EXCLUDES(mutex_);
-  void forget_tokens() EXCLUDES(mutex_);
-  void rest();
+  // From here on a cancellation ends it, too. False: the call is cancelled already.
+  bool take_on(Running running) EXCLUDES(mutex_);
+  bool is_cancelled() EXCLUDES(mutex_);
+  void forget() EXCLUDES(mutex_);
   void finish(grpc::Status status);
 
   const ServiceContext& context_;
   ClientSequences& sequences_;
   ActiveCalls& calls_;
-  grpc::CallbackServerContext& call_;
-  const std::unique_ptr<CallScope> scope_;
+  grpc::CallbackServerContext& rpc_;
+  StreamCall call_;
+  ActiveCall active_;  // while a request is served
   Received<inference::ModelInferRequest> request_;
   std::string id_;                // of the request that runs
   bool asks_for_stream_ = false;  // it has the parameter, whatever its value
   inference::ModelStreamInferResponse response_;
-  bool is_busy_ = false;  // counted in
   grpc::Status status_;
-  std::atomic<bool> cancelled_{false};
+
+  // Of a request whose values are written as they come.
+  ClientSequence sequence_;
+  std::optional<StreamedResponse> streamed_;
+  bool writes_last_ = false;  // the message in flight ends the request
+
   Mutex mutex_;
-  std::shared_ptr<RowGatherer> run_ GUARDED_BY(mutex_);     // the last one
-  std::shared_ptr<InferTokens> tokens_ GUARDED_BY(mutex_);  // of a request that is streamed
+  Running running_ GUARDED_BY(mutex_);
+  bool cancelled_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lintel

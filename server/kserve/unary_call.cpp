@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
+#include "server/call/guarded.h"
 #include "server/call/status.h"
-#include "server/call/unary_call.h"
 #include "server/stream/outcome_status.h"
 #include "server/stream/refusals.h"
 
@@ -43,53 +44,36 @@ class RowGatherer::RowSink final : public TokenSink {
 };
 
 void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
+  // What is known of a row before it runs: whatever ends the call from here on ends it, too.
   grpc::Status room = guarded([&] {
     MutexLock lock(mutex_);
     rows_left_ = prepared.size();
     rows_.resize(prepared.size());
     running_.resize(prepared.size());
-    return grpc::Status::OK;
+    for (std::size_t i = 0; i < prepared.size(); ++i) running_[i].model = prepared[i].model;
+    return status_;  // cancelled already: none is submitted
   });
   for (std::size_t i = 0; i < prepared.size(); ++i) {
-    PreparedGeneration& row = prepared[i];
-    if (!room.ok()) {
-      row_done(i, {}, {}, copy_of(room));
-      continue;
-    }
-    Scheduler& scheduler = *row.model->scheduler;
-    RequestHandle handle;
-    const bool log2_probs = row.checked.request.log2_probs;
-    grpc::Status status = guarded([&]() -> grpc::Status {
-      Scheduler::SubmitResult result =
-          scheduler.submit(std::move(row.checked.request), std::move(row.lease),
-                           std::make_shared<RowSink>(shared_from_this(), i, row.model, log2_probs));
-      if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*row.model);
-      if (result.error == Scheduler::SubmitError::kQueueFull) {
-        return queue_full(scheduler.options().max_queued_requests,
-                          scheduler.options().max_queued_bytes);
-      }
-      handle = std::move(result.handle);
-      return grpc::Status::OK;
-    });
-    if (status.ok()) {
-      submitted(i, row.model, std::move(handle));
-    } else {
-      row_done(i, {}, {}, std::move(status));
-    }
+    grpc::Status status = room.ok() ? submit(i, prepared[i]) : copy_of(room);
+    if (status.ok()) continue;
+    prepared[i].lease = SessionLease();  // before the client hears of it
+    row_done(i, {}, {}, std::move(status));
   }
 }
 
-void RowGatherer::submitted(std::size_t index, SharedModel model, RequestHandle handle) noexcept {
-  bool already_failed = false;
-  {
-    MutexLock lock(mutex_);
-    // It may be done already, and the last of them: then the list is gone.
-    if (index >= running_.size() || running_[index].done) return;
-    already_failed = !status_.ok();
-    running_[index].model = model;
-    running_[index].handle = handle;
-  }
-  if (already_failed) model->scheduler->cancel(handle);
+grpc::Status RowGatherer::submit(std::size_t index, PreparedGeneration& row) noexcept {
+  return guarded([&] {
+    const RequestHandle handle = [&] {
+      MutexLock lock(mutex_);
+      return running_[index].handle;
+    }();
+    const bool log2_probs = row.checked.request.log2_probs;
+    return submit_status(
+        row.model->scheduler->submit(
+            std::move(row.checked.request), std::move(row.lease),
+            std::make_shared<RowSink>(shared_from_this(), index, row.model, log2_probs), handle),
+        *row.model);
+  });
 }
 
 void RowGatherer::cancel() noexcept { fail(cancelled()); }
@@ -102,30 +86,27 @@ void RowGatherer::fail(grpc::Status status) noexcept {
   }
   // One by one, without a list of them: it may be the want of memory that ends the call.
   for (std::size_t i = 0;; ++i) {
-    Running running;
+    std::optional<Running> row;
     {
       MutexLock lock(mutex_);
       if (i >= running_.size()) return;
-      running = running_[i];
+      row = running_[i];
     }
-    if (running.model != nullptr) running.model->scheduler->cancel(running.handle);
+    if (row->model != nullptr) row->model->scheduler->cancel(row->handle);
   }
 }
 
 void RowGatherer::row_done(std::size_t index, RowValues row, ValueUse used,
                            grpc::Status status) noexcept {
   if (!status.ok()) fail(std::move(status));
-  Running over;  // let go of without the mutex
+  SharedModel over;  // let go of without the mutex
   OnDone on_done;
   std::vector<RowValues> rows;
   grpc::Status result;
   ValueUse all;
   {
     MutexLock lock(mutex_);
-    if (index < running_.size()) {
-      std::swap(over, running_[index]);
-      running_[index].done = true;
-    }
+    if (index < running_.size()) std::swap(over, running_[index].model);
     if (index < rows_.size()) rows_[index] = std::move(row);
     used_.prompt += used.prompt;
     used_.generated += used.generated;

@@ -34,12 +34,9 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
   struct Running {
     SharedModel model;  // while it runs: a row that is done keeps no model from being unloaded
     RequestHandle handle;
-    bool done = false;
   };
 
-  // Has submitted row `index`.
-  void submitted(std::size_t index, SharedModel model, RequestHandle handle) noexcept
-      EXCLUDES(mutex_);
+  grpc::Status submit(std::size_t index, PreparedGeneration& row) noexcept EXCLUDES(mutex_);
   void row_done(std::size_t index, RowValues row, ValueUse used, grpc::Status status) noexcept
       EXCLUDES(mutex_);
   // Ends all rows with `status`, the first one given.

@@ -254,6 +254,7 @@ void ModelManager::drain(const std::vector<SharedModel>& models,
   const TimePoint give_up = std::chrono::steady_clock::now() + options_.drain_timeout_ms;
   for (const SharedModel& model : models) {
     const std::size_t sessions = store_.close_sessions(*model->transformer);
+    model->scheduler->waiting_room().tell();  // those who wait in vain learn that it is retired
     spdlog::info("model {} version {} takes no more requests; {} sessions are closed", model->name,
                  model->version, sessions);
   }

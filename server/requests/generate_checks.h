@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/generation/generation.h"
+#include "server/generation/request.h"
 #include "server/models/served_model.h"
 #include "server/requests/violations.h"
 

@@ -39,8 +39,10 @@ RequestQueue::Push RequestQueue::push(std::unique_ptr<RunningRequest>& request) 
     queued_bytes_ += bytes;
     size_.store(queue_.size());
     next_deadline_.store(std::min(next_deadline_.load(), ticks(queue_.back()->deadline())));
+    if (queue_.back()->control().cancelled.load()) may_hold_cancelled_.store(true);
+    wakes_.fetch_add(1);
   }
-  wake();
+  woken_.notify_all();
   return Push::kAccepted;
 }
 
@@ -52,6 +54,12 @@ int RequestQueue::saving_worker() const {
 
 std::unique_ptr<RunningRequest> RequestQueue::pop(int worker, int max_rows) {
   if (size_.load() == 0) return nullptr;
+  std::unique_ptr<RunningRequest> request = take_next(worker, max_rows);
+  if (request != nullptr) waiting_room_.tell();
+  return request;
+}
+
+std::unique_ptr<RunningRequest> RequestQueue::take_next(int worker, int max_rows) {
   MutexLock lock(mutex_);
   std::atomic<int>& own_rows = running_rows_[static_cast<std::size_t>(worker)];
   int load = queued_rows_;
@@ -80,18 +88,21 @@ RequestQueue::Requests RequestQueue::take_lost(TimePoint now) noexcept {
   Requests lost;
   if (size_.load() == 0) return lost;
   if (!may_hold_cancelled_.load() && ticks(now) < next_deadline_.load()) return lost;
-  MutexLock lock(mutex_);
-  may_hold_cancelled_.store(false);  // before looking: a later cancel sets it again
-  for (auto it = queue_.begin(); it != queue_.end();) {
-    const auto next = std::next(it);
-    if ((*it)->lost(now)) {
-      queued_rows_ -= (*it)->slots();
-      queued_bytes_ -= (*it)->held_bytes();
-      lost.splice(lost.end(), queue_, it);
+  {
+    MutexLock lock(mutex_);
+    may_hold_cancelled_.store(false);  // before looking: a later cancel sets it again
+    for (auto it = queue_.begin(); it != queue_.end();) {
+      const auto next = std::next(it);
+      if ((*it)->lost(now)) {
+        queued_rows_ -= (*it)->slots();
+        queued_bytes_ -= (*it)->held_bytes();
+        lost.splice(lost.end(), queue_, it);
+      }
+      it = next;
     }
-    it = next;
+    update_mirrors();
   }
-  update_mirrors();
+  if (!lost.empty()) waiting_room_.tell();
   return lost;
 }
 
@@ -106,8 +117,11 @@ RequestQueue::Requests RequestQueue::take_all() noexcept {
 }
 
 void RequestQueue::close() {
-  MutexLock lock(mutex_);
-  closed_ = true;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+  }
+  waiting_room_.tell();
 }
 
 bool RequestQueue::closed() const {

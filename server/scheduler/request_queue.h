@@ -13,13 +13,14 @@
 #include "server/base/clock.h"
 #include "server/base/mutex.h"
 #include "server/base/thread_annotations.h"
+#include "server/base/waiting_room.h"
 #include "server/scheduler/running_request.h"
 
 namespace lintel {
 
 // Thread-safe. First in, first out, but for a request that is too wide for the rows that are free:
 // the worker with the fewest running rows takes nothing else until it fits, so it cannot starve,
-// and on the others it is overtaken, so it does not hold up everybody behind it.
+// and on the others it is overtaken, so it does not hold up those behind it.
 // What a busy worker asks in every step takes no lock while there is nothing to do. Only push()
 // asks for memory: whatever takes requests out works without any.
 class RequestQueue {
@@ -48,13 +49,16 @@ class RequestQueue {
   void close();
   bool closed() const;
   std::size_t size() const { return size_.load(); }
+  // Told when requests have left the queue, and when it was closed.
+  WaitingRoom& waiting_room() { return waiting_room_; }
 
   // How many rows a worker runs now.
   void set_running_rows(int worker, int rows) {
     running_rows_[static_cast<std::size_t>(worker)].store(rows);
   }
 
-  // Somebody set a RequestControl's `cancelled`: the queue may hold that request.
+  // Scheduler::cancel has set a RequestControl's `cancelled`: the queue may hold that request. (It
+  // may also be pushed later; push() looks.)
   void note_cancel();
   // Ends the waits of all workers that began before this call.
   void wake();
@@ -66,6 +70,7 @@ class RequestQueue {
   void wait(std::uint64_t seen, std::optional<TimePoint> until, const Clock& clock);
 
  private:
+  std::unique_ptr<RunningRequest> take_next(int worker, int max_rows) EXCLUDES(mutex_);
   // After the queue has changed.
   void update_mirrors() REQUIRES(mutex_);
   // The worker that saves its rows for the first request while that fits nowhere.
@@ -81,6 +86,7 @@ class RequestQueue {
   std::atomic<std::uint64_t> wakes_{0};
   std::vector<std::atomic<int>> running_rows_;  // of each worker
 
+  WaitingRoom waiting_room_;
   mutable Mutex mutex_;
   CondVar woken_;
   Requests queue_ GUARDED_BY(mutex_);

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
-#include <exception>
 #include <utility>
+
+#include "server/base/guarded.h"
 
 namespace lintel {
 
@@ -32,8 +33,8 @@ std::uint64_t values_of(const StepContext& step) {
 RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
                                std::shared_ptr<TokenSink> sink,
                                std::shared_ptr<RequestControl> control, const Transformer& model,
-                               TimePoint submitted, SchedulerCounters& counters)
-    : counters_(counters),
+                               TimePoint submitted, SchedulerMetrics& counters)
+    : metrics_(counters),
       in_flight_(counters.in_flight),
       lease_(std::move(lease)),
       sink_(std::move(sink)),
@@ -54,13 +55,10 @@ RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
 RunningRequest::~RunningRequest() { end(RequestOutcome::kInternal, submitted_); }
 
 template <typename Body>
-void RunningRequest::guarded(Body&& body) {
+void RunningRequest::attempt(Body&& body) noexcept {
   if (failure_) return;
-  try {
-    body();
-  } catch (...) {  // a sink's own exception, or no memory: this request's trouble, nobody else's
-    failure_ = RequestOutcome::kInternal;
-  }
+  // A sink's own exception, or no memory: this request's trouble, not its neighbours'.
+  guarded(body, [this] { failure_ = RequestOutcome::kInternal; });
 }
 
 int RunningRequest::slots() const {
@@ -80,7 +78,7 @@ bool RunningRequest::start(StepContext& step) {
   started_ = step.now;
   step.metrics.queued.observe(step.now - submitted_);
   const std::uint64_t before = values_of(step);
-  guarded([&] {
+  attempt([&] {
     samples_.front().begin(step);
     fork_when_prompt_read(step);
   });
@@ -92,7 +90,7 @@ bool RunningRequest::start(StepContext& step) {
 void RunningRequest::pay(TimePoint now) {
   TokenAllowance* const allowance = context_.request.allowance.get();
   if (allowance == nullptr) return;
-  guarded([&] {
+  attempt([&] {
     const Duration pause = allowance->pay(std::exchange(unpaid_tokens_, 0));
     if (pause > Duration::zero()) throttled_until_ = now + pause;
   });
@@ -114,6 +112,7 @@ void RunningRequest::propose(int max_rows, std::vector<RowRun>& runs) {
     RowRun run;
     run.request = this;
     run.sample = &sample;
+    run.drafts = &sample;
     run.is_decoding = forked_;
     run.samples_next = sample.samples_next();
     run.wanted = shares_prompt ? sample.prompt_rows_wanted(max_rows) : sample.rows_wanted(max_rows);
@@ -124,7 +123,7 @@ void RunningRequest::propose(int max_rows, std::vector<RowRun>& runs) {
 
 void RunningRequest::absorb(const RowRun& run, MatrixView<const float> outputs, StepContext& step) {
   const std::uint64_t before = values_of(step);
-  guarded([&] {
+  attempt([&] {
     const bool finite = run.sample->absorb(run.rows, {outputs, run.first_output}, step);
     if (!finite) {
       failure_ = RequestOutcome::kNonFinite;
@@ -143,7 +142,7 @@ RunningRequest::Status RunningRequest::end_step(StepContext& step) {
   pay(step.now);
   const bool is_last = slots() == 0;
   if (!failure_) report_finished(step.now, is_last);
-  guarded([&] {
+  attempt([&] {
     if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();
   });
   if (failure_ || is_last) {
@@ -154,7 +153,7 @@ RunningRequest::Status RunningRequest::end_step(StepContext& step) {
 }
 
 void RunningRequest::report_finished(TimePoint now, bool is_last) {
-  guarded([&] {
+  attempt([&] {
     std::vector<SampleResult> results;
     for (std::size_t i = 0; i < samples_.size(); ++i) {
       if (reported_[i] || !samples_[i].finished()) continue;
@@ -196,14 +195,14 @@ void RunningRequest::end(RequestOutcome outcome, TimePoint now) {
   now = std::max(now, submitted_);  // as in start()
   if (outcome == RequestOutcome::kCancelled || outcome == RequestOutcome::kDeadline ||
       outcome == RequestOutcome::kShutdown) {
-    guarded([&] {
+    attempt([&] {
       for (SampleRun& sample : samples_) {
         sample.finish(outcome == RequestOutcome::kDeadline ? FinishReason::kDeadline
                                                            : FinishReason::kCancelled);
       }
     });
     report_finished(now, /*is_last=*/true);
-    guarded([&] {
+    attempt([&] {
       if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();
     });
     if (failure_) outcome = *failure_;
@@ -212,11 +211,8 @@ void RunningRequest::end(RequestOutcome outcome, TimePoint now) {
       outcome == RequestOutcome::kNonFinite || outcome == RequestOutcome::kInternal;
   if (lease_ && in_doubt) lease_.discard();
   release();
-  counters_.count_end(outcome, now - submitted_);
-  try {
-    sink_->on_finish(outcome);
-  } catch (...) {  // it has been told; there is nobody left to tell
-  }
+  metrics_.count_end(outcome, now - submitted_);
+  guarded([&] { sink_->on_finish(outcome); }, [] {});  // it was told, whatever it throws
 }
 
 }  // namespace lintel

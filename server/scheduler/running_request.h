@@ -9,14 +9,13 @@
 
 #include "model/network/transformer.h"
 #include "server/base/clock.h"
-#include "server/generation/generation.h"
+#include "server/generation/request.h"
 #include "server/generation/request_control.h"
 #include "server/generation/sample_run.h"
+#include "server/scheduler/row_planner.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
-
-class RunningRequest;
 
 // Counts itself while it lives.
 class InFlight {
@@ -30,17 +29,6 @@ class InFlight {
   std::atomic<std::uint64_t>& count_;
 };
 
-// Consecutive rows of one sequence in a step.
-struct RowRun {
-  RunningRequest* request = nullptr;
-  SampleRun* sample = nullptr;
-  int wanted = 0;            // rows it could use
-  bool is_decoding = false;  // has a row in every step; reading a prompt waits for a share
-  bool samples_next = false;
-  int rows = 0;  // granted
-  std::size_t first_output = 0;
-};
-
 // Owned by the queue or one worker at a time and used by that thread only, but for control().
 // Answers its sink exactly once: at the latest when destroyed. Nothing here throws: an exception of
 // the sink or of memory ends the request with kInternal.
@@ -48,7 +36,7 @@ class RunningRequest {
  public:
   RunningRequest(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
                  std::shared_ptr<RequestControl> control, const Transformer& model,
-                 TimePoint submitted, SchedulerCounters& counters);
+                 TimePoint submitted, SchedulerMetrics& counters);
   ~RunningRequest();
   RunningRequest(const RunningRequest&) = delete;
   RunningRequest& operator=(const RunningRequest&) = delete;
@@ -60,7 +48,7 @@ class RunningRequest {
   std::size_t held_bytes() const { return held_bytes_; }
   RequestControl& control() { return *control_; }
   std::optional<TimePoint> deadline() const { return context_.request.deadline; }
-  // Why it must end now, if somebody cancelled it or its time is up.
+  // Why it must end now, if it was cancelled or its time is up.
   std::optional<RequestOutcome> lost(TimePoint now) const;
 
   // Joins a batch; what needs no row happens now. Returns whether it may go on at once, or begins
@@ -88,9 +76,9 @@ class RunningRequest {
   void refuse();
 
  private:
-  // Runs `body`; an exception becomes failure_.
+  // Runs `body` unless something failed before; what it throws becomes failure_.
   template <typename Body>
-  void guarded(Body&& body);
+  void attempt(Body&& body) noexcept;
   void fork_when_prompt_read(StepContext& step);
   // Pays for what the step has given so far, and notes how long to pause.
   void pay(TimePoint now);
@@ -99,7 +87,7 @@ class RunningRequest {
   void report_finished(TimePoint now, bool is_last);
   void release();
 
-  SchedulerCounters& counters_;
+  SchedulerMetrics& metrics_;
   const InFlight in_flight_;  // first: until everything is gone
   // The lease before all that refers to its sequence.
   SessionLease lease_;

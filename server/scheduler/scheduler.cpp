@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "server/generation/request_control.h"
 #include "server/scheduler/request_queue.h"
 #include "server/scheduler/running_request.h"
 #include "server/scheduler/worker.h"
@@ -26,7 +25,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
     : model_(std::move(model)),
       options_(options),
       clock_(clock),
-      counters_(std::make_unique<SchedulerCounters>()),
+      metrics_(std::make_unique<SchedulerMetrics>()),
       queue_(std::make_unique<RequestQueue>(
           static_cast<std::size_t>(std::max(options.max_queued_requests, 0)), options.workers,
           options.max_queued_bytes)) {
@@ -45,7 +44,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   for (int i = 0; i < std::max(options.workers, 1); ++i) {
     worker_options.index = i;
     workers_.push_back(
-        std::make_unique<Worker>(*model_, worker_options, clock_, *queue_, *counters_));
+        std::make_unique<Worker>(*model_, worker_options, clock_, *queue_, *metrics_));
   }
   try {
     MutexLock lock(stop_mutex_);
@@ -69,17 +68,16 @@ void Scheduler::run_worker(Worker& worker) {
   worker.end_all(RequestOutcome::kShutdown);
 }
 
-Scheduler::SubmitResult Scheduler::submit(GenerationRequest request, SessionLease lease,
-                                          std::shared_ptr<TokenSink> sink) {
+Scheduler::SubmitError Scheduler::submit(GenerationRequest request, SessionLease lease,
+                                         std::shared_ptr<TokenSink> sink,
+                                         const RequestHandle& handle) {
   if (request.num_samples < 1 || request.num_samples > options_.max_batch_rows) {
     throw std::invalid_argument("Scheduler: num_samples is " + std::to_string(request.num_samples) +
                                 ", must be 1 to " + std::to_string(options_.max_batch_rows));
   }
-  SubmitResult result;
-  result.handle.control_ = std::make_shared<RequestControl>();
   auto running =
       std::make_unique<RunningRequest>(std::move(request), std::move(lease), std::move(sink),
-                                       result.handle.control_, *model_, clock_.now(), *counters_);
+                                       handle.control_, *model_, clock_.now(), *metrics_);
   RequestQueue::Push pushed = RequestQueue::Push::kClosed;
   try {
     pushed = queue_->push(running);
@@ -88,36 +86,28 @@ Scheduler::SubmitResult Scheduler::submit(GenerationRequest request, SessionLeas
     running->refuse();
     throw;
   }
-  switch (pushed) {
-    case RequestQueue::Push::kAccepted:
-      return result;
-    case RequestQueue::Push::kFull:
-      result.error = SubmitError::kQueueFull;
-      break;
-    case RequestQueue::Push::kClosed:
-      result.error = SubmitError::kDraining;
-      break;
-  }
+  if (pushed == RequestQueue::Push::kAccepted) return SubmitError::kNone;
   running->refuse();
-  return result;
+  return pushed == RequestQueue::Push::kFull ? SubmitError::kQueueFull : SubmitError::kDraining;
 }
 
 void Scheduler::cancel(const RequestHandle& handle) {
-  if (handle.control_ == nullptr || handle.control_->cancelled.exchange(true)) return;
+  if (handle.control_->cancelled.exchange(true)) return;
   queue_->note_cancel();
 }
 
 void Scheduler::resume(const RequestHandle& handle) {
-  if (handle.control_ == nullptr) return;
   handle.control_->resumed.store(true);
   queue_->wake();
 }
+
+WaitingRoom& Scheduler::waiting_room() { return queue_->waiting_room(); }
 
 void Scheduler::begin_drain() { queue_->close(); }
 
 bool Scheduler::draining() const { return queue_->closed(); }
 
-bool Scheduler::idle() const { return counters_->in_flight.load() == 0; }
+bool Scheduler::idle() const { return metrics_->in_flight.load() == 0; }
 
 void Scheduler::stop() {
   MutexLock lock(stop_mutex_);
@@ -138,18 +128,18 @@ bool Scheduler::run_one_step() { return workers_.front()->run_one_step(); }
 
 Scheduler::Stats Scheduler::stats() const {
   Stats stats;
-  stats.steps = counters_->steps.load();
-  stats.rows = counters_->rows.load();
-  stats.prompt_tokens = counters_->prompt_tokens.load();
-  stats.generated_tokens = counters_->generated_tokens.load();
-  stats.drafted_tokens = counters_->drafted_tokens.load();
-  stats.accepted_tokens = counters_->accepted_tokens.load();
+  stats.steps = metrics_->steps.load();
+  stats.rows = metrics_->rows.load();
+  stats.prompt_tokens = metrics_->prompt_tokens.load();
+  stats.generated_tokens = metrics_->generated_tokens.load();
+  stats.drafted_tokens = metrics_->drafted_tokens.load();
+  stats.accepted_tokens = metrics_->accepted_tokens.load();
   stats.queued = queue_->size();
-  const std::uint64_t in_flight = counters_->in_flight.load();
+  const std::uint64_t in_flight = metrics_->in_flight.load();
   stats.running = in_flight > stats.queued ? in_flight - stats.queued : 0;
   for (std::size_t i = 0; i < kNumOutcomes; ++i) {
-    stats.ended[i] = counters_->ended[i].load();
-    stats.ended_after[i] = Duration(counters_->ended_ticks[i].load());
+    stats.ended[i] = metrics_->ended[i].load();
+    stats.ended_after[i] = Duration(metrics_->ended_ticks[i].load());
   }
   return stats;
 }

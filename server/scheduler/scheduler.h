@@ -12,26 +12,18 @@
 #include "server/base/clock.h"
 #include "server/base/mutex.h"
 #include "server/base/thread_annotations.h"
-#include "server/generation/generation.h"
+#include "server/base/waiting_room.h"
+#include "server/generation/request.h"
+#include "server/generation/request_control.h"
 #include "server/generation/speculation.h"
+#include "server/generation/token_sink.h"
 #include "server/generation/work_metrics.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
 
-struct RequestControl;
 class RequestQueue;
 class Worker;
-
-// A submitted request, for cancel() and resume(). Cheap to copy; outlives the request safely.
-class RequestHandle {
- public:
-  RequestHandle() = default;
-
- private:
-  friend class Scheduler;
-  std::shared_ptr<RequestControl> control_;
-};
 
 // Every step mixes prompt reading and decoding: a request joins at the next step and leaves at once
 // when it ends; a long prompt is read in slices of at most prefill_rows_per_step rows a step over
@@ -81,19 +73,20 @@ class Scheduler {
   ~Scheduler();  // stop()
 
   enum class SubmitError { kNone, kQueueFull, kDraining };
-  struct SubmitResult {
-    RequestHandle handle;
-    SubmitError error = SubmitError::kNone;
-  };
 
   // Takes the request, or refuses it at once: then the sink is never called and the lease is given
-  // back. REQUIRES: lease; the lease is of this model; num_samples <= max_batch_rows. Throws, the
-  // sink never called, std::invalid_argument for a request that cannot run (too many samples, or
-  // neither prompt nor pending value nor start token to begin with) and std::bad_alloc.
-  SubmitResult submit(GenerationRequest request, SessionLease lease,
-                      std::shared_ptr<TokenSink> sink);
-  void cancel(const RequestHandle& handle);  // on_finish(kCancelled) within one step; idempotent
+  // back. `handle`: the caller's, of this request alone; the sink may use it before submit returns.
+  // REQUIRES: lease; the lease is of this model; num_samples <= max_batch_rows. Throws, the sink
+  // never called, std::invalid_argument for a request that cannot run (too many samples, or neither
+  // prompt nor pending value nor start token to begin with) and std::bad_alloc.
+  SubmitError submit(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
+                     const RequestHandle& handle = RequestHandle());
+  // on_finish(kCancelled) within one step, or of the step after submit. Idempotent.
+  void cancel(const RequestHandle& handle);
   void resume(const RequestHandle& handle);  // the sink has room again; idempotent
+
+  // Told when a place in the queue may be free, and when no request is taken any more.
+  WaitingRoom& waiting_room();
 
   // New requests are refused; running ones go on. Returns at once.
   void begin_drain();
@@ -120,7 +113,7 @@ class Scheduler {
   const Clock& clock_;
 
   // Have their own locks.
-  const std::unique_ptr<SchedulerCounters> counters_;
+  const std::unique_ptr<SchedulerMetrics> metrics_;
   const std::unique_ptr<RequestQueue> queue_;
   std::atomic<bool> stopping_{false};
   Mutex stop_mutex_;  // one stop() at a time

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/base/guarded.h"
+
 namespace lintel {
 namespace {
 
@@ -10,12 +12,6 @@ namespace {
 // and the narrower they are the less that is. Measured between 0.25 and 0.4; where much can be
 // guessed the time of a request hardly depends on it, where little can, a low one costs time.
 float row_cost(WeightType type) { return type == WeightType::kInt8 ? 0.35f : 0.25f; }
-
-// How likely a draft must be right to be worth a row in a step of `rows` that is expected to yield
-// `values`: as many values for its time as the step has without it.
-float least_probability(float row_cost, int rows, float values) {
-  return row_cost * values / (1.0f + row_cost * static_cast<float>(rows - 1));
-}
 
 // Rows of a step that has drafts.
 int most_drafting_rows(const Worker::Options& options) {
@@ -27,30 +23,32 @@ int most_drafting_rows(const Worker::Options& options) {
 }  // namespace
 
 Worker::Worker(const Transformer& model, const Options& options, const Clock& clock,
-               RequestQueue& queue, SchedulerCounters& counters)
+               RequestQueue& queue, SchedulerMetrics& counters)
     : model_(model),
       options_(options),
       clock_(clock),
       queue_(queue),
-      counters_(counters),
+      metrics_(counters),
       model_timer_(clock),
+      planner_({.max_rows = options.max_rows,
+                .prefill_rows = options.prefill_rows,
+                .draft_rows = most_drafting_rows(options),
+                .drafts_always = options.drafts_always,
+                .row_cost = row_cost(model.weight_type())}),
       workspace_(model.new_workspace(static_cast<std::size_t>(options.max_rows),
                                      static_cast<std::size_t>(most_drafting_rows(options)))) {
   workspace_.observe(&model_timer_);
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
   rows_.reserve(static_cast<std::size_t>(options.max_rows));
-  hungry_.reserve(static_cast<std::size_t>(options.max_rows));
-  drafting_.reserve(static_cast<std::size_t>(options.max_rows));
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
 }
 
 bool Worker::run_one_step() noexcept {
-  try {
-    return step();
-  } catch (...) {
-    end_all(RequestOutcome::kInternal);
-    return true;
-  }
+  return guarded([this] { return step(); },
+                 [this] {
+                   end_all(RequestOutcome::kInternal);
+                   return true;
+                 });
 }
 
 bool Worker::step() {
@@ -65,8 +63,7 @@ bool Worker::step() {
   runs_.clear();
   rows_.clear();
   for (const auto& request : active_) request->propose(options_.max_rows, runs_);
-  grant_rows();
-  grant_drafts();
+  planner_.plan(runs_);
   step_model();
   settle();
   end_part(WorkPart::kDeliver);
@@ -135,68 +132,6 @@ void Worker::admit() {
   }
 }
 
-// Every decoding sample has its row. Prompts, and runs of given values, share what prefill_rows
-// leaves them beside somebody who waits for a row to be sampled, or else the whole step.
-void Worker::grant_rows() {
-  int left = options_.max_rows;
-  bool somebody_waits = false;
-  for (RowRun& run : runs_) {
-    run.rows = run.is_decoding ? 1 : 0;
-    left -= run.rows;
-    somebody_waits |= run.is_decoding && run.samples_next;
-  }
-  if (somebody_waits) left = std::min(left, options_.prefill_rows);
-
-  hungry_.clear();
-  for (RowRun& run : runs_) {
-    if (run.rows < run.wanted) hungry_.push_back(&run);
-  }
-  if (hungry_.empty()) return;
-  std::rotate(hungry_.begin(),
-              hungry_.begin() + static_cast<std::ptrdiff_t>(turn_++ % hungry_.size()),
-              hungry_.end());
-  while (left > 0 && !hungry_.empty()) {
-    const int share = std::max(left / static_cast<int>(hungry_.size()), 1);
-    for (RowRun* run : hungry_) {
-      const int granted = std::min({share, run->wanted - run->rows, left});
-      run->rows += granted;
-      left -= granted;
-    }
-    std::erase_if(hungry_, [](const RowRun* run) { return run->rows == run->wanted; });
-  }
-}
-
-// Guesses of what the samples will draw take rows that are left, the most likely first.
-void Worker::grant_drafts() {
-  if (!options_.drafts) return;
-  int rows = 0;
-  for (const RowRun& run : runs_) rows += run.rows;
-  const int most = most_drafting_rows(options_);
-  if (rows >= most) return;
-  drafting_.clear();
-  float values = 0.0f;  // expected of the step
-  const float cost = row_cost(model_.weight_type());
-  for (RowRun& run : runs_) {
-    values += static_cast<float>(run.rows);
-    if (run.is_decoding && run.rows == run.wanted && run.sample->begin_drafts(run.rows)) {
-      drafting_.push_back(&run);
-    }
-  }
-  const auto less_likely = [](const RowRun* a, const RowRun* b) {
-    return a->sample->draft_probability() < b->sample->draft_probability();
-  };
-  while (rows < most && !drafting_.empty()) {
-    const auto likeliest = std::ranges::max_element(drafting_, less_likely);
-    RowRun& run = **likeliest;
-    const float probability = run.sample->draft_probability();
-    if (!options_.drafts_always && probability <= least_probability(cost, rows, values)) return;
-    if (!run.sample->take_draft()) drafting_.erase(likeliest);
-    ++run.rows;
-    ++rows;
-    values += probability;
-  }
-}
-
 void Worker::step_model() {
   std::size_t outputs = 0;
   for (RowRun& run : runs_) {
@@ -233,8 +168,8 @@ void Worker::end_model() {
 
 void Worker::absorb_rows(MatrixView<const float> rows) {
   step_.now = part_begun_;
-  counters_.steps.fetch_add(1, std::memory_order_relaxed);
-  counters_.rows.fetch_add(rows_.size(), std::memory_order_relaxed);
+  metrics_.steps.fetch_add(1, std::memory_order_relaxed);
+  metrics_.rows.fetch_add(rows_.size(), std::memory_order_relaxed);
   step_.metrics.rows.observe(static_cast<double>(rows_.size()));
   for (const RowRun& run : runs_) {
     if (run.rows > 0) run.request->absorb(run, rows, step_);
@@ -243,14 +178,14 @@ void Worker::absorb_rows(MatrixView<const float> rows) {
 
 // The sinks hear what ended, and requests whose sinks are full leave the batch.
 void Worker::settle() {
-  counters_.prompt_tokens.fetch_add(std::exchange(step_.prompt_tokens, 0),
-                                    std::memory_order_relaxed);
-  counters_.generated_tokens.fetch_add(std::exchange(step_.generated_tokens, 0),
-                                       std::memory_order_relaxed);
-  counters_.drafted_tokens.fetch_add(std::exchange(step_.drafted_tokens, 0),
-                                     std::memory_order_relaxed);
-  counters_.accepted_tokens.fetch_add(std::exchange(step_.accepted_tokens, 0),
+  metrics_.prompt_tokens.fetch_add(std::exchange(step_.prompt_tokens, 0),
+                                   std::memory_order_relaxed);
+  metrics_.generated_tokens.fetch_add(std::exchange(step_.generated_tokens, 0),
                                       std::memory_order_relaxed);
+  metrics_.drafted_tokens.fetch_add(std::exchange(step_.drafted_tokens, 0),
+                                    std::memory_order_relaxed);
+  metrics_.accepted_tokens.fetch_add(std::exchange(step_.accepted_tokens, 0),
+                                     std::memory_order_relaxed);
   bool any_ended = false;
   for (auto& request : active_) {
     switch (request->end_step(step_)) {

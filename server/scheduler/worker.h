@@ -13,6 +13,7 @@
 #include "server/base/clock.h"
 #include "server/generation/work_metrics.h"
 #include "server/scheduler/request_queue.h"
+#include "server/scheduler/row_planner.h"
 #include "server/scheduler/running_request.h"
 
 namespace lintel {
@@ -47,7 +48,7 @@ class Worker {
   struct Options {
     int index = 0;  // of the queue's workers
     int max_rows = 64;
-    int prefill_rows = 32;  // beside rows that others wait for
+    int prefill_rows = 32;  // beside rows that clients wait for
     bool drafts = false;    // as Scheduler::Options::speculation says
     bool drafts_always = false;
     int speculation_rows = 16;
@@ -55,7 +56,7 @@ class Worker {
 
   // The references outlive the worker.
   Worker(const Transformer& model, const Options& options, const Clock& clock, RequestQueue& queue,
-         SchedulerCounters& counters);
+         SchedulerMetrics& counters);
 
   // Drops what is cancelled or expired, admits what fits, steps the model once and hands out what
   // it gave. Returns whether there was anything to do. Without memory for the worker's own lists
@@ -77,8 +78,6 @@ class Worker {
   bool end_lost(Container& requests, TimePoint now);
   void move_resumed();
   void admit();
-  void grant_rows();
-  void grant_drafts();
   void step_model();
   void end_model();
   void absorb_rows(MatrixView<const float> rows);
@@ -93,20 +92,17 @@ class Worker {
   const Options options_;
   const Clock& clock_;
   RequestQueue& queue_;
-  SchedulerCounters& counters_;
+  SchedulerMetrics& metrics_;
 
   ModelTimer model_timer_;
+  RowPlanner planner_;
   Workspace workspace_;
-  Requests active_;  // have rows
-  Requests paused_;  // their sinks are full
-  std::deque<std::unique_ptr<RunningRequest>>
-      resumed_;           // waiting for rows, first come first served
-  std::size_t turn_ = 0;  // whose prompt comes first when there are more of them than rows
+  Requests active_;                                      // have rows
+  Requests paused_;                                      // their sinks are full
+  std::deque<std::unique_ptr<RunningRequest>> resumed_;  // wait for rows, in the order they came
 
   // Of the current step.
   std::vector<RowRun> runs_;
-  std::vector<RowRun*> hungry_;    // could use more rows
-  std::vector<RowRun*> drafting_;  // may have drafts
   std::vector<StepRow> rows_;
   StepContext step_;
   TimePoint part_begun_;

@@ -84,15 +84,18 @@ void SessionMemory::hold(Reservation& mine, std::size_t bytes, bool takes_place)
 }
 
 void SessionMemory::give_back(const Owner& owner, std::size_t bytes, bool takes_place) {
-  MutexLock lock(mutex_);
-  assert(bytes_in_use_ >= bytes);
-  bytes_in_use_ -= bytes;
-  if (takes_place) --places_in_use_;
-  const auto share = shares_.find(owner);
-  assert(share != shares_.end());
-  share->second.bytes -= bytes;
-  if (takes_place) --share->second.places;
-  if (share->second.bytes == 0 && share->second.places == 0) shares_.erase(share);
+  {
+    MutexLock lock(mutex_);
+    assert(bytes_in_use_ >= bytes);
+    bytes_in_use_ -= bytes;
+    if (takes_place) --places_in_use_;
+    const auto share = shares_.find(owner);
+    assert(share != shares_.end());
+    share->second.bytes -= bytes;
+    if (takes_place) --share->second.places;
+    if (share->second.bytes == 0 && share->second.places == 0) shares_.erase(share);
+  }
+  waiting_room_.tell();
 }
 
 std::size_t SessionMemory::bytes_in_use() const {

@@ -7,6 +7,7 @@
 
 #include "server/base/mutex.h"
 #include "server/base/thread_annotations.h"
+#include "server/base/waiting_room.h"
 #include "server/sessions/session_refusal.h"
 
 namespace lintel {
@@ -62,6 +63,9 @@ class SessionMemory {
 
   std::size_t bytes_in_use() const EXCLUDES(mutex_);
 
+  // Told when something was given back.
+  WaitingRoom& waiting_room() { return waiting_room_; }
+
  private:
   struct Share {
     std::size_t bytes = 0;
@@ -73,6 +77,7 @@ class SessionMemory {
   void give_back(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
 
   const Limits limits_;
+  WaitingRoom waiting_room_;
   mutable Mutex mutex_;
   std::size_t bytes_in_use_ GUARDED_BY(mutex_) = 0;
   std::size_t places_in_use_ GUARDED_BY(mutex_) = 0;

@@ -105,6 +105,8 @@ class SessionStore {
   // Why there is no such session: kNotFound, or kUnloaded of those that are remembered.
   SessionRefusal absence(const std::string& id, const Owner& owner = {}) const;
 
+  // Told when memory was given back. What was refused for want of it may then be asked for again.
+  WaitingRoom& waiting_room() { return memory_.waiting_room(); }
   std::size_t bytes_in_use() const;
   std::size_t num_sessions() const;
   Stats stats() const;

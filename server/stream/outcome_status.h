@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "server/generation/generation.h"
+#include "server/generation/token_sink.h"
 #include "server/models/served_model.h"
 
 namespace lintel {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "server/call/status.h"
+#include "server/stream/outcome_status.h"
 
 namespace lintel {
 namespace {
@@ -74,11 +75,21 @@ grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Op
   return grpc::Status::OK;
 }
 
-grpc::Status queue_full(int max_queued_requests, std::size_t max_queued_bytes) {
-  return resource_exhausted("the queue is full: " + std::to_string(max_queued_requests) +
-                                " requests wait, or fewer that hold " +
-                                std::to_string(max_queued_bytes) + " bytes",
-                            kQueueRetry);
+grpc::Status submit_status(Scheduler::SubmitError error, const ServedModel& model) {
+  const Scheduler::Options& scheduling = model.scheduler->options();
+  switch (error) {
+    case Scheduler::SubmitError::kNone:
+      break;
+    case Scheduler::SubmitError::kQueueFull:
+      return resource_exhausted(
+          "the queue is full: " + std::to_string(scheduling.max_queued_requests) +
+              " requests wait, or fewer that hold " + std::to_string(scheduling.max_queued_bytes) +
+              " bytes",
+          kQueueRetry);
+    case Scheduler::SubmitError::kDraining:
+      return stopped_status(model);
+  }
+  return grpc::Status::OK;
 }
 
 grpc::Status load_status(const std::optional<LoadRefusal>& refusal) {

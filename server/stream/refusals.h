@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include "server/models/load_refusal.h"
+#include "server/models/served_model.h"
+#include "server/scheduler/scheduler.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
@@ -21,10 +23,10 @@ grpc::Status call_failed(std::string_view model, std::string_view session_id);
 // The store's refusals; OK where it is none.
 grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Options& store,
                            std::string_view session_id, std::string_view owner);
-// RESOURCE_EXHAUSTED: the scheduler's queue is full.
-grpc::Status queue_full(int max_queued_requests, std::size_t max_queued_bytes);
 // Why a model is not loaded or unloaded; OK: it is.
 grpc::Status load_status(const std::optional<LoadRefusal>& refusal);
+// Why the model's scheduler did not take a request; OK: it did.
+grpc::Status submit_status(Scheduler::SubmitError error, const ServedModel& model);
 // UNAVAILABLE: the model went, and what still ran on it with it.
 grpc::Status model_unloaded(std::string_view model);
 

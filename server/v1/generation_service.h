@@ -4,6 +4,8 @@
 #include "lintel/v1/generation.grpc.pb.h"
 #include "server/call/bounded_service.h"
 #include "server/requests/service_context.h"
+#include "server/v1/generate_stream.h"
+#include "server/v1/score_stream.h"
 
 namespace lintel {
 
@@ -13,22 +15,19 @@ class GenerationService final : public BoundedService {
   explicit GenerationService(const ServiceContext& context);
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* call, const Received<v1::GenerateRequest>* request);
-  grpc::ServerWriteReactor<v1::ScoreResponse>* Score(grpc::CallbackServerContext* call,
+      grpc::CallbackServerContext* context, const Received<v1::GenerateRequest>* request);
+  grpc::ServerWriteReactor<v1::ScoreResponse>* Score(grpc::CallbackServerContext* context,
                                                      const Received<v1::ScoreRequest>* request);
 
  private:
-  // What both methods do around their translation, which is `body(scope, &reactor)`.
-  template <typename Response, typename Body>
-  grpc::ServerWriteReactor<Response>* stream(grpc::CallbackServerContext& call, Method method,
-                                             Body body);
-  // Both take the scope when they make a reactor: from then on it is the stream's to end.
-  grpc::Status generate(const grpc::CallbackServerContext& call, const v1::GenerateRequest& wire,
-                        std::unique_ptr<CallScope>& scope,
-                        grpc::ServerWriteReactor<v1::GenerateResponse>** reactor);
-  grpc::Status score(const grpc::CallbackServerContext& call, const v1::ScoreRequest& wire,
-                     std::unique_ptr<CallScope>& scope,
-                     grpc::ServerWriteReactor<v1::ScoreResponse>** reactor);
+  // What both methods do around their translation: the call's reactor is made and enters, and
+  // `begin(reactor)` has it run, or says why the call is refused.
+  template <typename Reactor, typename Begin>
+  Reactor* open(grpc::CallbackServerContext& context, Method method, Begin begin);
+  grpc::Status generate(const grpc::CallbackServerContext& context, const v1::GenerateRequest& wire,
+                        GenerateStream& stream);
+  grpc::Status score(const grpc::CallbackServerContext& context, const v1::ScoreRequest& wire,
+                     ScoreStream::Reactor& reactor);
 
   const ServiceContext context_;
 };

@@ -1,19 +1,22 @@
 #include "server/v1/score_stream.h"
 
-#include <chrono>
 #include <span>
 #include <utility>
 
+#include "server/call/guarded.h"
 #include "server/call/status.h"
-#include "server/call/unary_call.h"
 #include "server/stream/outcome_status.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {
 namespace {
 
-// How soon a sequence that found no place is tried again when nothing of its own request will end.
-constexpr std::chrono::milliseconds kRetryInterval{5};
+// Whether memory that others give back may help. (Where the budget promised more than the machine
+// has, it was free and is not there: that ends the call, as want of any other memory does.)
+bool may_have_room_later(const SessionRefusal& refusal) {
+  return refusal.error == SessionError::kOwnerOutOfMemory ||
+         (refusal.error == SessionError::kOutOfMemory && refusal.bytes_needed > refusal.bytes_free);
+}
 
 }  // namespace
 
@@ -56,123 +59,109 @@ ScoreStream::ScoreStream(SharedModel model, SessionStore& store, ScoreSequences 
 
 grpc::Status ScoreStream::begin() { return advance(); }
 
-grpc::Status ScoreStream::submit(std::size_t index, RequestHandle* handle, bool* full) {
-  // Before memory is asked for: a call that waits for some would not hear of it otherwise.
-  if (model_->scheduler->draining()) return stopped_status(*model_);
-  const std::span<const std::int32_t> values = sequences_[index];
-  SessionStore::LeaseResult leased = store_.lease_one_shot(model_->name, model_->transformer,
-                                                           static_cast<std::int64_t>(values.size()),
-                                                           /*num_samples=*/1, options_.owner);
-  if (leased.refusal) {
-    grpc::Status status =
-        store_refusal(leased.refusal, store_.options(), /*session_id=*/"", options_.owner);
-    *full = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
-    return status;
-  }
-  GenerationRequest request;
-  request.prompt.assign(values.begin(), values.end());
-  request.log2_probs = true;
-  request.echo_prompt = true;
-  request.deadline = options_.deadline;
-  request.allowance = options_.allowance;
-  request.held_bytes = options_.held_bytes;
-  {
-    MutexLock lock(mutex_);
-    if (next_write_ + slots_.size() == index) slots_.emplace_back();  // else from an earlier try
-  }
-  auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
-  const Scheduler::SubmitResult result =
-      model_->scheduler->submit(std::move(request), std::move(leased.lease),
-                                std::make_shared<SequenceSink>(std::move(self), index));
-  if (result.error == Scheduler::SubmitError::kDraining) return stopped_status(*model_);
-  if (result.error == Scheduler::SubmitError::kQueueFull) {
-    *full = true;
-    return queue_full(options_.max_queued_requests, options_.max_queued_bytes);
-  }
-  *handle = result.handle;
-  return grpc::Status::OK;
+std::optional<std::size_t> ScoreStream::claim() {
+  MutexLock lock(mutex_);
+  if (failure_ || submitting_ || next_submit_ == sequences_.size()) return std::nullopt;
+  if (next_submit_ >= next_write_ + options_.window) return std::nullopt;
+  submitting_ = true;
+  told_ = false;
+  // Before it can be done, and the call with it: that may be sooner than submit() returns.
+  ++running_;
+  used_.prompt += static_cast<std::int64_t>(sequences_[next_submit_].size());
+  return next_submit_++;
+}
+
+ScoreStream::Attempt ScoreStream::submit(std::size_t index) {
+  Attempt attempt;
+  attempt.status = guarded([&]() -> grpc::Status {
+    // Before memory is asked for: a call that waits for some would not hear of it otherwise.
+    if (model_->scheduler->draining()) return stopped_status(*model_);
+    const std::span<const std::int32_t> values = sequences_[index];
+    SessionStore::LeaseResult leased = store_.lease_one_shot(
+        model_->name, model_->transformer, static_cast<std::int64_t>(values.size()),
+        /*num_samples=*/1, options_.owner);
+    if (leased.refusal) {
+      if (may_have_room_later(leased.refusal)) attempt.lacks = Attempt::Lacks::kMemory;
+      return store_refusal(leased.refusal, store_.options(), /*session_id=*/"", options_.owner);
+    }
+    GenerationRequest request;
+    request.prompt.assign(values.begin(), values.end());
+    request.log2_probs = true;
+    request.echo_prompt = true;
+    request.deadline = options_.deadline;
+    request.allowance = options_.allowance;
+    request.held_bytes = options_.held_bytes;
+    const RequestHandle handle = [&] {
+      MutexLock lock(mutex_);
+      if (next_write_ + slots_.size() == index) slots_.emplace_back();  // else from an earlier try
+      return slots_[index - next_write_].handle;
+    }();
+    auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
+    const Scheduler::SubmitError error =
+        model_->scheduler->submit(std::move(request), std::move(leased.lease),
+                                  std::make_shared<SequenceSink>(std::move(self), index), handle);
+    if (error == Scheduler::SubmitError::kQueueFull) attempt.lacks = Attempt::Lacks::kPlace;
+    return submit_status(error, *model_);
+  });
+  return attempt;
 }
 
 grpc::Status ScoreStream::advance() {
-  while (true) {
-    std::size_t index = 0;
-    {
-      MutexLock lock(mutex_);
-      if (failure_ || submitting_ || next_submit_ == sequences_.size()) return grpc::Status::OK;
-      if (next_submit_ >= next_write_ + options_.window) return grpc::Status::OK;
-      submitting_ = true;
-      index = next_submit_;
-      // Before it can be done, and the call with it: that may be sooner than submit() returns.
-      ++running_;
-      used_.prompt += static_cast<std::int64_t>(sequences_[index].size());
-    }
-    RequestHandle handle;
-    bool full = false;
-    grpc::Status status = guarded([&] { return submit(index, &handle, &full); });
-    if (index == 0 && !status.ok()) {
-      settle(index, status, full, handle);
-      return status;
-    }
-    // Until submitting_ falls the call cannot finish, so the scheduler is there.
-    if (!settle(index, std::move(status), full, handle)) return grpc::Status::OK;
+  bool has_joined = false;  // the waiting rooms, before this try
+  while (const std::optional<std::size_t> index = claim()) {
+    Attempt attempt = submit(*index);
+    grpc::Status refusal = *index == 0 ? copy_of(attempt.status) : grpc::Status::OK;
+    const bool goes_on = settle(*index, std::move(attempt), has_joined);
+    if (!refusal.ok()) return refusal;
+    pump();  // a failure may have waited for submitting_
+    if (!goes_on) break;
   }
-}
-
-bool ScoreStream::settle(std::size_t index, grpc::Status status, bool full,
-                         const RequestHandle& handle) {
-  const bool submitted = status.ok();
-  bool cancel = false;
-  {
-    MutexLock lock(mutex_);
-    if (submitted) {
-      // It may have been written already, and its slot is gone.
-      if (index >= next_write_) slots_[index - next_write_].handle = handle;
-      ++next_submit_;
-      cancel = failure_.has_value();  // came while nobody could know this handle
-    } else {
-      --running_;
-      used_.prompt -= static_cast<std::int64_t>(sequences_[index].size());
-    }
-  }
-  if (cancel) model_->scheduler->cancel(handle);
-  if (!submitted && !full && index > 0) fail(std::move(status));
-  bool wait = false;
-  {
-    MutexLock lock(mutex_);
-    submitting_ = false;
-    // What of this request still runs calls advance() again when it is done.
-    wait = full && index > 0 && running_ == 0 && !failure_ && !alarm_set_;
-    alarm_set_ = alarm_set_ || wait;
-  }
-  if (wait) {
-    if (grpc::Status set = guarded([&] { return set_alarm(); }); !set.ok()) fail(std::move(set));
-  }
-  if (index > 0) pump();  // a failure may have waited for submitting_
-  return submitted;
-}
-
-grpc::Status ScoreStream::set_alarm() {
-  // The alarm keeps this function until it is set again or gone, and the stream keeps the alarm: a
-  // shared pointer in here would keep the stream, and its model, for ever.
-  alarm_.Set(std::chrono::system_clock::now() + kRetryInterval, [stream = weak_from_this()](bool) {
-    // From here on nothing captured is used: the alarm may be set again meanwhile, in here or by
-    // another thread, and then this function is gone.
-    const auto self = std::static_pointer_cast<ScoreStream>(stream.lock());
-    if (self != nullptr) self->try_again();
-  });
   return grpc::Status::OK;
 }
 
-void ScoreStream::try_again() {
+bool ScoreStream::settle(std::size_t index, Attempt attempt, bool& has_joined) {
+  bool goes_on = attempt.status.ok();
+  bool runs = false;
+  if (!goes_on) {
+    MutexLock lock(mutex_);
+    --next_submit_;
+    --running_;
+    used_.prompt -= static_cast<std::int64_t>(sequences_[index].size());
+    runs = running_ > 0;
+  }
+  if (!goes_on && index > 0) {
+    if (attempt.lacks == Attempt::Lacks::kNothing) {
+      fail(std::move(attempt.status));
+    } else if (!has_joined) {  // it tries once more, for room may have come before it joined
+      grpc::Status joined = guarded([&] {
+        join(attempt.lacks);
+        return grpc::Status::OK;
+      });
+      goes_on = has_joined = joined.ok();
+      if (!joined.ok()) fail(std::move(joined));
+    } else if (!runs && model_->retired) {
+      // Memory may be full for as long as others like; the model is wanted back before that.
+      fail(guarded([&] { return stopped_status(*model_); }));
+    }
+  }
+  MutexLock lock(mutex_);
+  submitting_ = false;
+  if (told_) has_joined = false;
+  return goes_on || told_;
+}
+
+void ScoreStream::join(Attempt::Lacks lacks) {
+  const std::weak_ptr<Waiter> self = std::static_pointer_cast<ScoreStream>(shared_from_this());
+  // The queue's room also says that the model goes.
+  model_->scheduler->waiting_room().join(self);
+  // Not for a place in the queue: the memory that a try takes and gives back would seem to be room.
+  if (lacks == Attempt::Lacks::kMemory) store_.waiting_room().join(self);
+}
+
+void ScoreStream::on_room() noexcept {
   {
     MutexLock lock(mutex_);
-    alarm_set_ = false;
-  }
-  // Memory may be full for as long as others like; the model is wanted back before that.
-  if (model_->retired) {
-    fail(guarded([&] { return stopped_status(*model_); }));
-    pump();
-    return;
+    told_ = true;
   }
   advance();
 }
@@ -202,14 +191,14 @@ void ScoreStream::fail(grpc::Status status) {
   // Nothing is written from here on, so the slots stay. One by one, without a list of them: it may
   // be the want of memory that ends the call.
   for (std::size_t i = 0;; ++i) {
-    RequestHandle handle;
+    std::optional<RequestHandle> handle;
     {
       MutexLock lock(mutex_);
       if (i >= slots_.size()) return;
       if (slots_[i].done) continue;
       handle = slots_[i].handle;
     }
-    model_->scheduler->cancel(handle);
+    model_->scheduler->cancel(*handle);
   }
 }
 

@@ -2,15 +2,14 @@
 // their results written in the order of the request.
 #pragma once
 
-#include <grpcpp/alarm.h>
-
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/generation/generation.h"
+#include "server/base/waiting_room.h"
+#include "server/generation/token_sink.h"
 #include "server/models/served_model.h"
 #include "server/requests/score_checks.h"
 #include "server/scheduler/scheduler.h"
@@ -21,14 +20,15 @@ namespace lintel {
 
 // A sequence joins when it is less than `window` ahead of what was written, so a slow reader holds
 // up its own request only, and memory is bounded. A queue that is full when the request arrives
-// refuses it; one that fills up later is waited for.
-class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
+// refuses it; one that fills up later is waited for, and so is memory.
+//
+// Threads: any. Sequences are submitted by gRPC's threads (begin, a message is out), the model's
+// workers (a sequence is done) and whichever thread makes room; submitting_ lets in one at a time.
+class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Waiter {
  public:
   struct Options {
     std::size_t window = 1;
-    int max_queued_requests = 0;       // for the refusal's text
-    std::size_t max_queued_bytes = 0;  // the same
-    std::size_t held_bytes = 0;        // of the call, for each sequence
+    std::size_t held_bytes = 0;  // of the call, for each sequence
     std::shared_ptr<TokenAllowance> allowance;
     Owner owner;  // of the memory
     std::optional<TimePoint> deadline;
@@ -44,24 +44,32 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
  private:
   class SequenceSink;
 
-  // A sequence from its submission until it is written.
+  // A sequence from before its submission until it is written.
   struct Slot {
-    RequestHandle handle;  // none yet while it is being submitted
+    RequestHandle handle;
     std::vector<float> log2_probs;
     bool done = false;
   };
 
-  // Submits one sequence. Returns what stood in the way, and sets `full` when that may pass.
-  grpc::Status submit(std::size_t index, RequestHandle* handle, bool* full) EXCLUDES(mutex_);
-  // Submits while the window and the scheduler have room; tries again later when they have not.
-  // Returns the refusal of the first sequence.
+  // What came of a try to submit a sequence.
+  struct Attempt {
+    enum class Lacks { kNothing, kPlace, kMemory };
+    grpc::Status status;            // OK: it was taken
+    Lacks lacks = Lacks::kNothing;  // else: what it may wait for; kNothing: the call has failed
+  };
+
+  // Submits while the window and the scheduler have room; when they have not, on_room() or the end
+  // of a sequence comes back to it. Returns the refusal of the first sequence.
   grpc::Status advance() EXCLUDES(mutex_);
-  // After submit(): keeps the handle, or sees to it that the sequence is tried again or the call
-  // fails. Returns whether the next one may be submitted.
-  bool settle(std::size_t index, grpc::Status status, bool full, const RequestHandle& handle)
-      EXCLUDES(mutex_);
-  grpc::Status set_alarm();  // for try_again()
-  void try_again() EXCLUDES(mutex_);
+  // The sequence that is to be submitted next, by this thread alone until it is settled; none: the
+  // window is full, another thread is at it, or there is nothing to do.
+  std::optional<std::size_t> claim() EXCLUDES(mutex_);
+  Attempt submit(std::size_t index) EXCLUDES(mutex_);
+  // After the try: counts a refused sequence out, and joins the waiting rooms of what it lacked.
+  // Returns whether to try again at once.
+  bool settle(std::size_t index, Attempt attempt, bool& has_joined) EXCLUDES(mutex_);
+  void join(Attempt::Lacks lacks);
+  void on_room() noexcept override EXCLUDES(mutex_);
   void sequence_done(std::size_t index, std::vector<float> log2_probs, RequestOutcome outcome)
       EXCLUDES(mutex_);
   // Ends everything with `status`; what runs is cancelled.
@@ -83,10 +91,9 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse> {
   std::size_t next_write_ GUARDED_BY(mutex_) = 0;
   std::size_t running_ GUARDED_BY(mutex_) = 0;
   ValueUse used_ GUARDED_BY(mutex_);            // by the sequences that were submitted
-  bool submitting_ GUARDED_BY(mutex_) = false;  // a thread is in advance()
-  bool alarm_set_ GUARDED_BY(mutex_) = false;
+  bool submitting_ GUARDED_BY(mutex_) = false;  // a thread has claimed next_submit_ - 1
+  bool told_ GUARDED_BY(mutex_) = false;        // of room, since that was claimed
   std::optional<grpc::Status> failure_ GUARDED_BY(mutex_);
-  grpc::Alarm alarm_;  // set by one thread at a time: alarm_set_
 };
 
 // The response of a sequence; bits/dim is minus the mean of the log2-probabilities, summed in

@@ -4,91 +4,24 @@
 // to send anything at all.
 #include <catch2/catch.hpp>
 
-#include "server/kserve/infer_tokens.h"
+#include "server/call/guarded.h"
+#include "server/kserve/streamed_response.h"
 #include "server/kserve/unary_call.h"
 #include "server/v1/generate_stream.h"
 #include "server/v1/score_stream.h"
-#include "tests/server/support/service_fixture.h"
+#include "tests/server/support/call_fixture.h"
 #include "tests/support/allocation_count.h"
 
 namespace lintel::testing {
 namespace {
 
-// What gRPC would be told, counted.
-template <typename Response>
-class CountingWriter final : public grpc::ServerCallbackWriter<Response> {
- public:
-  explicit CountingWriter(grpc::ServerWriteReactor<Response>* reactor) : bound_(reactor) {
-    this->BindReactor(reactor);
-  }
-  void Finish(grpc::Status status) override {
-    ++finishes;
-    code = status.error_code();
-  }
-  void SendInitialMetadata() override {}
-  void Write(const Response*, grpc::WriteOptions) override { ++in_flight; }
-  void WriteAndFinish(const Response*, grpc::WriteOptions, grpc::Status status) override {
-    Finish(std::move(status));
-  }
-
-  int finishes = 0;
-  int in_flight = 0;  // writes
-  grpc::StatusCode code = grpc::StatusCode::UNKNOWN;
-
- private:
-  grpc::internal::ServerReactor* reactor() override { return bound_; }
-  void CallOnDone() override {}
-  grpc::ServerWriteReactor<Response>* const bound_;
-};
-
-struct ExhaustionFixture {
-  explicit ExhaustionFixture(const std::string& name) {
-    served->name = name;
-    served->transformer = tiny_models({name}).at(name);
-    served->scheduler = std::make_unique<Scheduler>(
-        served->transformer, Scheduler::Options{.workers = 0, .max_batch_rows = 8}, clock);
-    model = served;
-  }
-  ~ExhaustionFixture() { served->scheduler->stop(); }
-
-  std::unique_ptr<CallScope> scope(Method method) {
-    auto made = std::make_unique<CallScope>(gate, context, method);
-    REQUIRE(made->enter_stream().ok());
-    return made;
-  }
-  PreparedGeneration prepared(std::int64_t max_new_tokens, int num_samples = 1) {
-    PreparedGeneration made;
-    made.model = model;
-    made.checked.request.prompt = {1, 2};
-    made.checked.request.max_new_tokens = max_new_tokens;
-    made.checked.request.num_samples = num_samples;
-    made.checked.request.log2_probs = true;
-    made.lease = store.lease_one_shot("m", model->transformer, 0, num_samples).lease;
-    return made;
-  }
-  // Nobody holds the model or memory any more, and no call is counted.
-  void check_nothing_left() {
-    CHECK(calls.count() == 0);
-    CHECK(served->scheduler->idle());
-    CHECK(store.bytes_in_use() == 0);
-    CHECK(served.use_count() == 2);
-  }
-
-  ManualClock clock;
-  std::shared_ptr<ServedModel> served = std::make_shared<ServedModel>();
-  SharedModel model;
-  SessionStore store{{.session_memory_bytes = 1u << 30}, clock};
-  ActiveCalls calls;
-  Quotas quotas{{.max_streams = 1}, clock};
-  RequestCounters counters;
-  CallGate gate{nullptr, false, {}, {Role::kGenerate, Role::kScore}, quotas, counters, clock};
-  grpc::CallbackServerContext context;
-};
+constexpr StreamingOptions kStreaming{.chunk_interval_ms = std::chrono::milliseconds(0),
+                                      .outbox_tokens = 8};
 
 // Runs `body(f)` with the first, the second, ... allocation failing, until none does; `check(f)`
 // after each.
 template <typename Body, typename Check>
-void for_each_failure(ExhaustionFixture& f, std::size_t least, Body body, Check check) {
+void for_each_failure(CallFixture& f, std::size_t least, Body body, Check check) {
   std::size_t failures = 0;
   for (std::size_t successes = 0;; ++successes) {
     CAPTURE(successes);
@@ -101,23 +34,10 @@ void for_each_failure(ExhaustionFixture& f, std::size_t least, Body body, Check 
   CHECK(failures >= least);
 }
 
-// Steps and writes until the call is over, or for as long as it could take.
-template <typename Response>
-void run(ExhaustionFixture& f, CountingWriter<Response>& writer,
-         grpc::ServerWriteReactor<Response>& reactor) {
-  for (int i = 0; i < 200 && writer.finishes == 0; ++i) {
-    f.served->scheduler->run_one_step();
-    while (writer.in_flight > 0) {
-      --writer.in_flight;
-      reactor.OnWriteDone(true);
-    }
-  }
-}
-
 TEST_CASE("whichever allocation fails, a Generate call ends once and holds nothing") {
   const bool gone = GENERATE(false, true);
   CAPTURE(gone);
-  ExhaustionFixture f("tokens");
+  CallFixture f("tokens");
   int finishes = 0;
   grpc::StatusCode code{};
   for_each_failure(
@@ -125,19 +45,10 @@ TEST_CASE("whichever allocation fails, a Generate call ends once and holds nothi
       [&](std::size_t successes) {
         PreparedGeneration prepared = f.prepared(30, 2);
         prepared.checked.request.top_log2_probs = 2;
-        GenerateStream::Options options;
-        options.outbox_tokens = 8;
-        options.max_tokens_per_message = 3;
-        options.num_samples = 2;
-        options.top_log2_probs = 2;
-        const auto stream = std::make_shared<GenerateStream>(f.model, f.clock, f.calls, options);
-        auto scope = f.scope(Method::kGenerate);
-        auto* const reactor = stream->start(f.calls, scope);
+        prepared.checked.max_tokens_per_message = 3;
+        auto* const reactor = f.entered<GenerateStream>(Method::kGenerate);
         CountingWriter<v1::GenerateResponse> writer(reactor);
-        stream->attach(
-            f.served->scheduler
-                ->submit(std::move(prepared.checked.request), std::move(prepared.lease), stream)
-                .handle);
+        REQUIRE(reactor->begin(std::move(prepared), kStreaming, f.clock).ok());
         bool failed = false;
         {
           const FailingAllocation failing(successes);
@@ -159,7 +70,7 @@ TEST_CASE("whichever allocation fails, a Generate call ends once and holds nothi
 }
 
 TEST_CASE("whichever allocation fails, a Score call ends once and holds nothing") {
-  ExhaustionFixture f("tokens");
+  CallFixture f("tokens");
   int finishes = 0;
   grpc::StatusCode code{};
   for_each_failure(
@@ -170,8 +81,8 @@ TEST_CASE("whichever allocation fails, a Score call ends once and holds nothing"
         sequences.ends = {3, 6};
         const auto stream = std::make_shared<ScoreStream>(
             f.model, f.store, sequences, ScoreStream::Options{.window = 2, .owner = "somebody"});
-        auto scope = f.scope(Method::kScore);
-        auto* const reactor = stream->start(f.calls, scope);
+        auto* const reactor = f.entered<ScoreStream::Reactor>(Method::kScore);
+        reactor->run(stream);
         CountingWriter<v1::ScoreResponse> writer(reactor);
         REQUIRE(stream->begin().ok());
         const FailingAllocation failing(successes);
@@ -188,7 +99,7 @@ TEST_CASE("whichever allocation fails, a Score call ends once and holds nothing"
 }
 
 TEST_CASE("whichever allocation fails, a ModelInfer call is answered once and holds nothing") {
-  ExhaustionFixture f("tokens");
+  CallFixture f("tokens");
   int answers = 0;
   grpc::Status status;
   std::size_t tokens = 0;
@@ -217,35 +128,50 @@ TEST_CASE("whichever allocation fails, a ModelInfer call is answered once and ho
       });
 }
 
+// As the stream of inferences writes.
+struct InferenceWire final : TokenWire {
+  void write(std::span<const OutboxEntry> entries) override {
+    response.fill(entries, /*is_last=*/false);
+    ++in_flight;
+  }
+  void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse) override {
+    status.ok() ? response.fill(entries, /*is_last=*/true) : response.fill(status);
+    ++ends;
+  }
+  void gone(grpc::Status, ValueUse) noexcept override { ++ends; }
+
+  StreamedResponse response{std::make_shared<const TensorRequest>(), {}};
+  int in_flight = 0;
+  int ends = 0;
+};
+
 TEST_CASE("whichever allocation fails, a streamed inference ends once and holds nothing") {
-  ExhaustionFixture f("tokens");
+  CallFixture f("tokens");
   int ends = 0;
   bool refused = false;
   for_each_failure(
       f, 20,
       [&](std::size_t successes) {
-        ends = 0;
-        int in_flight = 0;
-        InferTokens::Callbacks callbacks;
-        callbacks.write = [&](const inference::ModelStreamInferResponse*) { ++in_flight; };
-        callbacks.gone = [&](grpc::Status) { ++ends; };
-        callbacks.over = [] {};
-        InferTokens::Options options;
+        InferenceWire wire;
+        TokenOutbox::Options options;
         options.outbox_tokens = 8;
         options.max_tokens_per_message = 3;
-        const auto tokens = std::make_shared<InferTokens>(std::make_shared<const TensorRequest>(),
-                                                          inference::ModelInferResponse(), options,
-                                                          f.clock, f.calls, std::move(callbacks));
+        const auto outbox = std::make_shared<TokenOutbox>(wire, f.model, f.clock, f.calls, options);
         PreparedGeneration prepared = f.prepared(30);
         const FailingAllocation failing(successes);
-        refused = !tokens->begin(std::move(prepared)).ok();
-        for (int i = 0; i < 200 && ends == 0 && !refused; ++i) {
+        refused = !guarded([&] {
+                     return outbox->submit(std::move(prepared.checked.request),
+                                           std::move(prepared.lease));
+                   }).ok();
+        for (int i = 0; i < 200 && wire.ends == 0 && !refused; ++i) {
           f.served->scheduler->run_one_step();
-          while (in_flight > 0) {
-            --in_flight;
-            if (tokens->written(true)) ++ends;
+          while (wire.in_flight > 0) {
+            --wire.in_flight;
+            outbox->written(true);
           }
         }
+        ends = wire.ends;
+        prepared = {};
         return failing.has_failed();
       },
       [&](bool failed) {
@@ -255,7 +181,7 @@ TEST_CASE("whichever allocation fails, a streamed inference ends once and holds 
 }
 
 TEST_CASE("a row that is done keeps no model while its call goes on") {
-  ExhaustionFixture f("tokens");
+  CallFixture f("tokens");
   const auto run =
       std::make_shared<RowGatherer>([](const grpc::Status&, std::vector<RowValues>, ValueUse) {});
   std::vector<PreparedGeneration> rows;
@@ -270,7 +196,7 @@ TEST_CASE("a row that is done keeps no model while its call goes on") {
 
 // The row is over before the thread that submitted it has its handle.
 TEST_CASE("a row that is done at once keeps no model either") {
-  ExhaustionFixture f("tokens");
+  CallFixture f("tokens");
   Scheduler::Options options{.workers = 1};
   f.served->scheduler = std::make_unique<Scheduler>(f.model->transformer, options, f.clock);
   for (int i = 0; i < 200; ++i) {

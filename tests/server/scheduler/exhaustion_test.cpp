@@ -46,7 +46,7 @@ std::vector<Call> submit_all(Core& core, const std::string& session) {
         id.empty() ? core.store.lease_one_shot("tiny", core.model, 0, wanted.num_samples).lease
                    : core.store.lease(id).lease;
     REQUIRE(lease);
-    call.handle = core.scheduler.submit(std::move(wanted), std::move(lease), call.sink).handle;
+    core.scheduler.submit(std::move(wanted), std::move(lease), call.sink, call.handle);
     return call;
   };
   submit(request(4));
@@ -109,10 +109,9 @@ TEST_CASE("what takes requests out of the queue asks for no memory") {
   std::vector<Call> calls;
   for (int i = 0; i < 100; ++i) {
     Call& call = calls.emplace_back();
-    call.handle = core.scheduler
-                      .submit(tokens_request(2, 3),
-                              core.store.lease_one_shot("tiny", model, 0, 1).lease, call.sink)
-                      .handle;
+    core.scheduler.submit(tokens_request(2, 3),
+                          core.store.lease_one_shot("tiny", model, 0, 1).lease, call.sink,
+                          call.handle);
   }
   core.scheduler.run_one_step();
   for (int i = 1; i < 60; ++i) core.scheduler.cancel(calls[static_cast<std::size_t>(i)].handle);

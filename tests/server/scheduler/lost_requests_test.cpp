@@ -41,7 +41,7 @@ struct Waiting {
   std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kTokens);
   ManualClock clock;
   SessionStore store{{.session_memory_bytes = 1u << 30}, clock};
-  SchedulerCounters counters;
+  SchedulerMetrics counters;
   const TimePoint soon = clock.now() + std::chrono::seconds(5);
 };
 
@@ -90,6 +90,37 @@ TEST_CASE("cancelled requests leave a full queue to others") {
     REQUIRE(core.scheduler.stats().queued == 0);
   }
   CHECK(!running.sink->finished());
+}
+
+TEST_CASE("a request that was cancelled before it was submitted ends in the next step") {
+  Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_batch_rows = 1});
+  const auto running = core.submit(tokens_request(1, 1000));
+  core.scheduler.run_one_step();
+  const auto sink = std::make_shared<RecordingSink>();
+  const RequestHandle handle;
+  core.scheduler.cancel(handle);
+  core.scheduler.run_one_step();  // the queue has looked for it, in vain
+  auto lease = core.store.lease_one_shot("tiny", core.model, 0, 1).lease;
+  REQUIRE(core.scheduler.submit(tokens_request(1, 5), std::move(lease), sink, handle) ==
+          Scheduler::SubmitError::kNone);
+  REQUIRE_FALSE(sink->finished());
+  core.scheduler.run_one_step();
+  REQUIRE(sink->outcome == RequestOutcome::kCancelled);
+  CHECK(sink->values[0].empty());
+  CHECK_FALSE(running.sink->finished());
+}
+
+TEST_CASE("a sink has its handle from its first call on") {
+  Core core(tiny_model(TinyModel::kTokens), {.workers = 1});
+  for (int i = 0; i < 50; ++i) {
+    const auto sink = std::make_shared<RecordingSink>();
+    const RequestHandle handle;
+    sink->when_token = [&](const TokenEvent&) { core.scheduler.cancel(handle); };
+    auto lease = core.store.lease_one_shot("tiny", core.model, 0, 1).lease;
+    core.scheduler.submit(tokens_request(1, 1'000'000), std::move(lease), sink, handle);
+    sink->wait_until_finished();
+    REQUIRE(sink->outcome == RequestOutcome::kCancelled);
+  }
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ struct QueueFixture {
   std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kTokens);
   ManualClock clock;
   SessionStore store{{.session_memory_bytes = 1u << 30}, clock};
-  SchedulerCounters counters;
+  SchedulerMetrics counters;
 };
 
 TEST_CASE("a worker takes no more than its share of the load") {

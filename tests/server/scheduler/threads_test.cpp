@@ -69,11 +69,13 @@ TEST_CASE("requests spread over the workers and all are answered once") {
       for (std::uint64_t i = 0; i < 40; ++i) {
         auto sink = std::make_shared<RecordingSink>();
         auto leased = core.store.lease_one_shot("tiny", core.model, 0, 1);
-        const auto submitted = core.scheduler.submit(
+        const RequestHandle handle;
+        if (i % 10 == 0) core.scheduler.cancel(handle);  // before anybody has it
+        core.scheduler.submit(
             tokens_request(3, 1 + static_cast<std::int64_t>(i % 17), client * 1000 + i),
-            std::move(leased.lease), sink);
-        if (i % 5 == 0) core.scheduler.cancel(submitted.handle);
-        if (i % 7 == 0) core.scheduler.resume(submitted.handle);
+            std::move(leased.lease), sink, handle);
+        if (i % 5 == 0) core.scheduler.cancel(handle);
+        if (i % 7 == 0) core.scheduler.resume(handle);
         if (i % 3 == 0) core.scheduler.stats();
         sink->wait_until_finished();
         const bool right = sink->outcome == RequestOutcome::kDone

@@ -132,9 +132,7 @@ Core::Call Core::submit(const GenerationRequest& request, const std::string& ses
                     ? store.lease_one_shot("tiny", model, /*max_values=*/0, request.num_samples)
                     : store.lease(session_id);
   REQUIRE(leased.refusal.error == SessionError::kNone);
-  const auto submitted = scheduler.submit(request, std::move(leased.lease), call.sink);
-  call.handle = submitted.handle;
-  call.error = submitted.error;
+  call.error = scheduler.submit(request, std::move(leased.lease), call.sink, call.handle);
   return call;
 }
 

@@ -14,7 +14,8 @@
 #include <vector>
 
 #include "model/network/transformer.h"
-#include "server/generation/generation.h"
+#include "server/generation/request.h"
+#include "server/generation/token_sink.h"
 #include "server/scheduler/scheduler.h"
 #include "server/sessions/session_store.h"
 #include "tests/support/manual_clock.h"

@@ -1,0 +1,64 @@
+// GenerationRequest: what the scheduler runs, checked. Free of gRPC.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/head/head.h"
+#include "server/base/clock.h"
+#include "server/base/token_allowance.h"
+
+namespace lintel {
+
+// Only sampled values stop. A stop string is matched over consecutive sampled bytes of the
+// sequence, across calls of a session; a given or prompt byte in between breaks the match.
+struct StopOptions {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::string> strings;  // byte models only; 1 .. kMaxStopStringBytes long
+  bool include_in_output = false;
+};
+
+// Longest permitted stop string: a sequence remembers one byte less for matches across calls.
+inline constexpr std::size_t kMaxStopStringBytes = 256;
+
+// A known value at an absolute position of the sequence.
+struct GivenValue {
+  std::int64_t position = 0;
+  std::int32_t value = 0;
+};
+
+// REQUIRES (request_checks sees to it): tokens in 0 .. V-1; prompt within the model's length; given
+// ascending by position, none before the first new value (but position 0 when the sequence is empty
+// and so is the prompt); num_samples 1 with a session.
+//
+// What a call leaves in its session: every value it read or produced, the last one pending
+// (produced, not yet fed), so that the next call continues without resending anything. That
+// includes a stop token or stop string excluded from the output: it was sampled, and belongs to the
+// sequence. Also a cancelled or expired call leaves what it had read and produced.
+struct GenerationRequest {
+  std::vector<std::int32_t>
+      prompt;  // fed after the sequence's pending value, if any; empty with an
+               // empty sequence: the start token, if no given value is at 0
+  // Values to produce: given ones included, and those a stop excludes from the output. 0: the
+  // prompt is read (its last value stays pending) and the reason is kLength.
+  std::int64_t max_new_tokens = 0;
+  SamplingOptions sampling;
+  std::uint64_t seed = 0;  // sample i draws from seed + i (mod 2^64)
+  StopOptions stop;
+  bool log2_probs = false;
+  int top_log2_probs = 0;    // TokenEvent::top; independent of log2_probs
+  bool echo_prompt = false;  // every sample gets the echo
+  int num_samples = 1;
+  std::vector<GivenValue> given;
+  std::optional<TimePoint> deadline;
+  std::shared_ptr<TokenAllowance> allowance;  // null: as many tokens as there are
+  // What the caller keeps of this request until it is over, in bytes: all sequences of a Score,
+  // for one, by which each has its share.
+  std::size_t held_bytes = 0;
+};
+
+}  // namespace lintel

@@ -1,0 +1,47 @@
+#include "server/kserve/streamed_response.h"
+
+#include <limits>
+#include <utility>
+
+namespace lintel {
+
+void mark_final(inference::ModelInferResponse& response, bool is_final) {
+  (*response.mutable_parameters())["triton_final_response"].set_bool_param(is_final);
+}
+
+StreamedResponse::StreamedResponse(std::shared_ptr<const TensorRequest> request,
+                                   inference::ModelInferResponse head)
+    : request_(std::move(request)) {
+  *message_.mutable_infer_response() = std::move(head);
+  mark_final(*message_.mutable_infer_response(), false);
+}
+
+// What every message begins with stays, with the mark in it: protobuf's maps do not survive that
+// memory is refused while something is put into them.
+void StreamedResponse::clear() {
+  message_.clear_error_message();
+  message_.mutable_infer_response()->clear_outputs();
+  message_.mutable_infer_response()->clear_raw_output_contents();
+}
+
+void StreamedResponse::fill(std::span<const OutboxEntry> entries, bool is_last) {
+  clear();
+  RowValues& row = rows_.front();
+  row.tokens.clear();
+  row.log2_probs.clear();
+  for (const OutboxEntry& entry : entries) {
+    row.tokens.push_back(entry.token);
+    row.log2_probs.push_back(entry.has_log2_prob ? entry.log2_prob
+                                                 : std::numeric_limits<float>::quiet_NaN());
+  }
+  write_tensor_response(*request_, rows_, *message_.mutable_infer_response());
+  mark_final(*message_.mutable_infer_response(), is_last);
+}
+
+void StreamedResponse::fill(const grpc::Status& error) {
+  clear();
+  message_.set_error_message(error.error_message());
+  mark_final(*message_.mutable_infer_response(), true);
+}
+
+}  // namespace lintel

@@ -1,0 +1,84 @@
+#include "server/scheduler/row_planner.h"
+
+#include <algorithm>
+
+namespace lintel {
+namespace {
+
+// How likely a draft must be right to be worth a row in a step of `rows` that is expected to yield
+// `values`: as many values for its time as the step has without it.
+float least_probability(float row_cost, int rows, float values) {
+  return row_cost * values / (1.0f + row_cost * static_cast<float>(rows - 1));
+}
+
+}  // namespace
+
+RowPlanner::RowPlanner(const Options& options) : options_(options) {
+  hungry_.reserve(static_cast<std::size_t>(options.max_rows));
+  drafting_.reserve(static_cast<std::size_t>(options.max_rows));
+}
+
+void RowPlanner::plan(std::vector<RowRun>& runs) {
+  grant_rows(runs);
+  grant_drafts(runs);
+}
+
+void RowPlanner::grant_rows(std::vector<RowRun>& runs) {
+  int left = options_.max_rows;
+  bool client_waits = false;
+  for (RowRun& run : runs) {
+    run.rows = run.is_decoding ? 1 : 0;
+    left -= run.rows;
+    client_waits |= run.is_decoding && run.samples_next;
+  }
+  if (client_waits) left = std::min(left, options_.prefill_rows);
+
+  hungry_.clear();
+  for (RowRun& run : runs) {
+    if (run.rows < run.wanted) hungry_.push_back(&run);
+  }
+  if (hungry_.empty()) return;
+  std::rotate(hungry_.begin(),
+              hungry_.begin() + static_cast<std::ptrdiff_t>(turn_++ % hungry_.size()),
+              hungry_.end());
+  while (left > 0 && !hungry_.empty()) {
+    const int share = std::max(left / static_cast<int>(hungry_.size()), 1);
+    for (RowRun* run : hungry_) {
+      const int granted = std::min({share, run->wanted - run->rows, left});
+      run->rows += granted;
+      left -= granted;
+    }
+    std::erase_if(hungry_, [](const RowRun* run) { return run->rows == run->wanted; });
+  }
+}
+
+void RowPlanner::grant_drafts(std::vector<RowRun>& runs) {
+  int rows = 0;
+  for (const RowRun& run : runs) rows += run.rows;
+  if (rows >= options_.draft_rows) return;
+  drafting_.clear();
+  float values = 0.0f;  // expected of the step
+  for (RowRun& run : runs) {
+    values += static_cast<float>(run.rows);
+    if (run.is_decoding && run.rows == run.wanted && run.drafts->begin_drafts(run.rows)) {
+      drafting_.push_back(&run);
+    }
+  }
+  const auto less_likely = [](const RowRun* a, const RowRun* b) {
+    return a->drafts->draft_probability() < b->drafts->draft_probability();
+  };
+  while (rows < options_.draft_rows && !drafting_.empty()) {
+    const auto likeliest = std::ranges::max_element(drafting_, less_likely);
+    RowRun& run = **likeliest;
+    const float probability = run.drafts->draft_probability();
+    if (!options_.drafts_always &&
+        probability <= least_probability(options_.row_cost, rows, values))
+      return;
+    if (!run.drafts->take_draft()) drafting_.erase(likeliest);
+    ++run.rows;
+    ++rows;
+    values += probability;
+  }
+}
+
+}  // namespace lintel

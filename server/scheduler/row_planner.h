@@ -1,0 +1,60 @@
+// RowPlanner: who has how many rows in a worker's next step.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "server/generation/speculation.h"
+
+namespace lintel {
+
+class RunningRequest;
+class SampleRun;
+
+// Consecutive rows of one sequence in a step.
+struct RowRun {
+  RunningRequest* request = nullptr;
+  SampleRun* sample = nullptr;
+  DraftSource* drafts = nullptr;  // the sample's
+  int wanted = 0;                 // rows it could use
+  bool is_decoding = false;       // has a row in every step; reading a prompt waits for a share
+  bool samples_next = false;      // its next row's output is sampled: its client waits for it
+  int rows = 0;                   // granted, drafts included
+  std::size_t first_output = 0;
+};
+
+// Knows nothing of models and requests but what a RowRun says. Used by one thread at a time.
+class RowPlanner {
+ public:
+  struct Options {
+    int max_rows = 64;           // of a step
+    int prefill_rows = 32;       // of a step, for prompts beside samples that decode
+    int draft_rows = 0;          // of a step that has drafts, those included; 0: no drafts
+    bool drafts_always = false;  // however unlikely they are to be right
+    // What one more row adds to a step, as a share of a step of one row.
+    float row_cost = 0.25f;
+  };
+
+  explicit RowPlanner(const Options& options);
+
+  // Sets `rows` of each run. REQUIRES: not more than max_rows runs decode, and each wants a row.
+  //
+  // Every run that decodes has its row. Prompts, and runs of given values, share the rest of the
+  // step, or of prefill_rows when a client waits for a row to be sampled; each step another one
+  // comes first. Guesses of what the samples will draw take rows that are left, the most likely
+  // first, as long as they are worth it.
+  void plan(std::vector<RowRun>& runs);
+
+ private:
+  void grant_rows(std::vector<RowRun>& runs);
+  void grant_drafts(std::vector<RowRun>& runs);
+
+  const Options options_;
+  std::size_t turn_ = 0;  // whose prompt comes first when there are more of them than rows
+
+  // Of the current step.
+  std::vector<RowRun*> hungry_;    // could use more rows
+  std::vector<RowRun*> drafting_;  // have a draft in hand
+};
+
+}  // namespace lintel

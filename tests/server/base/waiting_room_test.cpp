@@ -1,0 +1,82 @@
+// Those who wait for room: told once, with nothing missed and no recursion.
+#include "server/base/waiting_room.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+
+namespace lintel::testing {
+namespace {
+
+struct CountingWaiter final : Waiter {
+  void on_room() noexcept override {
+    ++told;
+    if (then) then();
+  }
+  int told = 0;
+  std::function<void()> then;
+};
+
+TEST_CASE("a waiter is told once, however often it joined") {
+  WaitingRoom room;
+  const auto waiter = std::make_shared<CountingWaiter>();
+  room.tell();
+  CHECK(waiter->told == 0);
+  room.join(waiter);
+  room.join(waiter);
+  room.tell();
+  CHECK(waiter->told == 1);
+  room.tell();
+  CHECK(waiter->told == 1);
+}
+
+TEST_CASE("a waiter that is gone is not told") {
+  WaitingRoom room;
+  int told = 0;
+  {
+    const auto gone = std::make_shared<CountingWaiter>();
+    gone->then = [&] { ++told; };
+    room.join(gone);
+  }
+  room.tell();
+  CHECK(told == 0);
+}
+
+TEST_CASE("a waiter that joins again while it is told waits for the next room") {
+  WaitingRoom room;
+  const auto waiter = std::make_shared<CountingWaiter>();
+  waiter->then = [&] { room.join(waiter); };
+  room.join(waiter);
+  room.tell();
+  CHECK(waiter->told == 1);
+  room.tell();
+  CHECK(waiter->told == 2);
+  waiter->then = nullptr;
+}
+
+TEST_CASE("room that a waiter makes is told when it is done, not within") {
+  WaitingRoom room;
+  const auto first = std::make_shared<CountingWaiter>();
+  const auto second = std::make_shared<CountingWaiter>();
+  int depth = 0;
+  int deepest = 0;
+  const auto makes_room = [&](CountingWaiter& self, const std::shared_ptr<CountingWaiter>& other) {
+    return [&, other] {
+      deepest = std::max(deepest, ++depth);
+      if (self.told < 100) {
+        room.join(other);
+        room.tell();
+      }
+      --depth;
+    };
+  };
+  first->then = makes_room(*first, second);
+  second->then = makes_room(*second, first);
+  room.join(first);
+  room.tell();
+  CHECK(first->told + second->told > 100);
+  CHECK(deepest == 1);
+  first->then = second->then = nullptr;
+}
+
+}  // namespace
+}  // namespace lintel::testing

@@ -1,0 +1,112 @@
+// Who has how many rows of a step, told without a model.
+#include "server/scheduler/row_planner.h"
+
+#include <catch2/catch.hpp>
+#include <deque>
+#include <initializer_list>
+
+namespace lintel::testing {
+namespace {
+
+// Drafts that are right with these probabilities.
+struct FakeDrafts final : DraftSource {
+  FakeDrafts(std::initializer_list<float> probabilities) : left(probabilities) {}
+  bool begin_drafts(int rows) override {
+    begun_after = rows;
+    return !left.empty();
+  }
+  float draft_probability() const override { return left.front(); }
+  bool take_draft() override {
+    ++taken;
+    left.pop_front();
+    return !left.empty();
+  }
+  std::deque<float> left;
+  int begun_after = 0;
+  int taken = 0;
+};
+
+RowRun decoding(int wanted = 1, DraftSource* drafts = nullptr) {
+  RowRun run;
+  run.wanted = wanted;
+  run.is_decoding = run.samples_next = true;
+  run.drafts = drafts;
+  return run;
+}
+
+RowRun reading(int wanted) {
+  RowRun run;
+  run.wanted = wanted;
+  return run;
+}
+
+std::vector<int> rows_of(RowPlanner& planner, std::vector<RowRun> runs) {
+  planner.plan(runs);
+  std::vector<int> rows;
+  for (const RowRun& run : runs) rows.push_back(run.rows);
+  return rows;
+}
+
+using Rows = std::vector<int>;
+
+TEST_CASE("a sample that decodes has its row, and prompts share what is left for them") {
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 6});
+  CHECK(rows_of(planner, {decoding(), reading(100), decoding(), reading(2)}) == Rows{1, 4, 1, 2});
+}
+
+TEST_CASE("prompts have the whole step where no client waits for a row") {
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 6});
+  CHECK(rows_of(planner, {reading(100)}) == Rows{16});
+  RowRun given = decoding(20);
+  given.samples_next = false;  // a run of given values
+  CHECK(rows_of(planner, {given, reading(100)}) == Rows{8, 8});
+}
+
+TEST_CASE("prompts that are more than the rows left take turns") {
+  RowPlanner planner({.max_rows = 8, .prefill_rows = 2});
+  const std::vector<RowRun> runs = {decoding(), reading(9), reading(9), reading(9)};
+  Rows sum(4, 0);
+  for (int step = 0; step < 3; ++step) {
+    const Rows rows = rows_of(planner, runs);
+    CHECK(rows[0] == 1);
+    CHECK(rows[1] + rows[2] + rows[3] == 2);
+    for (std::size_t i = 0; i < 4; ++i) sum[i] += rows[i];
+  }
+  CHECK(sum == Rows{3, 2, 2, 2});
+}
+
+TEST_CASE("drafts take rows that are left, the most likely first") {
+  FakeDrafts likely{0.9f, 0.6f, 0.5f};
+  FakeDrafts unlikely{0.7f, 0.1f};
+  RowPlanner planner({.max_rows = 16, .draft_rows = 5, .drafts_always = true});
+  CHECK(rows_of(planner, {decoding(1, &likely), decoding(1, &unlikely)}) == Rows{3, 2});
+  CHECK(likely.begun_after == 1);
+}
+
+TEST_CASE("a draft that costs more than it promises has no row") {
+  FakeDrafts sure{0.9f, 0.9f, 0.01f};
+  RowPlanner planner({.max_rows = 16, .draft_rows = 16, .row_cost = 0.25f});
+  CHECK(rows_of(planner, {decoding(1, &sure)}) == Rows{3});
+  FakeDrafts unsure{0.2f};
+  CHECK(rows_of(planner, {decoding(1, &unsure)}) == Rows{1});
+}
+
+TEST_CASE("there are no drafts in wide steps, nor where none are wanted") {
+  FakeDrafts drafts{1.0f};
+  RowPlanner narrow({.max_rows = 16, .prefill_rows = 8, .draft_rows = 4, .drafts_always = true});
+  CHECK(rows_of(narrow, {decoding(1, &drafts), reading(3)}) == Rows{1, 3});
+  RowPlanner off({.max_rows = 16, .drafts_always = true});
+  CHECK(rows_of(off, {decoding(1, &drafts)}) == Rows{1});
+  CHECK(drafts.taken == 0);
+}
+
+TEST_CASE(
+    "a sample that reads given values has drafts only when its step reaches the end of them") {
+  FakeDrafts drafts{1.0f};
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 2, .draft_rows = 16, .drafts_always = true});
+  CHECK(rows_of(planner, {decoding(5, &drafts), decoding(1, &drafts)})[0] == 3);
+  CHECK(drafts.begun_after == 1);  // the other's
+}
+
+}  // namespace
+}  // namespace lintel::testing

@@ -1,0 +1,101 @@
+// Calls without gRPC's own part: reactors as gRPC runs them, but for a writer that keeps nothing.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+
+#include "server/call/active_calls.h"
+#include "server/requests/prepare_generation.h"
+#include "tests/server/support/service_fixture.h"
+
+namespace lintel::testing {
+
+// What gRPC would be told, counted.
+template <typename Response>
+class CountingWriter final : public grpc::ServerCallbackWriter<Response> {
+ public:
+  explicit CountingWriter(grpc::ServerWriteReactor<Response>* reactor) : bound_(reactor) {
+    this->BindReactor(reactor);
+  }
+  void Finish(grpc::Status status) override {
+    ++finishes;
+    code = status.error_code();
+  }
+  void SendInitialMetadata() override {}
+  void Write(const Response*, grpc::WriteOptions) override { ++in_flight; }
+  void WriteAndFinish(const Response*, grpc::WriteOptions, grpc::Status status) override {
+    Finish(std::move(status));
+  }
+
+  int finishes = 0;
+  int in_flight = 0;  // writes
+  grpc::StatusCode code = grpc::StatusCode::UNKNOWN;
+
+ private:
+  grpc::internal::ServerReactor* reactor() override { return bound_; }
+  void CallOnDone() override {}
+  grpc::ServerWriteReactor<Response>* const bound_;
+};
+
+struct CallFixture {
+  explicit CallFixture(const std::string& name) {
+    NamedTransformer named = std::move(tiny_models({name}).front());
+    served->name = named.name;
+    served->transformer = named.transformer;
+    served->scheduler = std::make_unique<Scheduler>(
+        named.transformer, Scheduler::Options{.workers = 0, .max_batch_rows = 8}, clock);
+    model = served;
+  }
+  ~CallFixture() { served->scheduler->stop(); }
+
+  // As the method of a service makes it.
+  template <typename Reactor>
+  Reactor* entered(Method method) {
+    auto reactor = std::make_unique<Reactor>(gate, calls, context, method);
+    REQUIRE(reactor->enter().ok());
+    return reactor.release();
+  }
+  PreparedGeneration prepared(std::int64_t max_new_tokens, int num_samples = 1) {
+    PreparedGeneration made;
+    made.model = model;
+    made.checked.request.prompt = {1, 2};
+    made.checked.request.max_new_tokens = max_new_tokens;
+    made.checked.request.num_samples = num_samples;
+    made.checked.request.log2_probs = true;
+    made.lease = store.lease_one_shot("m", model->transformer, 0, num_samples).lease;
+    return made;
+  }
+  // Nobody holds the model or memory any more, and no call is counted.
+  void check_nothing_left() {
+    CHECK(calls.count() == 0);
+    CHECK(served->scheduler->idle());
+    CHECK(store.bytes_in_use() == 0);
+    CHECK(served.use_count() == 2);
+  }
+
+  ManualClock clock;
+  std::shared_ptr<ServedModel> served = std::make_shared<ServedModel>();
+  SharedModel model;
+  SessionStore store{{.session_memory_bytes = 1u << 30}, clock};
+  ActiveCalls calls;
+  Quotas quotas{{.max_streams = 1}, clock};
+  RequestCounters counters;
+  CallGate gate{nullptr, false, {}, {Role::kGenerate, Role::kScore}, quotas, counters, clock};
+  grpc::CallbackServerContext context;
+};
+
+// Steps and writes until the call is over, or for as long as it could take.
+template <typename Response>
+void run(CallFixture& f, CountingWriter<Response>& writer,
+         grpc::ServerWriteReactor<Response>& reactor) {
+  for (int i = 0; i < 200 && writer.finishes == 0; ++i) {
+    f.served->scheduler->run_one_step();
+    while (writer.in_flight > 0) {
+      --writer.in_flight;
+      reactor.OnWriteDone(true);
+    }
+  }
+}
+
+}  // namespace lintel::testing
