@@ -7,8 +7,9 @@
 #include "model/config/attention_json.h"
 #include "model/config/attention_spec.h"
 #include "model/config/kind_pages.h"
+#include "model/files/model_files.h"
 #include "model/files/tensor_list.h"
-#include "model/network/model_memory.h"
+#include "model/network/model_size.h"
 #include "model/network/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
@@ -162,7 +163,7 @@ TEST_CASE("a model of any kind is written, measured, loaded and counted by its l
     if (!tensor.optional) bytes += static_cast<std::size_t>(tensor.num_values()) * sizeof(float);
   }
   CHECK(model->num_parameters() == learned);
-  const ModelMemory memory = measure_model(directory.path(), options);
+  const ModelSize memory = measure_model(ModelFiles(directory.path()), options);
   CHECK(memory.loading_bytes >= bytes);
   CHECK(memory.resident_bytes >= model->weight_bytes());
   for (const float value : outputs_of(*model)) REQUIRE(std::isfinite(value));
@@ -182,7 +183,7 @@ TEST_CASE("any kind runs in place of any other, and the model says so") {
   const std::vector<float> outputs = outputs_of(*model);
   for (const float value : outputs) REQUIRE(std::isfinite(value));
   CHECK(outputs == outputs_of(*Transformer::load(directory.path(), options)));
-  CHECK(measure_model(directory.path(), options).resident_bytes >= model->weight_bytes());
+  CHECK(measure_model(ModelFiles(directory.path()), options).resident_bytes >= model->weight_bytes());
 }
 
 }  // namespace

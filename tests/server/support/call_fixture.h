@@ -40,11 +40,10 @@ class CountingWriter final : public grpc::ServerCallbackWriter<Response> {
 
 struct CallFixture {
   explicit CallFixture(const std::string& name) {
-    NamedTransformer named = std::move(tiny_models({name}).front());
-    served->name = named.name;
-    served->transformer = named.transformer;
+    served->name = name;
+    served->transformer = tiny_models({name}).at(name);
     served->scheduler = std::make_unique<Scheduler>(
-        named.transformer, Scheduler::Options{.workers = 0, .max_batch_rows = 8}, clock);
+        served->transformer, Scheduler::Options{.workers = 0, .max_batch_rows = 8}, clock);
     model = served;
   }
   ~CallFixture() { served->scheduler->stop(); }
