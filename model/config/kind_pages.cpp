@@ -24,7 +24,7 @@ const char* name_of(ConfigKey::Type type) {
   return "";
 }
 
-std::vector<std::string> choices_of(const ConfigKey& key) {
+std::vector<std::string> choice_names(const ConfigKey& key) {
   std::vector<std::string> names;
   for (const char* const name : key.choices) {
     if (name != nullptr) names.emplace_back(name);
@@ -38,7 +38,7 @@ ordered_json key_json(const ConfigKey& key) {
   if (key.type == ConfigKey::Type::kInteger) out["low"] = static_cast<std::int64_t>(key.low);
   if (key.type == ConfigKey::Type::kInteger) out["high"] = static_cast<std::int64_t>(key.high);
   if (key.type == ConfigKey::Type::kPositive) out["high"] = key.high;
-  if (key.type == ConfigKey::Type::kChoice) out["choices"] = choices_of(key);
+  if (key.type == ConfigKey::Type::kChoice) out["choices"] = choice_names(key);
   if (key.null_means != nullptr) out["null_means"] = key.null_means;
   if (key.initial != nullptr) out["initial"] = ordered_json::parse(key.initial);
   return out;
@@ -103,7 +103,7 @@ std::string range_of(const ConfigKey& key) {
       return "true or false";
     case ConfigKey::Type::kChoice: {
       std::string all;
-      for (const std::string& name : choices_of(key)) all += (all.empty() ? "" : " or ") + name;
+      for (const std::string& name : choice_names(key)) all += (all.empty() ? "" : " or ") + name;
       return all;
     }
   }

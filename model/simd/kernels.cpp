@@ -36,12 +36,6 @@ void LayerNorm(const float* x, const float* gain, const float* bias, float eps, 
   });
 }
 
-void Add(const float* delta, float* x, size_t n) {
-  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
-    hn::StoreU(hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, delta + i)), d, x + i);
-  });
-}
-
 void Relu(float* x, size_t n) {
   for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
     // In this order NaN stays NaN on x86: it shall be seen, not become 0.

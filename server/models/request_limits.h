@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "server/generation/generation.h"
+#include "server/generation/request.h"
 
 namespace lintel {
 
