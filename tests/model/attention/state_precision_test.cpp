@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/attention/parts/sum_kernels.h"
+#include "model/base/float_formats.h"
 #include "model/files/safetensors.h"
 
 namespace lintel {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/base/float_formats.h"
 #include "model/dense/dense_kernels.h"
 #include "model/files/safetensors.h"
 #include "model/simd/kernels.h"

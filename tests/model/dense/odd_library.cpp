@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "model/base/float_formats.h"
 #include "model/files/safetensors.h"
 
 namespace lintel::testing {

@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 
+#include "model/base/float_formats.h"
 #include "model/base/model_error.h"
 #include "model/files/safetensors_writer.h"
 #include "tests/support/temporary_directory.h"

@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 
+#include "model/base/float_formats.h"
 #include "model/base/sinusoidal.h"
 #include "model/config/attention_spec.h"
 #include "model/files/model_files.h"
