@@ -25,6 +25,34 @@ const std::map<std::string, std::string> kSetAlong = {
     {"--weight-type", "models.weight_type_given"},
 };
 
+// Flags that are not called as their members, for operators do not know what those are members of.
+const std::map<std::string, std::string> kOtherName = {
+    {"--model", "models.directories"},
+    {"--load-model", "models.load"},
+    {"--max-message-size", "connections.max_message_bytes"},
+    {"--max-metadata-size", "connections.max_metadata_bytes"},
+    {"--max-connection-streams", "connections.max_streams"},
+    {"--max-connection-age", "connections.max_age_ms"},
+    {"--max-connection-age-grace", "connections.max_age_grace_ms"},
+    {"--admin-certificate", "security.admin_certificates"},
+    {"--identity-max-sessions", "sessions.max_sessions_per_owner"},
+    {"--identity-memory", "sessions.bytes_per_owner"},
+    {"--prefill-rows", "models.scheduling.prefill_rows_per_step"},
+    {"--log-format", "logging.json"},
+};
+
+// Whether a flag that is not in kOtherName may set this member: "--session-idle-timeout" sets
+// "sessions.idle_timeout", and "--model-memory" sets "models.memory_bytes".
+bool is_called_as(const std::string& flag, const std::string& field) {
+  std::string name = field.substr(field.rfind('.') + 1);
+  std::ranges::replace(name, '_', '-');
+  for (const std::string unit : {"", "-bytes", "-ms"}) {
+    if (!name.ends_with(unit)) continue;
+    if (flag.ends_with("-" + name.substr(0, name.size() - unit.size()))) return true;
+  }
+  return false;
+}
+
 using CommandLine = std::map<std::string, std::string>;
 
 // What makes each flag legal that needs another.
@@ -118,6 +146,19 @@ TEST_CASE("every option has a flag, or is known to have none") {
   }
   std::set<std::string> names;
   for (const Flag& flag : flags) CHECK(names.insert(flag.name).second);
+}
+
+TEST_CASE("a flag sets the option of its name, or the one that is said to be its own") {
+  ServerOptions options;
+  const std::vector<Field> fields = fields_of(options);
+  for (const Flag& flag : server_flags()) {
+    const auto field = std::ranges::find(fields, flag.member(options), &Field::address);
+    REQUIRE(field != fields.end());
+    INFO(flag.name << " sets " << field->name);
+    const auto other = kOtherName.find(flag.name);
+    CHECK((other == kOtherName.end() ? is_called_as(flag.name, field->name)
+                                     : other->second == field->name));
+  }
 }
 
 TEST_CASE("a number is taken from its lowest to its highest, and neither below nor above") {
