@@ -30,9 +30,7 @@
 namespace lintel {
 namespace {
 
-// After streams were ended, for their last messages to go out.
-constexpr std::chrono::milliseconds kFlushTime{1000};
-// What is left then, Health.Watch for one, gets this long to see NOT_SERVING.
+// After kFlushTime, what is left, Health.Watch for one, gets this long to see NOT_SERVING.
 constexpr std::chrono::milliseconds kShutdownTime{250};
 // And then whatever is still there, for a fault of ours: a process that is to end ends.
 constexpr std::chrono::seconds kLastWait{30};

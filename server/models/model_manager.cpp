@@ -13,8 +13,6 @@ namespace lintel {
 namespace {
 
 constexpr std::size_t kMostWaitingLoads = 16;
-// After calls were ended, for their last messages to go out.
-constexpr std::chrono::milliseconds kFlushTime{1000};
 
 using Kind = LoadRefusal::Kind;
 

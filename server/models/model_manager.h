@@ -23,6 +23,9 @@
 
 namespace lintel {
 
+// After calls were ended, for their last messages to go out.
+inline constexpr std::chrono::milliseconds kFlushTime{1000};
+
 // While the server runs it loads one model at a time on a thread of its own, so that no call waits
 // for it but the one that asked; a load that fails leaves everything as it was. A model that goes
 // is drained: it takes no new request at once, its idle sessions are closed, and when the last of
