@@ -9,19 +9,19 @@ seconds_to_words() {
   if (($1 < 90)); then echo "about $1 seconds"; else echo "about $((($1 + 30) / 60)) minutes"; fi
 }
 
-# build PRESET [TARGET...]: says how many files there are to compile, and how long that takes at most. A file
-# takes a core's 5 seconds on average; what ccache knows takes none.
+# build PRESET [TARGET...]: says how many files were never compiled, and how long that takes at most: a file takes
+# a core's 5 seconds on average, and none where ccache knows it.
 build() {
-  local preset=$1 files cores
-  shift
-  local targets=()
-  (($# == 0)) || targets=(--target "$@")
-  files=$(cmake --build --preset "$preset" "${targets[@]}" -- -n | grep -c 'Building CXX' || true)
+  local preset=$1 cores object new=0
   cores=$(nproc)
-  if ((files == 0)); then
-    step "build, preset $preset: nothing to compile"
+  shift
+  for object in $(ninja -C "build/$preset" -t commands "${@:-all}" | sed -nE 's/.* -o ([^ ]+) -c .*/\1/p'); do
+    [[ -e build/$preset/$object ]] || new=$((new + 1))
+  done
+  if ((new == 0)); then
+    step "build, preset $preset: what changed"
   else
-    step "build, preset $preset: $files files to compile, $(seconds_to_words $((files * 5 / cores + 1))) on $cores cores"
+    step "build, preset $preset: $new files, $(seconds_to_words $((new * 5 / cores + 1))) on $cores cores"
   fi
-  NINJA_STATUS='[%f of %t, %e s] ' cmake --build --preset "$preset" "${targets[@]}"
+  NINJA_STATUS='[%f of %t, %e s] ' cmake --build --preset "$preset" ${1:+--target "$@"}
 }
