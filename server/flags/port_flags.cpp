@@ -7,7 +7,7 @@ using std::chrono::milliseconds;
 
 ServerOptions& all(ServerOptions& options) { return options; }
 ConnectionOptions& connections(ServerOptions& options) { return options.connections; }
-ModelOptions& models(ServerOptions& options) { return options.models; }
+ModelOptions& model_options(ServerOptions& options) { return options.models; }
 
 std::string show_address(const ListenAddress& address) { return address.to_string(address.port); }
 
@@ -38,8 +38,8 @@ std::vector<Flag> network_flags() {
       duration_flag(
           "--max-connection-age-grace", connections, &Options::max_age_grace_ms, milliseconds(0),
           "Streams of a connection past its age may go on for this long; 0: to their end"),
-      duration_flag("--drain-timeout", models, &ModelOptions::drain_timeout_ms, milliseconds(0),
-                    "After SIGTERM running streams may go on for this long"),
+      duration_flag("--drain-timeout", model_options, &ModelOptions::drain_timeout_ms,
+                    milliseconds(0), "After SIGTERM running streams may go on for this long"),
   };
 }
 

@@ -6,7 +6,7 @@ namespace {
 using std::chrono::milliseconds;
 
 Scheduler::Options& scheduling(ServerOptions& options) { return options.models.scheduling; }
-SessionStore::Options& sessions(ServerOptions& options) { return options.sessions; }
+SessionStore::Options& session_options(ServerOptions& options) { return options.sessions; }
 StreamingOptions& streaming(ServerOptions& options) { return options.streaming; }
 
 Flag workers_flag() {
@@ -63,17 +63,17 @@ std::vector<Flag> scheduling_flags() {
 std::vector<Flag> session_flags() {
   using Options = SessionStore::Options;
   return {
-      number_flag("--max-sessions", sessions, &Options::max_sessions, 0, 100'000'000,
+      number_flag("--max-sessions", session_options, &Options::max_sessions, 0, 100'000'000,
                   "Sessions at a time; 0: only --session-memory limits them"),
-      bytes_flag("--session-memory", sessions, &Options::session_memory_bytes, 1, kMostBytes,
+      bytes_flag("--session-memory", session_options, &Options::session_memory_bytes, 1, kMostBytes,
                  "Memory for sessions and running calls, in bytes (suffixes as above): their "
                  "states and records; while a call runs, also 40 KB that a sample guesses from, "
                  "and the values that may wait for a slow client, at most --outbox-tokens of 64 "
                  "bytes, and 8 more for each of top_log2_probs. A session is never kept from going "
                  "on for these",
                  "no session fits into 0 bytes"),
-      duration_flag("--session-idle-timeout", sessions, &Options::idle_timeout, milliseconds(0),
-                    "A session unused for this long is evicted; 0: never"),
+      duration_flag("--session-idle-timeout", session_options, &Options::idle_timeout,
+                    milliseconds(0), "A session unused for this long is evicted; 0: never"),
   };
 }
 
