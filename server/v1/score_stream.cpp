@@ -107,11 +107,11 @@ ScoreStream::Attempt ScoreStream::submit(std::size_t index) {
 }
 
 grpc::Status ScoreStream::advance() {
-  bool has_joined = false;  // the waiting rooms, before this try
+  Attempt::Lacks joined = Attempt::Lacks::kNothing;  // the rooms of these, before this try
   while (const std::optional<std::size_t> index = claim()) {
     Attempt attempt = submit(*index);
     grpc::Status refusal = *index == 0 ? copy_of(attempt.status) : grpc::Status::OK;
-    const bool goes_on = settle(*index, std::move(attempt), has_joined);
+    const bool goes_on = settle(*index, std::move(attempt), joined);
     if (!refusal.ok()) return refusal;
     pump();  // a failure may have waited for submitting_
     if (!goes_on) break;
@@ -119,7 +119,7 @@ grpc::Status ScoreStream::advance() {
   return grpc::Status::OK;
 }
 
-bool ScoreStream::settle(std::size_t index, Attempt attempt, bool& has_joined) {
+bool ScoreStream::settle(std::size_t index, Attempt attempt, Attempt::Lacks& joined) {
   bool goes_on = attempt.status.ok();
   bool runs = false;
   if (!goes_on) {
@@ -132,13 +132,14 @@ bool ScoreStream::settle(std::size_t index, Attempt attempt, bool& has_joined) {
   if (!goes_on && index > 0) {
     if (attempt.lacks == Attempt::Lacks::kNothing) {
       fail(std::move(attempt.status));
-    } else if (!has_joined) {  // it tries once more, for room may have come before it joined
-      grpc::Status joined = guarded([&] {
+    } else if (joined < attempt.lacks) {  // tries once more: room may have come before it joined
+      grpc::Status waits = guarded([&] {
         join(attempt.lacks);
         return grpc::Status::OK;
       });
-      goes_on = has_joined = joined.ok();
-      if (!joined.ok()) fail(std::move(joined));
+      joined = attempt.lacks;
+      goes_on = waits.ok();
+      if (!waits.ok()) fail(std::move(waits));
     } else if (!runs && model_->retired) {
       // Memory may be full for as long as others like; the model is wanted back before that.
       fail(guarded([&] { return stopped_status(*model_); }));
@@ -146,7 +147,7 @@ bool ScoreStream::settle(std::size_t index, Attempt attempt, bool& has_joined) {
   }
   MutexLock lock(mutex_);
   submitting_ = false;
-  if (told_) has_joined = false;
+  if (told_) joined = Attempt::Lacks::kNothing;
   return goes_on || told_;
 }
 

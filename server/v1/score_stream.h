@@ -53,8 +53,8 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Waite
 
   // What came of a try to submit a sequence.
   struct Attempt {
-    enum class Lacks { kNothing, kPlace, kMemory };
-    grpc::Status status;            // OK: it was taken
+    enum class Lacks { kNothing, kPlace, kMemory };  // who lacks memory waits for a place, too
+    grpc::Status status;                             // OK: it was taken
     Lacks lacks = Lacks::kNothing;  // else: what it may wait for; kNothing: the call has failed
   };
 
@@ -65,9 +65,9 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Waite
   // window is full, another thread is at it, or there is nothing to do.
   std::optional<std::size_t> claim() EXCLUDES(mutex_);
   Attempt submit(std::size_t index) EXCLUDES(mutex_);
-  // After the try: counts a refused sequence out, and joins the waiting rooms of what it lacked.
-  // Returns whether to try again at once.
-  bool settle(std::size_t index, Attempt attempt, bool& has_joined) EXCLUDES(mutex_);
+  // After the try: counts a refused sequence out, and joins the waiting rooms of what it lacked,
+  // unless it had `joined` them before. Returns whether to try again at once.
+  bool settle(std::size_t index, Attempt attempt, Attempt::Lacks& joined) EXCLUDES(mutex_);
   void join(Attempt::Lacks lacks);
   void on_room() noexcept override EXCLUDES(mutex_);
   void sequence_done(std::size_t index, std::vector<float> log2_probs, RequestOutcome outcome)

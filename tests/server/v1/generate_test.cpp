@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "server/stream/chunk_interval.h"
+#include "server/stream/token_outbox.h"
 #include "server/v1/generate_stream.h"
 #include "tests/server/support/service_fixture.h"
 
