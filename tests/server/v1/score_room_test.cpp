@@ -10,7 +10,7 @@
 namespace lintel::testing {
 namespace {
 
-// A sequence of two values and one of fifty, of a model whose state grows with its sequence.
+// A sequence of two values and one of a thousand, of a model whose state grows with its sequence.
 struct WaitingScore : CallFixture {
   explicit WaitingScore(int max_queued_requests) : CallFixture("tokens") {
     const TemporaryDirectory directory;
@@ -22,12 +22,12 @@ struct WaitingScore : CallFixture {
         Scheduler::Options{
             .workers = 0, .max_batch_rows = 1, .max_queued_requests = max_queued_requests},
         clock);
-    memory.emplace(SessionStore::Options{.session_memory_bytes = bytes(50)}, clock);
+    memory.emplace(SessionStore::Options{.session_memory_bytes = bytes(1000)}, clock);
     reactor = entered<ScoreStream::Reactor>(Method::kScore);
     writer.emplace(reactor);
     ScoreSequences sequences;
-    sequences.values.assign(52, 1);
-    sequences.ends = {2, 52};
+    sequences.values.assign(1002, 1);
+    sequences.ends = {2, 1002};
     stream =
         std::make_shared<ScoreStream>(model, *memory, sequences, ScoreStream::Options{.window = 2});
     reactor->run(stream);
@@ -71,7 +71,7 @@ struct WaitingScore : CallFixture {
 
 TEST_CASE("a sequence that found the queue full joins it when a place is free") {
   WaitingScore w(/*max_queued_requests=*/1);
-  w.memory.emplace(SessionStore::Options{.session_memory_bytes = 2 * w.bytes(50)}, w.clock);
+  w.memory.emplace(SessionStore::Options{.session_memory_bytes = 2 * w.bytes(1000)}, w.clock);
   REQUIRE(w.stream->begin().ok());
   CHECK(w.queued() == 1);
   w.served->scheduler->run_one_step();  // takes the first out of the queue
@@ -118,6 +118,7 @@ TEST_CASE("the sequences of a Score whose client goes end in the next step") {
   w.served->scheduler->run_one_step();  // the first is done, and its memory the second one's
   w.reactor->OnCancel();
   w.served->scheduler->run_one_step();
+  w.write();
   CHECK(w.served->scheduler->idle());
   CHECK(w.served->scheduler->stats().ended[static_cast<std::size_t>(RequestOutcome::kCancelled)] >
         0);
@@ -127,7 +128,7 @@ TEST_CASE("the sequences of a Score whose client goes end in the next step") {
 
 TEST_CASE("a first sequence that finds no room is refused at once, and not waited for") {
   WaitingScore w(/*max_queued_requests=*/10);
-  SessionLease others = w.lease(50);
+  SessionLease others = w.lease(1000);
   const grpc::Status refused = w.stream->begin();
   CHECK(refused.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   w.reactor->run(nullptr);
