@@ -101,7 +101,7 @@ class OcclusionExperiment {
     for (const AttentionConfig& layer : config.attention) {
       if (layer.type() == attention) continue;
       throw cli::UsageError("--" + attention + " " + directory + ": its attention is " +
-                            layer.type);
+                            layer.type());
     }
     return model;
   }

@@ -98,7 +98,7 @@ class SpeedExperiment {
  private:
   std::string words() const {
     const std::string name = flags_.model.empty() ? flags_.shape : files_->name();
-    return describe(name, model_->config()) + ", " + model_->config().attention.front().type +
+    return describe(name, model_->config()) + ", " + model_->config().attention.front().type() +
            " attention" + (files_->random() ? ", random weights" : "");
   }
 

@@ -231,7 +231,7 @@ TEST_CASE("a Score that waits for memory is told when the server stops") {
   ServerOptions options = test_options();
   options.sessions.session_memory_bytes = SessionStore::admitted_bytes(*model, 999);
   const SteadyClock clock;
-  TestServer server({{"tokens", model, {}}}, options, clock);
+  TestServer server(options, clock, {{"tokens", model}});
   const auto in_the_way = server.server().store().lease_one_shot("tokens", model, 2, 1).lease;
   REQUIRE(in_the_way);
   v1::ScoreRequest request;
