@@ -8,7 +8,8 @@
 
 namespace lintel::cli {
 
-// Parses, runs, reports. `arguments` without the program's name. Returns an ExitCode; throws nothing.
+// Parses, runs, reports. `arguments` without the program's name. Returns an ExitCode; throws
+// nothing.
 int run_command_line(std::vector<std::string> arguments, Console& console);
 
 }  // namespace lintel::cli

@@ -21,8 +21,7 @@ int milliseconds(std::chrono::milliseconds duration) {
 
 }  // namespace
 
-void set_connection_options(const ConnectionOptions& connections,
-                            grpc::ServerBuilder& builder) {
+void set_connection_options(const ConnectionOptions& connections, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(connections.max_message_bytes));
   // gRPC takes a message in whole before it looks at its size, which is up to 4 GiB.
   grpc::ResourceQuota quota("connections");

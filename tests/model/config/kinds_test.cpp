@@ -183,7 +183,8 @@ TEST_CASE("any kind runs in place of any other, and the model says so") {
   const std::vector<float> outputs = outputs_of(*model);
   for (const float value : outputs) REQUIRE(std::isfinite(value));
   CHECK(outputs == outputs_of(*Transformer::load(directory.path(), options)));
-  CHECK(measure_model(ModelFiles(directory.path()), options).resident_bytes >= model->weight_bytes());
+  CHECK(measure_model(ModelFiles(directory.path()), options).resident_bytes >=
+        model->weight_bytes());
 }
 
 }  // namespace

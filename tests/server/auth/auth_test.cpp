@@ -132,8 +132,7 @@ TEST_CASE("two tokens in one call are ambiguous, and refused") {
   set_token(context, "alice");
   set_token(context, "root");
   v1::ListModelsResponse response;
-  CHECK(server.models->List(&context, {}, &response).error_code() ==
-        Code::UNAUTHENTICATED);
+  CHECK(server.models->List(&context, {}, &response).error_code() == Code::UNAUTHENTICATED);
   // gRPC's own services, which see no token, are no exception.
   for (const std::string& method : {kReflection, kChannelz}) {
     for (const char* last : {"alice", "root"}) {
