@@ -148,7 +148,7 @@ TEST_CASE("what a server elsewhere is named by is what it says of itself") {
   const Bench bench;
   ServerOptions options;
   options.listen.port = 0;
-  options.weight_type = WeightType::kInt8;
+  options.models.weight_type = WeightType::kInt8;
   options.models.scheduling.workers = 1;
   options.models.scheduling.max_batch_rows = 5;
   options.models.directories = {{"theirs", bench.model("linear")}};

@@ -119,7 +119,7 @@ ChaosServer::ChaosServer(const Options& options) : credentials_(options.credenti
                                     "2",
                                     "--max-new-tokens",
                                     options.max_new_tokens};
-  std::vector<std::string> models = options.models.directories;
+  std::vector<std::string> models = options.models;
   if (models.empty()) {
     models.push_back(path("tokens"));
     write_random_model(models.back(), tiny_config(TinyModel::kTokens), /*seed=*/7);

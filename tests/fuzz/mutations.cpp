@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 
+#include "model/config/attention_spec.h"
 #include "model/config/config.h"
 #include "tests/support/random_model.h"
 
@@ -121,8 +122,8 @@ std::vector<std::string> config_seeds() {
   using testing::tiny_config;
   using testing::TinyModel;
   ModelConfig mixed = tiny_config(TinyModel::kBytes);
-  mixed.attention[0] = {.type = "softmax", .scale = 0.25};
-  mixed.attention[1] = {.type = "lsh", .rounds = 2, .bits = 8, .chunk_size = 32};
+  mixed.attention[0] = attention_of("softmax:scale=0.25");
+  mixed.attention[1] = attention_of("lsh:rounds=2,bits=8,chunk_size=32");
   return {to_json(tiny_config(TinyModel::kImage)), to_json(tiny_config(TinyModel::kTokens)),
           to_json(mixed)};
 }

@@ -97,7 +97,9 @@ TEST_CASE("a sheet is cut into the images it holds, row by row") {
 TEST_CASE("an image file of another size is refused with both") {
   TemporaryDirectory directory;
   const auto file = directory.path() / "idx";
-  write_bytes(file, std::string("\0\0\x08\x03\0\0\0\x01\0\0\0\x01\0\0\0\x02", 16) + "ab");
+  write_bytes(file, std::string("\0\0\x08\x03\0\0\0\x01\0\0\0\x01\0\0\0\x02"
+                                "ab",
+                                18));
   CHECK(read_images(file, 1, 2).size() == 1);
   CHECK_THROWS_WITH(read_images(file, 28, 28),
                     Catch::Contains("images of 1x2, the model's are 28x28"));
