@@ -4,11 +4,10 @@
 
 #include <cstring>
 #include <dnnl.hpp>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
-
-#include "client/cli/frame/console.h"
 
 namespace lintel::bench {
 namespace {
@@ -92,8 +91,8 @@ ProductBound::ProductBound(const ModelConfig& config, WeightType type, std::size
       }
     }
   } catch (const dnnl::error& error) {
-    throw cli::Failure(std::string("oneDNN has no product for weight type ") + to_string(type) +
-                       " on this machine: " + error.what());
+    throw std::runtime_error(std::string("oneDNN has no product for weight type ") +
+                             to_string(type) + " on this machine: " + error.what());
   }
 }
 

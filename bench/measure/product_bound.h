@@ -14,7 +14,7 @@ namespace lintel::bench {
 class ProductBound {
  public:
   // bf16: inputs and weights in bf16. int8: unsigned inputs, signed weights, a scale for each
-  // output. Outputs are f32. Throws cli::Failure where oneDNN cannot do it on this machine.
+  // output. Outputs are f32. Throws std::runtime_error where oneDNN cannot do it on this machine.
   ProductBound(const ModelConfig& config, WeightType type, std::size_t rows, int workers);
   ~ProductBound();
   ProductBound(const ProductBound&) = delete;

@@ -6,7 +6,7 @@
 
 #include "model/attention/attention.h"
 #include "model/attention/parts/sum_kernels.h"
-#include "model/attention/parts/sum_state.h"
+#include "model/attention/sum_state.h"
 
 namespace lintel {
 namespace {
