@@ -44,6 +44,9 @@ function(lintel_room folder)
   if(LINTEL_UNITY AND NOT "<hwy>" IN_LIST sees)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
   endif()
+  if("<cli>" IN_LIST sees)  # never hot, and CLI11 takes the optimiser long
+    target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
+  endif()
   if("<dnnl>" IN_LIST sees)
     # Compiled for OpenMP: no precompiled header fits.
   elseif("<grpc>" IN_LIST sees)
