@@ -1,7 +1,7 @@
 # lintel_room(<folder>): a static library of the folder's sources. tests/layering/rooms.txt says what it is
 # linked with: the rooms and packages that its files may include.
 #
-# The files of a room are compiled together, up to ten at a time, which takes a third of the time: names in
+# The files of a room are compiled together, up to ten at a time, which saves reading the same headers again: names in
 # their anonymous namespaces differ. -DLINTEL_UNITY=OFF builds each alone: for who changes one file often, and
 # as the preset `tidy` does, to prove that each is complete. Highway's files include themselves and stay alone.
 option(LINTEL_UNITY "Compile the files of a room together" ON)
