@@ -34,8 +34,18 @@ const KeyValue& AttentionConfig::value(std::string_view key) const {
   return values_[static_cast<std::size_t>(found - kind_->keys.begin())];
 }
 
-std::size_t AttentionConfig::integer(std::string_view key) const {
-  return static_cast<std::size_t>(std::get<std::int64_t>(value(key)));
+bool AttentionConfig::is_null(std::string_view key) const {
+  return std::holds_alternative<std::monostate>(value(key));
+}
+
+std::size_t AttentionConfig::integer(std::string_view key, std::size_t if_null) const {
+  const std::int64_t* const number = std::get_if<std::int64_t>(&value(key));
+  return number != nullptr ? static_cast<std::size_t>(*number) : if_null;
+}
+
+std::vector<std::int64_t> AttentionConfig::integers(std::string_view key) const {
+  if (const auto* const list = std::get_if<std::vector<std::int64_t>>(&value(key))) return *list;
+  return {std::get<std::int64_t>(value(key))};
 }
 
 double AttentionConfig::number(std::string_view key, double if_null) const {
@@ -99,6 +109,13 @@ void draw_normal(std::span<float> values, const OwnTensor& of, std::uint64_t see
     const double angle = 2.0 * std::numbers::pi * draws.uniform(index + 1);
     values[i] = static_cast<float>(radius * std::cos(angle));
   }
+}
+
+const Matrix& AttentionParams::tensor(std::string_view name) const {
+  const std::vector<OwnTensor> all = own_tensors(config, dims);
+  const auto found = std::ranges::find(all, name, &OwnTensor::name);
+  assert(found != all.end() && own.size() == all.size());
+  return own[static_cast<std::size_t>(found - all.begin())];
 }
 
 std::unique_ptr<AttentionBackend> make_attention(const AttentionParams& params) {

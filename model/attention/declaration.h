@@ -24,18 +24,26 @@ namespace lintel {
 
 // A key of the "attention" object of config.json.
 struct ConfigKey {
-  enum class Type { kInteger, kPositive, kBoolean, kChoice };
+  enum class Type {
+    kInteger,
+    kIntegers,  // one, or a list of them: one a head
+    kPositive,
+    kNotNegative,
+    kBoolean,
+    kChoice
+  };
 
   const char* name;  // "rounds"
   Type type;
   const char* doc;                          // "hash rounds"
-  double low = 1;                           // kInteger: the least
-  double high = 0;                          // kInteger, kPositive: the most
+  double low = 1;                           // kInteger, kIntegers: the least
+  double high = 0;                          // numbers: the most
   const char* initial = nullptr;            // as JSON text: "1e-6", "\"mean\""; null: required
   const char* null_means = nullptr;         // "1/sqrt(d_head)"; null: JSON's null is refused
-  std::array<const char*, 4> choices = {};  // kChoice
+  std::array<const char*, 9> choices = {};  // kChoice
 };
-using KeyValue = std::variant<std::monostate /*null*/, bool, std::int64_t, double, std::string>;
+using KeyValue = std::variant<std::monostate /*null*/, bool, std::int64_t, double, std::string,
+                              std::vector<std::int64_t>>;
 
 struct AttentionKind;
 
@@ -49,8 +57,10 @@ class AttentionConfig {
   const char* type() const;
   std::span<const KeyValue> values() const { return values_; }
 
+  bool is_null(std::string_view key) const;
   // REQUIRES: the kind has such a key of that type, and where it is null there is an `if_null`.
-  std::size_t integer(std::string_view key) const;
+  std::size_t integer(std::string_view key, std::size_t if_null = 0) const;
+  std::vector<std::int64_t> integers(std::string_view key) const;  // of one number a list of one
   double number(std::string_view key, double if_null = 0.0) const;
   bool boolean(std::string_view key) const;
   const std::string& choice(std::string_view key) const;
@@ -93,6 +103,9 @@ struct OwnTensor {
   // model is random: a pure function of its arguments. draw_normal where it is null.
   void (*draw)(std::span<float> values, const OwnTensor& of, std::uint64_t seed,
                int layer) = nullptr;
+  // What is wrong with finite values that were read, as in "found 9 in row 2, expected ..."; empty
+  // where nothing is. Null: nothing ever is.
+  std::string (*refuse)(std::span<const float> values, const OwnTensor& of) = nullptr;
 };
 
 // Two keys, or a key and the model, that do not go together.
@@ -107,6 +120,9 @@ struct AttentionParams {
   AttentionConfig config;
   LayerDims dims;
   std::span<const Matrix> own;  // as tensors() lists them; copied by the backend
+
+  // REQUIRES: tensors() lists one of this name.
+  const Matrix& tensor(std::string_view name) const;
 };
 
 class AttentionBackend;
@@ -128,8 +144,9 @@ struct AttentionKind {
   // Keys that are legal alone and not together. Null: there are none.
   std::optional<Contradiction> (*contradiction)(const AttentionConfig&, const LayerDims&) = nullptr;
   std::unique_ptr<AttentionBackend> (*make)(const AttentionParams&);
-  // Keys of small layers, as in "rounds=2,bits=4,chunk_size=8", valid for any dims: every test of
-  // all kinds runs each. At least one; "" where no key is required.
+  // Keys of small layers, as in "rounds=2,bits=4,chunk_size=8", valid for any dims that bound
+  // max_length, the first also where it is not: every test of all kinds runs each. At least one, ""
+  // where no key is required.
   std::span<const char* const> samples;
 };
 

@@ -25,12 +25,21 @@ KeyValue read_value(Fields& fields, const ConfigKey& key) {
   const std::string name = key.name;
   const bool may_be_null = key.null_means != nullptr;
   if (may_be_null && fields.has(name) && fields.value(name, "").is_null()) return std::monostate();
+  const char* const or_null = may_be_null ? ", or null" : "";
+  const auto low = static_cast<std::int64_t>(key.low);
+  const auto high = static_cast<std::int64_t>(key.high);
   switch (key.type) {
     case ConfigKey::Type::kInteger:
-      return fields.integer(name, static_cast<std::int64_t>(key.low),
-                            static_cast<std::int64_t>(key.high));
+      return fields.integer(name, low, high, or_null);
+    case ConfigKey::Type::kIntegers:
+      if (fields.has(name) && fields.value(name, "").is_array()) {
+        return fields.integers(name, low, high);
+      }
+      return fields.integer(name, low, high, ", or a list of n_heads of them");
     case ConfigKey::Type::kPositive:
-      return fields.positive(name, key.high, may_be_null ? ", or null" : "");
+      return fields.positive(name, key.high, or_null);
+    case ConfigKey::Type::kNotNegative:
+      return fields.not_negative(name, key.high, or_null);
     case ConfigKey::Type::kBoolean:
       return fields.boolean(name);
     case ConfigKey::Type::kChoice: {

@@ -98,28 +98,63 @@ const json& Fields::value(const std::string& key, const std::string& expected) {
   return object_.at(key);
 }
 
-std::int64_t Fields::integer(const std::string& key, std::int64_t low, std::int64_t high) {
-  const std::string expected =
-      "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
-  const json& v = value(key, expected);
+namespace {
+
+bool is_integer_within(const json& v, std::int64_t low, std::int64_t high) {
   const bool fits = v.is_number_unsigned() ? v.get<std::uint64_t>() <= std::uint64_t(INT64_MAX)
                                            : v.is_number_integer();
-  if (!fits || v.get<std::int64_t>() < low || v.get<std::int64_t>() > high) {
-    fail(key, found_text(v), expected);
-  }
+  return fits && v.get<std::int64_t>() >= low && v.get<std::int64_t>() <= high;
+}
+
+std::string whole_number(std::int64_t low, std::int64_t high) {
+  return "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+}
+
+// Not one that is 0 as f32 and nowhere else.
+bool is_positive_float(double number, double high) {
+  return number >= std::numeric_limits<float>::min() && number <= high;
+}
+
+}  // namespace
+
+std::int64_t Fields::integer(const std::string& key, std::int64_t low, std::int64_t high,
+                             const char* or_else) {
+  const std::string expected = whole_number(low, high) + or_else;
+  const json& v = value(key, expected);
+  if (!is_integer_within(v, low, high)) fail(key, found_text(v), expected);
   return v.get<std::int64_t>();
 }
 
+std::vector<std::int64_t> Fields::integers(const std::string& key, std::int64_t low,
+                                           std::int64_t high) {
+  const std::string expected = whole_number(low, high) + ", or a list of n_heads of them";
+  const json& list = value(key, expected);
+  const auto all_fit = [&] {
+    for (const json& v : list) {
+      if (!is_integer_within(v, low, high)) return false;
+    }
+    return list.is_array() && !list.empty();
+  };
+  if (!all_fit()) fail(key, found_text(list), expected);
+  return list.get<std::vector<std::int64_t>>();
+}
+
 double Fields::positive(const std::string& key, double high, const char* or_null) {
-  const std::string expected =
-      "a number above 0 and at most " + json(high).dump() + std::string(or_null);
+  const std::string expected = "a number above 0 and at most " + json(high).dump() + or_null;
   const json& v = value(key, expected);
-  if (!v.is_number()) fail(key, found_text(v), expected);
-  const double number = v.get<double>();
-  if (!(number >= std::numeric_limits<float>::min() && number <= high)) {
+  if (!v.is_number() || !is_positive_float(v.get<double>(), high)) {
     fail(key, found_text(v), expected);
   }
-  return number;
+  return v.get<double>();
+}
+
+double Fields::not_negative(const std::string& key, double high, const char* or_null) {
+  const std::string expected = "a number from 0 to " + json(high).dump() + or_null;
+  const json& v = value(key, expected);
+  const bool fits =
+      v.is_number() && (v.get<double>() == 0.0 || is_positive_float(v.get<double>(), high));
+  if (!fits) fail(key, found_text(v), expected);
+  return v.get<double>();
 }
 
 bool Fields::boolean(const std::string& key) {

@@ -33,12 +33,16 @@ class Fields {
 
   bool has(const std::string& key);
   const nlohmann::json& value(const std::string& key, const std::string& expected);
-  std::int64_t integer(const std::string& key, std::int64_t low, std::int64_t high);
+  std::int64_t integer(const std::string& key, std::int64_t low, std::int64_t high,
+                       const char* or_else = "");
+  std::vector<std::int64_t> integers(const std::string& key, std::int64_t low, std::int64_t high);
   int small_integer(const std::string& key, int low, int high) {
     return static_cast<int>(integer(key, low, high));
   }
   // A number that is still positive and finite as f32, which is what kernels use.
   double positive(const std::string& key, double high, const char* or_null = "");
+  // The same, or 0.
+  double not_negative(const std::string& key, double high, const char* or_null = "");
   bool boolean(const std::string& key);
   // The place of the value among `names`.
   std::size_t choice(const std::string& key, std::span<const char* const> names);

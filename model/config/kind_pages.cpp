@@ -14,8 +14,12 @@ const char* name_of(ConfigKey::Type type) {
   switch (type) {
     case ConfigKey::Type::kInteger:
       return "integer";
+    case ConfigKey::Type::kIntegers:
+      return "integers";
     case ConfigKey::Type::kPositive:
       return "positive";
+    case ConfigKey::Type::kNotNegative:
+      return "not_negative";
     case ConfigKey::Type::kBoolean:
       return "boolean";
     case ConfigKey::Type::kChoice:
@@ -35,9 +39,11 @@ std::vector<std::string> choice_names(const ConfigKey& key) {
 ordered_json key_json(const ConfigKey& key) {
   ordered_json out = {
       {"name", key.name}, {"type", name_of(key.type)}, {"doc", key.doc}, {"range", range_of(key)}};
-  if (key.type == ConfigKey::Type::kInteger) out["low"] = static_cast<std::int64_t>(key.low);
-  if (key.type == ConfigKey::Type::kInteger) out["high"] = static_cast<std::int64_t>(key.high);
-  if (key.type == ConfigKey::Type::kPositive) out["high"] = key.high;
+  const bool is_whole =
+      key.type == ConfigKey::Type::kInteger || key.type == ConfigKey::Type::kIntegers;
+  if (is_whole) out["low"] = static_cast<std::int64_t>(key.low);
+  if (is_whole) out["high"] = static_cast<std::int64_t>(key.high);
+  if (!is_whole && key.high > 0) out["high"] = key.high;
   if (key.type == ConfigKey::Type::kChoice) out["choices"] = choice_names(key);
   if (key.null_means != nullptr) out["null_means"] = key.null_means;
   if (key.initial != nullptr) out["initial"] = ordered_json::parse(key.initial);
@@ -97,6 +103,11 @@ std::string range_of(const ConfigKey& key) {
   switch (key.type) {
     case ConfigKey::Type::kInteger:
       return "a whole number from " + number_text(key.low) + " to " + number_text(key.high);
+    case ConfigKey::Type::kIntegers:
+      return "a whole number from " + number_text(key.low) + " to " + number_text(key.high) +
+             ", or a list of them, one a head";
+    case ConfigKey::Type::kNotNegative:
+      return "from 0 to " + number_text(key.high);
     case ConfigKey::Type::kPositive:
       return "above 0, at most " + number_text(key.high);
     case ConfigKey::Type::kBoolean:

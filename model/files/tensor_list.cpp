@@ -50,6 +50,9 @@ void visit_tensors(const ModelConfig& config, W& weights, const Visit& visit) {
       TensorSpec spec{prefix + "attention.inner_attention." + own.name, own.shape};
       spec.is_parameter = own.is_learned;
       spec.is_own = true;
+      if (own.refuse != nullptr) {
+        spec.refuse = [own](std::span<const float> values) { return own.refuse(values, own); };
+      }
       if (own.draw != nullptr) {
         spec.draw = [own, i, number](std::span<float> values, std::uint64_t seed) {
           draw_tensor(values, own, seed, i, number);

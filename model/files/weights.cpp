@@ -53,16 +53,22 @@ ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config
   check_tensors(file, config);
   ModelWeights weights;
   std::multimap<std::uint64_t, std::pair<const TensorEntry*, Matrix*>> by_place;
+  std::vector<std::pair<TensorSpec, const Matrix*>> with_rules;
   for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
     const auto found = file.tensors().find(spec.name);
     if (found == file.tensors().end()) return;  // optional
     matrix = spec.new_matrix();
     by_place.insert({found->second.begin, {&found->second, &matrix}});
+    if (spec.refuse) with_rules.emplace_back(spec, &matrix);
   });
   for (const auto& [begin, tensor] : by_place) {
     file.read_f32(*tensor.first, tensor.second->values(), bytes_read);
   }
   file.check_unchanged();
+  for (const auto& [spec, matrix] : with_rules) {
+    const std::string wrong = spec.refuse(matrix->values());
+    if (!wrong.empty()) throw ModelError(file.name() + ": tensor \"" + spec.name + "\": " + wrong);
+  }
   const bool sinusoidal = config.position_encoding == PositionEncoding::kSinusoidal;
   if (sinusoidal && weights.position_embedding.rows() == 0) {
     compute_positions(config, weights.position_embedding);

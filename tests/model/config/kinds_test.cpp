@@ -41,6 +41,7 @@ std::string error_of(const json& object) {
 
 ModelConfig tiny_config_with(TinyModel kind, const std::string& spec) {
   ModelConfig config = tiny_config(kind);
+  if (config.max_length == 0) config.max_length = 256;
   config.attention.assign(config.attention.size(), attention_of(spec));
   return config;
 }
@@ -82,7 +83,7 @@ TEST_CASE("a kind's keys are refused by name where they are missing, unknown or 
       CHECK_THAT(with(key.name, wrong), Contains(named + wrong.dump()));
     }
     CHECK((with(key.name, nullptr) == "accepted") == (key.null_means != nullptr));
-    if (key.type == ConfigKey::Type::kInteger) {
+    if (key.type == ConfigKey::Type::kInteger || key.type == ConfigKey::Type::kIntegers) {
       const auto low = static_cast<std::int64_t>(key.low);
       const auto high = static_cast<std::int64_t>(key.high);
       for (const std::int64_t inside : {low, high}) CHECK(with(key.name, inside) == "accepted");
@@ -94,6 +95,17 @@ TEST_CASE("a kind's keys are refused by name where they are missing, unknown or 
     if (key.type == ConfigKey::Type::kPositive) {
       CHECK(with(key.name, key.high) == "accepted");
       for (const json& outside : {json(0.0), json(key.high * 1.01), json(1e-300)}) {
+        CHECK_THAT(with(key.name, outside), Contains(named + outside.dump()));
+      }
+    }
+    if (key.type == ConfigKey::Type::kIntegers) {
+      const auto low = static_cast<std::int64_t>(key.low);
+      CHECK(with(key.name, json::array({low, low + 1})) == "accepted");
+      CHECK_THAT(with(key.name, json::array({low, low - 1})), Contains(named));
+    }
+    if (key.type == ConfigKey::Type::kNotNegative) {
+      for (const double inside : {0.0, key.high}) CHECK(with(key.name, inside) == "accepted");
+      for (const json& outside : {json(-0.5), json(key.high * 1.01), json(1e-300)}) {
         CHECK_THAT(with(key.name, outside), Contains(named + outside.dump()));
       }
     }

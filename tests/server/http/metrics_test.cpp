@@ -18,6 +18,7 @@
 #include "lintel/v1/admin.grpc.pb.h"
 #include "server/call/request_counters.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/server/support/token_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
@@ -172,6 +173,24 @@ TEST_CASE("calls are counted by the model that they are about, and names from th
                  R"(code="INVALID_ARGUMENT",model="bytes"})",
                  1));
   CHECK_THAT(get(server.server(), "/metrics").body, !Catch::Contains("wire"));
+}
+
+TEST_CASE("a stranger whom the port's fence refuses is counted once") {
+  const TokenFile file;
+  ServerOptions options = with_metrics();
+  options.security.auth_tokens = file.path;
+  TestServer server({"tokens"}, options);
+  const std::string list = R"(lintel_requests_total{method="lintel.v1.ModelService/List",)";
+  const auto call_as = [&](const std::string& who) {
+    grpc::ClientContext context;
+    set_token(context, who);
+    v1::ListModelsResponse response;
+    return server.models->List(&context, {}, &response).error_code();
+  };
+  for (int i = 0; i < 3; ++i) CHECK(call_as("nobody") == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(call_as("alice") == grpc::StatusCode::OK);
+  CHECK(comes_to(server, list + R"(code="OK"})", 1));
+  CHECK(comes_to(server, list + R"(code="UNAUTHENTICATED"})", 3));
 }
 
 TEST_CASE("how long calls took is a histogram of each method") {
