@@ -5,6 +5,7 @@
 
 #include "bench/commands.h"
 #include "bench/measure/measure.h"
+#include "bench/parts/attentions.h"
 #include "bench/parts/sequences.h"
 #include "bench/parts/shapes.h"
 #include "bench/report/plot.h"
@@ -18,12 +19,13 @@ namespace {
 constexpr const char* kLengthFooter = R"(
 One sequence on one thread, which reads values drawn by chance up to each position and then
 generates. Attention whose state grows goes as far as --budget seconds of reading and half of the
-machine's memory let it; linear attention goes all the way. The model has the layers of --shape, random weights, a head over 256 values
-and no greatest length.
+machine's memory let it; where the state is constant it goes all the way. The model has the layers of
+--shape, random weights, a head over 256 values and no greatest length.
 
 Examples:
   lintel-bench length --plot length.png
-  lintel-bench length --positions 100,1000,10000 --attention linear,softmax --budget 20)";
+  lintel-bench length --positions 100,1000,10000 --attention linear,softmax --budget 20
+  lintel-bench length --attention all --positions 100,1000,10000 --budget 10 --plot all.png)";
 
 struct LengthFlags {
   RunFlags run;
@@ -42,16 +44,6 @@ ModelConfig endless(ModelConfig config) {
   config.modality = ModalityKind::kTokens;
   config.image = {};
   return config;
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
 }
 
 struct Point {
@@ -78,23 +70,18 @@ class LengthExperiment {
 
   int run() {
     std::vector<Curve> curves;
-    for (const std::string& name : split(flags_.attention)) curves.push_back(measure(name));
+    for (const NamedAttention& which : find_attentions(shape_, "--attention", flags_.attention)) {
+      curves.push_back(measure(which));
+    }
     measurement_.add(table_of(curves));
     measurement_.add(plots_of(curves));
     return measurement_.publish();
   }
 
  private:
-  std::string spec_of(const std::string& name) const {
-    if (name == "linear" || name == "softmax") return name;
-    if (name == "lsh1") return shape_.lsh_spec(1);
-    if (name == "lsh4") return shape_.lsh_spec(4);
-    throw cli::UsageError("--attention '" + name + "': expected linear, softmax, lsh1 or lsh4");
-  }
-
-  Curve measure(const std::string& name) {
-    Curve curve{.name = name};
-    const auto model = files_.load(flags_.run.weight_type, spec_of(name));
+  Curve measure(const NamedAttention& which) {
+    Curve curve{.name = which.name};
+    const auto model = files_.load(flags_.run.weight_type, which.spec);
     Sequences sequence(*model, 1);
     const auto begin = std::chrono::steady_clock::now();
     const auto time_left = [&] {
@@ -201,7 +188,7 @@ void add_length(CLI::App& app, cli::CommandLine& command_line) {
   cli::add_text(*command, "--shape", flags->shape, "NAME", "mnist, cifar10 or mnist-small")
       ->capture_default_str();
   cli::add_text(*command, "--attention", flags->attention, "A[,A...]",
-                "Of linear, softmax, lsh1 and lsh4")
+                "Rows of `lintel-bench paper` by name, or all")
       ->capture_default_str();
   cli::add_parsed(*command, "--positions", flags->positions, parse_counts, "N[,N...]",
                   "Where to measure [100,300,1000 ... 1000000]");

@@ -1,5 +1,7 @@
 // Half-occluded digits: how long their completion takes, and whether they can still be read.
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -13,6 +15,7 @@
 #include "client/cli/frame/progress.h"
 #include "client/image/idx.h"
 #include "client/image/image_file.h"
+#include "model/config/names.h"
 
 namespace lintel::bench {
 namespace {
@@ -21,24 +24,42 @@ constexpr const char* kOcclusionFooter = R"(
 The first half of the pixels is given, in raster order, and the model draws the others. One at a
 time: one image after the other on one thread, the clock read after each number of images. In a
 batch: all workers. A classifier then names the digits of --judge completions; it is a small network
-of weights/mnist-classifier, whose card states its own accuracy.
+of weights/mnist-classifier, whose card states its own accuracy. Without --model, all of WEIGHTS
+that are called mnist-NAME-small run, linear first.
 
-Example:
-  lintel-bench occlusion --images t10k-images-idx3-ubyte.gz --labels t10k-labels-idx1-ubyte.gz)";
+Examples:
+  lintel-bench occlusion --images t10k-images-idx3-ubyte.gz --labels t10k-labels-idx1-ubyte.gz
+  lintel-bench occlusion --images t10k-images-idx3-ubyte.gz --model my-linear --model my-softmax)";
 
 struct OcclusionFlags {
   RunFlags run;
   std::string images, labels;
-  std::string linear = "weights/mnist-linear-small";
-  std::string softmax = "weights/mnist-softmax-small";
+  std::string weights = "weights";
+  std::vector<std::string> models;
   std::string classifier = "weights/mnist-classifier";
   std::vector<int> counts = {100, 200, 300};
   int judge = 600;
   std::uint64_t seed = 1;
 };
 
+// Directories of small models, linear first.
+std::vector<std::string> small_models(const std::string& weights) {
+  std::vector<std::string> found;
+  if (std::filesystem::is_directory(weights)) {
+    for (const auto& entry : std::filesystem::directory_iterator(weights)) {
+      const std::string name = entry.path().filename().string();
+      const bool is_small = name.starts_with("mnist-") && name.ends_with("-small");
+      if (is_small && exists(entry.path() / "model.safetensors")) found.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(found);
+  std::ranges::stable_partition(
+      found, [](const std::string& path) { return path.ends_with("/mnist-linear-small"); });
+  if (found.empty()) throw cli::Failure("--weights " + weights + ": no mnist-NAME-small in it");
+  return found;
+}
+
 struct Model {
-  std::string attention;
   std::string name;
   std::shared_ptr<const Transformer> transformer;
 };
@@ -54,15 +75,15 @@ class OcclusionExperiment {
  public:
   OcclusionExperiment(const OcclusionFlags& flags, cli::Console& console)
       : flags_(flags),
-        models_{load("linear", flags.linear), load("softmax", flags.softmax)},
-        measurement_(
-            flags.run, "occlusion",
-            describe(models_[0].name + " and " + models_[1].name, models_[0].transformer->config()),
-            console),
+        models_(load_all(flags)),
+        measurement_(flags.run, "occlusion",
+                     describe(models_[0].name, models_[0].transformer->config()), console),
         progress_(console, 0, "images") {
     const ModelConfig& config = models_[0].transformer->config();
-    if (models_[1].transformer->config().max_values() != config.max_values()) {
-      throw cli::UsageError("--linear and --softmax are of images of different sizes");
+    for (const Model& model : models_) {
+      if (model.transformer->config().max_values() == config.max_values()) continue;
+      throw cli::UsageError("--model: " + models_[0].name + " and " + model.name +
+                            " are of images of different sizes");
     }
     images_ = read_images(flags.images, config.image.height, config.image.width);
     given_ = static_cast<std::size_t>(config.max_values()) / 2;
@@ -84,26 +105,24 @@ class OcclusionExperiment {
   int run() {
     std::vector<Timed> all;
     for (const Model& model : models_) all.push_back(measure(model));
-    measurement_.add(time_table(all));
+    for (const bool batched : {false, true}) measurement_.add(time_table(all, batched));
     if (classifier_ != nullptr) measurement_.add(accuracy_table(all));
     measurement_.add(published_table());
     return measurement_.publish();
   }
 
  private:
-  Model load(const std::string& attention, const std::string& directory) const {
-    const ModelFiles files{std::filesystem::path(directory)};
-    Model model{attention, files.name(), files.load(flags_.run.weight_type)};
-    const ModelConfig& config = model.transformer->config();
-    if (config.modality != ModalityKind::kImage) {
-      throw cli::UsageError("--" + attention + " " + directory + ": not a model of images");
+  static std::vector<Model> load_all(const OcclusionFlags& flags) {
+    std::vector<Model> models;
+    for (const std::string& directory :
+         flags.models.empty() ? small_models(flags.weights) : flags.models) {
+      const ModelFiles files{std::filesystem::path(directory)};
+      models.push_back({files.name(), files.load(flags.run.weight_type)});
+      if (models.back().transformer->config().modality != ModalityKind::kImage) {
+        throw cli::UsageError("--model " + directory + ": not a model of images");
+      }
     }
-    for (const AttentionConfig& layer : config.attention) {
-      if (layer.type() == attention) continue;
-      throw cli::UsageError("--" + attention + " " + directory + ": its attention is " +
-                            layer.type());
-    }
-    return model;
+    return models;
   }
 
   CompletionOptions options(int workers, int batch) {
@@ -150,30 +169,25 @@ class OcclusionExperiment {
     return timed;
   }
 
-  Table time_table(const std::vector<Timed>& all) const {
-    Table table{.title = "Seconds to complete half-occluded images",
-                .columns = {"attention"},
+  Table time_table(const std::vector<Timed>& all, bool batched) const {
+    const std::string how = batched ? "in a batch" : "one at a time";
+    Table table{.title = "Seconds to complete half-occluded images, " + how,
+                .columns = {"model", "attention"},
                 .rows = {},
-                .notes = {std::to_string(given_) + " values of each image are given. Weights: " +
-                          models_[0].name + ", " + models_[1].name + "."}};
+                .notes = {std::to_string(given_) + " values of each image are given."}};
     for (const int count : flags_.counts) {
       table.columns.push_back(std::to_string(count) + " images");
     }
-    for (const bool batch : {false, true}) {
-      const std::string how = batch ? ", in a batch" : ", one at a time";
-      const auto times = [batch](const Timed& timed) {
-        return batch ? timed.in_batch : timed.one_at_a_time;
-      };
-      std::vector<Cell> ratio = {Cell::text("softmax to linear" + how)};
-      for (const Timed& timed : all) {
-        std::vector<Cell> row = {Cell::text(timed.model.attention + how)};
-        for (const Summary& seconds : times(timed)) row.push_back(Cell::measured(seconds));
-        table.rows.push_back(std::move(row));
-      }
-      for (std::size_t i = 0; i < flags_.counts.size(); ++i) {
-        ratio.push_back(Cell::number(times(all[1])[i].median / times(all[0])[i].median));
-      }
-      table.rows.push_back(std::move(ratio));
+    table.columns.push_back("to " + all[0].model.name + "'s");
+    const auto times = [batched](const Timed& timed) {
+      return batched ? timed.in_batch : timed.one_at_a_time;
+    };
+    for (const Timed& timed : all) {
+      std::vector<Cell> row = {Cell::text(timed.model.name),
+                               Cell::text(attention_names(timed.model.transformer->config()))};
+      for (const Summary& seconds : times(timed)) row.push_back(Cell::measured(seconds));
+      row.push_back(Cell::number(times(timed).back().median / times(all[0]).back().median));
+      table.rows.push_back(std::move(row));
     }
     return table;
   }
@@ -204,7 +218,7 @@ class OcclusionExperiment {
     }
     add("the given half, the rest black", halves);
     for (const Timed& timed : all) {
-      add("completed by " + timed.model.attention + ", " + timed.model.name, timed.completed);
+      add("completed by " + timed.model.name, timed.completed);
     }
     return table;
   }
@@ -222,7 +236,7 @@ class OcclusionExperiment {
   }
 
   const OcclusionFlags& flags_;
-  const std::vector<Model> models_;  // linear, softmax
+  const std::vector<Model> models_;
   Measurement measurement_;
   cli::Progress progress_;
   std::mutex progress_mutex_;
@@ -236,14 +250,17 @@ class OcclusionExperiment {
 
 void add_occlusion(CLI::App& app, cli::CommandLine& command_line) {
   auto flags = std::make_shared<OcclusionFlags>();
-  CLI::App* const command = app.add_subcommand(
-      "occlusion", "Complete half-occluded digits by linear and softmax attention");
+  CLI::App* const command =
+      app.add_subcommand("occlusion", "Complete half-occluded digits by every kind of attention");
   cli::add_text(*command, "--images", flags->images, "FILE", "Digits, IDX or PNG")->required();
   cli::add_text(*command, "--labels", flags->labels, "FILE",
                 "Their labels, IDX; without it no accuracy is told");
-  cli::add_text(*command, "--linear", flags->linear, "DIR", "Model with linear attention")
-      ->capture_default_str();
-  cli::add_text(*command, "--softmax", flags->softmax, "DIR", "Model with softmax attention")
+  command
+      ->add_option("--model", flags->models,
+                   "Model of images; more than once: the others are compared with the first")
+      ->type_name("DIR");
+  cli::add_text(*command, "--weights", flags->weights, "DIR",
+                "Where models are looked for without --model")
       ->capture_default_str();
   cli::add_text(*command, "--classifier", flags->classifier, "DIR", "Network that names digits")
       ->capture_default_str();

@@ -6,6 +6,7 @@
 
 #include "bench/commands.h"
 #include "bench/measure/bandwidth.h"
+#include "bench/parts/attentions.h"
 #include "bench/parts/generation_speed.h"
 #include "bench/parts/scoring.h"
 #include "bench/parts/sequences.h"
@@ -19,13 +20,12 @@ namespace lintel::bench {
 namespace {
 
 constexpr const char* kPaperFooter = R"(
-Rows are kinds of attention: softmax and LSH in recompute mode, where every value runs the whole
-prefix again, as the paper's baselines did; softmax with a cache of keys and values; LSH that keeps
-its buckets; linear attention. Every row runs the same shape with its own trained weights where
-they exist (in WEIGHTS: mnist-linear, mnist-softmax, mnist-lsh1, mnist-lsh4; with -small for shape
-mnist-small), else with the same random ones: speed does not depend on them. bits/dim is of trained
-weights only, of one size for all rows: the shape's where every kind has weights of it, else the
-small one. The models are named.
+Rows are kinds of attention, or those that --attention names; "recompute" rows run the whole prefix
+again for every value, as published code of these kinds does. Every row runs the same shape with its
+own trained weights where they exist (in WEIGHTS: mnist-linear, mnist-softmax, mnist-lsh1 and so on;
+with -small for shape mnist-small), else with the same random ones: speed does not depend on them.
+bits/dim is of trained weights only, of one size for all rows: the shape's where every kind has
+weights of it, else the small one. The models are named.
 
 Recompute rows, and every row of a sequence longer than --whole-up-to, are measured at --positions
 positions and integrated. In recompute mode the rows of a batch run one after the other; the batch
@@ -39,6 +39,7 @@ Examples:
 struct PaperFlags {
   RunFlags run;
   std::string shape = "mnist";
+  std::string attention = "all";
   std::string model;
   std::string weights = "weights";
   std::string images;
@@ -48,44 +49,53 @@ struct PaperFlags {
 };
 
 struct Row {
-  std::string name;
-  std::string type;  // of its weights: "linear", "lsh4"
-  std::string spec;  // of --attention
+  NamedAttention attention;
   bool recompute = false;
+
+  std::string title() const {
+    if (!recompute) return attention.title;
+    return attention.name == "softmax" ? "softmax recompute" : attention.title + " recompute";
+  }
 };
 
-std::vector<Row> rows_of(const Shape& shape) {
-  const std::string recompute = ":recompute=true", lsh_recompute = ",recompute=true";
-  return {{"softmax recompute", "softmax", "softmax" + recompute, true},
-          {"softmax cached", "softmax", "softmax", false},
-          {"LSH-1 recompute", "lsh1", shape.lsh_spec(1) + lsh_recompute, true},
-          {"LSH-4 recompute", "lsh4", shape.lsh_spec(4) + lsh_recompute, true},
-          {"LSH-1", "lsh1", shape.lsh_spec(1), false},
-          {"LSH-4", "lsh4", shape.lsh_spec(4), false},
-          {"linear", "linear", "linear", false}};
+// Recompute rows first, linear last.
+std::vector<Row> rows_of(const Shape& shape, const std::string& names) {
+  std::vector<Row> rows;
+  std::vector<NamedAttention> all = find_attentions(shape, "--attention", names);
+  std::ranges::stable_partition(all, [](const NamedAttention& a) { return a.name != "linear"; });
+  for (const NamedAttention& attention : all) {
+    if (attention.recomputes) rows.push_back({attention, true});
+  }
+  for (const NamedAttention& attention : all) rows.push_back({attention, false});
+  return rows;
 }
 
 // Where the weights of each row come from.
 class Weights {
  public:
-  Weights(const PaperFlags& flags, const Shape& shape)
+  Weights(const PaperFlags& flags, const Shape& shape, const std::vector<Row>& rows)
       : directory_(flags.weights), shape_(shape.name), any_model_(!flags.model.empty()) {
     if (any_model_) {
       shared_ = std::make_unique<ModelFiles>(std::filesystem::path(flags.model));
     } else {
       shared_ = std::make_unique<ModelFiles>(shape.config);
     }
-    for (const Row& row : rows_of(shape)) all_trained_ &= exists(path_of(row.type, is_small()));
+    for (const Row& row : rows) all_trained_ &= exists(path_of(row.attention.name, is_small()));
   }
 
-  // Of the shape itself.
-  const ModelFiles& files(const std::string& type) {
-    if (!any_model_ && !trained_.contains(type)) {
-      const auto path = path_of(type, is_small());
-      trained_[type] = exists(path) ? std::make_unique<ModelFiles>(path) : nullptr;
+  // Of the shape itself, and what makes a row's attention of them.
+  std::pair<const ModelFiles*, std::string> files(const Row& row) {
+    const std::string& name = row.attention.name;
+    if (!any_model_ && !trained_.contains(name)) {
+      const auto path = path_of(name, is_small());
+      trained_[name] = exists(path) ? std::make_unique<ModelFiles>(path) : nullptr;
     }
-    const auto found = trained_.find(type);
-    return found != trained_.end() && found->second ? *found->second : *shared_;
+    const auto found = trained_.find(name);
+    const bool trained = found != trained_.end() && found->second;
+    const std::string& spec = row.attention.spec;
+    const std::string wanted = trained ? type_of(spec) : spec;  // the keys it was trained with
+    return {trained ? found->second.get() : shared_.get(),
+            row.recompute ? recomputing(wanted) : wanted};
   }
 
   // Trained for this kind of attention, of one size for all kinds: the shape's where each has
@@ -129,7 +139,8 @@ class Paper {
   Paper(const PaperFlags& flags, cli::Console& console)
       : flags_(flags),
         shape_(flags.model.empty() ? find_shape(flags.shape) : shape_of(flags.model)),
-        weights_(flags, shape_),
+        rows_(rows_of(shape_, flags.attention)),
+        weights_(flags, shape_, rows_),
         measurement_(flags.run, "paper", describe(shape_.name, shape_.config), console),
         progress_(console, 0, "measurements") {
     if (!flags.images.empty()) {
@@ -141,7 +152,7 @@ class Paper {
 
   int run() {
     std::vector<Measured> all;
-    for (const Row& row : rows_of(shape_)) all.push_back(measure(row));
+    for (const Row& row : rows_) all.push_back(measure(row));
     measurement_.add(table_of(all));
     if (auto published = published_generation(shape_.name)) measurement_.add(std::move(*published));
     measurement_.add(bandwidth_table());
@@ -164,9 +175,9 @@ class Paper {
   }
 
   Measured measure(const Row& row) {
-    const ModelFiles& files = weights_.files(row.type);
-    const auto model = files.load(flags_.run.weight_type, row.spec);
-    Measured result{.row = row, .weights = files.name()};
+    const auto [files, spec] = weights_.files(row);
+    const auto model = files->load(flags_.run.weight_type, spec);
+    Measured result{.row = row, .weights = files->name()};
     GenerationOptions wanted = options(row);
     result.alone = measure_generation(*model, wanted);
     wanted.workers = flags_.run.workers;
@@ -192,7 +203,7 @@ class Paper {
   bool fits(const Transformer& model, const Row& row, int batch) {
     const double states = all_states(model.state_bytes(shape_.config.max_length), batch);
     if (states <= static_cast<double>(this_machine().memory_bytes) / 2) return true;
-    notes_.push_back(row.name + " in a batch of " + std::to_string(batch) +
+    notes_.push_back(row.title() + " in a batch of " + std::to_string(batch) +
                      " a worker was skipped: its states would take " +
                      format_number(states / (1 << 30), 3) + " GiB.");
     return false;
@@ -200,13 +211,14 @@ class Paper {
 
   void score(Measured& result) {
     if (images_.empty() || result.row.recompute) return;
-    if (!scores_.contains(result.row.type)) {
-      const auto files = weights_.to_score(result.row.type);
+    if (!scores_.contains(result.row.attention.name)) {
+      const auto files = weights_.to_score(result.row.attention.name);
       if (files == nullptr) return;
-      scores_[result.row.type] = {files->name(), bits_per_dim(*files->load(flags_.run.weight_type),
-                                                              images_, flags_.run.workers)};
+      scores_[result.row.attention.name] = {
+          files->name(),
+          bits_per_dim(*files->load(flags_.run.weight_type), images_, flags_.run.workers)};
     }
-    std::tie(result.scored, result.bits_per_dim) = scores_[result.row.type];
+    std::tie(result.scored, result.bits_per_dim) = scores_[result.row.attention.name];
   }
 
   Table table_of(const std::vector<Measured>& all) {
@@ -216,20 +228,23 @@ class Paper {
                             "s alone to linear's"},
                 .rows = {},
                 .notes = {}};
-    const Measured& linear = all.back();
+    const auto linear = std::ranges::find_if(
+        all, [](const Measured& m) { return m.row.attention.name == "linear"; });
+    const bool compared = linear != all.end() && linear->best_batch > 0;
     for (const Measured& row : all) {
       const bool batched = row.best_batch > 0;
       table.rows.push_back(
-          {Cell::text(row.row.name),
+          {Cell::text(row.row.title()),
            row.bits_per_dim ? Cell::number(*row.bits_per_dim, 4) : Cell::none(),
            batched ? Cell::measured(row.batch.sequences_per_second()) : Cell::none(),
            batched ? Cell::count(row.best_batch) : Cell::none(), Cell::measured(row.alone.seconds),
            Cell::count(static_cast<std::int64_t>(row.alone.state_bytes)),
-           batched ? Cell::number(row.batch.sequences_per_second().median /
-                                      linear.batch.sequences_per_second().median,
-                                  2)
-                   : Cell::none(),
-           Cell::number(row.alone.seconds.median / linear.alone.seconds.median, 2)});
+           batched && compared ? Cell::number(row.batch.sequences_per_second().median /
+                                                  linear->batch.sequences_per_second().median,
+                                              2)
+                               : Cell::none(),
+           compared ? Cell::number(row.alone.seconds.median / linear->alone.seconds.median, 2)
+                    : Cell::none()});
     }
     table.notes = notes_of(all);
     return table;
@@ -241,9 +256,9 @@ class Paper {
     std::string integrated;
     for (const Measured& row : all) {
       std::string& names = by_weights[row.weights];
-      names += (names.empty() ? "" : ", ") + row.row.name;
+      names += (names.empty() ? "" : ", ") + row.row.title();
       if (row.alone.measured_positions == 0) continue;
-      integrated += (integrated.empty() ? "" : ", ") + row.row.name;
+      integrated += (integrated.empty() ? "" : ", ") + row.row.title();
     }
     for (const auto& [weights, names] : by_weights) {
       notes.push_back("Speed with " + weights + ": " + names + ".");
@@ -307,6 +322,7 @@ class Paper {
 
   const PaperFlags& flags_;
   const Shape shape_;
+  const std::vector<Row> rows_;
   Weights weights_;
   Measurement measurement_;
   cli::Progress progress_;
@@ -322,6 +338,9 @@ void add_paper(CLI::App& app, cli::CommandLine& command_line) {
   CLI::App* const command =
       app.add_subcommand("paper", "Image generation by every kind of attention, as in the paper");
   cli::add_text(*command, "--shape", flags->shape, "NAME", "mnist, cifar10 or mnist-small")
+      ->capture_default_str();
+  cli::add_text(*command, "--attention", flags->attention, "A[,A...]",
+                "Kinds of attention by name, or all; another name tells which there are")
       ->capture_default_str();
   cli::add_text(*command, "--model", flags->model, "DIR",
                 "An image model of yours in place of --shape; all rows run its weights");

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/parts/attentions.h"
 #include "bench/report/report.h"
 #include "server/app/lintel_server.h"
 #include "tests/bench/bench_program.h"
@@ -81,7 +82,8 @@ TEST_CASE("paper measures every kind of attention, and what memory gives") {
   const Bench bench;
   const Result result =
       bench.run({"paper", "--model", bench.model("linear"), "--repeats", "2", "--batch", "1,3",
-                 "--workers", "2", "--positions", "4", "--json", bench.path("paper.json")});
+                 "--workers", "2", "--positions", "4", "--json", bench.path("paper.json"),
+                 "--attention", "linear,softmax,lsh1,lsh4"});
   INFO(result.err);
   REQUIRE(result.code == 0);
   check_facts(result.out);
@@ -105,8 +107,9 @@ TEST_CASE(
     "paper measures longer sequences at positions too, and tells bits/dim of trained weights") {
   const Bench bench;
   const std::string model = bench.model("linear");
-  const Result result = bench.run({"paper", "--model", model, "--repeats", "1", "--batch", "2",
-                                   "--workers", "1", "--positions", "3", "--whole-up-to", "10"});
+  const Result result =
+      bench.run({"paper", "--model", model, "--repeats", "1", "--batch", "2", "--workers", "1",
+                 "--positions", "3", "--whole-up-to", "10", "--attention", "linear,lsh1,lsh4"});
   REQUIRE(result.code == 0);
   CHECK(result.out.find("LSH-1, LSH-4, linear.\n\nAlone") != std::string::npos);
 }
@@ -175,16 +178,16 @@ TEST_CASE("no server to measure is exit status 3") {
   CHECK_FALSE(result.err.empty());
 }
 
-TEST_CASE("occlusion tells seconds and accuracy of both kinds of attention") {
+TEST_CASE("occlusion tells seconds and accuracy of every model") {
   const Bench bench;
   const Result result = bench.run({"occlusion",
                                    "--images",
                                    bench.idx("images", {9, 6, 5}),
                                    "--labels",
                                    bench.idx("labels", {9}),
-                                   "--linear",
+                                   "--model",
                                    bench.model("linear"),
-                                   "--softmax",
+                                   "--model",
                                    bench.model("softmax"),
                                    "--classifier",
                                    bench.classifier(),
@@ -202,16 +205,55 @@ TEST_CASE("occlusion tells seconds and accuracy of both kinds of attention") {
   REQUIRE(result.code == 0);
   check_facts(result.out);
   const bench::Report report = bench::read_report(bench.path("occlusion.json"));
-  REQUIRE(report.tables.size() == 3);
-  CHECK(report.tables[0].rows.size() == 6);
-  CHECK(report.tables[0].notes.at(0).starts_with("15 values of each image are given"));
-  CHECK(report.tables[1].rows.size() == 4);
-  CHECK_FALSE(report.tables[2].measured_here);
+  REQUIRE(report.tables.size() == 4);
+  for (const std::size_t i : {0, 1}) {
+    REQUIRE(report.tables[i].rows.size() == 2);
+    CHECK(report.tables[i].rows[1][1].to_text() == "softmax");
+    CHECK(report.tables[i].rows[0].back().value() == Approx(1));
+    CHECK(report.tables[i].notes.at(0).starts_with("15 values of each image are given"));
+  }
+  CHECK(report.tables[2].rows.size() == 4);
+  CHECK_FALSE(report.tables[3].measured_here);
 
-  const Result swapped =
-      bench.run({"occlusion", "--images", bench.path("images"), "--linear", bench.model("softmax"),
-                 "--softmax", bench.model("softmax"), "--counts", "2", "--judge", "2"});
-  CHECK(swapped.code == 2);
+  const Result text = bench.run({"occlusion", "--images", bench.path("images"), "--model",
+                                 bench.endless_model(), "--counts", "2", "--judge", "2"});
+  CHECK(text.code == 2);
+  const Result nothing = bench.run({"occlusion", "--images", bench.path("images"), "--weights",
+                                    bench.path("none"), "--counts", "2", "--judge", "2"});
+  CHECK(nothing.code == 1);
+  CHECK(nothing.err.find("no mnist-NAME-small") != std::string::npos);
+}
+
+TEST_CASE("occlusion finds the small models by itself, linear first") {
+  const Bench bench;
+  for (const char* name : {"linear", "efficient", "softmax"}) {
+    const std::string model = bench.model(name);
+    std::filesystem::create_directories(bench.path("weights"));
+    std::filesystem::rename(model, bench.path("weights/mnist-" + std::string(name) + "-small"));
+  }
+  const Result result =
+      bench.run({"occlusion", "--images", bench.idx("images", {4, 6, 5}), "--weights",
+                 bench.path("weights"), "--counts", "2", "--judge", "2", "--repeats", "1"});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  const std::size_t linear = result.out.find("| mnist-linear-small | linear |");
+  const std::size_t efficient = result.out.find("| mnist-efficient-small | efficient |");
+  REQUIRE(linear != std::string::npos);
+  REQUIRE(efficient != std::string::npos);
+  CHECK(linear < efficient);
+}
+
+TEST_CASE("every type of attention has a row") {
+  const auto all = bench::compared_attentions(bench::find_shape("mnist"));
+  for (const std::string& type : attention_types()) {
+    CAPTURE(type);
+    CHECK(std::ranges::any_of(all, [&](const auto& a) { return bench::type_of(a.spec) == type; }));
+  }
+  for (const auto& attention : all) {
+    CAPTURE(attention.spec);
+    CHECK_NOTHROW(parse_attention_spec(attention.spec));
+    CHECK(parse_attention_spec(bench::recomputing(attention.spec)).recompute);
+  }
 }
 
 TEST_CASE("numbers are compared within a run, and another run is refused before it measures") {
