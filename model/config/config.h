@@ -1,6 +1,7 @@
 // ModelConfig: what config.json says, every field checked. See docs/model_format.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -50,11 +51,12 @@ struct ModelConfig {
   int num_outputs() const {
     return head == HeadKind::kMixtureOfLogistics ? 3 * mixtures : vocab_size;
   }
-  // Most values a sequence can hold: those of the image, or max_length + 1, since the last is never
-  // fed; 0: unbounded. (An image is never longer than that: check_config.)
+  // Most values a sequence can hold: max_length + 1, since the last is never fed, and no more than
+  // an image has; 0: unbounded.
   std::int64_t max_values() const {
-    if (modality == ModalityKind::kImage) return image.num_values();
-    return max_length == 0 ? 0 : max_length + 1;
+    const std::int64_t fed = max_length == 0 ? 0 : max_length + 1;
+    if (modality != ModalityKind::kImage) return fed;
+    return fed == 0 ? image.num_values() : std::min(fed, image.num_values());
   }
   LayerDims dims() const { return {d_model, n_heads, d_head, max_length}; }
 };

@@ -52,15 +52,8 @@ void check_config(const ModelConfig& config, const std::string& file) {
   if (config.modality == ModalityKind::kBytes && config.vocab_size != 256) {
     fail("vocab_size", vocab, "256 for modality type \"bytes\"");
   }
-  if (config.modality == ModalityKind::kImage) {
-    if (config.vocab_size != 256) fail("vocab_size", vocab, "256 for modality type \"image\"");
-    // The last value of an image is never fed.
-    const std::int64_t fed = config.image.num_values() - 1;
-    if (config.max_length != 0 && config.max_length < fed) {
-      fail("max_length", std::to_string(config.max_length),
-           "0 or at least " + std::to_string(fed) + " for an image of " +
-               std::to_string(config.image.num_values()) + " values");
-    }
+  if (config.modality == ModalityKind::kImage && config.vocab_size != 256) {
+    fail("vocab_size", vocab, "256 for modality type \"image\"");
   }
   for (std::size_t i = 0; i < config.attention.size(); ++i) {
     check_attention(config.attention[i], config.dims(), file,

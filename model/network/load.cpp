@@ -21,6 +21,15 @@ void warn_of_recomputing(TransformerParts& parts) {
       (as_stepped ? "" : "; its outputs differ from those of a session with state"));
 }
 
+void warn_of_part_of_an_image(TransformerParts& parts) {
+  const ModelConfig& config = parts.config;
+  if (config.modality != ModalityKind::kImage) return;
+  if (config.max_values() == config.image.num_values()) return;
+  parts.warnings.push_back("max_length " + std::to_string(config.max_length) +
+                           " ends a sequence before its image of " +
+                           std::to_string(config.image.num_values()) + " values is whole");
+}
+
 }  // namespace
 
 std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Options& options) {
@@ -52,6 +61,7 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
                    {.weight_type = options.weight_type, .library = options.product_library}));
   }
   if (parts.recompute) warn_of_recomputing(parts);
+  warn_of_part_of_an_image(parts);
   if (config.final_norm) {
     parts.final_norm = std::make_unique<Norm>(std::move(weights.final_norm), config.layer_norm_eps);
   }

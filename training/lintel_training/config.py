@@ -183,10 +183,6 @@ class ModelConfig:
         if self.modality.start_token >= self.vocab_size:
             raise ConfigError(f"modality: start_token {self.modality.start_token} is not below "
                               f"vocab_size {self.vocab_size}")
-        fed = self.length - 1  # the last value of an image is never fed
-        if 0 < self.max_length < fed:
-            raise ConfigError(f"max_length: {self.max_length}, must be 0 or at least {fed} for an "
-                              f"image of {self.length} values")
 
     @property
     def d_value_embedding(self):
