@@ -67,6 +67,44 @@ std::vector<AttentionConfig> read_layers(Fields& root, int n_layers, const std::
   return attention;
 }
 
+// Those of the layers that have their own are left out.
+std::vector<int> read_layer_weights(Fields& root, int n_layers) {
+  if (!root.has("layer_weights")) return {};
+  const std::vector<std::int64_t> given =
+      root.integers("layer_weights", 0, n_layers - 1,
+                    "a list of n_layers whole numbers from 0 to " + std::to_string(n_layers - 1));
+  if (given.size() != static_cast<std::size_t>(n_layers)) {
+    root.fail("layer_weights", "a list of " + std::to_string(given.size()),
+              "a list of n_layers = " + std::to_string(n_layers));
+  }
+  std::vector<int> weights(given.begin(), given.end());
+  int known = 0;
+  for (int i = 0; i < n_layers; ++i) {
+    if (weights[i] > known) {
+      root.fail("layer_weights[" + std::to_string(i) + "]", std::to_string(weights[i]),
+                "at most " + std::to_string(known) + ": new numbers come in order");
+    }
+    known = std::max(known, weights[i] + 1);
+  }
+  return known == n_layers ? std::vector<int>() : weights;
+}
+
+void read_structure(Fields& root, ModelConfig& config) {
+  config.layer_weights = read_layer_weights(root, config.n_layers);
+  if (root.has("position_injection")) {
+    config.position_injection = root.choice<PositionInjection>(
+        "position_injection",
+        {{"input", PositionInjection::kInput}, {"every_layer", PositionInjection::kEveryLayer}});
+  }
+  if (root.has("step_embedding")) config.step_embedding = root.boolean("step_embedding");
+  if (root.has("residual")) {
+    config.residual = root.choice<Residual>(
+        "residual", {{to_string(Residual::kSum), Residual::kSum},
+                     {to_string(Residual::kReversibleMean), Residual::kReversibleMean},
+                     {to_string(Residual::kReversibleConcat), Residual::kReversibleConcat}});
+  }
+}
+
 void read_head(Fields& root, const std::string& file, ModelConfig& config) {
   Fields head(root.value("head", "an object"), file, "head.");
   config.head =
@@ -125,6 +163,7 @@ ModelConfig parse_config(std::string_view json_text, const std::string& file) {
                             {"learned", PositionEncoding::kLearned},
                             {"none", PositionEncoding::kNone}});
   config.attention = read_layers(root, config.n_layers, file);
+  read_structure(root, config);
   read_head(root, file, config);
   read_modality(root, file, config);
   root.finish();
@@ -154,24 +193,40 @@ ModelConfig load_config(const std::filesystem::path& file) {
   return parse_config(read_config_text(file), file.string());
 }
 
+int ModelConfig::num_layer_weights() const {
+  return layer_weights.empty() ? n_layers : *std::ranges::max_element(layer_weights) + 1;
+}
+
+int ModelConfig::first_layer_with(int weights) const {
+  if (layer_weights.empty()) return weights;
+  return static_cast<int>(std::ranges::find(layer_weights, weights) - layer_weights.begin());
+}
+
 std::string to_json(const ModelConfig& config) {
-  const ordered_json out = {{"format_version", 1},
-                            {"vocab_size", config.vocab_size},
-                            {"max_length", config.max_length},
-                            {"d_model", config.d_model},
-                            {"n_layers", config.n_layers},
-                            {"n_heads", config.n_heads},
-                            {"d_head", config.d_head},
-                            {"d_ff", config.d_ff},
-                            {"activation", name_of(config.activation)},
-                            {"norm_placement", name_of(config.norm_placement)},
-                            {"final_norm", config.final_norm},
-                            {"layer_norm_eps", config.layer_norm_eps},
-                            {"embedding", to_string(config.embedding)},
-                            {"position_encoding", to_string(config.position_encoding)},
-                            {"attention", layers_json(config.attention)},
-                            {"head", head_json(config)},
-                            {"modality", modality_json(config)}};
+  ordered_json out = {{"format_version", 1},
+                      {"vocab_size", config.vocab_size},
+                      {"max_length", config.max_length},
+                      {"d_model", config.d_model},
+                      {"n_layers", config.n_layers},
+                      {"n_heads", config.n_heads},
+                      {"d_head", config.d_head},
+                      {"d_ff", config.d_ff},
+                      {"activation", name_of(config.activation)},
+                      {"norm_placement", name_of(config.norm_placement)},
+                      {"final_norm", config.final_norm},
+                      {"layer_norm_eps", config.layer_norm_eps},
+                      {"embedding", to_string(config.embedding)},
+                      {"position_encoding", to_string(config.position_encoding)},
+                      {"attention", layers_json(config.attention)},
+                      {"head", head_json(config)},
+                      {"modality", modality_json(config)}};
+  // The optional keys, where they say something.
+  if (!config.layer_weights.empty()) out["layer_weights"] = config.layer_weights;
+  if (config.position_injection == PositionInjection::kEveryLayer) {
+    out["position_injection"] = "every_layer";
+  }
+  if (config.step_embedding) out["step_embedding"] = true;
+  if (config.is_reversible()) out["residual"] = to_string(config.residual);
   return out.dump(2) + "\n";
 }
 

@@ -17,6 +17,11 @@ enum class Activation { kRelu, kGelu };  // gelu: the exact erf form
 enum class NormPlacement { kPost, kPre };
 enum class EmbeddingKind { kValueConcatPosition, kValueAddPosition, kValue };
 enum class PositionEncoding { kSinusoidal, kLearned, kNone };
+// Where the position's row is added to x: before the first layer, or before each.
+enum class PositionInjection { kInput, kEveryLayer };
+// x += f(x); or two streams (RevNet, Gomez et al. 2017; Reformer, Kitaev et al. 2020), of which the
+// mean or both side by side leave the last layer.
+enum class Residual { kSum, kReversibleMean, kReversibleConcat };
 enum class HeadKind { kMixtureOfLogistics, kCategorical };
 enum class ModalityKind { kImage, kBytes, kTokens };
 
@@ -43,6 +48,12 @@ struct ModelConfig {
   EmbeddingKind embedding = EmbeddingKind::kValueConcatPosition;
   PositionEncoding position_encoding = PositionEncoding::kSinusoidal;
   std::vector<AttentionConfig> attention;  // [n_layers]
+  // [n_layers] of which set of a layer's tensors each layer is made (ALBERT, Universal
+  // Transformer): 0 first, new ones in order. Empty: each has its own.
+  std::vector<int> layer_weights;
+  PositionInjection position_injection = PositionInjection::kInput;
+  bool step_embedding = false;  // a learned row for each layer, added to x before it
+  Residual residual = Residual::kSum;
   HeadKind head = HeadKind::kCategorical;
   int mixtures = 0;  // mixture of logistics
   ModalityKind modality = ModalityKind::kTokens;
@@ -58,6 +69,13 @@ struct ModelConfig {
     if (modality != ModalityKind::kImage) return fed;
     return fed == 0 ? image.num_values() : std::min(fed, image.num_values());
   }
+  int weights_of(int layer) const { return layer_weights.empty() ? layer : layer_weights[layer]; }
+  // The sets of layer tensors, and the first layer that has set `weights`.
+  int num_layer_weights() const;
+  int first_layer_with(int weights) const;
+  bool is_reversible() const { return residual != Residual::kSum; }
+  // Of the row that leaves the last layer, and that transformer.norm and predictor read.
+  int last_width() const { return residual == Residual::kReversibleConcat ? 2 * d_model : d_model; }
   LayerDims dims() const { return {d_model, n_heads, d_head, max_length}; }
 };
 

@@ -1,5 +1,7 @@
 #include "model/config/config_limits.h"
 
+#include "model/base/error_text.h"
+#include "model/config/attention_json.h"
 #include "model/config/names.h"
 
 namespace lintel {
@@ -15,7 +17,8 @@ void check_attention(const AttentionConfig& attention, const LayerDims& dims,
 }
 
 void check_config(const ModelConfig& config, const std::string& file) {
-  const auto fail = [&](const char* key, const std::string& found, const std::string& expected) {
+  const auto fail = [&](const std::string& key, const std::string& found,
+                        const std::string& expected) {
     throw ModelError(file + ": key \"" + key + "\": found " + found + ", expected " + expected);
   };
   const std::int64_t projection = std::int64_t{config.n_heads} * config.d_head;
@@ -45,6 +48,16 @@ void check_config(const ModelConfig& config, const std::string& file) {
     fail("max_length", "0", "at least 1 for position_encoding \"learned\"");
   }
 
+  if (config.position_injection == PositionInjection::kEveryLayer &&
+      config.embedding != EmbeddingKind::kValueAddPosition) {
+    fail("position_injection", "\"every_layer\"",
+         std::string("\"input\" for embedding \"") + to_string(config.embedding) + "\"");
+  }
+  if (config.is_reversible() && config.norm_placement != NormPlacement::kPre) {
+    fail("residual", std::string("\"") + to_string(config.residual) + "\"",
+         "\"sum\" for norm_placement \"post\"");
+  }
+
   const std::string vocab = std::to_string(config.vocab_size);
   if (config.head == HeadKind::kMixtureOfLogistics && config.vocab_size != 256) {
     fail("vocab_size", vocab, "256 for head type \"mixture_of_logistics\"");
@@ -58,6 +71,11 @@ void check_config(const ModelConfig& config, const std::string& file) {
   for (std::size_t i = 0; i < config.attention.size(); ++i) {
     check_attention(config.attention[i], config.dims(), file,
                     "attention[" + std::to_string(i) + "].");
+    const int layer = static_cast<int>(i);
+    const int first = config.first_layer_with(config.weights_of(layer));
+    if (config.attention[i] == config.attention[static_cast<std::size_t>(first)]) continue;
+    fail("attention[" + std::to_string(i) + "]", shorten(to_json(config.attention[i])),
+         "that of layer " + std::to_string(first) + ", whose weights it shares");
   }
 }
 

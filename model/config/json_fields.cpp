@@ -126,8 +126,8 @@ std::int64_t Fields::integer(const std::string& key, std::int64_t low, std::int6
 }
 
 std::vector<std::int64_t> Fields::integers(const std::string& key, std::int64_t low,
-                                           std::int64_t high) {
-  const std::string expected = whole_number(low, high) + ", or a list of n_heads of them";
+                                           std::int64_t high, std::string expected) {
+  if (expected.empty()) expected = whole_number(low, high) + ", or a list of n_heads of them";
   const json& list = value(key, expected);
   const auto all_fit = [&] {
     for (const json& v : list) {

@@ -35,7 +35,9 @@ class Fields {
   const nlohmann::json& value(const std::string& key, const std::string& expected);
   std::int64_t integer(const std::string& key, std::int64_t low, std::int64_t high,
                        const char* or_else = "");
-  std::vector<std::int64_t> integers(const std::string& key, std::int64_t low, std::int64_t high);
+  // A list with something in it. `expected` empty: the text for numbers of the heads.
+  std::vector<std::int64_t> integers(const std::string& key, std::int64_t low, std::int64_t high,
+                                     std::string expected = "");
   int small_integer(const std::string& key, int low, int high) {
     return static_cast<int>(integer(key, low, high));
   }

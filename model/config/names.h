@@ -10,6 +10,18 @@ namespace lintel {
 // Names of the kinds of attention, "linear", or one for each layer, with commas, when they differ.
 std::string attention_names(const ModelConfig& config);
 
+constexpr const char* to_string(Residual residual) {
+  switch (residual) {
+    case Residual::kSum:
+      return "sum";
+    case Residual::kReversibleMean:
+      return "reversible_mean";
+    case Residual::kReversibleConcat:
+      return "reversible_concat";
+  }
+  return "";
+}
+
 constexpr const char* to_string(HeadKind kind) {
   return kind == HeadKind::kCategorical ? "categorical" : "mixture_of_logistics";
 }

@@ -68,12 +68,14 @@ struct Replacement {
 bool replace_attention(const AttentionSpec& spec, ModelConfig& config, ModelWeights& weights) {
   const ModelConfig before = std::exchange(config, with_attention(config, spec));
   const LayerDims dims = config.dims();
-  for (int i = 0; i < config.n_layers; ++i) {
+  for (int i = 0; i < config.num_layer_weights(); ++i) {
     LayerWeights& layer = weights.layers[i];
-    const Replacement replacement{before.attention[i], config.attention[i], dims, spec.seed, i};
+    const int first = config.first_layer_with(i);
+    const AttentionConfig& after = config.attention[first];
+    const Replacement replacement{before.attention[first], after, dims, spec.seed, i};
     layer.projections = replacement.projections(std::move(layer.projections));
     layer.own = replacement.own(std::move(layer.own));
-    const auto width = static_cast<std::size_t>(out_width(config.attention[i], dims));
+    const auto width = static_cast<std::size_t>(out_width(after, dims));
     if (layer.out.weight.cols() == width) continue;
     layer.out = drawn_linear(static_cast<std::size_t>(dims.d_model), width, /*has_bias=*/true,
                              spec.seed.value_or(0), i, layer.projections.size());

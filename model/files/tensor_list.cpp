@@ -20,9 +20,9 @@ void visit_tensors(const ModelConfig& config, W& weights, const Visit& visit) {
     visit(weight, l.weight);
     if (has_bias) visit({name + ".bias", {out}}, l.bias);
   };
-  const auto norm = [&](const std::string& name, auto& n) {
-    visit({name + ".weight", {e}}, n.weight);
-    visit({name + ".bias", {e}}, n.bias);
+  const auto norm = [&](const std::string& name, auto& n, std::int64_t width) {
+    visit({name + ".weight", {width}}, n.weight);
+    visit({name + ".bias", {width}}, n.bias);
   };
 
   visit({"value_embedding.weight", {config.vocab_size, value_width(config)}},
@@ -35,9 +35,12 @@ void visit_tensors(const ModelConfig& config, W& weights, const Visit& visit) {
            /*is_parameter=*/learned},
           weights.position_embedding);
   }
-  for (int i = 0; i < config.n_layers; ++i) {
+  if (config.step_embedding) {
+    visit({"step_embedding.weight", {config.n_layers, e}}, weights.step_embedding);
+  }
+  for (int i = 0; i < config.num_layer_weights(); ++i) {
     auto& layer = weights.layers[i];
-    const AttentionConfig& attention = config.attention[i];
+    const AttentionConfig& attention = config.attention[config.first_layer_with(i)];
     const std::string prefix = "transformer.layers." + std::to_string(i) + ".";
     std::size_t at = 0;
     for (const Projection& p : attention.kind().projections(attention, dims)) {
@@ -62,11 +65,12 @@ void visit_tensors(const ModelConfig& config, W& weights, const Visit& visit) {
     }
     linear(prefix + "linear1", layer.linear1, f, e);
     linear(prefix + "linear2", layer.linear2, e, f);
-    norm(prefix + "norm1", layer.norm1);
-    norm(prefix + "norm2", layer.norm2);
+    norm(prefix + "norm1", layer.norm1, e);
+    norm(prefix + "norm2", layer.norm2, e);
   }
-  if (config.final_norm) norm("transformer.norm", weights.final_norm);
-  linear("predictor", weights.predictor, config.num_outputs(), e);
+  const std::int64_t last = config.last_width();
+  if (config.final_norm) norm("transformer.norm", weights.final_norm, last);
+  linear("predictor", weights.predictor, config.num_outputs(), last);
 }
 
 }  // namespace
@@ -93,9 +97,10 @@ Matrix TensorSpec::new_matrix() const {
 
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(const TensorSpec&, Matrix&)>& visit) {
-  weights.layers.resize(static_cast<std::size_t>(config.n_layers));
+  weights.layers.resize(static_cast<std::size_t>(config.num_layer_weights()));
   for (std::size_t i = 0; i < weights.layers.size(); ++i) {
-    const AttentionConfig& attention = config.attention[i];
+    const AttentionConfig& attention =
+        config.attention[config.first_layer_with(static_cast<int>(i))];
     weights.layers[i].projections.resize(
         attention.kind().projections(attention, config.dims()).size());
     weights.layers[i].own.resize(own_tensors(attention, config.dims()).size());
@@ -105,7 +110,7 @@ void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
 
 void for_each_tensor(const ModelConfig& config, const ModelWeights& weights,
                      const std::function<void(const TensorSpec&, const Matrix&)>& visit) {
-  assert(weights.layers.size() == static_cast<std::size_t>(config.n_layers));
+  assert(weights.layers.size() == static_cast<std::size_t>(config.num_layer_weights()));
   visit_tensors(config, weights, visit);
 }
 

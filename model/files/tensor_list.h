@@ -20,8 +20,8 @@ struct LinearWeights {
 };
 
 struct NormWeights {
-  Matrix weight;  // [1, E]
-  Matrix bias;    // [1, E]
+  Matrix weight;  // [1, width]
+  Matrix bias;    // [1, width]
 };
 
 struct LayerWeights {
@@ -42,9 +42,10 @@ struct ModelWeights {
   // with max_length 0, or a table of more than kMaxComputedTableBytes that the file leaves out; and
   // where there are no positions.
   Matrix position_embedding;
-  std::vector<LayerWeights> layers;  // [n_layers]
-  NormWeights final_norm;            // empty without final_norm
-  LinearWeights predictor;           // [num_outputs, E]
+  Matrix step_embedding;             // [n_layers, E]; empty without
+  std::vector<LayerWeights> layers;  // [num_layer_weights()]
+  NormWeights final_norm;            // of last_width(); empty without final_norm
+  LinearWeights predictor;           // [num_outputs, last_width()]
 };
 
 // Width of the value and of the position part of an embedded row; the latter 0 without positions.
@@ -70,8 +71,8 @@ struct TensorSpec {
 };
 
 // Calls visit for every tensor a model of this config has, in a fixed order, with the member of
-// `weights` that holds it; used to load, count, fill and write. Makes room in `weights` for what
-// the layers declare; the matrices are the caller's to allocate.
+// `weights` that holds it, those that layers share once; used to load, count, fill and write. Makes
+// room in `weights` for what the layers declare; the matrices are the caller's to allocate.
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(const TensorSpec&, Matrix&)>& visit);
 // The same over weights that exist. REQUIRES: they are of this config.

@@ -18,7 +18,7 @@ namespace lintel {
 // Grows to its high-water mark. One worker thread's.
 class DraftMemory {
  public:
-  using Backends = std::span<const std::unique_ptr<AttentionBackend>>;  // one a layer
+  using Backends = SequenceState::Backends;
 
   // Tells the states of the sequences that have drafts, with memory to take them back.
   void announce(std::span<const StepRow> rows, Backends backends) {

@@ -48,4 +48,9 @@ void Embedding::embed(std::int32_t token, std::int64_t position, std::span<float
   }
 }
 
+void Embedding::position_row(std::int64_t position, std::span<float> out) const {
+  assert(out.size() == position_width_);
+  for (std::size_t i = 0; i < position_width_; ++i) out[i] = position_part(position, i);
+}
+
 }  // namespace lintel

@@ -21,6 +21,8 @@ class Embedding {
   // Concat: [value, position]; add: value + position; value: the value alone. out: [E].
   // REQUIRES: token in 0 .. V-1; 0 <= position, and < max_length where that is not 0.
   void embed(std::int32_t token, std::int64_t position, std::span<float> out) const;
+  // The part of the position alone. out: [position width].
+  void position_row(std::int64_t position, std::span<float> out) const;
 
  private:
   float position_part(std::int64_t position, std::size_t i) const;

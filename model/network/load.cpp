@@ -52,12 +52,19 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
   parts.head = make_head(config);
   parts.embedding = std::make_unique<Embedding>(config, weights.value_embedding.values(),
                                                 weights.position_embedding.values());
-  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
+  parts.step_embedding = std::move(weights.step_embedding);
+  for (int i = 0; i < config.n_layers; ++i) {
     const AttentionConfig& attention = config.attention[i];
+    const int first = config.first_layer_with(config.weights_of(i));
+    if (first < i) {
+      parts.attention.push_back(parts.attention[first]);
+      continue;
+    }
+    LayerWeights& own = weights.layers[parts.layers.size()];
     parts.attention.push_back(
-        make_attention({.config = attention, .dims = config.dims(), .own = weights.layers[i].own}));
+        make_attention({.config = attention, .dims = config.dims(), .own = own.own}));
     parts.layers.push_back(
-        make_layer(config, attention, weights.layers[i],
+        make_layer(config, attention, own,
                    {.weight_type = options.weight_type, .library = options.product_library}));
   }
   if (parts.recompute) warn_of_recomputing(parts);

@@ -14,6 +14,11 @@ struct Pass::Rows {
   Buffers& workspace;
 
   MatrixView<float> of(MatrixView<float> matrix) const { return matrix.rows_from(0, count); }
+  // The stream that attention adds to and the one that it reads; the same where there is one.
+  MatrixView<float> x() const { return of(workspace.x.view()); }
+  MatrixView<float> y() const {
+    return workspace.second.rows() == 0 ? x() : of(workspace.second.view());
+  }
   bool wanted(std::size_t r) const { return rows.empty() ? r + 1 == count : rows[r].wants_output; }
   void enter(StepPart part) const {
     if (workspace.observer != nullptr) workspace.observer->enter(part);
@@ -24,6 +29,10 @@ namespace {
 
 void take(MatrixView<const float> x, DenseInput& into) {
   for (std::size_t r = 0; r < x.rows(); ++r) into.assign(r, x.row(r));
+}
+
+void add(std::span<const float> row, std::span<float> to) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += row[i];
 }
 
 }  // namespace
@@ -41,6 +50,13 @@ std::unique_ptr<Buffers> Pass::new_buffers(std::size_t max_rows) const {
   buffers->sublayer = DenseInput(parts_.weight_type, max_rows, e);
   std::size_t projected = 0;
   std::size_t inputs = 0;
+  if (config.is_reversible()) {
+    buffers->second = Matrix(max_rows, e);
+    buffers->joined = Matrix(max_rows, static_cast<std::size_t>(config.last_width()));
+  }
+  if (config.position_injection == PositionInjection::kEveryLayer) {
+    buffers->positions = Matrix(max_rows, e);
+  }
   for (const Layer& layer : parts_.layers) {
     projected = std::max(projected, layer.projections.out_features());
     inputs = std::max(inputs, layer.input_widths.size());
@@ -50,7 +66,8 @@ std::unique_ptr<Buffers> Pass::new_buffers(std::size_t max_rows) const {
   buffers->projected = Matrix(max_rows, projected);
   buffers->inputs.reserve(inputs);
   buffers->hidden = DenseInput(parts_.weight_type, max_rows, f, hidden_range);
-  buffers->last = DenseInput(WeightType::kF32, max_rows, e);
+  buffers->last =
+      DenseInput(WeightType::kF32, max_rows, static_cast<std::size_t>(config.last_width()));
   buffers->outputs = Matrix(max_rows, static_cast<std::size_t>(config.num_outputs()));
   buffers->states.resize(max_rows);
   buffers->prefetch.reserve(max_rows);
@@ -59,6 +76,21 @@ std::unique_ptr<Buffers> Pass::new_buffers(std::size_t max_rows) const {
 
 void Pass::embed(std::int32_t token, std::int64_t position, std::size_t row, Buffers& w) const {
   parts_.embedding->embed(token, position, w.x.row(row));
+  if (w.second.rows() > 0) std::ranges::copy(w.x.row(row), w.second.row(row).begin());
+  if (w.positions.rows() > 0) parts_.embedding->position_row(position, w.positions.row(row));
+}
+
+// What a layer adds to the streams before anything else: the position again, the row of the step.
+void Pass::add_inputs(std::size_t i, const Rows& at) const {
+  Buffers& w = at.workspace;
+  const auto add_to_streams = [&](std::size_t r, std::span<const float> row) {
+    add(row, w.x.row(r));
+    if (w.second.rows() > 0) add(row, w.second.row(r));
+  };
+  for (std::size_t r = 0; r < at.count; ++r) {
+    if (i > 0 && w.positions.rows() > 0) add_to_streams(r, w.positions.row(r));
+    if (parts_.config.step_embedding) add_to_streams(r, parts_.step_embedding.row(i));
+  }
 }
 
 // The states of the rows, and what attention will read of them once it has its queries.
@@ -73,7 +105,7 @@ void Pass::list_states(std::size_t layer, const Rows& at) const {
 
 // attended = Attention(sublayer)
 void Pass::attend(std::size_t i, const Rows& at) const {
-  const Layer& layer = parts_.layers[i];
+  const Layer& layer = parts_.layer(i);
   const AttentionBackend& attention = *parts_.attention[i];
   Buffers& w = at.workspace;
   // Without gaps between the rows, whatever the layer's width is.
@@ -104,10 +136,10 @@ void Pass::add_attended(const Layer& layer, const Rows& at) const {
   at.enter(StepPart::kOther);
   attended.prepare(0, at.count);
   at.enter(StepPart::kProducts);
-  layer.out.apply(attended, at.of(w.x.view()), Dense::Output::kAdd);
+  layer.out.apply(attended, at.x(), Dense::Output::kAdd);
 }
 
-// x += W_2 activation(W_1 sublayer)
+// y += W_2 activation(W_1 sublayer)
 void Pass::feed_forward(const Layer& layer, const Rows& at) const {
   Buffers& w = at.workspace;
   at.enter(StepPart::kProducts);
@@ -115,20 +147,22 @@ void Pass::feed_forward(const Layer& layer, const Rows& at) const {
   at.enter(StepPart::kOther);
   w.hidden.prepare(0, at.count);
   at.enter(StepPart::kProducts);
-  layer.linear2.apply(w.hidden, at.of(w.x.view()), Dense::Output::kAdd);
+  layer.linear2.apply(w.hidden, at.y(), Dense::Output::kAdd);
   at.enter(StepPart::kOther);
 }
 
 // Moves the rows whose output is wanted to the front. In the last layer nothing reads the others
 // once attention has seen their keys and values.
-void Pass::keep_wanted(const Layer& last, Rows& at) {
-  const MatrixView<float> x = at.workspace.x.view();
+void Pass::keep_wanted(const Layer& last, Rows& at) const {
+  const MatrixView<float> x = at.x();
+  const MatrixView<float> y = at.y();
   const MatrixView<float> attended = at.workspace.attended.at(last.out.in_features()).values();
   std::size_t kept = 0;
   for (std::size_t r = 0; r < at.count; ++r) {
     if (!at.wanted(r)) continue;
     if (kept != r) {
       std::ranges::copy(x.row(r), x.row(kept).begin());
+      if (parts_.config.is_reversible()) std::ranges::copy(y.row(r), y.row(kept).begin());
       std::ranges::copy(attended.row(r), attended.row(kept).begin());
     }
     ++kept;
@@ -136,19 +170,21 @@ void Pass::keep_wanted(const Layer& last, Rows& at) {
   at.count = kept;
 }
 
+// Of a reversible model y is the other stream: x += attention(norm1(y)), y +=
+// feed_forward(norm2(x)).
 void Pass::run_layer(std::size_t i, Rows& at) const {
-  const Layer& layer = parts_.layers[i];
+  const Layer& layer = parts_.layer(i);
   Buffers& w = at.workspace;
   const bool norms_first = parts_.config.norm_placement == NormPlacement::kPre;
-  norms_first ? layer.norm1.apply(at.of(w.x.view()), w.sublayer)
-              : take(at.of(w.x.view()), w.sublayer);
+  add_inputs(i, at);
+  norms_first ? layer.norm1.apply(at.y(), w.sublayer) : take(at.x(), w.sublayer);
   attend(i, at);
-  if (i + 1 == parts_.layers.size()) keep_wanted(layer, at);
+  if (i + 1 == parts_.attention.size()) keep_wanted(layer, at);
   if (at.count == 0) return;
   add_attended(layer, at);
 
   at.enter(StepPart::kOther);
-  const MatrixView<float> x = at.of(w.x.view());
+  const MatrixView<float> x = at.x();
   if (norms_first) {
     layer.norm2.apply(x, w.sublayer);
   } else {
@@ -159,10 +195,29 @@ void Pass::run_layer(std::size_t i, Rows& at) const {
   if (!norms_first) layer.norm2.apply(x, x);
 }
 
+// What leaves a reversible model: the mean of its streams, or both.
+void Pass::join(const Rows& at) const {
+  const auto width = static_cast<std::size_t>(parts_.config.d_model);
+  const bool mean = parts_.config.residual == Residual::kReversibleMean;
+  for (std::size_t r = 0; r < at.count; ++r) {
+    const std::span<const float> x = at.x().row(r);
+    const std::span<const float> y = at.y().row(r);
+    const std::span<float> out = at.workspace.joined.row(r);
+    std::ranges::copy(x, out.begin());
+    if (!mean) std::ranges::copy(y, out.subspan(width).begin());
+    for (std::size_t i = 0; mean && i < width; ++i) out[i] = (x[i] + y[i]) / 2;
+  }
+}
+
 std::size_t Pass::run_layers(Rows at) const {
   at.enter(StepPart::kOther);
-  for (std::size_t i = 0; i < parts_.layers.size(); ++i) run_layer(i, at);
+  for (std::size_t i = 0; i < parts_.attention.size(); ++i) run_layer(i, at);
+  if (parts_.config.is_reversible()) join(at);
   return at.count;
+}
+
+MatrixView<float> Pass::last(Buffers& w) const {
+  return parts_.config.is_reversible() ? w.joined.view() : w.x.view();
 }
 
 std::size_t Pass::run(std::span<const StepRow> rows, Buffers& w) const {
@@ -178,8 +233,8 @@ MatrixView<const float> Pass::predict(std::size_t wanted, Buffers& w) const {
   const Rows at{.rows = {}, .count = wanted, .workspace = w};
   const MatrixView<float> outputs = at.of(w.outputs.view());
   at.enter(StepPart::kOther);
-  parts_.final_norm != nullptr ? parts_.final_norm->apply(at.of(w.x.view()), w.last)
-                               : take(at.of(w.x.view()), w.last);
+  const MatrixView<float> last = at.of(this->last(w));
+  parts_.final_norm != nullptr ? parts_.final_norm->apply(last, w.last) : take(last, w.last);
   at.enter(StepPart::kProducts);
   parts_.predictor->apply(w.last, outputs);
   at.enter(StepPart::kOther);

@@ -22,12 +22,15 @@ namespace lintel {
 struct Buffers {
   std::size_t max_rows = 0;
   Matrix x;             // [max_rows, E] the residual stream
+  Matrix second;        // [max_rows, E] the other one of a reversible model
+  Matrix joined;        // [max_rows, last_width()] of a reversible model: what leaves both
+  Matrix positions;     // [max_rows, E] the positions' rows, where every layer adds them
   DenseInput sublayer;  // [max_rows, E] what a sub-layer reads of it
   Matrix projected;     // [max_rows, the widest layer's projections]
   // By width: [max_rows, width] what attention makes of them.
   std::map<std::size_t, DenseInput> attended;
   DenseInput hidden;                            // [max_rows, F]
-  DenseInput last;                              // [max_rows, E] what the predictor reads; f32
+  DenseInput last;                              // [max_rows, last_width()], f32
   Matrix outputs;                               // [max_rows, num_outputs]
   std::vector<AttentionState*> states;          // [max_rows]
   std::vector<MatrixView<const float>> inputs;  // one a projection
@@ -45,17 +48,19 @@ class Pass {
 
   std::unique_ptr<Buffers> new_buffers(std::size_t max_rows) const;
 
-  // The row of x that a token becomes.
+  // The row of the streams that a token becomes.
   void embed(std::int32_t token, std::int64_t position, std::size_t row, Buffers& w) const;
 
-  // Run every layer over the first rows of x, one for each of `rows`, from the states of their
-  // sequences; or over a whole prefix at once, of which only the last output is wanted. Return how
-  // many outputs are wanted: so many rows of x, from the first, are then what leaves the last
+  // Run every layer over the first rows of the streams, one for each of `rows`, from the states of
+  // their sequences; or over a whole prefix at once, of which only the last output is wanted.
+  // Return how many outputs are wanted: so many rows of last(), from the first, have left the last
   // layer.
   std::size_t run(std::span<const StepRow> rows, Buffers& w) const;
   std::size_t run_prefix(std::size_t num_positions, Buffers& w) const;
 
-  // The head's outputs of the first rows of x.
+  // What leaves the last layer, [max_rows, last_width()].
+  MatrixView<float> last(Buffers& w) const;
+  // The head's outputs of the first rows of last().
   MatrixView<const float> predict(std::size_t wanted, Buffers& w) const;
 
  private:
@@ -65,7 +70,9 @@ class Pass {
   void attend(std::size_t layer, const Rows& at) const;
   void add_attended(const Layer& layer, const Rows& at) const;
   void feed_forward(const Layer& layer, const Rows& at) const;
-  static void keep_wanted(const Layer& last, Rows& at);
+  void add_inputs(std::size_t layer, const Rows& at) const;
+  void keep_wanted(const Layer& last, Rows& at) const;
+  void join(const Rows& at) const;
   void run_layer(std::size_t layer, Rows& at) const;
   std::size_t run_layers(Rows at) const;
 

@@ -15,7 +15,8 @@ class RecomputingStepper final : public Stepper {
     for (const StepRow& row : rows) {
       row.sequence->remember(row.token);
       if (!row.wants_output) continue;
-      std::ranges::copy(run_prefix(*row.sequence, buffers), buffers.x.row(wanted++).begin());
+      std::ranges::copy(run_prefix(*row.sequence, buffers),
+                        pass_.last(buffers).row(wanted++).begin());
     }
     return pass_.predict(wanted, buffers);
   }
@@ -42,7 +43,7 @@ class RecomputingStepper final : public Stepper {
       pass_.embed(sequence.token(position), position, t, prefix);
     }
     pass_.run_prefix(length, prefix);
-    return prefix.x.row(0);
+    return pass_.last(prefix).row(0);
   }
 
   const Pass pass_;

@@ -18,8 +18,7 @@ std::size_t padded(std::size_t floats) {
 
 }  // namespace
 
-SequenceState::SequenceState(std::span<const std::unique_ptr<AttentionBackend>> backends,
-                             int vocab_size)
+SequenceState::SequenceState(Backends backends, int vocab_size)
     : counts(static_cast<std::size_t>(vocab_size), 0), backends_(backends), tokens_(kTokenPage) {
   for (const auto& backend : backends_) block_floats_ += padded(backend->block_floats());
   block_ = make_aligned<float>(block_floats_);

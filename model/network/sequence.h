@@ -21,9 +21,12 @@ namespace lintel {
 // attention states, but the tokens.
 class SequenceState {
  public:
-  // backends: one per layer, outliving the state; none in recompute mode. vocab_size: length of
-  // `counts`; 0 where the head has no use for them.
-  SequenceState(std::span<const std::unique_ptr<AttentionBackend>> backends, int vocab_size);
+  // One a layer; layers that share weights share theirs.
+  using Backends = std::span<const std::shared_ptr<const AttentionBackend>>;
+
+  // backends: outliving the state; none in recompute mode. vocab_size: length of `counts`; 0 where
+  // the head has no use for them.
+  SequenceState(Backends backends, int vocab_size);
   SequenceState(SequenceState&&) = default;
   SequenceState& operator=(SequenceState&& other) noexcept;  // zeroes what this one held
   ~SequenceState();  // zeroes what it held: nothing shows in the next owner of the memory
@@ -59,7 +62,7 @@ class SequenceState {
  private:
   void forget();  // zeroes the block, the counts and the tail where they lie
 
-  std::span<const std::unique_ptr<AttentionBackend>> backends_;
+  Backends backends_;
   std::size_t block_floats_ = 0;
   AlignedArray<float> block_;  // the states that do not grow, of all layers, one after the other
   std::vector<std::unique_ptr<AttentionState>> layers_;

@@ -78,7 +78,7 @@ struct Fixture {
     return static_cast<WitnessState*>(sequence.layer(i))->block();
   }
   Witness witness;
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  std::vector<std::shared_ptr<const AttentionBackend>> backends;
 };
 
 TEST_CASE("layers have blocks of their own, each at a cache line") {
