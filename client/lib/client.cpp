@@ -196,6 +196,11 @@ v1::Session Client::create_session(const std::string& model, std::int64_t max_to
   v1::CreateSessionRequest request;
   request.set_model(model);
   request.set_max_tokens(max_tokens);
+  return create_session(request, cancellation);
+}
+
+v1::Session Client::create_session(const v1::CreateSessionRequest& request,
+                                   Cancellation* cancellation) const {
   v1::Session session;
   Call call(*this, cancellation);
   call.unary([&](auto* context) { return stubs_->sessions.Create(context, request, &session); });
@@ -285,6 +290,31 @@ void Client::unload_model(const std::string& name, const std::string& version,
   v1::UnloadModelResponse response;
   Call call(*this, cancellation);
   call.unary([&](auto* context) { return stubs_->admin.UnloadModel(context, request, &response); });
+}
+
+v1::Adapter Client::load_adapter(const std::string& name, const std::string& model,
+                                 const std::string& model_version,
+                                 Cancellation* cancellation) const {
+  v1::LoadAdapterRequest request;
+  request.set_name(name);
+  request.set_model(model);
+  request.set_model_version(model_version);
+  v1::Adapter adapter;
+  Call call(*this, cancellation);
+  call.unary([&](auto* context) { return stubs_->admin.LoadAdapter(context, request, &adapter); });
+  return adapter;
+}
+
+void Client::unload_adapter(const std::string& name, const std::string& model,
+                            const std::string& model_version, Cancellation* cancellation) const {
+  v1::UnloadAdapterRequest request;
+  request.set_name(name);
+  request.set_model(model);
+  request.set_model_version(model_version);
+  v1::UnloadAdapterResponse response;
+  Call call(*this, cancellation);
+  call.unary(
+      [&](auto* context) { return stubs_->admin.UnloadAdapter(context, request, &response); });
 }
 
 std::string Client::log_level(Cancellation* cancellation) const {

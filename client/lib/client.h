@@ -114,6 +114,8 @@ class Client {
 
   v1::Session create_session(const std::string& model, std::int64_t max_tokens = 0,
                              Cancellation* cancellation = nullptr) const;
+  v1::Session create_session(const v1::CreateSessionRequest& request,
+                             Cancellation* cancellation = nullptr) const;
   v1::Session get_session(const std::string& id, Cancellation* cancellation = nullptr) const;
   // Every page. `model` empty: sessions of all models.
   std::vector<v1::Session> list_sessions(const std::string& model = "",
@@ -133,6 +135,17 @@ class Client {
   // `version` empty: all. Returns when it is drained and gone.
   void unload_model(const std::string& name, const std::string& version = "",
                     Cancellation* cancellation = nullptr) const;
+
+  // A LoRA adapter of the model, from adapters/NAME/ in its directory or where the server's
+  // --adapter says. `model` may be empty when one is loaded; `model_version` empty: the highest.
+  // Returns when requests can name it.
+  v1::Adapter load_adapter(const std::string& name, const std::string& model = "",
+                           const std::string& model_version = "",
+                           Cancellation* cancellation = nullptr) const;
+  // Returns when nothing uses it any more.
+  void unload_adapter(const std::string& name, const std::string& model = "",
+                      const std::string& model_version = "",
+                      Cancellation* cancellation = nullptr) const;
 
   // Of the server's log, until its next start. Both return the level it has.
   std::string log_level(Cancellation* cancellation = nullptr) const;

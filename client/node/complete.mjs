@@ -48,6 +48,7 @@ try {
   if (model.image.channels !== 1) throw new Error('this example has one value a pixel');
   const options = {
     model: model.name,
+    adapter: flags.adapter,
     startToken: model.image.startToken ?? 0,
   };
   const withSeed = (seed) => ({ ...options, sampling: seed === undefined ? {} : { seed } });

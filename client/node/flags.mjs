@@ -10,6 +10,7 @@ export function parseFlags(usage, own) {
   const options = {
     address: { type: 'string', default: '127.0.0.1:50051' },
     model: { type: 'string', default: '' },
+    adapter: { type: 'string', default: '' },
     seed: { type: 'string', read: seed },
     'tls-ca': { type: 'string' },
     'token-file': { type: 'string' },
@@ -70,5 +71,5 @@ export function connect(flags) {
   return new Client(flags.address, { tlsCa: flags['tls-ca'], token, proxy: flags.proxy });
 }
 
-export const COMMON = `[--address HOST:PORT] [--model NAME] [--seed N] [--tls-ca FILE] [--token-file FILE]
-[--proxy HOST:PORT]`;
+export const COMMON = `[--address HOST:PORT] [--model NAME] [--adapter NAME] [--seed N] [--tls-ca FILE]
+[--token-file FILE] [--proxy HOST:PORT]`;

@@ -15,6 +15,7 @@ const flags = parseFlags(
 const prompt = flags.prompt ?? flags['prompt-tokens'];
 const request = {
   model: flags.model,
+  adapter: flags.adapter,
   prompt,
   sampling: {
     ...(flags.seed !== undefined && { seed: flags.seed }),

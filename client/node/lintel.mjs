@@ -178,7 +178,7 @@ export class Client {
   // Draws the pixels of `image` (a Uint8Array in raster order) where `hidden(i)` is true; the others
   // stay as they are. `onPixel(i, value)` sees each as it comes. TypeError for an image that is not of
   // the model's shape; warns of dark on light. An error that comes later has what was drawn: `image`.
-  async completeImage(image, hidden, { model = '', sampling, startToken = 0, onPixel, ...options } = {}) {
+  async completeImage(image, hidden, { model = '', adapter = '', sampling, startToken = 0, onPixel, ...options } = {}) {
     const positions = [...image.keys()].filter((i) => hidden(i));
     const out = Uint8Array.from(image);
     if (positions.length === 0) return out;
@@ -194,7 +194,7 @@ export class Client {
       given.push({ position: i, values: image.subarray(i, next) });
       i = next;
     }
-    const request = { model, prompt: out.subarray(0, first), maxNewTokens: end - first, given, sampling };
+    const request = { model, adapter, prompt: out.subarray(0, first), maxNewTokens: end - first, given, sampling };
     try {
       for await (const { position, token } of this.generate(request, options)) {
         out[position] = token;

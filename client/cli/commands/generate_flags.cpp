@@ -33,6 +33,7 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
     app.add_option("ID", session_id, "The session to continue")->required();
   } else {
     add_text(app, "--session", session_id, "ID", "Continue this session");
+    add_adapter_flag(app, adapter);
   }
   add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
              "Most values to produce, given ones included [256; of an image: up to its end]");
@@ -79,6 +80,7 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   v1::GenerateRequest request;
   request.set_model(connection.model);
   request.set_session_id(session_id);
+  request.set_adapter(adapter);
   if (prompt) {
     *request.mutable_prompt() = text_values(*prompt);
   } else if (prompt_tokens) {

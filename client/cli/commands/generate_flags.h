@@ -18,6 +18,7 @@ struct GenerateFlags {
   std::optional<std::uint32_t> top_log_probs;
   bool echo = false;
   std::string session_id;
+  std::string adapter;
   std::vector<std::string> given;
   std::optional<double> time_limit_seconds;
   std::optional<std::uint32_t> tokens_per_message;

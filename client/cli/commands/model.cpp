@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/cli/commands/commands.h"
+#include "client/cli/commands/model_adapters.h"
 #include "client/cli/frame/json_writer.h"
 #include "client/cli/frame/table.h"
 
@@ -14,7 +15,8 @@ Examples:
   lintel model list --all
   lintel model get mnist-linear --json
   lintel model load mnist-linear --token @admin.token
-  lintel model unload mnist-linear --version 1 --token @admin.token)";
+  lintel model unload mnist-linear --version 1 --token @admin.token
+  lintel model load-adapter thin-strokes --model mnist-linear --token @admin.token)";
 
 struct ModelFlags {
   ConnectionFlags connection;
@@ -89,6 +91,9 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   json.key("warnings").begin_array();
   for (const std::string& warning : model.warnings()) json.value(warning);
   json.end_array();
+  json.key("adapters").begin_array();
+  for (const v1::Adapter& adapter : model.adapters()) write_adapter(json, adapter);
+  json.end_array();
   // As an object; it must not break the line that standard output holds.
   const auto config = nlohmann::json::parse(model.config_json(), nullptr, /*exceptions=*/false);
   json.key("config");
@@ -126,6 +131,9 @@ std::string describe(const v1::Model& model) {
       {"samples", "at most " + std::to_string(model.limits().max_samples())},
   };
   rows.insert(rows.end(), more.begin(), more.end());
+  for (const v1::Adapter& adapter : model.adapters()) {
+    rows.push_back({"adapter", adapter_text(adapter)});
+  }
   for (const std::string& warning : model.warnings()) rows.push_back({"warning", warning});
   return format_table(rows) + "\n" + model.config_json() + "\n";
 }
@@ -250,6 +258,7 @@ void add_model(CLI::App& app, CommandLine& command_line) {
   flags->connection.add_to(*unload, /*with_model=*/false);
   on_chosen(*unload, command_line,
             [flags, &command_line] { return run_unload(*flags, command_line.console); });
+  add_model_adapters(*command, command_line);
 }
 
 }  // namespace lintel::cli

@@ -41,6 +41,7 @@ constexpr std::int64_t kDefaultContext = 512;  // as training/lintel_training/ev
 
 struct ScoreFlags {
   ConnectionFlags connection;
+  std::string adapter;
   std::string input, output = "-", text;
   ImageFileFlags images;
   std::optional<std::uint32_t> context;
@@ -127,9 +128,10 @@ std::string refusal_of(const CallError& error, std::size_t index) {
 
 class Scorer {
  public:
-  Scorer(std::string model, std::chrono::milliseconds patience, const Client& client,
-         LineOutput& output, Progress& progress, Cancellation& cancellation)
+  Scorer(std::string model, std::string adapter, std::chrono::milliseconds patience,
+         const Client& client, LineOutput& output, Progress& progress, Cancellation& cancellation)
       : model_(std::move(model)),
+        adapter_(std::move(adapter)),
         patience_(patience),
         client_(client),
         output_(output),
@@ -140,6 +142,7 @@ class Scorer {
     if (batch.empty()) return;
     v1::ScoreRequest request;
     request.set_model(model_);
+    request.set_adapter(adapter_);
     for (const ScoreItem& item : batch) *request.add_sequences() = token_values(item.tokens);
     const std::int64_t before = totals_.sequences;
     try {
@@ -181,7 +184,7 @@ class Scorer {
     progress_.add(1);
   }
 
-  const std::string model_;
+  const std::string model_, adapter_;
   const std::chrono::milliseconds patience_;
   const Client& client_;
   LineOutput& output_;
@@ -305,8 +308,8 @@ int run_score(const ScoreFlags& flags, Console& console) {
   std::exception_ptr failure;
   {
     Progress progress(console, total == kEverything ? 0 : total, "sequences");
-    Scorer scorer(model.name(), flags.connection.deadline(), client, output, progress,
-                  console.cancellation());
+    Scorer scorer(model.name(), flags.adapter, flags.connection.deadline(), client, output,
+                  progress, console.cancellation());
     try {
       score_all(*input, scorer, max_tokens, limit);
     } catch (...) {
@@ -338,6 +341,7 @@ void add_score(CLI::App& app, CommandLine& command_line) {
   add_parsed(*command, "--context", flags->context, parse_uint32, "N",
              "Bytes of a text predicted in a window [512, or what the model takes]");
   add_parsed(*command, "--limit", flags->limit, parse_uint32, "N", "Score the first N only [all]");
+  add_adapter_flag(*command, flags->adapter);
   flags->connection.add_to(*command);
   command->footer(kScoreFooter);
   on_chosen(*command, command_line,

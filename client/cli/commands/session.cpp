@@ -24,6 +24,7 @@ struct SessionFlags {
   ConnectionFlags connection;
   std::string id;
   std::int64_t max_tokens = 0;
+  std::string adapter;
   bool json = false;
 };
 
@@ -39,6 +40,7 @@ std::string time_text(const google::protobuf::Timestamp& timestamp) {
 void write_session(JsonWriter& json, const v1::Session& session) {
   json.begin_object();
   json.field("id", session.id()).field("model", session.model());
+  json.field("adapter", session.adapter());
   json.field("position", session.position());
   json.field("has_pending_value", session.has_pending_value()).field("busy", session.busy());
   json.field("state_bytes", session.state_bytes()).field("max_tokens", session.max_tokens());
@@ -53,8 +55,12 @@ std::string max_tokens_text(const v1::Session& session) {
 }
 
 int run_create(const SessionFlags& flags, Console& console) {
-  const v1::Session session = flags.connection.connect().create_session(
-      flags.connection.model, flags.max_tokens, &console.cancellation());
+  v1::CreateSessionRequest request;
+  request.set_model(flags.connection.model);
+  request.set_max_tokens(flags.max_tokens);
+  request.set_adapter(flags.adapter);
+  const v1::Session session =
+      flags.connection.connect().create_session(request, &console.cancellation());
   JsonWriter json;
   if (flags.json) write_session(json, session);
   console.out((flags.json ? json.take() : session.id()) + "\n");
@@ -73,6 +79,7 @@ int run_get_session(const SessionFlags& flags, Console& console) {
   console.out(format_table({
       {"id", session.id()},
       {"model", session.model()},
+      {"adapter", session.adapter().empty() ? "none" : session.adapter()},
       {"position", std::to_string(session.position()) +
                        (session.has_pending_value() ? ", the last value not yet fed" : "")},
       {"busy", session.busy() ? "yes" : "no"},
@@ -141,6 +148,7 @@ void add_session(CLI::App& app, CommandLine& command_line) {
   CLI::App* create = add("create", "Make a session and print its id", true, false, run_create);
   add_parsed(*create, "--max-tokens", flags->max_tokens, parse_int64, "N",
              "Most values it will ever hold, for less memory; 0: the model's limit [0]");
+  add_adapter_flag(*create, flags->adapter);
   add("get", "Show one session", false, true, run_get_session);
   add("list", "Show the sessions one may see: of --model, or all", true, false, run_list_sessions);
   add("delete", "Delete a session and free its memory", false, true, run_delete);

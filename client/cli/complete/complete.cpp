@@ -25,7 +25,7 @@ the model's size side by side; like MNIST it is light on dark, or --invert.
 Seeds: sample i of the image with index j is drawn with seed S + 65536 j + i; image i drawn from nothing
 with S + i. `lintel generate` gives the same values for the same prompt and seed.
 
-results.json: model, fingerprint, weight_type, occlusion, images [{index, seed, hidden_pixels, samples
+results.json: model, fingerprint, weight_type, adapter (where there is one), occlusion, images [{index, seed, hidden_pixels, samples
 [{seed, tokens (the whole image), log2_prob (of the sampled pixels), log2_prob_given, finish_reason,
 counts, queued_seconds, seconds}]}], totals. The speed counts every completed image, and every value
 produced after a prompt. It is the last line of standard output, which with --json - holds the results
@@ -43,7 +43,7 @@ struct CompleteFlags {
   ConnectionFlags connection;
   SamplingFlags sampling;
   ImageFileFlags images;
-  std::string occlude = "bottom:14", out, json;
+  std::string occlude = "bottom:14", out, json, adapter;
   std::uint32_t samples = 1;
   std::optional<std::uint32_t> unconditional;
   std::uint32_t concurrency = 16;
@@ -268,6 +268,7 @@ int run_complete(const CompleteFlags& flags, Console& console) {
   }
   CompletionOptions options;
   options.model = run.model.name();
+  options.adapter = run.adapter = flags.adapter;
   options.sampling = flags.sampling;
   options.concurrency = static_cast<int>(flags.concurrency);
   options.max_samples_per_call = run.model.limits().max_samples();
@@ -315,6 +316,7 @@ void add_flags(CLI::App& command, CompleteFlags& flags) {
              "Size of a pixel in the picture [3]");
   add_parsed(command, "--gap", flags.gap, in_range(0, 64), "N",
              "Pixels between the images of the picture [2]");
+  add_adapter_flag(command, flags.adapter);
   flags.sampling.add_to(command, "S; the same one gives the same images [0]");
   flags.connection.add_to(command);
   command.footer(kFooter);

@@ -95,6 +95,7 @@ std::string results_json(const CompletionRun& run) {
   json.begin_object();
   json.field("model", run.model.name()).field("fingerprint", run.model.fingerprint());
   json.field("weight_type", run.model.weight_type());
+  if (!run.adapter.empty()) json.field("adapter", run.adapter);
   json.key("occlusion");
   run.occlusion.empty() ? json.null() : json.value(run.occlusion);
   json.key("images").begin_array();

@@ -19,6 +19,7 @@ struct CompletedImage {
 
 struct CompletionRun {
   v1::Model model;
+  std::string adapter;    // empty: none
   std::string occlusion;  // empty when drawn from nothing
   double seconds = 0;
   std::vector<CompletedImage> images;

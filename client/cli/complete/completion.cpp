@@ -35,6 +35,7 @@ v1::GenerateRequest make_request(const CompletionJob& job, const Call& call,
                                  const CompletionOptions& options) {
   v1::GenerateRequest request;
   request.set_model(options.model);
+  request.set_adapter(options.adapter);
   *request.mutable_prompt() = pixel_values(job.plan.prompt);
   request.set_max_new_tokens(static_cast<std::uint32_t>(job.plan.new_values));
   options.sampling.fill(*request.mutable_sampling());

@@ -31,7 +31,7 @@ struct CompletionJob {
 };
 
 struct CompletionOptions {
-  std::string model;
+  std::string model, adapter;
   SamplingFlags sampling;                    // its seed is not used
   int concurrency = 16;                      // streams at a time, a thread each
   std::uint32_t max_samples_per_call = 0;    // the server's limit; 0: none known

@@ -77,6 +77,11 @@ std::string read_token(const std::string& given) {
   return token;
 }
 
+void add_adapter_flag(CLI::App& app, std::string& adapter) {
+  add_text(app, "--adapter", adapter, "NAME",
+           "LoRA adapter of the model to use; `lintel model get` lists them [none]");
+}
+
 void add_security_flags(CLI::App& app, Tls& tls, std::string& token) {
   const std::string group = "Connection";
   add_text(app, "--tls-ca", tls.ca, "FILE",

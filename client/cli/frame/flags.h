@@ -62,6 +62,8 @@ struct ConnectionFlags {
   std::chrono::milliseconds deadline() const;
 };
 
+// --adapter: of the model that the command is about.
+void add_adapter_flag(CLI::App& app, std::string& adapter);
 // --tls-ca, --tls-cert, --tls-key and --token alone.
 void add_security_flags(CLI::App& app, Tls& tls, std::string& token);
 // What --token means: TOKEN, or the first line of the file in @FILE. Throws Failure.

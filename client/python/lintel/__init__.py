@@ -42,6 +42,7 @@ from lintel.errors import (
 )
 from lintel.generation import Generation
 from lintel.results import (
+    Adapter,
     FinishReason,
     ImageShape,
     Model,
@@ -59,6 +60,7 @@ from lintel.session import Session
 
 __all__ = [
     "Aborted",
+    "Adapter",
     "AsyncClient",
     "AsyncGeneration",
     "AsyncSession",

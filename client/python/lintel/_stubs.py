@@ -32,7 +32,9 @@ class Stubs:
         )
 
 
-def score_request(model: str, sequences: Iterable[_values.Values]) -> pb.ScoreRequest:
+def score_request(
+    model: str, adapter: str, sequences: Iterable[_values.Values]
+) -> pb.ScoreRequest:
     """TypeError for a single sequence: its values, or the rows of an image, would be taken for
     sequences.
     """
@@ -46,7 +48,7 @@ def score_request(model: str, sequences: Iterable[_values.Values]) -> pb.ScoreRe
             "several, so write score([image]) or score(image[np.newaxis]); rows of token ids are "
             "an array of another type, e.g. astype(np.int32)"
         )
-    request = pb.ScoreRequest(model=model)
+    request = pb.ScoreRequest(model=model, adapter=adapter)
     for sequence in sequences:
         if isinstance(sequence, (int, np.integer)):
             raise TypeError("score takes several sequences: put a single one into a list")

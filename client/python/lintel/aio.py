@@ -53,6 +53,7 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         mask: npt.NDArray[np.bool_],
         *,
         model: str = "",
+        adapter: str = "",
         num_samples: Optional[int] = None,
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
@@ -70,6 +71,7 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         generation = self.generate(
             **plan.request(start),
             model=model,
+            adapter=adapter,
             num_samples=num_samples,
             temperature=temperature,
             top_k=top_k,
@@ -80,11 +82,16 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         return plan.result(await generation.samples(), num_samples)
 
     async def score(
-        self, sequences: Iterable[Values], *, model: str = "", timeout: Optional[float] = None
+        self,
+        sequences: Iterable[Values],
+        *,
+        model: str = "",
+        adapter: str = "",
+        timeout: Optional[float] = None,
     ) -> list[Score]:
         """The probabilities of given sequences' values: see Client.score."""
         calls = self._calls
-        request = _stubs.score_request(model, sequences)
+        request = _stubs.score_request(model, adapter, sequences)
         stream: AsyncStream[pb.ScoreResponse] = AsyncStream(
             calls, calls.stubs.score, request, calls.attempts(timeout)
         )
@@ -97,7 +104,12 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         return collector.scores()
 
     def session(
-        self, *, model: str = "", max_tokens: int = 0, timeout: Optional[float] = None
+        self,
+        *,
+        model: str = "",
+        max_tokens: int = 0,
+        adapter: str = "",
+        timeout: Optional[float] = None,
     ) -> NewAsyncSession:
         """Makes a session, which the end of the block deletes:
 
@@ -105,7 +117,9 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
 
         Or, to keep it: session = await client.session().
         """
-        request = session_pb2.CreateSessionRequest(model=model, max_tokens=max_tokens)
+        request = session_pb2.CreateSessionRequest(
+            model=model, max_tokens=max_tokens, adapter=adapter
+        )
         return NewAsyncSession(self._calls, request, timeout)
 
     def attach_session(self, id: str) -> AsyncSession:

@@ -65,6 +65,7 @@ class Client(ClientBase[Calls, Generation]):
         mask: npt.NDArray[np.bool_],
         *,
         model: str = "",
+        adapter: str = "",
         num_samples: Optional[int] = None,
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
@@ -89,6 +90,7 @@ class Client(ClientBase[Calls, Generation]):
         generation = self.generate(
             **plan.request(start),
             model=model,
+            adapter=adapter,
             num_samples=num_samples,
             temperature=temperature,
             top_k=top_k,
@@ -99,7 +101,12 @@ class Client(ClientBase[Calls, Generation]):
         return plan.result(generation.samples(), num_samples)
 
     def score(
-        self, sequences: Iterable[Values], *, model: str = "", timeout: Optional[float] = None
+        self,
+        sequences: Iterable[Values],
+        *,
+        model: str = "",
+        adapter: str = "",
+        timeout: Optional[float] = None,
     ) -> list[Score]:
         """The probabilities of given sequences' values, in their order.
 
@@ -109,7 +116,7 @@ class Client(ClientBase[Calls, Generation]):
             score([image]) or score(image[np.newaxis]).
         """
         calls = self._calls
-        request = _stubs.score_request(model, sequences)
+        request = _stubs.score_request(model, adapter, sequences)
         stream: Stream[pb.ScoreResponse] = Stream(
             calls, calls.stubs.score, request, calls.attempts(timeout)
         )
@@ -122,12 +129,19 @@ class Client(ClientBase[Calls, Generation]):
         return collector.scores()
 
     def session(
-        self, *, model: str = "", max_tokens: int = 0, timeout: Optional[float] = None
+        self,
+        *,
+        model: str = "",
+        max_tokens: int = 0,
+        adapter: str = "",
+        timeout: Optional[float] = None,
     ) -> Session:
         """Makes a session: state on the server that lives between calls. Use it in a `with`, which
         deletes it at the end; or keep it, and come back with attach_session(id).
         """
-        request = session_pb2.CreateSessionRequest(model=model, max_tokens=max_tokens)
+        request = session_pb2.CreateSessionRequest(
+            model=model, max_tokens=max_tokens, adapter=adapter
+        )
         calls = self._calls
         info = calls.unary(calls.stubs.create_session, request, calls.attempts(timeout))
         return Session(calls, info.id)

@@ -125,6 +125,17 @@ class ImageShape:
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter of a model, as it is served."""
+
+    name: str
+    rank: int  # the largest of its modules
+    modules: int  # matrices of the model that it changes
+    bytes: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
 class Model:
     """A model as it is served."""
 
@@ -147,6 +158,7 @@ class Model:
     limits: dict[str, int]  # of one request, by the names of ModelLimits
     warnings: tuple[str, ...] = field(default=())
     kernels: str = ""  # what multiplies the matrices on the server's machine
+    adapters: tuple[Adapter, ...] = ()  # that calls can name
 
 
 @dataclass(frozen=True)
@@ -163,6 +175,7 @@ class SessionInfo:
     create_time: datetime
     last_used_time: datetime
     idle_timeout: timedelta  # evicted when unused for this long
+    adapter: str = ""  # that it was made with
 
 
 def _seconds(duration: Any) -> float:
@@ -227,6 +240,9 @@ def read_model(wire: model_pb2.Model) -> Model:
         limits=limits,
         warnings=tuple(wire.warnings),
         kernels=wire.kernels,
+        adapters=tuple(
+            Adapter(a.name, a.rank, a.modules, a.bytes, a.fingerprint) for a in wire.adapters
+        ),
     )
 
 
@@ -242,4 +258,5 @@ def read_session(wire: session_pb2.Session) -> SessionInfo:
         create_time=_time(wire.create_time),
         last_used_time=_time(wire.last_used_time),
         idle_timeout=timedelta(seconds=_seconds(wire.idle_timeout)),
+        adapter=wire.adapter,
     )

@@ -42,6 +42,8 @@ const std::vector<Command>& commands() {
       {{"model", "get"}, true},
       {{"model", "load", "name"}},
       {{"model", "unload", "name"}},
+      {{"model", "load-adapter", "name"}, true},
+      {{"model", "unload-adapter", "name"}, true},
       {{"admin", "log-level"}},
       {{"health"}},
   };

@@ -215,6 +215,7 @@ struct FakeServer::Services {
                         v1::Session* reply) override {
       services.note(*context, request->model());
       *reply = session(0);
+      reply->set_adapter(request->adapter());
       return fake.failure.value_or(grpc::Status::OK);
     }
     grpc::Status Get(grpc::ServerContext* context, const v1::GetSessionRequest*,
@@ -277,6 +278,19 @@ struct FakeServer::Services {
     grpc::Status UnloadModel(grpc::ServerContext* context, const v1::UnloadModelRequest*,
                              v1::UnloadModelResponse*) override {
       services.note(*context);
+      return grpc::Status::OK;
+    }
+    grpc::Status LoadAdapter(grpc::ServerContext* context, const v1::LoadAdapterRequest* request,
+                             v1::Adapter* reply) override {
+      services.note(*context, request->model());
+      reply->set_name(request->name());
+      reply->set_rank(8);
+      return grpc::Status::OK;
+    }
+    grpc::Status UnloadAdapter(grpc::ServerContext* context,
+                               const v1::UnloadAdapterRequest* request,
+                               v1::UnloadAdapterResponse*) override {
+      services.note(*context, request->model());
       return grpc::Status::OK;
     }
     grpc::Status GetLogLevel(grpc::ServerContext* context, const v1::GetLogLevelRequest*,
