@@ -5,7 +5,7 @@
 #include "model/simd/simd_targets.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "model/simd/vector_loops-inl.h"
+#include "model/attention/parts/weighted_rows-inl.h"
 // clang-format on
 
 #include "model/attention/parts/sum_kernels.h"
@@ -113,6 +113,11 @@ struct Drawn {
   uint32_t first;
 };
 
+struct HeadShape {
+  size_t n_features;  // C, rows of S
+  size_t d_head;      // D, columns of S
+};
+
 // kVectors vectors of columns of one head's S and of its output, with what they are computed from.
 template <size_t kVectors, class Rounding, class D>
 struct Columns {
@@ -154,46 +159,50 @@ struct Columns {
 
 // Those from `column` on.
 template <size_t kVectors, class Rounding, class D>
-HWY_INLINE void update_and_read(D d, Rounding rounding, size_t column, const float* phi_q,
-                                const float* phi_k, const float* v, size_t d_head, float scale,
+HWY_INLINE void update_and_read(D d, Rounding rounding, size_t column, const HeadShape& shape,
+                                const float* phi_q, const float* phi_k, const float* v, float scale,
                                 float* s, float* out) {
+  const size_t d_head = shape.d_head;
   Columns<kVectors, Rounding, D> columns(d, rounding, column, v);
   s += column;
   size_t c = 0;
-  for (; c + 2 <= d_head; c += 2, s += 2 * d_head) {
+  for (; c + 2 <= shape.n_features; c += 2, s += 2 * d_head) {
     columns.template update_and_read<false>(d, phi_q[c], phi_k[c], s);
     columns.template update_and_read<true>(d, phi_q[c + 1], phi_k[c + 1], s + d_head);
   }
-  if (c < d_head) columns.template update_and_read<false>(d, phi_q[c], phi_k[c], s);
+  if (c < shape.n_features) columns.template update_and_read<false>(d, phi_q[c], phi_k[c], s);
   LINTEL_UNROLL
   for (size_t j = 0; j < kVectors; ++j) {
     hn::StoreU(hn::Mul(columns.sum[j], hn::Set(d, scale)), d, out + column + j * hn::Lanes(d));
   }
 }
 
+// out [D] = scale phi_q^T S, with S [C, D] after phi_k v^T was added to it.
 template <class Rounding>
-HWY_INLINE void linear_attention_head(size_t d_head, Rounding rounding, float eps,
-                                      const float* phi_q, const float* phi_k, const float* v,
-                                      float* s, const float* z, float* out) {
+HWY_INLINE void update_and_read_all(Rounding rounding, const HeadShape& shape, const float* phi_q,
+                                    const float* phi_k, const float* v, float scale, float* s,
+                                    float* out) {
   const Lanes d;
   const size_t lanes = hn::Lanes(d);
-  const float denominator = eps + sum_of(d_head, [=](auto tag, size_t i) HWY_ATTR {
-                              return hn::Mul(hn::LoadU(tag, phi_q + i), hn::LoadU(tag, z + i));
-                            });
-  const float scale = 1.0f / denominator;
+  const size_t d_head = shape.d_head;
   size_t m = 0;
   for (; m + 4 * lanes <= d_head; m += 4 * lanes) {
-    update_and_read<4>(d, rounding, m, phi_q, phi_k, v, d_head, scale, s, out);
+    update_and_read<4>(d, rounding, m, shape, phi_q, phi_k, v, scale, s, out);
   }
   for (; m + 2 * lanes <= d_head; m += 2 * lanes) {
-    update_and_read<2>(d, rounding, m, phi_q, phi_k, v, d_head, scale, s, out);
+    update_and_read<2>(d, rounding, m, shape, phi_q, phi_k, v, scale, s, out);
   }
   for (; m + lanes <= d_head; m += lanes) {
-    update_and_read<1>(d, rounding, m, phi_q, phi_k, v, d_head, scale, s, out);
+    update_and_read<1>(d, rounding, m, shape, phi_q, phi_k, v, scale, s, out);
   }
   for (; m < d_head; ++m) {
-    update_and_read<1>(OneLane(), rounding, m, phi_q, phi_k, v, d_head, scale, s, out);
+    update_and_read<1>(OneLane(), rounding, m, shape, phi_q, phi_k, v, scale, s, out);
   }
+}
+
+HWY_INLINE float dot(const float* a, const float* b, size_t n) {
+  return sum_of(n, [=](auto tag, size_t i)
+                       HWY_ATTR { return hn::Mul(hn::LoadU(tag, a + i), hn::LoadU(tag, b + i)); });
 }
 
 void AddTo(const float* delta, float* x, size_t n) {
@@ -202,31 +211,151 @@ void AddTo(const float* delta, float* x, size_t n) {
   });
 }
 
-void LinearAttentionStep(const LinearAttentionShape& shape, const float* phi_q, const float* phi_k,
-                         const float* v, float* s, float* z, float* out) {
-  const size_t d_head = shape.d_head;
-  AddTo(phi_k, z, shape.n_heads * d_head);
+// Rounding of head h: `first` is that of S, with a draw for each value of the row.
+Nearest of_head(Nearest rounding, size_t /*at*/) { return rounding; }
+Drawn of_head(Drawn rounding, size_t at) {
+  return {rounding.first + static_cast<uint32_t>(at) * kNextDraw};
+}
+
+template <class Rounding>
+HWY_INLINE void linear_heads(const SumShape& shape, Rounding rounding, const float* phi_q,
+                             const float* phi_k, const float* v, float* s, float* z, float* out) {
+  const HeadShape head{shape.n_features, shape.d_head};
   for (size_t h = 0; h < shape.n_heads; ++h) {
-    const size_t at = h * d_head;
-    linear_attention_head(d_head, Nearest{}, shape.eps, phi_q + at, phi_k + at, v + at,
-                          s + at * d_head, z + at, out + at);
+    const size_t at = h * shape.d_head;
+    const size_t feature = h * shape.n_features;
+    const float denominator = shape.eps + dot(phi_q + feature, z + feature, shape.n_features);
+    update_and_read_all(of_head(rounding, at), head, phi_q + feature, phi_k + feature, v + at,
+                        1.0f / denominator, s + feature * shape.d_head, out + at);
   }
 }
 
-// The same with sums rounded by draws.
-void LinearAttentionStepDrawn(const LinearAttentionShape& shape, int64_t position,
-                              const float* phi_q, const float* phi_k, const float* v, float* s,
-                              float* z, float* out) {
-  const size_t d_head = shape.d_head;
-  const size_t width = shape.n_heads * d_head;
-  const uint32_t first = first_draw(position);
-  AddDrawn(phi_k, first + static_cast<uint32_t>(width) * kNextDraw, z, width);
+void LinearAttentionStep(const SumShape& shape, const float* phi_q, const float* phi_k,
+                         const float* v, float* s, float* z, float* out) {
+  AddTo(phi_k, z, shape.n_heads * shape.n_features);
+  linear_heads(shape, Nearest{}, phi_q, phi_k, v, s, z, out);
+}
+
+// The same with sums rounded by draws: those of S first, then those of Z.
+void LinearAttentionStepDrawn(const SumShape& shape, int64_t position, const float* phi_q,
+                              const float* phi_k, const float* v, float* s, float* z, float* out) {
+  const Drawn rounding{first_draw(position)};
+  const Drawn of_z = of_head(rounding, shape.n_heads * shape.d_head);
+  AddDrawn(phi_k, of_z.first, z, shape.n_heads * shape.n_features);
+  linear_heads(shape, rounding, phi_q, phi_k, v, s, z, out);
+}
+
+// exp(x) for x <= 0, as exp_of_non_positive, and NaN of NaN. That nothing is less than exp(-86)
+// changes nothing here: it is a weight beside one of 1.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_or_nan(D d, V x) {
+  return hn::IfThenElse(hn::Eq(x, x), exp_of_non_positive(d, x), x);
+}
+HWY_INLINE float exp_or_nan(float x) {
+  return hn::GetLane(exp_or_nan(OneLane(), hn::Set(OneLane(), x)));
+}
+
+// The keys of one head: log phi(k) [C] becomes what is added to the sums, relative to the greatest
+// so far, m. Where that rises, Z and the row of S are scaled down to it.
+template <class Rounding>
+HWY_INLINE void weigh_keys(const HeadShape& shape, Rounding rounding, float* log_k, float* s,
+                           float* z, float* m) {
+  for_each_vector(shape.n_features, [=](auto d, size_t c) HWY_ATTR {
+    const auto one = hn::Set(d, 1.0f);
+    const auto value = hn::LoadU(d, log_k + c);
+    const auto greatest = hn::LoadU(d, m + c);
+    const auto sum = hn::LoadU(d, z + c);
+    const auto is_first = hn::Eq(sum, hn::Zero(d));
+    const auto rises = hn::Or(is_first, hn::Gt(value, greatest));
+    const auto difference = hn::Sub(value, greatest);
+    const auto ratio = exp_or_nan(d, hn::IfThenElse(rises, hn::Neg(difference), difference));
+    const auto weight = hn::IfThenElse(rises, one, ratio);
+    const auto factor = hn::IfThenElse(rises, hn::IfThenZeroElse(is_first, ratio), one);
+    hn::StoreU(weight, d, log_k + c);
+    hn::StoreU(hn::IfThenElse(rises, value, greatest), d, m + c);
+    if constexpr (std::is_same_v<Rounding, Drawn>) {
+      const auto draws = draws_from(d, rounding.first, c);
+      hn::StoreU(add_drawn<false>(d, hn::Mul(sum, factor), weight, draws), d, z + c);
+    } else {
+      hn::StoreU(hn::MulAdd(sum, factor, weight), d, z + c);
+    }
+    if (hn::AllFalse(d, rises)) return;
+    float factors[kMostLanes];
+    hn::StoreU(factor, d, factors);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) {
+      float* const row = s + (c + i) * shape.d_head;
+      if (factors[i] != 1.0f) scale_row(row, shape.d_head, factors[i], row);
+    }
+  });
+}
+
+// weights [C] = exp(log_weights - the greatest of them), in place. Returns that.
+HWY_INLINE float relative_to_greatest(float* log_weights, size_t n) {
+  const float greatest = largest_of(log_weights, n);
+  for_each_vector(n, [=](auto d, size_t c) HWY_ATTR {
+    const auto difference = hn::Sub(hn::LoadU(d, log_weights + c), hn::Set(d, greatest));
+    hn::StoreU(exp_or_nan(d, difference), d, log_weights + c);
+  });
+  return greatest;
+}
+
+// The queries of one head: log phi(q) [C] becomes the weights of S's rows. Returns the factor of
+// their sum. One of the weights is 1, and no Z is less than 1, so the denominator is at least 1.
+// eps is in the scale of phi, of which the weights are exp(-greatest).
+HWY_INLINE float weigh_queries(size_t n_features, float eps, float* log_q, const float* z,
+                               const float* m) {
+  for_each_vector(n_features, [=](auto d, size_t c) HWY_ATTR {
+    hn::StoreU(hn::Add(hn::LoadU(d, log_q + c), hn::LoadU(d, m + c)), d, log_q + c);
+  });
+  const float greatest = relative_to_greatest(log_q, n_features);
+  // exp(80) is about all that a float holds: beside it, eps leaves nothing.
+  const float relative_eps =
+      greatest > 0.0f ? eps * exp_or_nan(-greatest) : eps / exp_or_nan(std::max(greatest, -80.0f));
+  return 1.0f / (relative_eps + dot(log_q, z, n_features));
+}
+
+// The same of Efficient Attention: each row of S is divided by its own sum, and the weights by
+// theirs.
+HWY_INLINE float weigh_channels(size_t n_features, float* q, const float* z) {
+  relative_to_greatest(q, n_features);
+  const float sum = sum_of(n_features, [=](auto d, size_t c) HWY_ATTR {
+    const auto weight = hn::LoadU(d, q + c);
+    hn::StoreU(hn::Div(weight, hn::LoadU(d, z + c)), d, q + c);
+    return weight;
+  });
+  return 1.0f / sum;
+}
+
+template <class Rounding>
+HWY_INLINE void relative_heads(const SumShape& shape, SumReading reading, Rounding rounding,
+                               float* log_q, float* log_k, const float* v, float* s, float* z,
+                               float* m, float* out) {
+  const HeadShape head{shape.n_features, shape.d_head};
+  const Rounding of_z = of_head(rounding, shape.n_heads * shape.d_head);
   for (size_t h = 0; h < shape.n_heads; ++h) {
-    const size_t at = h * d_head;
-    const Drawn rounding{first + static_cast<uint32_t>(at) * kNextDraw};
-    linear_attention_head(d_head, rounding, shape.eps, phi_q + at, phi_k + at, v + at,
-                          s + at * d_head, z + at, out + at);
+    const size_t at = h * shape.d_head;
+    const size_t feature = h * shape.n_features;
+    float* const rows = s + feature * shape.d_head;
+    weigh_keys(head, of_head(of_z, feature), log_k + feature, rows, z + feature, m + feature);
+    const float scale =
+        reading == SumReading::kByRow
+            ? weigh_queries(head.n_features, shape.eps, log_q + feature, z + feature, m + feature)
+            : weigh_channels(head.n_features, log_q + feature, z + feature);
+    update_and_read_all(of_head(rounding, at), head, log_q + feature, log_k + feature, v + at,
+                        scale, rows, out + at);
   }
+}
+
+void RelativeAttentionStep(const SumShape& shape, SumReading reading, float* log_q, float* log_k,
+                           const float* v, float* s, float* z, float* m, float* out) {
+  relative_heads(shape, reading, Nearest{}, log_q, log_k, v, s, z, m, out);
+}
+
+void RelativeAttentionStepDrawn(const SumShape& shape, SumReading reading, int64_t position,
+                                float* log_q, float* log_k, const float* v, float* s, float* z,
+                                float* m, float* out) {
+  const Drawn rounding{first_draw(position)};
+  relative_heads(shape, reading, rounding, log_q, log_k, v, s, z, m, out);
 }
 
 }  // namespace
@@ -240,6 +369,8 @@ namespace {
 HWY_EXPORT(EluPlusOne);
 HWY_EXPORT(LinearAttentionStep);
 HWY_EXPORT(LinearAttentionStepDrawn);
+HWY_EXPORT(RelativeAttentionStep);
+HWY_EXPORT(RelativeAttentionStepDrawn);
 }  // namespace
 
 void elu_plus_one(std::span<const float> x, std::span<float> phi) {
@@ -247,13 +378,23 @@ void elu_plus_one(std::span<const float> x, std::span<float> phi) {
   HWY_DYNAMIC_DISPATCH(EluPlusOne)(x.data(), phi.data(), x.size());
 }
 
-void linear_attention_step(const LinearAttentionShape& shape, std::int64_t position,
-                           const float* phi_q, const float* phi_k, const float* v, float* s,
-                           float* z, float* out) {
+void linear_attention_step(const SumShape& shape, std::int64_t position, const float* phi_q,
+                           const float* phi_k, const float* v, float* s, float* z, float* out) {
   if (position < kFirstDrawnPosition) {
     HWY_DYNAMIC_DISPATCH(LinearAttentionStep)(shape, phi_q, phi_k, v, s, z, out);
   } else {
     HWY_DYNAMIC_DISPATCH(LinearAttentionStepDrawn)(shape, position, phi_q, phi_k, v, s, z, out);
+  }
+}
+
+void relative_attention_step(const SumShape& shape, SumReading reading, std::int64_t position,
+                             float* log_q, float* log_k, const float* v, float* s, float* z,
+                             float* m, float* out) {
+  if (position < kFirstDrawnPosition) {
+    HWY_DYNAMIC_DISPATCH(RelativeAttentionStep)(shape, reading, log_q, log_k, v, s, z, m, out);
+  } else {
+    HWY_DYNAMIC_DISPATCH(RelativeAttentionStepDrawn)
+    (shape, reading, position, log_q, log_k, v, s, z, m, out);
   }
 }
 

@@ -1,5 +1,5 @@
-// One token of attention by sums: the feature map, and the sums S and Z. SIMD by Highway, chosen at
-// run time. The rules are those of simd/kernels.h.
+// One token of attention by sums: phi of linear attention, and the sums S and Z. SIMD by Highway,
+// chosen at run time. The rules are those of simd/kernels.h.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,12 @@ namespace lintel {
 // the same.
 void elu_plus_one(std::span<const float> x, std::span<float> phi);
 
-// Shape of the linear attention of one layer; C = M = D.
-struct LinearAttentionShape {
-  std::size_t n_heads = 0;  // H
-  std::size_t d_head = 0;   // D
-  float eps = 0.0f;
+// Shape of the sums of one layer.
+struct SumShape {
+  std::size_t n_heads = 0;     // H
+  std::size_t n_features = 0;  // C
+  std::size_t d_head = 0;      // D = M
+  float eps = 0.0f;            // added to the denominator
 };
 
 // The position from which on sums are rounded up or down by a draw. A sum in f32 rounded to nearest
@@ -27,11 +28,27 @@ inline constexpr std::int64_t kFirstDrawnPosition = std::int64_t{1} << 17;
 
 // One token of linear attention (Katharopoulos et al. 2020, equations 18 to 20), per head h:
 //   Z[h] += phi_k    S[h] += phi_k v^T    out = phi_q^T S[h] / (phi_q^T Z[h] + eps)
-// phi_q, phi_k, v, out: [H*D]; s: [H, D, M]; z: [H, D]. out overlaps nothing else. position: of the
-// token in its sequence, from 0; from kFirstDrawnPosition on the sums depend on it. The draws do
-// not differ between sequences.
-void linear_attention_step(const LinearAttentionShape& shape, std::int64_t position,
-                           const float* phi_q, const float* phi_k, const float* v, float* s,
-                           float* z, float* out);
+// phi_q, phi_k: [H*C]; v, out: [H*D]; s: [H, C, D]; z: [H, C]. out overlaps nothing else. position:
+// of the token in its sequence, from 0; from kFirstDrawnPosition on the sums depend on it. The
+// draws do not differ between sequences.
+void linear_attention_step(const SumShape& shape, std::int64_t position, const float* phi_q,
+                           const float* phi_k, const float* v, float* s, float* z, float* out);
+
+// How relative_attention_step reads the sums.
+enum class SumReading {
+  kByRow,     // linear attention: phi_q^T S / (phi_q^T Z + eps)
+  kByChannel  // Efficient Attention (Shen et al. 2018): sum over c of softmax(q)_c S_c / Z_c
+};
+
+// The same for log phi, of any size: each feature's sums are relative to its greatest key so far,
+//   m[h] = max(m[h], log_k)    Z[h] = sum of exp(log_k - m[h])    S[h] = sum of that times v^T
+// so that every Z is at least 1 once there is a token; and the weights of the rows of S are
+// relative to their greatest, so that the denominator is at least 1. A row of S is scaled where
+// its m rises, which it does ever more seldom, and else read and written once. Z = 0 says that
+// there was no token. log_q, log_k: [H*C], overwritten; m: [H, C]; the rest as above. Nothing but
+// s, z and m may overlap what is written.
+void relative_attention_step(const SumShape& shape, SumReading reading, std::int64_t position,
+                             float* log_q, float* log_k, const float* v, float* s, float* z,
+                             float* m, float* out);
 
 }  // namespace lintel

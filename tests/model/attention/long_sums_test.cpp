@@ -54,9 +54,8 @@ float add_drawn(float sum, float added, std::uint32_t draw, bool mirrored) {
   return sum + multiply_add(mirrored ? -share : share, power, added);
 }
 
-void drawn_sums_twin(const LinearAttentionShape& shape, std::int64_t position,
-                     const std::vector<float>& phi_k, const std::vector<float>& v,
-                     std::vector<float>& s, std::vector<float>& z) {
+void drawn_sums_twin(const SumShape& shape, std::int64_t position, const std::vector<float>& phi_k,
+                     const std::vector<float>& v, std::vector<float>& s, std::vector<float>& z) {
   const std::size_t d = shape.d_head;
   const auto width = static_cast<std::uint32_t>(phi_k.size());
   const std::uint32_t first = first_draw(position);
@@ -76,7 +75,8 @@ void drawn_sums_twin(const LinearAttentionShape& shape, std::int64_t position,
 TEST_CASE("sums rounded by draws have the bits of their formula at every head size", "[rows]") {
   testing::for_each_instruction_set([] {
     for (std::size_t d_head = 1; d_head <= 70; d_head += d_head < 20 ? 1 : 5) {
-      const LinearAttentionShape shape{.n_heads = 1 + d_head % 3, .d_head = d_head, .eps = 1e-6f};
+      const SumShape shape{
+          .n_heads = 1 + d_head % 3, .n_features = d_head, .d_head = d_head, .eps = 1e-6f};
       const std::size_t width = shape.n_heads * d_head;
       std::vector<float> s = normal_values(width * d_head, 1e6f, 1);
       std::vector<float> z = normal_values(width, 1e6f, 2);
@@ -101,7 +101,7 @@ TEST_CASE("sums rounded by draws have the bits of their formula at every head si
 TEST_CASE("a sum is rounded up as often as makes it right in the mean", "[rows]") {
   constexpr float kSum = 0x1.8p24f;  // the next number is 2 more
   constexpr int kTimes = 100'000;
-  const LinearAttentionShape shape{.n_heads = 1, .d_head = 2, .eps = 0.0f};
+  const SumShape shape{.n_heads = 1, .n_features = 2, .d_head = 2, .eps = 0.0f};
   std::vector<float> s(4), z(2), out(2);
   const std::vector<float> q(2, 1.0f), v(2, 1.0f);
   for (const float added : {1.0f, 0.25f, 1.75f, 0.0f, -0.25f}) {
@@ -125,7 +125,7 @@ TEST_CASE("a sum is rounded up as often as makes it right in the mean", "[rows]"
 }
 
 TEST_CASE("a sum passes powers of two, where its last place becomes another", "[rows]") {
-  const LinearAttentionShape shape{.n_heads = 1, .d_head = 1, .eps = 0.0f};
+  const SumShape shape{.n_heads = 1, .n_features = 1, .d_head = 1, .eps = 0.0f};
   const float one = 1.0f, added = 0.0625f;
   for (const float sign : {1.0f, -1.0f}) {
     float s = sign * (0x1p24f - 100.0f * sign);
@@ -196,7 +196,7 @@ double error_of(const Stream& stream, std::int64_t tokens, const float* phi_q, c
 // Feeds the tokens from `begin` to `end` (exclusive) to sums that are exact up to there, and
 // returns the error of the last output. Positions are as they are, or those of rounding to nearest.
 double error_after(const Stream& stream, std::int64_t begin, std::int64_t end, bool nearest) {
-  const LinearAttentionShape shape{.n_heads = 1, .d_head = kWidth, .eps = 0.0f};
+  const SumShape shape{.n_heads = 1, .n_features = kWidth, .d_head = kWidth, .eps = 0.0f};
   std::vector<float> s(kWidth * kWidth), z(kWidth), out(kWidth);
   for (std::size_t i = 0; i < s.size(); ++i) {
     double s_sum = 0.0, z_sum = 0.0;

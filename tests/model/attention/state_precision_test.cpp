@@ -70,7 +70,7 @@ TEST_CASE("sums in f32 keep their digits over 100,000 tokens, sums in bf16 do no
   std::vector<float> mean(kRow);
   for (float& value : mean) value = 0.5f * normal(generator);
   std::vector<float> q(kRow), k(kRow), v(kRow), phi_q(kRow), phi_k(kRow), out(kRow);
-  const LinearAttentionShape shape{.n_heads = kHeads, .d_head = kWidth, .eps = 0.0f};
+  const SumShape shape{.n_heads = kHeads, .n_features = kWidth, .d_head = kWidth, .eps = 0.0f};
   std::vector<float> s(kRow * kWidth, 0.0f), z(kRow, 0.0f);
   Sums exact, narrow;
   for (int token = 1; token <= 100'000; ++token) {

@@ -163,7 +163,8 @@ TEST_CASE("linear attention agrees with its O(N^2) form at every head size", "[r
     for (std::size_t d_head = 1; d_head <= kLargestSize; ++d_head) {
       const std::size_t n_heads = 1 + d_head % 3;
       const std::size_t width = n_heads * d_head;
-      const LinearAttentionShape shape{.n_heads = n_heads, .d_head = d_head, .eps = 1e-6f};
+      const SumShape shape{
+          .n_heads = n_heads, .n_features = d_head, .d_head = d_head, .eps = 1e-6f};
       const std::vector<float> s0(width * d_head, 0.0f);
       const std::vector<float> z0(width, 0.0f);
       Misaligned s(s0, d_head % kOffsets);
