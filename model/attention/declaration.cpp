@@ -95,7 +95,8 @@ std::vector<OwnTensor> own_tensors(const AttentionConfig& config, const LayerDim
 void draw_tensor(std::span<float> values, const OwnTensor& tensor, std::uint64_t seed, int layer,
                  std::size_t number) {
   const std::uint64_t own_seed = seed + number * 0x9E3779B97F4A7C15u;
-  (tensor.draw == nullptr ? draw_normal : tensor.draw)(values, tensor, own_seed, layer);
+  if (tensor.draw == nullptr) return draw_normal(values, tensor, own_seed, layer);
+  tensor.draw(values, tensor, own_seed, layer);
 }
 
 void draw_normal(std::span<float> values, const OwnTensor& of, std::uint64_t seed, int layer) {

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -101,8 +102,8 @@ struct OwnTensor {
   bool is_learned = false;     // counts as parameters
   // Fills one that the weights do not have in this shape, where attention replaces another or a
   // model is random: a pure function of its arguments. draw_normal where it is null.
-  void (*draw)(std::span<float> values, const OwnTensor& of, std::uint64_t seed,
-               int layer) = nullptr;
+  std::function<void(std::span<float> values, const OwnTensor& of, std::uint64_t seed, int layer)>
+      draw = nullptr;
   // What is wrong with finite values that were read, as in "found 9 in row 2, expected ..."; empty
   // where nothing is. Null: nothing ever is.
   std::string (*refuse)(std::span<const float> values, const OwnTensor& of) = nullptr;
