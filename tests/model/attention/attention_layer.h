@@ -170,7 +170,7 @@ class AttentionLayer {
   std::vector<std::size_t> widths_;  // of what the kind reads
   Matrix inputs_;                    // [sequences * tokens, sum of widths]
   std::vector<std::vector<float>> draft_memory_;
-  std::vector<std::unique_ptr<AttentionBackend>> backends_;
+  std::vector<std::shared_ptr<const AttentionBackend>> backends_;
   AttentionScratch scratch_;
 };
 

@@ -283,7 +283,7 @@ class LongStates {
   static constexpr std::size_t kRow = 2 * kHead;
 
  private:
-  std::vector<std::unique_ptr<AttentionBackend>> backends_;
+  std::vector<std::shared_ptr<const AttentionBackend>> backends_;
   std::vector<float> draft_memory_;
   AttentionScratch scratch_;
 };
