@@ -112,6 +112,12 @@ void draw_normal(std::span<float> values, const OwnTensor& of, std::uint64_t see
   }
 }
 
+void draw_fan_in(std::span<float> values, const OwnTensor& of, std::uint64_t seed, int layer) {
+  draw_normal(values, of, seed, layer);
+  const double deviation = 1.0 / std::sqrt(static_cast<double>(of.shape.back()));
+  for (float& value : values) value = static_cast<float>(value * deviation);
+}
+
 const Matrix& AttentionParams::tensor(std::string_view name) const {
   const std::vector<OwnTensor> all = own_tensors(config, dims);
   const auto found = std::ranges::find(all, name, &OwnTensor::name);

@@ -142,6 +142,8 @@ struct AttentionKind {
   // Values of a row that step() writes and out_projection reads; null: H*D.
   int (*out_width)(const AttentionConfig&, const LayerDims&) = nullptr;
   std::vector<OwnTensor> (*tensors)(const AttentionConfig&, const LayerDims&) = nullptr;  // or none
+  // Floats of tables that make() computes, beside copies of tensors(). Null: none.
+  std::size_t (*table_floats)(const AttentionConfig&, const LayerDims&) = nullptr;
   // Keys that are legal alone and not together. Null: there are none.
   std::optional<Contradiction> (*contradiction)(const AttentionConfig&, const LayerDims&) = nullptr;
   std::unique_ptr<AttentionBackend> (*make)(const AttentionParams&);
@@ -165,6 +167,8 @@ void draw_tensor(std::span<float> values, const OwnTensor& tensor, std::uint64_t
                  std::size_t number);
 // N(0, 1), each part of the first dimension a stream of its own.
 void draw_normal(std::span<float> values, const OwnTensor& of, std::uint64_t seed, int layer);
+// N(0, 1/n), n the last dimension: a product with it is as large as what is multiplied.
+void draw_fan_in(std::span<float> values, const OwnTensor& of, std::uint64_t seed, int layer);
 
 std::unique_ptr<AttentionBackend> make_attention(const AttentionParams& params);
 

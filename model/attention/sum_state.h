@@ -20,9 +20,9 @@ namespace lintel {
 // the same order. One copy a step costs less than one a row.
 class SumState : public AttentionState {
  public:
-  // kept_floats: what a draft adds, for feed_again().
-  SumState(std::span<float> block, std::size_t kept_floats)
-      : block_(block), kept_floats_(kept_floats) {}
+  // kept_floats: what a draft adds, for feed_again(). most_tokens: where the sequence ends.
+  SumState(std::span<float> block, std::size_t kept_floats, std::int64_t most_tokens = INT64_MAX)
+      : block_(block), kept_floats_(kept_floats), most_tokens_(most_tokens) {}
 
   static std::size_t take_back_floats(std::size_t block_floats, std::size_t kept_floats,
                                       std::size_t num_rows) {
@@ -67,9 +67,9 @@ class SumState : public AttentionState {
   }
   void load(StateReader& reader) final {
     const auto position = reader.value<std::int64_t>();
-    if (position < position_) {
-      throw ModelError("saved state: found position " + std::to_string(position) +
-                       ", expected at least " + std::to_string(position_));
+    if (position < position_ || position > most_tokens_) {
+      throw ModelError("saved state: found position " + std::to_string(position) + ", expected " +
+                       std::to_string(position_) + " to " + std::to_string(most_tokens_));
     }
     reader.values(block_);
     position_ = position;
@@ -99,6 +99,7 @@ class SumState : public AttentionState {
 
   const std::span<float> block_;
   const std::size_t kept_floats_;
+  const std::int64_t most_tokens_;
   std::int64_t position_ = 0;  // tokens fed
 
   // Valid from one step to the next.

@@ -74,6 +74,11 @@ ModelSize measure_model(const ModelFiles& files, const Transformer::Options& opt
                                  static_cast<std::size_t>(spec.shape[0]),
                                  is_predictor ? WeightType::kF32 : options.weight_type));
   }
+  for (const AttentionConfig& attention : running.attention) {
+    const auto table_floats = attention.kind().table_floats;
+    if (table_floats == nullptr) continue;
+    add(size.resident_bytes, product(table_floats(attention, running.dims()), sizeof(float)));
+  }
   add(size.loading_bytes, stacked_bytes(running));
   return size;
 }

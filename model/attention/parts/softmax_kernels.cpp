@@ -80,6 +80,17 @@ void softmax_append(const SoftmaxShape& shape, const float* k, const float* v, s
   }
 }
 
+void softmax_read(const SoftmaxShape& shape, std::size_t slot, const float* page, float* k,
+                  float* v) {
+  const std::size_t d_head = shape.d_head;
+  for (std::size_t h = 0; h < shape.n_heads; ++h) {
+    const float* const keys = page + h * 2 * kSoftmaxPage * d_head;
+    const float* const values = keys + kSoftmaxPage * d_head;
+    for (std::size_t c = 0; c < d_head; ++c) k[h * d_head + c] = keys[c * kSoftmaxPage + slot];
+    std::copy_n(values + slot * d_head, d_head, v + h * d_head);
+  }
+}
+
 void softmax_erase(const SoftmaxShape& shape, std::size_t slot, float* page) {
   const std::size_t d_head = shape.d_head;
   for (std::size_t h = 0; h < shape.n_heads; ++h) {

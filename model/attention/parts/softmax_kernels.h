@@ -27,6 +27,9 @@ std::size_t softmax_page_floats(const SoftmaxShape& shape);
 // Writes the keys and values [H*D] of one position to `slot` of its page.
 void softmax_append(const SoftmaxShape& shape, const float* k, const float* v, std::size_t slot,
                     float* page);
+// Reads them.
+void softmax_read(const SoftmaxShape& shape, std::size_t slot, const float* page, float* k,
+                  float* v);
 // Zeroes them.
 void softmax_erase(const SoftmaxShape& shape, std::size_t slot, float* page);
 
