@@ -18,8 +18,12 @@ std::size_t padded(std::size_t floats) {
 
 }  // namespace
 
-SequenceState::SequenceState(Backends backends, int vocab_size)
-    : counts(static_cast<std::size_t>(vocab_size), 0), backends_(backends), tokens_(kTokenPage) {
+SequenceState::SequenceState(Backends backends, int vocab_size,
+                             std::shared_ptr<const Adapter> adapter)
+    : counts(static_cast<std::size_t>(vocab_size), 0),
+      backends_(backends),
+      adapter_(std::move(adapter)),
+      tokens_(kTokenPage) {
   for (const auto& backend : backends_) block_floats_ += padded(backend->block_floats());
   block_ = make_aligned<float>(block_floats_);
   std::size_t offset = 0;
@@ -36,6 +40,7 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   counts = std::move(other.counts);
   generated_tail = std::move(other.generated_tail);
   backends_ = other.backends_;
+  adapter_ = std::move(other.adapter_);
   block_floats_ = other.block_floats_;
   layers_ = std::move(other.layers_);
   tokens_ = std::move(other.tokens_);
@@ -47,7 +52,7 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
 SequenceState::~SequenceState() { forget(); }
 
 SequenceState SequenceState::clone() const {
-  SequenceState copy(backends_, static_cast<int>(counts.size()));
+  SequenceState copy(backends_, static_cast<int>(counts.size()), adapter_);
   for (std::size_t i = 0; i < layers_.size(); ++i) copy.layers_[i]->assign(*layers_[i]);
   copy.tokens_.assign(tokens_);
   copy.pending = pending;

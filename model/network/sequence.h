@@ -15,6 +15,8 @@
 
 namespace lintel {
 
+class Adapter;  // model/adapters/adapter.h
+
 // One attention state a layer, the position, the value that was produced but not yet fed, and what
 // sampling needs to go on. Made by Transformer::new_sequence, which must outlive it; used by one
 // thread at a time. States that do not grow lie in one flat block. In recompute mode there are no
@@ -25,8 +27,10 @@ class SequenceState {
   using Backends = std::span<const std::shared_ptr<const AttentionBackend>>;
 
   // backends: outliving the state; none in recompute mode. vocab_size: length of `counts`; 0 where
-  // the head has no use for them.
-  SequenceState(Backends backends, int vocab_size);
+  // the head has no use for them. adapter: what its tokens go through beside the model's own
+  // weights; null: nothing. It stays as it is, also in clones.
+  SequenceState(Backends backends, int vocab_size,
+                std::shared_ptr<const Adapter> adapter = nullptr);
   SequenceState(SequenceState&&) = default;
   SequenceState& operator=(SequenceState&& other) noexcept;  // zeroes what this one held
   ~SequenceState();  // zeroes what it held: nothing shows in the next owner of the memory
@@ -40,6 +44,7 @@ class SequenceState {
   std::size_t bytes() const;
 
   std::int64_t position() const { return position_; }  // tokens fed
+  const std::shared_ptr<const Adapter>& adapter() const { return adapter_; }
   // Values of the sequence so far: those fed and the pending one.
   std::int64_t num_values() const { return position_ + (pending ? 1 : 0); }
 
@@ -63,6 +68,7 @@ class SequenceState {
   void forget();  // zeroes the block, the counts and the tail where they lie
 
   Backends backends_;
+  std::shared_ptr<const Adapter> adapter_;
   std::size_t block_floats_ = 0;
   AlignedArray<float> block_;  // the states that do not grow, of all layers, one after the other
   std::vector<std::unique_ptr<AttentionState>> layers_;

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <utility>
 
+#include "model/adapters/adapter.h"
 #include "model/files/tensor_list.h"
 #include "model/network/stepper.h"
 #include "model/network/transformer_parts.h"
@@ -76,8 +77,9 @@ Workspace Transformer::new_workspace(std::size_t max_rows, std::size_t max_draft
   return Workspace(std::move(buffers));
 }
 
-SequenceState Transformer::new_sequence() const {
-  return SequenceState(impl_->stepper->backends(), impl_->num_counts());
+SequenceState Transformer::new_sequence(std::shared_ptr<const Adapter> adapter) const {
+  assert(adapter == nullptr || adapter->num_layer_weights() == impl_->parts.layers.size());
+  return SequenceState(impl_->stepper->backends(), impl_->num_counts(), std::move(adapter));
 }
 
 MatrixView<const float> Transformer::step(std::span<const StepRow> rows,

@@ -46,7 +46,8 @@ class Transformer {
 
   // max_drafting_rows: of a step that has drafts; a step with more of them makes room for itself.
   Workspace new_workspace(std::size_t max_rows, std::size_t max_drafting_rows = 0) const;
-  SequenceState new_sequence() const;
+  // adapter: of files opened with this model's config(); null: none.
+  SequenceState new_sequence(std::shared_ptr<const Adapter> adapter = nullptr) const;
 
   // Feeds every row and returns the head's outputs, [rows that want one, num_outputs], in row
   // order; valid until the next step with this workspace. The bits of a row depend on its sequence
