@@ -79,7 +79,8 @@ inline double attend(const std::vector<double>& scores, const std::vector<std::s
 // In slices of random lengths.
 inline Matrix steps(const TwinInputs& in, std::mt19937& generator) {
   const auto backend = make_attention(in.params());
-  const auto state = backend->new_state({});
+  const AlignedArray<float> block = make_aligned<float>(backend->block_floats());
+  const auto state = backend->new_state({block.get(), backend->block_floats()});
   AttentionScratch scratch;
   Matrix out(in.num_tokens(), in.dims.width());
   for (std::size_t t = 0; t < in.num_tokens();) {
