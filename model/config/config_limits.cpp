@@ -1,5 +1,8 @@
 #include "model/config/config_limits.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "model/base/error_text.h"
 #include "model/config/attention_json.h"
 #include "model/config/names.h"
@@ -68,9 +71,11 @@ void check_config(const ModelConfig& config, const std::string& file) {
   if (config.modality == ModalityKind::kImage && config.vocab_size != 256) {
     fail("vocab_size", vocab, "256 for modality type \"image\"");
   }
+  const bool all_equal =
+      std::ranges::adjacent_find(config.attention, std::not_equal_to<>()) == config.attention.end();
   for (std::size_t i = 0; i < config.attention.size(); ++i) {
-    check_attention(config.attention[i], config.dims(), file,
-                    "attention[" + std::to_string(i) + "].");
+    const std::string path = all_equal ? "attention." : "attention[" + std::to_string(i) + "].";
+    check_attention(config.attention[i], config.dims(), file, path);
     const int layer = static_cast<int>(i);
     const int first = config.first_layer_with(config.weights_of(layer));
     if (config.attention[i] == config.attention[static_cast<std::size_t>(first)]) continue;
