@@ -57,17 +57,18 @@ float add_drawn(float sum, float added, std::uint32_t draw, bool mirrored) {
 void drawn_sums_twin(const SumShape& shape, std::int64_t position, const std::vector<float>& phi_k,
                      const std::vector<float>& v, std::vector<float>& s, std::vector<float>& z) {
   const std::size_t d = shape.d_head;
-  const auto width = static_cast<std::uint32_t>(phi_k.size());
+  const auto width = static_cast<std::uint32_t>(v.size());
   const std::uint32_t first = first_draw(position);
-  for (std::uint32_t i = 0; i < width; ++i) {
+  for (std::uint32_t i = 0; i < phi_k.size(); ++i) {
     z[i] = add_drawn(z[i], phi_k[i], first + (width + i) * kNextDraw, false);
   }
   for (std::size_t row = 0; row < phi_k.size(); ++row) {
-    const std::size_t head = row / d;
+    const std::size_t head = row / shape.n_features;
     for (std::size_t m = 0; m < d; ++m) {
       const std::uint32_t draw = first + static_cast<std::uint32_t>(head * d + m) * kNextDraw;
       float& sum = s[row * d + m];
-      sum = add_drawn(sum, phi_k[row] * v[head * d + m], draw, (row - head * d) % 2 == 1);
+      sum = add_drawn(sum, phi_k[row] * v[head * d + m], draw,
+                      (row - head * shape.n_features) % 2 == 1);
     }
   }
 }
@@ -75,23 +76,28 @@ void drawn_sums_twin(const SumShape& shape, std::int64_t position, const std::ve
 TEST_CASE("sums rounded by draws have the bits of their formula at every head size", "[rows]") {
   testing::for_each_instruction_set([] {
     for (std::size_t d_head = 1; d_head <= 70; d_head += d_head < 20 ? 1 : 5) {
-      const SumShape shape{
-          .n_heads = 1 + d_head % 3, .n_features = d_head, .d_head = d_head, .eps = 1e-6f};
+      // As many features as values, fewer and more.
+      const std::size_t n_features = d_head + d_head % 4 * 7 - d_head % 5 % 2;
+      const SumShape shape{.n_heads = 1 + d_head % 3,
+                           .n_features = std::max<std::size_t>(n_features, 1),
+                           .d_head = d_head,
+                           .eps = 1e-6f};
+      const std::size_t features = shape.n_heads * shape.n_features;
       const std::size_t width = shape.n_heads * d_head;
-      std::vector<float> s = normal_values(width * d_head, 1e6f, 1);
-      std::vector<float> z = normal_values(width, 1e6f, 2);
+      std::vector<float> s = normal_values(features * d_head, 1e6f, 1);
+      std::vector<float> z = normal_values(features, 1e6f, 2);
       s[0] = 0.0f;
       std::vector<float> expected_s = s, expected_z = z, out(width);
       for (unsigned t = 0; t < 4; ++t) {
         const std::int64_t position = kFirstDrawnPosition + (std::int64_t{t} << 31);
-        const std::vector<float> phi_k = normal_values(width, 1.0f, 3 * t + 3);
+        const std::vector<float> phi_k = normal_values(features, 1.0f, 3 * t + 3);
         const std::vector<float> v = normal_values(width, 1.0f, 3 * t + 4);
-        const std::vector<float> phi_q = normal_values(width, 1.0f, 3 * t + 5);
+        const std::vector<float> phi_q = normal_values(features, 1.0f, 3 * t + 5);
         linear_attention_step(shape, position, phi_q.data(), phi_k.data(), v.data(), s.data(),
                               z.data(), out.data());
         drawn_sums_twin(shape, position, phi_k, v, expected_s, expected_z);
       }
-      CAPTURE(shape.n_heads, d_head);
+      CAPTURE(shape.n_heads, shape.n_features, d_head);
       CHECK(same_bits(s, expected_s));
       CHECK(same_bits(z, expected_z));
     }
