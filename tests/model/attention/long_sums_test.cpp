@@ -7,11 +7,13 @@
 #include <cstring>
 #include <iostream>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "model/attention/attention.h"
 #include "model/attention/parts/sum_kernels.h"
 #include "model/config/attention_spec.h"
+#include "model/files/tensor_list.h"
 #include "model/network/sequence.h"
 #include "model/simd/kernels.h"
 #include "tests/model/support/instruction_sets.h"
@@ -245,10 +247,15 @@ TEST_CASE("sums in f32 stay right over ten million and a hundred million tokens"
 
 class LongStates {
  public:
-  LongStates() {
-    const AttentionParams params{
-        .config = attention_of("linear"), .dims = {.n_heads = 2, .d_head = kHead}, .own = {}};
-    backends_.push_back(make_attention(params));
+  explicit LongStates(const std::string& spec) {
+    const AttentionConfig config = attention_of(spec);
+    const LayerDims dims{.n_heads = 2, .d_head = kHead};
+    std::vector<Matrix> own;
+    for (const OwnTensor& tensor : own_tensors(config, dims)) {
+      own.push_back(TensorSpec{tensor.name, tensor.shape}.new_matrix());
+      draw_tensor(own.back().values(), tensor, /*seed=*/1, /*layer=*/0, own.size() - 1);
+    }
+    backends_.push_back(make_attention({config, dims, own}));
   }
 
   SequenceState new_sequence() const { return SequenceState(backends_, /*vocab_size=*/0); }
@@ -295,7 +302,10 @@ class LongStates {
 };
 
 TEST_CASE("where sums are drawn, slices, copies and drafts taken back leave no trace") {
-  LongStates states;
+  const std::string spec = GENERATE("linear", "linear:feature_map=taylor2",
+                                    "linear:feature_map=favor,features=5", "efficient");
+  CAPTURE(spec);
+  LongStates states(spec);
   constexpr auto kBorder = static_cast<std::size_t>(kFirstDrawnPosition);
   constexpr std::size_t kBegin = kBorder - 4, kEnd = kBorder + 400'000;
   SequenceState sequence = states.new_sequence();
