@@ -4,7 +4,7 @@
 //
 //   out_h(t) = sum over s in P_h(t) of w_s v_s,   w = softmax of scale * q_t . k_s over P_h(t)
 #include <algorithm>
-#include <cassert>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -14,13 +14,58 @@
 #include <vector>
 
 #include "model/attention/attention.h"
-#include "model/attention/parts/lsh_kernels.h"
+#include "model/attention/parts/member_kernels.h"
 #include "model/attention/pattern_state.h"
 #include "model/attention/position_pattern.h"
 #include "model/base/random.h"
 
 namespace lintel {
 namespace {
+
+// The members of one head, as they come, in blocks: the i-th that is seen is in block i /
+// kMemberBlock, so that the order of sums is fixed by what is seen from a position.
+class Blocks {
+ public:
+  Blocks(const float* q, std::size_t d_head, float* out)
+      : sums_{.q = q, .d_head = d_head, .max = members_least(), .out = out} {}
+
+  // `count` members one after the other.
+  void operator()(const float* members, std::size_t count) {
+    if (count == 1) prefetch(members);
+    while (count > 0) {
+      const std::size_t now = std::min(count, kMemberBlock - size_);
+      for (std::size_t i = 0; i < now; ++i) {
+        members_[size_ + i] = members;
+        members += 2 * sums_.d_head;
+      }
+      count -= now;
+      size_ += now;
+      if (size_ == kMemberBlock) add();
+    }
+  }
+  void finish() {
+    if (size_ > 0) add();
+    finish_members(sums_);
+  }
+
+ private:
+  // One that lies alone: no hardware would guess where the next one is.
+  void prefetch(const float* member) const {
+    constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
+    for (std::size_t i = 0; i < 2 * sums_.d_head; i += kFloatsPerLine) {
+      __builtin_prefetch(member + i);
+    }
+  }
+
+  void add() {
+    add_members(sums_, {members_.data(), size_});
+    size_ = 0;
+  }
+
+  MemberSums sums_;
+  std::array<const float*, kMemberBlock> members_;
+  std::size_t size_ = 0;
+};
 
 class PatternAttention final : public AttentionBackend {
  public:
@@ -64,25 +109,17 @@ class PatternAttention final : public AttentionBackend {
   void attend(const PatternState& state, std::span<const float> q, std::span<float> out,
               AttentionScratch& scratch) const {
     const std::size_t t = state.position() - 1;
+    if (scratch.floats.size() < q.size()) scratch.floats.resize(q.size());
+    float* const scaled = scratch.floats.data();
+    std::ranges::transform(q, scaled, [this](float x) { return x * scale_; });
+    std::ranges::fill(out, 0.0f);
     for (std::size_t h = 0; h < shape_.n_heads; ++h) {
-      scratch.pointers.clear();
-      for (std::size_t i = 0; const auto part = pattern_->part(h, t, i); ++i) {
-        for (std::size_t n = 0; n < part->count; ++n) {
-          for (std::size_t m = 0; m < part->length; ++m) {
-            const std::size_t s = part->first + n * part->period + m;
-            scratch.pointers.push_back(part->kept == Kept::kRow
-                                           ? state.in_row(h, pattern_->row_of(h, s))
-                                           : state.in_block(h, state.slot_of(s)));
-          }
-        }
+      const std::size_t column = h * shape_.d_head;
+      Blocks blocks(scaled + column, shape_.d_head, out.data() + column);
+      for (std::size_t i = 0; const auto runs = pattern_->part(h, t, i); ++i) {
+        state.visit_runs(h, *runs, blocks);
       }
-      scratch.floats.resize(
-          std::max(scratch.floats.size(), shape_.d_head + scratch.pointers.size()));
-      const std::span<float> scaled(scratch.floats.data(), shape_.d_head);
-      std::ranges::transform(q.subspan(h * shape_.d_head, shape_.d_head), scaled.begin(),
-                             [this](float x) { return x * scale_; });
-      attend_members(scaled, scratch.pointers, 0.0f, scratch.floats.data() + shape_.d_head,
-                     out.data() + h * shape_.d_head);
+      blocks.finish();
     }
   }
 

@@ -65,13 +65,13 @@ void PatternState::append(const float* k, const float* v) {
   const std::size_t slot = slot_of(t);
   const std::size_t d_head = shape_.d_head;
   for (std::size_t h = 0; h < shape_.n_heads; ++h) {
-    float* const member = in_block(h, slot);
+    float* const place = member(h, slot);
     if (t >= first_draft_) {
-      std::copy_n(member, 2 * d_head,
+      std::copy_n(place, 2 * d_head,
                   overwritten_ + ((t - first_draft_) * shape_.n_heads + h) * 2 * d_head);
     }
-    std::copy_n(k + h * d_head, d_head, member);
-    std::copy_n(v + h * d_head, d_head, member + d_head);
+    std::copy_n(k + h * d_head, d_head, place);
+    std::copy_n(v + h * d_head, d_head, place + d_head);
   }
 }
 
@@ -81,13 +81,13 @@ void PatternState::append_rows(const float* k, const float* v) {
   for (const std::size_t end = pattern_.num_rows(position_ + 1); rows_.length() < end;) {
     const std::size_t row = rows_.append();
     for (std::size_t h = 0; h < shape_.n_heads; ++h) {
-      float* const member = in_row(h, row);
+      float* const place = in_row(h, row);
       const std::size_t s = pattern_.position_of(h, row);
       if (s < position_) {
-        std::copy_n(in_block(h, slot_of(s)), 2 * d_head, member);
+        std::copy_n(member(h, slot_of(s)), 2 * d_head, place);
       } else {
-        std::copy_n(k + h * d_head, d_head, member);
-        std::copy_n(v + h * d_head, d_head, member + d_head);
+        std::copy_n(k + h * d_head, d_head, place);
+        std::copy_n(v + h * d_head, d_head, place + d_head);
       }
     }
   }
@@ -100,7 +100,7 @@ void PatternState::take_back(std::size_t num_rows) {
     for (std::size_t h = 0; num_slots_ > 0 && h < shape_.n_heads; ++h) {
       const std::size_t at = (position_ - first_draft_) * shape_.n_heads + h;
       std::copy_n(overwritten_ + at * shape_.member_floats(), shape_.member_floats(),
-                  in_block(h, slot_of(position_)));
+                  member(h, slot_of(position_)));
     }
   }
   while (rows_.length() > pattern_.num_rows(position_)) {
@@ -119,7 +119,7 @@ void PatternState::visit_members(std::size_t first, std::size_t end, Visit&& vis
     const std::size_t border = slot < num_first_ ? num_first_ : num_slots_;
     const std::size_t count = std::min(end - first, border - slot);
     for (std::size_t h = 0; h < shape_.n_heads; ++h) {
-      visit(std::span(in_block(h, slot), count * shape_.member_floats()));
+      visit(block_.subspan(in_block(h, slot), count * shape_.member_floats()));
     }
     first += count;
   }

@@ -1,6 +1,7 @@
 // PatternState: the keys and values that a PositionPattern still needs.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -49,26 +50,60 @@ class PatternState final : public AttentionState {
 
   std::size_t position() const { return position_; }  // tokens fed
 
-  // Members of consecutive slots, or of consecutive rows of one page, lie one after the other.
-  const float* in_block(std::size_t h, std::size_t slot) const {
-    return block_.data() + (h * num_slots_ + slot) * shape_.member_floats();
+  // Calls visit(members, count) for members of head h that lie one after the other, until it has
+  // had those of all positions of the runs, in their order.
+  template <typename Visit>
+  void visit_runs(std::size_t h, const PositionRuns& runs, Visit&& visit) const {
+    if (runs.kept == Kept::kRow) {
+      visit_rows(h, runs, visit);
+    } else {
+      visit_slots(h, runs, visit);
+    }
+  }
+
+ private:
+  std::size_t in_block(std::size_t h, std::size_t slot) const {
+    return (h * num_slots_ + slot) * shape_.member_floats();
   }
   const float* in_row(std::size_t h, std::size_t row) const {
-    return rows_.page_of(row) +
-           (h * History::kPage + History::slot_of(row)) * shape_.member_floats();
+    return rows_.page_of(row) + in_page(h, row);
   }
+  float* in_row(std::size_t h, std::size_t row) { return rows_.page_of(row) + in_page(h, row); }
+  std::size_t in_page(std::size_t h, std::size_t row) const {
+    return (h * History::kPage + History::slot_of(row)) * shape_.member_floats();
+  }
+  float* member(std::size_t h, std::size_t slot) { return block_.data() + in_block(h, slot); }
   // Where a position that is kept in the block lies in it.
   std::size_t slot_of(std::size_t s) const {
     return s < num_first_ ? s : num_first_ + (s - num_first_) % num_recent_;
   }
 
- private:
-  float* in_block(std::size_t h, std::size_t slot) {
-    return block_.data() + (h * num_slots_ + slot) * shape_.member_floats();
+  template <typename Visit>
+  void visit_rows(std::size_t h, const PositionRuns& runs, Visit& visit) const {
+    std::size_t row = pattern_.row_of(h, runs.first);
+    const std::size_t next =
+        runs.count == 1 ? 0 : pattern_.row_of(h, runs.first + runs.period) - row;
+    for (std::size_t i = 0; i < runs.count; ++i, row += next) {
+      for (std::size_t at = row, end = row + runs.length; at < end;) {
+        const std::size_t count = std::min(end - at, History::kPage - History::slot_of(at));
+        visit(in_row(h, at), count);
+        at += count;
+      }
+    }
   }
-  float* in_row(std::size_t h, std::size_t row) {
-    return rows_.page_of(row) +
-           (h * History::kPage + History::slot_of(row)) * shape_.member_floats();
+  template <typename Visit>
+  void visit_slots(std::size_t h, const PositionRuns& runs, Visit& visit) const {
+    std::size_t slot = slot_of(runs.first);
+    for (std::size_t i = 0; i < runs.count; ++i) {
+      const std::size_t count = std::min(runs.length, num_slots_ - slot);
+      visit(block_.data() + in_block(h, slot), count);
+      // The ring's end is followed by its beginning.
+      if (count < runs.length) {
+        visit(block_.data() + in_block(h, num_first_), runs.length - count);
+      }
+      slot += runs.period;
+      if (slot >= num_slots_) slot -= num_recent_;
+    }
   }
   void append_rows(const float* k, const float* v);
   // Calls visit(members) for what the block holds of positions first .. end - 1.

@@ -23,18 +23,9 @@ HWY_INLINE void add_block(const float* q, size_t d_head, const float* keys, cons
                           size_t n, float* max, float* sum, float* out) {
   HWY_ALIGN float p[kSoftmaxPage];
   const size_t computed = multiply_all_columns(q, d_head, keys, kSoftmaxPage, n, p);
-  // Positions that are not seen: their weight becomes exactly 0.
-  for (size_t i = n; i < computed; ++i) p[i] = std::numeric_limits<float>::lowest();
-  const float largest = largest_of(p, computed);
-  float factor = 1.0f;
-  if (largest > *max) {
-    const Lanes d;
-    factor = hn::GetLane(exp_not_above_one(d, hn::Set(d, *max - largest)));
-    *max = largest;
-  }
-  *sum = *sum * factor + exponentials(p, computed, *max);
-  add_weighted_rows(
-      p, n, d_head, [values, d_head](size_t i) { return values + i * d_head; }, factor, out);
+  add_softmax_block(
+      p, n, computed, d_head, [values, d_head](size_t i) { return values + i * d_head; }, max, sum,
+      out);
 }
 
 void AddPage(const SoftmaxShape& shape, const SoftmaxRows& rows, const float* page,

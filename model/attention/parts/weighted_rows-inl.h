@@ -156,6 +156,26 @@ HWY_INLINE HWY_MAYBE_UNUSED float largest_of(const float* x, size_t n) {
   return largest;
 }
 
+// A block of an online softmax: n scores in p, of `computed` >= n floats that are a whole number of
+// vectors, and as many rows of values. `max` and `sum` are what the blocks before have left, `out`
+// [width] the sum of exp(score - max) * row.
+template <class RowOf>
+HWY_INLINE HWY_MAYBE_UNUSED void add_softmax_block(float* p, size_t n, size_t computed,
+                                                   size_t width, RowOf&& row, float* max,
+                                                   float* sum, float* out) {
+  // What is no score: its weight becomes exactly 0.
+  for (size_t i = n; i < computed; ++i) p[i] = std::numeric_limits<float>::lowest();
+  const float largest = largest_of(p, computed);
+  float factor = 1.0f;
+  if (largest > *max) {
+    const Lanes d;
+    factor = hn::GetLane(exp_not_above_one(d, hn::Set(d, *max - largest)));
+    *max = largest;
+  }
+  *sum = *sum * factor + exponentials(p, computed, *max);
+  add_weighted_rows(p, n, width, row, factor, out);
+}
+
 HWY_INLINE HWY_MAYBE_UNUSED void scale_row(const float* x, size_t n, float factor, float* y) {
   for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
     hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, y + i);
