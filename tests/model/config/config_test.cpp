@@ -268,6 +268,85 @@ TEST_CASE("fields that contradict each other are refused") {
   }
 }
 
+json of_four_layers() {
+  json config = valid();
+  config["n_layers"] = 4;
+  return config;
+}
+
+TEST_CASE("the structure of the layers is read, and written only where it says something") {
+  json config = of_four_layers();
+  config["embedding"] = "value_add_position";
+  config["norm_placement"] = "pre";
+  const std::string plain = to_json(parse_config(config.dump(), "f"));
+  for (const char* key : {"layer_weights", "position_injection", "step_embedding", "residual"}) {
+    CHECK(plain.find(key) == std::string::npos);
+  }
+  json same = config;
+  same["layer_weights"] = {0, 1, 2, 3};
+  same["position_injection"] = "input";
+  same["step_embedding"] = false;
+  same["residual"] = "sum";
+  CHECK(to_json(parse_config(same.dump(), "f")) == plain);
+
+  json other = config;
+  other["layer_weights"] = {0, 1, 0, 1};
+  other["position_injection"] = "every_layer";
+  other["step_embedding"] = true;
+  other["residual"] = "reversible_concat";
+  const ModelConfig parsed = parse_config(other.dump(), "f");
+  CHECK(parsed.layer_weights == std::vector<int>{0, 1, 0, 1});
+  CHECK(parsed.num_layer_weights() == 2);
+  CHECK(parsed.weights_of(3) == 1);
+  CHECK(parsed.first_layer_with(1) == 1);
+  CHECK(parsed.position_injection == PositionInjection::kEveryLayer);
+  CHECK(parsed.step_embedding);
+  CHECK(parsed.residual == Residual::kReversibleConcat);
+  CHECK(parsed.last_width() == 2 * parsed.d_model);
+  CHECK(json::parse(to_json(parsed)) == other);
+  other["residual"] = "reversible_mean";
+  CHECK(parse_config(other.dump(), "f").last_width() == parsed.d_model);
+}
+
+TEST_CASE("a structure of the layers that makes no sense is refused by name") {
+  const json config = of_four_layers();
+  const auto refused = [&](const char* key, const json& value, const std::string& expected) {
+    CHECK_THAT(error_after(config, std::string("/") + key, value),
+               Contains("key \"" + std::string(key)) && Contains(expected));
+  };
+  for (const json& wrong : {json("0"), json(0), json(nullptr), json::object(), json::array(),
+                            json({0, 1, 2, 4}), json({0, -1, 0, 0}), json({0, 1.0, 1, 1})}) {
+    refused("layer_weights", wrong,
+            "found " + wrong.dump() + ", expected a list of n_layers whole numbers from 0 to 3");
+  }
+  refused("layer_weights", {0, 0, 1}, "found a list of 3, expected a list of n_layers = 4");
+  refused("layer_weights", {1, 0, 0, 0}, "[0]\": found 1, expected at most 0");
+  refused("layer_weights", {0, 0, 2, 1}, "[2]\": found 2, expected at most 1");
+  for (const json& wrong : {json("output"), json(true), json(nullptr)}) {
+    refused("position_injection", wrong, "expected \"input\" or \"every_layer\"");
+    refused("residual", wrong, "expected \"sum\" or \"reversible_mean\" or \"reversible_concat\"");
+  }
+  for (const json& wrong : {json("true"), json(1), json(nullptr)}) {
+    refused("step_embedding", wrong, "expected true or false");
+  }
+  refused("position_injection", "every_layer",
+          "expected \"input\" for embedding \"value_concat_position\"");
+  for (const char* residual : {"reversible_mean", "reversible_concat"}) {
+    refused("residual", residual, "expected \"sum\" for norm_placement \"post\"");
+  }
+  json differ = config;
+  differ["layer_weights"] = {0, 0, 1, 1};
+  differ["attention"] = json::array({{{"type", "linear"}},
+                                     {{"type", "linear"}},
+                                     {{"type", "softmax"}},
+                                     {{"type", "softmax"}, {"scale", 0.5}}});
+  CHECK_THAT(error_of(differ.dump()),
+             Contains("key \"attention[3]\": found {\"type\":\"softmax\"") &&
+                 Contains("expected that of layer 2"));
+  differ["layer_weights"] = {0, 0, 1, 2};
+  CHECK(error_of(differ.dump()) == "accepted");
+}
+
 TEST_CASE("a key that is there twice is refused by name") {
   std::string text = to_json(tiny_config(TinyModel::kImage));
   const auto with = [&](const std::string& before, const std::string& extra) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "model/base/float_formats.h"
@@ -62,6 +63,16 @@ ModelConfig mixed_config() {
   return config;
 }
 
+ModelConfig shared_config() {
+  ModelConfig config = tiny_config(TinyModel::kBytes);
+  config.n_layers = 4;
+  config.attention.assign(4, attention_of("linear"));
+  config.layer_weights = {0, 1, 1, 0};
+  config.step_embedding = true;
+  config.residual = Residual::kReversibleConcat;
+  return config;
+}
+
 bool same(const Matrix& a, const Matrix& b) {
   return a.rows() == b.rows() && a.cols() == b.cols() &&
          std::equal(a.values().begin(), a.values().end(), b.values().begin());
@@ -70,8 +81,8 @@ bool same(const Matrix& a, const Matrix& b) {
 }  // namespace
 
 TEST_CASE("weights that are written load as the same bits") {
-  for (const ModelConfig& config :
-       {tiny_config(TinyModel::kImage), tiny_config(TinyModel::kTokens), mixed_config()}) {
+  for (const ModelConfig& config : {tiny_config(TinyModel::kImage), tiny_config(TinyModel::kTokens),
+                                    mixed_config(), shared_config()}) {
     Fixture f(config);
     const ModelWeights loaded = f.load();
     std::size_t compared = 0;
@@ -215,6 +226,19 @@ TEST_CASE("NaN and infinity are refused with tensor and index") {
                                           Contains("at index 37, expected a finite number"));
     }
   }
+}
+
+TEST_CASE("tensors that layers share are there once, and both streams reach norm and predictor") {
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  for (const TensorSpec& spec : list_tensors(shared_config())) {
+    CHECK(shapes.emplace(spec.name, spec.shape).second);
+  }
+  CHECK(shapes.contains("transformer.layers.1.norm2.bias"));
+  CHECK_FALSE(shapes.contains("transformer.layers.2.norm2.bias"));
+  CHECK(shapes.at("step_embedding.weight") == std::vector<std::int64_t>{4, 16});
+  CHECK(shapes.at("transformer.norm.weight") == std::vector<std::int64_t>{32});
+  CHECK(shapes.at("predictor.weight") == std::vector<std::int64_t>{256, 32});
+  CHECK(shapes.at("transformer.layers.1.norm2.bias") == std::vector<std::int64_t>{16});
 }
 
 TEST_CASE("names are unique and parameters are counted without tables and planes") {

@@ -35,15 +35,20 @@ double sinusoid(std::int64_t position, std::size_t i, std::size_t width) {
   return i % 2 == 0 ? std::sin(angle) : std::cos(angle);
 }
 
+double position_part(const ModelConfig& config, const ModelWeights& weights, std::size_t position,
+                     std::size_t i, std::size_t width) {
+  return config.position_encoding == PositionEncoding::kLearned
+             ? weights.position_embedding.row(position)[i]
+             : sinusoid(static_cast<std::int64_t>(position), i, width);
+}
+
 Row embedded(const ModelConfig& config, const ModelWeights& weights, std::int32_t token,
              std::size_t position) {
   const auto value = weights.value_embedding.row(static_cast<std::size_t>(token));
   Row row(value.begin(), value.end());
   if (config.embedding == EmbeddingKind::kValue) return row;
   for (std::size_t i = 0; i < value.size(); ++i) {
-    const double part = config.position_encoding == PositionEncoding::kLearned
-                            ? weights.position_embedding.row(position)[i]
-                            : sinusoid(static_cast<std::int64_t>(position), i, value.size());
+    const double part = position_part(config, weights, position, i, value.size());
     if (config.embedding == EmbeddingKind::kValueConcatPosition) {
       row.push_back(part);
     } else {
@@ -53,7 +58,32 @@ Row embedded(const ModelConfig& config, const ModelWeights& weights, std::int32_
   return row;
 }
 
-Rows attention_sublayer(const ModelConfig& config, std::size_t i, const LayerWeights& layer,
+// What layer i adds to x before anything else.
+void add_inputs(const ModelConfig& config, const ModelWeights& weights, int i, Rows& x) {
+  for (std::size_t t = 0; t < x.size(); ++t) {
+    for (std::size_t c = 0; c < x[t].size(); ++c) {
+      if (i > 0 && config.position_injection == PositionInjection::kEveryLayer) {
+        x[t][c] += position_part(config, weights, t, c, x[t].size());
+      }
+      if (config.step_embedding) x[t][c] += weights.step_embedding.row(i)[c];
+    }
+  }
+}
+
+// What leaves the streams of a reversible model.
+Rows joined(const ModelConfig& config, const Rows& x, const Rows& y) {
+  Rows both = x;
+  for (std::size_t t = 0; t < x.size(); ++t) {
+    if (config.residual == Residual::kReversibleConcat) {
+      both[t].insert(both[t].end(), y[t].begin(), y[t].end());
+      continue;
+    }
+    for (std::size_t c = 0; c < x[t].size(); ++c) both[t][c] = (x[t][c] + y[t][c]) / 2;
+  }
+  return both;
+}
+
+Rows attention_sublayer(const ModelConfig& config, int i, const LayerWeights& layer,
                         const Rows& x) {
   if (config.attention[i].type() != std::string("linear"))
     throw std::logic_error("linear attention only");
@@ -128,19 +158,25 @@ Rows model_reference(const ModelConfig& config, const ModelWeights& weights,
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     x.push_back(embedded(config, weights, tokens[t], t));
   }
+  Rows y = x;  // the other stream of a reversible model
   const double eps = config.layer_norm_eps;
-  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
-    const LayerWeights& layer = weights.layers[i];
+  for (int i = 0; i < config.n_layers; ++i) {
+    const LayerWeights& layer = weights.layers[static_cast<std::size_t>(config.weights_of(i))];
+    for (Rows* const stream : {&x, &y}) add_inputs(config, weights, i, *stream);
     if (config.norm_placement == NormPlacement::kPost) {
       add_rows(attention_sublayer(config, i, layer, x), x);
       x = norm_rows(x, layer.norm1, eps);
       add_rows(feed_forward(config, layer, x), x);
       x = norm_rows(x, layer.norm2, eps);
-    } else {
+    } else if (!config.is_reversible()) {
       add_rows(attention_sublayer(config, i, layer, norm_rows(x, layer.norm1, eps)), x);
       add_rows(feed_forward(config, layer, norm_rows(x, layer.norm2, eps)), x);
+    } else {
+      add_rows(attention_sublayer(config, i, layer, norm_rows(y, layer.norm1, eps)), x);
+      add_rows(feed_forward(config, layer, norm_rows(x, layer.norm2, eps)), y);
     }
   }
+  if (config.is_reversible()) x = joined(config, x, y);
   if (config.final_norm) x = norm_rows(x, weights.final_norm, eps);
   return dense_rows(x, weights.predictor);
 }
