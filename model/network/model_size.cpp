@@ -74,7 +74,8 @@ ModelSize measure_model(const ModelFiles& files, const Transformer::Options& opt
                                  static_cast<std::size_t>(spec.shape[0]),
                                  is_predictor ? WeightType::kF32 : options.weight_type));
   }
-  for (const AttentionConfig& attention : running.attention) {
+  for (int i = 0; i < running.num_layer_weights(); ++i) {
+    const AttentionConfig& attention = running.attention[running.first_layer_with(i)];
     const auto table_floats = attention.kind().table_floats;
     if (table_floats == nullptr) continue;
     add(size.resident_bytes, product(table_floats(attention, running.dims()), sizeof(float)));
