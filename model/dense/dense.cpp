@@ -65,7 +65,7 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output,
   const PackedWeights& weights = impl_->weights;
   assert(x.type() == weights.type && x.cols() == weights.in_features);
   assert(y.cols() == weights.out_features);
-  assert(output == Output::kStore || impl_->fused == Fused::kNone);
+  assert(output != Output::kAdd || impl_->fused == Fused::kNone);
   impl_->apply({.weights = &weights,
                 .x = x.cells(),
                 .x_scales = x.scales(),
@@ -73,11 +73,17 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output,
                 .rows = y.rows(),
                 .y = y.data(),
                 .y_stride = y.stride(),
-                .relu = impl_->fused == Fused::kRelu,
+                .relu = impl_->fused == Fused::kRelu && output == Output::kStore,
                 .add = output == Output::kAdd,
                 .prefetch = prefetch});
-  if (impl_->fused != Fused::kGelu) return;
-  for (std::size_t r = 0; r < y.rows(); ++r) gelu(y.row(r));
+  if (impl_->fused == Fused::kGelu && output == Output::kStore) fuse(y);
+}
+
+void Dense::fuse(MatrixView<float> y) const {
+  for (std::size_t r = 0; r < y.rows(); ++r) {
+    if (impl_->fused == Fused::kRelu) relu(y.row(r));
+    if (impl_->fused == Fused::kGelu) gelu(y.row(r));
+  }
 }
 
 WeightType Dense::weight_type() const { return impl_->weights.type; }

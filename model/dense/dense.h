@@ -23,7 +23,8 @@ class Dense {
   static constexpr std::size_t kMostInt8Inputs = 65536;
 
   enum class Fused { kNone, kRelu, kGelu };  // applied to y
-  enum class Output { kStore, kAdd };        // y = ..., or y += ... (a residual)
+  // y = ..., or y += ... (a residual), or y = ... without what is fused.
+  enum class Output { kStore, kAdd, kStoreUnfused };
 
   struct Options {
     WeightType weight_type = WeightType::kF32;
@@ -45,6 +46,10 @@ class Dense {
   // compute. REQUIRES: x has this layer's weight type and in_features; kAdd goes with Fused::kNone.
   void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore,
              PrefetchList* prefetch = nullptr) const;
+
+  // Applies what is fused to outputs that were stored without it: the bits of kStore, where nothing
+  // came between.
+  void fuse(MatrixView<float> y) const;
 
   WeightType weight_type() const;
   std::size_t in_features() const;

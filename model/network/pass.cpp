@@ -11,6 +11,7 @@ namespace lintel {
 struct Pass::Rows {
   std::span<const StepRow> rows;  // empty: a prefix
   std::size_t count = 0;
+  const Adapter* adapter = nullptr;  // of a prefix
   Buffers& workspace;
 
   MatrixView<float> of(MatrixView<float> matrix) const { return matrix.rows_from(0, count); }
@@ -20,6 +21,9 @@ struct Pass::Rows {
     return workspace.second.rows() == 0 ? x() : of(workspace.second.view());
   }
   bool wanted(std::size_t r) const { return rows.empty() ? r + 1 == count : rows[r].wants_output; }
+  const Adapter* adapter_of(std::size_t r) const {
+    return rows.empty() ? adapter : rows[r].sequence->adapter().get();
+  }
   void enter(StepPart part) const {
     if (workspace.observer != nullptr) workspace.observer->enter(part);
   }
@@ -71,11 +75,14 @@ std::unique_ptr<Buffers> Pass::new_buffers(std::size_t max_rows) const {
   buffers->outputs = Matrix(max_rows, static_cast<std::size_t>(config.num_outputs()));
   buffers->states.resize(max_rows);
   buffers->prefetch.reserve(max_rows);
+  buffers->adapted.reserve(max_rows);
   return buffers;
 }
 
-void Pass::embed(std::int32_t token, std::int64_t position, std::size_t row, Buffers& w) const {
+void Pass::embed(std::int32_t token, std::int64_t position, const Adapter* adapter, std::size_t row,
+                 Buffers& w) const {
   parts_.embedding->embed(token, position, w.x.row(row));
+  if (adapter != nullptr) adapter->add_value(token, w.x.row(row));
   if (w.second.rows() > 0) std::ranges::copy(w.x.row(row), w.second.row(row).begin());
   if (w.positions.rows() > 0) parts_.embedding->position_row(position, w.positions.row(row));
 }
@@ -103,6 +110,19 @@ void Pass::list_states(std::size_t layer, const Rows& at) const {
   }
 }
 
+void Pass::note_adapters(const Rows& at) const {
+  AdaptedRows& adapted = at.workspace.adapted;
+  adapted.clear();
+  for (std::size_t r = 0; r < at.count; ++r) adapted.note(r, at.adapter_of(r));
+  adapted.group();
+}
+
+// What a sub-layer reads, as it was before a product's weight type made something of it.
+MatrixView<const float> Pass::sublayer_input(const Rows& at) const {
+  const bool norms_first = parts_.config.norm_placement == NormPlacement::kPre;
+  return norms_first ? at.of(at.workspace.sublayer.values()) : at.x();
+}
+
 // attended = Attention(sublayer)
 void Pass::attend(std::size_t i, const Rows& at) const {
   const Layer& layer = parts_.layer(i);
@@ -114,6 +134,7 @@ void Pass::attend(std::size_t i, const Rows& at) const {
   list_states(i, at);
   at.enter(StepPart::kProducts);
   layer.projections.apply(w.sublayer, all, Dense::Output::kStore, &w.prefetch);
+  w.adapted.add(AdaptedProduct::kProjections, weights_of(i), sublayer_input(at), all);
   w.inputs.clear();
   std::size_t first = 0;
   for (const std::size_t width : layer.input_widths) {
@@ -130,30 +151,44 @@ void Pass::attend(std::size_t i, const Rows& at) const {
 }
 
 // x += attended W_O
-void Pass::add_attended(const Layer& layer, const Rows& at) const {
+void Pass::add_attended(std::size_t i, const Rows& at) const {
+  const Layer& layer = parts_.layer(i);
   Buffers& w = at.workspace;
   DenseInput& attended = w.attended.at(layer.out.in_features());
   at.enter(StepPart::kOther);
   attended.prepare(0, at.count);
   at.enter(StepPart::kProducts);
   layer.out.apply(attended, at.x(), Dense::Output::kAdd);
+  w.adapted.add(AdaptedProduct::kOut, weights_of(i), at.of(attended.values()), at.x());
 }
 
-// y += W_2 activation(W_1 sublayer)
-void Pass::feed_forward(const Layer& layer, const Rows& at) const {
+// y += W_2 activation(W_1 sublayer). What an adapter adds comes before the activation.
+void Pass::feed_forward(std::size_t i, const Rows& at) const {
+  const Layer& layer = parts_.layer(i);
   Buffers& w = at.workspace;
+  const MatrixView<float> hidden = at.of(w.hidden.values());
   at.enter(StepPart::kProducts);
-  layer.linear1.apply(w.sublayer, at.of(w.hidden.values()));
+  if (w.adapted.empty()) {
+    layer.linear1.apply(w.sublayer, hidden);
+  } else {
+    layer.linear1.apply(w.sublayer, hidden, Dense::Output::kStoreUnfused);
+    w.adapted.add(AdaptedProduct::kLinear1, weights_of(i), sublayer_input(at), hidden);
+    layer.linear1.fuse(hidden);
+  }
   at.enter(StepPart::kOther);
   w.hidden.prepare(0, at.count);
   at.enter(StepPart::kProducts);
   layer.linear2.apply(w.hidden, at.y(), Dense::Output::kAdd);
+  w.adapted.add(AdaptedProduct::kLinear2, weights_of(i), hidden, at.y());
   at.enter(StepPart::kOther);
 }
 
 // Moves the rows whose output is wanted to the front. In the last layer nothing reads the others
 // once attention has seen their keys and values.
-void Pass::keep_wanted(const Layer& last, Rows& at) const {
+void Pass::keep_wanted(Rows& at) const {
+  const Layer& last = parts_.layer(parts_.attention.size() - 1);
+  AdaptedRows& adapted = at.workspace.adapted;
+  adapted.clear();
   const MatrixView<float> x = at.x();
   const MatrixView<float> y = at.y();
   const MatrixView<float> attended = at.workspace.attended.at(last.out.in_features()).values();
@@ -165,8 +200,10 @@ void Pass::keep_wanted(const Layer& last, Rows& at) const {
       if (parts_.config.is_reversible()) std::ranges::copy(y.row(r), y.row(kept).begin());
       std::ranges::copy(attended.row(r), attended.row(kept).begin());
     }
+    adapted.note(kept, at.adapter_of(r));
     ++kept;
   }
+  adapted.group();
   at.count = kept;
 }
 
@@ -179,9 +216,9 @@ void Pass::run_layer(std::size_t i, Rows& at) const {
   add_inputs(i, at);
   norms_first ? layer.norm1.apply(at.y(), w.sublayer) : take(at.x(), w.sublayer);
   attend(i, at);
-  if (i + 1 == parts_.attention.size()) keep_wanted(layer, at);
+  if (i + 1 == parts_.attention.size()) keep_wanted(at);
   if (at.count == 0) return;
-  add_attended(layer, at);
+  add_attended(i, at);
 
   at.enter(StepPart::kOther);
   const MatrixView<float> x = at.x();
@@ -191,7 +228,7 @@ void Pass::run_layer(std::size_t i, Rows& at) const {
     layer.norm1.apply(x, x);
     take(x, w.sublayer);
   }
-  feed_forward(layer, at);
+  feed_forward(i, at);
   if (!norms_first) layer.norm2.apply(x, x);
 }
 
@@ -211,6 +248,7 @@ void Pass::join(const Rows& at) const {
 
 std::size_t Pass::run_layers(Rows at) const {
   at.enter(StepPart::kOther);
+  note_adapters(at);
   for (std::size_t i = 0; i < parts_.attention.size(); ++i) run_layer(i, at);
   if (parts_.config.is_reversible()) join(at);
   return at.count;
@@ -224,8 +262,8 @@ std::size_t Pass::run(std::span<const StepRow> rows, Buffers& w) const {
   return run_layers({.rows = rows, .count = rows.size(), .workspace = w});
 }
 
-std::size_t Pass::run_prefix(std::size_t num_positions, Buffers& w) const {
-  return run_layers({.rows = {}, .count = num_positions, .workspace = w});
+std::size_t Pass::run_prefix(std::size_t num_positions, const Adapter* adapter, Buffers& w) const {
+  return run_layers({.rows = {}, .count = num_positions, .adapter = adapter, .workspace = w});
 }
 
 MatrixView<const float> Pass::predict(std::size_t wanted, Buffers& w) const {
@@ -237,6 +275,7 @@ MatrixView<const float> Pass::predict(std::size_t wanted, Buffers& w) const {
   parts_.final_norm != nullptr ? parts_.final_norm->apply(last, w.last) : take(last, w.last);
   at.enter(StepPart::kProducts);
   parts_.predictor->apply(w.last, outputs);
+  w.adapted.add(AdaptedProduct::kPredictor, 0, at.of(w.last.values()), outputs);
   at.enter(StepPart::kOther);
   return outputs;
 }

@@ -12,6 +12,7 @@
 #include "model/base/tensor.h"
 #include "model/dense/dense_input.h"
 #include "model/dense/prefetch_list.h"
+#include "model/network/adapted_rows.h"
 #include "model/network/drafts.h"
 #include "model/network/transformer_parts.h"
 #include "model/network/workspace.h"
@@ -35,6 +36,7 @@ struct Buffers {
   std::vector<AttentionState*> states;          // [max_rows]
   std::vector<MatrixView<const float>> inputs;  // one a projection
   PrefetchList prefetch;
+  AdaptedRows adapted;
   AttentionScratch scratch;
   DraftMemory drafts;
   StepObserver* observer = nullptr;
@@ -48,19 +50,20 @@ class Pass {
 
   std::unique_ptr<Buffers> new_buffers(std::size_t max_rows) const;
 
-  // The row of the streams that a token becomes.
-  void embed(std::int32_t token, std::int64_t position, std::size_t row, Buffers& w) const;
+  // The row of the streams that a token becomes. adapter: null without.
+  void embed(std::int32_t token, std::int64_t position, const Adapter* adapter, std::size_t row,
+             Buffers& w) const;
 
   // Run every layer over the first rows of the streams, one for each of `rows`, from the states of
   // their sequences; or over a whole prefix at once, of which only the last output is wanted.
   // Return how many outputs are wanted: so many rows of last(), from the first, have left the last
   // layer.
   std::size_t run(std::span<const StepRow> rows, Buffers& w) const;
-  std::size_t run_prefix(std::size_t num_positions, Buffers& w) const;
+  std::size_t run_prefix(std::size_t num_positions, const Adapter* adapter, Buffers& w) const;
 
   // What leaves the last layer, [max_rows, last_width()].
   MatrixView<float> last(Buffers& w) const;
-  // The head's outputs of the first rows of last().
+  // The head's outputs of the first rows of last(); their adapters are noted in w.adapted.
   MatrixView<const float> predict(std::size_t wanted, Buffers& w) const;
 
  private:
@@ -68,13 +71,19 @@ class Pass {
 
   void list_states(std::size_t layer, const Rows& at) const;
   void attend(std::size_t layer, const Rows& at) const;
-  void add_attended(const Layer& layer, const Rows& at) const;
-  void feed_forward(const Layer& layer, const Rows& at) const;
+  void add_attended(std::size_t layer, const Rows& at) const;
+  void feed_forward(std::size_t layer, const Rows& at) const;
+  void note_adapters(const Rows& at) const;
+  MatrixView<const float> sublayer_input(const Rows& at) const;
   void add_inputs(std::size_t layer, const Rows& at) const;
-  void keep_wanted(const Layer& last, Rows& at) const;
+  void keep_wanted(Rows& at) const;
   void join(const Rows& at) const;
   void run_layer(std::size_t layer, Rows& at) const;
   std::size_t run_layers(Rows at) const;
+
+  std::size_t weights_of(std::size_t layer) const {
+    return static_cast<std::size_t>(parts_.config.weights_of(static_cast<int>(layer)));
+  }
 
   const TransformerParts& parts_;
 };

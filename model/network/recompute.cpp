@@ -12,12 +12,15 @@ class RecomputingStepper final : public Stepper {
 
   MatrixView<const float> step(std::span<const StepRow> rows, Buffers& buffers) const override {
     std::size_t wanted = 0;
+    buffers.adapted.clear();
     for (const StepRow& row : rows) {
       row.sequence->remember(row.token);
       if (!row.wants_output) continue;
+      buffers.adapted.note(wanted, row.sequence->adapter().get());
       std::ranges::copy(run_prefix(*row.sequence, buffers),
                         pass_.last(buffers).row(wanted++).begin());
     }
+    buffers.adapted.group();
     return pass_.predict(wanted, buffers);
   }
 
@@ -37,12 +40,13 @@ class RecomputingStepper final : public Stepper {
       buffers.prefix = pass_.new_buffers(length + length / 2);
     }
     Buffers& prefix = *buffers.prefix;
+    const Adapter* const adapter = sequence.adapter().get();
     prefix.observer = buffers.observer;
     for (std::size_t t = 0; t < length; ++t) {
       const auto position = static_cast<std::int64_t>(t);
-      pass_.embed(sequence.token(position), position, t, prefix);
+      pass_.embed(sequence.token(position), position, adapter, t, prefix);
     }
-    pass_.run_prefix(length, prefix);
+    pass_.run_prefix(length, adapter, prefix);
     return pass_.last(prefix).row(0);
   }
 

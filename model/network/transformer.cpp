@@ -21,7 +21,7 @@ class StateStepper final : public Stepper {
     buffers.drafts.announce(rows, attention_);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       SequenceState& sequence = *rows[r].sequence;
-      pass_.embed(rows[r].token, sequence.position(), r, buffers);
+      pass_.embed(rows[r].token, sequence.position(), sequence.adapter().get(), r, buffers);
       sequence.advance();
     }
     return pass_.predict(pass_.run(rows, buffers), buffers);
