@@ -5,11 +5,11 @@ misspelt key never silently becomes a default.
 """
 
 import json
-import math
-from dataclasses import asdict, dataclass, field, make_dataclass
-from typing import Union
+from dataclasses import MISSING, asdict, dataclass
+from typing import Optional, Union
 
-from .attention import KINDS
+from .attention_config import ATTENTIONS, attention_to_dict
+from .checks import ConfigError, check_float, check_int, check_keys, is_int, require
 
 FORMAT_VERSION = 1
 
@@ -20,11 +20,10 @@ LIMITS = {
     "width": 2**14, "channels": 4, "start_token": 2**20 - 1, "layer_norm_eps": 1.0,
 }
 MAX_PROJECTION_WIDTH = 2**16  # n_heads * d_head
-MIN_FLOAT = 2.0**-126  # the least normal float32
 
 
-class ConfigError(ValueError):
-    """config.json does not describe a model; the text names the key."""
+def _check_limit(where, key, value, low=1):
+    check_int(where, key, value, low, LIMITS[key])
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class MixtureHead:
     type: str = "mixture_of_logistics"
 
     def check(self, where):
-        _check_int(where, "mixtures", self.mixtures)
+        _check_limit(where, "mixtures", self.mixtures)
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,8 @@ class ImageModality:
 
     def check(self, where):
         for key in ("height", "width", "channels"):
-            _check_int(where, key, getattr(self, key))
-        _check_int(where, "start_token", self.start_token, low=0)
+            _check_limit(where, key, getattr(self, key))
+        _check_limit(where, "start_token", self.start_token, low=0)
 
 
 @dataclass(frozen=True)
@@ -80,38 +79,17 @@ class TokensModality:
         pass
 
 
-def _check_attention(attention, where):
-    for key in KINDS[attention.type]["keys"]:
-        name, value = key["name"], getattr(attention, key["name"])
-        if value is None and "null_means" in key:
-            continue
-        if key["type"] == "integer":
-            _check_int(where, name, value, key["low"], key["high"])
-        elif key["type"] == "positive":
-            _check_float(where, name, value, key["high"])
-        elif key["type"] == "boolean":
-            _require(isinstance(value, bool), where, name, value)
-        else:
-            _require(value in key["choices"], where, name, value)
-
-
-def _attention_class(kind):
-    """A dataclass of the keys that a kind of attention declares (kinds.json)."""
-    keys = sorted(kind["keys"], key=lambda key: "initial" in key)  # those that are required first
-    fields = [(key["name"], object, *([field(default=key["initial"])] if "initial" in key else []))
-              for key in keys]
-    fields.append(("type", str, field(default=kind["type"])))
-    return make_dataclass(kind["type"].title() + "Attention", fields, frozen=True,
-                          namespace={"check": _check_attention, "__doc__": kind["doc"]})
-
-
-_ATTENTIONS = {name: _attention_class(kind) for name, kind in KINDS.items()}
 _HEADS = {"mixture_of_logistics": MixtureHead, "categorical": CategoricalHead}
 _MODALITIES = {"image": ImageModality, "bytes": BytesModality, "tokens": TokensModality}
 
+# Left out of config.json where they have these values, as all models of before have.
+_STRUCTURE = {"layer_weights": None, "position_injection": "input", "step_embedding": False,
+              "residual": "sum"}
 _CHOICES = {
     "activation": ("relu", "gelu"),
     "norm_placement": ("post", "pre"),
+    "position_injection": ("input", "every_layer"),
+    "residual": ("sum", "reversible_mean", "reversible_concat"),
     "embedding": ("value_concat_position", "value_add_position", "value"),
     "position_encoding": ("sinusoidal", "learned", "none"),
 }
@@ -133,33 +111,56 @@ class ModelConfig:
     final_norm: bool
     embedding: str
     position_encoding: str
-    attention: tuple  # one for each layer, of a class of _ATTENTIONS
+    attention: tuple  # one for each layer, of a class of ATTENTIONS
     head: Union[MixtureHead, CategoricalHead]
     modality: Union[ImageModality, BytesModality, TokensModality]
     layer_norm_eps: float = 1e-5
     format_version: int = FORMAT_VERSION
+    layer_weights: Optional[tuple] = None  # for each layer the number of its weights; None: its own
+    position_injection: str = "input"  # or "every_layer": added to the input of the later ones, too
+    step_embedding: bool = False  # a learned row for each layer, added to its input
+    residual: str = "sum"  # or two streams, of which the head reads the mean or both
 
     def __post_init__(self):
-        _require(self.format_version == FORMAT_VERSION, "config", "format_version",
-                 self.format_version)
+        require(self.format_version == FORMAT_VERSION, "config", "format_version",
+                self.format_version)
         for key in ("vocab_size", "d_model", "n_layers", "n_heads", "d_head", "d_ff"):
-            _check_int("config", key, getattr(self, key))
-        _check_int("config", "max_length", self.max_length, low=0)
+            _check_limit("config", key, getattr(self, key))
+        _check_limit("config", "max_length", self.max_length, low=0)
         if self.n_heads * self.d_head > MAX_PROJECTION_WIDTH:
             raise ConfigError(f"config: n_heads * d_head is {self.n_heads * self.d_head}, must be "
                               f"at most {MAX_PROJECTION_WIDTH}")
         for key, allowed in _CHOICES.items():
-            _require(getattr(self, key) in allowed, "config", key, getattr(self, key))
-        _require(isinstance(self.final_norm, bool), "config", "final_norm", self.final_norm)
-        _check_float("config", "layer_norm_eps", self.layer_norm_eps)
+            require(getattr(self, key) in allowed, "config", key, getattr(self, key))
+        for key in ("final_norm", "step_embedding"):
+            require(isinstance(getattr(self, key), bool), "config", key, getattr(self, key))
+        check_float("config", "layer_norm_eps", self.layer_norm_eps, LIMITS["layer_norm_eps"])
         if len(self.attention) != self.n_layers:
             raise ConfigError(f"attention: {len(self.attention)} entries for {self.n_layers} layers")
         for i, attention in enumerate(self.attention):
-            attention.check(f"attention[{i}]")
+            attention.check(f"attention[{i}]", self)
+        self._check_structure()
         self.head.check("head")
         self.modality.check("modality")
         self._check_positions()
         self._check_values()
+
+    def _check_structure(self):
+        if self.residual != "sum" and self.norm_placement != "pre":
+            raise ConfigError(f'residual: "{self.residual}" needs norm_placement "pre"')
+        if self.position_injection == "every_layer" and self.embedding != "value_add_position":
+            raise ConfigError('position_injection: "every_layer" needs embedding '
+                              '"value_add_position"')
+        weights, first = self.weights_of_layers, {}
+        if len(weights) != self.n_layers:
+            raise ConfigError(f"layer_weights: {len(weights)} entries for {self.n_layers} layers")
+        for i, u in enumerate(weights):
+            if not is_int(u) or not 0 <= u <= len(first):
+                raise ConfigError(f"layer_weights[{i}]: is {u!r}, must be a whole number from 0 to "
+                                  f"{len(first)}, since new ones come in order")
+            if self.attention[i] != self.attention[first.setdefault(u, i)]:
+                raise ConfigError(f"attention[{i}]: is not that of layer {first[u]}, whose weights "
+                                  "the layer shares (layer_weights)")
 
     def _check_positions(self):
         if (self.embedding == "value") != (self.position_encoding == "none"):
@@ -195,6 +196,16 @@ class ModelConfig:
         return 0 if self.embedding == "value" else self.d_value_embedding
 
     @property
+    def d_stream(self):
+        """Width of what the final norm and the head read."""
+        return 2 * self.d_model if self.residual == "reversible_concat" else self.d_model
+
+    @property
+    def weights_of_layers(self):
+        """For each layer the number of its weights, which several layers may share."""
+        return tuple(range(self.n_layers)) if self.layer_weights is None else self.layer_weights
+
+    @property
     def n_outputs(self):
         """Outputs of the head per position."""
         return 3 * self.head.mixtures if self.head.type == "mixture_of_logistics" else self.vocab_size
@@ -213,10 +224,14 @@ class ModelConfig:
                     "activation", "norm_placement", "final_norm", "layer_norm_eps", "embedding",
                     "position_encoding"):
             out[key] = getattr(self, key)
-        layers = [_part_to_dict(a) for a in self.attention]
+        layers = [attention_to_dict(a) for a in self.attention]
         out["attention"] = layers[0] if all(a == layers[0] for a in layers) else layers
         out["head"] = _part_to_dict(self.head)
         out["modality"] = _part_to_dict(self.modality)
+        for key, usual in _STRUCTURE.items():
+            value = getattr(self, key)
+            if value != usual:
+                out[key] = list(value) if key == "layer_weights" else value
         return out
 
     def to_json(self):
@@ -228,17 +243,23 @@ class ModelConfig:
         if not isinstance(data, dict):
             raise ConfigError("config: not a JSON object")
         data = dict(data)
-        fields = {f for f in ModelConfig.__dataclass_fields__}
-        _check_keys("config", data, fields, fields)
+        fields = set(ModelConfig.__dataclass_fields__)
+        check_keys("config", data, fields, fields - set(_STRUCTURE))
         attention = data["attention"]
-        _check_int("config", "n_layers", data["n_layers"])
+        _check_limit("config", "n_layers", data["n_layers"])
+        if "layer_weights" in data:
+            if not isinstance(data["layer_weights"], list):
+                raise ConfigError("layer_weights: not a list")
+            given = tuple(data["layer_weights"])
+            is_usual = all(map(is_int, given)) and given == tuple(range(data["n_layers"]))
+            data["layer_weights"] = None if is_usual else given
         if not isinstance(attention, (dict, list)):
             raise ConfigError("attention: neither an object nor a list of them")
         if isinstance(attention, dict):
-            one = _part_from_dict("attention", attention, _ATTENTIONS)
+            one = _part_from_dict("attention", attention, ATTENTIONS)
             data["attention"] = (one,) * data["n_layers"]
         else:
-            data["attention"] = tuple(_part_from_dict(f"attention[{i}]", a, _ATTENTIONS)
+            data["attention"] = tuple(_part_from_dict(f"attention[{i}]", a, ATTENTIONS)
                                       for i, a in enumerate(attention))
         data["head"] = _part_from_dict("head", data["head"], _HEADS)
         data["modality"] = _part_from_dict("modality", data["modality"], _MODALITIES)
@@ -250,44 +271,9 @@ class ModelConfig:
             return ModelConfig.from_dict(json.load(file))
 
 
-def _is_int(value):
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _check_int(where, key, value, low=1, high=None):
-    high = LIMITS[key] if high is None else high
-    if not _is_int(value) or not low <= value <= high:
-        raise ConfigError(f"{where}: {key} is {value!r}, must be a whole number from {low} to "
-                          f"{high}")
-
-
-def _check_float(where, key, value, high=None):
-    high = LIMITS[key] if high is None else high
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not MIN_FLOAT <= value <= high:
-        raise ConfigError(f"{where}: {key} is {value!r}, must be a number above 0, and at most "
-                          f"{high:g}")
-
-
-def _require(condition, where, key, value):
-    if not condition:
-        raise ConfigError(f"{where}: {key} has an unsupported value {value!r}")
-
-
-def _check_keys(where, data, known, required):
-    for key in data:
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}")
-    for key in sorted(required):
-        if key not in data:
-            raise ConfigError(f"{where}: missing key {key!r}")
-
-
 def _part_to_dict(part):
     fields = asdict(part)
-    out = {"type": fields.pop("type")}
-    out.update({k: v for k, v in fields.items() if v is not None})
-    return out
+    return {"type": fields.pop("type"), **fields}
 
 
 def _part_from_dict(where, data, table):
@@ -296,6 +282,6 @@ def _part_from_dict(where, data, table):
         raise ConfigError(f"{where}: type must be one of {', '.join(table)}")
     cls = table[data["type"]]
     fields = cls.__dataclass_fields__
-    required = {name for name, f in fields.items() if f.default is f.default_factory}
-    _check_keys(where, data, set(fields), required)
+    required = {name for name, f in fields.items() if f.default is MISSING}
+    check_keys(where, data, set(fields), required)
     return cls(**data)

@@ -9,9 +9,8 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from .attention import module_of, projections_of
+from .transformer import Transformer
 
 # Sequences are padded at their end to a multiple of this: matrix products and the attention
 # kernels want aligned rows, and in a causal model nothing before the padding sees it.
@@ -48,93 +47,6 @@ class PositionEmbedding(nn.Module):
         return self.pe[0][positions.clamp(max=self.max_length - 1)]
 
 
-class SelfAttention(nn.Module):
-    """Projections around the inner attention."""
-
-    def __init__(self, config, attention):
-        super().__init__()
-        self.n_heads = config.n_heads
-        kind = module_of(attention.type).Attention
-        projections = projections_of(attention.type)
-        widths = kind.widths(attention, config, [p["name"] for p in projections])
-        for p, width in zip(projections, widths):
-            linear = nn.Linear(config.d_model, width, bias=p["has_bias"])
-            if not p["is_read"]:  # stored for the format, used by nothing
-                linear.requires_grad_(False)
-            self.add_module(p["name"], linear)
-        self._read = [p["name"] for p in projections if p["is_read"]]
-        self.out_projection = nn.Linear(config.n_heads * config.d_head, config.d_model)
-        self.inner_attention = kind(attention, config)
-
-    def project(self, x):
-        """[B, N, E] -> what the inner attention reads, [B, H, N, D] each.
-
-        One matrix product for all of them: their weights are laid end to end at run time, which
-        is cheap, and the tensors keep the names of the format.
-        """
-        parts = [getattr(self, name) for name in self._read]
-        weight = torch.cat([p.weight for p in parts])
-        bias = torch.cat([p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias
-                          for p in parts])
-        y = F.linear(x, weight, bias)
-        batch, n, _ = x.shape
-        split = y.split([len(p.weight) for p in parts], -1)
-        return [part.view(batch, n, self.n_heads, -1).transpose(1, 2) for part in split]
-
-    def merge(self, heads):
-        """[B, H, N, D] -> [B, N, E], through the output projection."""
-        batch, _, n, _ = heads.shape
-        return self.out_projection(heads.transpose(1, 2).reshape(batch, n, -1))
-
-    def forward(self, x):
-        return self.merge(self.inner_attention(*self.project(x)))
-
-
-class Layer(nn.Module):
-    """Attention and feed-forward, each with a residual sum; LayerNorm before or after."""
-
-    def __init__(self, config, attention, dropout):
-        super().__init__()
-        self.pre_norm = config.norm_placement == "pre"
-        self.activation = F.relu if config.activation == "relu" else F.gelu
-        self.attention = SelfAttention(config, attention)
-        self.linear1 = nn.Linear(config.d_model, config.d_ff)
-        self.linear2 = nn.Linear(config.d_ff, config.d_model)
-        self.norm1 = nn.LayerNorm(config.d_model, config.layer_norm_eps)
-        self.norm2 = nn.LayerNorm(config.d_model, config.layer_norm_eps)
-        self.dropout = nn.Dropout(dropout)
-
-    def feed_forward(self, x):
-        hidden = self.dropout(self.activation(self.linear1(x)))
-        return self.dropout(self.linear2(hidden))
-
-    def forward(self, x, attention=None):
-        """[B, N, E] -> [B, N, E]; `attention` replaces self.attention (incremental decoding)."""
-        attention = attention or self.attention
-        if self.pre_norm:
-            x = x + self.dropout(attention(self.norm1(x)))
-            return x + self.feed_forward(self.norm2(x))
-        x = self.norm1(x + self.dropout(attention(x)))
-        return self.norm2(x + self.feed_forward(x))
-
-
-class Transformer(nn.Module):
-    def __init__(self, config, dropout, checkpointing):
-        super().__init__()
-        self.layers = nn.ModuleList(Layer(config, a, dropout) for a in config.attention)
-        self.norm = (nn.LayerNorm(config.d_model, config.layer_norm_eps)
-                     if config.final_norm else None)
-        self.checkpointing = checkpointing
-
-    def forward(self, x):
-        for layer in self.layers:
-            if self.checkpointing and self.training:
-                x = checkpoint(layer, x, use_reentrant=False)
-            else:
-                x = layer(x)
-        return x if self.norm is None else self.norm(x)
-
-
 class Model(nn.Module):
     """int64 tokens [B, N] -> head outputs [B, N, O].
 
@@ -149,29 +61,56 @@ class Model(nn.Module):
         self.value_embedding = nn.Embedding(config.vocab_size, config.d_value_embedding)
         if config.position_encoding != "none":
             self.pos_embedding = PositionEmbedding(config)
+        if config.step_embedding:
+            self.step_embedding = nn.Embedding(config.n_layers, config.d_model)
         self.transformer = Transformer(config, dropout, checkpointing)
-        self.predictor = nn.Linear(config.d_model, config.n_outputs)
+        self.predictor = nn.Linear(config.d_stream, config.n_outputs)
         self.dropout = nn.Dropout(dropout)
 
-    def embed(self, tokens, offsets=None):
-        """tokens [B, N], the position of each sequence's first token [B] or 0 -> [B, N, E]."""
-        x = self.value_embedding(tokens)
+    def positions(self, n, offsets=None):
+        """Position rows of n tokens [N, E'] (with offsets [B, N, E']); None without positions."""
         if self.config.position_encoding == "none":
-            return x
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
+            return None
+        positions = torch.arange(n, device=self.predictor.weight.device)
         if offsets is not None:
             positions = positions + offsets.unsqueeze(1)
-        p = self.pos_embedding(positions)
-        if self.config.embedding == "value_add_position":
-            return x + p
-        return torch.cat([x, p.expand(*x.shape[:2], -1)], -1)
+        return self.pos_embedding(positions)
 
-    def forward(self, tokens, offsets=None):
+    def embed(self, tokens, rows):
+        """tokens [B, N], their position rows -> [B, N, E]."""
+        x = self.value_embedding(tokens)
+        if rows is None:
+            return x
+        if self.config.embedding == "value_add_position":
+            return x + rows
+        return torch.cat([x, rows.expand(*x.shape[:2], -1)], -1)
+
+    def added(self, rows):
+        """For each layer what is added to its input: [N, E] or what broadcasts to it, or None."""
+        out = []
+        for i in range(self.config.n_layers):
+            parts = []
+            if i > 0 and self.config.position_injection == "every_layer":
+                parts.append(rows)
+            if self.config.step_embedding:
+                parts.append(self.step_embedding.weight[i])
+            out.append(sum(parts) if parts else None)
+        return out
+
+    def forward(self, tokens, offsets=None, attentions=None):
+        """tokens [B, N], the position of each sequence's first token [B] or 0 -> [B, N, O].
+
+        attentions: for each layer what computes its attention, [B, N, E] -> the same, where it is not
+        the parallel form (recurrent.py).
+        """
         n = tokens.shape[1]
         if self.config.max_length and n > self.config.max_length:
             raise ValueError(f"{n} tokens, but max_length is {self.config.max_length}")
-        x = self.embed(F.pad(tokens, (0, -n % LENGTH_MULTIPLE)), offsets)
-        x = self.transformer(self.dropout(x))
+        if attentions is None:
+            tokens = F.pad(tokens, (0, -n % LENGTH_MULTIPLE))
+        rows = self.positions(tokens.shape[1], offsets)
+        x = self.dropout(self.embed(tokens, rows))
+        x = self.transformer(x, self.added(rows), attentions)
         # In float32 also under autocast: a mean or a scale in bfloat16 is coarser than a pixel.
         with torch.autocast(x.device.type, enabled=False):
             return self.predictor(x.float())[:, :n]

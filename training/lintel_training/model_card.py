@@ -13,6 +13,8 @@ import json
 import os
 import shutil
 
+from .attention import KINDS
+from .attention_flags import ATTENTION_FLAGS
 from .outputs import require_directory
 from .presets import PRESETS, Recipe
 from .sample import TEXT_SAMPLE_BYTES
@@ -38,14 +40,20 @@ def command(result):
     return " \\\n    ".join(parts)
 
 
+def _initial(config, key):
+    """What a key of attention is where it is left out."""
+    keys = KINDS[config["attention"]["type"]]["keys"]
+    return next((k.get("initial") for k in keys if k["name"] == key), None)
+
+
 def _architecture_flags(config, preset):
     usual = PRESETS[preset].config if preset in PRESETS else {}
     changed = {k: config[k] for k in _ARCHITECTURE if config[k] != usual.get(k)}
     for part in ("attention", "head"):
         if isinstance(config[part], dict):
-            changed.update({k: config[part][k] for k in ("rounds", "bits", "chunk_size", "mixtures")
-                            if k in config[part]
-                            and config[part][k] != usual.get(part, {}).get(k)})
+            changed.update({k: v for k, v in config[part].items()
+                            if k in (*ATTENTION_FLAGS, "mixtures")
+                            and v != usual.get(part, {}).get(k, _initial(config, k))})
     if config["head"]["type"] != usual.get("head", {}).get("type"):
         changed["head"] = config["head"]["type"]
     return [f"--{k.replace('_', '-')} {v}" for k, v in changed.items()]

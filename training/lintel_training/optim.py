@@ -6,7 +6,7 @@ import math
 import torch
 
 # No weight decay: what is no matrix of a linear map.
-_NOT_DECAYED = ("value_embedding.", "pos_embedding.", ".norm")
+_NOT_DECAYED = ("value_embedding.", "pos_embedding.", "step_embedding.", ".norm")
 
 
 def make_optimizer(model, recipe, fused):
@@ -15,7 +15,7 @@ def make_optimizer(model, recipe, fused):
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        plain = name.endswith(".bias") or any(part in name for part in _NOT_DECAYED)
+        plain = name.endswith("bias") or any(part in name for part in _NOT_DECAYED)
         if name.startswith("predictor."):
             head.append(parameter)
         else:

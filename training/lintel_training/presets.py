@@ -64,6 +64,25 @@ def _lsh(rounds):
             "combine": "mean"}
 
 
+# For images whose rows are 28 pixels: windows of two rows, blocks of a row, four rows of memory.
+_OF_SMALL = {
+    "favor": ("linear attention over 64 positive random features (Performer)",
+              {"type": "linear", "feature_map": "favor", "features": 64}),
+    "taylor1": ("linear attention, 1 + cos(q, k) (Li et al. 2020)",
+                {"type": "linear", "feature_map": "taylor1"}),
+    "efficient": ("Efficient Attention, causal", {"type": "efficient"}),
+    "longformer": ("a window of two rows of pixels and one global token",
+                   {"type": "longformer", "window": 57, "global_tokens": 1}),
+    "sparse": ("Sparse Transformer, strided: the last row of pixels and the column above",
+               {"type": "sparse_transformer", "pattern": "strided", "stride": 28}),
+    "bigbird": ("BigBird: blocks of a row, two as a window, one global, two random",
+                {"type": "bigbird", "block_size": 28, "random_blocks": 2}),
+    "linformer": ("Linformer: each earlier row of pixels in four slots",
+                  {"type": "linformer", "mode": "blocks", "block_size": 28, "rank": 4}),
+    "transformer-xl": ("Transformer-XL: segments of a row, four rows of memory",
+                       {"type": "transformer_xl", "segment_length": 28, "memory_length": 112}),
+}
+
 _TEXT = {
     "format_version": 1, "vocab_size": 256, "max_length": 0, "d_model": 256, "n_layers": 8,
     "n_heads": 4, "d_head": 64, "d_ff": 1024, "activation": "relu", "norm_placement": "pre",
@@ -86,6 +105,7 @@ def _small(attention):
     return _image(attention, d_model=128, n_layers=4, n_heads=4, d_ff=512,
                   head={"type": "categorical"})
 
+
 PRESETS = {
     "mnist-linear": Preset("MNIST, linear attention, the paper's size (8 layers, 8 heads of 32)",
                            _image({"type": "linear"}), _IMAGE_RECIPE),
@@ -103,6 +123,8 @@ PRESETS = {
                                _small(_lsh(1)), _SMALL_RECIPE),
     "mnist-lsh4-small": Preset("the same with LSH attention, four hash rounds",
                                _small(_lsh(4)), _SMALL_RECIPE),
+    **{f"mnist-{name}-small": Preset(f"the same with {about}", _small(attention), _SMALL_RECIPE)
+       for name, (about, attention) in _OF_SMALL.items()},
     "text-linear": Preset("bytes of text, linear attention, unbounded length", _TEXT,
                           Recipe(epochs=60, batch_size=64, dropout=0.2)),
     "text-linear-small": Preset("the same with 4 layers, small enough for a CPU",

@@ -29,18 +29,12 @@ from dataclasses import fields  # noqa: E402
 import torch  # noqa: E402
 
 from . import data  # noqa: E402
-from .attention import KINDS, module_of  # noqa: E402
+from .attention import module_of  # noqa: E402
+from .attention_flags import ATTENTION_FLAGS  # noqa: E402
 from .config import ConfigError, ModelConfig  # noqa: E402
 from .presets import MIXTURES, PRESETS, Recipe, override  # noqa: E402
 from .tasks import ImageTask, TextTask  # noqa: E402
 from .trainer import Options, Trainer  # noqa: E402
-
-# Whole numbers that a kind of attention declares: key -> {type: what it is}.
-_ATTENTION_FLAGS = {}
-for _kind in KINDS.values():
-    for _key in _kind["keys"]:
-        if _key["type"] == "integer":
-            _ATTENTION_FLAGS.setdefault(_key["name"], {})[_kind["type"]] = _key["doc"]
 
 
 def make_parser():
@@ -92,7 +86,7 @@ def make_parser():
     model.add_argument("--head", choices=["mixture_of_logistics", "categorical"],
                        help=f"a mixture has {MIXTURES} components unless --mixtures says otherwise")
     model.add_argument("--activation", choices=["relu", "gelu"])
-    for key, docs in _ATTENTION_FLAGS.items():
+    for key, docs in ATTENTION_FLAGS.items():
         model.add_argument("--" + key.replace("_", "-"), type=int, help="; ".join(
             f"{kind}: {doc}" for kind, doc in docs.items()))
 
@@ -138,12 +132,12 @@ def make_config(args):
         if getattr(args, key) is not None:
             config[key] = getattr(args, key)
     config["head"] = _make_head(args, config["head"])
-    given = {key: getattr(args, key) for key in _ATTENTION_FLAGS if getattr(args, key) is not None}
+    given = {key: getattr(args, key) for key in ATTENTION_FLAGS if getattr(args, key) is not None}
     kind = config["attention"]["type"]
     for key in given:
-        if kind not in _ATTENTION_FLAGS[key]:
+        if kind not in ATTENTION_FLAGS[key]:
             raise ConfigError(f"--{key.replace('_', '-')}: the preset has {kind} attention, this is "
-                              f"for {' and '.join(_ATTENTION_FLAGS[key])}")
+                              f"for {' and '.join(ATTENTION_FLAGS[key])}")
     config["attention"] = dict(config["attention"], **given)
     return ModelConfig.from_dict(config)
 

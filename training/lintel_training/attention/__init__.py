@@ -19,10 +19,14 @@ def module_of(kind):
 
 
 def projections_of(kind):
-    """What a type has beside out_projection: `name`, `has_bias`, `is_read`."""
+    """What a type has beside out_projection: `name`, `has_bias`, `is_read`. No key changes that."""
     return KINDS[kind]["samples"][0]["projections"]
 
 
 def own_tensors_of(kind):
-    """Names of the tensors under inner_attention, with their shapes in the kind's first sample."""
+    """Names of the tensors under inner_attention, with their shapes in the kind's first sample.
+
+    Those that the kind always has: keys can ask for others, as linear's `features` for feature_map.omega,
+    and change shapes; what a layer has is what its module registers.
+    """
     return {tensor["name"]: tensor["shape"] for tensor in KINDS[kind]["samples"][0]["tensors"]}

@@ -40,6 +40,15 @@ class Inner(nn.Module):
         """Of the projections of these names."""
         return [config.n_heads * config.d_head] * len(names)
 
+    @staticmethod
+    def unused_keys(attention):
+        """Keys that mean nothing beside the others: config.json is written without them."""
+        return ()
+
+    @staticmethod
+    def contradiction(attention, config):
+        """What does not go together in the kind's keys, or with the model; None where all does."""
+
     def initialise(self, normal):
         """Fills the own tensors; normal(tensor, std) draws."""
 
@@ -62,7 +71,7 @@ def attend_in_blocks(q, k, v, scale, visible_of=None, mask_self=False):
     """The same without PyTorch 2: BLOCK queries at a time, with the keys up to the last of them.
 
     Half the work of whole matrices, and what is computed stays in a CPU's cache. visible_of: a list
-    of functions (a, b) -> bool [B, H, b - a, b], the keys that queries a..b-1 see besides being
+    of functions (a, b) -> bool [B, H, b - a, b], or what broadcasts to it, the keys that queries a..b-1 see besides being
     causal; the outputs of all are averaged. mask_self: a query's own key has weight only when it sees
     nothing else.
     """
