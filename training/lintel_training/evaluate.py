@@ -99,6 +99,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="model directory")
+    parser.add_argument("--adapter", help="directory of a LoRA adapter of it")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--images", help="IDX file, gzipped or not")
     source.add_argument("--text", help="text file; its last 10 %% are scored")
@@ -109,7 +110,7 @@ def main(argv=None):
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
 
-    model = load_model(args.model, args.device)
+    model = load_model(args.model, args.device, args.adapter)
     began = time.monotonic()
     report = {"model": args.model, "data": args.images or args.text}
     if args.images:

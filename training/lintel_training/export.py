@@ -5,6 +5,7 @@ import os
 import torch
 
 from . import safetensors_io
+from .adapter_files import load_adapter
 from .config import ModelConfig
 from .grow import SIZES, grown
 from .model import Model
@@ -22,12 +23,14 @@ def export_model(model, directory, dtype="bf16"):
     safetensors_io.save(tensors, os.path.join(directory, "model.safetensors"))
 
 
-def load_model(directory, device="cpu"):
-    """A model directory as a float32 Model in evaluation mode."""
+def load_model(directory, device="cpu", adapter=None):
+    """A model directory as a float32 Model in evaluation mode. adapter: directory of a LoRA adapter of it."""
     config = ModelConfig.load(os.path.join(directory, "config.json"))
     model = Model(config)
     tensors = safetensors_io.load(os.path.join(directory, "model.safetensors"))
     model.load_tensors({name: tensor.float() for name, tensor in tensors.items()})
+    if adapter is not None:
+        load_adapter(model, adapter)
     return model.to(device).eval()
 
 

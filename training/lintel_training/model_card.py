@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 
+from .adapter_files import CONFIG, TENSORS
 from .attention import KINDS
 from .attention_flags import ATTENTION_FLAGS
 from .outputs import require_directory
@@ -62,8 +63,10 @@ def _architecture_flags(config, preset):
 def _figures(result):
     rows = [("validation, float32 weights", result["validation"]),
             ("test, float32 weights", result["test_f32"]),
-            ("test, weights rounded to bfloat16 (the file here)", result["test_bf16"])]
-    if result["unit"] == "nats/byte":  # there is no third part of the text
+            ("test, weights rounded to bfloat16 (the file here)", result.get("test_bf16"))]
+    if "test_without_adapter" in result:
+        rows[2] = ("test, the model without the adapter", result["test_without_adapter"])
+    elif result["unit"] == "nats/byte":  # there is no third part of the text
         rows = [("validation, float32 weights", result["validation"]),
                 ("validation, weights rounded to bfloat16 (the file here)", result["test_bf16"])]
     lines = [f"| | {result['unit']} |", "|---|---|"]
@@ -76,7 +79,8 @@ def _data_lines(facts):
         size = ", ".join(f"{about[k]:,} {k}" for k in ("images", "bytes") if k in about)
         source = f"`{about['file']}`" if "file" in about else about.get("taken from", "")
         digest = f" (SHA-256 {about['sha256'][:16]}...)" if "sha256" in about else ""
-        lines.append(f"- {part}: {size}, {source}{digest}")
+        chosen = f"; {about['selected']}" if "selected" in about else ""
+        lines.append(f"- {part}: {size}, {source}{digest}{chosen}")
     return lines
 
 
@@ -86,6 +90,14 @@ def _fenced(text):
     while fence in text:
         fence += "`"
     return [fence, text, fence, ""]
+
+
+def _stored(result):
+    r, trained = result["recipe"], result.get("trained_parameters")
+    if r.get("lora_rank") is None:
+        return f"{result['parameters']:,} parameters, stored in bfloat16."
+    return (f"a LoRA adapter of rank {r['lora_rank']} for `{r['init_from']}`: {trained:,} parameters, "
+            "stored in float32.")
 
 
 def card(result, name, curve=None, samples=None, sample_text=None):
@@ -98,7 +110,7 @@ def card(result, name, curve=None, samples=None, sample_text=None):
         f"# {name}", "",
         f"{c['n_layers']} layers, {c['n_heads']} heads of {c['d_head']}, d_model {c['d_model']}, "
         f"feed-forward {c['d_ff']}, {attention['type']} attention; "
-        f"{result['parameters']:,} parameters, stored in bfloat16.", "",
+        + _stored(result), "",
         *_figures(result), "",
         f"Evaluated with: {result['arithmetic']}.", "",
         "## Data", "", *_data_lines(result["data"]), "",
@@ -132,7 +144,7 @@ def main(argv=None):
     parser.add_argument("--out", required=True, help="folder of the card")
     parser.add_argument("--name", help="default: the name of the folder")
     parser.add_argument("--copy-model", action="store_true",
-                        help="copy config.json and model.safetensors as well")
+                        help="copy the files of the model or the adapter as well")
     args = parser.parse_args(argv)
     require_directory(parser, "--out", args.out, "README.md")
 
@@ -158,6 +170,8 @@ def main(argv=None):
     if args.copy_model:
         bring("model/config.json", "config.json")
         bring("model/model.safetensors", "model.safetensors")
+        for adapter in (CONFIG, TENSORS):
+            bring(f"adapter/{adapter}", adapter)
 
 
 if __name__ == "__main__":

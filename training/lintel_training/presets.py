@@ -33,6 +33,11 @@ class Recipe:
     context: int = 512  # text: bytes in a training window
     valid_count: int = 2000  # images: the last of the training file, for validation
     init_from: Optional[str] = None  # model directory to start from, with any attention
+    labels: Optional[str] = None  # images: only those with these labels, "0-4,7"
+    image_filter: Optional[str] = None  # images: only those that pass, of selection.FILTERS
+    lora_rank: Optional[int] = None  # learn an adapter of this rank; the model stays as it is
+    lora_alpha: Optional[float] = None  # what is added is times alpha / rank; None: 1
+    lora_modules: Optional[str] = None  # names of linear maps, with commas; None: all but predictor
     limit_train: Optional[int] = None  # images or bytes, for trials
 
     to_dict = asdict

@@ -108,6 +108,7 @@ def write_png(path, picture):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, help="model directory")
+    parser.add_argument("--adapter", help="directory of a LoRA adapter of it")
     parser.add_argument("--out", help="PNG to write (images); text goes to standard output")
     parser.add_argument("--count", type=int, default=64, help="images in the grid")
     parser.add_argument("--prompt", default="\n", help="what a text begins with")
@@ -119,7 +120,7 @@ def main(argv=None):
     if args.out:
         require_file(parser, "--out", args.out)
 
-    model = load_model(args.model, args.device)
+    model = load_model(args.model, args.device, args.adapter)
     if model.config.modality.type == "image":
         if not args.out:
             parser.error("--out is needed for images")

@@ -7,6 +7,7 @@ from . import data
 from .attention import module_of
 from .evaluate import bytes_of_windows, image_bits, text_nats, text_windows
 from .losses import LN2
+from .selection import Selection
 
 
 def _file_facts(path):
@@ -20,7 +21,8 @@ class ImageTask:
     unit = "bits/dim"
     scale = 1 / LN2  # from nats
 
-    def __init__(self, config, recipe, device, train_path, test_path, test_limit=None):
+    def __init__(self, config, recipe, device, train_path, test_path, test_limit=None, labels=None):
+        """labels: {"train", "t10k"} to IDX files of labels, where the recipe chooses by them."""
         m = config.modality
         images = data.read_images(train_path)
         if images.shape[1] != config.length:
@@ -28,17 +30,27 @@ class ImageTask:
                              f"the model has {config.length}")
         if not 0 < recipe.valid_count < len(images):
             raise ValueError(f"valid_count: {recipe.valid_count} of {len(images)} images")
-        train = images[:-recipe.valid_count][:recipe.limit_train]
+        # Chosen behind the split, so that what validates one choice trains no other.
+        selection, labels = Selection(recipe.labels, recipe.image_filter), labels or {}
+        chosen = selection.choose(images, labels.get("train"), m.height, m.width)
+        train = images[:-recipe.valid_count][chosen[:-recipe.valid_count]][:recipe.limit_train]
         self.batches = data.ImageBatches(train, m.height, m.width, recipe.batch_size, recipe.seed,
                                          device, recipe.shift_augment)
-        self.valid = images[-recipe.valid_count:].to(device)
-        self.test = data.read_images(test_path, test_limit).to(device) if test_path else None
-        self.eval_batch = min(module_of(a.type).Attention.eval_batch for a in config.attention)
-        self.facts = {"train": dict(_file_facts(train_path), images=len(train)),
-                      "validation": {"images": len(self.valid),
-                                     "taken from": "the end of the training file"}}
+        self.valid = images[-recipe.valid_count:][chosen[-recipe.valid_count:]].to(device)
+        if not len(self.valid):
+            raise ValueError(f"valid_count: none of {recipe.valid_count} images is chosen")
+        self.test = None
         if test_path:
-            self.facts["test"] = dict(_file_facts(test_path), images=len(self.test))
+            test = data.read_images(test_path)
+            chosen = selection.choose(test, labels.get("t10k"), m.height, m.width)
+            self.test = test[chosen][:test_limit].to(device)
+        self.eval_batch = min(module_of(a.type).Attention.eval_batch for a in config.attention)
+        chosen = selection.facts()
+        self.facts = {"train": dict(_file_facts(train_path), images=len(train), **chosen),
+                      "validation": {"images": len(self.valid),
+                                     "taken from": "the end of the training file", **chosen}}
+        if test_path:
+            self.facts["test"] = dict(_file_facts(test_path), images=len(self.test), **chosen)
         # Sequences that a whole evaluation at the end goes through (test twice: both dtypes).
         self.final_items = len(self.valid) + (2 * len(self.test) if test_path else 0)
         self.valid_items = len(self.valid)

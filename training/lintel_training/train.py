@@ -3,7 +3,8 @@
     python3 -m lintel_training.train --preset mnist-linear --data DIR --out runs/mnist-linear
 
 The run directory holds
-    model/            the model directory to serve (averaged weights, bfloat16)
+    model/            the model directory to serve (averaged weights, bfloat16); with --lora-rank
+                      adapter/ instead, the files of a LoRA adapter as PEFT writes them
     result.json       test and validation figures, recipe, data, hardware, time
     log.jsonl         one JSON object for each log line; curve.png drawn from it
     samples-STEP.png  samples
@@ -32,7 +33,9 @@ from . import data  # noqa: E402
 from .attention import module_of  # noqa: E402
 from .attention_flags import ATTENTION_FLAGS  # noqa: E402
 from .config import ConfigError, ModelConfig  # noqa: E402
+from .lora import DEFAULT_MODULES, MAX_RANK, parse_modules  # noqa: E402
 from .presets import MIXTURES, PRESETS, Recipe, override  # noqa: E402
+from .selection import FILTERS, parse_labels  # noqa: E402
 from .tasks import ImageTask, TextTask  # noqa: E402
 from .trainer import Options, Trainer  # noqa: E402
 
@@ -77,8 +80,20 @@ def make_parser():
     recipe.add_argument("--init-from", metavar="DIR",
                         help="start from this model's weights; its attention may be another, and "
                              "its sizes smaller (README.md says which)")
+    recipe.add_argument("--labels", metavar="0-4,7", help="images with these labels only, by the label "
+                        "files beside the images")
+    recipe.add_argument("--image-filter", choices=list(FILTERS),
+                        help="images that pass only; thin: with thin strokes")
     recipe.add_argument("--limit-train", type=int, help="first images or bytes only")
     recipe.add_argument("--limit-test", type=int, help="first images only")
+
+    lora = parser.add_argument_group(
+        "LoRA: what --init-from holds stays as it is, and the run writes adapter/ instead of model/")
+    lora.add_argument("--lora-rank", type=int, metavar="R")
+    lora.add_argument("--lora-alpha", type=float, metavar="A",
+                      help="what is added is times A / R (default: A is R)")
+    lora.add_argument("--lora-modules", metavar="NAMES",
+                      help=f"with commas (default: {','.join(DEFAULT_MODULES)}; predictor can be, too)")
 
     model = parser.add_argument_group("architecture (default: the preset's)")
     for name in ("n-layers", "n-heads", "d-model", "d-head", "d-ff", "mixtures"):
@@ -142,12 +157,38 @@ def make_config(args):
     return ModelConfig.from_dict(config)
 
 
+def make_recipe(args):
+    """The preset's recipe with the overrides of the command line."""
+    return override(PRESETS[args.preset].recipe,
+                    **{field.name: getattr(args, field.name, None) for field in fields(Recipe)})
+
+
+def check_recipe(recipe):
+    """ConfigError naming a flag that makes no sense without another, or at all."""
+    if recipe.labels is not None:
+        parse_labels(recipe.labels)
+    if recipe.lora_rank is None:
+        for flag in ("lora_alpha", "lora_modules"):
+            if getattr(recipe, flag) is not None:
+                raise ConfigError(f"--{flag.replace('_', '-')}: is for --lora-rank")
+        return
+    if recipe.init_from is None:
+        raise ConfigError("--lora-rank: needs --init-from, the model that is adapted")
+    if not 1 <= recipe.lora_rank <= MAX_RANK:
+        raise ConfigError(f"--lora-rank: is {recipe.lora_rank}, must be from 1 to {MAX_RANK}")
+    if recipe.lora_modules is not None:
+        parse_modules(recipe.lora_modules)
+
+
 def make_task(args, config, recipe):
     if config.modality.type == "bytes":
         return TextTask(config, recipe, args.device, args.data)
     train = args.train_images or data.find_images(args.data, "train")
     test = args.test_images or (data.find_images(args.data, "t10k") if args.data else None)
-    return ImageTask(config, recipe, args.device, train, test, args.limit_test)
+    labels = {}
+    if recipe.labels is not None and args.data:
+        labels = {kind: data.find_labels(args.data, kind) for kind in ("train", "t10k")}
+    return ImageTask(config, recipe, args.device, train, test, args.limit_test, labels)
 
 
 def make_trainer(args, began=None):
@@ -157,9 +198,7 @@ def make_trainer(args, began=None):
     """
     on_cuda = args.device.startswith("cuda")
     config = make_config(args)
-    recipe = override(
-        PRESETS[args.preset].recipe,
-        **{field.name: getattr(args, field.name, None) for field in fields(Recipe)})
+    recipe = make_recipe(args)
     if args.cuda_graphs and recipe.accumulate > 1:
         raise ConfigError("--cuda-graphs: not with --accumulate, whose passes would write over each "
                           "other's gradients")
@@ -184,7 +223,8 @@ def main(argv=None):
         parser.error("--data is needed")
     try:
         make_config(args)
-    except ConfigError as error:
+        check_recipe(make_recipe(args))
+    except ValueError as error:
         parser.error(str(error))
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -9,11 +9,13 @@ import time
 import torch
 
 from . import checkpoint
+from .adapter_files import save_adapter
 from .attention import module_of
 from .compiled import compile_layers, loss_function
 from .config import ModelConfig
 from .curve import draw_curve
 from .export import export_model, round_weights, start_from
+from .lora import DEFAULT_MODULES, adapt, parse_modules, without_adapter
 from .model import Model, initialise
 from .optim import Average, learning_rate, make_optimizer
 from .pace import Pace
@@ -71,6 +73,9 @@ class Trainer:
         initialise(model, recipe.seed)
         if recipe.init_from and saved is None:
             start_from(model, recipe.init_from)
+        if recipe.lora_rank is not None:
+            names = parse_modules(recipe.lora_modules or ",".join(DEFAULT_MODULES))
+            adapt(model, recipe.lora_rank, self._lora_alpha() / recipe.lora_rank, names, recipe.seed)
         self.model = model.to(options.device).train()
         self.average = Average(self.model, recipe.ema_decay)
         self.optimizer = make_optimizer(self.model, recipe, fused=self.on_cuda)
@@ -232,10 +237,34 @@ class Trainer:
     def _validate(self):
         """Validation figure of the averaged weights, which are exported as well."""
         value = self.task.validate(self.average.model)
-        export_model(self.average.model, os.path.join(self.options.out, "model"))
+        self._export()
         self.log.write(step=self.step, validation=value, unit=self.task.unit,
                        elapsed=round(self._seconds(), 2))
         return value
+
+    def _lora_alpha(self):
+        return self.recipe.lora_rank if self.recipe.lora_alpha is None else self.recipe.lora_alpha
+
+    def _export(self):
+        out, model = self.options.out, self.average.model
+        if self.recipe.lora_rank is None:
+            export_model(model, os.path.join(out, "model"))
+            return
+        base = os.path.basename(os.path.normpath(self.recipe.init_from))
+        save_adapter(model, os.path.join(out, "adapter"), self._lora_alpha(), base)
+
+    def _test_scores(self):
+        """Figures of the test images or text with what is exported, for result.json."""
+        model = self.average.model
+        scores = {"test_f32": self.task.test_score(model)}
+        if self.recipe.lora_rank is None:
+            self._sample()
+            round_weights(model, "bf16")  # in place: nothing is trained or saved any more
+            return dict(scores, test_bf16=self.task.test_score(model))
+        with without_adapter(model):
+            scores["test_without_adapter"] = self.task.test_score(model)
+        self._sample()
+        return scores
 
     def _sample(self):
         """Writes samples-STEP.png (or .txt) from the averaged weights."""
@@ -337,15 +366,11 @@ class Trainer:
 
     def _finish(self):
         """Final figures, result.json, samples and curve."""
-        out, model = self.options.out, self.average.model
-        seconds = self._seconds()
+        out, seconds = self.options.out, self._seconds()
         validation = self._validate()
-        test_f32 = self.task.test_score(model)
-        self._sample()
-        round_weights(model, "bf16")  # in place: nothing is trained or saved any more
         result = {
             "preset": self.preset, "unit": self.task.unit, "validation": validation,
-            "test_f32": test_f32, "test_bf16": self.task.test_score(model),
+            **self._test_scores(),
             "arithmetic": "network float32, likelihood float64 of its outputs",
             "steps": self.step,
             "epochs": self.step * self.recipe.accumulate / self.task.batches.batches_per_epoch,
@@ -353,6 +378,7 @@ class Trainer:
             "training_seconds": round(seconds, 1),
             "items_per_second": self._throughput(seconds),
             "parameters": sum(p.numel() for p in self.model.parameters()),
+            "trained_parameters": sum(p.numel() for p in self.parameters),
             "recipe": self.recipe.to_dict(), "config": self.config.to_dict(),
             "data": self.task.facts, "hardware": hardware(self.options.device),
             "versions": versions(),

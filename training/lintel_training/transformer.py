@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from .attention import module_of, projections_of
+from .lora import LoraLinear
 
 
 class SelfAttention(nn.Module):
@@ -33,16 +34,16 @@ class SelfAttention(nn.Module):
         """[B, N, E] -> what the inner attention reads, [B, H, N, D] each.
 
         One matrix product for all of them: their weights are laid end to end at run time, which
-        is cheap, and the tensors keep the names of the format.
+        is cheap, and the tensors keep the names of the format. Maps that are adapted are computed each.
         """
         parts = [getattr(self, name) for name in self._read]
-        weight = torch.cat([p.weight for p in parts])
-        bias = torch.cat([p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias
-                          for p in parts])
-        y = F.linear(x, weight, bias)
-        if any(hasattr(p, "lora") for p in parts):
-            y = y + torch.cat([p.lora(x) if hasattr(p, "lora") else x.new_zeros(*x.shape[:2], len(
-                p.weight)) for p in parts], -1)
+        if any(isinstance(p, LoraLinear) for p in parts):
+            y = torch.cat([p(x) for p in parts], -1)
+        else:
+            weight = torch.cat([p.weight for p in parts])
+            bias = torch.cat([p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias
+                              for p in parts])
+            y = F.linear(x, weight, bias)
         batch, n, _ = x.shape
         split = y.split([len(p.weight) for p in parts], -1)
         return [part.view(batch, n, self.n_heads, -1).transpose(1, 2) for part in split]
