@@ -217,9 +217,10 @@ FeatureMap::FeatureMap(const Options& options, std::span<const float> omega)
     : options_(options),
       num_features_(num_features(options)),
       work_floats_(std::max(4 * options.d_head + kSlack, options.features)),
-      omega_(omega.begin(), omega.end()) {
-  assert(omega_.size() == options.d_head * options.features);
-  for (float& value : omega_) value *= options.scale;
+      omega_(options.d_head, options.features) {
+  assert(omega.size() == omega_.values().size());
+  std::ranges::transform(omega, omega_.values().begin(),
+                         [&](float value) { return value * options.scale; });
 }
 
 bool FeatureMap::is_logarithmic() const {
@@ -233,7 +234,7 @@ void FeatureMap::apply(std::span<const float> x, float* phi, float* work) const 
   }
   const auto apply_to_head = HWY_DYNAMIC_DISPATCH(ApplyToHead);
   for (std::size_t h = 0; h < options_.n_heads; ++h) {
-    apply_to_head(options_, num_features_, omega_.data(), x.data() + h * options_.d_head,
+    apply_to_head(options_, num_features_, omega_.values().data(), x.data() + h * options_.d_head,
                   phi + h * num_features_, work);
   }
 }

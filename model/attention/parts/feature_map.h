@@ -4,7 +4,8 @@
 
 #include <cstddef>
 #include <span>
-#include <vector>
+
+#include "model/base/tensor.h"
 
 namespace lintel {
 
@@ -60,7 +61,7 @@ class FeatureMap {
   const Options options_;
   const std::size_t num_features_;
   const std::size_t work_floats_;
-  std::vector<float> omega_;  // [D, features], times c
+  Matrix omega_;  // [D, features], times c
 };
 
 }  // namespace lintel
