@@ -2,13 +2,15 @@
 """Turns a PyTorch checkpoint into a model directory.
 
 Takes a checkpoint of idiap/linear-transformer-experiments (a dict with `model_state`) or a bare
-state_dict, with or without a `module.` prefix:
+state_dict, with or without a `module.` prefix, or a Transformer-XL of kimiyoung/transformer-xl, as
+train.py saves it or as a state_dict:
 
     python3 training/convert_checkpoint.py model.pth --out DIR --heads 8
+    python3 training/convert_checkpoint.py model.pt --out DIR --same-length --memory-length 2100
 
 Widths and the number of layers are read off the tensors. The number of heads cannot be, unless the
-layers hold LSH planes; what else the tensors do not tell are flags. Tensors that do not fit are
-named with both shapes, and the exit status is 1.
+layers hold LSH planes, random features or biases of each head; what else the tensors do not tell are
+flags. Tensors that do not fit are named with both shapes, and the exit status is 1.
 """
 
 import argparse
@@ -20,7 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch  # noqa: E402
 
-from lintel_training import foreign  # noqa: E402
+from lintel_training import foreign, from_fast_transformers, from_transformer_xl  # noqa: E402
 from lintel_training.attention import KINDS, module_of, own_tensors_of  # noqa: E402
 from lintel_training.config import ModelConfig  # noqa: E402
 from lintel_training.export import DTYPES, export_model  # noqa: E402
@@ -36,7 +38,9 @@ class ConversionError(Exception):
 
 
 def read_state(path, trust=False):
-    """{name: tensor} of a checkpoint, without a `module.` prefix."""
+    """{name: tensor} of a checkpoint, without a `module.` prefix; and of a model that was saved whole the
+    plain attributes, {path: value}.
+    """
     try:
         if trust:
             data = torch.load(path, map_location="cpu", weights_only=False)
@@ -49,6 +53,7 @@ def read_state(path, trust=False):
         if trust:
             reason = str(error).partition("\n")[0] or type(error).__name__
         raise ConversionError(f"{path}: cannot be read: {reason}") from error
+    data, attributes = foreign.module_of(data) or (data, {})
     if isinstance(data, dict) and "model_state" in data:
         data = data["model_state"]
     if not isinstance(data, dict):
@@ -67,7 +72,7 @@ def read_state(path, trust=False):
         if tensor.layout != torch.strided or not tensor.dtype.is_floating_point:
             kind = str(tensor.dtype if tensor.layout == torch.strided else tensor.layout)
             raise ConversionError(f"{name}: is {kind.removeprefix('torch.')}, expected floats")
-    return state
+    return state, attributes
 
 
 def _shape(state, name, rank=2):
@@ -79,8 +84,8 @@ def _shape(state, name, rank=2):
     return shape
 
 
-def infer_config(state, args):
-    """config.json as a dict, from the shapes of the tensors and the flags."""
+def infer_config(state, args, attention=None):
+    """config.json as a dict, from the shapes of the tensors and the flags. attention: where it is known."""
     layers = {int(m.group(1)) for m in map(re.compile(r"transformer\.layers\.(\d+)\.").match, state)
               if m}
     if not layers:
@@ -91,7 +96,7 @@ def infer_config(state, args):
     outputs, _ = _shape(state, "predictor.weight")
 
     own = {name[len(_OWN):]: tensor for name, tensor in state.items() if name.startswith(_OWN)}
-    attention, d_head = _attention(state, own, args)
+    attention, d_head = _attention(state, own, args, attention)
     if d_head is not None and (d_head == 0 or inner % d_head):
         shapes = ", ".join(f"{_OWN}{name}: has {list(t.shape)}" for name, t in own.items())
         raise ConversionError(f"{shapes}, whose last dimension does not divide the projections' "
@@ -119,15 +124,22 @@ def infer_config(state, args):
         "format_version": 1, "vocab_size": vocab_size, "max_length": max_length,
         "d_model": d_model, "n_layers": max(layers) + 1, "n_heads": heads,
         "d_head": inner // heads, "d_ff": d_ff, "activation": args.activation,
-        "norm_placement": args.norm_placement, "final_norm": "transformer.norm.weight" in state,
+        "norm_placement": args.norm_placement or "post", "final_norm": "transformer.norm.weight" in state,
         "layer_norm_eps": args.layer_norm_eps, "embedding": embedding,
         "position_encoding": position, "attention": attention, "head": head,
         "modality": _modality(args, categorical, vocab_size, max_length),
     }
 
 
-def _attention(state, own, args):
+def _attention(state, own, args, known):
     """The attention object, and d_head where the kind's own tensors tell it."""
+    if known is not None:
+        return known, _shape(state, _OWN + "r_w_bias")[1]
+    if from_fast_transformers.OMEGA in own:
+        d_head, _ = _shape(state, _OWN + from_fast_transformers.OMEGA)
+        return {"type": "linear", **from_fast_transformers.keys_of(
+            own[from_fast_transformers.OMEGA], args.feature_map, args.softmax_temp, args.n_dims,
+            args.smoothing)}, d_head
     kind = args.attention or next((k for k in KINDS if set(own_tensors_of(k)) == set(own)), None)
     if kind is None:
         raise ConversionError(f"{_OWN}{next(iter(own))}: no kind of attention has it")
@@ -138,6 +150,8 @@ def _attention(state, own, args):
         _shape(state, _OWN + name, rank=len(shape))
     if not own_tensors_of(kind):
         return {"type": kind}, None
+    if not hasattr(module_of(kind), "read_off"):
+        raise ConversionError(f"--attention {kind}: no program is known whose checkpoints hold it")
     keys, d_head = module_of(kind).read_off(own)
     flags = {key["name"]: getattr(args, key["name"]) for key in KINDS[kind]["keys"]
              if getattr(args, key["name"], None) is not None}
@@ -170,8 +184,21 @@ def make_parser():
     parser.add_argument("--attention", choices=list(KINDS),
                         help="default: the first that has the layers' own tensors")
     parser.add_argument("--chunk-size", type=int, default=32, help="lsh")
+    features = parser.add_argument_group("random features of fast-transformers")
+    features.add_argument("--feature-map", choices=from_fast_transformers.MAPS,
+                          help="which of them omega is of: no shape tells")
+    features.add_argument("--softmax-temp", type=float, help="default: that of the class")
+    features.add_argument("--n-dims", type=int, help="default: the least that makes the columns of omega")
+    features.add_argument("--smoothing", type=float, help="of smoothed-fourier; default: 1")
+    xl = parser.add_argument_group("Transformer-XL", "default: what a model that was saved whole says")
+    xl.add_argument("--segment-length", type=int, help="tgt_len")
+    xl.add_argument("--memory-length", type=int, help="mem_len")
+    xl.add_argument("--clamp-length", type=int, help="clamp_len; 0: none")
+    xl.add_argument("--same-length", action="store_true", default=None,
+                    help="every position sees mem_len positions: a segment of one")
     parser.add_argument("--activation", choices=["relu", "gelu"], default="relu")
-    parser.add_argument("--norm-placement", choices=["post", "pre"], default="post")
+    parser.add_argument("--norm-placement", choices=["post", "pre"],
+                        help="default: post, or what a Transformer-XL says")
     parser.add_argument("--layer-norm-eps", type=float, default=1e-5)
     parser.add_argument("--embedding",
                         choices=["value_concat_position", "value_add_position", "value"],
@@ -195,8 +222,16 @@ def make_parser():
 
 
 def convert(args):
-    state = read_state(args.checkpoint, args.trust)
-    config = ModelConfig.from_dict(infer_config(state, args))
+    state, attributes = read_state(args.checkpoint, args.trust)
+    attention = None
+    if from_transformer_xl.is_one(state):
+        settings = from_transformer_xl.Settings(
+            tgt_len=args.segment_length, mem_len=args.memory_length, clamp_len=args.clamp_length,
+            same_length=args.same_length).first(from_transformer_xl.settings_of(attributes))
+        attention = from_transformer_xl.attention_of(settings)
+        state = from_transformer_xl.tensors_of(state)
+        args.norm_placement = args.norm_placement or ("pre" if settings.pre_lnorm else "post")
+    config = ModelConfig.from_dict(infer_config(state, args, attention))
     model = Model(config)
     pe = state.get("pos_embedding.pe")
     if pe is not None and config.position_encoding == "sinusoidal":

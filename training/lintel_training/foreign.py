@@ -30,10 +30,11 @@ _BUILDERS.update({("torch", str(value).removeprefix("torch.")): value
 
 class Stranger:
     """In place of something that is no tensor and no container. Takes what a pickle gives it and
-    keeps nothing.
+    keeps nothing but its attributes.
     """
 
     name = ""  # of its class where it was saved
+    attributes = None  # {name: value}, where the file has them
 
     def __new__(cls, *args, **kwargs):
         return super().__new__(cls)
@@ -44,7 +45,11 @@ class Stranger:
     def _take(self, *args, **kwargs):
         pass
 
-    __setstate__ = __setitem__ = append = extend = add = _take
+    __setitem__ = append = extend = add = _take
+
+    def __setstate__(self, state):
+        if isinstance(state, dict):
+            self.attributes = state
 
     def __call__(self, *args, **kwargs):
         return Stranger()
@@ -87,3 +92,24 @@ def load(path):
         if "constants.pkl" in archive.get_all_records():
             raise ValueError("TorchScript is no checkpoint")
         return torch.serialization._load(archive, **options)
+
+
+def module_of(value):
+    """What is in a torch.nn.Module that was saved whole: its tensors by the names of its state_dict, and
+    the plain values among its attributes, {"layers.0.pre_lnorm": True}. None for anything else.
+    """
+    attributes = value.attributes if isinstance(value, Stranger) else getattr(value, "__dict__", None)
+    if not isinstance(attributes, dict) or not isinstance(attributes.get("_modules"), dict):
+        return None
+    tensors, plain = {}, {}
+    for kind in ("_parameters", "_buffers"):
+        held = attributes.get(kind)
+        tensors.update({name: tensor for name, tensor in (held if isinstance(held, dict) else {}).items()
+                        if isinstance(tensor, torch.Tensor)})
+    plain.update({name: number for name, number in attributes.items()
+                  if isinstance(number, (bool, int, float))})
+    for name, part in attributes["_modules"].items():
+        below = module_of(part)
+        for mine, theirs in zip((tensors, plain), below or ()):
+            mine.update({f"{name}.{inner}": held for inner, held in theirs.items()})
+    return tensors, plain
