@@ -61,7 +61,9 @@ constexpr ConfigKey kKeys[] = {
 constexpr const char* kSamples[] = {
     "mode=blocks,rank=3,block_size=8",
     "mode=blocks,rank=20,block_size=7,per_head=true,share_key_value=true,scale=0.4",
-    "mode=blocks,rank=2,block_size=1", "mode=prefix,rank=6,block_size=null",
+    "mode=blocks,rank=2,block_size=1",
+    "mode=blocks,rank=70,block_size=65",
+    "mode=prefix,rank=6,block_size=null",
     "mode=prefix,rank=21,block_size=null,per_head=true,share_key_value=true,scale=0.4"};
 
 // Values of proj_k: as many as a tensor of a layer may sensibly have.

@@ -8,6 +8,7 @@
 
 #include "model/config/attention_spec.h"
 #include "model/config/config_limits.h"
+#include "tests/model/attention/state_bytes.h"
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"
 
@@ -247,6 +248,34 @@ TEST_CASE("linformer's keys that do not go together are refused by name") {
   CHECK_THAT(error_of("linformer:mode=blocks,rank=1024,block_size=1048576,per_head=true", 0),
              Contains("f: key \"rank\": found 1024"));
   CHECK(error_of("linformer:mode=blocks,rank=1024,block_size=1048576", 0) == "accepted");
+}
+
+TEST_CASE("a saved state of linformer cannot be of positions that have no column") {
+  std::mt19937 generator(6);
+  const auto backend_of = [&](std::int64_t max_length) {
+    return make_attention(
+        linformer_inputs("linformer:mode=prefix,rank=3", 1, 4, 1, max_length, generator).params());
+  };
+  const auto longer = backend_of(60);
+  const auto shorter = backend_of(40);
+  std::vector<float> block(longer->block_floats());
+  const TwinInputs in = linformer_inputs("linformer:mode=prefix,rank=3", 1, 4, 41, 60, generator);
+  const auto save_after = [&](std::size_t n) {
+    std::ranges::fill(block, 0.0f);
+    const auto state = longer->new_state(block);
+    const std::vector<AttentionState*> states(n, state.get());
+    AttentionScratch scratch;
+    Matrix out(n, 4);
+    longer->step(states, in.rows(0, n), out.view(), scratch);
+    testing::StateBytes saved;
+    state->save(0, saved);
+    return saved;
+  };
+  testing::StateBytes last = save_after(40);
+  CHECK_NOTHROW(shorter->new_state(block)->load(last));
+  testing::StateBytes beyond = save_after(41);
+  CHECK_THROWS_WITH(shorter->new_state(block)->load(beyond),
+                    Contains("found position 41, expected 0 to 40"));
 }
 
 }  // namespace

@@ -1,35 +1,19 @@
 // What every kind of attention says of its state: saved, and loaded again. Names none of them.
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <vector>
 
 #include "tests/model/attention/attention_layer.h"
+#include "tests/model/attention/state_bytes.h"
 
 namespace lintel {
 namespace {
 
 using testing::AttentionLayer;
 using testing::same_bits;
+using testing::StateBytes;
 
-class Bytes final : public StateWriter, public StateReader {
- public:
-  std::vector<std::byte> bytes;
-
- private:
-  void write(std::span<const std::byte> from) override {
-    bytes.insert(bytes.end(), from.begin(), from.end());
-  }
-  void read(std::span<std::byte> to) override {
-    if (bytes.size() - at_ < to.size()) throw ModelError("saved state: too short");
-    std::memcpy(to.data(), bytes.data() + at_, to.size());
-    at_ += to.size();
-  }
-
-  std::size_t at_ = 0;
-};
-
-Bytes saved(SequenceState& sequence, std::int64_t since) {
-  Bytes bytes;
+StateBytes saved(SequenceState& sequence, std::int64_t since) {
+  StateBytes bytes;
   sequence.layer(0)->save(since, bytes);
   return bytes;
 }
@@ -41,7 +25,7 @@ TEST_CASE("attention: a state restored at any token goes on bit for bit", "[rows
   sequence.reset();
   for (std::size_t t = 0; t < AttentionLayer::kTokens; ++t) {
     CAPTURE(t);
-    Bytes bytes = saved(sequence, 0);
+    StateBytes bytes = saved(sequence, 0);
     SequenceState restored = layer.new_sequence();
     restored.layer(0)->load(bytes);
     CHECK(restored.layer(0)->bytes() == sequence.layer(0)->bytes());
@@ -62,7 +46,7 @@ TEST_CASE("attention: what came since is enough where the rest is there", "[rows
   for (const std::size_t more : {1, 7, 0, 30, 25}) {
     CAPTURE(fed, more);
     layer.walk(sequence, 0, fed, fed + more);
-    Bytes bytes = saved(sequence, static_cast<std::int64_t>(fed));
+    StateBytes bytes = saved(sequence, static_cast<std::int64_t>(fed));
     follower.layer(0)->load(bytes);
     fed += more;
     REQUIRE(saved(follower, 0).bytes == saved(sequence, 0).bytes);
@@ -79,7 +63,7 @@ TEST_CASE("attention: a restored state takes drafts back, and may have had some 
   layer.walk(sequence, 0, 0, 20);
   layer.step({{&sequence, 0, 20}, {&sequence, 1, 21, true}, {&sequence, 1, 22, true}});
   sequence.take_back(2);
-  Bytes bytes = saved(sequence, 0);
+  StateBytes bytes = saved(sequence, 0);
   SequenceState restored = layer.new_sequence();
   restored.layer(0)->load(bytes);
   for (int i = 0; i < 21; ++i) restored.advance();
@@ -89,13 +73,28 @@ TEST_CASE("attention: a restored state takes drafts back, and may have had some 
   CHECK(same_bits(rest, {expected.begin() + 22, expected.end()}));
 }
 
+TEST_CASE("attention: what is saved after drafts were taken back has nothing of them") {
+  LINTEL_FOR_EACH_ATTENTION(layer);
+  SequenceState sequence = layer.new_sequence();
+  SequenceState undisturbed = layer.new_sequence();
+  for (std::size_t t = 0; t + 9 < AttentionLayer::kTokens; ++t) {
+    CAPTURE(t);
+    std::vector<AttentionLayer::Fed> rows = {{&sequence, 0, t}};
+    for (std::size_t i = 1; i <= 1 + t % 9; ++i) rows.push_back({&sequence, 1, t + i, true});
+    layer.step(rows);
+    sequence.take_back(static_cast<std::int64_t>(rows.size()) - 1);
+    layer.walk(undisturbed, 0, t, t + 1);
+    REQUIRE(saved(sequence, 0).bytes == saved(undisturbed, 0).bytes);
+  }
+}
+
 TEST_CASE("attention: a saved state that ends too soon is refused") {
   LINTEL_FOR_EACH_ATTENTION(layer);
   SequenceState sequence = layer.new_sequence();
   layer.walk(sequence, 0, 0, 10);
-  const Bytes whole = saved(sequence, 0);
+  const StateBytes whole = saved(sequence, 0);
   for (const std::size_t size : {std::size_t{0}, std::size_t{3}, whole.bytes.size() - 1}) {
-    Bytes cut = whole;
+    StateBytes cut = whole;
     cut.bytes.resize(size);
     SequenceState other = layer.new_sequence();
     CHECK_THROWS_AS(other.layer(0)->load(cut), ModelError);
@@ -111,7 +110,7 @@ TEST_CASE("attention: what follows other tokens than the state has is refused") 
   LINTEL_FOR_EACH_ATTENTION(layer);
   SequenceState sequence = layer.new_sequence();
   layer.walk(sequence, 0, 0, 10);
-  Bytes bytes = saved(sequence, 0);
+  StateBytes bytes = saved(sequence, 0);
   SequenceState longer = layer.new_sequence();
   layer.walk(longer, 1, 0, 11);
   CHECK_THROWS_AS(longer.layer(0)->load(bytes), ModelError);
