@@ -1,4 +1,4 @@
-// Both parsers over mutated files, under a memory limit: parsed, or refused by a ModelError.
+// The parsers over mutated files, under a memory limit: parsed, or refused by a ModelError.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -58,21 +58,27 @@ std::string repeated(const std::string& open, const std::string& piece) {
 TEST_CASE("the corpus of mutated files is parsed or refused, within its memory") {
   const Counts config = run_corpus("config", try_config);
   const Counts safetensors = run_corpus("safetensors", try_safetensors);
-  CHECK(config.files + safetensors.files >= 200);
+  const Counts adapters = run_corpus("adapter_config", try_adapter_config);
+  CHECK(config.files + safetensors.files + adapters.files >= 200);
   // Both outcomes occur, or the corpus says nothing.
   CHECK(config.taken >= 3);
   CHECK(safetensors.taken >= 2);
   CHECK(config.taken < config.files / 2);
   CHECK(safetensors.taken < safetensors.files / 2);
+  CHECK(adapters.taken >= 2);
+  CHECK(adapters.taken < adapters.files / 2);
 }
 
 TEST_CASE("thousands of fresh mutations are parsed or refused, within their memory") {
   const std::vector<std::string> configs = config_seeds();
   const std::vector<std::string> files = safetensors_seeds();
+  const std::vector<std::string> adapters = adapter_config_seeds();
   for (std::uint64_t number = 0; number < 5000; ++number) {
     INFO("mutation " << number);
     const std::string config = mutate_text(configs[number % configs.size()], number);
     const std::string file = mutate_safetensors(files[number % files.size()], number);
+    const std::string adapter = mutate_text(adapters[number % adapters.size()], number);
+    REQUIRE_NOTHROW(try_limited(try_adapter_config, adapter, kSmallFileLimit));
     REQUIRE_NOTHROW(try_limited(try_config, config, kSmallFileLimit));
     REQUIRE_NOTHROW(try_limited(try_safetensors, file, kSmallFileLimit));
   }
@@ -115,6 +121,8 @@ TEST_CASE("no config of 1 MB takes more than 64 MB to refuse") {
       INFO(open << piece);
       bool taken = true;
       CHECK_NOTHROW(taken = try_limited(try_config, text, 64 << 20));
+      CHECK_FALSE(taken);
+      CHECK_NOTHROW(taken = try_limited(try_adapter_config, text, 64 << 20));
       CHECK_FALSE(taken);
     }
   }

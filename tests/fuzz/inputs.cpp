@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "model/adapters/adapter_config.h"
 #include "model/config/config.h"
 #include "model/files/safetensors.h"
 
@@ -60,6 +61,23 @@ bool try_safetensors(std::string_view bytes) {
     covered += tensor.end - tensor.begin;
   }
   require(covered == data_bytes, "tensors cover the data");
+  return true;
+}
+
+bool try_adapter_config(std::string_view bytes) {
+  AdapterConfig config;
+  try {
+    config = parse_adapter_config(bytes, "FILE");
+  } catch (const ModelError& error) {
+    check_text(error.what());
+    return false;
+  }
+  for (const char* const module : {"predictor", "transformer.layers.0.linear1"}) {
+    const int rank = config.rank_of(module);
+    require(rank >= 1 && rank <= kMaxAdapterRank, "a rank is within its limits");
+    const double scaling = config.scaling_of(module);
+    require(scaling >= 0.0 && scaling <= kMaxAdapterAlpha, "a scaling is within its limits");
+  }
   return true;
 }
 

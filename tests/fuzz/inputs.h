@@ -10,5 +10,6 @@ namespace lintel::fuzz {
 // type.
 bool try_config(std::string_view bytes);
 bool try_safetensors(std::string_view bytes);
+bool try_adapter_config(std::string_view bytes);
 
 }  // namespace lintel::fuzz

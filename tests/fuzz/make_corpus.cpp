@@ -36,5 +36,6 @@ int main(int argc, char** argv) {
   const std::uint64_t files = argc == 3 ? std::strtoull(argv[2], nullptr, 10) : 150;
   using namespace lintel::fuzz;
   write_corpus(directory / "config", config_seeds(), mutate_text, files);
+  write_corpus(directory / "adapter_config", adapter_config_seeds(), mutate_text, files / 3);
   write_corpus(directory / "safetensors", safetensors_seeds(), mutate_safetensors, files);
 }

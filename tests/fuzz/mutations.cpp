@@ -138,6 +138,14 @@ std::vector<std::string> safetensors_seeds() {
           length_bytes(one.size()) + one + std::string(16, '\2')};
 }
 
+std::vector<std::string> adapter_config_seeds() {
+  return {R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none", "use_dora": false,
+ "target_modules": ["query_projection", "linear1"], "rank_pattern": {}, "modules_to_save": null})",
+          R"({"peft_type": "LORA", "r": 4, "lora_alpha": 2.5, "use_rslora": true, "revision": null,
+ "rank_pattern": {"linear1": 16, "layers.0.attention.query_projection": 2},
+ "alpha_pattern": {"predictor": 32}, "init_lora_weights": "gaussian", "lora_dropout": 0.05})"};
+}
+
 std::string mutate_text(const std::string& seed, std::uint64_t number) {
   Random random(number);
   return edit(seed, random);

@@ -10,6 +10,7 @@ namespace lintel::fuzz {
 // Small valid inputs to start from.
 std::vector<std::string> config_seeds();
 std::vector<std::string> safetensors_seeds();
+std::vector<std::string> adapter_config_seeds();
 
 // A few random edits of `seed`: bytes flipped, dropped, inserted; slices repeated or swapped;
 // numbers and strings replaced by awkward ones. A pure function of its arguments.

@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "model/adapters/adapter.h"
+#include "model/adapters/random_adapter.h"
 #include "model/base/sha256.h"
 #include "model/config/attention_spec.h"
 #include "model/files/safetensors_writer.h"
-#include "tests/support/random_adapter.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -315,7 +315,7 @@ TEST_CASE("bytes that are told are those of the matrices and little more") {
   config.d_head = 32;
   config.d_ff = 1024;
   const testing::TemporaryDirectory directory;
-  testing::write_random_adapter(directory.path(), config, {.rank = 8});
+  write_random_adapter(directory.path(), config, {.rank = 8});
   const AdapterFiles files(directory.path(), config);
   // Of a layer 36,864; the predictor and the embedding of 256 values.
   const std::size_t floats = 2 * 36'864 + 8 * (256 + 256) + 8 * (256 + 128);

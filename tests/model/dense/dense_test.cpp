@@ -129,6 +129,29 @@ TEST_CASE("a row has the same bits alone and among any number of rows", "[rows]"
   }
 }
 
+TEST_CASE("an activation that follows has the bits of the fused one", "[rows]") {
+  const WeightType type = GENERATE(from_range(kWeightTypes));
+  for (const auto fused : {Dense::Fused::kNone, Dense::Fused::kRelu, Dense::Fused::kGelu}) {
+    for (const auto& [in, out] : {std::pair(256, 1024), std::pair(33, 17), std::pair(64, 65)}) {
+      const Problem problem(static_cast<std::size_t>(in), static_cast<std::size_t>(out));
+      const Dense dense = problem.dense(fused, type);
+      const Matrix x = normal_matrix(9, problem.in_features, 3);
+      for (const std::size_t rows : {1, 2, 7, 9}) {
+        Matrix at_once(rows, problem.out_features);
+        Matrix later(rows, problem.out_features);
+        const DenseInput input = input_of(dense, x.view().rows_from(0, rows));
+        dense.apply(input, at_once.view());
+        dense.apply(input, later.view(), Dense::Output::kStoreUnfused);
+        const bool differ = !same_bits(later.view(), at_once.view());
+        CAPTURE(in, out, rows, static_cast<int>(fused), to_string(type));
+        CHECK(differ == (fused != Dense::Fused::kNone));
+        dense.fuse(later.view());
+        CHECK(same_bits(later.view(), at_once.view()));
+      }
+    }
+  }
+}
+
 TEST_CASE("what a product asks into the cache beside its work changes no bits", "[rows]") {
   const Problem problem(100, 130);
   const Matrix x = normal_matrix(17, 100, 3);

@@ -11,12 +11,12 @@
 #include <ranges>
 #include <vector>
 
+#include "model/adapters/random_adapter.h"
 #include "model/config/attention_spec.h"
 #include "model/files/model_files.h"
 #include "model/network/transformer.h"
 #include "tests/model/support/reference.h"
 #include "tests/support/allocation_count.h"
-#include "tests/support/random_adapter.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -115,9 +115,9 @@ struct AdaptedModel {
     if (!attention.empty()) options.attention = parse_attention_spec(attention);
     return Transformer::load(directory.path(), options);
   }
-  SharedAdapter adapter(const ModelConfig& config, const testing::RandomAdapter& options) {
+  SharedAdapter adapter(const ModelConfig& config, const RandomAdapter& options) {
     const auto path = directory.path() / "adapters" / std::to_string(count_++);
-    testing::write_random_adapter(path, config, options);
+    write_random_adapter(path, config, options);
     return Adapter::load(AdapterFiles(path, config));
   }
 
@@ -236,7 +236,7 @@ TEST_CASE("each module is adapted by itself", "[rows]") {
   for (const AdaptableModule& module : adaptable_modules(config)) {
     CAPTURE(module.name);
     const auto path = model.directory.path() / module.name;
-    testing::write_random_adapter(
+    write_random_adapter(
         path, config, {.rank = 9, .adapts = [&](const auto& name) { return name == module.name; }});
     const AdapterFiles opened(path, config);
     REQUIRE(opened.modules().size() == 1);

@@ -1,4 +1,4 @@
-#include "tests/support/random_adapter.h"
+#include "model/adapters/random_adapter.h"
 
 #include <cmath>
 #include <fstream>
@@ -9,7 +9,7 @@
 #include "model/adapters/adaptable_modules.h"
 #include "model/files/safetensors_writer.h"
 
-namespace lintel::testing {
+namespace lintel {
 
 void write_random_adapter(const std::filesystem::path& directory, const ModelConfig& config,
                           const RandomAdapter& options) {
@@ -41,4 +41,4 @@ void write_random_adapter(const std::filesystem::path& directory, const ModelCon
   write_safetensors(directory / "adapter_model.safetensors", tensors);
 }
 
-}  // namespace lintel::testing
+}  // namespace lintel

@@ -1,4 +1,5 @@
-// LoRA adapters with random weights, for tests that need some adapter and not a trained one.
+// LoRA adapters with random weights, for tests and measurements, which need some adapter and
+// not a trained one.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 #include "model/config/config.h"
 
-namespace lintel::testing {
+namespace lintel {
 
 struct RandomAdapter {
   int rank = 4;
@@ -24,4 +25,4 @@ struct RandomAdapter {
 void write_random_adapter(const std::filesystem::path& directory, const ModelConfig& config,
                           const RandomAdapter& options = {});
 
-}  // namespace lintel::testing
+}  // namespace lintel
