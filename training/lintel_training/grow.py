@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 
 SIZES = ("d_model", "n_heads", "d_ff", "n_layers")
+# What has to be so in a model that grows and in what it becomes.
+_STRUCTURE = {"layer_weights": None, "step_embedding": False, "residual": "sum"}
 
 # Ends of tensor names, and what their rows and columns belong to: the residual stream, heads or
 # the feed-forward's hidden units ("" for what is not repeated).
@@ -57,6 +59,8 @@ def _plan(small, large):
         factor[key] = b // a
         if b % a:
             problems.append(f"{key} {b} is not a multiple of {a}")
+    problems += [f"{key} is {getattr(c, key)!r}" for key, usual in _STRUCTURE.items()
+                 for c in (small, large) if getattr(c, key) != usual]
     n, m = small.n_layers, large.n_layers
     if m < n:
         problems.append(f"n_layers {m} are fewer than {n}")

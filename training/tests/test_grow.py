@@ -74,6 +74,9 @@ class GrowTest(unittest.TestCase):
                               ({"d_model": 24, "d_head": 4}, "query_projection.weight: has")):
             with self.assertRaisesRegex(ValueError, text):
                 self.started(source, attention=linear, **changes)
+        shared = {"layer_weights": [0, 0, 0, 0, 0]}
+        with self.assertRaisesRegex(ValueError, r"layer_weights is \(0, 0, 0, 0, 0\)"):
+            self.started(source, attention=linear, **DEEPER, **shared)
         post = small.config(linear, norm_placement="post")
         with self.assertRaisesRegex(ValueError, "norm_placement pre only"):
             grown(small.model(linear, norm_placement="post").state_dict(), post,
