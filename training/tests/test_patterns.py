@@ -1,5 +1,6 @@
 """Attention over patterns, blocks and segments against its definition, position by position."""
 
+import math
 import unittest
 
 import torch
@@ -147,6 +148,19 @@ class TransformerXlTest(unittest.TestCase):
                         expected = weights @ v[0, h, seen.start:t + 1]
                         difference = (got[0, h, t] - expected).abs().max().item()
                         self.assertLess(difference, 1e-5, (length, memory, clamp, h, t))
+
+    def test_relative_rows_are_projected_sinusoids_up_to_the_clamp(self):
+        for clamp in (None, 1, 4):
+            inner = inner_of({"type": "transformer_xl", "segment_length": 3, "memory_length": 9,
+                              "clamp_length": clamp})
+            with torch.no_grad():
+                found = inner.relative(12)
+                for d in range(12):
+                    at = d if clamp is None else min(d, clamp)
+                    angles = [at * 10000 ** (-2 * i / 12) for i in range(6)]
+                    row = torch.tensor([math.sin(x) for x in angles] + [math.cos(x) for x in angles])
+                    expected = (inner.r_net.weight @ row).view(2, 8)
+                    self.assertLess((found[:, d] - expected).abs().max().item(), 1e-5, (clamp, d))
 
 
 if __name__ == "__main__":
