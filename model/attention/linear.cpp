@@ -221,7 +221,7 @@ std::vector<OwnTensor> tensors(const AttentionConfig& config, const LayerDims& d
   if (config.is_null("features")) return {};
   return {{.name = "feature_map.omega",
            .shape = {dims.d_head, static_cast<std::int64_t>(config.integer("features"))},
-           .shape_doc = "[D, features]",
+           .shape_doc = "[D, features], where `features` is given",
            .draw = draw_orthogonal}};
 }
 

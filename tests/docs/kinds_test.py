@@ -48,7 +48,7 @@ def state_table(kinds):
 
 
 def tensors_table(kinds):
-    """What the first sample of each kind has beside out_projection, the sizes in letters."""
+    """What each kind has beside out_projection, its tensors with any keys, the sizes in letters."""
     rows = []
     for kind in kinds:
         sample = kind["samples"][0]
@@ -56,8 +56,9 @@ def tensors_table(kinds):
             ends = "weight,bias" if p["has_bias"] else "weight"
             rows.append([code(kind["type"]), code(f"{p['name']}.{{{ends}}}"),
                          "read" if p["is_read"] else "stored, not read"])
+        tensors = {t["name"]: t for some in kind["samples"] for t in some["tensors"]}
         rows += [[code(kind["type"]), code("inner_attention." + t["name"]),
-                  t["shape_doc"] + (", learned" if t["is_learned"] else "")] for t in sample["tensors"]]
+                  t["shape_doc"] + (", learned" if t["is_learned"] else "")] for t in tensors.values()]
     return table(["`type`", "tensor", ""], rows)
 
 
