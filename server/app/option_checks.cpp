@@ -1,10 +1,13 @@
 #include "server/app/option_checks.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "server/flags/option_values.h"
-#include "server/models/model_repository.h"
+#include "server/repository/model_repository.h"
 
 namespace lintel {
 namespace {
@@ -38,6 +41,32 @@ void check_security(const ServerOptions& options) {
   }
 }
 
+// Each names a model that may be served, and no name is there twice.
+void check_adapters(ModelOptions& models) {
+  std::vector<std::string> served;
+  for (const auto& model : models.directories) served.push_back(model.name);
+  served.insert(served.end(), models.load.begin(), models.load.end());
+  std::set<std::pair<std::string, std::string>> names;
+  for (AdapterDirectory& adapter : models.adapters) {
+    if (adapter.model.empty()) {
+      if (served.size() != 1 || served.front() == "*") {
+        throw UsageError("--adapter: name the model of '" + adapter.name +
+                         "', as in --adapter MODEL:" + adapter.name + "=DIR");
+      }
+      adapter.model = served.front();
+    }
+    // One of the repository may be loaded later.
+    if (models.repository.empty() &&
+        std::find(served.begin(), served.end(), adapter.model) == served.end()) {
+      throw UsageError("--adapter: no --model is named '" + adapter.model + "'");
+    }
+    if (!names.emplace(adapter.model, adapter.name).second) {
+      throw UsageError("--adapter: '" + adapter.name + "' of model '" + adapter.model +
+                       "' is given twice");
+    }
+  }
+}
+
 }  // namespace
 
 void check_together(ServerOptions& options, bool prefill_rows_given) {
@@ -61,6 +90,7 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
                        "'; give one another name with NAME=DIR");
     }
   }
+  check_adapters(options.models);
   if (options.identity.token_burst > 0 && options.identity.tokens_per_second == 0) {
     throw UsageError("--identity-token-burst needs --identity-tokens-per-second");
   }

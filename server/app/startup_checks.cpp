@@ -12,8 +12,8 @@
 
 #include "server/auth/bearer_tokens.h"
 #include "server/auth/certificates.h"
-#include "server/models/model_repository.h"
 #include "server/port/listener.h"
+#include "server/repository/model_repository.h"
 
 namespace lintel {
 namespace {
@@ -67,16 +67,19 @@ void check_repository(const ServerOptions& options) {
   }
 }
 
+void check_directory(const char* flag, const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path)) return;
+  throw std::runtime_error(std::string(flag) + ": " + path.string() + ": " +
+                           std::strerror(std::filesystem::exists(path) ? ENOTDIR : ENOENT));
+}
+
 }  // namespace
 
 void check_before_loading(const ServerOptions& options) {
   check_security_files(options.security);
   check_repository(options);
-  for (const auto& model : options.models.directories) {
-    if (std::filesystem::is_directory(model.path)) continue;
-    throw std::runtime_error("--model: " + model.path.string() + ": " +
-                             std::strerror(std::filesystem::exists(model.path) ? ENOTDIR : ENOENT));
-  }
+  for (const auto& model : options.models.directories) check_directory("--model", model.path);
+  for (const auto& adapter : options.models.adapters) check_directory("--adapter", adapter.path);
   // Bound and let go: who started the server twice hears of it at once.
   const Listener probe(options.listen, options.connections.keepalive_timeout_ms);
 }

@@ -36,9 +36,16 @@ std::vector<Flag> model_flags() {
           "--load-model", models, &Options::load, "NAME",
           [](const std::string& name) { return name; },
           "Model of the repository to load at the start; repeat for several, '*' for all"),
-      bytes_flag("--model-memory", models, &Options::memory_bytes, 0, kMostBytes,
-                 "Memory for the weights and tables of all models, and for what loading one takes "
-                 "beside them; told from a model's files before any weight is read. 0: no bound"),
+      list_flag(
+          "--adapter", models, &Options::adapters, "[MODEL:]NAME=DIR", parse_adapter_directory,
+          "LoRA adapter of a model, as PEFT writes it, beside those in adapters/NAME/ of the "
+          "model's directory, which are loaded with it; repeat for several. MODEL may be left "
+          "out where one model is served. Requests name it: `lintel generate --adapter NAME`"),
+      bytes_flag(
+          "--model-memory", models, &Options::memory_bytes, 0, kMostBytes,
+          "Memory for the weights and tables of all models and adapters, and for what loading "
+          "one takes beside them; told from the files before any weight is read. 0: no "
+          "bound"),
       choice_flag<Options, WeightType>(
           "--weight-type", models, &Options::weight_type, "TYPE",
           {{"f32", WeightType::kF32}, {"bf16", WeightType::kBf16}, {"int8", WeightType::kInt8}},

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <limits>
 
-#include "server/models/model_repository.h"
+#include "server/repository/model_repository.h"
 
 namespace lintel {
 namespace {
@@ -145,6 +145,31 @@ ModelDirectory parse_model_directory(const std::string& text) {
                      "beginning with '.'; give another with NAME=DIR");
   }
   return model;
+}
+
+AdapterDirectory parse_adapter_directory(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos) {
+    throw UsageError("'" + text + "' is not NAME=DIR or MODEL:NAME=DIR");
+  }
+  AdapterDirectory adapter;
+  adapter.name = text.substr(0, equals);
+  adapter.path = text.substr(equals + 1);
+  if (adapter.path.empty()) throw UsageError("'" + text + "' names no directory");
+  const std::size_t colon = adapter.name.find(':');
+  if (colon != std::string::npos) {
+    adapter.model = adapter.name.substr(0, colon);
+    adapter.name.erase(0, colon + 1);
+    if (!is_model_name(adapter.model)) {
+      throw UsageError("'" + adapter.model + "' of '" + text + "' cannot name a model");
+    }
+  }
+  if (!is_model_name(adapter.name)) {
+    throw UsageError("'" + adapter.name + "' of '" + text +
+                     "' cannot name an adapter: 1 to 128 of letters, digits, '.', '-' and '_', "
+                     "not beginning with '.'");
+  }
+  return adapter;
 }
 
 std::int64_t parse_whole_number(std::string_view text, std::int64_t low, std::int64_t high) {

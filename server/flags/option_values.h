@@ -1,5 +1,5 @@
-// The values flags take: bytes, durations, addresses, model directories. Every parse_ function
-// throws UsageError, saying what is wrong with the text.
+// The values flags take: bytes, durations, addresses, directories of models and adapters. Every
+// parse_ function throws UsageError, saying what is wrong with the text.
 #pragma once
 
 #include <chrono>
@@ -37,5 +37,7 @@ std::int64_t parse_whole_number(std::string_view text, std::int64_t low, std::in
 ListenAddress parse_listen_address(const std::string& text);
 // "[NAME=]DIR"; without a name, the last component of DIR.
 ModelDirectory parse_model_directory(const std::string& text);
+// "[MODEL:]NAME=DIR"; `model` is empty where none is named.
+AdapterDirectory parse_adapter_directory(const std::string& text);
 
 }  // namespace lintel

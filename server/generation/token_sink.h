@@ -53,16 +53,18 @@ struct SampleResult {
   std::int64_t position = 0;  // values of the sequence so far
 };
 
-// How a whole request ended. With kDone, kCancelled, kDeadline and kShutdown every sample has had
-// its on_sample_finish (the reason of those still unfinished is kCancelled or kDeadline, with what
-// they had produced); with the others only the samples that had finished before.
+// How a whole request ended. With kDone, kCancelled, kDeadline, kShutdown and kAdapterEnded every
+// sample has had its on_sample_finish (the reason of those still unfinished is kCancelled or
+// kDeadline, with what they had produced); with the others only the samples that had finished
+// before.
 enum class RequestOutcome {
-  kDone,       // every sample finished by itself
-  kCancelled,  // Scheduler::cancel
-  kDeadline,   // GenerationRequest::deadline passed, in a batch, paused or still queued
-  kShutdown,   // drain timeout or stop; the samples have ended with kCancelled
-  kNonFinite,  // the model produced NaN or infinity; the session is gone
-  kInternal,   // an exception (out of memory, a sink that threw); the session is gone
+  kDone,          // every sample finished by itself
+  kCancelled,     // Scheduler::cancel
+  kDeadline,      // GenerationRequest::deadline passed, in a batch, paused or still queued
+  kShutdown,      // drain timeout or stop; the samples have ended with kCancelled
+  kNonFinite,     // the model produced NaN or infinity; the session is gone
+  kInternal,      // an exception (out of memory, a sink that threw); the session is gone
+  kAdapterEnded,  // its adapter was unloaded, and the drain timeout passed; as kShutdown
 };
 
 // Receives what a request produces. Called by one scheduler thread at a time, never under a

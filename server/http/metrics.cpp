@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "model/adapters/adapter.h"
 #include "model/config/names.h"
 #include "server/call/status.h"
 #include "server/http/process_metrics.h"
@@ -63,8 +64,8 @@ class Family {
 };
 
 // RequestOutcome's, in its order; that of kDone is none.
-constexpr const char* kReasons[kNumOutcomes] = {nullptr,    "client",     "deadline",
-                                                "shutdown", "non_finite", "internal"};
+constexpr const char* kReasons[kNumOutcomes] = {nullptr,      "client",   "deadline", "shutdown",
+                                                "non_finite", "internal", "adapter"};
 
 using ModelTotals = std::vector<ModelRegistry::Totals>;
 
@@ -82,6 +83,19 @@ void collect_models(const ModelRegistry& models, const ModelTotals& totals,
               {"fingerprint", transformer.fingerprint()},
               {"model_version", std::to_string(model->version)}},
              1);
+  }
+  Family adapters(out, MetricType::Gauge, "adapter_info", "Adapters that requests can name");
+  Family bytes(out, MetricType::Gauge, "adapter_bytes", "Memory of an adapter's weights");
+  for (const SharedModel& model : models.ready()) {
+    for (const SharedAdapter& adapter : model->adapters->ready()) {
+      const Labels labels = {{"model", model->name},
+                             {"model_version", std::to_string(model->version)},
+                             {"adapter", adapter->name}};
+      Labels with_fingerprint = labels;
+      with_fingerprint.push_back({"fingerprint", adapter->weights->fingerprint()});
+      adapters.add(std::move(with_fingerprint), 1);
+      bytes.add(labels, adapter->weights->bytes());
+    }
   }
   // Of all versions of a name, one that is being unloaded included.
   Family weights(out, MetricType::Gauge, "model_weight_bytes", "Memory of a model's weights");

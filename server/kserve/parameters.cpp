@@ -127,6 +127,12 @@ bool read_max_tokens(const Parameter& parameter, TensorRequest& request) {
   return take(length_of(parameter), request.max_tokens);
 }
 
+bool read_adapter(const Parameter& parameter, TensorRequest& request) {
+  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
+  request.settings.set_adapter(parameter.string_param());
+  return true;
+}
+
 struct ParameterReader {
   const char* name;
   // False: it is not of its type or range.
@@ -144,6 +150,7 @@ constexpr ParameterReader kParameters[] = {
     {"repetition_penalty", read_sampling<&v1::Sampling::set_repetition_penalty>},
     {"presence_penalty", read_sampling<&v1::Sampling::set_presence_penalty>},
     {"frequency_penalty", read_sampling<&v1::Sampling::set_frequency_penalty>},
+    {"adapter", read_adapter},
     {"stream", read_flag<&TensorRequest::streams>},
     {"triton_enable_empty_final_response", read_flag<&TensorRequest::marks_final>},
     {"sequence_id", read_sequence_id},

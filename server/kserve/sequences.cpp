@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "server/call/status.h"
+#include "server/requests/resolve_adapter.h"
 #include "server/requests/session_checks.h"
 #include "server/stream/refusals.h"
 
@@ -89,12 +91,17 @@ grpc::Status ClientSequences::start(const TensorRequest& request,
   check_session_length(request.max_tokens, "parameters[max_tokens]", model.transformer->config(),
                        violations);
   if (!violations.empty()) return violations.status();
+  SharedAdapter adapter;
+  if (grpc::Status named = resolve_adapter(request.settings.adapter(), model, &adapter);
+      !named.ok()) {
+    return named;
+  }
   // A sequence that starts again forgets what it was.
   if (before && store.remove(*before, owner).error == SessionError::kBusy) {
     return session_busy(sequence.name);
   }
   const SessionStore::CreateResult created =
-      store.create(model.name, model.transformer, request.max_tokens, owner);
+      store.create(model.name, model.transformer, request.max_tokens, owner, std::move(adapter));
   if (created.refusal.error == SessionError::kNeedsMaxTokens) {
     return invalid_argument(
         {{"parameters[max_tokens]", "is needed: the state of this model grows with the sequence"}});

@@ -1,4 +1,4 @@
-// LoadRefusal: why a model is not loaded or unloaded.
+// LoadRefusal: why a model or an adapter is not loaded or unloaded.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@ namespace lintel {
 
 struct LoadRefusal {
   enum class Kind {
-    kNotFound,          // no such model or version in the repository, or none is loaded
-    kUnusable,          // its files are not those of a model that can run here
+    kNotFound,          // no such model, version or adapter on the disk, or none is loaded
+    kUnusable,          // its files are not those of one that can run here, or its name is taken
     kOutOfModelMemory,  // what models may take is taken
     kTooManyLoads,      // as many as may wait do
     kStopping,          // the server is shutting down
@@ -18,6 +18,7 @@ struct LoadRefusal {
   Kind kind = Kind::kFailed;
   std::string model;
   std::string text = {};  // for whoever asked; without kStopping and kOutOfMemory, which say enough
+  std::string adapter = {};  // of the model; empty: it is about the model itself
 };
 
 }  // namespace lintel

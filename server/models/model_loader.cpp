@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "model/adapters/adapter.h"
+#include "model/adapters/adapter_files.h"
 #include "model/config/names.h"
 #include "model/files/model_files.h"
 #include "server/models/batch_rows.h"
@@ -62,6 +64,11 @@ void log_loaded(const ModelSource& source, const Transformer& transformer) {
   }
 }
 
+ModelError there_twice(const ServedModel& model, const std::string& adapter) {
+  return ModelError("adapter " + adapter + " of model " + model.name +
+                    " is in the model's directory, and --adapter gives it, too");
+}
+
 }  // namespace
 
 std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const {
@@ -84,6 +91,71 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
   }
   return serve(source, counted(std::move(transformer), std::move(reservation)), std::move(warnings),
                rows);
+}
+
+std::vector<AdapterSource> ModelLoader::adapter_sources(const ServedModel& model) const {
+  std::vector<AdapterSource> sources = adapters_in(model.directory);
+  for (const AdapterDirectory& given : options_.adapters) {
+    if (given.model != model.name) continue;
+    if (std::ranges::find(sources, given.name, &AdapterSource::name) != sources.end()) {
+      throw there_twice(model, given.name);
+    }
+    sources.push_back({given.name, given.path});
+  }
+  if (sources.size() > AdapterTable::kMost) {
+    throw ModelError("model " + model.name + " has " + std::to_string(sources.size()) +
+                     " adapters, more than " + std::to_string(AdapterTable::kMost));
+  }
+  return sources;
+}
+
+std::optional<AdapterSource> ModelLoader::find_adapter(const ServedModel& model,
+                                                       const std::string& name) const {
+  std::optional<AdapterSource> found;
+  for (const AdapterSource& source : adapters_in(model.directory)) {
+    if (source.name == name) found = source;
+  }
+  for (const AdapterDirectory& given : options_.adapters) {
+    if (given.model != model.name || given.name != name) continue;
+    if (found) throw there_twice(model, name);
+    found = AdapterSource{name, given.path};
+  }
+  return found;
+}
+
+SharedAdapter ModelLoader::load_adapter(const ServedModel& model,
+                                        const AdapterSource& source) const {
+  const std::string subject = "adapter " + source.name + " of model " + model.name;
+  const auto load = [&]() -> std::shared_ptr<const Adapter> {
+    try {
+      const AdapterFiles files(source.directory, model.transformer->config());
+      const std::size_t peak_bytes = files.bytes() + files.loading_bytes();
+      std::optional<ModelMemory::Reservation> reservation = memory_->reserve(peak_bytes);
+      if (!reservation) {
+        throw OutOfModelMemory(subject + " needs " + std::to_string(peak_bytes) +
+                               " bytes while it is loaded, " + std::to_string(files.bytes()) +
+                               " of them afterwards, and " + std::to_string(memory_->free_bytes()) +
+                               " of " + std::to_string(memory_->limit_bytes()) + " are left");
+      }
+      std::shared_ptr<const Adapter> weights = Adapter::load(files);
+      reservation->shrink_to(weights->bytes());
+      return counted(std::move(weights), *std::move(reservation));
+    } catch (const OutOfModelMemory&) {
+      throw;
+    } catch (const ModelError& error) {
+      throw ModelError(subject + " cannot be loaded: " + error.what());
+    }
+  };
+  SharedAdapter adapter = model.adapters->add(source.name, load());
+  if (adapter == nullptr) {
+    throw ModelError(subject + " is one more than the " + std::to_string(AdapterTable::kMost) +
+                     " that a model may have");
+  }
+  const Adapter& weights = *adapter->weights;
+  spdlog::info("{} from {}: rank {}, {} modules in {} bytes, fingerprint {}", subject,
+               source.directory.string(), weights.max_rank(), weights.modules().size(),
+               weights.bytes(), weights.fingerprint());
+  return adapter;
 }
 
 std::shared_ptr<ServedModel> ModelLoader::serve(
@@ -123,6 +195,8 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   served->warnings = std::move(warnings);
   served->limits = options_.limits;
   served->limits.max_samples = std::min(served->limits.max_samples, batch_rows);
+  served->directory = source.directory;
+  for (const AdapterSource& adapter : adapter_sources(*served)) load_adapter(*served, adapter);
   return served;
 }
 

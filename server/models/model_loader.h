@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,8 +13,9 @@
 #include "server/base/clock.h"
 #include "server/models/model_memory.h"
 #include "server/models/model_options.h"
-#include "server/models/model_repository.h"
 #include "server/models/served_model.h"
+#include "server/repository/adapter_sources.h"
+#include "server/repository/model_repository.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
@@ -33,15 +35,27 @@ class ModelLoader {
       : options_(options), sessions_(sessions), memory_(std::move(memory)), clock_(clock) {}
 
   // Opens the directory's files once, measures and admits them, loads what was measured, compares
-  // rows alone and in a batch, and logs what it is; its scheduler's workers begin at once. Throws
-  // ModelError naming file, key or tensor, and OutOfModelMemory.
+  // rows alone and in a batch, and logs what it is; its scheduler's workers begin at once. Its
+  // adapters come with it. Throws ModelError naming file, key or tensor, and OutOfModelMemory.
   std::shared_ptr<ServedModel> load(const ModelSource& source) const;
 
-  // A model that was loaded elsewhere: no memory is counted for it, and its rows are not compared.
+  // One adapter of a model, admitted by its files' headers, which is ready when it is returned.
+  // Throws ModelError naming adapter, file and what is wrong, and OutOfModelMemory. REQUIRES: its
+  // name is free.
+  SharedAdapter load_adapter(const ServedModel& model, const AdapterSource& source) const;
+  // Where it lies: in the model's directory, or where the options say. Throws ModelError where it
+  // is in both.
+  std::optional<AdapterSource> find_adapter(const ServedModel& model,
+                                            const std::string& name) const;
+
+  // A model that was loaded elsewhere, with the adapters of the options: no memory is counted for
+  // it, and its rows are not compared.
   std::shared_ptr<ServedModel> serve(const std::string& name, std::int64_t version,
                                      std::shared_ptr<const Transformer> transformer) const;
 
  private:
+  // Throws ModelError where a name is there twice.
+  std::vector<AdapterSource> adapter_sources(const ServedModel& model) const;
   // Throws OutOfModelMemory.
   ModelMemory::Reservation admit(const std::string& name, const ModelSize& size) const;
   int batch_rows(const Transformer& model) const;

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <utility>
 
-#include "model/base/error_text.h"
+#include "server/models/guarded_load.h"
 #include "server/models/start_sources.h"
 
 namespace lintel {
@@ -16,48 +17,14 @@ constexpr std::size_t kMostWaitingLoads = 16;
 
 using Kind = LoadRefusal::Kind;
 
-LoadRefusal refusal(Kind kind, const std::string& model, const std::string& text) {
-  return {kind, model, one_line(text)};  // it may quote a file
-}
-
-// A name in a message.
-std::string short_name(const std::string& name) { return shorten(name, 64); }
-
-LoadRefusal stopping(const std::string& model) {
-  return {Kind::kStopping, model, "the server is shutting down"};
-}
-
-LoadRefusal out_of_memory() noexcept {
-  LoadRefusal refusal{Kind::kOutOfMemory, {}, {}};
-  try {
-    refusal.text = "the machine is out of memory";
-  } catch (const std::bad_alloc&) {  // its kind says it
-  }
-  return refusal;
-}
-
-// Runs `load` and makes a refusal of what it throws: whoever asked for the model is answered.
-// `repository`: keeps its path out of what callers read.
+// guarded_load of a model. `repository`: keeps its path out of what callers read.
 template <typename Load>
-std::optional<LoadRefusal> guarded_load(const std::string& model, const ModelRepository& repository,
-                                        const Load& load) noexcept {
-  try {
-    try {
-      return load();
-    } catch (const OutOfModelMemory& error) {
-      return refusal(Kind::kOutOfModelMemory, model, error.what());
-    } catch (const ModelError& error) {
-      return refusal(
-          Kind::kUnusable, model,
-          "model " + model + " cannot be loaded: " + repository.without_path(error.what()));
-    } catch (const std::bad_alloc&) {
-      return out_of_memory();
-    } catch (const std::exception& error) {
-      return refusal(Kind::kFailed, model, error.what());
-    }
-  } catch (...) {
-    return out_of_memory();
-  }
+std::optional<LoadRefusal> guarded_model_load(const std::string& model,
+                                              const ModelRepository& repository,
+                                              const Load& load) noexcept {
+  return guarded_load(model, load, [&](const std::string& what) {
+    return "model " + model + " cannot be loaded: " + repository.without_path(what);
+  });
 }
 
 }  // namespace
@@ -135,7 +102,7 @@ void ModelManager::stop() {
     load_asked_.notify_all();
   }
   registry_.unused_bell()->ring();
-  for (const Load& load : refused) load.done(stopping(load.name), nullptr);
+  for (const Load& load : refused) load.refuse(stopping_refusal(load.model));
   if (loading_.joinable()) loading_.join();
   if (draining_.joinable()) draining_.join();
 }
@@ -160,23 +127,36 @@ std::vector<ModelRegistry::Entry> ModelManager::index() const {
   return entries;
 }
 
-void ModelManager::load(const std::string& name, std::optional<std::int64_t> version,
-                        OnLoaded done) {
+void ModelManager::ask(Load load) {
   LoadRefusal refused;
   {
     MutexLock lock(mutex_);
     if (stopping_) {
-      refused = stopping(name);
+      refused = stopping_refusal(load.model);
     } else if (loads_.size() == kMostWaitingLoads) {
-      refused = refusal(Kind::kTooManyLoads, name,
-                        std::to_string(kMostWaitingLoads) + " models are waiting to be loaded");
+      refused =
+          load_refusal(Kind::kTooManyLoads, load.model,
+                       std::to_string(kMostWaitingLoads) + " models are waiting to be loaded");
     } else {
-      loads_.push_back({name, version, std::move(done)});
+      loads_.push_back(std::move(load));
       load_asked_.notify_all();
       return;
     }
   }
-  done(refused, nullptr);
+  load.refuse(refused);
+}
+
+void ModelManager::load(const std::string& name, std::optional<std::int64_t> version,
+                        OnLoaded done) {
+  ask({name,
+       [this, name, version, done] {
+         SharedModel loaded;
+         const std::optional<LoadRefusal> refused =
+             guarded_model_load(name, repository_, [&] { return load_now(name, version, loaded); });
+         if (refused) spdlog::error("model {} was not loaded: {}", name, refused->text);
+         done(refused, loaded);
+       },
+       [done](const LoadRefusal& refused) { done(refused, nullptr); }});
 }
 
 void ModelManager::run_loads() {
@@ -189,11 +169,7 @@ void ModelManager::run_loads() {
       load = std::move(loads_.front());
       loads_.pop_front();
     }
-    SharedModel loaded;
-    const std::optional<LoadRefusal> refused = guarded_load(
-        load.name, repository_, [&] { return load_now(load.name, load.version, loaded); });
-    if (refused) spdlog::error("model {} was not loaded: {}", load.name, refused->text);
-    load.done(refused, loaded);
+    load.run();
   }
 }
 
@@ -201,19 +177,21 @@ std::optional<LoadRefusal> ModelManager::load_now(const std::string& name,
                                                   std::optional<std::int64_t> version,
                                                   SharedModel& loaded) {
   if (!repository_.exists()) {
-    return refusal(Kind::kNotFound, name, "this server was started without --model-repository");
+    return load_refusal(Kind::kNotFound, name,
+                        "this server was started without --model-repository");
   }
   const std::vector<ModelSource> versions = repository_.versions(name);
   if (versions.empty()) {
-    return refusal(Kind::kNotFound, name, "the model repository has no model " + short_name(name));
+    return load_refusal(Kind::kNotFound, name,
+                        "the model repository has no model " + short_name(name));
   }
   if (!version) return load_from(versions.back(), /*replace_all=*/true, loaded);
   for (const ModelSource& found : versions) {
     if (found.version == *version) return load_from(found, /*replace_all=*/false, loaded);
   }
-  return refusal(Kind::kNotFound, name,
-                 "the model repository has no version " + std::to_string(*version) + " of model " +
-                     short_name(name));
+  return load_refusal(Kind::kNotFound, name,
+                      "the model repository has no version " + std::to_string(*version) +
+                          " of model " + short_name(name));
 }
 
 std::optional<LoadRefusal> ModelManager::load_from(const ModelSource& source, bool replace_all,
@@ -224,7 +202,7 @@ std::optional<LoadRefusal> ModelManager::load_from(const ModelSource& source, bo
     model = loader_.load(source);
     return std::nullopt;
   };
-  if (std::optional<LoadRefusal> refused = guarded_load(source.name, repository_, load)) {
+  if (std::optional<LoadRefusal> refused = guarded_model_load(source.name, repository_, load)) {
     registry_.set_failed(source.name, source.version, refused->text);
     return refused;
   }
@@ -241,7 +219,7 @@ void ModelManager::unload(const std::string& name, std::optional<std::int64_t> v
   if (models.empty()) {
     const std::string subject =
         version ? "version " + std::to_string(*version) + " of model " : std::string("model ");
-    return done(refusal(Kind::kNotFound, name, subject + short_name(name) + " is not loaded"));
+    return done(load_refusal(Kind::kNotFound, name, subject + short_name(name) + " is not loaded"));
   }
   tell_readiness_of(name);
   drain(models, std::make_shared<Unload>(models.size(), std::move(done)));
@@ -293,21 +271,27 @@ bool ModelManager::advance(Drain& drain, bool at_once) {
 
 void ModelManager::run_drains() {
   std::vector<Drain> drains;
+  std::vector<AdapterDrain> adapter_drains;
   while (true) {
     bool stopping = false;
     {
       MutexLock lock(mutex_);
       stopping = stopping_;
-      drains.insert(drains.end(), std::make_move_iterator(drains_.begin()),
-                    std::make_move_iterator(drains_.end()));
+      std::ranges::move(drains_, std::back_inserter(drains));
+      std::ranges::move(adapter_drains_, std::back_inserter(adapter_drains));
       drains_.clear();
+      adapter_drains_.clear();
     }
-    std::erase_if(drains, [&](Drain& drain) { return advance(drain, stopping); });
-    if (stopping && drains.empty()) return;
+    const auto is_over = [&](auto& drain) { return advance(drain, stopping); };
+    std::erase_if(adapter_drains, is_over);
+    std::erase_if(drains, is_over);
+    if (stopping && drains.empty() && adapter_drains.empty()) return;
     std::optional<TimePoint> next;
-    for (const Drain& drain : drains) {
-      if (!next || drain.give_up < *next) next = drain.give_up;
-    }
+    const auto look_at = [&](const auto& all) {
+      for (const auto& drain : all) next = std::min(next.value_or(drain.give_up), drain.give_up);
+    };
+    look_at(drains);
+    look_at(adapter_drains);
     registry_.unused_bell()->wait(next);
   }
 }

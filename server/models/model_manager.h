@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/adapters/served_adapter.h"
 #include "server/base/clock.h"
 #include "server/base/mutex.h"
 #include "server/models/load_refusal.h"
@@ -18,7 +19,7 @@
 #include "server/models/model_memory.h"
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
-#include "server/models/model_repository.h"
+#include "server/repository/model_repository.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
@@ -30,6 +31,7 @@ inline constexpr std::chrono::milliseconds kFlushTime{1000};
 // for it but the one that asked; a load that fails leaves everything as it was. A model that goes
 // is drained: it takes no new request at once, its idle sessions are closed, and when the last of
 // its calls has ended, or the drain timeout is over and they are ended, its memory is given back.
+// So do the LoRA adapters of a model, but that their sessions may go on meanwhile.
 //
 // Thread-safe.
 class ModelManager {
@@ -64,6 +66,18 @@ class ModelManager {
   void unload(const std::string& name, std::optional<std::int64_t> version, OnUnloaded done)
       EXCLUDES(mutex_);
 
+  // Called exactly once, by any thread, with either.
+  using OnAdapterLoaded =
+      std::function<void(const std::optional<LoadRefusal>&, const SharedAdapter& adapter)>;
+  // A LoRA adapter of a model that is served, from its directory or where the options say. One of
+  // that name has to be unloaded first. It goes with the model, however that goes.
+  void load_adapter(const SharedModel& model, const std::string& name, OnAdapterLoaded done)
+      EXCLUDES(mutex_);
+  // Nobody finds it from now on; answers when nothing uses it any more, or the drain timeout is
+  // over and what used it is ended: its requests end, and its sessions are closed.
+  void unload_adapter(const SharedModel& model, const std::string& name, OnUnloaded done)
+      EXCLUDES(mutex_);
+
   // Refuses what has not begun, waits for a load that has, ends every drain now. Idempotent.
   void stop() EXCLUDES(mutex_);
 
@@ -72,10 +86,11 @@ class ModelManager {
   const ModelMemory& memory() const { return *memory_; }
 
  private:
+  // What the loading thread is asked for: one of the two is called.
   struct Load {
-    std::string name;
-    std::optional<std::int64_t> version;
-    OnLoaded done;
+    std::string model;
+    std::function<void()> run;
+    std::function<void(const LoadRefusal&)> refuse;
   };
   // Answers an unload when the last of its models is gone.
   class Unload;
@@ -85,6 +100,16 @@ class ModelManager {
     std::shared_ptr<Unload> unload;      // null: another took its place
   };
 
+  // Of an adapter that was retired.
+  struct AdapterDrain {
+    std::weak_ptr<const ServedModel> model;  // a drain keeps no model
+    std::string name;
+    TimePoint give_up;  // of real time
+    bool ended = false;
+    OnUnloaded done;
+  };
+
+  void ask(Load load) EXCLUDES(mutex_);
   void run_loads() EXCLUDES(mutex_);
   void run_drains() EXCLUDES(mutex_);
   std::optional<LoadRefusal> load_now(const std::string& name, std::optional<std::int64_t> version,
@@ -96,6 +121,7 @@ class ModelManager {
       EXCLUDES(mutex_);
   // A step of a drain. Returns whether it is over.
   bool advance(Drain& drain, bool at_once);
+  bool advance(AdapterDrain& drain, bool at_once);
   void tell_readiness_of(const std::string& name) EXCLUDES(telling_);
 
   const ModelOptions options_;
@@ -109,7 +135,9 @@ class ModelManager {
   CondVar load_asked_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::deque<Load> loads_ GUARDED_BY(mutex_);
-  std::vector<Drain> drains_ GUARDED_BY(mutex_);  // new ones; the draining thread has the others
+  // New ones; the draining thread has the others.
+  std::vector<Drain> drains_ GUARDED_BY(mutex_);
+  std::vector<AdapterDrain> adapter_drains_ GUARDED_BY(mutex_);
   Mutex telling_;
   OnReadiness on_readiness_ GUARDED_BY(telling_);
   std::thread loading_, draining_;

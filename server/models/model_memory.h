@@ -1,4 +1,4 @@
-// ModelMemory: the memory that models may take, and who holds how much of it.
+// ModelMemory: the memory that models and adapters may take, and who holds how much of it.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "model/network/transformer.h"
 #include "server/base/mutex.h"
 
 namespace lintel {
@@ -75,16 +74,16 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
   std::size_t used_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
-// The same transformer, counted for as long as a call, a session or the registry holds this
+// The same model or adapter, counted for as long as a call, a session or the registry holds this
 // pointer.
-inline std::shared_ptr<const Transformer> counted(std::shared_ptr<const Transformer> transformer,
-                                                  ModelMemory::Reservation reservation) {
+template <typename T>
+std::shared_ptr<const T> counted(std::shared_ptr<const T> weights,
+                                 ModelMemory::Reservation reservation) {
   auto held = std::make_shared<ModelMemory::Reservation>(std::move(reservation));
-  const Transformer* const bare = transformer.get();
+  const T* const bare = weights.get();
   // First freed, then given back.
-  return {bare, [transformer = std::move(transformer),
-                 held = std::move(held)](const Transformer*) mutable {
-            transformer.reset();
+  return {bare, [weights = std::move(weights), held = std::move(held)](const T*) mutable {
+            weights.reset();
             held.reset();
           }};
 }

@@ -20,11 +20,20 @@ struct ModelDirectory {
   std::filesystem::path path;
 };
 
+// A LoRA adapter that lies elsewhere than in its model's directory.
+struct AdapterDirectory {
+  std::string model;
+  std::string name;
+  std::filesystem::path path;
+};
+
 struct ModelOptions {
   std::vector<ModelDirectory> directories;  // loaded at the start; names differ
-  std::filesystem::path repository;         // ModelRepository; empty: nothing is loaded at run time
-  std::vector<std::string> load;            // of the repository, at the start; "*": all
-  std::size_t memory_bytes = 0;             // of all models together; 0: no bound
+  // Loaded with their models, beside those in the models' directories; names of a model differ.
+  std::vector<AdapterDirectory> adapters;
+  std::filesystem::path repository;  // ModelRepository; empty: nothing is loaded at run time
+  std::vector<std::string> load;     // of the repository, at the start; "*": all
+  std::size_t memory_bytes = 0;      // of all models and adapters together; 0: no bound
   WeightType weight_type = WeightType::kF32;
   bool weight_type_given = false;          // chosen by whoever started the server
   std::optional<AttentionSpec> attention;  // of every model, in place of its own

@@ -3,17 +3,20 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "model/network/transformer.h"
+#include "server/adapters/adapter_table.h"
 #include "server/models/request_limits.h"
 #include "server/scheduler/scheduler.h"
 
 namespace lintel {
 
-// Constant after construction, but for the scheduler, which is thread-safe, and the flag.
+// Constant after construction, but for the scheduler and the adapters, which are thread-safe, and
+// the flag.
 //
 // Shared by the registry and by every call that runs on it, which lets go of it when it is over: a
 // model that nobody but the registry holds has nothing running. The registry is the last to let go
@@ -22,6 +25,10 @@ struct ServedModel {
   std::string name;
   std::int64_t version = 1;
   std::shared_ptr<const Transformer> transformer;
+  std::filesystem::path directory;  // that it was read from; empty: loaded elsewhere
+  // LoRA adapters, which come and go while it is served: thread-safe. Before the scheduler, whose
+  // requests use them.
+  const std::unique_ptr<AdapterTable> adapters = std::make_unique<AdapterTable>();
   std::unique_ptr<Scheduler> scheduler;
   RequestLimits limits;               // max_samples no more than max_batch_rows
   std::vector<std::string> warnings;  // what an operator should know

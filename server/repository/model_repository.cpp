@@ -1,4 +1,4 @@
-#include "server/models/model_repository.h"
+#include "server/repository/model_repository.h"
 
 #include <algorithm>
 #include <cctype>

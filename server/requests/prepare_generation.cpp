@@ -8,6 +8,7 @@
 #include "server/call/status.h"
 #include "server/generation/drafter.h"
 #include "server/generation/speculation.h"
+#include "server/requests/resolve_adapter.h"
 #include "server/requests/resolve_model.h"
 #include "server/stream/refusals.h"
 
@@ -81,13 +82,18 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   if (grpc::Status placed = check_position(at, model, subject, checked); !placed.ok()) {
     return placed;
   }
+  SharedAdapter adapter;
+  const grpc::Status named = target.lease
+                                 ? check_session_adapter(wire.adapter(), target.lease, model)
+                                 : resolve_adapter(wire.adapter(), model, &adapter);
+  if (!named.ok()) return named;
   const std::size_t beside = call_bytes(context, model, request);
   if (target.lease) {
     target.lease.hold(beside);
   } else {
     SessionStore::LeaseResult leased =
         context.store.lease_one_shot(model.name, model.transformer, values_needed(at, checked),
-                                     request.num_samples, caller, beside);
+                                     request.num_samples, caller, beside, std::move(adapter));
     if (leased.refusal) {
       return store_refusal(leased.refusal, context.store.options(), /*session_id=*/"", caller);
     }

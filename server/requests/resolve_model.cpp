@@ -2,7 +2,7 @@
 
 #include "model/config/names.h"
 #include "server/call/status.h"
-#include "server/models/model_repository.h"
+#include "server/repository/model_repository.h"
 
 namespace lintel {
 namespace {
@@ -73,10 +73,15 @@ SharedModel resolve_version(const std::string& name, const std::string& version,
 }
 
 grpc::Status check_model_name(const std::string& name, const std::string& field) {
+  return check_name(name, "a model", field);
+}
+
+grpc::Status check_name(const std::string& name, const std::string& what,
+                        const std::string& field) {
   if (is_model_name(name)) return grpc::Status::OK;
-  return invalid_argument({{field, "'" + clip(name) +
-                                       "' cannot name a model: 1 to 128 of letters, digits, '.', "
-                                       "'-' and '_', not beginning with '.'"}});
+  return invalid_argument({{field, "'" + clip(name) + "' cannot name " + what +
+                                       ": 1 to 128 of letters, digits, '.', '-' and '_', not "
+                                       "beginning with '.'"}});
 }
 
 grpc::Status read_model_version(const std::string& text, const std::string& field,

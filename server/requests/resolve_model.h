@@ -26,6 +26,8 @@ SharedModel resolve_version(const std::string& name, const std::string& version,
 
 // A name or version that an operator gives; `field` of the request is named when it is none.
 grpc::Status check_model_name(const std::string& name, const std::string& field);
+// The same of anything that is named like a model: `what`, "an adapter".
+grpc::Status check_name(const std::string& name, const std::string& what, const std::string& field);
 grpc::Status read_model_version(const std::string& text, const std::string& field,
                                 std::optional<std::int64_t>* version);  // empty: nullopt
 

@@ -57,8 +57,8 @@ class RequestQueue {
     running_rows_[static_cast<std::size_t>(worker)].store(rows);
   }
 
-  // Scheduler::cancel has set a RequestControl's `cancelled`: the queue may hold that request. (It
-  // may also be pushed later; push() looks.)
+  // Scheduler::cancel has set a RequestControl's `cancelled`, or an adapter has ended: the queue
+  // may hold such a request. (It may also be pushed later; push() looks.)
   void note_cancel();
   // Ends the waits of all workers that began before this call.
   void wake();

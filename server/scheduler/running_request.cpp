@@ -69,6 +69,7 @@ int RunningRequest::slots() const {
 std::optional<RequestOutcome> RunningRequest::lost(TimePoint now) const {
   if (control_->cancelled.load()) return RequestOutcome::kCancelled;
   if (deadline() && now >= *deadline()) return RequestOutcome::kDeadline;
+  if (lease_.adapter_ended()) return RequestOutcome::kAdapterEnded;
   return std::nullopt;
 }
 
@@ -194,7 +195,7 @@ void RunningRequest::end(RequestOutcome outcome, TimePoint now) {
   ended_ = true;
   now = std::max(now, submitted_);  // as in start()
   if (outcome == RequestOutcome::kCancelled || outcome == RequestOutcome::kDeadline ||
-      outcome == RequestOutcome::kShutdown) {
+      outcome == RequestOutcome::kShutdown || outcome == RequestOutcome::kAdapterEnded) {
     attempt([&] {
       for (SampleRun& sample : samples_) {
         sample.finish(outcome == RequestOutcome::kDeadline ? FinishReason::kDeadline

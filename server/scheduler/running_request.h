@@ -48,7 +48,7 @@ class RunningRequest {
   std::size_t held_bytes() const { return held_bytes_; }
   RequestControl& control() { return *control_; }
   std::optional<TimePoint> deadline() const { return context_.request.deadline; }
-  // Why it must end now, if it was cancelled or its time is up.
+  // Why it must end now, if it was cancelled, its time is up or its adapter has ended.
   std::optional<RequestOutcome> lost(TimePoint now) const;
 
   // Joins a batch; what needs no row happens now. Returns whether it may go on at once, or begins
@@ -69,8 +69,8 @@ class RunningRequest {
   // When a paused request that has nothing to pay with should be asked again.
   std::optional<TimePoint> next_payment() const { return throttled_until_; }
 
-  // Ends it from outside. kCancelled, kDeadline and kShutdown flush and report what there is;
-  // kInternal discards the session, whose state is in doubt. No effect when ended.
+  // Ends it from outside. kCancelled, kDeadline, kShutdown and kAdapterEnded flush and report what
+  // there is; kInternal discards the session, whose state is in doubt. No effect when ended.
   void end(RequestOutcome outcome, TimePoint now);
   // It was never accepted: gives the lease back and leaves the sink alone.
   void refuse();

@@ -101,6 +101,11 @@ void Scheduler::resume(const RequestHandle& handle) {
   queue_->wake();
 }
 
+void Scheduler::note_adapter_end() {
+  queue_->note_cancel();          // its requests are lost as cancelled ones are
+  queue_->waiting_room().tell();  // those who wait in vain learn of it
+}
+
 WaitingRoom& Scheduler::waiting_room() { return queue_->waiting_room(); }
 
 void Scheduler::begin_drain() { queue_->close(); }

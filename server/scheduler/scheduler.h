@@ -85,6 +85,10 @@ class Scheduler {
   void cancel(const RequestHandle& handle);
   void resume(const RequestHandle& handle);  // the sink has room again; idempotent
 
+  // Some ServedAdapter has `ended` set: requests that use it end with kAdapterEnded within one
+  // step.
+  void note_adapter_end();
+
   // Told when a place in the queue may be free, and when no request is taken any more.
   WaitingRoom& waiting_room();
 

@@ -32,6 +32,10 @@ void SessionLease::give_back() noexcept {
 const std::string& SessionLease::session_id() const { return record_->id; }
 const std::string& SessionLease::model() const { return record_->model_name; }
 const Transformer& SessionLease::transformer() const { return *record_->model; }
+const SharedAdapter& SessionLease::adapter() const { return record_->adapter; }
+bool SessionLease::adapter_ended() const {
+  return record_ != nullptr && record_->adapter != nullptr && record_->adapter->ended.load();
+}
 SequenceState& SessionLease::sequence() { return *record_->sequence; }
 std::int64_t SessionLease::max_values() const { return record_->max_values; }
 

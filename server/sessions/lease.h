@@ -7,6 +7,7 @@
 #include <string>
 
 #include "model/network/transformer.h"
+#include "server/adapters/served_adapter.h"
 
 namespace lintel {
 
@@ -27,6 +28,9 @@ class SessionLease {
   const std::string& session_id() const;  // empty: one-shot
   const std::string& model() const;       // its name
   const Transformer& transformer() const;
+  const SharedAdapter& adapter() const;  // that the sequence is computed with; null: none
+  // Whether its adapter was unloaded and the time for what uses it is over.
+  bool adapter_ended() const;
   SequenceState& sequence();
   // Most values the sequence may hold: the model's limit, or a session's own if lower. 0:
   // unbounded.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "model/network/transformer.h"
+#include "server/adapters/served_adapter.h"
 #include "server/base/clock.h"
 #include "server/sessions/session_memory.h"
 
@@ -24,7 +25,9 @@ struct SessionRecord {
   std::optional<SessionMemory::Reservation> of_call;  // what the call holds beside the sequence
   std::string id;                                     // empty: one-shot
   std::string model_name;
-  std::shared_ptr<const Transformer> model;  // before `sequence`, which refers to it
+  // Before `sequence`, which refers to them.
+  std::shared_ptr<const Transformer> model;
+  SharedAdapter adapter;  // null: none
   std::optional<SequenceState> sequence;
   std::int64_t max_values = 0;
 

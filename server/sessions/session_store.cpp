@@ -75,6 +75,7 @@ SessionRefusal SessionStore::new_record(const std::string& model_name,
                                         std::shared_ptr<const Transformer> model,
                                         std::int64_t max_values, int num_samples, bool takes_place,
                                         std::size_t call_bytes, const Owner& owner,
+                                        SharedAdapter adapter,
                                         std::shared_ptr<SessionRecord>* record) {
   const std::int64_t limit = least_limit(model->config().max_values(), max_values);
   // The last value of a sequence is never fed; a state that is full takes no more.
@@ -91,8 +92,9 @@ SessionRefusal SessionStore::new_record(const std::string& model_name,
   try {
     auto made = std::make_shared<SessionRecord>(std::move(admitted.reservation));
     made->model_name = model_name;
-    made->sequence.emplace(model->new_sequence());
+    made->sequence.emplace(model->new_sequence(weights_of(adapter)));
     made->model = std::move(model);
+    made->adapter = std::move(adapter);
     // What a one-shot call was admitted for is a matter of memory, not the end of its sequence.
     made->max_values = takes_place ? limit : made->model->config().max_values();
     made->last_used = clock_.now();
@@ -106,11 +108,13 @@ SessionRefusal SessionStore::new_record(const std::string& model_name,
 
 SessionStore::CreateResult SessionStore::create(const std::string& model_name,
                                                 std::shared_ptr<const Transformer> model,
-                                                std::int64_t max_values, const Owner& owner) {
+                                                std::int64_t max_values, const Owner& owner,
+                                                SharedAdapter adapter) {
   CreateResult result;
   std::shared_ptr<SessionRecord> record;
-  result.refusal = new_record(model_name, std::move(model), max_values, /*num_samples=*/1,
-                              /*takes_place=*/true, /*call_bytes=*/0, owner, &record);
+  result.refusal =
+      new_record(model_name, std::move(model), max_values, /*num_samples=*/1,
+                 /*takes_place=*/true, /*call_bytes=*/0, owner, std::move(adapter), &record);
   if (result.refusal) return result;
   record->id = random_id();
   result.info = info_of(*record);
@@ -164,11 +168,13 @@ SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner
 SessionStore::LeaseResult SessionStore::lease_one_shot(const std::string& model_name,
                                                        std::shared_ptr<const Transformer> model,
                                                        std::int64_t max_values, int num_samples,
-                                                       const Owner& owner, std::size_t call_bytes) {
+                                                       const Owner& owner, std::size_t call_bytes,
+                                                       SharedAdapter adapter) {
   LeaseResult result;
   std::shared_ptr<SessionRecord> record;
-  result.refusal = new_record(model_name, std::move(model), max_values, num_samples,
-                              /*takes_place=*/false, call_bytes, owner, &record);
+  result.refusal =
+      new_record(model_name, std::move(model), max_values, num_samples,
+                 /*takes_place=*/false, call_bytes, owner, std::move(adapter), &record);
   if (!result.refusal) result.lease = SessionLease(this, std::move(record));
   return result;
 }
@@ -195,6 +201,7 @@ SessionInfo SessionStore::info_of(const SessionRecord& record) {
   SessionInfo info;
   info.id = record.id;
   info.model = record.model_name;
+  if (record.adapter != nullptr) info.adapter = record.adapter->name;
   info.num_values = record.num_values;
   info.has_pending = record.has_pending;
   info.busy = record.busy;
@@ -266,6 +273,17 @@ std::size_t SessionStore::evict_idle() {
 }
 
 std::size_t SessionStore::close_sessions(const Transformer& model) {
+  return close_sessions_that(
+      [&](const SessionRecord& record) { return record.model.get() == &model; });
+}
+
+std::size_t SessionStore::close_sessions(const ServedAdapter& adapter) {
+  return close_sessions_that(
+      [&](const SessionRecord& record) { return record.adapter.get() == &adapter; });
+}
+
+template <typename Goes>
+std::size_t SessionStore::close_sessions_that(const Goes& goes) {
   std::size_t count = 0;
   std::string after;
   while (true) {
@@ -277,7 +295,7 @@ std::size_t SessionStore::close_sessions(const Transformer& model) {
       after = it->first;
       SessionRecord& record = *it->second;
       const auto session = it++;
-      if (record.model.get() != &model) continue;
+      if (!goes(record)) continue;
       ++count;
       if (record.busy) {
         record.unloaded = true;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "model/network/transformer.h"
+#include "server/adapters/served_adapter.h"
 #include "server/base/clock.h"
 #include "server/base/mutex.h"
 #include "server/base/thread_annotations.h"
@@ -25,6 +26,7 @@ namespace lintel {
 struct SessionInfo {
   std::string id;
   std::string model;
+  std::string adapter;          // empty: none
   std::int64_t num_values = 0;  // pending one included; as of the last time the session was idle
   bool has_pending = false;
   bool busy = false;
@@ -78,8 +80,10 @@ class SessionStore {
   SessionStore& operator=(const SessionStore&) = delete;
 
   // max_values 0: the model's own limit. kNeedsMaxTokens where the state grows without bound.
+  // `adapter`: of the model, for as long as the session lives.
   CreateResult create(const std::string& model_name, std::shared_ptr<const Transformer> model,
-                      std::int64_t max_values, const Owner& owner = {});
+                      std::int64_t max_values, const Owner& owner = {},
+                      SharedAdapter adapter = nullptr);
   LeaseResult lease(const std::string& id, const Owner& owner = {});
   // Memory for a one-shot call of num_samples sequences that will have at most max_values values
   // each (0: the model's own limit, which is also the lease's max_values()), and call_bytes that
@@ -87,7 +91,8 @@ class SessionStore {
   // admitted for whoever clones it, and they must be gone before the lease is.
   LeaseResult lease_one_shot(const std::string& model_name,
                              std::shared_ptr<const Transformer> model, std::int64_t max_values,
-                             int num_samples, const Owner& owner = {}, std::size_t call_bytes = 0);
+                             int num_samples, const Owner& owner = {}, std::size_t call_bytes = 0,
+                             SharedAdapter adapter = nullptr);
   std::optional<SessionInfo> get(const std::string& id, const Owner& owner = {}) const;
   // Ordered by id, those after `after_id`, at most `limit`; all models when `model` is empty. One
   // owner's, or everybody's when `owner` is nullopt.
@@ -102,6 +107,7 @@ class SessionStore {
   // The model goes: its idle sessions are closed now, leased ones when their leases end. Returns
   // how many sessions it had.
   std::size_t close_sessions(const Transformer& model);
+  std::size_t close_sessions(const ServedAdapter& adapter);  // the same of an adapter
   // Why there is no such session: kNotFound, or kUnloaded of those that are remembered.
   SessionRefusal absence(const std::string& id, const Owner& owner = {}) const;
 
@@ -124,7 +130,7 @@ class SessionStore {
   // Reserves, then makes the state.
   SessionRefusal new_record(const std::string& model_name, std::shared_ptr<const Transformer> model,
                             std::int64_t max_values, int num_samples, bool takes_place,
-                            std::size_t call_bytes, const Owner& owner,
+                            std::size_t call_bytes, const Owner& owner, SharedAdapter adapter,
                             std::shared_ptr<SessionRecord>* record);
   void give_back(std::shared_ptr<SessionRecord> record) noexcept EXCLUDES(mutex_);
   // The session was used just now, and is idle: the last to be evicted.
@@ -133,6 +139,9 @@ class SessionStore {
   using Sessions = std::map<std::string, std::shared_ptr<SessionRecord>>;
   Sessions::node_type extract(Sessions::iterator session) REQUIRES(mutex_);
   static SessionInfo info_of(const SessionRecord& record);
+  // Of the sessions that `goes` says.
+  template <typename Goes>
+  std::size_t close_sessions_that(const Goes& goes) EXCLUDES(mutex_);
   // Takes a session out of the store; one that is leased stays, and with `later` goes afterwards.
   SessionRefusal take_out(const std::string& id, const Owner& owner, bool later) EXCLUDES(mutex_);
   SessionRefusal absence_of(const std::string& id, const Owner& owner) const REQUIRES(mutex_);

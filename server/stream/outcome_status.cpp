@@ -20,6 +20,8 @@ grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
       return deadline_exceeded();
     case RequestOutcome::kShutdown:
       return stopped_status(model);
+    case RequestOutcome::kAdapterEnded:
+      return adapter_unloaded(model.name);
     case RequestOutcome::kNonFinite:
       return non_finite(model.name, session_id);
     case RequestOutcome::kInternal:

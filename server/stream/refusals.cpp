@@ -44,7 +44,7 @@ grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Op
       return not_found("session", session_id,
                        "session " + clip(session_id) +
                            " was closed when its model was unloaded or another version took its "
-                           "place");
+                           "place, or its adapter was unloaded");
     case SessionError::kBusy:
       return session_busy(session_id);
     case SessionError::kTooManySessions:
@@ -96,8 +96,12 @@ grpc::Status load_status(const std::optional<LoadRefusal>& refusal) {
   if (!refusal) return grpc::Status::OK;
   switch (refusal->kind) {
     case LoadRefusal::Kind::kNotFound:
+      if (!refusal->adapter.empty()) return not_found("adapter", refusal->adapter, refusal->text);
       return not_found("model", refusal->model, refusal->text);
     case LoadRefusal::Kind::kUnusable:
+      if (!refusal->adapter.empty()) {
+        return failed_precondition("ADAPTER", refusal->adapter, refusal->text);
+      }
       return failed_precondition("MODEL", refusal->model, refusal->text);
     case LoadRefusal::Kind::kOutOfModelMemory:
       return resource_exhausted(refusal->text, kModelMemoryRetry);
@@ -111,6 +115,11 @@ grpc::Status load_status(const std::optional<LoadRefusal>& refusal) {
       break;
   }
   return internal_error("server", "", refusal->text);
+}
+
+grpc::Status adapter_unloaded(std::string_view model) {
+  return unavailable("the adapter of model " + clip(model) + " that the call used was unloaded",
+                     kQueueRetry);
 }
 
 grpc::Status model_unloaded(std::string_view model) {

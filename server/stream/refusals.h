@@ -23,11 +23,13 @@ grpc::Status call_failed(std::string_view model, std::string_view session_id);
 // The store's refusals; OK where it is none.
 grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Options& store,
                            std::string_view session_id, std::string_view owner);
-// Why a model is not loaded or unloaded; OK: it is.
+// Why a model or adapter is not loaded or unloaded; OK: it is.
 grpc::Status load_status(const std::optional<LoadRefusal>& refusal);
 // Why the model's scheduler did not take a request; OK: it did.
 grpc::Status submit_status(Scheduler::SubmitError error, const ServedModel& model);
 // UNAVAILABLE: the model went, and what still ran on it with it.
 grpc::Status model_unloaded(std::string_view model);
+// The same of the adapter that the call ran with.
+grpc::Status adapter_unloaded(std::string_view model);
 
 }  // namespace lintel

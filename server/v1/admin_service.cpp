@@ -20,6 +20,17 @@ grpc::Status read_model(const Request& wire, std::optional<std::int64_t>* versio
   return named.ok() ? read_model_version(wire.version(), "version", version) : named;
 }
 
+// The model whose adapter a request names. On failure null and `status`.
+template <typename Request>
+SharedModel find_model(const Request& wire, const ModelRegistry& models, grpc::Status* status) {
+  *status = check_name(wire.name(), "an adapter", "name");
+  std::optional<std::int64_t> version;
+  if (status->ok()) {
+    *status = read_model_version(wire.model_version(), "model_version", &version);
+  }
+  return status->ok() ? resolve_model(wire.model(), models, status, "model", version) : nullptr;
+}
+
 }  // namespace
 
 AdminService::AdminService(const ServiceContext& context) : context_(context) {
@@ -27,6 +38,8 @@ AdminService::AdminService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kSetLogLevel).name, this, &AdminService::SetLogLevel);
   serve(info_of(Method::kLoadModel).name, this, &AdminService::LoadModel);
   serve(info_of(Method::kUnloadModel).name, this, &AdminService::UnloadModel);
+  serve(info_of(Method::kLoadAdapter).name, this, &AdminService::LoadAdapter);
+  serve(info_of(Method::kUnloadAdapter).name, this, &AdminService::UnloadAdapter);
 }
 
 grpc::ServerUnaryReactor* AdminService::GetLogLevel(grpc::CallbackServerContext* call,
@@ -92,6 +105,39 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
                         context_.manager.unload(wire.name(), version, [reply](const auto& refusal) {
                           reply(load_status(refusal));
                         });
+                      });
+}
+
+grpc::ServerUnaryReactor* AdminService::LoadAdapter(grpc::CallbackServerContext* call,
+                                                    const Received<v1::LoadAdapterRequest>* request,
+                                                    v1::Adapter* response) {
+  return answer_later(context_.gate, *call, Method::kLoadAdapter, *request,
+                      [&](const auto& wire, const LateReply& reply) {
+                        grpc::Status status;
+                        const SharedModel model = find_model(wire, context_.models, &status);
+                        if (model == nullptr) return reply(status);
+                        reply.set_model(model->name);
+                        context_.manager.load_adapter(
+                            model, wire.name(),
+                            [reply, response](const auto& refusal, const SharedAdapter& adapter) {
+                              if (adapter != nullptr) write_adapter(*adapter, *response);
+                              reply(load_status(refusal));
+                            });
+                      });
+}
+
+grpc::ServerUnaryReactor* AdminService::UnloadAdapter(
+    grpc::CallbackServerContext* call, const Received<v1::UnloadAdapterRequest>* request,
+    v1::UnloadAdapterResponse*) {
+  return answer_later(context_.gate, *call, Method::kUnloadAdapter, *request,
+                      [&](const auto& wire, const LateReply& reply) {
+                        grpc::Status status;
+                        const SharedModel model = find_model(wire, context_.models, &status);
+                        if (model == nullptr) return reply(status);
+                        reply.set_model(model->name);
+                        context_.manager.unload_adapter(
+                            model, wire.name(),
+                            [reply](const auto& refusal) { reply(load_status(refusal)); });
                       });
 }
 

@@ -21,6 +21,12 @@ class AdminService final : public BoundedService {
   grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* call,
                                       const Received<v1::LoadModelRequest>* request,
                                       v1::Model* response);
+  grpc::ServerUnaryReactor* LoadAdapter(grpc::CallbackServerContext* call,
+                                        const Received<v1::LoadAdapterRequest>* request,
+                                        v1::Adapter* response);
+  grpc::ServerUnaryReactor* UnloadAdapter(grpc::CallbackServerContext* call,
+                                          const Received<v1::UnloadAdapterRequest>* request,
+                                          v1::UnloadAdapterResponse* response);
   grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* call,
                                         const Received<v1::UnloadModelRequest>* request,
                                         v1::UnloadModelResponse* response);

@@ -6,6 +6,7 @@
 
 #include "server/call/guarded.h"
 #include "server/requests/prepare_generation.h"
+#include "server/requests/resolve_adapter.h"
 #include "server/requests/resolve_model.h"
 #include "server/requests/score_checks.h"
 
@@ -54,9 +55,11 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& context
   ScoreSequences sequences =
       check_score(wire, model->transformer->config(), model->limits, violations);
   if (!violations.empty()) return violations.status();
+  ScoreStream::Options options;
+  status = resolve_adapter(wire.adapter(), *model, &options.adapter);
+  if (!status.ok()) return status;
 
   const Scheduler::Options& scheduling = model->scheduler->options();
-  ScoreStream::Options options;
   // Enough to fill every worker twice, and never more than half of the queue.
   const int window = std::min(2 * scheduling.max_batch_rows * std::max(scheduling.workers, 1),
                               scheduling.max_queued_requests / 2);

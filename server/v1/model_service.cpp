@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/adapters/adapter.h"
 #include "model/config/names.h"
 #include "server/call/unary_call.h"
 #include "server/requests/resolve_model.h"
@@ -41,6 +42,15 @@ ModelService::ModelService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kGetModel).name, this, &ModelService::Get);
 }
 
+void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire) {
+  const Adapter& weights = *adapter.weights;
+  wire.set_name(adapter.name);
+  wire.set_rank(static_cast<std::uint32_t>(weights.max_rank()));
+  wire.set_modules(static_cast<std::uint32_t>(weights.modules().size()));
+  wire.set_bytes(static_cast<std::int64_t>(weights.bytes()));
+  wire.set_fingerprint(weights.fingerprint());
+}
+
 void write_model(const ServedModel& model, v1::Model& wire) {
   const Transformer& transformer = *model.transformer;
   const ModelConfig& config = transformer.config();
@@ -74,6 +84,9 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_max_batch_rows(static_cast<std::uint32_t>(model.scheduler->options().max_batch_rows));
   write_limits(model.limits, *wire.mutable_limits());
   for (const std::string& warning : model.warnings) wire.add_warnings(warning);
+  for (const SharedAdapter& adapter : model.adapters->ready()) {
+    write_adapter(*adapter, *wire.add_adapters());
+  }
   wire.set_version(std::to_string(model.version));
   wire.set_state(v1::MODEL_STATE_READY);
 }

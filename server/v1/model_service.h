@@ -22,6 +22,7 @@ class ModelService final : public BoundedService {
   const ServiceContext context_;
 };
 
+void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire);
 // All about a model that is ready.
 void write_model(const ServedModel& model, v1::Model& wire);
 

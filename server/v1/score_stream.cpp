@@ -76,10 +76,13 @@ ScoreStream::Attempt ScoreStream::submit(std::size_t index) {
   attempt.status = guarded([&]() -> grpc::Status {
     // Before memory is asked for: a call that waits for some would not hear of it otherwise.
     if (model_->scheduler->draining()) return stopped_status(*model_);
+    if (options_.adapter != nullptr && options_.adapter->ended.load()) {
+      return adapter_unloaded(model_->name);
+    }
     const std::span<const std::int32_t> values = sequences_[index];
     SessionStore::LeaseResult leased = store_.lease_one_shot(
         model_->name, model_->transformer, static_cast<std::int64_t>(values.size()),
-        /*num_samples=*/1, options_.owner);
+        /*num_samples=*/1, options_.owner, /*call_bytes=*/0, options_.adapter);
     if (leased.refusal) {
       if (may_have_room_later(leased.refusal)) attempt.lacks = Attempt::Lacks::kMemory;
       return store_refusal(leased.refusal, store_.options(), /*session_id=*/"", options_.owner);

@@ -30,7 +30,8 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Waite
     std::size_t window = 1;
     std::size_t held_bytes = 0;  // of the call, for each sequence
     std::shared_ptr<TokenAllowance> allowance;
-    Owner owner;  // of the memory
+    Owner owner;            // of the memory
+    SharedAdapter adapter;  // null: none
     std::optional<TimePoint> deadline;
   };
 

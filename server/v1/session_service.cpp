@@ -3,6 +3,7 @@
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
 #include "server/call/wire_time.h"
+#include "server/requests/resolve_adapter.h"
 #include "server/requests/resolve_model.h"
 #include "server/requests/session_checks.h"
 #include "server/stream/refusals.h"
@@ -19,6 +20,7 @@ SessionService::SessionService(const ServiceContext& context) : context_(context
 void SessionService::write_session(const SessionInfo& info, v1::Session& wire) const {
   wire.set_id(info.id);
   wire.set_model(info.model);
+  wire.set_adapter(info.adapter);
   wire.set_position(info.num_values);
   wire.set_has_pending_value(info.has_pending);
   wire.set_busy(info.busy);
@@ -40,8 +42,12 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
   Violations violations;
   check_session_length(wire.max_tokens(), "max_tokens", model->transformer->config(), violations);
   if (!violations.empty()) return violations.status();
+  SharedAdapter adapter;
+  if (grpc::Status named = resolve_adapter(wire.adapter(), *model, &adapter); !named.ok()) {
+    return named;
+  }
   const SessionStore::CreateResult created = context_.store.create(
-      model->name, model->transformer, wire.max_tokens(), scope.caller().name);
+      model->name, model->transformer, wire.max_tokens(), scope.caller().name, std::move(adapter));
   if (created.refusal) {
     return store_refusal(created.refusal, context_.store.options(), /*session_id=*/"",
                          scope.caller().name);

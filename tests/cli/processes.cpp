@@ -6,6 +6,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "tests/support/random_adapter.h"
+
 namespace lintel::testing {
 
 std::vector<nlohmann::json> Result::lines() const {
@@ -24,6 +26,9 @@ ServerProcess::ServerProcess(const std::vector<TinyModel>& models,
                                                          : "tokens";
     write_random_model(directory_.path() / name, tiny_config(kind), /*seed=*/7);
     arguments.insert(arguments.end(), {"--model", path(name)});
+    if (kind == TinyModel::kTokens) {
+      write_random_adapter(directory_.path() / name / "adapters/thin", tiny_config(kind), 1);
+    }
   }
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   process_ = std::make_unique<Process>(arguments);

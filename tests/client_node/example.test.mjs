@@ -50,6 +50,32 @@ describe('the Node example', () => {
     rmSync(directory, { recursive: true });
   });
 
+  it('an adapter is named by a request, or by a session once and for all', async () => {
+    const tiny = new Client(endless.address, { timeout: PATIENCE });
+    try {
+      const tokens = async (request) => {
+        const all = [];
+        const whole = { prompt: [3, 1, 4], maxNewTokens: 12, sampling: { seed: 7 }, ...request };
+        for await (const { token } of tiny.generate(whole)) all.push(token);
+        return all;
+      };
+      const [adapter] = (await tiny.model()).adapters;
+      assert.equal(adapter.name, 'thin');
+      const thin = await tokens({ adapter: 'thin' });
+      assert.notDeepEqual(thin, await tokens({}));
+      const session = await tiny.createSession({ adapter: 'thin' });
+      assert.equal(session.adapter, 'thin');
+      assert.deepEqual(await tokens({ sessionId: session.id }), thin);
+      await tiny.deleteSession(session.id);
+      await assert.rejects(tokens({ adapter: 'nosuch' }), /NOT_FOUND.*it has thin/);
+      const flags = ['--prompt-tokens', '3,1,4', '--max-new-tokens', '12', '--seed', '7', '--adapter', 'thin'];
+      const { stdout } = await run(process.execPath, [join(LINTEL_EXAMPLE, 'generate.mjs'), '--address', endless.address, ...flags]);
+      assert.equal(stdout.trim(), thin.join(','));
+    } finally {
+      tiny.close();
+    }
+  });
+
   it('a seed gives the tokens and bits that the command line gives', async () => {
     const expected = JSON.parse(await cli('generate', '--prompt-tokens', '0,0,12', '--max-new-tokens', '200',
       '--seed', '18446744073709551615', '--format', 'jsonl'));

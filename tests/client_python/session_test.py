@@ -35,6 +35,33 @@ class SessionTest(ServedTest):
             self.assertLessEqual(info.create_time, info.last_used_time)
             self.assertGreater(info.idle_timeout.total_seconds(), 0)
 
+    def test_a_session_keeps_the_adapter_it_was_made_with(self):
+        options = dict(seed=9, log2_probs=True)
+
+        def alone(adapter):
+            return self.client.generate([3, 1, 4], model="tokens", adapter=adapter, max_new_tokens=7,
+                                        **options).samples()[0]
+
+        (thin,) = self.client.model("tokens").adapters
+        self.assertEqual((thin.name, thin.rank, thin.modules), ("thin", 2, 13))
+        with self.client.session(model="tokens", adapter="thin") as session:
+            self.assertEqual(session.info().adapter, "thin")
+            parts = [session.generate([3, 1, 4], max_new_tokens=3, **options).samples()[0],
+                     session.generate(max_new_tokens=4, adapter="thin", **options).samples()[0]]
+            log2_probs = np.concatenate([part.log2_probs for part in parts])
+        np.testing.assert_array_equal(log2_probs, alone("thin").log2_probs)
+        self.assertFalse(np.array_equal(log2_probs, alone("").log2_probs))
+        sequence = [3, 1, 4, *alone("thin").tokens]
+        scores = {adapter: self.client.score([sequence], model="tokens", adapter=adapter)[0]
+                  for adapter in ("", "thin")}
+        np.testing.assert_array_equal(scores["thin"].log2_probs[2:], log2_probs)
+        self.assertNotEqual(scores[""].bits_per_dim, scores["thin"].bits_per_dim)
+        with self.assertRaises(lintel.NotFound) as refused:
+            alone("nosuch")
+        self.assertIn("it has thin", str(refused.exception))
+        with self.session() as plain, self.assertRaises(lintel.InvalidArgument):
+            plain.generate([1], adapter="thin", max_new_tokens=1).samples()
+
     def test_the_end_of_the_block_deletes_the_session(self):
         with self.session() as session, self.client.session(model="bytes") as other:
             self.assertEqual({s.id for s in self.client.list_sessions()}, {session.id, other.id})

@@ -184,6 +184,40 @@ TEST_CASE("a repository stands in for models, and names what to begin with") {
   CHECK_THAT(refusal({"--model", "m", "--model-memory", "much"}), Contains("--model-memory"));
 }
 
+TEST_CASE("an adapter names its model, unless there is one alone") {
+  const auto adapters = [](const std::vector<const char*>& flags) {
+    std::vector<std::string> all;
+    for (const AdapterDirectory& adapter : parse(flags).models.adapters) {
+      all.push_back(adapter.model + ":" + adapter.name + "=" + adapter.path.string());
+    }
+    return all;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(adapters({"--model", "d/m", "--adapter", "a=x/y", "--adapter", "m:b=z:1=2"}) ==
+        Names{"m:a=x/y", "m:b=z:1=2"});
+  CHECK(adapters({"--model", "m", "--model", "n", "--adapter", "m:a=x", "--adapter", "n:a=x"}) ==
+        Names{"m:a=x", "n:a=x"});
+  CHECK(adapters({"--model-repository", "r", "--load-model", "m", "--adapter", "a=x"}) ==
+        Names{"m:a=x"});
+  CHECK(adapters({"--model-repository", "r", "--adapter", "later:a=x"}) == Names{"later:a=x"});
+
+  const auto refused = [](std::vector<const char*> flags, const std::string& why) {
+    flags.insert(flags.begin(), {"--model", "m"});
+    CHECK_THAT(refusal(flags), Contains("--adapter") && Contains(why));
+  };
+  refused({"--adapter", "a"}, "'a' is not NAME=DIR or MODEL:NAME=DIR");
+  refused({"--adapter", "a="}, "names no directory");
+  refused({"--adapter", "=x"}, "cannot name an adapter");
+  refused({"--adapter", "../a=x"}, "cannot name an adapter");
+  refused({"--adapter", "m:=x"}, "cannot name an adapter");
+  refused({"--adapter", ":a=x"}, "cannot name a model");
+  refused({"--adapter", "n:a=x"}, "no --model is named 'n'");
+  refused({"--model", "n", "--adapter", "a=x"}, "--adapter MODEL:a=DIR");
+  refused({"--adapter", "a=x", "--adapter", "m:a=y"}, "'a' of model 'm' is given twice");
+  CHECK_THAT(refusal({"--model-repository", "r", "--load-model", "*", "--adapter", "a=x"}),
+             Contains("--adapter MODEL:a=DIR"));
+}
+
 TEST_CASE("plain text stays on this machine unless it is let out") {
   for (const char* local : {"127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/a"}) {
     INFO(local);

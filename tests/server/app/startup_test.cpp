@@ -3,12 +3,14 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tests/support/certificate_authority.h"
 #include "tests/support/process.h"
+#include "tests/support/random_adapter.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -66,6 +68,8 @@ TEST_CASE("files that flags name are looked at before a model is loaded") {
       {{"--model-repository", "/no/models"}, "--model-repository: /no/models: No such file"},
       {{"--model-repository", tokens}, "--model-repository: " + tokens + ": Not a directory"},
       {{"--model", "other=/no/model"}, "--model: /no/model: No such file or directory"},
+      {{"--adapter", "a=/no/adapter"}, "--adapter: /no/adapter: No such file or directory"},
+      {{"--adapter", "tiny:a=" + tokens}, "--adapter: " + tokens + ": Not a directory"},
   };
   for (const auto& [more, why] : cases) {
     std::vector<std::string> flags = {"--model", model.path, "--listen", "127.0.0.1:0"};
@@ -76,6 +80,25 @@ TEST_CASE("files that flags name are looked at before a model is loaded") {
     CHECK(ended.out.empty());
     CHECK_THAT(ended.err, Contains(why) && !Contains("config.json"));
   }
+}
+
+TEST_CASE("an adapter that does not fit ends the start, by its name and file") {
+  const Model model;
+  const std::string adapter = model.path + "/adapters/bad";
+  write_random_adapter(adapter, tiny_config(TinyModel::kTokens), 1);
+  std::ofstream(adapter + "/adapter_config.json") << R"({"peft_type": "LORA", "use_dora": true})";
+  const Ended ended = run({"--model", model.path, "--listen", "127.0.0.1:0"});
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("adapter bad of model tiny cannot be loaded") &&
+                            Contains(adapter + "/adapter_config.json"));
+  // And so one that --adapter gives.
+  const TemporaryDirectory elsewhere;
+  std::filesystem::rename(adapter, elsewhere.path() / "bad");
+  const Ended given = run({"--model", model.path, "--listen", "127.0.0.1:0", "--adapter",
+                           "mine=" + (elsewhere.path() / "bad").string()});
+  CHECK(given.code == 1);
+  CHECK_THAT(given.err, Contains("adapter mine of model tiny cannot be loaded") &&
+                            Contains("bad/adapter_config.json"));
 }
 
 TEST_CASE("an address that is taken is told before a model is loaded") {

@@ -24,6 +24,9 @@ std::string text_of(const std::string& text) { return text; }
 std::string text_of(const std::filesystem::path& path) { return path.string(); }
 std::string text_of(const ListenAddress& address) { return address.to_string(address.port); }
 std::string text_of(const ModelDirectory& model) { return model.name + "=" + model.path.string(); }
+std::string text_of(const AdapterDirectory& adapter) {
+  return adapter.model + ":" + adapter.name + "=" + adapter.path.string();
+}
 std::string text_of(const AttentionSpec& attention) { return attention.text; }
 template <typename T>
 std::string text_of(const std::optional<T>& value) {
@@ -46,9 +49,10 @@ class Fields {
 };
 
 void add_models(ModelOptions& models, Fields& fields) {
-  auto& [directories, repository, load, memory_bytes, weight_type, weight_type_given, attention,
-         scheduling, limits, drain_timeout_ms] = models;
+  auto& [directories, adapters, repository, load, memory_bytes, weight_type, weight_type_given,
+         attention, scheduling, limits, drain_timeout_ms] = models;
   fields.add("models.directories", directories);
+  fields.add("models.adapters", adapters);
   fields.add("models.repository", repository);
   fields.add("models.load", load);
   fields.add("models.memory_bytes", memory_bytes);

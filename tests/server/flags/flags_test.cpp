@@ -29,6 +29,7 @@ const std::map<std::string, std::string> kSetAlong = {
 const std::map<std::string, std::string> kOtherName = {
     {"--model", "models.directories"},
     {"--load-model", "models.load"},
+    {"--adapter", "models.adapters"},
     {"--max-message-size", "connections.max_message_bytes"},
     {"--max-metadata-size", "connections.max_metadata_bytes"},
     {"--max-connection-streams", "connections.max_streams"},
@@ -95,8 +96,13 @@ std::string sample(const Flag& flag) {
       break;
   }
   static const std::map<std::string, std::string> samples = {
-      {"FILE", "other.pem"},       {"DIR", "elsewhere"},        {"[NAME=]DIR", "other=elsewhere"},
-      {"ADDRESS", "127.0.0.1:77"}, {"SPEC", "softmax:scale=2"}, {"NAME", "other"},
+      {"FILE", "other.pem"},
+      {"DIR", "elsewhere"},
+      {"[NAME=]DIR", "other=elsewhere"},
+      {"[MODEL:]NAME=DIR", "m:other=elsewhere"},
+      {"ADDRESS", "127.0.0.1:77"},
+      {"SPEC", "softmax:scale=2"},
+      {"NAME", "other"},
   };
   return samples.at(flag.value);
 }

@@ -19,6 +19,7 @@
 #include "server/call/request_counters.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/random_adapter.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
@@ -322,6 +323,43 @@ TEST_CASE("the counters of a model go on when it is loaded anew, and stay when i
   CHECK(now.at(R"(lintel_model_weight_bytes{model="second"})") == 0);
   CHECK(now.at(memory) == 0);
   CHECK(count_of_info() == 0);
+}
+
+TEST_CASE("adapters have their memory, by the names an operator gave them") {
+  const TemporaryDirectory repository;
+  write_random_model(repository.path() / "second", tiny_config(TinyModel::kTokens), 5);
+  write_random_adapter(repository.path() / "second/adapters/thin", tiny_config(TinyModel::kTokens),
+                       1);
+  ServerOptions options = with_metrics();
+  options.models.repository = repository.path();
+  options.models.load = {"second"};
+  TestServer server({"tokens"}, options);
+  const std::string bytes =
+      R"(lintel_adapter_bytes{model="second",model_version="1",adapter="thin"})";
+  const double weights = values(server.server()).at(bytes);
+  CHECK(weights > 0);
+  const double memory = values(server.server()).at("lintel_model_memory_bytes");
+  CHECK(memory > weights);
+  int infos = 0;
+  for (const auto& [name, value] : values(server.server())) {
+    infos += name.rfind(R"(lintel_adapter_info{model="second",model_version="1",adapter="thin")",
+                        0) == 0;
+  }
+  CHECK(infos == 1);
+  v1::GenerateRequest request = request_for("second", {1}, 1);
+  request.set_adapter("nosuch");  // what a request says is no label
+  CHECK_FALSE(generate(server, request).status.ok());
+  CHECK(get(server.server(), "/metrics").body.find("nosuch") == std::string::npos);
+
+  v1::UnloadAdapterRequest unload;
+  unload.set_model("second");
+  unload.set_name("thin");
+  v1::UnloadAdapterResponse response;
+  grpc::ClientContext context;
+  const auto admin = v1::AdminService::NewStub(server.channel());
+  REQUIRE(admin->UnloadAdapter(&context, unload, &response).ok());
+  CHECK_FALSE(values(server.server()).contains(bytes));
+  CHECK(values(server.server()).at("lintel_model_memory_bytes") == memory - weights);
 }
 
 TEST_CASE("running and waiting requests, open streams and cancellations are seen") {

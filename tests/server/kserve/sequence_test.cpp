@@ -131,4 +131,46 @@ TEST_CASE("a cancelled call frees its sequence") {
   CHECK(code == Code::OK);
 }
 
+TEST_CASE("the parameter adapter names an adapter, of a request or a sequence") {
+  const InferenceServer server;
+  const auto infer = [&](const std::string& adapter, const std::vector<int>& prompt, int count,
+                         const std::string& sequence = "", bool start = false) {
+    Request request = request_of({prompt}, count);
+    auto& parameters = *request.mutable_parameters();
+    if (!adapter.empty()) parameters["adapter"].set_string_param(adapter);
+    if (!sequence.empty()) parameters["sequence_id"].set_string_param(sequence);
+    if (start) parameters["sequence_start"].set_bool_param(true);
+    Response response;
+    const grpc::Status status = server.infer(request, &response);
+    return std::pair(status, status.ok() ? tokens_of(response) : std::vector<int>{});
+  };
+  const std::vector<int> base = infer("", {1, 2}, 12).second;
+  const std::vector<int> thin = infer("thin", {1, 2}, 12).second;
+  CHECK(thin.size() == 12);
+  CHECK(thin != base);
+  const auto generated =
+      server.lintel({"generate", "--model", "tokens", "--adapter", "thin", "--prompt-tokens", "1,2",
+                     "--max-new-tokens", "12", "--seed", "7", "--format", "jsonl"});
+  CHECK(generated.json()["tokens"].get<std::vector<int>>() == thin);
+  const grpc::Status unknown = infer("nosuch", {1}, 2).first;
+  CHECK(unknown.error_code() == Code::NOT_FOUND);
+  CHECK_THAT(unknown.error_message(), Catch::Contains("it has thin"));
+  Request number = request_of({{1}}, 2);
+  (*number.mutable_parameters())["adapter"].set_int64_param(1);
+  Response ignored;
+  CHECK(server.infer(number, &ignored).error_code() == Code::INVALID_ARGUMENT);
+
+  std::vector<int> values = infer("thin", {1, 2}, 5, "s", /*start=*/true).second;
+  CHECK(infer("nosuch", {}, 3, "s").first.error_code() == Code::NOT_FOUND);
+  const std::vector<int> rest = infer("", {}, 3, "s").second;
+  values.insert(values.end(), rest.begin(), rest.end());
+  const std::vector<int> last = infer("thin", {}, 4, "s").second;
+  values.insert(values.end(), last.begin(), last.end());
+  CHECK(values == thin);
+  infer("", {1}, 1, "plain", /*start=*/true);
+  CHECK(infer("thin", {}, 1, "plain").first.error_code() == Code::INVALID_ARGUMENT);
+  CHECK(infer("nosuch", {1}, 1, "refused", /*start=*/true).first.error_code() == Code::NOT_FOUND);
+  CHECK(server.lintel({"session", "list", "--json"}).json().size() == 2);
+}
+
 }  // namespace lintel::testing

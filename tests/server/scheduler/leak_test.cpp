@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/server/support/adapters_room.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {
@@ -37,6 +38,43 @@ TEST_CASE("10,000 sessions opened, used and closed leave memory where it was") {
   INFO("before " << before << " bytes, after " << after);
   REQUIRE(after < before + 8192);
   REQUIRE(core.store.bytes_in_use() == 0);
+}
+
+TEST_CASE("sessions with an adapter leave memory where it was, and share its weights") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  const SharedAdapter adapter = served("a", random_adapter(model->config(), 1, /*rank=*/64));
+  Core core(model);
+  const auto use_sessions = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      const std::string id = core.new_session(0, adapter);
+      core.generate(use(static_cast<std::uint64_t>(i)), id);
+      REQUIRE(core.store.remove(id).error == SessionError::kNone);
+    }
+  };
+  use_sessions(500);
+  const std::size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  use_sessions(5000);
+  const std::size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+  INFO("before " << before << " bytes, after " << after);
+  CHECK(after < before + 8192);
+  CHECK(core.store.bytes_in_use() == 0);
+  CHECK(adapter.use_count() == 1);
+
+  // Many open ones take as much as without an adapter.
+  const auto open = [&](const SharedAdapter& with) {
+    std::vector<std::string> ids;
+    const std::size_t from = mallinfo2().uordblks + mallinfo2().hblkhd;
+    for (std::uint64_t i = 0; i < 200; ++i) {
+      ids.push_back(core.new_session(0, with));
+      core.generate(use(i), ids.back());
+    }
+    const std::size_t taken = mallinfo2().uordblks + mallinfo2().hblkhd - from;
+    CHECK(core.store.bytes_in_use() >= taken - 200 * 64);  // the test's own list
+    for (const std::string& id : ids) core.store.remove(id);
+    return taken;
+  };
+  open(nullptr);
+  CHECK(open(adapter) <= open(nullptr) + 200 * 64);
 }
 
 TEST_CASE("10,000 open sessions take hardly more than their states") {
@@ -79,6 +117,30 @@ TEST_CASE("a state never shows in the next") {
     core.store.remove(id);
     const std::string next = core.new_session();
     REQUIRE(core.generate(probe, next)->values[0] == expected);
+    core.store.remove(next);
+  }
+}
+
+TEST_CASE("a state with an adapter never shows in the next, and no adapter in another's") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  const SharedAdapter adapters[] = {nullptr, served("a", random_adapter(model->config(), 1)),
+                                    served("b", random_adapter(model->config(), 2))};
+  Core core(model);
+  GenerationRequest probe = use(1);
+  probe.log2_probs = true;
+  std::vector<std::vector<Value>> expected;
+  for (const SharedAdapter& adapter : adapters) {
+    Core fresh(model);
+    expected.push_back(fresh.generate(probe, fresh.new_session(0, adapter))->values[0]);
+  }
+  CHECK(expected[0] != expected[1]);
+  CHECK(expected[1] != expected[2]);
+  for (std::size_t i = 0; i < 90; ++i) {
+    const std::string id = core.new_session(0, adapters[(i / 3) % 3]);
+    core.generate(use(i), id);
+    core.store.remove(id);
+    const std::string next = core.new_session(0, adapters[i % 3]);
+    REQUIRE(core.generate(probe, next)->values[0] == expected[i % 3]);
     core.store.remove(next);
   }
 }

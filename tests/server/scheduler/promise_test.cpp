@@ -1,8 +1,11 @@
 // Promise 1: the same bits, whoever shares the batch.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <memory>
 #include <random>
 
+#include "tests/server/support/adapters_room.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {
@@ -162,6 +165,102 @@ TEST_CASE("64 requests give the same bits whoever shares their batch: bytes", "[
   const auto [attention, type] = GENERATE(from_range(attentions_and_weights()));
   CAPTURE(attention, to_string(type));
   require_same_bits_in_any_company(TinyModel::kBytes, attention, type);
+}
+
+// A model with a layer of every kind of attention, its requests, and the adapters that they take in
+// turns: none, one, the other.
+struct Party {
+  std::shared_ptr<const Transformer> model;
+  std::array<SharedAdapter, 3> adapters;
+  std::vector<GenerationRequest> requests;
+  std::vector<Outputs> alone;
+
+  const SharedAdapter& adapter_of(std::size_t request) const { return adapters[request % 3]; }
+};
+
+// The first kind is another one for each `turn`.
+Party new_party(TinyModel kind, WeightType type, std::size_t turn, std::size_t num_requests) {
+  Party party;
+  party.model = changed_model(
+      kind,
+      [&](ModelConfig& config) {
+        std::vector<std::string> kinds = attention_types();
+        std::rotate(kinds.begin(), kinds.begin() + static_cast<std::ptrdiff_t>(turn), kinds.end());
+        if (config.max_length == 0) config.max_length = 200;  // as some kinds need
+        config.n_layers = static_cast<int>(kinds.size());
+        config.attention.clear();
+        for (const std::string& name : kinds) config.attention.push_back(sample_attention(name));
+      },
+      {}, type);
+  const ModelConfig& config = party.model->config();
+  for (std::uint64_t i = 1; i <= 2; ++i) {
+    party.adapters[i] = served("adapter", random_adapter(config, 10 * turn + i, 1 + 3 * (i - 1)));
+  }
+  party.requests = varied_requests(*party.model);
+  party.requests.resize(num_requests);
+  return party;
+}
+
+TEST_CASE("64 requests over 4 models, 8 adapters and all kinds give the same bits in any company",
+          "[promise]") {
+  std::vector<Party> parties;
+  parties.push_back(new_party(TinyModel::kImage, WeightType::kF32, 0, 16));
+  parties.push_back(new_party(TinyModel::kBytes, WeightType::kF32, 1, 16));
+  parties.push_back(new_party(TinyModel::kTokens, WeightType::kBf16, 2, 16));
+  parties.push_back(new_party(TinyModel::kBytes, WeightType::kInt8, 0, 16));
+  std::size_t changed = 0;  // by their adapters
+  for (Party& party : parties) {
+    for (std::size_t i = 0; i < party.requests.size(); ++i) {
+      const GenerationRequest& request = party.requests[i];
+      const auto by_hand = [&](const SharedAdapter& adapter) {
+        Outputs outputs;
+        for (int sample = 0; sample < request.num_samples; ++sample) {
+          SequenceState sequence = party.model->new_sequence(weights_of(adapter));
+          outputs.push_back(generate_naively(*party.model, request, sample, sequence).values);
+        }
+        return outputs;
+      };
+      Core core(party.model, {.workers = 0, .speculation = Speculation::kOff});
+      const Core::Call call = core.submit(request, "", nullptr, party.adapter_of(i));
+      core.run();
+      party.alone.push_back(call.sink->values);
+      require_same(party.alone.back(), by_hand(party.adapter_of(i)), i);
+      if (party.adapter_of(i) != nullptr) changed += by_hand(nullptr) != party.alone.back();
+    }
+  }
+  CHECK(changed > 30);  // of 44, but for those that ask for nothing that an adapter could change
+
+  for (const auto speculation : {Speculation::kOff, Speculation::kAuto, Speculation::kOn}) {
+    for (const int workers : {0, 1, 2}) {
+      for (const int slice : {1, 7, 64}) {
+        CAPTURE(workers, slice, static_cast<int>(speculation));
+        std::vector<std::unique_ptr<Core>> cores;
+        for (const Party& party : parties) {
+          cores.push_back(std::make_unique<Core>(
+              party.model,
+              Scheduler::Options{
+                  .workers = workers, .prefill_rows_per_step = slice, .speculation = speculation}));
+        }
+        std::vector<std::vector<Core::Call>> calls(parties.size());
+        for (std::size_t i = 0; i < parties[0].requests.size(); ++i) {
+          for (std::size_t p = 0; p < parties.size(); ++p) {
+            const Party& party = parties[p];
+            calls[p].push_back(
+                cores[p]->submit(party.requests[i], "", nullptr, party.adapter_of(i)));
+            if (workers == 0 && i % 3 == 0) cores[p]->scheduler.run_one_step();
+          }
+        }
+        for (std::size_t p = 0; p < parties.size(); ++p) {
+          INFO("model " << p);
+          if (workers == 0) cores[p]->run();
+          for (std::size_t i = 0; i < calls[p].size(); ++i) {
+            calls[p][i].sink->wait_until_finished();
+            require_same(calls[p][i].sink->values, parties[p].alone[i], i);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("pauses change no bits", "[promise]") {

@@ -125,11 +125,12 @@ Core::Core(std::shared_ptr<const Transformer> the_model, Scheduler::Options opti
     : model(std::move(the_model)), store(store_options, clock), scheduler(model, options, clock) {}
 
 Core::Call Core::submit(const GenerationRequest& request, const std::string& session_id,
-                        std::shared_ptr<RecordingSink> sink) {
+                        std::shared_ptr<RecordingSink> sink, SharedAdapter adapter) {
   Call call;
   call.sink = sink ? sink : std::make_shared<RecordingSink>(request.num_samples);
   auto leased = session_id.empty()
-                    ? store.lease_one_shot("tiny", model, /*max_values=*/0, request.num_samples)
+                    ? store.lease_one_shot("tiny", model, /*max_values=*/0, request.num_samples,
+                                           /*owner=*/{}, /*call_bytes=*/0, std::move(adapter))
                     : store.lease(session_id);
   REQUIRE(leased.refusal.error == SessionError::kNone);
   call.error = scheduler.submit(request, std::move(leased.lease), call.sink, call.handle);
@@ -150,8 +151,8 @@ std::shared_ptr<RecordingSink> Core::generate(const GenerationRequest& request,
   return call.sink;
 }
 
-std::string Core::new_session(std::int64_t max_values) {
-  const auto created = store.create("tiny", model, max_values);
+std::string Core::new_session(std::int64_t max_values, SharedAdapter adapter) {
+  const auto created = store.create("tiny", model, max_values, /*owner=*/{}, std::move(adapter));
   REQUIRE(created.refusal.error == SessionError::kNone);
   return created.info.id;
 }

@@ -100,15 +100,15 @@ class Core {
     RequestHandle handle;
     Scheduler::SubmitError error = Scheduler::SubmitError::kNone;
   };
-  // A one-shot call, or one of a session.
+  // A one-shot call, with an adapter or none, or one of a session.
   Call submit(const GenerationRequest& request, const std::string& session_id = "",
-              std::shared_ptr<RecordingSink> sink = nullptr);
+              std::shared_ptr<RecordingSink> sink = nullptr, SharedAdapter adapter = nullptr);
   // Steps until there is nothing to do.
   void run();
   // submit() and run().
   std::shared_ptr<RecordingSink> generate(const GenerationRequest& request,
                                           const std::string& session_id = "");
-  std::string new_session(std::int64_t max_values = 0);
+  std::string new_session(std::int64_t max_values = 0, SharedAdapter adapter = nullptr);
   std::int64_t session_values(const std::string& id) const { return store.get(id)->num_values; }
 
   std::shared_ptr<const Transformer> model;
