@@ -73,7 +73,8 @@ class LengthExperiment {
     for (const NamedAttention& which : find_attentions(shape_, "--attention", flags_.attention)) {
       curves.push_back(measure(which));
     }
-    measurement_.add(table_of(curves));
+    measurement_.add(time_table(curves));
+    measurement_.add(memory_table(curves));
     measurement_.add(plots_of(curves));
     return measurement_.publish();
   }
@@ -129,30 +130,38 @@ class LengthExperiment {
     return {microseconds, sequence.bytes()};
   }
 
-  Table table_of(const std::vector<Curve>& curves) const {
-    Table table{
-        .title = "Cost of a token and bytes of a session, by position",
-        .columns = {"position"},
-        .rows = {},
-        .notes = {"One sequence on one thread; each measurement is the mean of 16 tokens."}};
-    for (const Curve& curve : curves) {
-      table.columns.push_back(curve.name + ", us/token");
-      table.columns.push_back(curve.name + ", bytes");
-      if (!curve.stopped.empty()) {
-        table.notes.push_back(curve.name + " stopped at " + curve.stopped + ".");
-      }
+  // A row for each curve, a column for each position.
+  template <typename CellOf>
+  Table table_of(const std::vector<Curve>& curves, const char* title, CellOf&& cell_of) const {
+    Table table{.title = title, .columns = {"attention"}, .rows = {}, .notes = {}};
+    for (const int position : flags_.positions) {
+      table.columns.push_back("at " + Cell::count(position).to_text());
     }
-    for (std::size_t i = 0; i < flags_.positions.size(); ++i) {
-      std::vector<Cell> row = {Cell::text(Cell::count(flags_.positions[i]).to_text())};
-      for (const Curve& curve : curves) {
-        const bool there = i < curve.points.size();
-        row.push_back(there ? Cell::measured(curve.points[i].microseconds) : Cell::none());
-        row.push_back(there ? Cell::count(static_cast<std::int64_t>(curve.points[i].bytes))
-                            : Cell::none());
+    for (const Curve& curve : curves) {
+      std::vector<Cell> row = {Cell::text(curve.name)};
+      for (std::size_t i = 0; i < flags_.positions.size(); ++i) {
+        row.push_back(i < curve.points.size() ? cell_of(curve.points[i]) : Cell::none());
       }
       table.rows.push_back(std::move(row));
     }
     return table;
+  }
+
+  Table time_table(const std::vector<Curve>& curves) const {
+    Table table = table_of(curves, "Microseconds of a token, by position",
+                           [](const Point& point) { return Cell::measured(point.microseconds); });
+    table.notes.push_back("One sequence on one thread; each measurement is the mean of 16 tokens.");
+    for (const Curve& curve : curves) {
+      if (!curve.stopped.empty()) {
+        table.notes.push_back(curve.name + " stopped at " + curve.stopped + ".");
+      }
+    }
+    return table;
+  }
+  Table memory_table(const std::vector<Curve>& curves) const {
+    return table_of(curves, "Bytes of a session, by position", [](const Point& point) {
+      return Cell::count(static_cast<std::int64_t>(point.bytes));
+    });
   }
 
   std::vector<Plot> plots_of(const std::vector<Curve>& curves) const {

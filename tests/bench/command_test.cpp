@@ -122,9 +122,8 @@ TEST_CASE("length goes through the positions, and says why it stops") {
   INFO(result.err);
   REQUIRE(result.code == 0);
   check_facts(result.out);
-  CHECK(result.out.find("| 40 |") != std::string::npos);
-  CHECK(content_of(bench.path("length.csv")).find(",40,\"linear, us/token\",") !=
-        std::string::npos);
+  CHECK(result.out.find("| attention | at 5 | at 40 |") != std::string::npos);
+  CHECK(content_of(bench.path("length.csv")).find(",lsh1,at 40,") != std::string::npos);
 
   const Result stopped = bench.run({"length", "--shape", "mnist-small", "--positions", "5,4000",
                                     "--repeats", "1", "--attention", "softmax", "--budget", "0"});
