@@ -269,7 +269,9 @@ HWY_INLINE void weigh_keys(const HeadShape& shape, Rounding rounding, float* log
     const auto rises = hn::Or(is_first, hn::Gt(value, greatest));
     const auto difference = hn::Sub(value, greatest);
     const auto ratio = exp_or_nan(d, hn::IfThenElse(rises, hn::Neg(difference), difference));
-    const auto weight = hn::IfThenElse(rises, one, ratio);
+    // exp(value - value): a key that is not finite is not, either, although it is the greatest.
+    const auto own = hn::Add(one, hn::Sub(value, value));
+    const auto weight = hn::IfThenElse(rises, own, ratio);
     const auto factor = hn::IfThenElse(rises, hn::IfThenZeroElse(is_first, ratio), one);
     hn::StoreU(weight, d, log_k + c);
     hn::StoreU(hn::IfThenElse(rises, value, greatest), d, m + c);

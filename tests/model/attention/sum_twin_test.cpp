@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <functional>
-#include <iostream>
+#include <limits>
 #include <random>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "model/attention/parts/feature_map.h"
 #include "model/config/attention_spec.h"
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/allocation_count.h"
 
 namespace lintel {
 namespace {
@@ -250,6 +249,50 @@ TEST_CASE("fourier holds at angles of any size") {
     const Matrix out = steps(in, generator);
     for (const float x : out.values()) CHECK(std::abs(x) < 5.0f);
   });
+}
+
+TEST_CASE("a query, key or value that is not finite makes the output so") {
+  const std::string spec = GENERATE(from_range(kSpecs));
+  std::mt19937 generator(5);
+  testing::for_each_instruction_set([&] {
+    for (std::size_t which = 0; which < 3; ++which) {
+      for (const std::size_t token : {0, 3}) {
+        for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+          TwinInputs spoilt = normal_inputs(attention_of(spec), 2, 6, 5, generator);
+          spoilt.inputs[which].row(token)[7] = bad;  // of the second head
+          const Matrix out = steps(spoilt, generator);
+          CAPTURE(spec, which, token, bad);
+          CHECK(std::ranges::none_of(out.row(token).subspan(7, 1),
+                                     [](float x) { return std::isfinite(x); }));
+          CHECK(std::ranges::all_of(out.row(token).first(6),
+                                    [](float x) { return std::isfinite(x); }));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("a token allocates nothing once the scratch has grown") {
+  const std::string spec = GENERATE(from_range(kSpecs));
+  std::mt19937 generator(6);
+  const TwinInputs in = normal_inputs(attention_of(spec), 3, 7, 40, generator);
+  const auto backend = make_attention(in.params());
+  const AlignedArray<float> block = make_aligned<float>(backend->block_floats());
+  const auto state = backend->new_state({block.get(), backend->block_floats()});
+  std::vector<float> drafts(backend->take_back_floats(4));
+  std::vector<std::vector<MatrixView<const float>>> rows;
+  for (std::size_t t = 0; t < in.num_tokens(); t += 5) rows.push_back(in.rows(t, 5));
+  const std::vector<AttentionState*> states(5, state.get());
+  Matrix out(5, 21);
+  AttentionScratch scratch;
+  backend->step(states, rows[0], out.view(), scratch);
+  const testing::AllocationCount count;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    state->announce(4, drafts);
+    backend->step(states, rows[i], out.view(), scratch);
+    state->take_back(i % 4 + 1);
+  }
+  CHECK(count.so_far() == 0);
 }
 
 constexpr float kGuard = -77.25f;
