@@ -5,21 +5,18 @@
 // positions that head h sees from t; t itself is always in it.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 #include <optional>
-#include <span>
-
-#include "model/base/tensor.h"
 
 namespace lintel {
 
 // How long a position's key and value are needed, and so where they are kept.
 enum class Kept {
-  kFirst,   // one of the first of the sequence: for ever
-  kRecent,  // until as many came after it
-  kRow      // in a row, which a head has for as long as the sequence lasts
+  kFirst,   // of the first num_first(): for ever, in memory that is there from the beginning
+  kRecent,  // until num_recent() more have come, in a ring
+  kRow      // for ever, in memory that grows by rows
 };
 
 // Positions of P_h(t): `count` runs of `length` consecutive ones, `period` >= length apart from
@@ -42,61 +39,46 @@ class PositionPattern {
   // the last.
   virtual std::optional<PositionRuns> part(std::size_t h, std::size_t t, std::size_t i) const = 0;
 
-  // So many positions from 0 on are kept as kFirst.
+  // Positions 0 .. num_first() - 1 are kept as kFirst, and of the others the last num_recent() as
+  // kRecent.
   virtual std::size_t num_first() const { return 0; }
-  // So many are kept as kRecent, the last ones of those that are not kFirst.
   virtual std::size_t num_recent() const { return 0; }
-  // The first of them that position n or a later one may still see, where n have been fed.
+  // The first position that is kept as kRecent and that n or a later one may see, where n have been
+  // fed.
   virtual std::size_t recent_from(std::size_t n) const { return n; }
 
-  // Rows that n positions have left. A position that makes rows makes them as it is fed, from what
-  // is kept as kRecent then, or from itself.
+  // Rows that n positions leave. They are made as a position is fed, of itself or of those that are
+  // kept as kRecent until then.
   virtual std::size_t num_rows(std::size_t /*n*/) const { return 0; }
-  virtual bool has_rows() const { return false; }
+  virtual bool has_rows() const { return false; }  // num_rows() grows without end
   // The position whose key and value of head h a row holds, and the row of a position that has one.
   virtual std::size_t position_of(std::size_t /*h*/, std::size_t row) const { return row; }
   virtual std::size_t row_of(std::size_t /*h*/, std::size_t s) const { return s; }
 };
 
-// Which part of a sparse transformer's pattern a head has.
-struct SparseParts {
-  bool even_local = true;  // heads 0, 2, ..
-  bool even_far = true;
-  bool odd_local = true;
-  bool odd_far = true;
+// Consecutive positions first .. end - 1.
+inline PositionRuns run_of(Kept kept, std::size_t first, std::size_t end) {
+  return {.kept = kept, .first = first, .length = end - first, .period = end - first};
+}
 
-  bool is_local(std::size_t h) const { return h % 2 == 0 ? even_local : odd_local; }
-  bool is_far(std::size_t h) const { return h % 2 == 0 ? even_far : odd_far; }
-  bool any_far(std::size_t n_heads) const { return even_far || (n_heads > 1 && odd_far); }
+// No more positions are kept than can be fed. max_length: as of LayerDims.
+inline std::size_t at_most(std::size_t positions, std::size_t max_length) {
+  return max_length == 0 ? positions : std::min(positions, max_length);
+}
+
+// P_h(t) where it has three parts at most: what PositionPattern::part looks in.
+class PatternParts {
+ public:
+  void add(const PositionRuns& runs) {
+    if (runs.count > 0 && runs.length > 0) parts_[size_++] = runs;
+  }
+  std::optional<PositionRuns> part(std::size_t i) const {
+    return i < size_ ? std::optional(parts_[i]) : std::nullopt;
+  }
+
+ private:
+  std::array<PositionRuns, 3> parts_;
+  std::size_t size_ = 0;
 };
-
-// Child et al. 2019, strided: the last `stride` positions, and every stride-th before. max_length:
-// as of LayerDims.
-std::unique_ptr<PositionPattern> strided_pattern(std::size_t n_heads, SparseParts parts,
-                                                 std::size_t stride, std::size_t max_length);
-
-// Child et al. 2019, fixed: the own block of `stride` positions, and of every block the `columns`
-// last ones, or with several groups those of group h mod column_groups, counted from the end.
-std::unique_ptr<PositionPattern> fixed_pattern(std::size_t n_heads, SparseParts parts,
-                                               std::size_t stride, std::size_t columns,
-                                               std::size_t column_groups, std::size_t max_length);
-
-// Beltagy et al. 2020: a window of so many positions, dilations[h] apart, and the first positions,
-// which see all before them and are seen by all.
-std::unique_ptr<PositionPattern> longformer_pattern(std::size_t window,
-                                                    std::span<const std::int64_t> dilations,
-                                                    std::size_t global_tokens,
-                                                    std::size_t max_length);
-
-// Zaheer et al. 2020: the last window_blocks blocks, the own one included, the first global_blocks,
-// and those that random_blocks [H, blocks, random] names for the row's own block; -1 names none.
-struct BlockPattern {
-  std::size_t block_size = 0;
-  std::size_t window_blocks = 0;
-  std::size_t global_blocks = 0;
-};
-std::unique_ptr<PositionPattern> bigbird_pattern(std::size_t n_heads, const BlockPattern& blocks,
-                                                 std::span<const float> random_blocks,
-                                                 std::size_t random);
 
 }  // namespace lintel

@@ -69,6 +69,8 @@ bool sees(const TwinInputs& in, std::int64_t h, std::int64_t t, std::int64_t s) 
 std::vector<PatternCase> pattern_cases(std::mt19937& generator) {
   std::vector<PatternCase> cases = {
       {sparse(R"("pattern": "strided", "stride": 1)"), 2, 5, 150},
+      {sparse(R"("pattern": "strided", "stride": 13)"), 2, 8, 300},
+      {sparse(R"("pattern": "strided", "stride": 100)"), 1, 32, 350},
       {sparse(R"("pattern": "strided", "stride": 1, "part": "far")"), 2, 5, 70},
       {sparse(R"("pattern": "strided", "stride": 1, "part": "local")"), 2, 5, 70},
       {sparse(R"("pattern": "strided", "stride": 1000000)"), 1, 16, 200},

@@ -221,6 +221,17 @@ TEST_CASE("a pattern's saved state that cannot be is refused") {
   refused(8, 121);  // more than can be fed
   refused(8, UINT64_MAX);
   refused(24, 99);  // rows
+
+  const PatternCase longer{which.config, which.n_heads, which.d_head, 130, 200};
+  const TwinInputs more = testing::pattern_inputs(longer, generator);
+  const auto other = make_attention(more.params());
+  PatternSequence beyond(*other);
+  Matrix outputs(longer.n, 16);
+  feed(*other, beyond, more, 0, longer.n, outputs.view());
+  SavedPattern saved;
+  beyond.state->save(0, saved);
+  sequence.state->reset();
+  CHECK_THROWS_AS(sequence.state->load(saved), ModelError);  // more than can be fed, and all there
 }
 
 }  // namespace
