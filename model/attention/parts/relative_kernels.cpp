@@ -52,19 +52,13 @@ namespace lintel {
 namespace HWY_NAMESPACE {
 namespace {
 
-// scores[i] = sum over c of q[c] columns[c][i] for n columns: whole vectors, of which the last may
-// compute some of the one before it again, or where there is none lane by lane. Nothing beyond the
-// n columns is read.
-HWY_INLINE void multiply_exactly(const float* q, size_t d_head, const float* columns, size_t stride,
-                                 size_t n, float* scores) {
-  const Lanes d;
+// scores[i] = sum over c of q[c] columns[c][i] for n columns, at least a vector of kLanes: whole
+// vectors, of which the last may compute some columns of the one before it again.
+template <size_t kLanes>
+HWY_INLINE void multiply_overlapping(const float* q, size_t d_head, const float* columns,
+                                     size_t stride, size_t n, float* scores) {
+  const hn::CappedTag<float, kLanes> d;
   const size_t lanes = hn::Lanes(d);
-  if (n < lanes) {
-    for (size_t i = 0; i < n; ++i) {
-      multiply_columns<1>(OneLane(), q, d_head, columns + i, stride, scores + i);
-    }
-    return;
-  }
   size_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
     multiply_columns<4>(d, q, d_head, columns + i, stride, scores + i);
@@ -73,6 +67,21 @@ HWY_INLINE void multiply_exactly(const float* q, size_t d_head, const float* col
     multiply_columns<1>(d, q, d_head, columns + i, stride, scores + i);
   }
   if (i < n) multiply_columns<1>(d, q, d_head, columns + n - lanes, stride, scores + n - lanes);
+}
+
+// The same for any number of columns. Nothing beyond them is read, and what computes a column does
+// not change its bits.
+HWY_INLINE void multiply_exactly(const float* q, size_t d_head, const float* columns, size_t stride,
+                                 size_t n, float* scores) {
+  if (n >= 16) {
+    multiply_overlapping<16>(q, d_head, columns, stride, n, scores);
+  } else if (n >= 8) {
+    multiply_overlapping<8>(q, d_head, columns, stride, n, scores);
+  } else if (n >= 4) {
+    multiply_overlapping<4>(q, d_head, columns, stride, n, scores);
+  } else {
+    multiply_overlapping<1>(q, d_head, columns, stride, n, scores);
+  }
 }
 
 // Writes position . r_d of distances 0 .. furthest: of distance d to the element -d of what is
