@@ -6,6 +6,7 @@ Needs LINTEL_SERVER and LINTEL_CLI, the two binaries.
 import contextlib
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +21,8 @@ import torch  # noqa: E402
 
 import convert_checkpoint  # noqa: E402
 import small  # noqa: E402
+import test_from_fast_transformers as fast_transformers  # noqa: E402
+import test_from_transformer_xl as transformer_xl  # noqa: E402
 from lintel_training.data import read_images  # noqa: E402
 from lintel_training.evaluate import image_bits  # noqa: E402
 from lintel_training.export import load_model  # noqa: E402
@@ -91,6 +94,35 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(status, 0)
         generator = torch.Generator().manual_seed(0)
         self.check(out, torch.randint(256, (4, 25), generator=generator, dtype=torch.uint8))
+
+    def check_converted(self, checkpoint, logits_of, symbols, *flags):
+        """Its own logits, of [N] tokens [N, symbols], tell the bits that the converted model is scored with."""
+        path, out = (os.path.join(self.directory, name) for name in ("foreign.pth", "from foreign"))
+        torch.save(checkpoint, path)
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(convert_checkpoint.main([path, "--out", out, "--modality", "tokens", *flags]), 0)
+        tokens = torch.arange(4).unsqueeze(1) + torch.arange(36) ** 2
+        tokens = tokens % symbols
+        served = served_bits(out, tokens.tolist())
+        self.assertEqual(len(served), len(tokens))
+        for ours, sequence in zip(served, tokens):
+            nats = torch.nn.functional.cross_entropy(logits_of(sequence)[:-1].double(), sequence[1:])
+            self.assertAlmostEqual(ours, nats.item() / math.log(2), delta=TOLERANCE)
+
+    def test_a_converted_transformer_xl_scores_as_its_equations_say(self):
+        for changes in ({"clamp_len": 4}, {"same_length": True, "pre_lnorm": True}):
+            torch.manual_seed(7)
+            model = transformer_xl.TransformerXl(**changes)
+            with self.subTest(**changes):
+                self.check_converted(model, model, transformer_xl.SYMBOLS)
+
+    def test_converted_random_features_score_as_their_classes_say(self):
+        for name, (columns, flags, phi) in fast_transformers.CASES.items():
+            state = fast_transformers.checkpoint(columns)
+            with self.subTest(name):
+                self.check_converted(
+                    state, lambda tokens: fast_transformers.network(state, tokens, phi), 17,
+                    "--position-encoding", "learned", "--feature-map", *flags)
 
 
 if __name__ == "__main__":
