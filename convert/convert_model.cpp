@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <set>
 #include <string>
 #include <system_error>
 
+#include "convert/merge_adapter.h"
 #include "model/config/config.h"
 #include "model/files/model_files.h"
 #include "model/files/safetensors.h"
@@ -59,7 +61,8 @@ class Unfinished {
 
 }  // namespace
 
-void convert_model(const fs::path& from, const fs::path& given_to, WeightType type) {
+void convert_model(const fs::path& from, const fs::path& given_to, WeightType type,
+                   const fs::path& adapter) {
   if (type == WeightType::kInt8) {
     throw ModelError(
         "int8 is no type of a model file: the format has neither I8 tensors nor their scales. "
@@ -74,6 +77,8 @@ void convert_model(const fs::path& from, const fs::path& given_to, WeightType ty
   const ModelConfig& config = files.config();
   const SafetensorsFile& source = files.weights();
   ModelWeights weights = load_weights(source, config);
+  std::set<std::string> merged;
+  if (!adapter.empty()) merged = merge_adapter(AdapterFiles(adapter, config), config, weights);
   // A table that was computed because the file leaves it out is left out again.
   for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
     if (!source.tensors().contains(spec.name)) matrix = Matrix();
@@ -82,7 +87,8 @@ void convert_model(const fs::path& from, const fs::path& given_to, WeightType ty
   write_text(out.path() / "config.json", files.config_json());
   save_weights(out.path() / "model.safetensors", config, weights, [&](const TensorSpec& spec) {
     if (type == WeightType::kF32) return TensorType::kF32;
-    return spec.is_projection ? TensorType::kBf16 : source.tensor(spec.name).type;
+    if (spec.is_projection) return TensorType::kBf16;
+    return merged.contains(spec.name) ? TensorType::kF32 : source.tensor(spec.name).type;
   });
   out.finish();
 }

@@ -1,6 +1,7 @@
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +11,8 @@
 #include <vector>
 
 #include "convert/convert_model.h"
+#include "model/adapters/adapter.h"
+#include "model/adapters/random_adapter.h"
 #include "model/files/safetensors.h"
 #include "model/network/transformer.h"
 #include "tests/support/random_model.h"
@@ -27,10 +30,11 @@ std::string text_of(const fs::path& file) {
   return text.str();
 }
 
-std::vector<float> outputs(const fs::path& directory, WeightType type) {
+std::vector<float> outputs(const fs::path& directory, WeightType type,
+                           std::shared_ptr<const Adapter> adapter = nullptr) {
   const auto model = Transformer::load(directory, {.weight_type = type});
   Workspace workspace = model->new_workspace(1);
-  SequenceState sequence = model->new_sequence();
+  SequenceState sequence = model->new_sequence(std::move(adapter));
   std::vector<float> all;
   for (std::int32_t token = 0; token < 8; ++token) {
     const StepRow row{token, &sequence, /*wants_output=*/true};
@@ -119,6 +123,53 @@ TEST_CASE("a model that is narrow already does not grow") {
   }
 }
 
+TEST_CASE("a model with an adapter merged agrees with the adapter beside the model") {
+  Fixture f;
+  const ModelConfig config = testing::tiny_config(TinyModel::kBytes);
+  const fs::path adapter = f.directory.path() / "adapter";
+  write_random_adapter(adapter, config, {.rank = 5});
+  convert_model(f.from, f.to, WeightType::kF32, adapter);
+  const std::vector<float> merged = outputs(f.to, WeightType::kF32);
+  const std::vector<float> beside =
+      outputs(f.from, WeightType::kF32, Adapter::load(AdapterFiles(adapter, config)));
+  const std::vector<float> base = outputs(f.from, WeightType::kF32);
+  const auto largest_difference = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double largest = 0.0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      largest = std::max(largest, std::abs(double{a[i]} - b[i]));
+    }
+    return largest;
+  };
+  CHECK(largest_difference(merged, beside) <= 1e-5);
+  CHECK(largest_difference(merged, base) > 0.1);
+  const auto fingerprint = [](const fs::path& directory) {
+    return Transformer::load(directory, {})->fingerprint();
+  };
+  CHECK(fingerprint(f.to) != fingerprint(f.from));
+
+  // In bf16 what is not rounded there keeps what was merged.
+  const fs::path narrow = f.directory.path() / "narrow";
+  save_weights(f.from / "model.safetensors", config, random_weights(config, 3),
+               [](const TensorSpec&) { return TensorType::kBf16; });
+  convert_model(f.from, narrow, WeightType::kBf16, adapter);
+  const SafetensorsFile file(narrow / "model.safetensors");
+  CHECK(file.tensor("transformer.layers.0.linear1.weight").type == TensorType::kBf16);
+  CHECK(file.tensor("predictor.weight").type == TensorType::kF32);
+  CHECK(file.tensor("value_embedding.weight").type == TensorType::kF32);
+  CHECK(file.tensor("predictor.bias").type == TensorType::kBf16);
+}
+
+TEST_CASE("an adapter that does not fit the model leaves nothing behind") {
+  Fixture f;
+  const fs::path adapter = f.directory.path() / "adapter";
+  ModelConfig other = testing::tiny_config(TinyModel::kBytes);
+  other.d_ff = 40;
+  write_random_adapter(adapter, other);
+  CHECK_THROWS_WITH(convert_model(f.from, f.to, WeightType::kF32, adapter),
+                    Catch::Contains("linear1.lora_B.weight") && Catch::Contains("found shape"));
+  CHECK(f.entries() == 2);
+}
+
 TEST_CASE("what cannot be converted leaves nothing behind") {
   Fixture f;
   SECTION("int8 has no place in the format") {
@@ -149,6 +200,11 @@ TEST_CASE("the program says what it did by its exit code") {
   CHECK(f.run("from to --weight-type bf16").code == 0);
   CHECK(fs::exists(f.to / "model.safetensors"));
   CHECK(f.run("from also/ --weight-type f32").code == 0);
+  write_random_adapter(f.directory.path() / "adapter", testing::tiny_config(TinyModel::kBytes));
+  CHECK(f.run("from merged --weight-type f32 --merge-adapter adapter").code == 0);
+  CHECK(
+      f.run("from other --weight-type f32 --merge-adapter none").text.find("adapter_config.json") !=
+      std::string::npos);
   const auto again = f.run("from to --weight-type bf16");
   CHECK(again.code == 1);
   CHECK(again.text.find("exists") != std::string::npos);
