@@ -9,7 +9,7 @@ Usage: scripts/compare.sh [--data DIR] [--out DIR] [--quick | --again NAME]
 
 Builds lintel-bench (preset release), runs its four comparisons one after the other as one run, and
 replaces what docs/comparison.md has between the markers `compare:begin` and `compare:end`, and
-docs/images/{length,serve}.png. Takes about ten minutes on two cores; leave the machine alone
+docs/images/{length,serve}.png. Takes about half an hour on two cores; leave the machine alone
 meanwhile.
   --data DIR   MNIST files as they are distributed: t10k*images*idx3* and t10k*labels*idx1*.
                Without it there are no bits/dim and no occlusion experiment.
@@ -69,13 +69,13 @@ echo "$load" >"$out/load"
 page=docs/comparison.md
 pictures=docs/images
 paper=(--batch 64 --repeats 3 --positions 8)
-length=(--repeats 5 --budget 75)
+length=(--attention all --positions 100,300,1000,3000,10000,30000,100000 --repeats 3 --budget 20)
 serve=(--concurrency 1,8,64 --repeats 3 --seconds 5)
-occlusion=(--repeats 3)
+occlusion=(--repeats 1)
 if $quick; then
   pictures=$out
   paper=(--shape mnist-small --batch 16 --repeats 1 --positions 4 --score-images 20)
-  length=(--shape mnist-small --repeats 2 --budget 3)
+  length=(--shape mnist-small --attention all --positions 100,1000 --repeats 2 --budget 3)
   serve=(--shape mnist-small --concurrency 1,8 --repeats 1 --seconds 0.5)
   occlusion=(--repeats 1 --counts 10,20 --judge 40)
 fi
