@@ -97,7 +97,7 @@ class ServeTest(unittest.TestCase):
 
     def check_converted(self, checkpoint, logits_of, symbols, *flags):
         """Its own logits, of [N] tokens [N, symbols], tell the bits that the converted model is scored with."""
-        path, out = (os.path.join(self.directory, name) for name in ("foreign.pth", "from foreign"))
+        path, out = (os.path.join(self.directory, name) for name in ("foreign.pth", "converted"))
         torch.save(checkpoint, path)
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(convert_checkpoint.main([path, "--out", out, "--modality", "tokens", *flags]), 0)
