@@ -6,7 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "tests/support/random_adapter.h"
+#include "model/adapters/random_adapter.h"
 
 namespace lintel::testing {
 
@@ -27,7 +27,8 @@ ServerProcess::ServerProcess(const std::vector<TinyModel>& models,
     write_random_model(directory_.path() / name, tiny_config(kind), /*seed=*/7);
     arguments.insert(arguments.end(), {"--model", path(name)});
     if (kind == TinyModel::kTokens) {
-      write_random_adapter(directory_.path() / name / "adapters/thin", tiny_config(kind), 1);
+      write_random_adapter(directory_.path() / name / "adapters/thin", tiny_config(kind),
+                           {.rank = 2});
     }
   }
   arguments.insert(arguments.end(), flags.begin(), flags.end());

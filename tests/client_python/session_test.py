@@ -43,7 +43,7 @@ class SessionTest(ServedTest):
                                         **options).samples()[0]
 
         (thin,) = self.client.model("tokens").adapters
-        self.assertEqual((thin.name, thin.rank, thin.modules), ("thin", 2, 13))
+        self.assertEqual((thin.name, thin.rank, thin.modules), ("thin", 2, 14))
         with self.client.session(model="tokens", adapter="thin") as session:
             self.assertEqual(session.info().adapter, "thin")
             parts = [session.generate([3, 1, 4], max_new_tokens=3, **options).samples()[0],

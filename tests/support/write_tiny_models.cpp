@@ -1,7 +1,9 @@
-// write_tiny_models DIR: small models with random weights as DIR/image, DIR/bytes and DIR/tokens.
+// write_tiny_models DIR: small models with random weights as DIR/image, DIR/bytes and DIR/tokens,
+// the last with an adapter, thin.
 #include <filesystem>
 #include <iostream>
 
+#include "model/adapters/random_adapter.h"
 #include "model/files/random_weights.h"
 #include "tests/support/random_model.h"
 
@@ -17,4 +19,6 @@ int main(int argc, char** argv) {
                                    {"tokens", TinyModel::kTokens}}) {
     lintel::write_random_model(directory / name, lintel::testing::tiny_config(kind), /*seed=*/7);
   }
+  lintel::write_random_adapter(directory / "tokens/adapters/thin",
+                               lintel::testing::tiny_config(TinyModel::kTokens), {.rank = 2});
 }

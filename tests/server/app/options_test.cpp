@@ -203,7 +203,7 @@ TEST_CASE("an adapter names its model, unless there is one alone") {
 
   const auto refused = [](std::vector<const char*> flags, const std::string& why) {
     flags.insert(flags.begin(), {"--model", "m"});
-    CHECK_THAT(refusal(flags), Contains("--adapter") && Contains(why));
+    CHECK_THAT(refusal(flags), Catch::Contains("--adapter") && Catch::Contains(why));
   };
   refused({"--adapter", "a"}, "'a' is not NAME=DIR or MODEL:NAME=DIR");
   refused({"--adapter", "a="}, "names no directory");
@@ -215,7 +215,7 @@ TEST_CASE("an adapter names its model, unless there is one alone") {
   refused({"--model", "n", "--adapter", "a=x"}, "--adapter MODEL:a=DIR");
   refused({"--adapter", "a=x", "--adapter", "m:a=y"}, "'a' of model 'm' is given twice");
   CHECK_THAT(refusal({"--model-repository", "r", "--load-model", "*", "--adapter", "a=x"}),
-             Contains("--adapter MODEL:a=DIR"));
+             Catch::Contains("--adapter MODEL:a=DIR"));
 }
 
 TEST_CASE("plain text stays on this machine unless it is let out") {

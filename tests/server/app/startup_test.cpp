@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "model/adapters/random_adapter.h"
 #include "tests/support/certificate_authority.h"
 #include "tests/support/process.h"
-#include "tests/support/random_adapter.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -85,7 +85,7 @@ TEST_CASE("files that flags name are looked at before a model is loaded") {
 TEST_CASE("an adapter that does not fit ends the start, by its name and file") {
   const Model model;
   const std::string adapter = model.path + "/adapters/bad";
-  write_random_adapter(adapter, tiny_config(TinyModel::kTokens), 1);
+  write_random_adapter(adapter, tiny_config(TinyModel::kTokens));
   std::ofstream(adapter + "/adapter_config.json") << R"({"peft_type": "LORA", "use_dora": true})";
   const Ended ended = run({"--model", model.path, "--listen", "127.0.0.1:0"});
   CHECK(ended.code == 1);

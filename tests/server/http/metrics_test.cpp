@@ -16,10 +16,10 @@
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
+#include "model/adapters/random_adapter.h"
 #include "server/call/request_counters.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/server/support/token_file.h"
-#include "tests/support/random_adapter.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
@@ -328,8 +328,7 @@ TEST_CASE("the counters of a model go on when it is loaded anew, and stay when i
 TEST_CASE("adapters have their memory, by the names an operator gave them") {
   const TemporaryDirectory repository;
   write_random_model(repository.path() / "second", tiny_config(TinyModel::kTokens), 5);
-  write_random_adapter(repository.path() / "second/adapters/thin", tiny_config(TinyModel::kTokens),
-                       1);
+  write_random_adapter(repository.path() / "second/adapters/thin", tiny_config(TinyModel::kTokens));
   ServerOptions options = with_metrics();
   options.models.repository = repository.path();
   options.models.load = {"second"};

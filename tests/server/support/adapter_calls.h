@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "model/adapters/random_adapter.h"
 #include "tests/server/support/repository_server.h"
-#include "tests/support/random_adapter.h"
 
 namespace lintel::testing {
 
@@ -17,7 +17,7 @@ struct AdapterServer : RepositoryServer {
   void write_adapter(const std::string& model, const std::string& name, std::uint64_t seed,
                      int rank = 2) const {
     write_random_adapter(directory.path() / model / "adapters" / name,
-                         tiny_config(TinyModel::kTokens), seed, rank);
+                         tiny_config(TinyModel::kTokens), {.rank = rank, .seed = seed});
   }
 
   grpc::Status load_adapter(const std::string& name, const std::string& model = "second",

@@ -7,8 +7,8 @@
 
 #include "model/adapters/adapter.h"
 #include "model/adapters/adapter_files.h"
+#include "model/adapters/random_adapter.h"
 #include "server/adapters/served_adapter.h"
-#include "tests/support/random_adapter.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -18,7 +18,7 @@ namespace lintel::testing {
 inline std::shared_ptr<const Adapter> random_adapter(const ModelConfig& config, std::uint64_t seed,
                                                      int rank = 2) {
   const TemporaryDirectory directory;
-  write_random_adapter(directory.path(), config, seed, rank);
+  write_random_adapter(directory.path(), config, {.rank = rank, .seed = seed});
   return Adapter::load(AdapterFiles(directory.path(), config));
 }
 inline std::shared_ptr<const Adapter> random_adapter(TinyModel kind, std::uint64_t seed) {

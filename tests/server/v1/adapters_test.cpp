@@ -27,7 +27,7 @@ TEST_CASE("adapters in a model's directory are served beside it, and shown") {
   CHECK(f.adapters() == Names{"a", "b"});
   const v1::Adapter b = f.model().adapters(1);
   CHECK(b.rank() == 3);
-  CHECK(b.modules() == 13);  // two layers of six, and the predictor
+  CHECK(b.modules() == 14);  // two layers of six, the predictor, the embedding
   CHECK(b.bytes() > 0);
   CHECK(b.fingerprint().size() == 64);
   CHECK(b.fingerprint() != f.model().adapters(0).fingerprint());
@@ -41,7 +41,8 @@ TEST_CASE("adapters in a model's directory are served beside it, and shown") {
 
 TEST_CASE("an adapter that --adapter gives is served as one in the model's directory") {
   const TemporaryDirectory elsewhere;
-  write_random_adapter(elsewhere.path() / "some-run", tiny_config(TinyModel::kTokens), 1);
+  write_random_adapter(elsewhere.path() / "some-run", tiny_config(TinyModel::kTokens),
+                       {.rank = 2, .seed = 1});
   AdapterServer f([&](ServerOptions& options) {
     options.models.adapters = {{"second", "given", elsewhere.path() / "some-run"}};
   });
