@@ -55,7 +55,8 @@ struct AdapterServer : RepositoryServer {
   }
   std::vector<std::string> adapters() const {
     std::vector<std::string> names;
-    for (const v1::Adapter& adapter : model().adapters()) names.push_back(adapter.name());
+    const v1::Model described = model();
+    for (const v1::Adapter& adapter : described.adapters()) names.push_back(adapter.name());
     return names;
   }
 
