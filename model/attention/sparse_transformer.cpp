@@ -158,14 +158,15 @@ constexpr ConfigKey kKeys[] = {
      .initial = "\"both\"",
      .choices = {"both", "local", "far", "by_head"}},
 };
-constexpr const char* kSamples[] = {"pattern=strided,stride=6",
-                                    "pattern=strided,stride=9,part=local",
-                                    "pattern=strided,stride=5,part=far,scale=0.3",
-                                    "pattern=strided,stride=7,part=by_head",
+constexpr const char* kSamples[] = {"pattern=fixed,stride=8",
                                     "pattern=fixed,stride=8,columns=2,column_groups=3",
                                     "pattern=fixed,stride=6,columns=6,part=far",
                                     "pattern=fixed,stride=10,part=by_head",
-                                    "pattern=fixed,stride=12,part=local"};
+                                    "pattern=fixed,stride=12,part=local",
+                                    "pattern=strided,stride=6",
+                                    "pattern=strided,stride=9,part=local",
+                                    "pattern=strided,stride=5,part=far,scale=0.3",
+                                    "pattern=strided,stride=7,part=by_head"};
 
 std::optional<Contradiction> contradiction(const AttentionConfig& config,
                                            const LayerDims& /*dims*/) {
