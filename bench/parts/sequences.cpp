@@ -12,9 +12,13 @@ constexpr std::size_t kPromptRows = 64;  // of one step
 
 }  // namespace
 
-Sequences::Sequences(const Transformer& model, std::size_t count)
+Sequences::Sequences(const Transformer& model, std::size_t count,
+                     std::span<const std::shared_ptr<const Adapter>> adapters)
     : model_(model), workspace_(model.new_workspace(std::max(count, kPromptRows))), drawn_(count) {
-  for (std::size_t i = 0; i < count; ++i) sequences_.push_back(model.new_sequence());
+  for (std::size_t i = 0; i < count; ++i) {
+    sequences_.push_back(
+        model.new_sequence(adapters.empty() ? nullptr : adapters[i % adapters.size()]));
+  }
   start(count, 0);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -13,8 +14,9 @@ namespace lintel::bench {
 // One thread at a time. The model outlives it.
 class Sequences {
  public:
-  // Up to `count` at a time.
-  Sequences(const Transformer& model, std::size_t count);
+  // Up to `count` at a time, which have the adapters in turn; empty: none.
+  Sequences(const Transformer& model, std::size_t count,
+            std::span<const std::shared_ptr<const Adapter>> adapters = {});
 
   // `count` sequences, empty but for their first value, which is given. Sequence i draws with seed
   // `seed` + i. REQUIRES: no more than the constructor was told.

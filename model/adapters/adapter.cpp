@@ -96,11 +96,15 @@ std::shared_ptr<const Adapter> Adapter::load(const AdapterFiles& files) {
 
 void Adapter::add(AdaptedProduct product, std::size_t weights, std::span<const std::uint32_t> rows,
                   MatrixView<const float> x, MatrixView<float> y) const {
-  const Product& parts = product == AdaptedProduct::kPredictor
-                             ? predictor_
-                             : layers_[weights][static_cast<std::size_t>(product)];
-  for (const Part& part : parts) {
+  for (const Part& part : this->product(product, weights)) {
     part.matrices.add(rows, x, y.cols_from(part.first_output, part.matrices.b.out));
+  }
+}
+
+void Adapter::list(AdaptedProduct product, std::size_t weights, PrefetchList& prefetch) const {
+  for (const auto& [first_output, matrices] : this->product(product, weights)) {
+    prefetch.add(matrices.a.values());
+    prefetch.add(matrices.b.values());
   }
 }
 

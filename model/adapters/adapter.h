@@ -12,6 +12,7 @@
 #include "model/adapters/adapter_files.h"
 #include "model/adapters/low_rank.h"
 #include "model/base/tensor.h"
+#include "model/dense/prefetch_list.h"
 
 namespace lintel {
 
@@ -31,10 +32,12 @@ class Adapter {
   // Names of the modules that it adapts, as in the state_dict.
   const std::vector<std::string>& modules() const { return modules_; }
 
-  // For Transformer. What is added to a product of rows `rows` of x; nothing where the adapter
-  // leaves the product as it is. `weights`: the set of layer tensors; 0 for the predictor.
+  // For Transformer. Adds to a product of rows `rows` of x; nothing where the adapter leaves the
+  // product as it is. `weights`: the set of layer tensors; 0 for the predictor.
   void add(AdaptedProduct product, std::size_t weights, std::span<const std::uint32_t> rows,
            MatrixView<const float> x, MatrixView<float> y) const;
+  // The matrices that add() reads there.
+  void list(AdaptedProduct product, std::size_t weights, PrefetchList& prefetch) const;
   // The same to the value's part of an embedded row.
   void add_value(std::int32_t token, std::span<float> row) const;
   std::size_t num_layer_weights() const { return layers_.size(); }  // of its models
@@ -54,6 +57,10 @@ class Adapter {
   explicit Adapter(const AdapterFiles& files);
   void read_tensors(const AdapterFiles& files);
   Product& product(const AdaptableModule& module);
+  const Product& product(AdaptedProduct which, std::size_t weights) const {
+    return which == AdaptedProduct::kPredictor ? predictor_
+                                               : layers_[weights][static_cast<std::size_t>(which)];
+  }
 
   std::string fingerprint_;
   std::size_t bytes_ = 0;

@@ -22,6 +22,8 @@ struct LowRankOutput {
   std::size_t num_groups() const { return (out + kGroupWidth - 1) / kGroupWidth; }
   static std::size_t bytes_of(std::size_t out_features, std::size_t of_rank);
 
+  std::span<const float> values() const { return {cells.get(), num_groups() * rank * kGroupWidth}; }
+
   std::size_t out = 0;
   std::size_t rank = 0;
   AlignedArray<float> cells;  // [groups, rank, kGroupWidth], padded with zeros
@@ -37,6 +39,8 @@ struct LowRankInput {
   void assign(std::span<const float> a);  // [rank, in]
   std::size_t num_blocks() const { return (rank + kBlockRanks - 1) / kBlockRanks; }
   static std::size_t bytes_of(std::size_t in_features, std::size_t of_rank);
+
+  std::span<const float> values() const { return {cells.get(), num_blocks() * in * kBlockRanks}; }
 
   std::size_t in = 0;
   std::size_t rank = 0;

@@ -24,6 +24,13 @@ void AdaptedRows::group() {
   }
 }
 
+void AdaptedRows::list(AdaptedProduct product, std::size_t weights, PrefetchList& prefetch) const {
+  constexpr std::size_t kMostGroups = 16;
+  for (const Group& group : std::span(groups_).first(std::min(groups_.size(), kMostGroups))) {
+    group.adapter->list(product, weights, prefetch);
+  }
+}
+
 void AdaptedRows::add(AdaptedProduct product, std::size_t weights, MatrixView<const float> x,
                       MatrixView<float> y) const {
   for (const auto& [adapter, first, count] : groups_) {

@@ -24,6 +24,10 @@ class AdaptedRows {
   }
   void group();  // once all are noted
 
+  // What add() will read, as far as a core's cache is likely to hold it: a product that goes before
+  // asks for it.
+  void list(AdaptedProduct product, std::size_t weights, PrefetchList& prefetch) const;
+
   bool empty() const { return rows_.empty(); }
   // What the adapters add to a product of x.
   void add(AdaptedProduct product, std::size_t weights, MatrixView<const float> x,

@@ -74,7 +74,7 @@ std::unique_ptr<Buffers> Pass::new_buffers(std::size_t max_rows) const {
       DenseInput(WeightType::kF32, max_rows, static_cast<std::size_t>(config.last_width()));
   buffers->outputs = Matrix(max_rows, static_cast<std::size_t>(config.num_outputs()));
   buffers->states.resize(max_rows);
-  buffers->prefetch.reserve(max_rows);
+  buffers->prefetch.reserve(max_rows + 16 * 2 * inputs);
   buffers->adapted.reserve(max_rows);
   return buffers;
 }
@@ -104,6 +104,7 @@ void Pass::add_inputs(std::size_t i, const Rows& at) const {
 void Pass::list_states(std::size_t layer, const Rows& at) const {
   Buffers& w = at.workspace;
   w.prefetch.clear();
+  w.adapted.list(AdaptedProduct::kProjections, weights_of(layer), w.prefetch);
   for (std::size_t r = 0; r < at.rows.size(); ++r) {
     w.states[r] = at.rows[r].sequence->layer(layer);
     if (r == 0 || w.states[r] != w.states[r - 1]) w.prefetch.add(w.states[r]->read_next());
@@ -158,7 +159,9 @@ void Pass::add_attended(std::size_t i, const Rows& at) const {
   at.enter(StepPart::kOther);
   attended.prepare(0, at.count);
   at.enter(StepPart::kProducts);
-  layer.out.apply(attended, at.x(), Dense::Output::kAdd);
+  w.prefetch.clear();
+  w.adapted.list(AdaptedProduct::kOut, weights_of(i), w.prefetch);
+  layer.out.apply(attended, at.x(), Dense::Output::kAdd, &w.prefetch);
   w.adapted.add(AdaptedProduct::kOut, weights_of(i), at.of(attended.values()), at.x());
 }
 
@@ -171,14 +174,18 @@ void Pass::feed_forward(std::size_t i, const Rows& at) const {
   if (w.adapted.empty()) {
     layer.linear1.apply(w.sublayer, hidden);
   } else {
-    layer.linear1.apply(w.sublayer, hidden, Dense::Output::kStoreUnfused);
+    w.prefetch.clear();
+    w.adapted.list(AdaptedProduct::kLinear1, weights_of(i), w.prefetch);
+    layer.linear1.apply(w.sublayer, hidden, Dense::Output::kStoreUnfused, &w.prefetch);
     w.adapted.add(AdaptedProduct::kLinear1, weights_of(i), sublayer_input(at), hidden);
     layer.linear1.fuse(hidden);
   }
   at.enter(StepPart::kOther);
   w.hidden.prepare(0, at.count);
   at.enter(StepPart::kProducts);
-  layer.linear2.apply(w.hidden, at.y(), Dense::Output::kAdd);
+  w.prefetch.clear();
+  w.adapted.list(AdaptedProduct::kLinear2, weights_of(i), w.prefetch);
+  layer.linear2.apply(w.hidden, at.y(), Dense::Output::kAdd, &w.prefetch);
   w.adapted.add(AdaptedProduct::kLinear2, weights_of(i), hidden, at.y());
   at.enter(StepPart::kOther);
 }

@@ -22,7 +22,7 @@ void check_facts(const std::string& out) {
 TEST_CASE("help teaches: the program and every sub-command have examples") {
   const Bench bench;
   CHECK(bench.run({"--help"}).out.find("Examples") != std::string::npos);
-  for (const char* command : {"paper", "length", "serve", "occlusion", "speed"}) {
+  for (const char* command : {"paper", "length", "serve", "occlusion", "speed", "adapters"}) {
     const Result result = bench.run({command, "--help"});
     CHECK(result.code == 0);
     CHECK(result.out.find("Example") != std::string::npos);
@@ -42,6 +42,7 @@ TEST_CASE("a command line that makes no sense is exit status 2, and says why") {
                                                        {"length", "--attention", "nonsense"},
                                                        {"length", "--budget", "x"},
                                                        {"serve", "--seconds", "0"},
+                                                       {"adapters", "--rank", "1025"},
                                                        {"occlusion"}};
   for (const auto& line : lines) {
     const Result result = bench.run(line);
@@ -75,6 +76,25 @@ TEST_CASE("speed tells every figure by its name, in every weight type") {
     CHECK(json["images_per_s"].get<double>() ==
           Approx(json["tokens_per_s"].get<double>() / 29).epsilon(0.01));
     CHECK(json["tables"].size() == 5);
+  }
+}
+
+TEST_CASE("adapters tells what each number of them and of rows costs") {
+  const Bench bench;
+  const Result result = bench.run({"adapters", "--shape", "mnist-small", "--repeats", "2",
+                                   "--batch", "1,3", "--adapters", "1,2", "--rank", "4", "--steps",
+                                   "2", "--workers", "2", "--json", bench.path("adapters.json")});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  check_facts(result.out);
+  const bench::Report report = bench::read_report(bench.path("adapters.json"));
+  REQUIRE(report.tables.size() == 1);
+  REQUIRE(report.tables[0].rows.size() == 4);
+  for (const auto& row : report.tables[0].rows) {
+    // 4 layers of 4 (4 * 256 + 2 * 640) numbers, and little more.
+    CHECK(*row[1].value() >= 4 * 4 * 2304 * 4);
+    CHECK(*row[1].value() <= 4 * 8 * 2304 * 4 * 1.2);
+    for (const std::size_t column : {3, 4, 5}) CHECK(*row[column].value() > 0);
   }
 }
 
