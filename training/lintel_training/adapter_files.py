@@ -29,7 +29,7 @@ def save_adapter(model, directory, alpha, base_name=None):
         "alpha_pattern": {}, "auto_mapping": None, "base_model_name_or_path": base_name,
         "bias": "none", "fan_in_fan_out": False, "inference_mode": True, "init_lora_weights": True,
         "layer_replication": None, "layers_pattern": None, "layers_to_transform": None,
-        "lora_alpha": alpha, "lora_bias": False, "lora_dropout": 0.0, "modules_to_save": None,
+        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha, "lora_bias": False, "lora_dropout": 0.0, "modules_to_save": None,
         "peft_type": "LORA", "r": next(iter(adapted.values())).lora_A.out_features,
         "rank_pattern": {}, "revision": None, "target_modules": names, "task_type": None,
         "use_dora": False, "use_rslora": False,

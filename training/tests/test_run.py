@@ -1,6 +1,7 @@
 """Whole runs: every preset, text, exact resumption, time budgets, and the model card."""
 
 import contextlib
+import glob
 import io
 import json
 import os
@@ -365,13 +366,28 @@ class RunTest(unittest.TestCase):
 
 
 class CardTest(unittest.TestCase):
+    def check_files(self, args, model, directory):
+        """The files beside a card are of the model, or its adapter, that the flags train."""
+        config = os.path.join(os.path.dirname(TRAINING), "weights", model, "config.json")
+        with open(config, encoding="utf-8") as file:
+            self.assertEqual(train.make_config(args).to_dict(), json.load(file))
+        adapter = os.path.join(directory, "adapter_config.json")
+        self.assertEqual(args.lora_rank is not None, os.path.exists(adapter))
+        if args.lora_rank is not None:
+            self.assertEqual(os.path.basename(args.init_from), model)
+            with open(adapter, encoding="utf-8") as file:
+                given = json.load(file)
+            self.assertEqual((given["r"], given["lora_alpha"], given["base_model_name_or_path"]),
+                             (args.lora_rank, args.lora_alpha, model))
+            load_model(os.path.dirname(config), adapter=directory)
+
     def test_the_commands_of_all_cards_train_what_they_stand_beside(self):
         weights = os.path.join(os.path.dirname(TRAINING), "weights")
         found = 0
-        for name in sorted(os.listdir(weights)):
-            page = os.path.join(weights, name, "README.md")
-            if not os.path.exists(page):
-                continue
+        pages = glob.glob(os.path.join(weights, "*", "README.md"))
+        adapters = glob.glob(os.path.join(weights, "*", "adapters", "*", "README.md"))
+        for page in sorted(pages + adapters):
+            name = os.path.relpath(os.path.dirname(page), weights)
             with open(page, encoding="utf-8") as file:
                 text = file.read()
             for block in re.findall(r"```sh\n(python3 -m lintel_training\.train .*?)```", text, re.S):
@@ -380,8 +396,7 @@ class CardTest(unittest.TestCase):
                     lines = block.replace("\\\n", " ").strip().splitlines()
                     self.assertEqual(len(lines), 1, "one command")
                     args = train.make_parser().parse_args(shlex.split(lines[0])[3:])
-                    with open(os.path.join(weights, name, "config.json"), encoding="utf-8") as file:
-                        self.assertEqual(train.make_config(args).to_dict(), json.load(file))
+                    self.check_files(args, name.split(os.sep)[0], os.path.join(weights, name))
                     count = re.search(r"- test: ([0-9,]+) images", text)
                     if count:
                         self.assertEqual(args.limit_test, int(count[1].replace(",", "")))
