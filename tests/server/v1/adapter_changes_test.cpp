@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <thread>
 
 #include "model/files/safetensors_writer.h"
@@ -274,7 +275,7 @@ TEST_CASE("hostile adapters are refused by name, and nothing changes") {
       {"no-tensors", "adapter_model.safetensors",
        [&](const auto& name) { fs::remove(adapters / name / "adapter_model.safetensors"); }},
       {"not-json", "adapter_config.json", [&](const auto& name) { config(name, "{"); }},
-      {"wrong-rank", "lora_A.weight",
+      {"wrong-rank", "lora_embedding_A",
        [&](const auto& name) {
          config(name, R"({"peft_type": "LORA",
         "bias": "none", "lora_alpha": 4, "r": 3})");
@@ -293,6 +294,15 @@ TEST_CASE("hostile adapters are refused by name, and nothing changes") {
                            std::ios::in | std::ios::out | std::ios::binary);
          const std::uint64_t size = std::uint64_t{1} << 62;
          file.write(reinterpret_cast<const char*>(&size), sizeof size);
+       }},
+      {"not-finite", "base_model.model.predictor.lora_B.weight",
+       [&](const auto& name) {
+         std::vector<float> a(32, 1.0f), b(100, 1.0f);
+         b[77] = std::numeric_limits<float>::infinity();
+         const std::vector<TensorToWrite> tensors = {
+             {"base_model.model.predictor.lora_A.weight", {2, 16}, a},
+             {"base_model.model.predictor.lora_B.weight", {50, 2}, b}};
+         write_safetensors(adapters / name / "adapter_model.safetensors", tensors);
        }},
       {"surplus", "base_model.model.nothing.lora_A.weight",
        [&](const auto& name) {
