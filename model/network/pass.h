@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
+#include "model/adapters/adapted_rows.h"
 #include "model/attention/attention.h"
 #include "model/base/tensor.h"
 #include "model/dense/dense_input.h"
 #include "model/dense/prefetch_list.h"
-#include "model/network/adapted_rows.h"
 #include "model/network/drafts.h"
 #include "model/network/transformer_parts.h"
 #include "model/network/workspace.h"

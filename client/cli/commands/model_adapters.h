@@ -4,7 +4,7 @@
 #include <string>
 
 #include "client/cli/frame/json_writer.h"
-#include "lintel/v1/model.pb.h"
+#include "client/lib/client.h"
 
 namespace lintel::cli {
 

@@ -1,4 +1,4 @@
-#include "model/network/adapted_rows.h"
+#include "model/adapters/adapted_rows.h"
 
 #include <algorithm>
 #include <functional>
