@@ -1,5 +1,6 @@
 #include "model/config/attention_spec.h"
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -22,6 +23,12 @@ AttentionConfig merged(json object, const AttentionSpec& spec) {
   object["type"] = spec.type;
   for (const auto& [key, value] : spec.keys) object[key] = json::parse(value);
   return read_attention(object, named(spec), "");
+}
+
+bool has_default(const AttentionConfig& config, const std::string& key) {
+  return std::ranges::any_of(config.kind().keys, [&key](const ConfigKey& declared) {
+    return declared.name == key && declared.initial != nullptr;
+  });
 }
 
 // A value as JSON: numbers, true, false and null are themselves, the rest is a string.
@@ -90,19 +97,30 @@ class Reader {
 
 }  // namespace
 
-AttentionConfig AttentionSpec::applied_to(const AttentionConfig& own) const {
-  return merged(own.type() == type ? json(attention_json(own)) : json::object(), *this);
+AttentionConfig AttentionSpec::applied_to(const AttentionConfig& own, const LayerDims& dims) const {
+  json kept = own.type() == type ? json(attention_json(own)) : json::object();
+  for (;;) {
+    AttentionConfig config = merged(kept, *this);
+    const auto contradiction = config.kind().contradiction;
+    if (contradiction == nullptr) return config;
+    const auto wrong = contradiction(config, dims);
+    // What was given stays; a key of the layer's own gives way.
+    const bool gives_way = wrong && !keys.contains(wrong->key) && has_default(config, wrong->key) &&
+                           kept.erase(wrong->key) > 0;
+    if (!gives_way) return config;  // check_attention refuses what still contradicts
+  }
 }
 
 AttentionSpec parse_attention_spec(const std::string& text) {
   AttentionSpec spec = Reader(text).read();
-  spec.applied_to(sample_attention(spec.type));  // what keys say, beside any that must be given
+  // What keys say, beside any that must be given.
+  merged(json(attention_json(sample_attention(spec.type))), spec);
   return spec;
 }
 
 ModelConfig with_attention(ModelConfig config, const AttentionSpec& spec) {
   for (AttentionConfig& layer : config.attention) {
-    layer = spec.applied_to(layer);
+    layer = spec.applied_to(layer, config.dims());
     check_attention(layer, config.dims(), named(spec), "");
   }
   return config;

@@ -27,8 +27,9 @@ struct AttentionSpec {
   bool recompute = false;
 
   // The attention of a layer whose own is `own`. Keys that were not given are the layer's own where
-  // the types agree, else config.json's defaults. Throws ModelError naming a key that has neither.
-  AttentionConfig applied_to(const AttentionConfig& own) const;
+  // the types agree and they do not contradict the others, else config.json's defaults. Throws
+  // ModelError naming a key that has neither.
+  AttentionConfig applied_to(const AttentionConfig& own, const LayerDims& dims) const;
 };
 
 // Throws ModelError naming what is unknown, given twice, out of range or of the wrong type.

@@ -17,12 +17,13 @@ namespace {
 using Catch::Contains;
 using testing::TinyModel;
 
+constexpr LayerDims kDims{.d_model = 24, .n_heads = 3, .d_head = 8};
 constexpr const char* kLsh = "lsh:rounds=2,bits=4,chunk_size=8";
 
 TEST_CASE("a spec names a type, keys of config.json, a seed and recompute mode") {
   const AttentionConfig linear = parse_attention_config(R"({"type": "linear"})", "");
   const auto applied = [&](const std::string& spec) {
-    return parse_attention_spec(spec).applied_to(linear);
+    return parse_attention_spec(spec).applied_to(linear, kDims);
   };
   CHECK(applied("softmax") == parse_attention_config(R"({"type": "softmax"})", ""));
   CHECK(applied("softmax:scale=0.5").number("scale") == 0.5);
@@ -35,7 +36,7 @@ TEST_CASE("a spec names a type, keys of config.json, a seed and recompute mode")
   CHECK(spec.type == "lsh");
   CHECK(spec.seed == 18446744073709551615u);
   CHECK(spec.recompute);
-  CHECK(spec.applied_to(linear) ==
+  CHECK(spec.applied_to(linear, kDims) ==
         parse_attention_config(R"({"type": "lsh", "rounds": 4, "bits": 32, "chunk_size": 29,
                                    "mask_self": false, "combine": "logsumexp"})",
                                ""));
@@ -45,11 +46,27 @@ TEST_CASE("a spec names a type, keys of config.json, a seed and recompute mode")
 TEST_CASE("keys a spec leaves out are the layer's own where the types agree") {
   const std::string keys = "lsh:scale=0.7,rounds=3,bits=5,mask_self=false";
   const AttentionConfig own = attention_of(keys + ",chunk_size=6");
-  CHECK(parse_attention_spec("lsh:recompute=true").applied_to(own) == own);
+  CHECK(parse_attention_spec("lsh:recompute=true").applied_to(own, kDims) == own);
   const AttentionConfig larger = attention_of(keys + ",chunk_size=9");
-  CHECK(parse_attention_spec("lsh:chunk_size=9").applied_to(own) == larger);
+  CHECK(parse_attention_spec("lsh:chunk_size=9").applied_to(own, kDims) == larger);
   const AttentionSpec bare = parse_attention_spec("lsh:rounds=1,bits=4");
-  CHECK_THROWS_WITH(bare.applied_to(attention_of("linear")), Contains("chunk_size"));
+  CHECK_THROWS_WITH(bare.applied_to(attention_of("linear"), kDims), Contains("chunk_size"));
+}
+
+TEST_CASE("a layer's own keys give way to what a spec says, and what it says itself does not") {
+  const AttentionConfig favor =
+      attention_of("linear:feature_map=favor,features=16,hyperbolic=true,eps=0.01");
+  const auto applied = [&](const std::string& spec) {
+    return parse_attention_spec(spec).applied_to(favor, kDims);
+  };
+  CHECK(applied("linear:feature_map=exp") == attention_of("linear:feature_map=exp,eps=0.01"));
+  CHECK(applied("linear:features=8") ==
+        attention_of("linear:feature_map=favor,features=8,hyperbolic=true,eps=0.01"));
+  ModelConfig config = testing::tiny_config(TinyModel::kBytes);
+  config.attention.assign(config.attention.size(), favor);
+  CHECK_THROWS_WITH(
+      with_attention(config, parse_attention_spec("linear:feature_map=exp,features=8")),
+      Contains("features") && Contains("exp"));
 }
 
 TEST_CASE("a spec that makes no sense is refused by name") {
