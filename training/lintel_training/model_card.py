@@ -116,7 +116,7 @@ def card(result, name, curve=None, samples=None, sample_text=None):
         "## Data", "", *_data_lines(result["data"]), "",
         "## Training", "",
         f"{result['steps']:,} updates of {r['batch_size'] * r['accumulate']} sequences "
-        f"({result['epochs']:.1f} epochs), seed {r['seed']}, {result['precision']}. AdamW "
+        f"({result['epochs']:.{1 if result['epochs'] >= 1 else 2}f} epochs), seed {r['seed']}, {result['precision']}. AdamW "
         f"(betas {r['beta1']}, {r['beta2']}; weight decay {r['weight_decay']} on matrices), "
         f"learning rate {r['learning_rate']} after {r['warmup_steps']} steps of warm-up, cosine to "
         f"{r['final_learning_rate']:g} of it, gradient norm clipped to {r['clip_norm']}, dropout "
