@@ -298,6 +298,25 @@ TEST_CASE("64 sequences with eight adapters and none have the same bits alone an
   }
 }
 
+TEST_CASE("a projection that is stored and never read may be adapted, and changes nothing",
+          "[rows]") {
+  ModelConfig config = testing::tiny_config(TinyModel::kBytes);
+  config.attention.assign(2, attention_of("lsh:rounds=2,bits=4,chunk_size=8"));
+  AdaptedModel model(config);
+  const auto transformer = model.load(WeightType::kF32);
+  const auto tokens = drawn_tokens(30, config.vocab_size, 5);
+  const auto adapted = [&](const std::string& projection) {
+    const SharedAdapter adapter = model.adapter(
+        config, {.adapts = [&](const std::string& name) { return name.ends_with(projection); }});
+    CHECK(adapter->modules().size() == 2);
+    return alone(*transformer, {adapter, tokens});
+  };
+  const Outputs base = alone(*transformer, {nullptr, tokens});
+  CHECK(have_same_bits(adapted("key_projection"), base));
+  CHECK_FALSE(have_same_bits(adapted("query_projection"), base));
+  CHECK_FALSE(have_same_bits(adapted("value_projection"), base));
+}
+
 TEST_CASE("recompute mode has an adapter's bits of steps") {
   for (const ModelConfig& config : adaptable_configs()) {
     AdaptedModel model(config);
