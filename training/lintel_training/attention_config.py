@@ -1,4 +1,4 @@
-"""The attention object of config.json: a dataclass for each kind, of the keys that it declares (kinds.json)."""
+"""The attention object of config.json: a dataclass for each kind, of the keys it declares (kinds.json)."""
 
 from dataclasses import asdict, field, make_dataclass
 
@@ -7,7 +7,7 @@ from .checks import ConfigError, check_float, check_int, require
 
 
 def _check(attention, where, config):
-    """ConfigError naming a key that is beyond its range, or does not go with the others or the ModelConfig."""
+    """ConfigError naming a key beyond its range, or that does not go with others or the ModelConfig."""
     for key in KINDS[attention.type]["keys"]:
         name, value = key["name"], getattr(attention, key["name"])
         if value is not None or "null_means" not in key:

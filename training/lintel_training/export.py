@@ -24,7 +24,7 @@ def export_model(model, directory, dtype="bf16"):
 
 
 def load_model(directory, device="cpu", adapter=None):
-    """A model directory as a float32 Model in evaluation mode. adapter: directory of a LoRA adapter of it."""
+    """A model directory, with the LoRA adapter of a directory, as a float32 Model in evaluation mode."""
     config = ModelConfig.load(os.path.join(directory, "config.json"))
     model = Model(config)
     tensors = safetensors_io.load(os.path.join(directory, "model.safetensors"))

@@ -106,6 +106,7 @@ def card(result, name, curve=None, samples=None, sample_text=None):
     attention = c["attention"] if isinstance(c["attention"], dict) else c["attention"][0]
     machine = result["hardware"].get("gpu") or \
         f"{result['hardware']['cpu']}, {result['hardware']['threads']} threads"
+    epochs = f"{result['epochs']:.{1 if result['epochs'] >= 1 else 2}f}"
     lines = [
         f"# {name}", "",
         f"{c['n_layers']} layers, {c['n_heads']} heads of {c['d_head']}, d_model {c['d_model']}, "
@@ -116,7 +117,7 @@ def card(result, name, curve=None, samples=None, sample_text=None):
         "## Data", "", *_data_lines(result["data"]), "",
         "## Training", "",
         f"{result['steps']:,} updates of {r['batch_size'] * r['accumulate']} sequences "
-        f"({result['epochs']:.{1 if result['epochs'] >= 1 else 2}f} epochs), seed {r['seed']}, {result['precision']}. AdamW "
+        f"({epochs} epochs), seed {r['seed']}, {result['precision']}. AdamW "
         f"(betas {r['beta1']}, {r['beta2']}; weight decay {r['weight_decay']} on matrices), "
         f"learning rate {r['learning_rate']} after {r['warmup_steps']} steps of warm-up, cosine to "
         f"{r['final_learning_rate']:g} of it, gradient norm clipped to {r['clip_norm']}, dropout "

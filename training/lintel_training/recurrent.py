@@ -1,6 +1,7 @@
 """Incremental decoding: the same model as a recurrent network (paper, section 3.4).
 
-The state of linear attention is S, Z of constant size; others keep what they have seen. Plain and readable, for samples during training and as a check of the parallel form.
+The state of linear attention is S, Z of constant size; others keep what they have seen. Plain and
+readable, for samples during training and as a check of the parallel form.
 """
 
 import torch

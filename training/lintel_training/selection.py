@@ -28,8 +28,8 @@ def parse_labels(text):
 def stroke_width(images, height, width):
     """Mean width of the strokes of each image, in pixels: uint8 [count, height * width] -> float [count].
 
-    Twice the ink by the length of its edge; the edge by the sum of differences between neighbours, which counts a
-    slanted one up to sqrt(2) times. An empty image has width 0.
+    Twice the ink by the length of its edge; the edge by the sum of differences between neighbours,
+    which counts a slanted one up to sqrt(2) times. An empty image has width 0.
     """
     ink = torch.nn.functional.pad(images.view(-1, height, width).float() / 255, (1, 1, 1, 1))
     edge = sum((x[:, 1:] - x[:, :-1]).abs().flatten(1).sum(1) for x in (ink, ink.transpose(1, 2)))

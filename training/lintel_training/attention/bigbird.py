@@ -1,4 +1,4 @@
-"""BigBird (Zaheer et al. 2020): blocks of a window, global ones at the start, and random ones of a table."""
+"""BigBird (Zaheer et al. 2020): blocks of a window, global ones at the start, random ones of a table."""
 
 import torch
 
@@ -20,7 +20,7 @@ class Attention(PatternAttention):
         return None
 
     def initialise(self, normal):
-        """For each head and block, blocks that it would not see, without replacement; -1 where there are too few."""
+        """For each head and block, blocks that it would not see, none twice; -1 where there are too few."""
         if not self.attention.random_blocks:
             return
         heads, blocks, count = self.random_blocks.shape

@@ -1,7 +1,7 @@
 """Efficient attention (Shen et al. 2018), causal: softmax(q) over channels times S / Z.
 
-S and Z are sums of exp(k) v^T and exp(k), so that each channel's keys are a softmax over positions 0..t. The
-weights of all positions sum to 1. Index letters as in parts.py.
+S and Z are sums of exp(k) v^T and exp(k), so that each channel's keys are a softmax over positions
+0..t. The weights of all positions sum to 1. Index letters as in parts.py.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Feature maps of linear attention: phi, a function of one row; its dot products stand for a kernel.
 
-`elu_plus_one` is Katharopoulos et al. 2020, `relu` and `squared_relu` Performer's generalized attention
-(Choromanski et al. 2021), `dpfp` Schlag et al. 2021, `taylor1` Li et al. 2020, `taylor2` Arora et al. 2024
-(Based), `fourier` Peng et al. 2021 as fast-transformers has it, `exp` the causal form of efficient attention in
-performer-pytorch, and `favor` Performer's positive features (FAVOR+).
+`elu_plus_one` is Katharopoulos et al. 2020, `relu` and `squared_relu` Performer's generalized
+attention (Choromanski et al. 2021), `dpfp` Schlag et al. 2021, `taylor1` Li et al. 2020, `taylor2`
+Arora et al. 2024 (Based), `fourier` Peng et al. 2021 as fast-transformers has it, `exp` the causal form
+of efficient attention in performer-pytorch, and `favor` Performer's positive features (FAVOR+).
 """
 
 import math

@@ -1,8 +1,8 @@
 """Linformer (Wang et al. 2020), causal: keys and values mixed into `rank` slots by learned projections.
 
-`prefix`: slots over all positions so far (Peng et al. 2021, "ABC"). `blocks`: slots of each complete block,
-beside the own block seen exactly (after Transformer-LS, Zhu et al. 2021). Index letters as in parts.py, and K
-slots, U positions of a block.
+`prefix`: slots over all positions so far (Peng et al. 2021, "ABC"). `blocks`: slots of each complete
+block, beside the own block seen exactly (after Transformer-LS, Zhu et al. 2021). Index letters as in
+parts.py, and K slots, U positions of a block.
 """
 
 import math
@@ -72,7 +72,7 @@ def prefix_attention(q, k, v, proj_k, proj_v):
 
 
 def block_attention(q, k, v, proj_k, proj_v):
-    """The same for proj_k, proj_v [1 or H, K, U]: one softmax over slots of earlier blocks and the own block."""
+    """The same for proj_k, proj_v [1 or H, K, U]: a softmax over slots of earlier blocks and the own block."""
     batch, heads, n, d = q.shape
     size, rank = min(proj_k.shape[-1], n), proj_k.shape[-2]
     pad = -n % size

@@ -46,9 +46,9 @@ def log_linear_attention(a, b, v, eps, group=GROUP):
 
 
 def _sums_before_groups(b, v):
-    """The state as each group begins: b [B, H, N/G, G, C], v [B, H, N/G, G, D] -> m, Z [B, H, N/G, C] and
-    S [B, H, N/G, C, D], where Z = sum exp(b - m), S = sum exp(b - m) v^T over all earlier positions and m is
-    the largest b of them. m has no gradient: it cancels.
+    """The state as each group begins: b [B, H, N/G, G, C], v [B, H, N/G, G, D] -> m, Z [B, H, N/G, C]
+    and S [B, H, N/G, C, D], where Z = sum exp(b - m), S = sum exp(b - m) v^T over all earlier positions
+    and m is the largest b of them. m has no gradient: it cancels.
     """
     top = b.detach().amax(3)
     own = torch.exp(b - top.unsqueeze(3))

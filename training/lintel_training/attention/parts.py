@@ -71,8 +71,8 @@ def attend_in_blocks(q, k, v, scale, visible_of=None, mask_self=False):
     """The same without PyTorch 2: BLOCK queries at a time, with the keys up to the last of them.
 
     Half the work of whole matrices, and what is computed stays in a CPU's cache. visible_of: a list
-    of functions (a, b) -> bool [B, H, b - a, b], or what broadcasts to it, the keys that queries a..b-1 see besides being
-    causal; the outputs of all are averaged. mask_self: a query's own key has weight only when it sees
+    of functions (a, b) -> bool [B, H, b - a, b], or what broadcasts to it, the keys that queries
+    a..b-1 see besides being causal; the outputs of all are averaged. mask_self: a query's own key has weight only when it sees
     nothing else.
     """
     n, outs = q.shape[2], []

@@ -69,8 +69,8 @@ def _per_head(bias):
 def shift_to_keys(scores):
     """Scores by distance to scores by key: [..., L, W] -> the same, row i moved left by L - 1 - i.
 
-    Column p of a row is of distance W - 1 - p; key j of a segment is W - L + i - j behind its query i. What is moved
-    in from the next row lies in the future. (Transformer-XL, appendix B)
+    Column p of a row is of distance W - 1 - p; key j of a segment is W - L + i - j behind its query i.
+    What is moved in from the next row lies in the future. (Transformer-XL, appendix B)
     """
     length, width = scores.shape[-2:]
     padded = F.pad(scores, (1, 0)).reshape(*scores.shape[:-2], width + 1, length)
