@@ -48,9 +48,9 @@ class ValuesTest(unittest.TestCase):
     def test_a_single_sequence_is_not_taken_for_several(self):
         for single in ("text", b"text", [1, 2], np.array([1, 2])):
             with self.assertRaises(TypeError, msg=repr(single)):
-                score_request("", single)
-        self.assertEqual(len(score_request("", [[1, 2], [3, 4]]).sequences), 2)
-        self.assertEqual(len(score_request("", np.zeros((5, 2, 2), np.uint8)).sequences), 5)
+                score_request("", "", single)
+        self.assertEqual(len(score_request("", "", [[1, 2], [3, 4]]).sequences), 2)
+        self.assertEqual(len(score_request("", "", np.zeros((5, 2, 2), np.uint8)).sequences), 5)
 
     def test_a_single_image_is_not_taken_for_rows_of_tokens(self):
         image = np.arange(6, dtype=np.uint8).reshape(2, 3)
@@ -64,9 +64,9 @@ class ValuesTest(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, r"np\.newaxis"):
             asyncio.run(same())
         for several in ([image], image[np.newaxis]):
-            (sequence,) = score_request("", several).sequences
+            (sequence,) = score_request("", "", several).sequences
             self.assertEqual(sequence.pixels, bytes(range(6)))
-        rows = score_request("", image.astype(np.int64)).sequences
+        rows = score_request("", "", image.astype(np.int64)).sequences
         self.assertEqual([list(row.tokens.ids) for row in rows], [[0, 1, 2], [3, 4, 5]])
 
 
