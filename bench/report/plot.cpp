@@ -56,7 +56,7 @@ std::string gnuplot_script(const std::vector<Plot>& plots, const std::string& fi
   const bool crowded = most > kMostInside;
   std::ostringstream out;
   out.precision(9);
-  out << "set terminal pngcairo size " << (crowded ? 760 : 620) * plots.size() << ','
+  out << "set terminal pngcairo noenhanced size " << (crowded ? 760 : 620) * plots.size() << ','
       << (crowded ? 520 : 440) << " font 'sans,11'\n"
       << "set output " << quoted(file) << "\n"
       << "set logscale xy\nset format x '10^{%T}'\nset format y '10^{%T}'\n"
