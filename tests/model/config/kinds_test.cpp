@@ -190,7 +190,8 @@ TEST_CASE("any kind runs in place of any other, and the model says so") {
   write_random_model(directory.path(), config, 3);
   const Transformer::Options options{.attention = parse_attention_spec(spec)};
   const auto model = Transformer::load(directory.path(), options);
-  CHECK(model->config().attention[1] == options.attention->applied_to(config.attention[1], config.dims()));
+  CHECK(model->config().attention[1] ==
+        options.attention->applied_to(config.attention[1], config.dims()));
   CHECK(model->warnings().empty() == (model->config().attention == config.attention));
   const std::vector<float> outputs = outputs_of(*model);
   for (const float value : outputs) REQUIRE(std::isfinite(value));

@@ -55,9 +55,8 @@ TEST_CASE("its tensors are those that it declares") {
 TEST_CASE("its keys that do not go with the model are refused by name") {
   ModelConfig config = recent_model();
   config.max_length = 4;
-  CHECK_THROWS_WITH(
-      parse_config(to_json(config), "f"),
-      Contains("f: key \"attention.window\": found 5, expected at most max_length"));
+  CHECK_THROWS_WITH(parse_config(to_json(config), "f"),
+                    Contains("f: key \"attention.window\": found 5, expected at most max_length"));
   CHECK_THROWS_WITH(with_attention(config, parse_attention_spec("recent:window=6")),
                     Contains("key \"window\": found 6, expected at most max_length = 4"));
 }
