@@ -12,11 +12,10 @@
 
 #include "model/config/attention_spec.h"
 #include "model/files/model_files.h"
-#include "model/files/replace_attention.h"
-#include "model/files/safetensors_writer.h"
 #include "model/files/weights.h"
 #include "model/network/model_size.h"
 #include "tests/model/support/reference.h"
+#include "tests/model/support/whole_models.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
@@ -24,69 +23,16 @@
 namespace lintel {
 namespace {
 
+using testing::Model;
+using testing::Outputs;
+using testing::random_tokens;
+using testing::structures;
 using testing::TinyModel;
-using Outputs = std::vector<std::vector<float>>;  // [tokens][num_outputs]
-
-struct Model {
-  explicit Model(const ModelConfig& config, std::uint64_t seed = 1) {
-    write_random_model(directory.path(), config, seed);
-    transformer = Transformer::load(directory.path(), {});
-  }
-  testing::TemporaryDirectory directory;
-  std::unique_ptr<Transformer> transformer;
-};
-
-std::vector<std::int32_t> random_tokens(std::size_t count, int vocab_size, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::uniform_int_distribution<std::int32_t> uniform(0, vocab_size - 1);
-  std::vector<std::int32_t> tokens(count);
-  for (std::int32_t& token : tokens) token = uniform(generator);
-  return tokens;
-}
-
-std::vector<float> to_vector(std::span<const float> row) { return {row.begin(), row.end()}; }
-
-// One token a step, from a new sequence.
-Outputs walk(const Transformer& model, std::span<const std::int32_t> tokens) {
-  Workspace workspace = model.new_workspace(1);
-  SequenceState sequence = model.new_sequence();
-  Outputs outputs;
-  for (const std::int32_t token : tokens) {
-    const StepRow row{token, &sequence, /*wants_output=*/true};
-    outputs.push_back(to_vector(model.step({&row, 1}, workspace).row(0)));
-  }
-  return outputs;
-}
+using testing::to_vector;
+using testing::walk;
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-// Models whose layers are more than a stack: shared, told their position and step, reversible.
-std::vector<ModelConfig> structures() {
-  ModelConfig shared = testing::tiny_config(TinyModel::kTokens);
-  shared.d_model = 18;
-  shared.n_layers = 5;
-  shared.attention.assign(5, attention_of("linear"));
-  shared.layer_weights = {0, 1, 0, 2, 1};
-  ModelConfig universal = shared;
-  universal.embedding = EmbeddingKind::kValueAddPosition;
-  universal.position_encoding = PositionEncoding::kSinusoidal;
-  universal.layer_weights = {0, 0, 0, 0, 0};
-  universal.position_injection = PositionInjection::kEveryLayer;
-  universal.step_embedding = true;
-  std::vector<ModelConfig> configs = {shared, universal};
-  for (const Residual residual : {Residual::kReversibleMean, Residual::kReversibleConcat}) {
-    ModelConfig reversible = universal;
-    reversible.layer_weights = {};
-    reversible.norm_placement = NormPlacement::kPre;
-    reversible.residual = residual;
-    configs.push_back(reversible);
-    reversible.final_norm = false;
-    reversible.layer_weights = shared.layer_weights;
-    configs.push_back(reversible);
-  }
-  return configs;
 }
 
 // A layer of each kind of attention.
@@ -323,79 +269,6 @@ TEST_CASE("drafts taken back leave no trace, whatever the attention", "[rows]") 
     REQUIRE(sequence.position() == static_cast<std::int64_t>(t));
     REQUIRE(sequence.bytes() <= transformer->state_bytes(sequence.position()));
   }
-}
-
-TEST_CASE("shared layers have the bits of layers whose weights are copies", "[rows]") {
-  ModelConfig config = structures()[0];
-  config.attention = {attention_of("linear"), sample_attention("lsh"), attention_of("linear"),
-                      attention_of("softmax"), sample_attention("lsh")};
-  const Model shared(config);
-  ModelConfig copied = config;
-  copied.layer_weights = {};
-  const ModelFiles files(shared.directory.path());
-  ModelWeights weights = load_weights(files.weights(), config);
-  std::vector<TensorToWrite> tensors;
-  std::map<std::string, const Matrix*> by_name;
-  for_each_tensor(config, std::as_const(weights),
-                  [&](const TensorSpec& spec, const Matrix& m) { by_name[spec.name] = &m; });
-  for (const TensorSpec& spec : list_tensors(copied)) {
-    std::string name = spec.name;
-    for (int i = 0; i < config.n_layers; ++i) {
-      const std::string prefix = "transformer.layers." + std::to_string(i) + ".";
-      if (!spec.name.starts_with(prefix)) continue;
-      name = "transformer.layers." + std::to_string(config.weights_of(i)) + "." +
-             spec.name.substr(prefix.size());
-    }
-    tensors.push_back({spec.name, spec.shape, by_name.at(name)->values()});
-  }
-  const testing::TemporaryDirectory directory;
-  std::ofstream(directory.path() / "config.json") << to_json(copied);
-  write_safetensors(directory.path() / "model.safetensors", tensors);
-  const auto tokens = random_tokens(40, config.vocab_size, 3);
-  for (const WeightType type : kWeightTypes) {
-    const auto a = Transformer::load(shared.directory.path(), {.weight_type = type});
-    const auto b = Transformer::load(directory.path(), {.weight_type = type});
-    CHECK(walk(*a, tokens) == walk(*b, tokens));
-    // 3 sets in place of 5; every layer has a state of its own.
-    CHECK(a->weight_bytes() < b->weight_bytes() * 3 / 4);
-    CHECK(a->state_bytes(100) == b->state_bytes(100));
-    CHECK(a->sequence_bytes(100) == b->sequence_bytes(100));
-    const auto measured = [&](const std::filesystem::path& path) {
-      return measure_model(ModelFiles(path), {.weight_type = type}).resident_bytes;
-    };
-    CHECK(measured(shared.directory.path()) >= a->weight_bytes());
-    CHECK(measured(shared.directory.path()) < measured(directory.path()));
-  }
-  CHECK(walk(*Transformer::load(shared.directory.path(),
-                                {.attention = parse_attention_spec("linear:recompute=true")}),
-             tokens) ==
-        walk(*Transformer::load(directory.path(), {.attention = parse_attention_spec("linear")}),
-             tokens));
-}
-
-TEST_CASE("another attention is drawn once for layers that share their weights") {
-  ModelConfig config = structures()[0];
-  const Model model(config);
-  const ModelFiles files(model.directory.path());
-  ModelWeights weights = load_weights(files.weights(), config);
-  CHECK_FALSE(
-      replace_attention(parse_attention_spec("lsh:rounds=2,bits=4,chunk_size=8"), config, weights));
-  CHECK(weights.layers.size() == 3);
-  for (const AttentionConfig& attention : config.attention) {
-    CHECK(attention.type() == std::string("lsh"));
-  }
-  for (const LayerWeights& layer : weights.layers) REQUIRE(layer.own.size() == 1);
-  CHECK_FALSE(
-      std::ranges::equal(weights.layers[0].own[0].values(), weights.layers[1].own[0].values()));
-}
-
-TEST_CASE("recompute mode has the bits of steps, whatever the structure of the layers") {
-  const ModelConfig config = GENERATE(from_range(structures()));
-  const Model model(config);
-  const auto tokens = random_tokens(20, config.vocab_size, 3);
-  const auto again = Transformer::load(
-      model.directory.path(), {.attention = parse_attention_spec("linear:recompute=true")});
-  CHECK(walk(*again, tokens) == walk(*model.transformer, tokens));
 }
 
 TEST_CASE("memory of a sequence is what was announced") {

@@ -16,70 +16,13 @@
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
-#include "model/adapters/random_adapter.h"
 #include "server/call/request_counters.h"
-#include "tests/server/support/service_fixture.h"
+#include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
 namespace {
-
-ServerOptions with_metrics() {
-  ServerOptions options = test_options();
-  options.monitoring.metrics_listen = ListenAddress{"127.0.0.1", 0, ""};
-  options.models.scheduling.speculation = Speculation::kOff;
-  return options;
-}
-
-struct HttpAnswer {
-  int code = 0;
-  std::string head, body;
-};
-
-HttpAnswer get(LintelServer& server, const std::string& path) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<std::uint16_t>(server.metrics_port()));
-  REQUIRE(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-  const std::string request = "GET " + path + " HTTP/1.0\r\nHost: x\r\n\r\n";
-  REQUIRE(send(fd, request.data(), request.size(), 0) == static_cast<ssize_t>(request.size()));
-  std::string all;
-  char buffer[4096];
-  for (ssize_t n = 0; (n = recv(fd, buffer, sizeof(buffer), 0)) > 0;) {
-    all.append(buffer, static_cast<std::size_t>(n));
-  }
-  close(fd);
-  HttpAnswer answer;
-  const std::size_t end = all.find("\r\n\r\n");
-  REQUIRE(end != std::string::npos);
-  answer.head = all.substr(0, end);
-  answer.body = all.substr(end + 4);
-  answer.code = std::stoi(all.substr(9, 3));
-  return answer;
-}
-
-// The values by name and labels as they are written: "lintel_sessions{state="idle"}".
-std::map<std::string, double> values(LintelServer& server) {
-  std::map<std::string, double> found;
-  std::istringstream lines(get(server, "/metrics").body);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.empty() || line[0] == '#') continue;
-    const std::size_t space = line.rfind(' ');
-    found[line.substr(0, space)] = std::stod(line.substr(space + 1));
-  }
-  return found;
-}
-
-// A call counts when its stream is gone, a moment after its client has its status.
-bool comes_to(TestServer& server, const std::string& name, double value) {
-  return eventually([&] {
-    const auto now = values(server.server());
-    return now.contains(name) && now.at(name) == value;
-  });
-}
 
 // Calls of a method that ended well, about the model "tokens".
 std::string ok_calls(const std::string& method) {
@@ -267,98 +210,6 @@ TEST_CASE("what speculation guessed, and guessed right, is counted") {
   CHECK(drafted == finish.drafted_tokens());
   CHECK(accepted == finish.accepted_tokens());
   CHECK(now.at(R"(lintel_batch_rows_count{model="tokens"})") < 100);  // steps
-}
-
-TEST_CASE("the counters of a model go on when it is loaded anew, and stay when it is unloaded") {
-  const TemporaryDirectory repository;
-  write_random_model(repository.path() / "second", tiny_config(TinyModel::kTokens), 5);
-  ServerOptions options = with_metrics();
-  options.models.repository = repository.path();
-  options.models.memory_bytes = std::size_t{1} << 30;
-  TestServer server({"tokens"}, options);
-  const auto admin = v1::AdminService::NewStub(server.channel());
-  const auto load = [&] {
-    v1::LoadModelRequest request;
-    request.set_name("second");
-    v1::Model model;
-    grpc::ClientContext context;
-    REQUIRE(admin->LoadModel(&context, request, &model).ok());
-  };
-  const std::string generated = R"(lintel_tokens_total{model="second",kind="generated"})";
-  const std::string memory = "lintel_model_memory_bytes";
-  const auto count_of_info = [&] {
-    int count = 0;
-    for (const auto& [name, value] : values(server.server())) {
-      count += name.rfind(R"(lintel_model_info{model="second")", 0) == 0;
-    }
-    return count;
-  };
-  CHECK(values(server.server()).at(memory) == 0);  // what tests hand over is not measured
-  CHECK(values(server.server()).at("lintel_model_memory_limit_bytes") == 1 << 30);
-  load();
-  const double used = values(server.server()).at(memory);
-  CHECK(used > 0);
-  CHECK(count_of_info() == 1);
-  REQUIRE(generate(server, request_for("second", {1, 2, 3}, 7)).status.ok());
-  CHECK(values(server.server()).at(generated) == 7);
-  load();
-  CHECK(count_of_info() == 1);
-  REQUIRE(generate(server, request_for("second", {1, 2, 3}, 5)).status.ok());
-  CHECK(values(server.server()).at(generated) == 12);
-  CHECK(comes_to(server, memory, used));  // when the old one is gone
-  v1::UnloadModelRequest request;
-  request.set_name("second");
-  v1::UnloadModelResponse response;
-  grpc::ClientContext context;
-  REQUIRE(admin->UnloadModel(&context, request, &response).ok());
-  const auto ended = [](const std::string& method) {
-    return "lintel_requests_total{method=\"lintel.v1.AdminService/" + method +
-           R"(",code="OK",model="second"})";
-  };
-  CHECK(comes_to(server, ended("LoadModel"), 2));
-  CHECK(comes_to(server, ended("UnloadModel"), 1));
-  auto now = values(server.server());
-  CHECK(now.at(generated) == 12);
-  CHECK(now.at(R"(lintel_workers{model="second"})") == 0);
-  CHECK(now.at(R"(lintel_model_weight_bytes{model="second"})") == 0);
-  CHECK(now.at(memory) == 0);
-  CHECK(count_of_info() == 0);
-}
-
-TEST_CASE("adapters have their memory, by the names an operator gave them") {
-  const TemporaryDirectory repository;
-  write_random_model(repository.path() / "second", tiny_config(TinyModel::kTokens), 5);
-  write_random_adapter(repository.path() / "second/adapters/thin", tiny_config(TinyModel::kTokens));
-  ServerOptions options = with_metrics();
-  options.models.repository = repository.path();
-  options.models.load = {"second"};
-  TestServer server({"tokens"}, options);
-  const std::string bytes =
-      R"(lintel_adapter_bytes{model="second",model_version="1",adapter="thin"})";
-  const double weights = values(server.server()).at(bytes);
-  CHECK(weights > 0);
-  const double memory = values(server.server()).at("lintel_model_memory_bytes");
-  CHECK(memory > weights);
-  int infos = 0;
-  for (const auto& [name, value] : values(server.server())) {
-    infos += name.rfind(R"(lintel_adapter_info{model="second",model_version="1",adapter="thin")",
-                        0) == 0;
-  }
-  CHECK(infos == 1);
-  v1::GenerateRequest request = request_for("second", {1}, 1);
-  request.set_adapter("nosuch");  // what a request says is no label
-  CHECK_FALSE(generate(server, request).status.ok());
-  CHECK(get(server.server(), "/metrics").body.find("nosuch") == std::string::npos);
-
-  v1::UnloadAdapterRequest unload;
-  unload.set_model("second");
-  unload.set_name("thin");
-  v1::UnloadAdapterResponse response;
-  grpc::ClientContext context;
-  const auto admin = v1::AdminService::NewStub(server.channel());
-  REQUIRE(admin->UnloadAdapter(&context, unload, &response).ok());
-  CHECK_FALSE(values(server.server()).contains(bytes));
-  CHECK(values(server.server()).at("lintel_model_memory_bytes") == memory - weights);
 }
 
 TEST_CASE("running and waiting requests, open streams and cancellations are seen") {
