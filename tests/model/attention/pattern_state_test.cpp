@@ -8,31 +8,16 @@
 
 #include "model/config/attention_json.h"
 #include "tests/model/attention/pattern_cases.h"
+#include "tests/model/attention/state_bytes.h"
 
 namespace lintel {
 namespace {
 
 using testing::PatternCase;
+using testing::StateBytes;
 using testing::TwinInputs;
 
 constexpr unsigned kStateSeed = 30;
-
-class SavedPattern final : public StateWriter, public StateReader {
- public:
-  std::vector<std::byte> bytes;
-
- private:
-  void write(std::span<const std::byte> from) override {
-    bytes.insert(bytes.end(), from.begin(), from.end());
-  }
-  void read(std::span<std::byte> to) override {
-    if (bytes.size() - at_ < to.size()) throw ModelError("saved state: too short");
-    std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(at_), to.size(), to.begin());
-    at_ += to.size();
-  }
-
-  std::size_t at_ = 0;
-};
 
 // A state with its block.
 struct PatternSequence {
@@ -42,7 +27,7 @@ struct PatternSequence {
         state(backend.new_state({block.get(), floats})) {}
 
   std::vector<std::byte> saved(std::size_t since) const {
-    SavedPattern out;
+    StateBytes out;
     state->save(static_cast<std::int64_t>(since), out);
     return out.bytes;
   }
@@ -183,7 +168,7 @@ TEST_CASE("a pattern's state is what single steps make of it, whatever happens o
       REQUIRE(tried->saved(0) == plain.saved(0));
 
       if (generator() % 3 == 0) {
-        SavedPattern since;
+        StateBytes since;
         tried->state->save(static_cast<std::int64_t>(followed), since);
         follower.state->load(since);
         followed = t;
@@ -209,7 +194,7 @@ TEST_CASE("a pattern's saved state that cannot be is refused") {
   Matrix out(which.n, 16);
   feed(*backend, sequence, in, 0, which.n, out.view());
   const auto refused = [&](std::size_t at, std::uint64_t value) {
-    SavedPattern lie;
+    StateBytes lie;
     lie.bytes = sequence.saved(0);
     std::memcpy(lie.bytes.data() + at, &value, sizeof(value));
     PatternSequence other(*backend);
@@ -228,7 +213,7 @@ TEST_CASE("a pattern's saved state that cannot be is refused") {
   PatternSequence beyond(*other);
   Matrix outputs(longer.n, 16);
   feed(*other, beyond, more, 0, longer.n, outputs.view());
-  SavedPattern saved;
+  StateBytes saved;
   beyond.state->save(0, saved);
   sequence.state->reset();
   CHECK_THROWS_AS(sequence.state->load(saved), ModelError);  // more than can be fed, and all there

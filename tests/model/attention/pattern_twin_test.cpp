@@ -14,14 +14,11 @@
 namespace lintel {
 namespace {
 
-using testing::attend;
-using testing::dot;
 using testing::full_pass;
 using testing::head_of;
 using testing::kTwinTolerance;
 using testing::largest_difference;
 using testing::PatternCase;
-using testing::Row;
 using testing::Rows;
 using testing::sees;
 using testing::steps;
@@ -30,26 +27,9 @@ using testing::TwinInputs;
 constexpr unsigned kSeed = 20;
 
 Rows pattern_twin(const TwinInputs& in) {
-  Rows outputs;
-  for (std::size_t t = 0; t < in.num_tokens(); ++t) {
-    Row all;
-    for (int h = 0; h < in.dims.n_heads; ++h) {
-      std::vector<double> scores;
-      std::vector<std::size_t> positions;
-      for (std::size_t s = 0; s <= t; ++s) {
-        if (!sees(in, h, static_cast<std::int64_t>(t), static_cast<std::int64_t>(s))) continue;
-        const auto k = head_of(in.inputs[1], s, h, in.dims.d_head);
-        scores.push_back(in.scale() *
-                         dot(head_of(in.inputs[0], t, h, in.dims.d_head), Row(k.begin(), k.end())));
-        positions.push_back(s);
-      }
-      Row out;
-      attend(scores, positions, in.inputs[2], h, in.dims.d_head, out);
-      all.insert(all.end(), out.begin(), out.end());
-    }
-    outputs.push_back(all);
-  }
-  return outputs;
+  return testing::softmax_rows(in, [&in](int h, std::size_t t, std::size_t s) {
+    return sees(in, h, static_cast<std::int64_t>(t), static_cast<std::int64_t>(s));
+  });
 }
 
 bool bits_agree(const Matrix& a, const Matrix& b) {

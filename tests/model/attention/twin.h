@@ -76,6 +76,32 @@ inline double attend(const std::vector<double>& scores, const std::vector<std::s
   return largest + std::log(sum);
 }
 
+// Softmax attention of every position t to those s up to it for which sees(head, t, s), as its
+// formula says.
+template <typename Sees>
+Rows softmax_rows(const TwinInputs& in, const Sees& sees) {
+  Rows outputs;
+  for (std::size_t t = 0; t < in.num_tokens(); ++t) {
+    Row all;
+    for (int h = 0; h < in.dims.n_heads; ++h) {
+      std::vector<double> scores;
+      std::vector<std::size_t> positions;
+      for (std::size_t s = 0; s <= t; ++s) {
+        if (!sees(h, t, s)) continue;
+        const auto k = head_of(in.inputs[1], s, h, in.dims.d_head);
+        scores.push_back(in.scale() *
+                         dot(head_of(in.inputs[0], t, h, in.dims.d_head), Row(k.begin(), k.end())));
+        positions.push_back(s);
+      }
+      Row out;
+      attend(scores, positions, in.inputs[2], h, in.dims.d_head, out);
+      all.insert(all.end(), out.begin(), out.end());
+    }
+    outputs.push_back(all);
+  }
+  return outputs;
+}
+
 // In slices of random lengths.
 inline Matrix steps(const TwinInputs& in, std::mt19937& generator) {
   const auto backend = make_attention(in.params());
