@@ -224,7 +224,7 @@ TEST_CASE("a residual is added to, with the bits of an addition afterwards", "[r
   }
 }
 
-TEST_CASE("threads that share a layer get the same bits", "[rows]") {
+TEST_CASE("threads that share a layer get the same bits", "[rows][threads]") {
   const Problem problem(256, 256);
   const Dense dense = problem.dense();
   const Matrix x = normal_matrix(20, 256, 3);

@@ -10,6 +10,7 @@
 
 #include "model/files/safetensors.h"
 #include "model/network/transformer.h"
+#include "tests/support/sanitized.h"
 
 namespace lintel {
 namespace {
@@ -157,8 +158,11 @@ TEST_CASE("slices and batches reproduce the bits of single steps", "[rows]") {
   const WeightType type = GENERATE(from_range(kWeightTypes));
   const Golden golden(which, type);
   const std::vector<float> single = run(golden, 1, false);
+  const std::vector<std::size_t> slices = testing::kSanitized
+                                              ? std::vector<std::size_t>{7, 300}
+                                              : std::vector<std::size_t>{1, 2, 7, 64, 300};
   for (const bool together : {false, true}) {
-    for (const std::size_t slice : {1, 2, 7, 64, 300}) {
+    for (const std::size_t slice : slices) {
       CAPTURE(which, to_string(type), slice, together);
       const std::vector<float> sliced = run(golden, slice, together);
       CHECK(std::memcmp(sliced.data(), single.data(), single.size() * sizeof(float)) == 0);

@@ -176,7 +176,7 @@ TEST_CASE("64 requests have the same bits alone, together and in any slices", "[
   }
 }
 
-TEST_CASE("threads that share a model have the bits of one thread", "[rows]") {
+TEST_CASE("threads that share a model have the bits of one thread", "[rows][threads]") {
   const Model model(wide_config());
   std::vector<std::vector<std::int32_t>> prompts;
   for (unsigned s = 0; s < 6; ++s) prompts.push_back(random_tokens(20, 256, s));
