@@ -7,10 +7,9 @@
 #include <string>
 
 #include "server/base/clock.h"
+#include "server/history/value_source.h"
 
 namespace lintel {
-
-enum class ValueSource : std::uint8_t { kSampled, kGiven, kPrompt };
 
 struct TopValue {
   std::int32_t token = 0;

@@ -20,6 +20,8 @@ const std::map<std::string, std::regex> kPackages = {
     {"<hwy>", std::regex("^hwy/")},
     {"<json>", std::regex("^nlohmann/")},
     {"<openssl>", std::regex("^openssl/")},
+    {"<sqlite>", std::regex("^sqlite3\\.h")},
+    {"<xxhash>", std::regex("^xxhash\\.h")},
     {"<png>", std::regex("^(png|zlib)\\.h")},
     {"<prometheus>", std::regex("^(prometheus|civetweb|Civet)")},
     {"<spdlog>", std::regex("^spdlog/")},

@@ -1,0 +1,31 @@
+// Digest: a hash that tells two histories of a session apart.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace lintel {
+
+// XXH3-128, canonical (big-endian). Not cryptographic: it finds accidents, and who forges a history
+// only harms a session of his own.
+struct Digest {
+  std::array<std::byte, 16> bytes{};
+
+  auto operator<=>(const Digest&) const = default;
+};
+
+// What a record of a chain stands for; written into the hash, so that no record reads as another.
+enum class DigestKind : std::uint8_t { kBegin, kValues, kEnd, kRewind };
+
+// d' = XXH3-128(d, kind, bytes).
+Digest extend(const Digest& digest, DigestKind kind, std::span<const std::byte> bytes);
+// Of bytes alone.
+Digest digest_of(std::span<const std::byte> bytes);
+
+std::string to_hex(const Digest& digest);  // 32 characters
+
+}  // namespace lintel

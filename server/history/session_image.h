@@ -1,0 +1,38 @@
+// SessionImage: all that a session is, apart from the process it lives in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/history/digest.h"
+#include "server/history/value_source.h"
+
+namespace lintel {
+
+// Values from `position` on, up to the next mark, came from `source`. At a position where a match
+// of stop strings starts anew (a call with other stops, a given value) there is a mark, too.
+struct HistoryMark {
+  std::int64_t position = 0;
+  ValueSource source = ValueSource::kSampled;
+
+  bool operator==(const HistoryMark&) const = default;
+};
+
+// What a snapshot carries, and what a session is restored from.
+struct SessionImage {
+  std::string model;            // its name
+  std::string adapter;          // empty: none
+  std::int64_t max_values = 0;  // 0: unbounded
+  std::int64_t base = 0;        // the history begins here; what lies before is in the state alone
+  std::int64_t position = 0;    // values of the sequence, the pending one included
+  std::vector<std::int32_t> values;  // [base, position); empty where the history was left out
+  std::vector<HistoryMark> marks;    // of them, ascending
+  Digest digest;                     // of the history up to `position`
+  // As SequenceState::save wrote it; empty: to be made by reading the values (base is 0 then).
+  std::vector<std::byte> state;
+  std::int64_t state_position = 0;  // values that the state holds, at most `position`
+};
+
+}  // namespace lintel
