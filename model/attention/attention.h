@@ -40,10 +40,14 @@ class AttentionState {
   // Writes what tokens from `since` on (0: all) have made of the state, drafts of the last step
   // among them. REQUIRES: 0 <= since <= tokens seen.
   virtual void save(std::int64_t since, StateWriter& writer) const = 0;
-  // Becomes the state that was saved: everything goes on bit for bit as there. REQUIRES: this is a
-  // state of a backend alike, as it was after `since` tokens of the same sequence. Throws
-  // ModelError for what cannot be such a state; then only reset() and assign() are left.
-  virtual void load(StateReader& reader) = 0;
+  // Becomes the state that was saved after `position` tokens: everything goes on bit for bit as
+  // there. REQUIRES: this is a state of a backend alike, as it was after `since` tokens of the same
+  // sequence.
+  //
+  // The bytes may be a stranger's. Throws ModelError for what cannot be such a state, then only
+  // reset() and assign() are left; takes no more memory than state_bytes(position); and what was
+  // taken for a state is safe to feed, whatever comes of it. Floats are finite.
+  virtual void load(std::int64_t position, StateReader& reader) = 0;
 };
 
 // Working memory a step may use; grows to its high-water mark and stays. One per worker thread.

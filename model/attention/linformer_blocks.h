@@ -14,6 +14,7 @@
 #include "model/attention/linformer_slots.h"
 #include "model/attention/parts/history.h"
 #include "model/attention/parts/linformer_kernels.h"
+#include "model/attention/parts/saved_state.h"
 #include "model/attention/parts/softmax_kernels.h"
 #include "model/base/paged_array.h"
 
@@ -88,22 +89,18 @@ class LinformerBlocksState final : public AttentionState {
       writer.values(std::span<const float>(own_.page(p), softmax_page_floats(shape_.pages())));
     }
   }
-  void load(StateReader& reader) override {
-    const auto position = reader.value<std::uint64_t>();
-    if (position < position_ || position > INT32_MAX) {
-      throw ModelError("saved state: found position " + std::to_string(position) +
-                       ", expected at least " + std::to_string(position_));
+  void load(std::int64_t position, StateReader& reader) override {
+    const auto length = static_cast<std::size_t>(position);
+    check_saved("position", reader.value<std::uint64_t>(), length);
+    if (length < position_ || length > INT32_MAX) {
+      throw ModelError("saved state: found position " + std::to_string(position) + ", expected " +
+                       std::to_string(position_) + " to " + std::to_string(INT32_MAX));
     }
-    summaries_.load(reader);
-    if (summaries_.length() != num_summaries(shape_, position)) {
-      throw ModelError("saved state: found " + std::to_string(summaries_.length()) +
-                       " summaries at position " + std::to_string(position) + ", expected " +
-                       std::to_string(num_summaries(shape_, position)));
-    }
-    position_ = position;
+    summaries_.load(num_summaries(shape_, length), reader);
+    position_ = length;
     for (std::size_t p = 0; p < saved_pages(); ++p) {
       own_.grow_to(p + 1);
-      reader.values(std::span(own_.page(p), softmax_page_floats(shape_.pages())));
+      read_finite(reader, std::span(own_.page(p), softmax_page_floats(shape_.pages())));
     }
     own_.grow_to(own_pages(shape_, position_));
   }

@@ -135,9 +135,9 @@ class LshState final : public AttentionState {
     zero_memory(std::span(buckets));
   }
 
-  void load(StateReader& reader) override {
+  void load(std::int64_t num_tokens, StateReader& reader) override {
     std::size_t position = length();
-    members_.load(reader);
+    members_.load(static_cast<std::size_t>(num_tokens), reader);
     std::vector<std::int32_t> of_tables(shape_.num_tables());
     for (; position < length(); ++position) {
       reader.values(std::span(of_tables));

@@ -11,6 +11,7 @@
 
 #include "model/attention/attention.h"
 #include "model/attention/parts/history.h"
+#include "model/attention/parts/saved_state.h"
 #include "model/attention/position_pattern.h"
 
 namespace lintel {
@@ -109,24 +110,20 @@ class PatternState final : public AttentionState {
     rows_.save(pattern_.num_rows(from), writer);
   }
 
-  void load(StateReader& reader) override {
+  void load(std::int64_t position, StateReader& reader) override {
     const auto since = reader.value<std::uint64_t>();
-    const auto position = reader.value<std::uint64_t>();
-    if (since != position_ || position < since ||
-        position > std::min<std::size_t>(max_length_, INT64_MAX)) {
+    const auto end = static_cast<std::size_t>(position);
+    check_saved("position", reader.value<std::uint64_t>(), end);
+    if (since != position_ || end < since || end > std::min<std::size_t>(max_length_, INT64_MAX)) {
       throw ModelError("saved state: found positions " + std::to_string(since) + " to " +
-                       std::to_string(position) + ", expected them from " +
-                       std::to_string(position_) + " on");
+                       std::to_string(end) + ", expected them from " + std::to_string(position_) +
+                       " on");
     }
-    const auto read = [&](std::span<float> members) { reader.values(members); };
-    visit_members(since, std::min(position, num_first_), read);
-    visit_members(std::max(since, pattern_.recent_from(position)), position, read);
-    rows_.load(reader);
-    if (rows_.length() != pattern_.num_rows(position)) {
-      throw ModelError("saved state: found " + std::to_string(rows_.length()) + " rows, expected " +
-                       std::to_string(pattern_.num_rows(position)));
-    }
-    position_ = position;
+    const auto read = [&](std::span<float> members) { read_finite(reader, members); };
+    visit_members(since, std::min(end, num_first_), read);
+    visit_members(std::max<std::size_t>(since, pattern_.recent_from(end)), end, read);
+    rows_.load(pattern_.num_rows(end), reader);
+    position_ = end;
   }
 
   // A run of num_rows tokens is about to be fed.

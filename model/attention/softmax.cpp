@@ -51,7 +51,9 @@ class SoftmaxState final : public AttentionState {
   void save(std::int64_t since, StateWriter& writer) const override {
     history_.save(static_cast<std::size_t>(since), writer);
   }
-  void load(StateReader& reader) override { history_.load(reader); }
+  void load(std::int64_t position, StateReader& reader) override {
+    history_.load(static_cast<std::size_t>(position), reader);
+  }
 
   const History& history() const { return history_; }
 

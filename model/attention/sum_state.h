@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "model/attention/attention.h"
+#include "model/attention/parts/saved_state.h"
 
 namespace lintel {
 
@@ -65,13 +66,13 @@ class SumState : public AttentionState {
     writer.value(position_);
     writer.values(std::span<const float>(block_));
   }
-  void load(StateReader& reader) final {
-    const auto position = reader.value<std::int64_t>();
+  void load(std::int64_t position, StateReader& reader) final {
+    check_saved("position", reader.value<std::uint64_t>(), static_cast<std::uint64_t>(position));
     if (position < position_ || position > most_tokens_) {
       throw ModelError("saved state: found position " + std::to_string(position) + ", expected " +
                        std::to_string(position_) + " to " + std::to_string(most_tokens_));
     }
-    reader.values(block_);
+    read_finite(reader, block_);
     position_ = position;
   }
 

@@ -17,6 +17,7 @@
 
 #include "model/attention/attention.h"
 #include "model/attention/parts/relative_kernels.h"
+#include "model/attention/parts/saved_state.h"
 
 namespace lintel {
 namespace {
@@ -135,14 +136,15 @@ class TransformerXlState final : public AttentionState {
     writer.value<std::uint64_t>(position_);
     writer.values(std::span<const float>(block_));
   }
-  void load(StateReader& reader) override {
-    const auto position = reader.value<std::uint64_t>();
-    if (position < position_ || position > INT64_MAX) {
+  void load(std::int64_t position, StateReader& reader) override {
+    const auto length = static_cast<std::size_t>(position);
+    check_saved("position", reader.value<std::uint64_t>(), length);
+    if (length < position_) {
       throw ModelError("saved state: found position " + std::to_string(position) +
                        ", expected at least " + std::to_string(position_));
     }
-    reader.values(block_);
-    position_ = position;
+    read_finite(reader, block_);
+    position_ = length;
   }
 
   // A run of num_rows rows is about to be fed, each head's by itself. Returns the first's position.

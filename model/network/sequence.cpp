@@ -7,8 +7,7 @@
 namespace lintel {
 namespace {
 
-// Tokens of a page.
-constexpr std::size_t kTokenPage = 1024;
+constexpr std::size_t kTokenPage = SequenceState::kTokenPage;
 
 // Each layer's part of the block starts at a cache line.
 std::size_t padded(std::size_t floats) {
@@ -19,9 +18,10 @@ std::size_t padded(std::size_t floats) {
 }  // namespace
 
 SequenceState::SequenceState(Backends backends, int vocab_size,
-                             std::shared_ptr<const Adapter> adapter)
+                             std::shared_ptr<const Adapter> adapter, const SequenceLimits& limits)
     : counts(static_cast<std::size_t>(vocab_size), 0),
       backends_(backends),
+      limits_(limits),
       adapter_(std::move(adapter)),
       tokens_(kTokenPage) {
   for (const auto& backend : backends_) block_floats_ += padded(backend->block_floats());
@@ -40,6 +40,7 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   counts = std::move(other.counts);
   generated_tail = std::move(other.generated_tail);
   backends_ = other.backends_;
+  limits_ = other.limits_;
   adapter_ = std::move(other.adapter_);
   block_floats_ = other.block_floats_;
   layers_ = std::move(other.layers_);
@@ -52,7 +53,7 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
 SequenceState::~SequenceState() { forget(); }
 
 SequenceState SequenceState::clone() const {
-  SequenceState copy(backends_, static_cast<int>(counts.size()), adapter_);
+  SequenceState copy(backends_, static_cast<int>(counts.size()), adapter_, limits_);
   for (std::size_t i = 0; i < layers_.size(); ++i) copy.layers_[i]->assign(*layers_[i]);
   copy.tokens_.assign(tokens_);
   copy.pending = pending;

@@ -79,7 +79,9 @@ Workspace Transformer::new_workspace(std::size_t max_rows, std::size_t max_draft
 
 SequenceState Transformer::new_sequence(std::shared_ptr<const Adapter> adapter) const {
   assert(adapter == nullptr || adapter->num_layer_weights() == impl_->parts.layers.size());
-  return SequenceState(impl_->stepper->backends(), impl_->num_counts(), std::move(adapter));
+  const ModelConfig& config = impl_->parts.config;
+  return SequenceState(impl_->stepper->backends(), impl_->num_counts(), std::move(adapter),
+                       {.max_length = config.max_length, .vocab_size = config.vocab_size});
 }
 
 MatrixView<const float> Transformer::step(std::span<const StepRow> rows,

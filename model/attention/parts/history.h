@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "model/attention/parts/saved_state.h"
 #include "model/base/model_error.h"
 #include "model/base/paged_array.h"
 #include "model/base/state_stream.h"
@@ -55,7 +56,7 @@ class History {
                                        page_floats);
   }
 
-  // As AttentionState::save and load: whole pages.
+  // As AttentionState::save and load, of `length` positions then: whole pages.
   void save(std::size_t since, StateWriter& writer) const {
     assert(since <= length_);
     writer.value<std::uint64_t>(since);
@@ -64,17 +65,17 @@ class History {
       writer.values(std::span<const float>(pages_.page(p), page_floats_));
     }
   }
-  void load(StateReader& reader) {
-    const auto since = reader.value<std::uint64_t>();
-    const auto length = reader.value<std::uint64_t>();
-    if (since != length_ || length < since || length > INT32_MAX) {
+  void load(std::size_t length, StateReader& reader) {
+    check_saved("positions from", reader.value<std::uint64_t>(), length_);
+    check_saved("positions up to", reader.value<std::uint64_t>(), length);
+    const std::size_t since = length_;
+    if (length < since || length > INT32_MAX) {
       throw ModelError("saved state: found positions " + std::to_string(since) + " to " +
-                       std::to_string(length) + ", expected them from " + std::to_string(length_) +
-                       " on");
+                       std::to_string(length));
     }
     for (std::size_t p = since / kPage; p < num_pages(length); ++p) {
       pages_.grow_to(p + 1);  // not all at once: the length may be a lie
-      reader.values(std::span(pages_.page(p), page_floats_));
+      read_finite(reader, std::span(pages_.page(p), page_floats_));
     }
     length_ = length;
   }

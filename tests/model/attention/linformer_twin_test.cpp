@@ -272,9 +272,9 @@ TEST_CASE("a saved state of linformer cannot be of positions that have no column
     return saved;
   };
   testing::StateBytes last = save_after(40);
-  CHECK_NOTHROW(shorter->new_state(block)->load(last));
+  CHECK_NOTHROW(shorter->new_state(block)->load(40, last));
   testing::StateBytes beyond = save_after(41);
-  CHECK_THROWS_WITH(shorter->new_state(block)->load(beyond),
+  CHECK_THROWS_WITH(shorter->new_state(block)->load(41, beyond),
                     Contains("found position 41, expected 0 to 40"));
 }
 

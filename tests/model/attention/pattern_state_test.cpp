@@ -170,8 +170,8 @@ TEST_CASE("a pattern's state is what single steps make of it, whatever happens o
       if (generator() % 3 == 0) {
         StateBytes since;
         tried->state->save(static_cast<std::int64_t>(followed), since);
-        follower.state->load(since);
         followed = t;
+        follower.state->load(static_cast<std::int64_t>(followed), since);
         REQUIRE(follower.saved(0) == plain.saved(0));
       }
       if (generator() % 3 == 0) {
@@ -193,19 +193,21 @@ TEST_CASE("a pattern's saved state that cannot be is refused") {
   PatternSequence sequence(*backend);
   Matrix out(which.n, 16);
   feed(*backend, sequence, in, 0, which.n, out.view());
-  const auto refused = [&](std::size_t at, std::uint64_t value) {
+  const auto refused = [&](std::size_t at, std::uint64_t value, std::int64_t position) {
     StateBytes lie;
     lie.bytes = sequence.saved(0);
     std::memcpy(lie.bytes.data() + at, &value, sizeof(value));
     PatternSequence other(*backend);
-    CHECK_THROWS_AS(other.state->load(lie), ModelError);
+    CHECK_THROWS_AS(other.state->load(position, lie), ModelError);
   };
-  refused(0, 1);    // since
-  refused(8, 99);   // positions, one less than there are rows
-  refused(8, 101);  // more than there are rows
-  refused(8, 121);  // more than can be fed
-  refused(8, UINT64_MAX);
-  refused(24, 99);  // rows
+  refused(0, 1, 100);   // since
+  refused(8, 99, 100);  // other positions than the sequence has
+  refused(8, 100, 99);
+  refused(8, 99, 99);    // one less than there are rows
+  refused(8, 101, 101);  // more than there are rows
+  refused(8, 121, 121);  // more than can be fed
+  refused(8, UINT64_MAX, INT64_MAX);
+  refused(24, 99, 100);  // rows
 
   const PatternCase longer{which.config, which.n_heads, which.d_head, 130, 200};
   const TwinInputs more = testing::pattern_inputs(longer, generator);
@@ -216,7 +218,8 @@ TEST_CASE("a pattern's saved state that cannot be is refused") {
   StateBytes saved;
   beyond.state->save(0, saved);
   sequence.state->reset();
-  CHECK_THROWS_AS(sequence.state->load(saved), ModelError);  // more than can be fed, and all there
+  CHECK_THROWS_AS(sequence.state->load(130, saved),
+                  ModelError);  // more than can be fed, and all there
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ TEST_CASE("attention: a state restored at any token goes on bit for bit", "[rows
     CAPTURE(t);
     StateBytes bytes = saved(sequence, 0);
     SequenceState restored = layer.new_sequence();
-    restored.layer(0)->load(bytes);
+    restored.layer(0)->load(static_cast<std::int64_t>(t), bytes);
     CHECK(restored.layer(0)->bytes() == sequence.layer(0)->bytes());
     CHECK(saved(restored, 0).bytes == saved(sequence, 0).bytes);
     const std::size_t end = std::min(t + 5, AttentionLayer::kTokens);
@@ -47,8 +47,8 @@ TEST_CASE("attention: what came since is enough where the rest is there", "[rows
     CAPTURE(fed, more);
     layer.walk(sequence, 0, fed, fed + more);
     StateBytes bytes = saved(sequence, static_cast<std::int64_t>(fed));
-    follower.layer(0)->load(bytes);
     fed += more;
+    follower.layer(0)->load(static_cast<std::int64_t>(fed), bytes);
     REQUIRE(saved(follower, 0).bytes == saved(sequence, 0).bytes);
   }
   CHECK(same_bits(layer.walk(follower, 0, fed, AttentionLayer::kTokens),
@@ -65,7 +65,7 @@ TEST_CASE("attention: a restored state takes drafts back, and may have had some 
   sequence.take_back(2);
   StateBytes bytes = saved(sequence, 0);
   SequenceState restored = layer.new_sequence();
-  restored.layer(0)->load(bytes);
+  restored.layer(0)->load(21, bytes);
   for (int i = 0; i < 21; ++i) restored.advance();
   layer.step({{&restored, 0, 21}, {&restored, 1, 22, true}, {&restored, 1, 23, true}});
   restored.take_back(2);
@@ -97,7 +97,7 @@ TEST_CASE("attention: a saved state that ends too soon is refused") {
     StateBytes cut = whole;
     cut.bytes.resize(size);
     SequenceState other = layer.new_sequence();
-    CHECK_THROWS_AS(other.layer(0)->load(cut), ModelError);
+    CHECK_THROWS_AS(other.layer(0)->load(10, cut), ModelError);
     other.layer(0)->reset();
     CHECK(saved(other, 0).bytes == [&] {
       SequenceState fresh = layer.new_sequence();
@@ -113,7 +113,7 @@ TEST_CASE("attention: what follows other tokens than the state has is refused") 
   StateBytes bytes = saved(sequence, 0);
   SequenceState longer = layer.new_sequence();
   layer.walk(longer, 1, 0, 11);
-  CHECK_THROWS_AS(longer.layer(0)->load(bytes), ModelError);
+  CHECK_THROWS_AS(longer.layer(0)->load(10, bytes), ModelError);
 }
 
 }  // namespace

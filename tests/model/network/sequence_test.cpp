@@ -29,7 +29,7 @@ class WitnessState final : public AttentionState {
   void announce(std::size_t, std::span<float>) override {}
   void take_back(std::size_t) override {}
   void save(std::int64_t, StateWriter&) const override {}
-  void load(StateReader&) override {}
+  void load(std::int64_t, StateReader&) override {}
   std::span<float> block() { return block_; }
 
  private:

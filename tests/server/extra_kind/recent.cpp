@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/attention/attention.h"
+#include "model/attention/parts/saved_state.h"
 
 namespace lintel {
 namespace {
@@ -66,11 +67,12 @@ class RecentState final : public AttentionState {
     writer.value<std::uint64_t>(position_);
     writer.values(std::span<const float>(block_));
   }
-  void load(StateReader& reader) override {
-    const auto position = reader.value<std::uint64_t>();
-    if (position < position_) throw ModelError("saved state: of fewer tokens than this one");
-    reader.values(block_);
-    position_ = position;
+  void load(std::int64_t position, StateReader& reader) override {
+    const auto length = static_cast<std::size_t>(position);
+    check_saved("position", reader.value<std::uint64_t>(), length);
+    if (length < position_) throw ModelError("saved state: of fewer tokens than this one");
+    read_finite(reader, block_);
+    position_ = length;
   }
 
   std::size_t position() const { return position_; }
