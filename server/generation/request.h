@@ -40,6 +40,12 @@ struct GivenValue {
 // includes a stop token or stop string excluded from the output: it was sampled, and belongs to the
 // sequence. Also a cancelled or expired call leaves what it had read and produced.
 struct GenerationRequest {
+  // Values of the sequence that its state lacks, the next ones in order (after a rewind, for one):
+  // read before the prompt as a prompt is, and paid for, but neither sent nor logged nor matched.
+  // Empty: the state is complete.
+  std::vector<std::int32_t> replay;
+  // The sequence's generated_tail behind them.
+  std::string replay_tail;
   std::vector<std::int32_t>
       prompt;  // fed after the sequence's pending value, if any; empty with an
                // empty sequence: the start token, if no given value is at 0

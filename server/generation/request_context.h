@@ -24,7 +24,7 @@ struct RequestContext {
   const Transformer& model;
   StopStrings stop_strings;
   const std::int64_t max_values;  // of the sequence: image, position table, session; 0: unbounded
-  const std::int64_t first_position;  // of the prompt: values the sequence held before
+  const std::int64_t first_position;  // of the prompt: values the sequence had before, replay's too
   const bool is_bytes;
   const bool uses_penalties;
 
@@ -32,8 +32,11 @@ struct RequestContext {
   std::int64_t prompt_end() const {
     return first_position + static_cast<std::int64_t>(request.prompt.size());
   }
-  // The value at a position if it is known beforehand, and whether it is the prompt's or given.
+  // The value at a position if it is known beforehand, and whether it is the prompt's or given;
+  // values of the replay count as the prompt's.
   std::optional<std::pair<std::int32_t, ValueSource>> known_value(std::int64_t position) const;
+  // Whether the sequence had this value before the call: it is replayed.
+  bool is_replayed(std::int64_t position) const { return position < first_position; }
   // Whether the model's output for the value at a position is needed.
   bool needs_output(std::int64_t position) const;
 };

@@ -37,11 +37,12 @@ std::span<const TopValue> top_values(const Head& head, std::span<const float> ou
 }  // namespace
 
 SampleRun::SampleRun(const RequestContext& context, Outlet& outlet, SequenceState& sequence,
-                     int index)
+                     int index, ValueLog* log)
     : context_(context),
       outlet_(outlet),
       sequence_(&sequence),
       index_(index),
+      log_(log),
       seed_(context.request.seed + static_cast<std::uint64_t>(index)),
       drafts_(context),
       gate_(context, outlet) {
@@ -51,15 +52,18 @@ SampleRun::SampleRun(const RequestContext& context, Outlet& outlet, SequenceStat
 void SampleRun::begin(StepContext& step) {
   if (step.most_drafts > 0 && context_.request.max_new_tokens > 0) {
     drafts_.begin(step.most_drafts, sequence_->pending);
+    for (const std::int32_t value : context_.request.replay) drafts_.observe(value);
   }
   if (context_.is_bytes) sequence_->generated_tail.reserve(kMaxStopStringBytes);
-  if (sequence_->num_values() == 0 && !context_.request.prompt.empty()) {
-    place({0, context_.request.prompt.front(), ValueSource::kPrompt}, {}, step);
+  if (sequence_->num_values() == 0 && context_.prompt_end() > 0) {
+    const auto known = context_.known_value(0);
+    place({0, known->first, known->second}, {}, step);
   }
 }
 
 void SampleRun::fork(const SampleRun& first) {
   drafts_.fork(first.drafts_);
+  replayed_ = first.replayed_;
   own_sequence_.emplace(sequence_->clone());
   sequence_ = &*own_sequence_;
   gate_.replay(sequence_->generated_tail);
@@ -100,6 +104,7 @@ int SampleRun::prompt_rows_wanted(int limit) const {
 
 bool SampleRun::begin_drafts(int rows) {
   const std::int64_t num_values = sequence_->num_values();
+  if (context_.is_replayed(num_values)) return false;  // they have been observed already
   return drafts_.propose(num_values, rows, num_values + values_left());
 }
 
@@ -168,7 +173,10 @@ SampleRun::Placed SampleRun::decide(std::int64_t position, std::span<const float
 
 void SampleRun::place(const Placed& placed, std::span<const float> output, StepContext& step) {
   assert(!finished());
+  if (context_.is_replayed(placed.position)) return place_replayed(placed, step);
   note(placed);
+  drafts_.observe(placed.value);
+  if (log_ != nullptr) log_->append(placed.value, placed.source);
   count(placed, step);  // before it is emitted: it is paid for, whether or not the sink throws
   emit(placed, output, step);
   check_end(placed.position + 1);
@@ -176,8 +184,16 @@ void SampleRun::place(const Placed& placed, std::span<const float> output, StepC
 
 void SampleRun::note(const Placed& placed) {
   sequence_->pending = placed.value;
-  drafts_.observe(placed.value);
   if (!sequence_->counts.empty()) ++sequence_->counts[static_cast<std::size_t>(placed.value)];
+}
+
+void SampleRun::place_replayed(const Placed& placed, StepContext& step) {
+  note(placed);
+  ++replayed_;
+  ++step.prompt_tokens;
+  if (context_.is_replayed(placed.position + 1)) return;
+  sequence_->generated_tail.assign(context_.request.replay_tail);
+  gate_.replay(sequence_->generated_tail);
 }
 
 void SampleRun::count(const Placed& placed, StepContext& step) {
@@ -238,12 +254,14 @@ void SampleRun::finish(FinishReason reason) {
 
 SampleResult SampleRun::result(TimePoint submitted, std::optional<TimePoint> started,
                                TimePoint now) const {
+  // Of the sequence; its state may not have come so far again.
+  const std::int64_t num_values = std::max(sequence_->num_values(), context_.first_position);
   SampleResult result;
   result.sample = index_;
   result.reason = *reason_;
   result.reused_tokens = context_.first_position;
-  result.prompt_tokens =
-      std::min(sequence_->num_values(), context_.prompt_end()) - context_.first_position;
+  result.prompt_tokens = std::min(num_values, context_.prompt_end()) - context_.first_position;
+  result.replayed_tokens = replayed_;
   result.generated_tokens = generated_;
   result.given_tokens = given_;
   result.drafted_tokens = drafted_;
@@ -253,7 +271,7 @@ SampleResult SampleRun::result(TimePoint submitted, std::optional<TimePoint> sta
   if (started) result.prompt = first_new_.value_or(now) - *started;
   if (first_new_) result.generation = last_new_ - *first_new_;
   result.stop_string = gate_.stop_string();
-  result.position = sequence_->num_values();
+  result.position = num_values;
   return result;
 }
 

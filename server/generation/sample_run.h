@@ -14,6 +14,7 @@
 #include "server/generation/speculation.h"
 #include "server/generation/step_context.h"
 #include "server/generation/stop_gate.h"
+#include "server/history/value_log.h"
 
 namespace lintel {
 
@@ -28,11 +29,13 @@ namespace lintel {
 // output, the seed and the position alone, so the values are the same bit for bit.
 class SampleRun final : public DraftSource {
  public:
-  // `context`, `outlet` and `sequence` outlive the run. All samples begin with one shared sequence;
-  // the first reads the prompt, the others are forked from it.
-  SampleRun(const RequestContext& context, Outlet& outlet, SequenceState& sequence, int index);
+  // `context`, `outlet`, `sequence` and `log` outlive the run. All samples begin with one shared
+  // sequence; the first reads the prompt, the others are forked from it. log: is told each value
+  // that the sequence takes in this call, but for the replay; null: nobody is.
+  SampleRun(const RequestContext& context, Outlet& outlet, SequenceState& sequence, int index,
+            ValueLog* log);
 
-  // Takes the first prompt value of an empty sequence, which needs no row.
+  // Takes the first value of an empty sequence, if it is the replay's or prompt's: it needs no row.
   void begin(StepContext& step);
   // Whether the prompt is read, but for feeding its last value.
   bool prompt_read() const { return sequence_->num_values() >= context_.prompt_end(); }
@@ -91,6 +94,8 @@ class SampleRun final : public DraftSource {
   // sample if it was the last.
   void place(const Placed& placed, std::span<const float> output, StepContext& step);
   void note(const Placed& placed);
+  // The same for a value that the sequence had before, and all that becomes of it.
+  void place_replayed(const Placed& placed, StepContext& step);
   void count(const Placed& placed, StepContext& step);
   void emit(const Placed& placed, std::span<const float> output, StepContext& step);
   // num_values: of the sequence, up to the value just placed.
@@ -103,6 +108,7 @@ class SampleRun final : public DraftSource {
   SequenceState* sequence_;
   std::optional<SequenceState> own_sequence_;
   const int index_;
+  ValueLog* const log_;
   const std::uint64_t seed_;
 
   SampleDrafts drafts_;
@@ -110,6 +116,7 @@ class SampleRun final : public DraftSource {
   std::optional<FinishReason> reason_;
   std::int64_t generated_ = 0;  // sampled and given
   std::int64_t given_ = 0;
+  std::int64_t replayed_ = 0;
   std::int64_t drafted_ = 0;
   std::int64_t accepted_ = 0;
   std::optional<TimePoint> first_new_;

@@ -15,6 +15,7 @@ constexpr std::size_t kRequestBytes = 4096;
 
 std::size_t bytes_held_by(const GenerationRequest& request) {
   std::size_t bytes = kRequestBytes + request.held_bytes;
+  bytes += request.replay.capacity() * sizeof(request.replay.front());
   bytes += request.prompt.capacity() * sizeof(request.prompt.front());
   bytes += request.given.capacity() * sizeof(request.given.front());
   bytes += request.stop.tokens.capacity() * sizeof(request.stop.tokens.front());
@@ -47,7 +48,7 @@ RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
   assert(num_samples >= 1);
   samples_.reserve(static_cast<std::size_t>(num_samples));
   for (int i = 0; i < num_samples; ++i) {
-    samples_.emplace_back(context_, outlet_, lease_.sequence(), i);
+    samples_.emplace_back(context_, outlet_, lease_.sequence(), i, i == 0 ? lease_.log() : nullptr);
   }
   reported_.resize(samples_.size(), false);
 }

@@ -37,6 +37,8 @@ bool SessionLease::adapter_ended() const {
   return record_ != nullptr && record_->adapter != nullptr && record_->adapter->ended.load();
 }
 SequenceState& SessionLease::sequence() { return *record_->sequence; }
+ValueLog* SessionLease::log() const { return record_->log; }
+void SessionLease::log_to(ValueLog* log) { record_->log = log; }
 std::int64_t SessionLease::max_values() const { return record_->max_values; }
 
 void SessionLease::hold(std::size_t call_bytes) {

@@ -8,6 +8,7 @@
 
 #include "model/network/transformer.h"
 #include "server/adapters/served_adapter.h"
+#include "server/history/value_log.h"
 
 namespace lintel {
 
@@ -32,6 +33,9 @@ class SessionLease {
   // Whether its adapter was unloaded and the time for what uses it is over.
   bool adapter_ended() const;
   SequenceState& sequence();
+  // Who remembers the values of the session; null: nobody.
+  ValueLog* log() const;
+  void log_to(ValueLog* log);
   // Most values the sequence may hold: the model's limit, or a session's own if lower. 0:
   // unbounded.
   std::int64_t max_values() const;

@@ -12,6 +12,7 @@
 #include "model/network/transformer.h"
 #include "server/adapters/served_adapter.h"
 #include "server/base/clock.h"
+#include "server/history/value_log.h"
 #include "server/sessions/session_memory.h"
 
 namespace lintel {
@@ -30,6 +31,7 @@ struct SessionRecord {
   SharedAdapter adapter;  // null: none
   std::optional<SequenceState> sequence;
   std::int64_t max_values = 0;
+  ValueLog* log = nullptr;  // as `sequence`
 
   // Its node in the store's order of last use, or while it is leased the only one in `aside`: it
   // changes places without asking for memory.
