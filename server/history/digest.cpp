@@ -3,6 +3,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -21,6 +23,15 @@ Digest canonical(XXH128_hash_t hash) {
 }  // namespace
 
 Digest extend(const Digest& digest, DigestKind kind, std::span<const std::byte> bytes) {
+  // A value of a session is a few bytes: several times faster in one go.
+  std::array<std::byte, 64> together;
+  const std::size_t size = digest.bytes.size() + sizeof(kind) + bytes.size();
+  if (size <= together.size()) {
+    auto to = std::copy(digest.bytes.begin(), digest.bytes.end(), together.begin());
+    *to++ = static_cast<std::byte>(kind);
+    std::copy(bytes.begin(), bytes.end(), to);
+    return digest_of(std::span(together).first(size));
+  }
   XXH3_state_t state;
   XXH3_128bits_reset(&state);
   XXH3_128bits_update(&state, digest.bytes.data(), digest.bytes.size());

@@ -30,6 +30,7 @@ struct SessionImage {
   std::vector<std::int32_t> values;  // [base, position); empty where the history was left out
   std::vector<HistoryMark> marks;    // of them, ascending
   Digest digest;                     // of the history up to `position`
+  Digest base_digest;                // and up to `base`
   // As SequenceState::save wrote it; empty: to be made by reading the values (base is 0 then).
   std::vector<std::byte> state;
   std::int64_t state_position = 0;  // values that the state holds, at most `position`
