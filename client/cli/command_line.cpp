@@ -2,6 +2,7 @@
 
 #include "client/cli/commands/commands.h"
 #include "client/cli/frame/program.h"
+#include "client/cli/session/session.h"
 #include "describe/flags.h"
 
 namespace lintel::cli {
@@ -33,6 +34,7 @@ int run_command_line(std::vector<std::string> arguments, Console& console) {
   add_complete(app, command_line);
   add_score(app, command_line);
   add_session(app, command_line);
+  add_state(app, command_line);
   add_model(app, command_line);
   add_health(app, command_line);
   add_admin(app, command_line);

@@ -1,108 +1,14 @@
 #include "client/lib/client.h"
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <stdexcept>
 #include <utility>
 
 #include "client/lib/address.h"
-#include "client/lib/connect_failure.h"
-#include "grpc/health/v1/health.grpc.pb.h"
+#include "client/lib/client_call.h"
 
 namespace lintel {
-struct Client::Stubs {
-  explicit Stubs(const std::shared_ptr<grpc::ChannelInterface>& c)
-      : channel(c), generation(c), sessions(c), models(c), admin(c), health(c) {}
-  const std::shared_ptr<grpc::ChannelInterface> channel;
-  v1::GenerationService::Stub generation;
-  v1::SessionService::Stub sessions;
-  v1::ModelService::Stub models;
-  v1::AdminService::Stub admin;
-  grpc::health::v1::Health::Stub health;
-};
-
-// One call: its deadline, and what happens when it fails.
-class Client::Call {
- public:
-  Call(const Client& client, Cancellation* cancellation)
-      : client_(client), cancellation_(cancellation) {
-    // Longer ones overflow gRPC's clock and would have passed already.
-    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
-    deadline_ = std::chrono::system_clock::now() + std::min(client.deadline_, kLongest);
-  }
-
-  // `method(context)` calls and returns the status.
-  template <typename Method>
-  void unary(const Method& method) {
-    for (bool again = false;; again = true) {
-      Try once(*this);
-      if (check(method(&once.context), again)) return;
-    }
-  }
-
-  // `open(context)` starts a server stream, which is read to its end. If `on_message` throws, the
-  // call is cancelled on the server and its status awaited before the exception goes on: a call is
-  // never left half read.
-  template <typename Message, typename Open, typename OnMessage>
-  void stream(const Open& open, const OnMessage& on_message) {
-    for (bool again = false;; again = true) {
-      Try once(*this);
-      const auto reader = open(&once.context);
-      Message message;
-      try {
-        while (reader->Read(&message)) on_message(message);
-      } catch (...) {
-        once.context.TryCancel();
-        while (reader->Read(&message)) {
-        }
-        reader->Finish();
-        throw;
-      }
-      if (check(reader->Finish(), again)) return;
-    }
-  }
-
- private:
-  // The context of a try: deadline and token set, cancellation attached.
-  struct Try {
-    explicit Try(const Call& call) : attachment(call.cancellation_, context) {
-      context.set_deadline(call.deadline_);
-      const std::string& token = call.client_.token_;
-      if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
-    }
-    grpc::ClientContext context;
-    Cancellation::Attachment attachment;  // after context: it goes first
-  };
-
-  // True: done. False: to be tried again, which is safe because not a byte was sent.
-  bool check(const grpc::Status& status, bool tried_again) const {
-    if (status.ok()) return true;
-    const auto failure = connect_failure(status, client_.encrypted_);
-    if (!failure) throw CallError(status);
-    const bool cancelled = cancellation_ != nullptr && cancellation_->cancelled();
-    if (failure->odd && !tried_again && !cancelled) {
-      connect_again();
-      return false;
-    }
-    if (client_.address_.empty()) throw CallError(status);
-    throw CallError(status, client_.address_, failure->reason, failure->hint);
-  }
-
-  // Without gRPC's pause of a second after a failure.
-  void connect_again() const {
-    grpc::ChannelInterface& channel = *client_.stubs_->channel;
-    if (auto* const real = dynamic_cast<grpc::Channel*>(&channel)) {
-      grpc::experimental::ChannelResetConnectionBackoff(real);
-    }
-    channel.WaitForConnected(
-        std::min(deadline_, std::chrono::system_clock::now() + std::chrono::seconds(1)));
-  }
-
-  const Client& client_;
-  Cancellation* const cancellation_;
-  std::chrono::system_clock::time_point deadline_;
-};
 
 Client::Client(const Options& options)
     : Client(make_channel(full_address(options.address), options.tls,
@@ -189,58 +95,6 @@ void Client::score(const v1::ScoreRequest& request, const OnScore& on_score,
     throw CallError(grpc::StatusCode::INTERNAL,
                     "the stream ended before every sequence was scored");
   }
-}
-
-v1::Session Client::create_session(const std::string& model, std::int64_t max_tokens,
-                                   Cancellation* cancellation) const {
-  v1::CreateSessionRequest request;
-  request.set_model(model);
-  request.set_max_tokens(max_tokens);
-  return create_session(request, cancellation);
-}
-
-v1::Session Client::create_session(const v1::CreateSessionRequest& request,
-                                   Cancellation* cancellation) const {
-  v1::Session session;
-  Call call(*this, cancellation);
-  call.unary([&](auto* context) { return stubs_->sessions.Create(context, request, &session); });
-  return session;
-}
-
-v1::Session Client::get_session(const std::string& id, Cancellation* cancellation) const {
-  v1::GetSessionRequest request;
-  request.set_id(id);
-  v1::Session session;
-  Call call(*this, cancellation);
-  call.unary([&](auto* context) { return stubs_->sessions.Get(context, request, &session); });
-  return session;
-}
-
-std::vector<v1::Session> Client::list_sessions(const std::string& model,
-                                               Cancellation* cancellation) const {
-  std::vector<v1::Session> sessions;
-  v1::ListSessionsRequest request;
-  request.set_model(model);
-  request.set_page_size(1000);
-  do {
-    v1::ListSessionsResponse page;
-    Call call(*this, cancellation);
-    call.unary([&](auto* context) { return stubs_->sessions.List(context, request, &page); });
-    for (v1::Session& session : *page.mutable_sessions()) sessions.push_back(std::move(session));
-    if (!page.next_page_token().empty() && page.next_page_token() == request.page_token()) {
-      throw CallError(grpc::StatusCode::INTERNAL, "the server's list of sessions does not advance");
-    }
-    request.set_page_token(page.next_page_token());
-  } while (!request.page_token().empty());
-  return sessions;
-}
-
-void Client::delete_session(const std::string& id, Cancellation* cancellation) const {
-  v1::DeleteSessionRequest request;
-  request.set_id(id);
-  google::protobuf::Empty nothing;
-  Call call(*this, cancellation);
-  call.unary([&](auto* context) { return stubs_->sessions.Delete(context, request, &nothing); });
 }
 
 std::vector<v1::Model> Client::list_models(const v1::ListModelsRequest& request,

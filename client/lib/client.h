@@ -122,6 +122,38 @@ class Client {
                                          Cancellation* cancellation = nullptr) const;
   void delete_session(const std::string& id, Cancellation* cancellation = nullptr) const;
 
+  // Sessions with the past of this one; all of `count` or none.
+  std::vector<v1::Session> fork_session(const v1::ForkSessionRequest& request,
+                                        Cancellation* cancellation = nullptr) const;
+  v1::Session rewind_session(const v1::RewindSessionRequest& request,
+                             Cancellation* cancellation = nullptr) const;
+  // Called for the pieces of a snapshot in their order, with the bytes of all of them together;
+  // else as OnChunk.
+  using OnPiece = std::function<void(std::string_view piece, std::int64_t total_bytes)>;
+  void snapshot_session(const v1::SnapshotSessionRequest& request, const OnPiece& on_piece,
+                        Cancellation* cancellation = nullptr) const;
+  // Collects them.
+  std::string snapshot_session(const v1::SnapshotSessionRequest& request,
+                               Cancellation* cancellation = nullptr) const;
+  // A new session out of a snapshot. The header's total_bytes are filled in; `on_sent` (or null) is
+  // told of each piece's bytes when it went out.
+  using OnSent = std::function<void(std::int64_t bytes)>;
+  v1::Session restore_session(v1::RestoreHeader header, std::string_view snapshot,
+                              const OnSent& on_sent = nullptr,
+                              Cancellation* cancellation = nullptr) const;
+  // The session's values, in order; `on_chunk` as of generate().
+  void read_history(const v1::ReadHistoryRequest& request, const OnChunk& on_chunk,
+                    Cancellation* cancellation = nullptr) const;
+
+  // States under a name, for sessions and one-shot calls to begin with.
+  v1::NamedState save_state(const v1::SaveStateRequest& request,
+                            Cancellation* cancellation = nullptr) const;
+  // Every page: the caller's and public ones. `model` empty: of all models.
+  std::vector<v1::NamedState> list_states(const std::string& model = "",
+                                          Cancellation* cancellation = nullptr) const;
+  void delete_state(const std::string& name, bool is_public = false,
+                    Cancellation* cancellation = nullptr) const;
+
   std::vector<v1::Model> list_models(Cancellation* cancellation = nullptr) const;
   // Also those that take no requests now: with name, version, state and reason alone.
   std::vector<v1::Model> list_all_models(Cancellation* cancellation = nullptr) const;

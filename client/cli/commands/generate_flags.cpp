@@ -34,6 +34,8 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
   } else {
     add_text(app, "--session", session_id, "ID", "Continue this session");
     add_adapter_flag(app, adapter);
+    add_text(app, "--initial-state", initial_state, "NAME",
+             "Begin with this named state: see lintel state --help");
   }
   add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
              "Most values to produce, given ones included [256; of an image: up to its end]");
@@ -81,6 +83,7 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   request.set_model(connection.model);
   request.set_session_id(session_id);
   request.set_adapter(adapter);
+  request.set_initial_state(initial_state);
   if (prompt) {
     *request.mutable_prompt() = text_values(*prompt);
   } else if (prompt_tokens) {

@@ -19,6 +19,7 @@ struct GenerateFlags {
   bool echo = false;
   std::string session_id;
   std::string adapter;
+  std::string initial_state;
   std::vector<std::string> given;
   std::optional<double> time_limit_seconds;
   std::optional<std::uint32_t> tokens_per_message;

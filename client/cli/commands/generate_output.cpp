@@ -280,6 +280,9 @@ std::string sample_json(const Sample& sample, bool with_prompt, bool with_top) {
   json.field("drafted_tokens", finish.drafted_tokens());
   json.field("accepted_tokens", finish.accepted_tokens());
   json.field("position", finish.position());
+  // Of sessions only.
+  if (finish.replayed_tokens() > 0) json.field("replayed_tokens", finish.replayed_tokens());
+  if (!finish.digest().empty()) json.field("digest", finish.digest());
   json.key("timings").begin_object();
   json.field("queued_seconds", seconds_of(finish.timings().queued()));
   json.field("prompt_seconds", seconds_of(finish.timings().prompt()));

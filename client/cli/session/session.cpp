@@ -1,0 +1,210 @@
+#include "client/cli/session/session.h"
+
+#include <ctime>
+#include <memory>
+
+#include "client/cli/commands/generate_flags.h"
+#include "client/cli/commands/generate_output.h"
+#include "client/cli/frame/table.h"
+#include "client/cli/session/session_commands.h"
+
+namespace lintel::cli {
+namespace {
+
+// "2026-01-31T12:00:00Z"
+std::string time_text(const google::protobuf::Timestamp& timestamp) {
+  const std::time_t seconds = static_cast<std::time_t>(timestamp.seconds());
+  std::tm parts{};
+  if (gmtime_r(&seconds, &parts) == nullptr) return "";
+  char text[32];
+  return std::string(text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts));
+}
+
+std::string max_tokens_text(const v1::Session& session) {
+  return session.max_tokens() == 0 ? "unbounded" : std::to_string(session.max_tokens());
+}
+
+struct CreateFlags {
+  std::int64_t max_tokens = 0;
+  std::string adapter, initial_state;
+  std::uint32_t checkpoint_every = 0, checkpoints = 0;
+  std::int64_t history_tokens = 0, window = 0;
+};
+
+int run_create(const SessionFlags& flags, const CreateFlags& create, Console& console) {
+  v1::CreateSessionRequest request;
+  request.set_model(flags.connection.model);
+  request.set_max_tokens(create.max_tokens);
+  request.set_adapter(create.adapter);
+  request.set_initial_state(create.initial_state);
+  request.set_history_tokens(create.history_tokens);
+  request.set_window(create.window);
+  if (create.checkpoint_every != 0 || create.checkpoints != 0) {
+    v1::CheckpointPolicy& policy = *request.mutable_checkpoints();
+    policy.set_every_tokens(create.checkpoint_every);
+    policy.set_keep(create.checkpoints);
+  }
+  const v1::Session session =
+      flags.connection.connect().create_session(request, &console.cancellation());
+  print_id(session, flags.json, console);
+  return kOk;
+}
+
+int run_get_session(const SessionFlags& flags, Console& console) {
+  const v1::Session session =
+      flags.connection.connect().get_session(flags.id, &console.cancellation());
+  if (flags.json) {
+    JsonWriter json;
+    write_session(json, session);
+    console.out(json.take() + "\n");
+    return kOk;
+  }
+  console.out(format_table({
+      {"id", session.id()},
+      {"model", session.model()},
+      {"adapter", session.adapter().empty() ? "none" : session.adapter()},
+      {"position", std::to_string(session.position()) +
+                       (session.has_pending_value() ? ", the last value not yet fed" : "")},
+      {"oldest position", std::to_string(session.oldest_position())},
+      {"window", session.window() == 0 ? "none" : std::to_string(session.window())},
+      {"busy", session.busy() ? "yes" : "no"},
+      {"state", std::to_string(session.state_bytes()) + " bytes"},
+      {"max tokens", max_tokens_text(session)},
+      {"created", time_text(session.create_time())},
+      {"last used", time_text(session.last_used_time())},
+      {"idle timeout",
+       std::to_string(static_cast<std::int64_t>(seconds_of(session.idle_timeout()))) + " s"},
+      {"digest", session.digest()},
+      {"numerics", session.numerics()},
+  }));
+  return kOk;
+}
+
+int run_list_sessions(const SessionFlags& flags, Console& console) {
+  const auto sessions =
+      flags.connection.connect().list_sessions(flags.connection.model, &console.cancellation());
+  if (flags.json) {
+    JsonWriter json;
+    json.begin_array();
+    for (const v1::Session& session : sessions) write_session(json, session);
+    json.end_array();
+    console.out(json.take() + "\n");
+    return kOk;
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"ID", "MODEL", "POSITION", "MAX TOKENS", "STATE BYTES", "BUSY", "LAST USED"}};
+  for (const v1::Session& session : sessions) {
+    rows.push_back({session.id(), session.model(), std::to_string(session.position()),
+                    max_tokens_text(session), std::to_string(session.state_bytes()),
+                    session.busy() ? "yes" : "no", time_text(session.last_used_time())});
+  }
+  console.out(format_table(rows));
+  return kOk;
+}
+
+int run_delete(const SessionFlags& flags, Console& console) {
+  flags.connection.connect().delete_session(flags.id, &console.cancellation());
+  if (flags.json) {
+    console.out(JsonWriter().begin_object().field("deleted", flags.id).end_object().take() + "\n");
+  }
+  return kOk;
+}
+
+void add_create(CLI::App& command, CommandLine& command_line) {
+  auto create = std::make_shared<CreateFlags>();
+  CLI::App& sub = add_session_command(
+      command, command_line,
+      {.name = "create", .help = "Make a session and print its id", .with_model = true},
+      [create](const SessionFlags& flags, Console& console) {
+        return run_create(flags, *create, console);
+      });
+  add_parsed(sub, "--max-tokens", create->max_tokens, parse_int64, "N",
+             "Most values it will ever hold, for less memory; 0: the model's limit [0]");
+  add_adapter_flag(sub, create->adapter);
+  add_text(sub, "--initial-state", create->initial_state, "NAME",
+           "Begin with this named state: see lintel state --help");
+  add_parsed(sub, "--checkpoint-every", create->checkpoint_every, parse_uint32, "N",
+             "Keep a state every N values, so that rewinding and forking read less anew [none]");
+  add_parsed(sub, "--checkpoints", create->checkpoints, parse_uint32, "K",
+             "States kept so, at most; each takes memory of the server [0]");
+  add_parsed(sub, "--history-tokens", create->history_tokens, parse_int64, "N",
+             "Values that can be gone back to; 0: the server's choice [0]");
+  add_parsed(sub, "--window", create->window, parse_int64, "N",
+             "Start the state anew from the last N/2 values whenever it has taken N; 0: never [0]");
+}
+
+void add_continue(CLI::App& command, CommandLine& command_line) {
+  auto generate_flags = std::make_shared<GenerateFlags>();
+  CLI::App* go_on = command.add_subcommand("continue", "Generate, going on where a session is");
+  generate_flags->add_to(*go_on, /*for_session=*/true);
+  go_on->footer(kSessionFooter);
+  on_chosen(*go_on, command_line, [generate_flags, &command_line] {
+    return run_generate(*generate_flags, command_line.console);
+  });
+}
+
+}  // namespace
+
+void write_session(JsonWriter& json, const v1::Session& session) {
+  json.begin_object();
+  json.field("id", session.id()).field("model", session.model());
+  json.field("adapter", session.adapter());
+  json.field("position", session.position());
+  json.field("has_pending_value", session.has_pending_value()).field("busy", session.busy());
+  json.field("state_bytes", session.state_bytes()).field("max_tokens", session.max_tokens());
+  json.field("create_time", time_text(session.create_time()));
+  json.field("last_used_time", time_text(session.last_used_time()));
+  json.field("idle_timeout_seconds", seconds_of(session.idle_timeout()));
+  json.field("oldest_position", session.oldest_position()).field("digest", session.digest());
+  json.field("numerics", session.numerics()).field("window", session.window());
+  json.end_object();
+}
+
+void print_id(const v1::Session& session, bool as_json, Console& console) {
+  JsonWriter json;
+  if (as_json) write_session(json, session);
+  console.out((as_json ? json.take() : session.id()) + "\n");
+}
+
+CLI::App& add_session_command(CLI::App& command, CommandLine& command_line,
+                              const SessionCommand& about,
+                              std::function<int(const SessionFlags&, Console&)> run) {
+  auto flags = std::make_shared<SessionFlags>();
+  CLI::App* sub = command.add_subcommand(about.name, about.help);
+  if (about.with_id) {
+    sub->add_option("ID", flags->id, "The session, as `lintel session create` printed it")
+        ->required();
+  }
+  if (about.with_json) sub->add_flag("--json", flags->json, "Print JSON, for programs");
+  sub->footer(kSessionFooter);
+  flags->connection.add_to(*sub, about.with_model);
+  on_chosen(*sub, command_line, [flags, &command_line, run = std::move(run)] {
+    return run(*flags, command_line.console);
+  });
+  return *sub;
+}
+
+void add_session(CLI::App& app, CommandLine& command_line) {
+  CLI::App* command =
+      app.add_subcommand("session", "Make, show, continue, copy and delete sessions");
+  command->require_subcommand(1);
+  command->footer(kSessionFooter);
+  add_create(*command, command_line);
+  add_session_command(*command, command_line,
+                      {.name = "get", .help = "Show one session", .with_id = true},
+                      run_get_session);
+  add_session_command(*command, command_line,
+                      {.name = "list",
+                       .help = "Show the sessions one may see: of --model, or all",
+                       .with_model = true},
+                      run_list_sessions);
+  add_session_command(
+      *command, command_line,
+      {.name = "delete", .help = "Delete a session and free its memory", .with_id = true},
+      run_delete);
+  add_continue(*command, command_line);
+  add_session_copies(*command, command_line);
+  add_session_history(*command, command_line);
+}
+
+}  // namespace lintel::cli

@@ -1,0 +1,54 @@
+// What the commands of `lintel session` share.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "client/cli/frame/flags.h"
+#include "client/cli/frame/json_writer.h"
+
+namespace lintel::cli {
+
+inline constexpr const char* kSessionFooter = R"(
+A session remembers its state on the server, and the values that led to it: later calls go on without
+resending, and it can be copied, taken back to a position and moved. It belongs to who made it, takes
+memory of the server until it is deleted, and may be evicted when nobody uses it. Position P is where P
+values have been seen: a fork or a rewind to P keeps the values before it.
+
+Examples:
+  id=$(lintel session create)
+  lintel session continue "$id" --prompt "Once upon" --max-new-tokens 20 --seed 1
+  other=$(lintel session fork "$id" --position 9)
+  lintel session continue "$other" --max-new-tokens 20 --seed 2
+  lintel session rewind "$id" --position 9
+  lintel session snapshot "$id" --out id.snapshot
+  lintel session restore id.snapshot
+  lintel session delete "$id")";
+
+struct SessionFlags {
+  ConnectionFlags connection;
+  std::string id;
+  bool json = false;
+};
+
+struct SessionCommand {
+  const char* name;
+  const char* help;
+  bool with_model = false;
+  bool with_id = false;
+  bool with_json = true;
+};
+
+// A sub-command of `command`, with the flags that all of them have.
+CLI::App& add_session_command(CLI::App& command, CommandLine& command_line,
+                              const SessionCommand& about,
+                              std::function<int(const SessionFlags&, Console&)> run);
+
+void write_session(JsonWriter& json, const v1::Session& session);
+// A line: its id, or all of it.
+void print_id(const v1::Session& session, bool as_json, Console& console);
+
+void add_session_copies(CLI::App& command, CommandLine& command_line);
+void add_session_history(CLI::App& command, CommandLine& command_line);
+
+}  // namespace lintel::cli
