@@ -35,6 +35,7 @@ void SequenceState::save(StateWriter& writer) const {
   writer.value(static_cast<std::uint32_t>(generated_tail.size()));
   writer.value(static_cast<std::uint32_t>(counts.size()));
   writer.value(static_cast<std::uint32_t>(layers_.size()));
+  writer.value(origin);
   writer.values(std::span<const char>(generated_tail));
   writer.values(std::span<const std::uint32_t>(counts));
   for (const auto& layer : layers_) layer->save(/*since=*/0, writer);
@@ -68,6 +69,7 @@ void SequenceState::load_all(StateReader& reader, std::int64_t most_values) {
   const auto tail_bytes = reader.value<std::uint32_t>();
   const auto num_counts = reader.value<std::uint32_t>();
   const auto num_layers = reader.value<std::uint32_t>();
+  const auto begin = reader.value<std::int64_t>();
   const std::int64_t max_length = limits_.max_length == 0 ? kMostPositions : limits_.max_length;
   check_range("position", position, 0, max_length);
   check_range("pending value", token, kNothingPending, limits_.vocab_size - 1);
@@ -75,6 +77,7 @@ void SequenceState::load_all(StateReader& reader, std::int64_t most_values) {
   check_range("tail of bytes", tail_bytes, 0, static_cast<std::int64_t>(kMostTailBytes));
   check_size("counts", num_counts, counts.size());
   check_size("layers", num_layers, layers_.size());
+  check_range("origin", begin, 0, kMostPositions - position);
 
   if (tail_bytes > 0) {
     // A tail that grows would leave what it held in the memory that it outgrew.
@@ -93,6 +96,7 @@ void SequenceState::load_all(StateReader& reader, std::int64_t most_values) {
       for (const std::int32_t value : page) check_range("token", value, 0, limits_.vocab_size - 1);
     }
   }
+  origin = begin;
   position_ = position;
   if (token != kNothingPending) pending = token;
 }

@@ -36,6 +36,7 @@ SequenceState::SequenceState(Backends backends, int vocab_size,
 SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   if (this == &other) return *this;
   forget();
+  origin = std::exchange(other.origin, 0);
   pending = std::exchange(other.pending, std::nullopt);
   counts = std::move(other.counts);
   generated_tail = std::move(other.generated_tail);
@@ -56,6 +57,7 @@ SequenceState SequenceState::clone() const {
   SequenceState copy(backends_, static_cast<int>(counts.size()), adapter_, limits_);
   for (std::size_t i = 0; i < layers_.size(); ++i) copy.layers_[i]->assign(*layers_[i]);
   copy.tokens_.assign(tokens_);
+  copy.origin = origin;
   copy.pending = pending;
   copy.counts = counts;
   // Room for as much: a tail that grows leaves what it held in the memory that it outgrew.
@@ -69,6 +71,7 @@ void SequenceState::reset() {
   for (const auto& layer : layers_) layer->reset();
   tokens_.clear();
   forget();
+  origin = 0;
   pending.reset();
   generated_tail.clear();
   position_ = 0;

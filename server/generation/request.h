@@ -46,6 +46,12 @@ struct GenerationRequest {
   std::vector<std::int32_t> replay;
   // The sequence's generated_tail behind them.
   std::string replay_tail;
+  // Whenever the state has taken so many values it begins anew from the last half of them: for text
+  // longer than the model was trained on. Even, at least 2; 0: never.
+  std::int64_t window = 0;
+  // With a window: the values of the sequence before the replay, the last `window` of them at
+  // least, or all.
+  std::vector<std::int32_t> recent;
   std::vector<std::int32_t>
       prompt;  // fed after the sequence's pending value, if any; empty with an
                // empty sequence: the start token, if no given value is at 0

@@ -20,7 +20,7 @@ RequestContext::RequestContext(GenerationRequest given_request, const Transforme
       model(transformer),
       stop_strings(request.stop.strings),
       max_values(most_values),
-      first_position(sequence.num_values() + static_cast<std::int64_t>(request.replay.size())),
+      first_position(sequence.next_position() + static_cast<std::int64_t>(request.replay.size())),
       is_bytes(model.config().modality == ModalityKind::kBytes),
       uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)) {
   if (first_position == 0 && request.prompt.empty() && !known_value(0)) {
@@ -33,14 +33,9 @@ RequestContext::RequestContext(GenerationRequest given_request, const Transforme
 
 std::optional<std::pair<std::int32_t, ValueSource>> RequestContext::known_value(
     std::int64_t position) const {
-  if (is_replayed(position)) {
-    const std::int64_t index =
-        position - first_position + static_cast<std::int64_t>(request.replay.size());
-    assert(index >= 0);
-    return std::pair(request.replay[static_cast<std::size_t>(index)], ValueSource::kPrompt);
-  }
   if (position < prompt_end()) {
     const std::int64_t index = position - first_position;
+    assert(index >= 0);
     return std::pair(request.prompt[static_cast<std::size_t>(index)], ValueSource::kPrompt);
   }
   const auto found = std::lower_bound(
@@ -50,8 +45,14 @@ std::optional<std::pair<std::int32_t, ValueSource>> RequestContext::known_value(
   return std::pair(found->value, ValueSource::kGiven);
 }
 
+std::int64_t RequestContext::origin_at(std::int64_t position) const {
+  const std::int64_t window = request.window;
+  if (window == 0 || position < window) return 0;
+  const std::int64_t half = window / 2;
+  return (position - window) / half * half + half;
+}
+
 bool RequestContext::needs_output(std::int64_t position) const {
-  if (is_replayed(position)) return false;
   const auto known = known_value(position);
   if (!known) return true;
   const bool shown = known->second == ValueSource::kGiven || request.echo_prompt;

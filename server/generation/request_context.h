@@ -32,11 +32,16 @@ struct RequestContext {
   std::int64_t prompt_end() const {
     return first_position + static_cast<std::int64_t>(request.prompt.size());
   }
-  // The value at a position if it is known beforehand, and whether it is the prompt's or given;
-  // values of the replay count as the prompt's.
+  // The value at a position of the prompt or behind it if it is known beforehand, and whether it is
+  // the prompt's or given.
   std::optional<std::pair<std::int32_t, ValueSource>> known_value(std::int64_t position) const;
-  // Whether the sequence had this value before the call: it is replayed.
-  bool is_replayed(std::int64_t position) const { return position < first_position; }
+  // Position of the first value that is replayed.
+  std::int64_t replay_begin() const {
+    return first_position - static_cast<std::int64_t>(request.replay.size());
+  }
+  // Where the state begins that takes the value at this position: a function of the position alone,
+  // so the bits are still one of the request.
+  std::int64_t origin_at(std::int64_t position) const;
   // Whether the model's output for the value at a position is needed.
   bool needs_output(std::int64_t position) const;
 };

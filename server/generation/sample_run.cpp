@@ -44,6 +44,7 @@ SampleRun::SampleRun(const RequestContext& context, Outlet& outlet, SequenceStat
       index_(index),
       log_(log),
       seed_(context.request.seed + static_cast<std::uint64_t>(index)),
+      num_values_(context.first_position),
       drafts_(context),
       gate_(context, outlet) {
   gate_.replay(sequence.generated_tail);
@@ -55,14 +56,17 @@ void SampleRun::begin(StepContext& step) {
     for (const std::int32_t value : context_.request.replay) drafts_.observe(value);
   }
   if (context_.is_bytes) sequence_->generated_tail.reserve(kMaxStopStringBytes);
-  if (sequence_->num_values() == 0 && context_.prompt_end() > 0) {
-    const auto known = context_.known_value(0);
-    place({0, known->first, known->second}, {}, step);
+  if (context_.request.window > 0) begin_window(step);
+  if (sequence_->next_position() == 0 && context_.prompt_end() > 0) {
+    const auto first = known(0);
+    place({0, first->first, first->second}, {}, step);
   }
 }
 
 void SampleRun::fork(const SampleRun& first) {
   drafts_.fork(first.drafts_);
+  num_values_ = first.num_values_;
+  recent_ = first.recent_;
   replayed_ = first.replayed_;
   own_sequence_.emplace(sequence_->clone());
   sequence_ = &*own_sequence_;
@@ -70,42 +74,85 @@ void SampleRun::fork(const SampleRun& first) {
 }
 
 void SampleRun::begin_new_values(StepContext& step) {
-  if (sequence_->num_values() == 0 && context_.request.max_new_tokens > 0) {
-    const auto known = context_.known_value(0);
-    assert(known && known->second == ValueSource::kGiven);
-    place({0, known->first, known->second}, {}, step);
+  if (num_values_ == 0 && context_.request.max_new_tokens > 0) {
+    const auto first = known(0);
+    assert(first && first->second == ValueSource::kGiven);
+    place({0, first->first, first->second}, {}, step);
   }
-  check_end(sequence_->num_values());
+  check_end(num_values_);
+}
+
+std::optional<std::pair<std::int32_t, ValueSource>> SampleRun::known(std::int64_t position) const {
+  if (position < num_values_) return std::pair(past(position), ValueSource::kPrompt);
+  return context_.known_value(position);
+}
+
+std::int32_t SampleRun::past(std::int64_t position) const {
+  const std::int64_t index = position - context_.replay_begin();
+  const std::vector<std::int32_t>& replay = context_.request.replay;
+  return index >= 0 && index < static_cast<std::int64_t>(replay.size())
+             ? replay[static_cast<std::size_t>(index)]
+             : recent_.at(position);
+}
+
+void SampleRun::begin_window(StepContext& step) {
+  const GenerationRequest& request = context_.request;
+  recent_.begin(request.window);
+  std::int64_t position =
+      context_.replay_begin() - static_cast<std::int64_t>(request.recent.size());
+  for (const std::int32_t value : request.recent) recent_.put(position++, value);
+  for (const std::int32_t value : request.replay) recent_.put(position++, value);
+  const std::int64_t origin = context_.origin_at(num_values_);
+  if (origin > sequence_->origin) begin_anew(origin, step);
+}
+
+void SampleRun::begin_anew(std::int64_t origin, StepContext& step) {
+  std::vector<std::uint32_t> counts = std::move(sequence_->counts);
+  std::string tail = std::move(sequence_->generated_tail);
+  const std::int64_t next = sequence_->next_position();
+  if (!counts.empty()) {  // as those before `origin` leave them
+    for (std::int64_t i = next; i < origin; ++i) ++counts[static_cast<std::size_t>(past(i))];
+    for (std::int64_t i = origin; i < next; ++i) --counts[static_cast<std::size_t>(past(i))];
+  }
+  sequence_->reset();
+  sequence_->counts = std::move(counts);
+  sequence_->generated_tail = std::move(tail);
+  sequence_->origin = origin;
+  place({origin, past(origin), ValueSource::kPrompt}, {}, step);
 }
 
 std::int64_t SampleRun::values_left() const {
-  const std::int64_t num_values = sequence_->num_values();
-  const std::int64_t left = context_.request.max_new_tokens - generated_ +
-                            std::max<std::int64_t>(context_.prompt_end() - num_values, 0);
-  return context_.max_values == 0 ? left : std::min(left, context_.max_values - num_values);
+  const std::int64_t lags = num_values_ - sequence_->next_position();
+  return bounded(lags + std::max<std::int64_t>(context_.prompt_end() - num_values_, 0) +
+                 context_.request.max_new_tokens - generated_);
+}
+
+std::int64_t SampleRun::bounded(std::int64_t left) const {
+  if (context_.max_values != 0) {
+    left = std::min(left, context_.max_values - sequence_->next_position());
+  }
+  const std::int64_t window = context_.request.window;
+  return window == 0 ? left : std::min(left, window - sequence_->num_values());
 }
 
 int SampleRun::rows_wanted(int limit) const {
   assert(!finished());
-  const std::int64_t num_values = sequence_->num_values();
+  const std::int64_t next = sequence_->next_position();
   const int most = static_cast<int>(std::min<std::int64_t>(values_left(), limit));
   int rows = 0;
-  while (rows < most && context_.known_value(num_values + rows)) ++rows;
+  while (rows < most && known(next + rows)) ++rows;
   return std::min(rows + 1, most);  // one more, to be sampled
 }
 
 int SampleRun::prompt_rows_wanted(int limit) const {
-  std::int64_t left = context_.prompt_end() - sequence_->num_values();
-  if (context_.max_values != 0) {
-    left = std::min(left, context_.max_values - sequence_->num_values());
-  }
+  const std::int64_t left = bounded(context_.prompt_end() - sequence_->next_position());
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, limit));
 }
 
 bool SampleRun::begin_drafts(int rows) {
-  const std::int64_t num_values = sequence_->num_values();
-  if (context_.is_replayed(num_values)) return false;  // they have been observed already
-  return drafts_.propose(num_values, rows, num_values + values_left());
+  const std::int64_t next = sequence_->next_position();
+  if (next < num_values_) return false;  // they have been observed already
+  return drafts_.propose(next, rows, next + values_left());
 }
 
 bool SampleRun::accept(int i, StepContext& step) {
@@ -121,14 +168,13 @@ int SampleRun::append_rows(int count, std::vector<StepRow>& rows) const {
   const int first_draft = count - drafts_.size();
   int outputs = 0;
   std::int32_t token = *sequence_->pending;
-  std::int64_t next_position = sequence_->num_values();
+  std::int64_t next_position = sequence_->next_position();
   for (int i = 0; i < count; ++i, ++next_position) {
-    const bool wants_output = context_.needs_output(next_position);
+    const bool wants_output = needs_output(next_position);
     rows.push_back({token, sequence_, wants_output, /*is_draft=*/i >= first_draft});
     outputs += wants_output ? 1 : 0;
     if (i + 1 == count) break;
-    token = i + 1 < first_draft ? context_.known_value(next_position)->first
-                                : drafts_.value(i + 1 - first_draft);
+    token = i + 1 < first_draft ? known(next_position)->first : drafts_.value(i + 1 - first_draft);
   }
   return outputs;
 }
@@ -136,7 +182,7 @@ int SampleRun::append_rows(int count, std::vector<StepRow>& rows) const {
 bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
   // The step has fed `count` values, the pending one first.
   sequence_->pending.reset();
-  const std::int64_t first_position = sequence_->position() - count + 1;
+  const std::int64_t first_position = sequence_->next_position() - count + 1;
   const int first_draft = count - drafts_.size();
   const int guesses = drafts_.guesses();
   drafted_ += guesses;
@@ -145,7 +191,7 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
   for (bool goes_on = true; goes_on;) {
     const std::int64_t position = first_position + kept++;
     std::span<const float> output;
-    if (context_.needs_output(position)) {
+    if (needs_output(position)) {
       output = outputs.next();
       if (!all_finite(output)) return false;
     }
@@ -155,14 +201,16 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
   }
   sequence_->take_back(count - kept);
   drafts_.clear();
+  const std::int64_t window = context_.request.window;
+  if (!finished() && window > 0 && sequence_->num_values() == window) {
+    begin_anew(context_.origin_at(num_values_), step);
+  }
   return true;
 }
 
 SampleRun::Placed SampleRun::decide(std::int64_t position, std::span<const float> output,
                                     StepContext& step) const {
-  if (const auto known = context_.known_value(position)) {
-    return {position, known->first, known->second};
-  }
+  if (const auto value = known(position)) return {position, value->first, value->second};
   const std::span<const std::uint32_t> counts =
       context_.uses_penalties ? std::span<const std::uint32_t>(sequence_->counts)
                               : std::span<const std::uint32_t>();
@@ -173,8 +221,10 @@ SampleRun::Placed SampleRun::decide(std::int64_t position, std::span<const float
 
 void SampleRun::place(const Placed& placed, std::span<const float> output, StepContext& step) {
   assert(!finished());
-  if (context_.is_replayed(placed.position)) return place_replayed(placed, step);
+  if (placed.position < num_values_) return place_past(placed, step);
   note(placed);
+  ++num_values_;
+  if (!recent_.empty()) recent_.put(placed.position, placed.value);
   drafts_.observe(placed.value);
   if (log_ != nullptr) log_->append(placed.value, placed.source);
   count(placed, step);  // before it is emitted: it is paid for, whether or not the sink throws
@@ -187,11 +237,13 @@ void SampleRun::note(const Placed& placed) {
   if (!sequence_->counts.empty()) ++sequence_->counts[static_cast<std::size_t>(placed.value)];
 }
 
-void SampleRun::place_replayed(const Placed& placed, StepContext& step) {
+void SampleRun::place_past(const Placed& placed, StepContext& step) {
   note(placed);
   ++replayed_;
   ++step.prompt_tokens;
-  if (context_.is_replayed(placed.position + 1)) return;
+  // The end of the replay, but not of a window that reaches beyond it.
+  const std::int64_t end = context_.first_position;
+  if (context_.request.replay.empty() || num_values_ != end || placed.position + 1 != end) return;
   sequence_->generated_tail.assign(context_.request.replay_tail);
   gate_.replay(sequence_->generated_tail);
 }
@@ -254,13 +306,11 @@ void SampleRun::finish(FinishReason reason) {
 
 SampleResult SampleRun::result(TimePoint submitted, std::optional<TimePoint> started,
                                TimePoint now) const {
-  // Of the sequence; its state may not have come so far again.
-  const std::int64_t num_values = std::max(sequence_->num_values(), context_.first_position);
   SampleResult result;
   result.sample = index_;
   result.reason = *reason_;
   result.reused_tokens = context_.first_position;
-  result.prompt_tokens = std::min(num_values, context_.prompt_end()) - context_.first_position;
+  result.prompt_tokens = std::min(num_values_, context_.prompt_end()) - context_.first_position;
   result.replayed_tokens = replayed_;
   result.generated_tokens = generated_;
   result.given_tokens = given_;
@@ -271,7 +321,7 @@ SampleResult SampleRun::result(TimePoint submitted, std::optional<TimePoint> sta
   if (started) result.prompt = first_new_.value_or(now) - *started;
   if (first_new_) result.generation = last_new_ - *first_new_;
   result.stop_string = gate_.stop_string();
-  result.position = num_values;
+  result.position = num_values_;
   return result;
 }
 

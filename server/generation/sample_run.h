@@ -9,6 +9,7 @@
 #include "model/network/transformer.h"
 #include "server/base/clock.h"
 #include "server/generation/outlet.h"
+#include "server/generation/recent_values.h"
 #include "server/generation/request_context.h"
 #include "server/generation/sample_drafts.h"
 #include "server/generation/speculation.h"
@@ -27,6 +28,10 @@ namespace lintel {
 // then drawn from as it would have been; as long as the guesses are right the next row's output is
 // the one wanted, and from the first wrong one on the rows are taken back. A draw depends on the
 // output, the seed and the position alone, so the values are the same bit for bit.
+//
+// The state may lag behind the sequence: it lacks values (GenerationRequest::replay), or a window
+// was full and it began anew. What the sequence had is then read again as a prompt is, and nothing
+// else comes of it.
 class SampleRun final : public DraftSource {
  public:
   // `context`, `outlet`, `sequence` and `log` outlive the run. All samples begin with one shared
@@ -38,7 +43,7 @@ class SampleRun final : public DraftSource {
   // Takes the first value of an empty sequence, if it is the replay's or prompt's: it needs no row.
   void begin(StepContext& step);
   // Whether the prompt is read, but for feeding its last value.
-  bool prompt_read() const { return sequence_->num_values() >= context_.prompt_end(); }
+  bool prompt_read() const { return sequence_->next_position() >= context_.prompt_end(); }
   // Goes on with a sequence of its own, a copy of the one `first` has read the prompt into.
   void fork(const SampleRun& first);
   // After the prompt (and fork): takes a given value at position 0; ends where nothing is to be
@@ -50,7 +55,7 @@ class SampleRun final : public DraftSource {
   // Rows until the prompt is read, at most `limit`.
   int prompt_rows_wanted(int limit) const;
   // Whether the next row's output is sampled: the client waits for this row.
-  bool samples_next() const { return !context_.known_value(sequence_->num_values()); }
+  bool samples_next() const { return !known(sequence_->next_position()); }
 
   bool begin_drafts(int rows) override;
   float draft_probability() const override { return drafts_.probability(); }
@@ -82,11 +87,25 @@ class SampleRun final : public DraftSource {
     ValueSource source = ValueSource::kSampled;
   };
 
-  // Values it may still have.
+  // Values its state may still take; up to where it begins anew.
   std::int64_t values_left() const;
+  // Of the first `left` values from now on, those that it may take.
+  std::int64_t bounded(std::int64_t left) const;
+
+  // As RequestContext::known_value, and of what the sequence has already.
+  std::optional<std::pair<std::int32_t, ValueSource>> known(std::int64_t position) const;
+  bool needs_output(std::int64_t position) const {
+    return position >= num_values_ && context_.needs_output(position);
+  }
+  // A value that the sequence has: of the replay, or recent.
+  std::int32_t past(std::int64_t position) const;
+  // Begins the ring of recent values, and the state where it is to begin.
+  void begin_window(StepContext& step);
+  // The state goes on from the value at `origin` of those that the sequence has.
+  void begin_anew(std::int64_t origin, StepContext& step);
 
   // The walk's steps, for each position in turn. `output`: what the model said about the position;
-  // empty where RequestContext::needs_output says so, and for the first of the sequence.
+  // empty where needs_output says so, and for the first of the sequence.
   //
   // The known value, or one drawn from the output.
   Placed decide(std::int64_t position, std::span<const float> output, StepContext& step) const;
@@ -95,7 +114,7 @@ class SampleRun final : public DraftSource {
   void place(const Placed& placed, std::span<const float> output, StepContext& step);
   void note(const Placed& placed);
   // The same for a value that the sequence had before, and all that becomes of it.
-  void place_replayed(const Placed& placed, StepContext& step);
+  void place_past(const Placed& placed, StepContext& step);
   void count(const Placed& placed, StepContext& step);
   void emit(const Placed& placed, std::span<const float> output, StepContext& step);
   // num_values: of the sequence, up to the value just placed.
@@ -111,6 +130,8 @@ class SampleRun final : public DraftSource {
   ValueLog* const log_;
   const std::uint64_t seed_;
 
+  std::int64_t num_values_;  // of the sequence: the state may have fewer
+  RecentValues recent_;      // with a window: those a state may begin anew from
   SampleDrafts drafts_;
   StopGate gate_;
   std::optional<FinishReason> reason_;

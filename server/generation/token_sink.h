@@ -40,7 +40,7 @@ struct SampleResult {
   FinishReason reason = FinishReason::kLength;
   std::int64_t prompt_tokens = 0;     // read by this call, a start token included
   std::int64_t reused_tokens = 0;     // values the session already had
-  std::int64_t replayed_tokens = 0;   // of which read once more, for the state lacked them
+  std::int64_t replayed_tokens = 0;   // read once more: the state lacked them, or began anew
   std::int64_t generated_tokens = 0;  // sampled and given, those a stop excluded included
   std::int64_t given_tokens = 0;      // of which given
   std::int64_t drafted_tokens = 0;    // guessed and fed before they were drawn

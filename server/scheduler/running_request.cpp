@@ -16,12 +16,20 @@ constexpr std::size_t kRequestBytes = 4096;
 std::size_t bytes_held_by(const GenerationRequest& request) {
   std::size_t bytes = kRequestBytes + request.held_bytes;
   bytes += request.replay.capacity() * sizeof(request.replay.front());
+  bytes += request.recent.capacity() * sizeof(request.recent.front());
   bytes += request.prompt.capacity() * sizeof(request.prompt.front());
   bytes += request.given.capacity() * sizeof(request.given.front());
   bytes += request.stop.tokens.capacity() * sizeof(request.stop.tokens.front());
   for (const std::string& text : request.stop.strings) bytes += sizeof(text) + text.capacity();
   bytes += request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias.front());
   return bytes + static_cast<std::size_t>(request.num_samples) * sizeof(SampleRun);
+}
+
+RequestContext context_of(GenerationRequest request, const Transformer& model,
+                          SessionLease& lease) {
+  // A one-shot call's sequence that has a window is as long as it is asked to be.
+  const bool is_endless = request.window > 0 && lease.session_id().empty();
+  return {std::move(request), model, lease.sequence(), is_endless ? 0 : lease.max_values()};
 }
 
 // What a step has given all requests so far.
@@ -40,7 +48,7 @@ RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
       lease_(std::move(lease)),
       sink_(std::move(sink)),
       control_(std::move(control)),
-      context_(std::move(request), model, lease_.sequence(), lease_.max_values()),
+      context_(context_of(std::move(request), model, lease_)),
       outlet_(*sink_, *control_, context_.request.num_samples),
       held_bytes_(bytes_held_by(context_.request)),
       submitted_(submitted) {

@@ -52,7 +52,7 @@ void put_at(Bytes& bytes, std::size_t at, T value) {
 
 // Where a saved sequence has what.
 constexpr std::size_t kPositionAt = 0, kPendingAt = 8, kTailAt = 12, kCountsAt = 16, kLayersAt = 20,
-                      kFixedBytes = 24;
+                      kOriginAt = 24, kFixedBytes = 32;
 
 // ---- Every kind of attention, by the table of kinds.
 
@@ -267,12 +267,14 @@ TEST_CASE("a whole sequence goes on from its bytes in every weight type, with an
       WholeSequence source(*model, adapter);
       for (std::size_t t = 0; t + 2 < tokens.size(); ++t) {
         CAPTURE(t);
+        source.sequence.origin = static_cast<std::int64_t>(100 * t);
         source.sequence.pending = tokens[t];
         source.sequence.counts[static_cast<std::size_t>(tokens[t])] += 1;
         source.sequence.generated_tail = std::string(t, 'a');
         const Bytes bytes = saved_sequence(source.sequence);
         WholeSequence restored(*model, adapter);
         REQUIRE(is_loaded(restored.sequence, bytes));
+        REQUIRE(restored.sequence.next_position() == source.sequence.next_position());
         REQUIRE(restored.sequence.pending == source.sequence.pending);
         REQUIRE(restored.sequence.counts == source.sequence.counts);
         REQUIRE(restored.sequence.generated_tail == source.sequence.generated_tail);
@@ -327,6 +329,8 @@ TEST_CASE("what the fixed fields of a saved sequence cannot be is refused by nam
   refused(kPendingAt, std::int32_t{-2}, "pending value -2");
   refused(kTailAt, std::uint32_t{257}, "tail of bytes 257, expected 0 to 256");
   refused(kTailAt, UINT32_MAX, "tail of bytes 4294967295");
+  refused(kOriginAt, std::int64_t{-1}, "origin -1, expected 0 to ");
+  refused(kOriginAt, std::int64_t{1} << 62, "origin 4611686018427387904");
   refused(kCountsAt, std::uint32_t{255}, "counts 255, expected 256 to 256");
   refused(kCountsAt, UINT32_MAX, "counts 4294967295");
   refused(kLayersAt, std::uint32_t{3}, "layers 3");

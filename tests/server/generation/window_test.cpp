@@ -1,0 +1,270 @@
+// Windows: a state that begins anew from the last half of its values, at known positions.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/server/support/harness.h"
+
+namespace lintel::testing {
+namespace {
+
+// One sample, one row a step. A state that holds `window` values makes place for a new one, which
+// is fed the last half of them; penalties count the whole sequence. Appends to `all`.
+std::vector<Value> in_windows_by_hand(const Transformer& model, const GenerationRequest& request,
+                                      int sample, std::vector<std::int32_t>& all) {
+  Workspace workspace = model.new_workspace(1);
+  SamplingScratch scratch;
+  std::vector<std::uint32_t> counts(model.new_sequence().counts.size(), 0);
+  for (const std::int32_t value : all) {
+    if (!counts.empty()) ++counts[static_cast<std::size_t>(value)];
+  }
+  SequenceState state = model.new_sequence();
+  std::size_t begin = 0;  // of the state
+  std::size_t fed = 0;    // of `all`
+  const auto window = static_cast<std::size_t>(request.window);
+  std::vector<Value> values;
+  const std::size_t prompt_end = all.size() + request.prompt.size();
+  std::size_t read = 0;
+  // Begins anew wherever a state is full and has to go on.
+  const auto feed_all = [&] {
+    std::span<const float> output;
+    while (fed < all.size()) {
+      if (fed + 1 - begin == window) {
+        state = model.new_sequence();
+        begin = fed = fed + 1 - window / 2;
+      }
+      const StepRow row{all[fed++], &state, /*wants_output=*/true};
+      output = model.step(std::span(&row, 1), workspace).row(0);
+    }
+    return output;
+  };
+  while (all.size() < prompt_end + static_cast<std::size_t>(request.max_new_tokens)) {
+    const std::span<const float> output = feed_all();
+    Value value;
+    value.position = static_cast<std::int64_t>(all.size());
+    const auto given = std::ranges::find(request.given, value.position, &GivenValue::position);
+    if (read < request.prompt.size()) {
+      value.token = request.prompt[read++];
+      value.source = ValueSource::kPrompt;
+    } else if (given != request.given.end()) {
+      value.token = given->value;
+      value.source = ValueSource::kGiven;
+    } else {
+      value.token = model.head().sample(
+          output, request.sampling, counts,
+          {request.seed + static_cast<std::uint64_t>(sample), value.position}, scratch);
+    }
+    if (!output.empty() && request.log2_probs) {
+      value.log2_prob = static_cast<float>(model.head().log2_prob(output, value.token));
+    }
+    all.push_back(value.token);
+    if (!counts.empty()) ++counts[static_cast<std::size_t>(value.token)];
+    if (value.source != ValueSource::kPrompt || request.echo_prompt) values.push_back(value);
+  }
+  return values;
+}
+
+GenerationRequest window_request(std::int64_t window, std::size_t prompt, std::int64_t max_new) {
+  GenerationRequest request;
+  for (std::size_t i = 0; i < prompt; ++i) {
+    request.prompt.push_back(static_cast<std::int32_t>((i * i + 3) % 50));
+  }
+  request.window = window;
+  request.max_new_tokens = max_new;
+  request.log2_probs = true;
+  request.echo_prompt = true;
+  request.seed = 11;
+  request.sampling.repetition_penalty = 1.3f;
+  request.sampling.frequency_penalty = 0.2f;
+  const auto first_new = static_cast<std::int64_t>(prompt);
+  for (const std::int64_t ahead : {2, 3, 4, 5, 6, 20, 21}) {
+    if (ahead < max_new) request.given.push_back({first_new + ahead, 7});
+  }
+  return request;
+}
+
+struct Sized {
+  std::int64_t window;
+  std::size_t prompt;
+  std::int64_t max_new;
+};
+
+void require_bits_of_twin(const std::shared_ptr<const Transformer>& model, const Sized& size) {
+  const GenerationRequest request = window_request(size.window, size.prompt, size.max_new);
+  std::vector<std::int32_t> all;
+  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+  for (const auto speculation : {Speculation::kOff, Speculation::kAuto, Speculation::kOn}) {
+    for (const int slice : {1, 7, 64}) {
+      CAPTURE(size.window, size.prompt, slice, static_cast<int>(speculation));
+      Core core(model, {.workers = 0, .prefill_rows_per_step = slice, .speculation = speculation});
+      const auto alone = core.generate(request);
+      REQUIRE(alone->values[0] == expected);
+      REQUIRE(alone->result().reason == FinishReason::kLength);
+      REQUIRE(alone->result().position == static_cast<std::int64_t>(all.size()));
+      // In company of itself, half a window later, and of one that has no window.
+      GenerationRequest plain = request;
+      plain.window = 0;
+      const auto before = core.submit(plain);
+      const auto first = core.submit(request);
+      for (int step = 0; step < 9; ++step) core.scheduler.run_one_step();
+      const auto second = core.submit(request);
+      core.run();
+      REQUIRE(first.sink->values[0] == expected);
+      REQUIRE(second.sink->values[0] == expected);
+    }
+  }
+}
+
+TEST_CASE("in a window every kind has the bits of a state that was begun anew by hand",
+          "[window]") {
+  const std::string attention = GENERATE(from_range(attention_types()));
+  CAPTURE(attention);
+  const auto model = tiny_model(TinyModel::kBytes, attention);
+  require_bits_of_twin(model, {.window = 16, .prompt = 5, .max_new = 60});
+  require_bits_of_twin(model, {.window = 6, .prompt = 20, .max_new = 25});
+}
+
+TEST_CASE("in a window int8 has the bits of a state that was begun anew by hand", "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes, "linear", WeightType::kInt8);
+  require_bits_of_twin(model, {.window = 16, .prompt = 5, .max_new = 60});
+}
+
+TEST_CASE("in a window of any size a state begins anew at the positions it says", "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  const std::size_t prompt = GENERATE(1u, 2u, 7u, 8u, 9u, 12u, 40u);
+  for (const std::int64_t window : {2, 4, 8, 64}) {
+    require_bits_of_twin(model, {.window = window, .prompt = prompt, .max_new = 45});
+  }
+}
+
+TEST_CASE("in a window a model with a position table has no end", "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  GenerationRequest request = window_request(64, 10, 700);
+  std::vector<std::int32_t> all;
+  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+  Core core(model);
+  const auto sink = core.generate(request);
+  REQUIRE(sink->values[0] == expected);
+  CHECK(sink->result().position == 710);
+  // From 64 on, each 32 values, to 704; each time the last 32 values are read again.
+  CHECK(sink->result().replayed_tokens == 32 * 21);
+  CHECK(sink->result().prompt_tokens == 10);
+}
+
+TEST_CASE("samples that are forked in a window go on in windows of their own", "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  const std::size_t prompt = GENERATE(3u, 15u, 16u, 24u, 30u);
+  CAPTURE(prompt);
+  GenerationRequest request = window_request(16, prompt, 50);
+  request.num_samples = 4;
+  for (const int slice : {1, 7, 64}) {
+    Core core(model, {.workers = 0, .prefill_rows_per_step = slice});
+    const auto sink = core.generate(request);
+    for (int sample = 0; sample < 4; ++sample) {
+      std::vector<std::int32_t> all;
+      REQUIRE(sink->values[static_cast<std::size_t>(sample)] ==
+              in_windows_by_hand(*model, request, sample, all));
+    }
+  }
+}
+
+TEST_CASE("a stop string is found across the place where a state begins anew", "[window]") {
+  Core core(tiny_model(TinyModel::kBytes));
+  GenerationRequest request = window_request(16, 5, 60);
+  request.echo_prompt = false;
+  request.given.clear();
+  const std::string text = core.generate(request)->text();
+  request.stop.strings = {text.substr(8, 8)};  // positions 13 to 20
+  const auto sink = core.generate(request);
+  CHECK(sink->result().reason == FinishReason::kStopString);
+  CHECK(sink->result().position == 21);
+  CHECK(sink->text() == text.substr(0, 8));
+}
+
+// What the session's history gives a call in a window.
+GenerationRequest going_on(GenerationRequest request, const std::vector<std::int32_t>& all,
+                           std::int64_t state_end, const std::string& tail) {
+  request.replay.assign(all.begin() + state_end, all.end());
+  if (!request.replay.empty()) request.replay_tail = tail;
+  const std::int64_t begin = std::max<std::int64_t>(state_end - request.window, 0);
+  request.recent.assign(all.begin() + begin, all.begin() + state_end);
+  return request;
+}
+
+TEST_CASE("the calls of a session share its windows, also those that were cancelled", "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  const std::int64_t window = GENERATE(2, 8, 16);
+  const int calls = GENERATE(12, 30);
+  CAPTURE(window, calls);
+  Core core(model, {.workers = 0, .max_batch_rows = 3, .prefill_rows_per_step = 3});
+  const std::string id = core.new_session();
+  std::vector<std::int32_t> all;
+  for (int i = 0; i < calls; ++i) {
+    CAPTURE(i);
+    GenerationRequest request = window_request(window, 0, 0);
+    request.given.clear();
+    if (i % 3 != 1) request.prompt.assign(static_cast<std::size_t>(i % 5 + 1), i);
+    request.max_new_tokens = i % 4 * 3;
+    request.seed = static_cast<std::uint64_t>(i);
+    if (i == 0) request.max_new_tokens = 5;
+    const auto go_on = [&] {
+      const SequenceState& state = core.store.lease(id).lease.sequence();
+      return core.submit(going_on(request, all, state.next_position(), ""), id);
+    };
+    if (i % 2 == 1) {  // first cancelled after a step or two
+      GenerationRequest cut = request;
+      cut.prompt.clear();
+      std::swap(request, cut);
+      const Core::Call call = go_on();
+      std::swap(request, cut);
+      core.scheduler.run_one_step();
+      if (i % 4 == 1) core.scheduler.run_one_step();
+      core.scheduler.cancel(call.handle);
+      core.run();
+      // What it had is the sequence's, too.
+      GenerationRequest had = cut;
+      had.max_new_tokens = call.sink->result().generated_tokens;
+      REQUIRE(in_windows_by_hand(*model, had, 0, all) == call.sink->values[0]);
+    }
+    const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+    std::vector<std::int32_t> after = all;
+    all.resize(all.size() - request.prompt.size() -
+               static_cast<std::size_t>(request.max_new_tokens));
+    const Core::Call call = go_on();
+    core.run();
+    REQUIRE(call.sink->values[0] == expected);
+    all = after;
+  }
+}
+
+TEST_CASE("a session whose state is gone goes on in its window from its values", "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  const std::size_t before = GENERATE(3u, 15u, 16u, 17u, 23u, 24u, 25u, 60u, 100u);
+  const std::size_t kept = GENERATE(0u, 2u, 9u);  // by the state
+  if (kept > before) return;
+  CAPTURE(before, kept);
+  std::vector<std::int32_t> all;
+  for (std::size_t i = 0; i < before; ++i) all.push_back(static_cast<std::int32_t>(i * i % 50));
+  GenerationRequest request = window_request(16, 4, 30);
+  request.given.clear();
+  std::vector<std::int32_t> after = all;
+  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, after);
+  Core core(model);
+  const std::string id = core.new_session();
+  if (kept > 0) {
+    GenerationRequest read;
+    read.prompt.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(kept));
+    core.generate(read, id);
+  }
+  const auto sink = core.generate(going_on(request, all, static_cast<std::int64_t>(kept), ""), id);
+  REQUIRE(sink->values[0] == expected);
+  if (kept == 0 && before >= 16) {
+    // Only what its window holds is read, then and later.
+    CHECK(sink->result().replayed_tokens <= 16 + 8 * 6);
+  }
+}
+
+}  // namespace
+}  // namespace lintel::testing
