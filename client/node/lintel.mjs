@@ -90,6 +90,9 @@ function withoutBigInts(message) {
 // Values that are generated where nobody said how many, of models that are none of images.
 const DEFAULT_NEW_TOKENS = 256;
 
+// Of a snapshot in a message; the server takes 1 MiB.
+const PIECE_BYTES = 256 * 1024;
+
 export class Client {
   #token;
   #timeout;
@@ -121,41 +124,29 @@ export class Client {
   // values.
   async *generate(request, { onFinish, signal, timeout } = {}) {
     const { prompt, given = [], sampling, ...rest } = request;
-    const { requestId, metadata, deadline } = this.#call(timeout);
-    const wire = withoutBigInts({
+    const call = this.#call(timeout);
+    const wire = {
       ...rest,
       ...(await this.#bound(request, timeout)),
       ...(prompt !== undefined && { prompt: values(prompt) }),
       given: given.map((span) => ({ position: span.position, values: values(span.values) })),
       // A Number beyond 2^63 would be cut to it.
       sampling: { ...sampling, ...(sampling?.seed !== undefined && { seed: String(sampling.seed) }) },
-    });
-    const stream = this.#services.generation.generate(wire, metadata, { deadline });
-    const cancel = () => stream.cancel();
-    signal?.addEventListener('abort', cancel, { once: true });
-    if (signal?.aborted) cancel();
-    try {
-      for await (const { chunks, finished } of stream) {
-        for (const chunk of chunks) {
-          const first = Number(chunk.firstPosition);
-          for (const [i, token] of chunk.tokens.entries()) {
-            yield {
-              position: first + i,
-              token,
-              source: chunk.source.replace('VALUE_SOURCE_', ''),
-              sample: chunk.sample,
-              log2Prob: chunk.log2Probs[i],
-            };
-          }
+    };
+    for await (const { chunks, finished } of this.#stream('generation', 'generate', wire, { signal, timeout, call })) {
+      for (const chunk of chunks) {
+        const first = Number(chunk.firstPosition);
+        for (const [i, token] of chunk.tokens.entries()) {
+          yield {
+            position: first + i,
+            token,
+            source: chunk.source.replace('VALUE_SOURCE_', ''),
+            sample: chunk.sample,
+            log2Prob: chunk.log2Probs[i],
+          };
         }
-        finished.forEach((finish) => onFinish?.(finish));
       }
-    } catch (error) {
-      throw 'code' in error && 'metadata' in error ? lintelError(error, requestId, timeout ?? this.#timeout) : error;
-    } finally {
-      signal?.removeEventListener('abort', cancel);
-      stream.on('error', () => {}); // the cancellation's own
-      stream.cancel(); // nothing happens to a stream that has ended
+      finished.forEach((finish) => onFinish?.(finish));
     }
   }
 
@@ -227,6 +218,87 @@ export class Client {
 
   deleteSession(id) {
     return this.#unary('sessions', 'delete', { id });
+  }
+
+  // Sessions with the values of this one before `position` (left out: all); all of `count` or none.
+  async forkSession(id, { position, count } = {}) {
+    return (await this.#unary('sessions', 'fork', { id, position, count })).sessions;
+  }
+
+  // Takes back the values from `position` on; with `expectedDigest` only while that is the history's.
+  rewindSession(id, position, { expectedDigest } = {}) {
+    return this.#unary('sessions', 'rewind', { id, position, expectedDigest });
+  }
+
+  // All that a session is, as a Buffer. `request`: position, withoutHistory, withoutState.
+  async snapshotSession(id, request = {}, options) {
+    const pieces = [];
+    for await (const { data } of this.#stream('sessions', 'snapshot', { id, ...request }, options)) pieces.push(data);
+    return Buffer.concat(pieces);
+  }
+
+  // A new session out of such bytes, here or on another server. `header`: model, verify,
+  // acceptOtherNumerics.
+  restoreSession(snapshot, header = {}, { timeout } = {}) {
+    const { requestId, metadata, deadline } = this.#call(timeout);
+    return new Promise((resolve, reject) => {
+      const call = this.#services.sessions.restore(metadata, { deadline }, (error, response) =>
+        error ? reject(lintelError(error, requestId, timeout ?? this.#timeout)) : resolve(response),
+      );
+      call.write({ header: { ...header, totalBytes: String(snapshot.length) } });
+      for (let at = 0; at < snapshot.length; at += PIECE_BYTES) {
+        call.write({ data: snapshot.subarray(at, at + PIECE_BYTES) });
+      }
+      call.end();
+    });
+  }
+
+  // Streams {position, token, source} of a session's values from `from` to before `to` (left out: all).
+  async *history(id, { from = 0, to } = {}, options) {
+    const request = { id, fromPosition: from, toPosition: to };
+    for await (const chunk of this.#stream('sessions', 'readHistory', request, options)) {
+      const first = Number(chunk.firstPosition);
+      const source = chunk.source.replace('VALUE_SOURCE_', '');
+      for (const [i, token] of chunk.tokens.entries()) yield { position: first + i, token, source };
+    }
+  }
+
+  // Keeps a session's state under a name, which createSession's and generate's initialState name.
+  // `request`: position, isPublic (role admin).
+  saveState(sessionId, name, request = {}) {
+    return this.#unary('sessions', 'saveState', { sessionId, name, ...request });
+  }
+
+  async states(model = '') {
+    const states = [];
+    for (let pageToken = ''; ; ) {
+      const page = await this.#unary('sessions', 'listStates', { model, pageSize: 1000, pageToken });
+      states.push(...page.states);
+      pageToken = page.nextPageToken;
+      if (!pageToken) return states;
+    }
+  }
+
+  deleteState(name, { isPublic = false } = {}) {
+    return this.#unary('sessions', 'deleteState', { name, isPublic });
+  }
+
+  // The messages of a server stream. Leaving the loop, or aborting `signal`, ends the call on the server.
+  async *#stream(service, method, request, { signal, timeout, call = this.#call(timeout) } = {}) {
+    const { requestId, metadata, deadline } = call;
+    const stream = this.#services[service][method](withoutBigInts(request), metadata, { deadline });
+    const cancel = () => stream.cancel();
+    signal?.addEventListener('abort', cancel, { once: true });
+    if (signal?.aborted) cancel();
+    try {
+      yield* stream;
+    } catch (error) {
+      throw 'code' in error && 'metadata' in error ? lintelError(error, requestId, timeout ?? this.#timeout) : error;
+    } finally {
+      signal?.removeEventListener('abort', cancel);
+      stream.on('error', () => {}); // the cancellation's own
+      stream.cancel(); // nothing happens to a stream that has ended
+    }
   }
 
   #unary(service, method, request, timeout) {

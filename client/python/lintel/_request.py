@@ -28,6 +28,7 @@ class Generates(Generic[GenerationT]):
         model: str = "",
         session: str = "",
         adapter: str = "",
+        initial_state: str = "",
         max_new_tokens: Optional[int] = None,
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
@@ -57,6 +58,7 @@ class Generates(Generic[GenerationT]):
         model: may be empty when one model is loaded; of a session, the session's.
         session: id of the session to go on with; Session.generate() fills it.
         adapter: a LoRA adapter of the model; of a session, the session's.
+        initial_state: a named state to begin with; not with a session.
         max_new_tokens: None: of an image, to its end; of anything else 256, unless there is a
             time_limit. The model is asked which it is where the prompt does not tell.
         temperature to logit_bias: see message Sampling of proto/lintel/v1/generation.proto; what is
@@ -77,6 +79,7 @@ class Generates(Generic[GenerationT]):
             model=model,
             session_id=session,
             adapter=adapter,
+            initial_state=initial_state,
             max_new_tokens=max_new_tokens,
             log2_probs=log2_probs,
             top_log2_probs=top_log2_probs,

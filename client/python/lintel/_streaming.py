@@ -116,6 +116,13 @@ class SessionBase(_request.Generates[GenerationT]):
     def _begin(self, request: pb.GenerateRequest, attempts: Attempts) -> GenerationT:
         raise NotImplementedError
 
+    def _attempts_to_change(self, timeout: Optional[float]) -> Attempts:
+        """Of a call that is not sent twice, and waits for one that was cut short."""
+        attempts: Attempts = self._calls.attempts(timeout)
+        attempts.changes_session = True
+        attempts.waits_for_own_call = self._last is not None and self._last.cut_short
+        return attempts
+
     def _attempts_to_close(self, timeout: Optional[float]) -> Attempts:
         """Of the session's deletion. A call that runs is cancelled."""
         attempts: Attempts = self._calls.attempts(timeout)

@@ -25,6 +25,14 @@ class Stubs:
         self.get_session = sessions.Get
         self.list_sessions = sessions.List
         self.delete_session = sessions.Delete
+        self.fork_session = sessions.Fork
+        self.rewind_session = sessions.Rewind
+        self.snapshot_session = sessions.Snapshot
+        self.restore_session = sessions.Restore
+        self.read_history = sessions.ReadHistory
+        self.save_state = sessions.SaveState
+        self.list_states = sessions.ListStates
+        self.delete_state = sessions.DeleteState
         self.check_health = channel.unary_unary(
             "/grpc.health.v1.Health/Check",
             request_serializer=foreign.HealthCheckRequest.SerializeToString,

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Iterable, Optional
 
-from lintel import _collect, _image, _stubs
+from lintel import _collect, _copies, _image, _stubs
 from lintel import _foreign_pb2 as foreign
 from lintel._calls import Calls
 from lintel._client import ClientBase
 from lintel._values import Values
 from lintel.generation import Generation, Stream, begin
-from lintel.results import Model, Score, SessionInfo, read_model, read_session
+from lintel.results import (
+    Model,
+    NamedState,
+    Score,
+    SessionInfo,
+    read_model,
+    read_session,
+    read_state,
+)
 from lintel.retry import Attempts
 from lintel.session import Session
 from lintel.v1 import generation_pb2 as pb
@@ -134,13 +142,31 @@ class Client(ClientBase[Calls, Generation]):
         model: str = "",
         max_tokens: int = 0,
         adapter: str = "",
+        initial_state: str = "",
+        checkpoint_every: int = 0,
+        checkpoints: int = 0,
+        history_tokens: int = 0,
+        window: int = 0,
         timeout: Optional[float] = None,
     ) -> Session:
         """Makes a session: state on the server that lives between calls. Use it in a `with`, which
         deletes it at the end; or keep it, and come back with attach_session(id).
+
+        initial_state: a named state to begin with: see Session.save_state.
+        checkpoint_every, checkpoints: a state is kept every so many values, of those at most so many,
+            so that rewinding and forking read little anew.
+        history_tokens: values that can be gone back to; 0: the server's choice.
+        window: the state starts anew from the last half of so many values; 0: never.
         """
-        request = session_pb2.CreateSessionRequest(
-            model=model, max_tokens=max_tokens, adapter=adapter
+        request = _copies.create_request(
+            model,
+            max_tokens,
+            adapter,
+            initial_state,
+            checkpoint_every,
+            checkpoints,
+            history_tokens,
+            window,
         )
         calls = self._calls
         info = calls.unary(calls.stubs.create_session, request, calls.attempts(timeout))
@@ -171,6 +197,48 @@ class Client(ClientBase[Calls, Generation]):
     def delete_session(self, id: str, *, timeout: Optional[float] = None) -> None:
         """A session in use is Aborted, not deleted."""
         self._calls.delete_session(id, self._calls.attempts(timeout))
+
+    def restore_session(
+        self,
+        snapshot: _copies.Bytes,
+        *,
+        model: str = "",
+        verify: bool = False,
+        accept_other_numerics: bool = False,
+        timeout: Optional[float] = None,
+    ) -> Session:
+        """A new session out of what Session.snapshot() gave, here or on another server.
+
+        model: that it shall run on; empty: of the snapshot's name.
+        verify: its values are read anew, and have to lead to its state, bit for bit.
+        accept_other_numerics: go on also where the server's machine computes other bits.
+        """
+        calls = self._calls
+        request = _copies.restore_request(snapshot, model, verify, accept_other_numerics)
+        attempts = calls.attempts(timeout)
+        attempts.changes_session = True
+        method = _copies.sends_all(calls.stubs.restore_session)
+        return Session(calls, (calls.unary(method, request, attempts)).id)
+
+    def states(self, *, model: str = "", timeout: Optional[float] = None) -> list[NamedState]:
+        """Named states to begin with, one's own and public ones. `model` empty: of all models."""
+        calls = self._calls
+        attempts = calls.attempts(timeout)
+        request = session_pb2.ListStatesRequest(model=model, page_size=1000)
+        states: list[NamedState] = []
+        while True:
+            page = calls.unary(calls.stubs.list_states, request, attempts)
+            states += map(read_state, page.states)
+            if not page.next_page_token:
+                return states
+            request.page_token = page.next_page_token
+
+    def delete_state(
+        self, name: str, *, public: bool = False, timeout: Optional[float] = None
+    ) -> None:
+        request = session_pb2.DeleteStateRequest(name=name, is_public=public)
+        calls = self._calls
+        calls.unary(calls.stubs.delete_state, request, calls.attempts(timeout))
 
     def models(self, *, timeout: Optional[float] = None) -> list[Model]:
         calls, request = self._calls, model_pb2.ListModelsRequest()

@@ -82,6 +82,8 @@ class SampleResult:
     position: int  # values of the sequence so far
     stop_string: bytes  # the one that matched
     timings: Timings
+    replayed_tokens: int = 0  # values the sequence had, read once more: after a rewind, say
+    digest: str = ""  # of the session's history after this call
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,32 @@ class SessionInfo:
     last_used_time: datetime
     idle_timeout: timedelta  # evicted when unused for this long
     adapter: str = ""  # that it was made with
+    oldest_position: int = 0  # the lowest that rewind() and fork() take
+    digest: str = ""  # of its history: equal histories have equal digests
+    numerics: str = ""  # of the model that computes it: equal ones give equal bits
+    window: int = 0  # values after which the state starts anew; 0: never
+
+
+class HistoryRun(NamedTuple):
+    """Values of a session, one after another, that came from the same source."""
+
+    first_position: int
+    source: Source
+    tokens: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class NamedState:
+    """What a session had seen, under a name, for sessions and calls to begin with."""
+
+    name: str
+    model: str
+    adapter: str
+    position: int  # values that were seen
+    bytes: int
+    numerics: str
+    is_public: bool
+    digest: str
 
 
 def _seconds(duration: Any) -> float:
@@ -200,6 +228,8 @@ def read_finish(wire: pb.SampleFinish) -> SampleResult:
         drafted_tokens=wire.drafted_tokens,
         accepted_tokens=wire.accepted_tokens,
         position=wire.position,
+        replayed_tokens=wire.replayed_tokens,
+        digest=wire.digest,
         stop_string=wire.stop_string,
         timings=Timings(
             queued=_seconds(timings.queued),
@@ -259,4 +289,21 @@ def read_session(wire: session_pb2.Session) -> SessionInfo:
         last_used_time=_time(wire.last_used_time),
         idle_timeout=timedelta(seconds=_seconds(wire.idle_timeout)),
         adapter=wire.adapter,
+        oldest_position=wire.oldest_position,
+        digest=wire.digest,
+        numerics=wire.numerics,
+        window=wire.window,
+    )
+
+
+def read_state(wire: session_pb2.NamedState) -> NamedState:
+    return NamedState(
+        name=wire.name,
+        model=wire.model,
+        adapter=wire.adapter,
+        position=wire.position,
+        bytes=wire.bytes,
+        numerics=wire.numerics,
+        is_public=wire.is_public,
+        digest=wire.digest,
     )

@@ -73,8 +73,10 @@ TEST_CASE("commands and flags that are none are told what may have been meant") 
              Catch::Contains("no such flag: --max-new-token; did you mean --max-new-tokens?") &&
                  Catch::Contains("(see lintel generate --help)"));
   CHECK_THAT(err({"session", "get", "--jsno"}), Catch::Contains("did you mean --json?"));
-  CHECK_THAT(err({"session"}),
-             Catch::Contains("a command is missing: create, get, list, delete or continue"));
+  CHECK_THAT(
+      err({"session"}),
+      Catch::Contains("a command is missing: create, get, list, delete, continue, fork, rewind, "
+                      "snapshot, restore or history"));
   CHECK_THAT(err({"health", "now"}), Catch::Contains("one argument too many: now"));
 }
 

@@ -214,6 +214,7 @@ struct FakeServer::Services {
     grpc::Status Create(grpc::ServerContext* context, const v1::CreateSessionRequest* request,
                         v1::Session* reply) override {
       services.note(*context, request->model());
+      note("Create", *request);
       *reply = session(0);
       reply->set_adapter(request->adapter());
       return fake.failure.value_or(grpc::Status::OK);
@@ -238,6 +239,81 @@ struct FakeServer::Services {
                         google::protobuf::Empty*) override {
       services.note(*context);
       return fake.failure.value_or(grpc::Status::OK);
+    }
+    grpc::Status note(const char* method, const google::protobuf::Message& request) {
+      const std::lock_guard lock(services.mutex);
+      services.copy_requests.push_back(method + (" " + request.ShortDebugString()));
+      return fake.failure.value_or(grpc::Status::OK);
+    }
+    grpc::Status Fork(grpc::ServerContext*, const v1::ForkSessionRequest* request,
+                      v1::ForkSessionResponse* reply) override {
+      for (std::uint32_t i = 0; i < request->count(); ++i) {
+        *reply->add_sessions() = session(static_cast<int>(i));
+      }
+      return note("Fork", *request);
+    }
+    grpc::Status Rewind(grpc::ServerContext*, const v1::RewindSessionRequest* request,
+                        v1::Session* reply) override {
+      *reply = session(0);
+      reply->set_position(request->position());
+      return note("Rewind", *request);
+    }
+    // "0123456789" in two pieces, of which the second does not come when the stream ends early.
+    grpc::Status Snapshot(grpc::ServerContext*, const v1::SnapshotSessionRequest* request,
+                          grpc::ServerWriter<v1::SnapshotChunk>* writer) override {
+      if (fake.failure) return *fake.failure;
+      v1::SnapshotChunk chunk;
+      chunk.set_total_bytes(10);
+      chunk.set_data("012345");
+      writer->Write(chunk);
+      chunk.set_total_bytes(0);
+      chunk.set_data("6789");
+      if (!fake.end_early) writer->Write(chunk);
+      return note("Snapshot", *request);
+    }
+    grpc::Status Restore(grpc::ServerContext*,
+                         grpc::ServerReader<v1::RestoreSessionRequest>* reader,
+                         v1::Session* reply) override {
+      if (fake.failure) return *fake.failure;
+      v1::RestoreSessionRequest message, whole;
+      while (reader->Read(&message)) {
+        if (message.has_header()) note("Restore", message.header());
+        if (message.has_data()) whole.mutable_data()->append(message.data());
+      }
+      *reply = session(static_cast<int>(whole.data().size()));
+      return note("Restored", whole);
+    }
+    grpc::Status ReadHistory(grpc::ServerContext*, const v1::ReadHistoryRequest* request,
+                             grpc::ServerWriter<v1::Chunk>* writer) override {
+      v1::Chunk chunk;
+      chunk.set_first_position(request->from_position());
+      chunk.set_source(v1::VALUE_SOURCE_PROMPT);
+      for (const char c : {'h', 'e'}) chunk.add_tokens(c);
+      writer->Write(chunk);
+      chunk.set_first_position(request->from_position() + 2);
+      chunk.set_source(v1::VALUE_SOURCE_SAMPLED);
+      chunk.set_tokens(0, 'y');
+      chunk.mutable_tokens()->RemoveLast();
+      writer->Write(chunk);
+      return note("ReadHistory", *request);
+    }
+    grpc::Status SaveState(grpc::ServerContext*, const v1::SaveStateRequest* request,
+                           v1::NamedState* reply) override {
+      reply->set_name(request->name());
+      reply->set_position(12);
+      reply->set_bytes(4096);
+      return note("SaveState", *request);
+    }
+    grpc::Status ListStates(grpc::ServerContext*, const v1::ListStatesRequest* request,
+                            v1::ListStatesResponse* reply) override {
+      const bool is_first = request->page_token().empty();
+      reply->add_states()->set_name(is_first ? "a" : "b");
+      if (is_first) reply->set_next_page_token("a");
+      return note("ListStates", *request);
+    }
+    grpc::Status DeleteState(grpc::ServerContext*, const v1::DeleteStateRequest* request,
+                             google::protobuf::Empty*) override {
+      return note("DeleteState", *request);
     }
     FakeServer& fake;
     Services& services;
@@ -327,6 +403,7 @@ struct FakeServer::Services {
   std::condition_variable changed;
   std::vector<v1::GenerateRequest> generate_requests;
   std::vector<v1::ScoreRequest> score_requests;
+  std::vector<std::string> copy_requests;
   std::chrono::system_clock::time_point last_deadline;
   Seen seen;
   bool hanging = false;
@@ -370,6 +447,11 @@ std::vector<v1::GenerateRequest> FakeServer::generate_requests() const {
 std::vector<v1::ScoreRequest> FakeServer::score_requests() const {
   const std::lock_guard lock(services_->mutex);
   return services_->score_requests;
+}
+
+std::vector<std::string> FakeServer::copy_requests() const {
+  const std::lock_guard lock(services_->mutex);
+  return services_->copy_requests;
 }
 
 std::chrono::system_clock::time_point FakeServer::last_deadline() const {

@@ -43,6 +43,8 @@ class FakeServer {
   // What it saw.
   std::vector<v1::GenerateRequest> generate_requests() const;
   std::vector<v1::ScoreRequest> score_requests() const;
+  // Of calls about copies of sessions and named states: "Fork id: \"abc\" count: 2".
+  std::vector<std::string> copy_requests() const;
   std::chrono::system_clock::time_point last_deadline() const;
   struct Seen {  // of the last call
     std::string model, token;
