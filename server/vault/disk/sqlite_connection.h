@@ -1,0 +1,88 @@
+// SqliteConnection and SqliteStatement: SQLite, as far as the vault needs it, with exceptions.
+#pragma once
+
+#include <sqlite3.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace lintel {
+
+class SqliteError : public std::runtime_error {
+ public:
+  SqliteError(int code, const std::string& what) : std::runtime_error(what), code_(code) {}
+  int code() const { return code_ & 0xff; }  // SQLITE_FULL, SQLITE_IOERR, ...
+
+ private:
+  const int code_;
+};
+
+// Not thread-safe. All throw SqliteError.
+class SqliteConnection {
+ public:
+  // `vfs`: SQLite's name for a file system; empty: the system's.
+  SqliteConnection(const std::filesystem::path& file, const std::string& vfs);
+  ~SqliteConnection();
+  SqliteConnection(const SqliteConnection&) = delete;
+  SqliteConnection& operator=(const SqliteConnection&) = delete;
+
+  void run(const char* sql);
+  std::int64_t number(const char* sql);  // that it returns
+  void roll_back() noexcept;
+  std::size_t log_bytes() const;  // of the write-ahead log that no checkpoint has emptied
+  void checkpoint();              // moves what it holds into the database
+  // Closing writes nothing more: after a failed write nobody knows what is there.
+  void leave_alone();
+
+ private:
+  friend class SqliteStatement;
+  [[noreturn]] void fail(const char* doing) const;
+  static int on_commit(void* self, sqlite3*, const char*, int pages);
+
+  sqlite3* database_ = nullptr;
+  int log_pages_ = 0;
+};
+
+// A statement, prepared once. Blobs and texts that are bound, and those that are read, live until
+// the next step or reset.
+class SqliteStatement {
+ public:
+  SqliteStatement(SqliteConnection& connection, const char* sql);
+  ~SqliteStatement() { sqlite3_finalize(statement_); }
+  SqliteStatement(const SqliteStatement&) = delete;
+  SqliteStatement& operator=(const SqliteStatement&) = delete;
+
+  // Parameters from the first on; begins anew.
+  template <typename... Values>
+  SqliteStatement& with(const Values&... values) {
+    sqlite3_reset(statement_);
+    int at = 0;
+    (bind(++at, values), ...);
+    return *this;
+  }
+  bool step();  // whether there is a row
+  void run() {  // one that returns none
+    step();
+    sqlite3_reset(statement_);
+  }
+  void reset() { sqlite3_reset(statement_); }
+
+  std::int64_t number(int column) const { return sqlite3_column_int64(statement_, column); }
+  std::span<const std::byte> bytes(int column) const;
+  std::string text(int column) const;
+
+ private:
+  void bind(int at, std::int64_t value);
+  void bind(int at, std::span<const std::byte> bytes);
+  void bind(int at, const std::string& bytes) { bind(at, std::as_bytes(std::span(bytes))); }
+
+  SqliteConnection& connection_;
+  sqlite3_stmt* statement_ = nullptr;
+};
+
+}  // namespace lintel

@@ -1,0 +1,160 @@
+// SqliteVault: sessions on this machine's disk. docs/session_store.md tells what lies there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/base/clock.h"
+#include "server/base/mutex.h"
+#include "server/vault/disk/sqlite_connection.h"
+#include "server/vault/disk/state_slab.h"
+#include "server/vault/disk/vault_file.h"
+#include "server/vault/disk/vault_schema.h"
+#include "server/vault/session_vault.h"
+#include "server/vault/vault_session.h"
+
+namespace lintel {
+
+// What is written goes to a journal first, many sessions' writes in one transaction, and from there
+// into rows by session, now and then. A session whose rows are current takes no memory.
+//
+// After a write or sync failed of which nobody knows how far it came, nothing more is written until
+// the vault is opened anew (kBroken); a full disk refuses what does not fit, and heals.
+class SqliteVault final : public SessionVault {
+ public:
+  struct Options {
+    std::filesystem::path directory;
+    // A commit begins no sooner after the last one began, but at once where that was of a single
+    // session.
+    Duration commit_interval = std::chrono::milliseconds(5);
+    std::uint64_t slab_bytes = std::uint64_t{64} << 30;  // for the states of each size
+    std::size_t journal_bytes = std::size_t{32} << 20;   // then the oldest are folded into rows
+    std::size_t log_bytes = std::size_t{8}
+                            << 20;  // of the write-ahead log, then it is checkpointed
+    std::size_t queue_bytes = std::size_t{64} << 20;  // waiting; more is kUnavailable
+    // The file systems of tests.
+    std::string sqlite_vfs;  // empty: the system's
+    OpenVaultFile open_file = open_vault_file;
+  };
+
+  // Recovers what is there. Throws VaultError. `clock` outlives it.
+  SqliteVault(Options options, const Clock& clock);
+  // Commits what is queued.
+  ~SqliteVault() override;
+
+  Opened open(const SessionId& id, const Owner& owner, const Digest* have) override
+      EXCLUDES(store_mutex_);
+  void commit(std::vector<Write> writes, Done done) override EXCLUDES(queue_mutex_);
+  VaultOutcome read_values(const SessionId& id, std::int64_t first,
+                           std::span<std::int32_t> values) override EXCLUDES(store_mutex_);
+  VaultOutcome put_state(const SessionId& id, std::span<const std::byte> state,
+                         StateRef* ref) override EXCLUDES(store_mutex_);
+  VaultOutcome read_state(const StateRef& ref, std::span<std::byte> state) override
+      EXCLUDES(store_mutex_);
+  std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
+                        const std::optional<Owner>& owner) override EXCLUDES(store_mutex_);
+  void renew(std::span<const SessionId> busy, Done done) override;  // nothing: nobody else writes
+  std::size_t sweep(std::size_t most) override EXCLUDES(store_mutex_);
+  Health health() const override EXCLUDES(queue_mutex_, store_mutex_);
+
+  // Puts the states that were written on the disk, for its owner to call now and then. Those that
+  // are the truth (the beginning of a history) commit() syncs before it answers.
+  void sync_states() EXCLUDES(store_mutex_);
+
+ private:
+  struct Batch {
+    std::vector<Write> writes;
+    Done done;
+    std::size_t bytes = 0;
+  };
+  struct Held {
+    Claim claim;
+    std::vector<StateRef> put;  // states that nothing names yet
+  };
+  // A session with records in the journal.
+  struct Tail {
+    VaultSession session;
+    bool stored = false;                       // has a row
+    std::vector<StateRef> stored_states;       // of that row
+    std::int64_t first_seq = 0, last_seq = 0;  // of its records that the row does not know; 0: none
+  };
+  using Tails = std::map<SessionId, Tail>;
+  // A transaction in the making: what takes it back, and what is left to do when it stands.
+  struct Transaction;
+
+  // Recovery.
+  void scan_journal() REQUIRES(store_mutex_);
+  void set_aside(const std::set<SessionId>& sessions, const std::set<std::int64_t>& records)
+      REQUIRES(store_mutex_);
+  void count_slots() REQUIRES(store_mutex_);
+
+  void write_until_closed() EXCLUDES(queue_mutex_, store_mutex_);
+  void commit_batches(std::vector<Batch>& batches) EXCLUDES(store_mutex_);
+  // Runs `body` as one transaction. Anything but kDone: all it did is taken back.
+  VaultOutcome transact(const std::function<void(Transaction&)>& body) REQUIRES(store_mutex_);
+  VaultOutcome write(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
+  VaultOutcome create(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
+  // A write that its claim allows.
+  VaultOutcome change(Tails::iterator tail, const Write& write, Transaction& transaction)
+      REQUIRES(store_mutex_);
+  void record(const Write& write, Tail& tail, Transaction& transaction) REQUIRES(store_mutex_);
+  void fold_some(Transaction& transaction) REQUIRES(store_mutex_);
+  void fold(const SessionId& id, Transaction& transaction) REQUIRES(store_mutex_);
+  void sync_base_states(const Transaction& transaction) REQUIRES(store_mutex_);
+  void finish(Transaction& transaction) REQUIRES(store_mutex_);
+  void take_back(Transaction& transaction) REQUIRES(store_mutex_);
+  void checkpoint(std::size_t bytes) REQUIRES(store_mutex_);
+  void break_off(const std::string& why) REQUIRES(store_mutex_);
+
+  // Its row in the tables, damaged where it cannot be right.
+  VaultSchema::Found find(const SessionId& id) REQUIRES(store_mutex_);
+  // Its tail, made of its row where it has none; end() where `outcome` tells why not.
+  Tails::iterator tail_of(const SessionId& id, VaultOutcome* outcome) REQUIRES(store_mutex_);
+  // Its row, wherever it stands; memory stays as it is.
+  VaultOutcome row_of(const SessionId& id, Row* row) REQUIRES(store_mutex_);
+  StateSlab& slab_for(std::size_t state_bytes) REQUIRES(store_mutex_);
+  void forget_tail(Tails::iterator tail) REQUIRES(store_mutex_);
+  // Of the oldest record that is there.
+  std::int64_t first_record() const REQUIRES(store_mutex_) {
+    return last_seq_ + 1 - static_cast<std::int64_t>(record_bytes_.size());
+  }
+
+  const Options options_;
+  const Clock& clock_;
+  const VaultDirectory directory_;
+
+  mutable Mutex queue_mutex_;
+  CondVar queue_changed_;
+  std::deque<Batch> queue_ GUARDED_BY(queue_mutex_);
+  std::size_t queued_bytes_ GUARDED_BY(queue_mutex_) = 0;
+  bool closing_ GUARDED_BY(queue_mutex_) = false;
+
+  // One connection, one at a time. Slabs have locks of their own; the map of them is of this one.
+  mutable Mutex store_mutex_;
+  std::unique_ptr<SqliteConnection> connection_ GUARDED_BY(store_mutex_);
+  std::unique_ptr<VaultSchema> schema_ GUARDED_BY(store_mutex_);
+  Tails tails_ GUARDED_BY(store_mutex_);
+  std::map<std::int64_t, SessionId> by_first_seq_ GUARDED_BY(store_mutex_);  // of tails
+  std::int64_t last_seq_ GUARDED_BY(store_mutex_) = 0;
+  std::deque<std::uint32_t> record_bytes_ GUARDED_BY(store_mutex_);  // of those that are there
+  std::map<SessionId, Held> held_ GUARDED_BY(store_mutex_);
+  std::set<SessionId> quarantined_ GUARDED_BY(store_mutex_);
+  std::map<std::size_t, std::unique_ptr<StateSlab>> slabs_ GUARDED_BY(store_mutex_);
+  std::uint64_t last_fence_ GUARDED_BY(store_mutex_) = 0;
+  Health health_ GUARDED_BY(store_mutex_);
+
+  std::thread writer_;
+};
+
+}  // namespace lintel

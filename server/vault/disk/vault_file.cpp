@@ -1,0 +1,143 @@
+#include "server/vault/disk/vault_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <regex>
+#include <system_error>
+#include <vector>
+
+namespace lintel {
+namespace {
+
+[[noreturn]] void throw_errno(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+class PosixVaultFile : public VaultFile {
+ public:
+  explicit PosixVaultFile(int file) : file_(file) {}
+  ~PosixVaultFile() override { close(file_); }
+
+  void write(std::uint64_t offset, std::span<const std::byte> head,
+             std::span<const std::byte> body) override {
+    while (!head.empty() || !body.empty()) {
+      const std::array<iovec, 2> parts = {iovec{const_cast<std::byte*>(head.data()), head.size()},
+                                          iovec{const_cast<std::byte*>(body.data()), body.size()}};
+      const ssize_t written = pwritev(file_, parts.data(), 2, static_cast<off_t>(offset));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) throw_errno("pwritev");
+      if (written == 0) throw std::system_error(ENOSPC, std::generic_category(), "pwritev");
+      const auto of_head = std::min<std::size_t>(static_cast<std::size_t>(written), head.size());
+      head = head.subspan(of_head);
+      body = body.subspan(static_cast<std::size_t>(written) - of_head);
+      offset += static_cast<std::uint64_t>(written);
+    }
+  }
+
+  std::size_t read(std::uint64_t offset, std::span<std::byte> to) override {
+    std::size_t done = 0;
+    while (done < to.size()) {
+      const ssize_t count =
+          pread(file_, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) throw_errno("pread");
+      if (count == 0) break;
+      done += static_cast<std::size_t>(count);
+    }
+    // Whoever reads a state has it in memory from now on.
+    posix_fadvise(file_, static_cast<off_t>(offset), static_cast<off_t>(to.size()),
+                  POSIX_FADV_DONTNEED);
+    return done;
+  }
+
+  void sync() override {
+    if (fdatasync(file_) != 0) throw_errno("fdatasync");
+    posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED);
+  }
+
+  void punch(std::uint64_t offset, std::uint64_t bytes) override {
+    if (fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(bytes)) == 0) {
+      return;
+    }
+    if (errno != EOPNOTSUPP && errno != ENOSYS) throw_errno("fallocate");
+    write(offset, std::vector<std::byte>(bytes), {});
+  }
+
+ private:
+  const int file_;
+};
+
+void sync_directory(const std::filesystem::path& path) {
+  const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) throw_errno("open");
+  const int failed = fsync(directory);
+  close(directory);
+  if (failed != 0) throw_errno("fsync");
+}
+
+// The one who holds the lock, as it says of itself.
+std::string holder_of(int lock) {
+  std::array<char, 32> text{};
+  const ssize_t count = pread(lock, text.data(), text.size(), 0);
+  std::string pid(text.data(), count > 0 ? static_cast<std::size_t>(count) : 0);
+  pid.erase(std::find_if(pid.begin(), pid.end(), [](char c) { return c < '0' || c > '9'; }),
+            pid.end());
+  return pid.empty() ? "another process" : "pid " + pid;
+}
+
+// lost+found is there where a volume is mounted.
+bool is_of_a_vault(const std::string& name) {
+  static const std::regex kOurs(
+      R"(lock|lost\+found|sessions\.db(-wal|-shm|-journal)?|states-[0-9]+\.slab)");
+  return std::regex_match(name, kOurs);
+}
+
+}  // namespace
+
+std::unique_ptr<VaultFile> open_vault_file(const std::filesystem::path& path) {
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0) throw_errno("open");
+  auto opened = std::make_unique<PosixVaultFile>(file);
+  sync_directory(path.parent_path());
+  return opened;
+}
+
+VaultDirectory::VaultDirectory(std::filesystem::path path) : path_(std::move(path)) {
+  const auto fail = [&](const std::string& why) {
+    if (lock_ >= 0) close(lock_);
+    throw VaultError("session store " + path_.string() + ": " + why);
+  };
+  if (mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST)
+    fail(std::generic_category().message(errno));
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path_, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!is_of_a_vault(name)) fail("holds " + name + ", which is no file of a session store");
+  }
+  if (error) fail(error.message());
+  lock_ = open((path_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock_ < 0) fail("lock: " + std::generic_category().message(errno));
+  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) fail("in use by " + holder_of(lock_));
+  const std::string pid = std::to_string(getpid()) + "\n";
+  if (ftruncate(lock_, 0) != 0 ||
+      pwrite(lock_, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    fail("lock: " + std::generic_category().message(errno));
+  }
+  // SQLite gives its other files the permissions of this one.
+  const int database_file = open(database().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (database_file < 0) fail("sessions.db: " + std::generic_category().message(errno));
+  close(database_file);
+}
+
+VaultDirectory::~VaultDirectory() { close(lock_); }  // and the lock is free
+
+}  // namespace lintel

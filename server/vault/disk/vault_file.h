@@ -1,0 +1,61 @@
+// What a vault asks of a file system beside its database: a directory of its own, and files of
+// slots.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace lintel {
+
+// A vault that cannot be opened, with the reason for people.
+class VaultError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A file that is written in places. Thread-safe, as far as places differ. Throws std::system_error.
+class VaultFile {
+ public:
+  virtual ~VaultFile() = default;
+  // Both parts as one write, unless the system takes less at once.
+  virtual void write(std::uint64_t offset, std::span<const std::byte> head,
+                     std::span<const std::byte> body) = 0;
+  // Returns how many bytes there were: fewer at the file's end alone.
+  virtual std::size_t read(std::uint64_t offset, std::span<std::byte> to) = 0;
+  // What was written is on the disk when it returns, and no longer held in memory.
+  virtual void sync() = 0;
+  // The bytes read as zeros from now on, and take no room where the file system can do that.
+  virtual void punch(std::uint64_t offset, std::uint64_t bytes) = 0;
+};
+
+using OpenVaultFile = std::function<std::unique_ptr<VaultFile>(const std::filesystem::path&)>;
+// Made where it is not there, readable by this user alone.
+std::unique_ptr<VaultFile> open_vault_file(const std::filesystem::path& path);
+
+// A directory that this process has to itself: `lock` in it is flock()ed, and says who.
+class VaultDirectory {
+ public:
+  // Makes it (0700) where it is not there. Throws VaultError: in use by another process, not
+  // writable, or holds files that are no vault's.
+  explicit VaultDirectory(std::filesystem::path path);
+  ~VaultDirectory();
+  VaultDirectory(const VaultDirectory&) = delete;
+  VaultDirectory& operator=(const VaultDirectory&) = delete;
+
+  std::filesystem::path database() const { return path_ / "sessions.db"; }
+  std::filesystem::path slab(std::size_t slot_bytes) const {
+    return path_ / ("states-" + std::to_string(slot_bytes) + ".slab");
+  }
+
+ private:
+  const std::filesystem::path path_;
+  int lock_ = -1;
+};
+
+}  // namespace lintel
