@@ -1,0 +1,364 @@
+// What every vault does, whatever it keeps sessions in.
+#include <catch2/catch.hpp>
+#include <functional>
+#include <memory>
+#include <numeric>
+
+#include "server/vault/disk/sqlite_vault.h"
+#include "server/vault/memory_vault.h"
+#include "tests/server/vault/vault_calls.h"
+#include "tests/server/vault/vault_scenario.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+using Outcome = VaultOutcome;
+
+// A vault of each sort; reopen() closes it and opens it again, where it outlives that.
+class AnyVault {
+ public:
+  explicit AnyVault(bool on_disk, std::size_t journal_bytes = 1 << 20)
+      : on_disk_(on_disk), journal_bytes_(journal_bytes) {
+    reopen();
+  }
+
+  void reopen() {
+    if (!on_disk_) {
+      if (vault_ == nullptr) vault_ = std::make_unique<MemoryVault>(clock);
+      return;
+    }
+    vault_.reset();
+    SqliteVault::Options options;
+    options.directory = directory_.path() / "store";
+    options.commit_interval = {};
+    options.journal_bytes = journal_bytes_;
+    vault_ = std::make_unique<SqliteVault>(options, clock);
+  }
+  SessionVault& operator*() { return *vault_; }
+  SessionVault* operator->() { return vault_.get(); }
+
+  ManualClock clock;
+
+ private:
+  const bool on_disk_;
+  const std::size_t journal_bytes_;
+  TemporaryDirectory directory_;
+  std::unique_ptr<SessionVault> vault_;
+};
+
+template <typename Call>
+Outcome commit(AnyVault& vault, Call&& call) {
+  return commit_one(*vault, std::forward<Call>(call));
+}
+
+std::vector<std::int32_t> counted(std::int32_t from, std::size_t count) {
+  std::vector<std::int32_t> values(count);
+  std::iota(values.begin(), values.end(), from);
+  return values;
+}
+
+TEST_CASE("a session of a vault is what was written of it") {
+  AnyVault vault(GENERATE(false, true));
+  Client a("a"), wide("wide");
+  CHECK(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  CHECK(a.difference(*vault) == "");
+
+  REQUIRE(a.open(*vault) == Outcome::kDone);
+  Writes call;
+  a.begin(call, "sample, please");
+  a.append(call, counted(0, 100));
+  a.append(call, counted(200, 2000));
+  CHECK(call.commit_to(*vault) == std::vector(3, Outcome::kDone));
+  // A release leaves the call open.
+  CHECK(commit(vault, [&](Writes& to) { a.release(to); }) == Outcome::kDone);
+  vault.reopen();
+  CHECK(a.difference(*vault) == "");
+
+  REQUIRE(a.open(*vault) == Outcome::kDone);
+  RowChange change;
+  change.last_calls = "calls";
+  change.marks = "marks";
+  change.tail = "tail";
+  change.used = a.row.used + std::chrono::seconds(5);
+  change.expires = a.row.expires + std::chrono::seconds(5);
+  CHECK(commit(vault, [&](Writes& to) { a.end(to, change); }) == Outcome::kDone);
+  CHECK(a.difference(*vault) == "");
+  vault.reopen();
+  CHECK(a.difference(*vault) == "");
+
+  wide.values = {1, 70000, 3, 2'000'000'000};
+  wide.row.position = 4;
+  CHECK(commit(vault, [&](Writes& to) { wide.create(to); }) == Outcome::kDone);
+  vault.reopen();
+  CHECK(wide.difference(*vault) == "");
+}
+
+TEST_CASE("another's session is not found, one that is held is held, a claim is for one call") {
+  AnyVault vault(GENERATE(false, true));
+  Client a("a", "alice"), stranger("a", "bob");
+  REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  CHECK(stranger.open(*vault) == Outcome::kNotFound);
+  CHECK(Client("b").open(*vault) == Outcome::kNotFound);
+  // Nobody holds it.
+  CHECK(commit(vault, [&](Writes& to) { Client(a).begin(to, "x"); }) == Outcome::kFenced);
+  REQUIRE(a.open(*vault) == Outcome::kDone);
+  CHECK(Client(a).open(*vault) == Outcome::kHeld);
+  const Client early(a);
+  REQUIRE(commit(vault, [&](Writes& to) { a.begin(to, "x"); }) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { a.end(to); }) == Outcome::kDone);
+  // The claim went with the end, though the digest would be right.
+  CHECK(commit(vault, [&](Writes& to) { Client(a).begin(to, "y"); }) == Outcome::kFenced);
+  const std::uint64_t fence = a.claim.fence;
+  REQUIRE(a.open(*vault) == Outcome::kDone);
+  CHECK(a.claim.fence > fence);
+  CHECK(commit(vault, [&](Writes& to) { Client(early).begin(to, "z"); }) == Outcome::kFenced);
+}
+
+TEST_CASE("a write that stands is done again, one before what stands is rolled back") {
+  AnyVault vault(GENERATE(false, true));
+  Client a("a");
+  REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  // Its answer was lost.
+  CHECK(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  REQUIRE(a.open(*vault) == Outcome::kDone);
+  Client twin(a), late(a);
+  REQUIRE(commit(vault, [&](Writes& to) { a.append(to, counted(1, 3)); }) == Outcome::kDone);
+  CHECK(commit(vault, [&](Writes& to) { twin.append(to, counted(1, 3)); }) == Outcome::kDone);
+  CHECK(commit(vault, [&](Writes& to) { late.append(to, counted(5, 3)); }) == Outcome::kRolledBack);
+  // One that says it is elsewhere than its values end.
+  Writes wrong;
+  wrong.add({.kind = Kind::kValues,
+             .id = "a",
+             .claim = a.claim,
+             .before = a.row.digest,
+             .after = digest_of({}),
+             .position = 17},
+            encode_values(counted(0, 3)));
+  CHECK(wrong.commit_to(*vault).front() == Outcome::kRolledBack);
+  Writes nonsense;
+  nonsense.add({.kind = Kind::kValues,
+                .id = "a",
+                .claim = a.claim,
+                .before = a.row.digest,
+                .after = digest_of({}),
+                .position = 4},
+               VaultBytes{std::byte{3}});
+  CHECK(nonsense.commit_to(*vault).front() == Outcome::kCorrupt);
+  REQUIRE(commit(vault, [&](Writes& to) { a.end(to); }) == Outcome::kDone);
+  CHECK(a.difference(*vault) == "");
+}
+
+TEST_CASE("each write of a commit is done or refused alone, a session's in their order") {
+  AnyVault vault(GENERATE(false, true));
+  Client a("a"), b("b"), ghost("ghost");
+  Writes both;
+  a.create(both);
+  b.create(both);
+  REQUIRE(both.commit_to(*vault) == std::vector(2, Outcome::kDone));
+  REQUIRE(a.open(*vault) == Outcome::kDone);
+  REQUIRE(b.open(*vault) == Outcome::kDone);
+  Client lost(b);
+  Writes many;
+  a.append(many, counted(0, 10));
+  lost.claim.nonce[0] ^= std::byte{1};
+  lost.append(many, counted(9, 9));
+  ghost.append(many, counted(0, 1));
+  b.append(many, counted(0, 2));
+  a.append(many, counted(50, 10));
+  a.end(many);
+  CHECK(many.commit_to(*vault) == std::vector{Outcome::kDone, Outcome::kFenced, Outcome::kNotFound,
+                                              Outcome::kDone, Outcome::kDone, Outcome::kDone});
+  REQUIRE(commit(vault, [&](Writes& to) { b.release(to); }) == Outcome::kDone);
+  CHECK(a.difference(*vault) == "");
+  CHECK(b.difference(*vault) == "");
+}
+
+TEST_CASE("a rewind takes back values, the call and the states above it") {
+  AnyVault vault(GENERATE(false, true));
+  Client a("a");
+  REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  REQUIRE(a.open(*vault) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { a.append(to, counted(0, 3000)); }) == Outcome::kDone);
+  std::vector<SessionVault::StateRef> states(3);
+  for (int i = 0; i < 3; ++i) {
+    states[i].position = 1000 * (i + 1);
+    REQUIRE(vault->put_state("a", state_of(i), &states[i]) == Outcome::kDone);
+  }
+  REQUIRE(commit(vault, [&](Writes& to) { a.states(to, states); }) == Outcome::kDone);
+  for (const std::int64_t to_position : {2500, 2000, 1500, 3}) {
+    CAPTURE(to_position);
+    REQUIRE(commit(vault, [&](Writes& to) { a.begin(to, "x"); }) == Outcome::kDone);
+    REQUIRE(commit(vault, [&](Writes& to) { a.append(to, counted(7, 2)); }) == Outcome::kDone);
+    REQUIRE(commit(vault, [&](Writes& to) { a.rewind(to, to_position); }) == Outcome::kDone);
+    REQUIRE(commit(vault, [&](Writes& to) { a.append(to, counted(70000, 5)); }) == Outcome::kDone);
+    REQUIRE(commit(vault, [&](Writes& to) { a.release(to); }) == Outcome::kDone);
+    CHECK(a.difference(*vault) == "");
+    vault.reopen();
+    CHECK(a.difference(*vault) == "");
+    REQUIRE(a.open(*vault) == Outcome::kDone);
+  }
+  CHECK(a.row.states.empty());
+  std::vector<std::byte> state(5000);
+  for (const SessionVault::StateRef& gone : states) {
+    CHECK(vault->read_state(gone, state) == Outcome::kCorrupt);
+  }
+  // Nowhere to go.
+  const Client here(a);
+  CHECK(commit(vault, [&](Writes& to) {
+          SessionVault::Write write{.kind = Kind::kRewind,
+                                    .id = "a",
+                                    .claim = a.claim,
+                                    .before = a.row.digest,
+                                    .after = digest_of({}),
+                                    .position = a.row.position + 1};
+          to.add(write, {});
+        }) == Outcome::kCorrupt);
+}
+
+TEST_CASE("a state is there while something names it") {
+  AnyVault vault(GENERATE(false, true));
+  Client a("a"), fork("fork");
+  std::vector<std::byte> state(5000);
+  REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  SessionVault::StateRef ref, unnamed;
+  CHECK(vault->put_state("a", state_of(1), &ref) == Outcome::kFenced);  // nobody holds it
+  REQUIRE(a.open(*vault) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { a.append(to, counted(0, 10)); }) == Outcome::kDone);
+  ref.position = 10;
+  REQUIRE(vault->put_state("a", state_of(1), &ref) == Outcome::kDone);
+  REQUIRE(vault->put_state("a", state_of(2), &unnamed) == Outcome::kDone);
+  CHECK(vault->read_state(unnamed, state) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { a.states(to, {ref}); }) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { a.release(to); }) == Outcome::kDone);
+  CHECK(vault->read_state(unnamed, state) == Outcome::kCorrupt);
+  vault.reopen();
+  REQUIRE(vault->read_state(ref, state) == Outcome::kDone);
+  CHECK(state == state_of(1));
+
+  // A copy of the session shares the state.
+  fork.row.position = 10;
+  fork.values = a.values;
+  fork.row.states = {ref};
+  REQUIRE(commit(vault, [&](Writes& to) { fork.create(to); }) == Outcome::kDone);
+  REQUIRE(a.open(*vault) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { a.remove(to); }) == Outcome::kDone);
+  CHECK(a.open(*vault) == Outcome::kNotFound);
+  CHECK(vault->read_state(ref, state) == Outcome::kDone);
+  vault.reopen();
+  CHECK(vault->read_state(ref, state) == Outcome::kDone);
+  CHECK(state == state_of(1));
+  CHECK(fork.difference(*vault) == "");
+  // It tells which copies in memory are as good.
+  CHECK(vault->open("fork", "alice", &fork.row.digest).row.states.empty());
+  vault.reopen();
+  if (fork.open(*vault) != Outcome::kHeld) {  // in memory the claim lives on
+    REQUIRE(commit(vault, [&](Writes& to) { fork.remove(to); }) == Outcome::kDone);
+    CHECK(vault->read_state(ref, state) == Outcome::kCorrupt);
+  }
+}
+
+TEST_CASE("a history may begin at a state") {
+  AnyVault vault(GENERATE(false, true));
+  Client a("a");
+  REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  REQUIRE(a.open(*vault) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { a.append(to, counted(0, 5000)); }) == Outcome::kDone);
+  SessionVault::StateRef ref{.position = 3000, .where = 0, .bytes = 0, .checksum = {}};
+  REQUIRE(vault->put_state("a", state_of(3), &ref) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { a.states(to, {ref}, 3000); }) == Outcome::kDone);
+  std::vector<std::int32_t> values(1);
+  CHECK(vault->read_values("a", 2999, values) == Outcome::kNotFound);
+  REQUIRE(commit(vault, [&](Writes& to) { a.append(to, counted(0, 5)); }) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { a.release(to); }) == Outcome::kDone);
+  vault.reopen();
+  CHECK(a.difference(*vault) == "");
+  Client copy("copy");
+  copy.row.base = 3001;
+  copy.row.position = 3003;
+  copy.values = {7, 8};
+  REQUIRE(commit(vault, [&](Writes& to) { copy.create(to); }) == Outcome::kDone);
+  REQUIRE(copy.open(*vault) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { copy.append(to, counted(0, 1024)); }) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { copy.release(to); }) == Outcome::kDone);
+  REQUIRE(copy.open(*vault) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { copy.append(to, counted(0, 1)); }) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { copy.release(to); }) == Outcome::kDone);
+  vault.reopen();
+  CHECK(copy.difference(*vault) == "");
+}
+
+TEST_CASE("sessions are listed by id, of one model, of one owner or of all") {
+  AnyVault vault(GENERATE(false, true));
+  const auto ids = [&](const std::string& model, const std::string& after, std::size_t limit,
+                       const std::optional<std::string>& owner) {
+    std::string all;
+    for (const auto& row : vault->list(model, after, limit, owner)) all += row.id;
+    return all;
+  };
+  for (const char* const id : {"e", "b", "d", "a", "c"}) {
+    Client session(id, id[0] < 'c' ? "alice" : "bob");
+    if (*id == 'd') session.row.model = "other";
+    REQUIRE(commit(vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+    REQUIRE(session.open(*vault) == Outcome::kDone);
+    // Some in rows, some in the journal.
+    if (*id != 'b') {
+      REQUIRE(commit(vault, [&](Writes& to) { session.release(to); }) == Outcome::kDone);
+    }
+  }
+  CHECK(ids("digits", "", 10, {}) == "abce");
+  CHECK(ids("digits", "", 3, {}) == "abc");
+  CHECK(ids("digits", "a", 2, {}) == "bc");
+  CHECK(ids("digits", "", 10, "alice") == "ab");
+  CHECK(ids("other", "", 10, "bob") == "d");
+  CHECK(ids("digits", "zz", 10, {}) == "");
+  vault.reopen();
+  CHECK(ids("digits", "", 10, {}) == "abce");
+}
+
+TEST_CASE("a sweep removes what has expired and nobody holds") {
+  AnyVault vault(GENERATE(false, true));
+  Client early("early"), held("held"), late("late");
+  const auto now = vault.clock.wall_time();
+  early.row.expires = held.row.expires = now + std::chrono::seconds(10);
+  late.row.expires = now + std::chrono::seconds(100);
+  for (Client* const session : {&early, &held, &late}) {
+    REQUIRE(commit(vault, [&](Writes& to) { session->create(to); }) == Outcome::kDone);
+  }
+  REQUIRE(held.open(*vault) == Outcome::kDone);
+  CHECK(vault->sweep(10) == 0);
+  vault.clock.advance(std::chrono::seconds(10));
+  CHECK(vault->sweep(0) == 0);
+  CHECK(vault->sweep(10) == 1);
+  CHECK(early.open(*vault) == Outcome::kNotFound);
+  REQUIRE(commit(vault, [&](Writes& to) { held.release(to); }) == Outcome::kDone);
+  CHECK(vault->sweep(10) == 1);
+  vault.clock.advance(std::chrono::seconds(1000));
+  vault.reopen();
+  CHECK(vault->sweep(10) == 1);
+  CHECK(vault->list("digits", "", 10, {}).empty());
+}
+
+TEST_CASE("a vault is what a plain model of it is, after any operations") {
+  const bool on_disk = GENERATE(false, true);
+  const std::uint64_t seed = GENERATE(1, 2, 3, 4);
+  CAPTURE(on_disk, seed);
+  AnyVault vault(on_disk, 20'000);  // folded again and again
+  Scenario scenario(seed);
+  for (int step = 0; step < 200; ++step) {
+    CAPTURE(step);
+    REQUIRE(scenario.step(*vault) == Outcome::kDone);
+    if (step % 20 != 19) continue;
+    if (on_disk && step % 40 == 39) {
+      vault.reopen();
+      scenario.closed();
+    } else {
+      REQUIRE(scenario.release(*vault) == Outcome::kDone);
+    }
+    REQUIRE(difference(*vault, scenario.sessions(), false) == "");
+  }
+}
+
+}  // namespace
+}  // namespace lintel::testing

@@ -1,0 +1,46 @@
+// Random operations on a few sessions of a vault, beside a plain model of what they leave.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+
+#include "tests/server/vault/vault_calls.h"
+
+namespace lintel::testing {
+
+// What a vault should hold: by id.
+using Sessions = std::map<std::string, Client>;
+
+// What is not as it should be: of the sessions, of their states, of what is listed; empty: nothing.
+// A state may be refused (`states_may_be_lost`), but never be another one, nor the one at which a
+// history begins. Claims of the vault are all given back.
+std::string difference(SessionVault& vault, const Sessions& sessions, bool states_may_be_lost);
+
+// The same seed makes the same steps, as long as all are done.
+class Scenario {
+ public:
+  explicit Scenario(std::uint64_t seed) : random_(seed) {}
+
+  // One commit. Where it is not kDone the model is as before.
+  VaultOutcome step(SessionVault& vault);
+  // The vault was closed: nobody holds anything.
+  void closed() { held_.clear(); }
+  // Gives back what it holds.
+  VaultOutcome release(SessionVault& vault);
+  const Sessions& sessions() const { return sessions_; }
+
+ private:
+  std::int64_t below(std::uint64_t n) { return static_cast<std::int64_t>(random_() % n); }
+  void create(Writes& writes);
+  void change(SessionVault& vault, Client& session, Writes& writes);
+
+  std::mt19937_64 random_;
+  Sessions sessions_;
+  std::set<std::string> held_;
+  int made_ = 0;
+};
+
+}  // namespace lintel::testing
