@@ -42,8 +42,8 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
       {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" + clip(name) + "'"}});
 }
 
-// What a call holds beside its sequences: what its samples guess from, and the values that wait for
-// a client that is slow.
+// What a call holds beside its sequences: what its samples guess from, what its session's sequence
+// lacks, and the values that wait for a client that is slow.
 std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
                        const GenerationRequest& request) {
   const Transformer& transformer = *model.transformer;
@@ -55,14 +55,15 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
   const std::size_t values = samples * (static_cast<std::size_t>(request.max_new_tokens) +
                                         (request.echo_prompt ? request.prompt.size() : 0));
   const std::size_t tops = static_cast<std::size_t>(request.top_log2_probs) * sizeof(TopValue);
-  return guessing + std::min(values, outbox) * (kOutboxValueBytes + tops);
+  const std::size_t replayed = request.replay.size() * sizeof(request.replay.front());
+  return guessing + replayed + std::min(values, outbox) * (kOutboxValueBytes + tops);
 }
 
 // Where the sequence stands that the target is about.
 SequencePosition position_of(GenerationTarget& target) {
   if (!target.lease) return {.max_values = target.model->transformer->config().max_values()};
-  const SequenceState& sequence = target.lease.sequence();
-  return {sequence.num_values(), sequence.pending.has_value(), target.lease.max_values()};
+  const std::int64_t num_values = target.lease.num_values();
+  return {num_values, /*has_pending=*/num_values > 0, target.lease.max_values()};
 }
 
 grpc::Status prepare(const ServiceContext& context, const Owner& caller,
@@ -87,6 +88,11 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
                                  ? check_session_adapter(wire.adapter(), target.lease, model)
                                  : resolve_adapter(wire.adapter(), model, &adapter);
   if (!named.ok()) return named;
+  if (target.lease) {
+    Replay replay = target.lease.replay();
+    request.replay = std::move(replay.values);
+    request.replay_tail = std::move(replay.tail);
+  }
   const std::size_t beside = call_bytes(context, model, request);
   if (target.lease) {
     target.lease.hold(beside);

@@ -56,7 +56,7 @@ RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
   assert(num_samples >= 1);
   samples_.reserve(static_cast<std::size_t>(num_samples));
   for (int i = 0; i < num_samples; ++i) {
-    samples_.emplace_back(context_, outlet_, lease_.sequence(), i, i == 0 ? lease_.log() : nullptr);
+    samples_.emplace_back(context_, outlet_, lease_.sequence(), i, i == 0 ? lease_.history() : nullptr);
   }
   reported_.resize(samples_.size(), false);
 }
@@ -151,6 +151,7 @@ void RunningRequest::absorb(const RowRun& run, MatrixView<const float> outputs, 
 RunningRequest::Status RunningRequest::end_step(StepContext& step) {
   pay(step.now);
   const bool is_last = slots() == 0;
+  if (!failure_) lease_.keep_checkpoint();
   if (!failure_) report_finished(step.now, is_last);
   attempt([&] {
     if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();

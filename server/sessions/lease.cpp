@@ -1,5 +1,7 @@
 #include "server/sessions/lease.h"
 
+#include <algorithm>
+#include <new>
 #include <utility>
 
 #include "server/sessions/session_record.h"
@@ -37,8 +39,32 @@ bool SessionLease::adapter_ended() const {
   return record_ != nullptr && record_->adapter != nullptr && record_->adapter->ended.load();
 }
 SequenceState& SessionLease::sequence() { return *record_->sequence; }
-ValueLog* SessionLease::log() const { return record_->log; }
-void SessionLease::log_to(ValueLog* log) { record_->log = log; }
+SessionHistory* SessionLease::history() const { return record_->history.get(); }
+
+Replay SessionLease::replay() const {
+  if (record_->history == nullptr) return {};
+  const std::int64_t held = record_->sequence->num_values();
+  const std::int64_t position = record_->history->position();
+  if (held >= position) return {};
+  return {record_->history->values(held, position), record_->history->tail_at(position)};
+}
+
+std::int64_t SessionLease::num_values() const {
+  const std::int64_t held = record_->sequence->num_values();
+  return record_->history == nullptr ? held : std::max(held, record_->history->position());
+}
+
+std::int64_t SessionLease::window() const { return record_->options.window; }
+
+void SessionLease::keep_checkpoint() noexcept {
+  const SequenceState& sequence = *record_->sequence;
+  if (!record_->checkpoints.is_due(sequence.num_values())) return;
+  try {
+    record_->checkpoints.take(sequence);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
 std::int64_t SessionLease::max_values() const { return record_->max_values; }
 
 void SessionLease::hold(std::size_t call_bytes) {

@@ -5,15 +5,22 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "model/network/transformer.h"
 #include "server/adapters/served_adapter.h"
-#include "server/history/value_log.h"
+#include "server/history/session_history.h"
 
 namespace lintel {
 
 struct SessionRecord;
 class SessionStore;
+
+// Values of a session that its sequence does not hold: the next ones, to be read like a prompt.
+struct Replay {
+  std::vector<std::int32_t> values;
+  std::string tail;  // SequenceState::generated_tail behind them
+};
 
 // Of a session, or of a one-shot call (no id). Move-only. Gives the session back, or the memory of
 // a one-shot call, when destroyed. While it lives its session is never evicted, closed or leased
@@ -33,9 +40,17 @@ class SessionLease {
   // Whether its adapter was unloaded and the time for what uses it is over.
   bool adapter_ended() const;
   SequenceState& sequence();
-  // Who remembers the values of the session; null: nobody.
-  ValueLog* log() const;
-  void log_to(ValueLog* log);
+  // What the sequence's values are appended to, as they come; null: one-shot.
+  SessionHistory* history() const;
+  // What the sequence lacks of the history; mostly nothing.
+  Replay replay() const;
+  // Values of the session, those that its sequence lacks included.
+  std::int64_t num_values() const;
+  // Values after which the session's state starts anew; 0: never.
+  std::int64_t window() const;
+  // Between two steps: keeps a copy of the sequence where one is due. Where there is no memory for
+  // it, there is none.
+  void keep_checkpoint() noexcept;
   // Most values the sequence may hold: the model's limit, or a session's own if lower. 0:
   // unbounded.
   std::int64_t max_values() const;

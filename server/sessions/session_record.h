@@ -12,26 +12,36 @@
 #include "model/network/transformer.h"
 #include "server/adapters/served_adapter.h"
 #include "server/base/clock.h"
-#include "server/history/value_log.h"
+#include "server/history/session_history.h"
+#include "server/sessions/checkpoints.h"
 #include "server/sessions/session_memory.h"
+#include "server/sessions/session_options.h"
 
 namespace lintel {
 
 // Guarded by the store's mutex, but for `sequence` and `of_call`, which belong to the lease while
-// there is one, and what never changes.
+// there is one, `history` and `checkpoints`, which guard themselves, and what never changes.
+//
+// The history is the session; the sequence holds its first values, all of them but after a rewind,
+// in a fork, or where a call was ended while it read the others anew.
 struct SessionRecord {
-  explicit SessionRecord(SessionMemory::Reservation admitted) : reservation(std::move(admitted)) {}
+  SessionRecord(SessionMemory::Reservation admitted, SessionOptions wanted)
+      : reservation(std::move(admitted)),
+        options(std::move(wanted)),
+        checkpoints({options.checkpoint_every, options.checkpoint_keep}) {}
 
   const SessionMemory::Reservation reservation;       // first: until the state is zeroed and freed
   std::optional<SessionMemory::Reservation> of_call;  // what the call holds beside the sequence
   std::string id;                                     // empty: one-shot
   std::string model_name;
-  // Before `sequence`, which refers to them.
+  const SessionOptions options;  // `initial`: only where values before the history's base are in it
+  // Before the sequences, which refer to them.
   std::shared_ptr<const Transformer> model;
   SharedAdapter adapter;  // null: none
   std::optional<SequenceState> sequence;
+  std::unique_ptr<SessionHistory> history;  // null: one-shot
+  Checkpoints checkpoints;
   std::int64_t max_values = 0;
-  ValueLog* log = nullptr;  // as `sequence`
 
   // Its node in the store's order of last use, or while it is leased the only one in `aside`: it
   // changes places without asking for memory.
@@ -39,11 +49,11 @@ struct SessionRecord {
   std::list<SessionRecord*>::iterator node = aside.begin();
 
   bool busy = false;
-  bool discarded = false;       // by its lease
-  bool unloaded = false;        // its model went while it was busy
-  bool removed = false;         // somebody was done with it while it was busy
-  std::int64_t num_values = 0;  // as of the last time the session was idle
-  bool has_pending = false;
+  bool discarded = false;            // by its lease
+  bool unloaded = false;             // its model went while it was busy
+  bool removed = false;              // somebody was done with it while it was busy
+  std::int64_t state_values = 0;     // of the sequence, as of the last time the session was idle
+  std::int64_t values_at_lease = 0;  // the same when its lease began
   TimePoint last_used;
   std::chrono::system_clock::time_point created_at;
   std::chrono::system_clock::time_point last_used_at;

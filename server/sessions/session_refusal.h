@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace lintel {
 
@@ -11,6 +12,8 @@ enum class SessionError {
   kUnloaded,  // was closed with its model
   kBusy,
   kNeedsMaxTokens,
+  kOutOfRange,      // a position that the history does not reach
+  kDigestMismatch,  // the history is not the expected one
   // Of memory and places, and asked for in this order:
   kTooLarge,  // never fits, even with nothing else there
   kOwnerTooManySessions,
@@ -24,6 +27,9 @@ struct SessionRefusal {
   // Where memory was asked for; of kTooLarge, bytes_free is what there is in all.
   std::size_t bytes_needed = 0;
   std::size_t bytes_free = 0;
+  // Of kOutOfRange: the positions that there are.
+  std::int64_t lowest = 0;
+  std::int64_t highest = 0;
 
   // Whether it is one.
   explicit operator bool() const { return error != SessionError::kNone; }

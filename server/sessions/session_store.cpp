@@ -34,6 +34,12 @@ std::int64_t least_limit(std::int64_t a, std::int64_t b) {
   return std::min(a, b);
 }
 
+// Tokens that a sequence of at most so many values (0: unbounded) is fed: the last value never is,
+// and a state that is full takes no more.
+std::int64_t fed_values(const Transformer& model, std::int64_t limit) {
+  return limit == 0 ? model.tokens_until_full() : limit - 1;
+}
+
 // Measured, with the allocator's own share (tests/server/sessions/session_bytes_test.cpp): the
 // record, its id and names, its nodes in the map and in the order of last use, its part of the
 // owner's account.
@@ -47,6 +53,37 @@ constexpr std::size_t kWalkAtATime = 1024;
 std::size_t SessionStore::admitted_bytes(const Transformer& model, std::int64_t num_tokens) {
   const std::size_t bytes = model.sequence_bytes(num_tokens);
   return bytes > SIZE_MAX - kRecordBytes ? SIZE_MAX : bytes + kRecordBytes;
+}
+
+std::size_t SessionStore::session_bytes(const Transformer& model, const SessionOptions& session,
+                                        const SessionImage* image) const {
+  if (image == nullptr) image = session.initial.get();
+  const std::int64_t limit = least_limit(model.config().max_values(), session.max_values);
+  const std::int64_t fed = fed_values(model, limit);
+  if (fed == kNeverFull) return SIZE_MAX;
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(model.sequence_bytes(fed), std::size_t{1} + session.checkpoint_keep,
+                             &bytes) ||
+      __builtin_add_overflow(bytes, kRecordBytes, &bytes) ||
+      __builtin_add_overflow(bytes, SessionHistory::bytes_of(history_of(model, session, image)),
+                             &bytes)) {
+    return SIZE_MAX;
+  }
+  return bytes;
+}
+
+SessionHistory::Options SessionStore::history_of(const Transformer& model,
+                                                 const SessionOptions& session,
+                                                 const SessionImage* image) const {
+  SessionHistory::Options history;
+  history.vocab_size = model.head().num_values();
+  history.is_bytes = model.config().modality == ModalityKind::kBytes;
+  history.max_values = least_limit(model.config().max_values(), session.max_values);
+  history.kept_values = least_limit(session.history_tokens, options_.history_tokens);
+  // What the state lacks has to be there until it was read.
+  const std::int64_t lacks = image == nullptr ? 0 : image->position - image->state_position;
+  history.kept_values = std::max({history.kept_values, lacks, std::int64_t{1}});
+  return history;
 }
 
 SessionStore::SessionStore(const Options& options, const Clock& clock)
@@ -71,57 +108,46 @@ SessionMemory::Result SessionStore::reserve(const Owner& owner, std::size_t byte
   return memory_.reserve(owner, bytes, takes_place);
 }
 
-SessionRefusal SessionStore::new_record(const std::string& model_name,
-                                        std::shared_ptr<const Transformer> model,
-                                        std::int64_t max_values, int num_samples, bool takes_place,
-                                        std::size_t call_bytes, const Owner& owner,
-                                        SharedAdapter adapter,
-                                        std::shared_ptr<SessionRecord>* record) {
-  const std::int64_t limit = least_limit(model->config().max_values(), max_values);
-  // The last value of a sequence is never fed; a state that is full takes no more.
-  const std::int64_t fed = limit == 0 ? model->tokens_until_full() : limit - 1;
-  if (fed == kNeverFull) return {SessionError::kNeedsMaxTokens};
-  const std::size_t bytes_each = admitted_bytes(*model, fed);
-  std::size_t bytes = 0;
-  if (__builtin_mul_overflow(bytes_each, static_cast<std::size_t>(num_samples), &bytes) ||
-      __builtin_add_overflow(bytes, call_bytes, &bytes)) {
-    bytes = SIZE_MAX;
-  }
+SessionStore::Made SessionStore::new_record(const std::string& model_name,
+                                            std::shared_ptr<const Transformer> model,
+                                            const SessionOptions& session, std::size_t bytes,
+                                            bool takes_place, const Owner& owner,
+                                            SharedAdapter adapter) {
+  Made made;
   SessionMemory::Result admitted = reserve(owner, bytes, takes_place);
-  if (admitted.refusal) return admitted.refusal;
+  made.refusal = admitted.refusal;
+  if (made.refusal) return made;
   try {
-    auto made = std::make_shared<SessionRecord>(std::move(admitted.reservation));
-    made->model_name = model_name;
-    made->sequence.emplace(model->new_sequence(weights_of(adapter)));
-    made->model = std::move(model);
-    made->adapter = std::move(adapter);
-    // What a one-shot call was admitted for is a matter of memory, not the end of its sequence.
-    made->max_values = takes_place ? limit : made->model->config().max_values();
-    made->last_used = clock_.now();
-    made->created_at = made->last_used_at = clock_.wall_time();
-    *record = std::move(made);
+    auto record = std::make_shared<SessionRecord>(std::move(admitted.reservation), session);
+    if (takes_place) record->id = random_id();
+    record->model_name = model_name;
+    record->model = std::move(model);
+    record->adapter = std::move(adapter);
+    record->last_used = clock_.now();
+    record->created_at = record->last_used_at = clock_.wall_time();
+    made.record = std::move(record);
   } catch (const std::bad_alloc&) {  // the budget promises more than the machine has
-    admitted.refusal.error = SessionError::kOutOfMemory;
+    made.refusal.error = SessionError::kOutOfMemory;
   }
-  return admitted.refusal;
+  return made;
 }
 
 SessionStore::CreateResult SessionStore::create(const std::string& model_name,
                                                 std::shared_ptr<const Transformer> model,
-                                                std::int64_t max_values, const Owner& owner,
+                                                const SessionOptions& session, const Owner& owner,
                                                 SharedAdapter adapter) {
-  CreateResult result;
-  std::shared_ptr<SessionRecord> record;
-  result.refusal =
-      new_record(model_name, std::move(model), max_values, /*num_samples=*/1,
-                 /*takes_place=*/true, /*call_bytes=*/0, owner, std::move(adapter), &record);
-  if (result.refusal) return result;
-  record->id = random_id();
-  result.info = info_of(*record);
+  return add(new_session(model_name, std::move(model), session, session.initial.get(), owner,
+                         std::move(adapter)));
+}
+
+SessionStore::CreateResult SessionStore::add(Made made) {
+  CreateResult result{{}, made.refusal};
+  if (made.record == nullptr) return result;
   MutexLock lock(mutex_);
-  sessions_.emplace(record->id, record);
-  note_use(*record);
-  session_bytes_ += record->reservation.bytes();
+  result.info = info_of(*made.record);
+  sessions_.emplace(made.record->id, made.record);
+  note_use(*made.record);
+  session_bytes_ += made.record->reservation.bytes();
   ++created_;
   return result;
 }
@@ -155,6 +181,7 @@ SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner
     result.refusal.error = SessionError::kBusy;
   } else {
     record->busy = true;
+    record->values_at_lease = record->state_values;
     record->aside.splice(record->aside.end(), idle_, record->node);
     record->last_used = clock_.now();
     record->last_used_at = clock_.wall_time();
@@ -171,25 +198,45 @@ SessionStore::LeaseResult SessionStore::lease_one_shot(const std::string& model_
                                                        const Owner& owner, std::size_t call_bytes,
                                                        SharedAdapter adapter) {
   LeaseResult result;
-  std::shared_ptr<SessionRecord> record;
-  result.refusal =
-      new_record(model_name, std::move(model), max_values, num_samples,
-                 /*takes_place=*/false, call_bytes, owner, std::move(adapter), &record);
-  if (!result.refusal) result.lease = SessionLease(this, std::move(record));
+  const std::int64_t limit = least_limit(model->config().max_values(), max_values);
+  const std::int64_t fed = fed_values(*model, limit);
+  if (fed == kNeverFull) {
+    result.refusal.error = SessionError::kNeedsMaxTokens;
+    return result;
+  }
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(admitted_bytes(*model, fed), static_cast<std::size_t>(num_samples),
+                             &bytes) ||
+      __builtin_add_overflow(bytes, call_bytes, &bytes)) {
+    bytes = SIZE_MAX;
+  }
+  Made made = new_record(model_name, std::move(model), {}, bytes, /*takes_place=*/false, owner,
+                         std::move(adapter));
+  result.refusal = made.refusal;
+  if (made.record == nullptr) return result;
+  SessionRecord& record = *made.record;
+  // What it was admitted for is a matter of memory, not the end of its sequence.
+  record.max_values = record.model->config().max_values();
+  try {
+    record.sequence.emplace(record.model->new_sequence(weights_of(record.adapter)));
+    result.lease = SessionLease(this, std::move(made.record));
+  } catch (const std::bad_alloc&) {
+    result.refusal.error = SessionError::kOutOfMemory;
+  }
   return result;
 }
 
 void SessionStore::give_back(std::shared_ptr<SessionRecord> record) noexcept {
   record->of_call.reset();
   if (record->id.empty()) return;
+  end_call(*record);
   Sessions::node_type gone;  // freed without the mutex
   MutexLock lock(mutex_);
   --busy_sessions_;
   busy_bytes_ -= record->reservation.bytes();
   if (!record->discarded && !record->unloaded && !record->removed) {
     record->busy = false;
-    record->num_values = record->sequence->num_values();
-    record->has_pending = record->sequence->pending.has_value();
+    record->state_values = record->sequence->num_values();
     note_use(*record);
     return;
   }
@@ -197,19 +244,51 @@ void SessionStore::give_back(std::shared_ptr<SessionRecord> record) noexcept {
   gone = extract(sessions_.find(record->id));
 }
 
+// What the history cannot know of a call, and the state that is kept of its end.
+void SessionStore::end_call(SessionRecord& record) noexcept {
+  const SequenceState& sequence = *record.sequence;
+  if (record.discarded || sequence.num_values() != record.history->position()) return;
+  const std::int64_t num_values = sequence.num_values();
+  if (num_values == record.values_at_lease) return;
+  // A stop string was found there, and the next match begins behind it.
+  if (sequence.generated_tail.empty() && !record.history->tail_at(num_values).empty()) {
+    record.history->begin_match();
+  }
+  try {
+    record.checkpoints.take(sequence);
+  } catch (const std::bad_alloc&) {  // one fewer to go back to
+  }
+}
+
 SessionInfo SessionStore::info_of(const SessionRecord& record) {
+  const SessionHistory::Extent extent = record.history->extent();
   SessionInfo info;
   info.id = record.id;
   info.model = record.model_name;
   if (record.adapter != nullptr) info.adapter = record.adapter->name;
-  info.num_values = record.num_values;
-  info.has_pending = record.has_pending;
+  info.num_values = std::max(extent.position, record.state_values);
+  info.oldest_position = oldest_position(record, extent);
+  info.digest = to_hex(extent.digest);
+  info.has_pending = info.num_values > 0;
   info.busy = record.busy;
   info.state_bytes = record.reservation.bytes();
   info.max_values = record.max_values;
+  info.window = record.options.window;
   info.created = record.created_at;
   info.last_used = record.last_used_at;
   return info;
+}
+
+std::int64_t SessionStore::oldest_position(const SessionRecord& record,
+                                           const SessionHistory::Extent& extent) {
+  if (extent.base == 0) return 0;
+  std::int64_t oldest = extent.position;
+  const auto have = [&](std::int64_t position) {
+    if (position >= extent.base) oldest = std::min(oldest, position);
+  };
+  if (!record.busy) have(record.state_values);
+  if (record.options.initial != nullptr) have(record.options.initial->state_position);
+  return std::min(oldest, record.checkpoints.oldest(extent.base).value_or(oldest));
 }
 
 std::optional<SessionInfo> SessionStore::get(const std::string& id, const Owner& owner) const {
@@ -328,6 +407,8 @@ SessionStore::Stats SessionStore::stats() const {
   stats.one_shot_bytes = memory_.bytes_in_use() - session_bytes_;
   stats.created = created_;
   stats.evicted = evicted_;
+  stats.forked = forked_;
+  stats.rewound = rewound_;
   stats.examined = examined_;
   return stats;
 }

@@ -16,25 +16,15 @@
 #include "server/base/clock.h"
 #include "server/base/mutex.h"
 #include "server/base/thread_annotations.h"
+#include "server/history/session_history.h"
+#include "server/history/session_image.h"
 #include "server/sessions/closed_sessions.h"
 #include "server/sessions/lease.h"
 #include "server/sessions/session_memory.h"
+#include "server/sessions/session_options.h"
 #include "server/sessions/session_refusal.h"
 
 namespace lintel {
-
-struct SessionInfo {
-  std::string id;
-  std::string model;
-  std::string adapter;          // empty: none
-  std::int64_t num_values = 0;  // pending one included; as of the last time the session was idle
-  bool has_pending = false;
-  bool busy = false;
-  std::size_t state_bytes = 0;  // admitted
-  std::int64_t max_values = 0;  // 0: unbounded
-  std::chrono::system_clock::time_point created;
-  std::chrono::system_clock::time_point last_used;
-};
 
 // Thread-safe. One store for all models. Memory is admitted by admitted_bytes() before a state is
 // made, and counted until after it is zeroed and freed (promises 4 and 5). Idle sessions past the
@@ -50,6 +40,8 @@ class SessionStore {
     // Of the above, one owner's share. 0: no limit of its own.
     std::size_t max_sessions_per_owner = 0;
     std::size_t bytes_per_owner = 0;
+    // Most values of a session whose history is kept; before them the oldest go.
+    std::int64_t history_tokens = 65536;
   };
 
   // What the sessions and one-shot calls are and hold now, and what became of sessions so far.
@@ -57,7 +49,8 @@ class SessionStore {
     std::size_t idle_sessions = 0, busy_sessions = 0;
     std::size_t idle_bytes = 0, busy_bytes = 0, one_shot_bytes = 0;
     std::uint64_t created = 0, evicted = 0;
-    std::uint64_t examined = 0;  // looked at to find out whether they are to be evicted
+    std::uint64_t forked = 0, rewound = 0;  // forks are not among those created
+    std::uint64_t examined = 0;             // looked at to find out whether they are to be evicted
   };
 
   // What was found or made, or why not.
@@ -69,21 +62,46 @@ class SessionStore {
     SessionInfo info;
     SessionRefusal refusal;
   };
+  struct ForkResult {
+    std::vector<SessionInfo> infos;
+    SessionRefusal refusal;
+  };
+  struct ImageResult {
+    SessionImage image;
+    SessionRefusal refusal;
+  };
+  struct HistoryResult {
+    std::vector<std::int32_t> values;  // [first, first + size)
+    std::vector<HistoryMark> marks;    // of them: where each came from
+    std::int64_t first = 0;
+    SessionRefusal refusal;
+  };
 
   // What a sequence of num_tokens fed tokens is admitted for: its state, the objects that hold it,
   // and the store's record of it. SIZE_MAX where no state can hold so many.
   static std::size_t admitted_bytes(const Transformer& model, std::int64_t num_tokens);
+  // What a session is admitted for: the same, its history and the states that it keeps. SIZE_MAX
+  // also where its length has no end and its state neither.
+  // image: what it begins with in place of SessionOptions::initial.
+  std::size_t session_bytes(const Transformer& model, const SessionOptions& session,
+                            const SessionImage* image = nullptr) const;
 
   SessionStore(const Options& options, const Clock& clock);
   ~SessionStore();  // REQUIRES: no lease lives
   SessionStore(const SessionStore&) = delete;
   SessionStore& operator=(const SessionStore&) = delete;
 
-  // max_values 0: the model's own limit. kNeedsMaxTokens where the state grows without bound.
-  // `adapter`: of the model, for as long as the session lives.
+  // kNeedsMaxTokens where the state grows without bound. `adapter`: of the model, for as long as
+  // the session lives. Throws ModelError for an initial image that is not of this model.
+  CreateResult create(const std::string& model_name, std::shared_ptr<const Transformer> model,
+                      const SessionOptions& session, const Owner& owner = {},
+                      SharedAdapter adapter = nullptr);
   CreateResult create(const std::string& model_name, std::shared_ptr<const Transformer> model,
                       std::int64_t max_values, const Owner& owner = {},
-                      SharedAdapter adapter = nullptr);
+                      SharedAdapter adapter = nullptr) {
+    return create(model_name, std::move(model), SessionOptions{.max_values = max_values}, owner,
+                  std::move(adapter));
+  }
   LeaseResult lease(const std::string& id, const Owner& owner = {});
   // Memory for a one-shot call of num_samples sequences that will have at most max_values values
   // each (0: the model's own limit, which is also the lease's max_values()), and call_bytes that
@@ -108,6 +126,30 @@ class SessionStore {
   // how many sessions it had.
   std::size_t close_sessions(const Transformer& model);
   std::size_t close_sessions(const ServedAdapter& adapter);  // the same of an adapter
+  // Copies, and ways back (session_copies.cpp, session_images.cpp). Positions are numbers of
+  // values; kOutOfRange names those that can be reached: values that were sent back to are read
+  // anew from the nearest state before them, by the next call. While a session is copied it is
+  // busy.
+  //
+  // `count` sessions with the first `position` values of this one (nullopt: all), or none of them.
+  // A busy one can be forked, too, but not where it stands: kBusy.
+  ForkResult fork(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,
+                  int count);
+  // Takes back all values from `position` on, if the history is the expected one.
+  CreateResult rewind(const std::string& id, const Owner& owner, std::int64_t position,
+                      const std::optional<Digest>& expected);
+  // All that the session is. Without a history it is as short as the state allows; without a state,
+  // or where there is none at hand, the history begins at 0. Of a busy session as fork.
+  ImageResult image(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,
+                    bool with_history, bool with_state);
+  // A session out of an image, admitted as by create. Throws ModelError for one that is not of this
+  // model, or contradicts itself.
+  CreateResult restore(const std::string& model_name, std::shared_ptr<const Transformer> model,
+                       const SessionImage& image, const Owner& owner = {},
+                       SharedAdapter adapter = nullptr);
+  // Values [from, to) (nullopt: to the last), also of a busy session.
+  HistoryResult history(const std::string& id, const Owner& owner, std::int64_t from,
+                        std::optional<std::int64_t> to) const;
   // Why there is no such session: kNotFound, or kUnloaded of those that are remembered.
   SessionRefusal absence(const std::string& id, const Owner& owner = {}) const;
 
@@ -127,11 +169,34 @@ class SessionStore {
   // The session, if it is the owner's; else null.
   std::shared_ptr<SessionRecord> find(const std::string& id, const Owner& owner) const
       REQUIRES(mutex_);
-  // Reserves, then makes the state.
-  SessionRefusal new_record(const std::string& model_name, std::shared_ptr<const Transformer> model,
-                            std::int64_t max_values, int num_samples, bool takes_place,
-                            std::size_t call_bytes, const Owner& owner, SharedAdapter adapter,
-                            std::shared_ptr<SessionRecord>* record);
+  // What was admitted and is not yet among the sessions, or is a one-shot call's.
+  struct Made {
+    std::shared_ptr<SessionRecord> record;  // null: refused
+    SessionRefusal refusal;
+  };
+  // Reserves, then makes a record without sequence and history.
+  Made new_record(const std::string& model_name, std::shared_ptr<const Transformer> model,
+                  const SessionOptions& session, std::size_t bytes, bool takes_place,
+                  const Owner& owner, SharedAdapter adapter) EXCLUDES(mutex_);
+  // A session, empty or as the image says.
+  Made new_session(const std::string& model_name, std::shared_ptr<const Transformer> model,
+                   SessionOptions session, const SessionImage* image, const Owner& owner,
+                   SharedAdapter adapter) EXCLUDES(mutex_);
+  CreateResult add(Made made) EXCLUDES(mutex_);
+
+  // The session that copies are made of: held where it was idle, so that its state can be read.
+  struct Source {
+    SessionLease held;
+    std::shared_ptr<SessionRecord> record;  // null: refused
+    SessionRefusal refusal;
+  };
+  Source find_source(const std::string& id, const Owner& owner) EXCLUDES(mutex_);
+  static std::int64_t oldest_position(const SessionRecord& record,
+                                      const SessionHistory::Extent& extent);
+  SessionRefusal out_of_range(const SessionRecord& record) const EXCLUDES(mutex_);
+  static void end_call(SessionRecord& record) noexcept;
+  SessionHistory::Options history_of(const Transformer& model, const SessionOptions& session,
+                                     const SessionImage* image) const;
   void give_back(std::shared_ptr<SessionRecord> record) noexcept EXCLUDES(mutex_);
   // The session was used just now, and is idle: the last to be evicted.
   void note_use(SessionRecord& record) REQUIRES(mutex_);
@@ -161,6 +226,8 @@ class SessionStore {
   std::size_t session_bytes_ GUARDED_BY(mutex_) = 0;  // of sessions in the map
   std::uint64_t created_ GUARDED_BY(mutex_) = 0;
   std::uint64_t evicted_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t forked_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t rewound_ GUARDED_BY(mutex_) = 0;
   std::uint64_t examined_ GUARDED_BY(mutex_) = 0;
   ClosedSessions closed_ GUARDED_BY(mutex_);  // with their models
 };

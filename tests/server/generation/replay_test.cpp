@@ -11,20 +11,14 @@
 namespace lintel::testing {
 namespace {
 
-struct ListLog : ValueLog {
-  void append(std::int32_t value, ValueSource source) override {
-    values.push_back(value);
-    sources.push_back(source);
-  }
-  std::vector<std::int32_t> values;
-  std::vector<ValueSource> sources;
-};
-
-// A session whose history is kept by hand.
+// A session that may lack values of its history.
 struct HandSession {
   std::string id;
-  ListLog log;
 };
+
+std::vector<std::int32_t> log_of(const Core& core, const HandSession& session) {
+  return core.store.history(session.id, /*owner=*/{}, 0, std::nullopt).values;
+}
 
 Core::Call submit(Core& core, HandSession& session, const GenerationRequest& request,
                   std::shared_ptr<RecordingSink> sink = std::make_shared<RecordingSink>()) {
@@ -32,7 +26,6 @@ Core::Call submit(Core& core, HandSession& session, const GenerationRequest& req
   call.sink = std::move(sink);
   auto leased = core.store.lease(session.id);
   REQUIRE(leased.refusal.error == SessionError::kNone);
-  leased.lease.log_to(&session.log);
   call.error = core.scheduler.submit(request, std::move(leased.lease), call.sink, call.handle);
   return call;
 }
@@ -56,7 +49,10 @@ std::unique_ptr<HandSession> lagging_session(Core& core, const std::vector<std::
     generate(core, *session, read);
   }
   if (replayed == 0) core.store.lease(session->id).lease.sequence().generated_tail = tail;
-  session->log.values = values;
+  const auto leased = core.store.lease(session->id);
+  for (std::size_t i = values.size() - replayed; i < values.size(); ++i) {
+    leased.lease.history()->append(values[i], ValueSource::kPrompt);
+  }
   return session;
 }
 
@@ -111,9 +107,9 @@ void require_replay_goes_unnoticed(TinyModel kind, const std::string& attention,
   const auto model = tiny_model(kind, attention, type);
   const std::vector<GenerationRequest> calls = calls_for(*model);
   Core twins(model);
-  HandSession twin{twins.new_session(), {}};
+  HandSession twin{twins.new_session()};
   generate(twins, twin, calls[0]);
-  const std::vector<std::int32_t> before = twin.log.values;
+  const std::vector<std::int32_t> before = log_of(twins, twin);
   const std::string tail = twins.store.lease(twin.id).lease.sequence().generated_tail;
   const auto second = generate(twins, twin, calls[1]);
   const auto third = generate(twins, twin, calls[2]);
@@ -136,7 +132,7 @@ void require_replay_goes_unnoticed(TinyModel kind, const std::string& attention,
       require_same_call(*call.sink, *second);
       REQUIRE(call.sink->result().replayed_tokens == static_cast<std::int64_t>(replayed));
       require_same_call(*generate(core, *session, calls[2]), *third);
-      REQUIRE(session->log.values == twin.log.values);
+      REQUIRE(log_of(core, *session) == log_of(twins, twin));
     }
   }
 }
@@ -162,9 +158,9 @@ TEST_CASE("a stop string that begins before the values that are read again is fo
   request.seed = 5;
   const std::string text = core.generate(request)->text();
   request.max_new_tokens = 40;
-  HandSession twin{core.new_session(), {}};
+  HandSession twin{core.new_session()};
   generate(core, twin, request);
-  const std::vector<std::int32_t> values = twin.log.values;
+  const std::vector<std::int32_t> values = log_of(core, twin);
   const std::string tail = core.store.lease(twin.id).lease.sequence().generated_tail;
   REQUIRE(tail == text.substr(0, 40));
 
@@ -197,16 +193,16 @@ TEST_CASE("values that are read again are paid for as a prompt, and never sent",
   CHECK(core.scheduler.stats().prompt_tokens == 6);
   CHECK(core.scheduler.stats().rows == 5);  // the last one stays pending
   CHECK(core.session_values(session->id) == 6);
-  CHECK(session->log.values == values);
+  CHECK(log_of(core, *session) == values);
 }
 
 TEST_CASE("cancelled while it reads its values again a session has each of them once", "[replay]") {
   const auto model = tiny_model(TinyModel::kBytes);
   const std::vector<GenerationRequest> calls = calls_for(*model);
   Core core(model, {.workers = 0, .max_batch_rows = 7, .prefill_rows_per_step = 7});
-  HandSession twin{core.new_session(), {}};
+  HandSession twin{core.new_session()};
   generate(core, twin, calls[0]);
-  const std::vector<std::int32_t> values = twin.log.values;
+  const std::vector<std::int32_t> values = log_of(core, twin);
   const std::string tail = core.store.lease(twin.id).lease.sequence().generated_tail;
   const auto expected = generate(core, twin, calls[1]);
 
@@ -220,26 +216,28 @@ TEST_CASE("cancelled while it reads its values again a session has each of them 
   CHECK(cut.sink->result().position == static_cast<std::int64_t>(values.size()));
   CHECK(cut.sink->result().prompt_tokens == 0);
   CHECK(cut.sink->result().replayed_tokens == 15);
-  CHECK(session->log.values == values);
+  CHECK(log_of(core, *session) == values);
   const std::size_t lacks = values.size() - 15;
-  REQUIRE(core.session_values(session->id) == 15);
+  REQUIRE(core.store.lease(session->id).lease.sequence().num_values() == 15);
   require_same_call(*generate(core, *session, replaying(calls[1], values, lacks, tail)), *expected);
-  CHECK(session->log.values == twin.log.values);
+  CHECK(log_of(core, *session) == log_of(core, twin));
 }
 
 TEST_CASE("a session's log is told each value and where it came from", "[replay]") {
   Core core(tiny_model(TinyModel::kBytes));
-  HandSession session{core.new_session(), {}};
+  HandSession session{core.new_session()};
   GenerationRequest request;
   request.prompt = {3, 1};
   request.given = {{3, 8}};
   request.max_new_tokens = 3;
   const auto sink = generate(core, session, request);
   const std::vector<std::int32_t> drawn = sink->tokens();
-  CHECK(session.log.values == std::vector<std::int32_t>{3, 1, drawn[0], 8, drawn[2]});
-  CHECK(session.log.sources == std::vector{ValueSource::kPrompt, ValueSource::kPrompt,
-                                           ValueSource::kSampled, ValueSource::kGiven,
-                                           ValueSource::kSampled});
+  CHECK(log_of(core, session) == std::vector<std::int32_t>{3, 1, drawn[0], 8, drawn[2]});
+  const auto marks = core.store.history(session.id, /*owner=*/{}, 0, std::nullopt).marks;
+  CHECK(marks == std::vector<HistoryMark>{{0, ValueSource::kPrompt},
+                                          {2, ValueSource::kSampled},
+                                          {3, ValueSource::kGiven},
+                                          {4, ValueSource::kSampled}});
 }
 
 }  // namespace

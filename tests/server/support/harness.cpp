@@ -133,7 +133,11 @@ Core::Call Core::submit(const GenerationRequest& request, const std::string& ses
                                            /*owner=*/{}, /*call_bytes=*/0, std::move(adapter))
                     : store.lease(session_id);
   REQUIRE(leased.refusal.error == SessionError::kNone);
-  call.error = scheduler.submit(request, std::move(leased.lease), call.sink, call.handle);
+  GenerationRequest wanted = request;
+  Replay replay = leased.lease.replay();
+  wanted.replay = std::move(replay.values);
+  wanted.replay_tail = std::move(replay.tail);
+  call.error = scheduler.submit(std::move(wanted), std::move(leased.lease), call.sink, call.handle);
   return call;
 }
 

@@ -1,0 +1,43 @@
+// SessionOptions: what a session is to be; SessionInfo: what it is.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "server/history/session_image.h"
+
+namespace lintel {
+
+struct SessionOptions {
+  std::int64_t max_values = 0;  // 0: the model's own limit
+  // Values whose history is kept; 0, and at most: SessionStore::Options::history_tokens.
+  std::int64_t history_tokens = 0;
+  std::int64_t window = 0;  // values after which its state starts anew; 0: never
+  // States to go back to: one every so many values (0: none but at the ends of calls), and so many
+  // of them in all. keep 0: none.
+  std::uint32_t checkpoint_every = 0;
+  std::uint32_t checkpoint_keep = 0;
+  // What it begins with; null: nothing was seen yet.
+  std::shared_ptr<const SessionImage> initial;
+};
+
+struct SessionInfo {
+  std::string id;
+  std::string model;
+  std::string adapter;               // empty: none
+  std::int64_t num_values = 0;       // pending one included; of a busy one, by now
+  std::int64_t oldest_position = 0;  // the lowest it can go back to
+  std::string digest;                // of its history, hexadecimal
+  bool has_pending = false;
+  bool busy = false;
+  std::size_t state_bytes = 0;  // admitted
+  std::int64_t max_values = 0;  // 0: unbounded
+  std::int64_t window = 0;
+  std::chrono::system_clock::time_point created;
+  std::chrono::system_clock::time_point last_used;
+};
+
+}  // namespace lintel
