@@ -89,7 +89,7 @@ struct LintelServer::Impl {
              static_cast<std::size_t>(options.connections.max_message_bytes)},
         store(options.sessions, clock),
         manager(options.models, registry, store, clock),
-        context{registry, manager, store, calls, gate, clock, options.streaming},
+        context{registry, manager, store, states, calls, gate, clock, options.streaming},
         generation(context),
         session(context),
         model(context),
@@ -110,6 +110,7 @@ struct LintelServer::Impl {
   const CallGate gate;
 
   SessionStore store;
+  NamedStates states;
   ModelRegistry registry;
   ModelManager manager;
   ActiveCalls calls;

@@ -43,6 +43,17 @@ class BoundedService : public grpc::Service {
 
   template <typename Self, typename Request, typename Response>
   void serve(const char* name, Self* self,
+             grpc::ServerReadReactor<Received<Request>>* (Self::*method)(
+                 grpc::CallbackServerContext*, Response*)) {
+    add(name, grpc::internal::RpcMethod::CLIENT_STREAMING,
+        new grpc::internal::CallbackClientStreamingHandler<Received<Request>, Response>(
+            [self, method](grpc::CallbackServerContext* call, Response* response) {
+              return (self->*method)(call, response);
+            }));
+  }
+
+  template <typename Self, typename Request, typename Response>
+  void serve(const char* name, Self* self,
              grpc::ServerBidiReactor<Received<Request>, Response>* (Self::*method)(
                  grpc::CallbackServerContext*)) {
     add(name, grpc::internal::RpcMethod::BIDI_STREAMING,

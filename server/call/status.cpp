@@ -56,10 +56,14 @@ grpc::Status with_retry(grpc::StatusCode code, std::string_view message,
   return with_detail(code, std::string(message), retry_info(retry_after));
 }
 
-grpc::Status with_reason(grpc::StatusCode code, std::string_view message, const char* reason) {
+grpc::Status with_reason(grpc::StatusCode code, std::string_view message, const char* reason,
+                         const ErrorFacts& facts = {}) {
   google::rpc::ErrorInfo info;
   info.set_reason(reason);
   info.set_domain("lintel");
+  for (const auto& [name, value] : facts) {
+    (*info.mutable_metadata())[name] = clipped(value, kMaxTextBytes);
+  }
   return with_detail(code, std::string(message), info);
 }
 
@@ -116,6 +120,20 @@ grpc::Status failed_precondition(std::string_view type, std::string_view subject
   violation->set_subject(clip(subject));
   violation->set_description(std::string(message));
   return with_detail(grpc::StatusCode::FAILED_PRECONDITION, std::string(message), failure);
+}
+
+grpc::Status wrong_state(const char* reason, std::string_view message, const ErrorFacts& facts) {
+  return with_reason(grpc::StatusCode::FAILED_PRECONDITION, message, reason, facts);
+}
+
+grpc::Status out_of_range(std::string_view message, std::int64_t lowest, std::int64_t highest) {
+  return with_reason(
+      grpc::StatusCode::OUT_OF_RANGE, message, "POSITION_OUT_OF_RANGE",
+      {{"lowest", std::to_string(lowest)}, {"highest", std::to_string(highest)}});
+}
+
+grpc::Status data_loss(std::string_view message) {
+  return with_reason(grpc::StatusCode::DATA_LOSS, message, "SNAPSHOT_DAMAGED");
 }
 
 grpc::Status resource_exhausted(std::string_view message, std::chrono::milliseconds retry_after) {

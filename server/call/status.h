@@ -6,8 +6,10 @@
 #include <grpcpp/support/status.h>
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace lintel {
@@ -31,6 +33,18 @@ grpc::Status session_busy(std::string_view id);
 // FAILED_PRECONDITION with google.rpc.PreconditionFailure about `subject`.
 grpc::Status failed_precondition(std::string_view type, std::string_view subject,
                                  std::string_view message);
+
+// What a program may want to know of an error, by name.
+using ErrorFacts = std::vector<std::pair<std::string, std::string>>;
+// FAILED_PRECONDITION with google.rpc.ErrorInfo: for what a program tells apart by its reason.
+grpc::Status wrong_state(const char* reason, std::string_view message, const ErrorFacts& facts);
+
+// OUT_OF_RANGE with google.rpc.ErrorInfo: a position of a session that is not from `lowest` to
+// `highest`.
+grpc::Status out_of_range(std::string_view message, std::int64_t lowest, std::int64_t highest);
+
+// DATA_LOSS with google.rpc.ErrorInfo: bytes that came damaged, or not all of them, or too many.
+grpc::Status data_loss(std::string_view message);
 
 // RESOURCE_EXHAUSTED and UNAVAILABLE with google.rpc.RetryInfo.
 grpc::Status resource_exhausted(std::string_view message, std::chrono::milliseconds retry_after);

@@ -4,12 +4,15 @@
 #include <span>
 #include <utility>
 
+#include "model/base/state_bytes.h"
 #include "server/base/random_bytes.h"
 #include "server/call/status.h"
 #include "server/generation/drafter.h"
 #include "server/generation/speculation.h"
+#include "server/history/session_history.h"
 #include "server/requests/resolve_adapter.h"
 #include "server/requests/resolve_model.h"
+#include "server/requests/resolve_state.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {
@@ -29,8 +32,19 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
                          const v1::GenerateRequest& wire, GenerationTarget& target) {
   grpc::Status status;
   if (wire.session_id().empty()) {
-    target.model = resolve_model(wire.model(), context.models, &status);
-    return status;
+    if (!wire.initial_state().empty()) {
+      status = resolve_state(wire.initial_state(), caller, wire.model(), context.states,
+                             &target.initial);
+      if (!status.ok()) return status;
+    }
+    target.model =
+        resolve_model(target.initial == nullptr ? wire.model() : target.initial->image.model,
+                      context.models, &status);
+    if (target.model == nullptr || target.initial == nullptr) return status;
+    return check_state(*target.initial, *target.model, wire.adapter());
+  }
+  if (!wire.initial_state().empty()) {
+    return invalid_argument({{"initial_state", "is for calls without a session, which has begun"}});
   }
   if (const auto refusal = lease_session(context, wire.session_id(), caller, target)) {
     return store_refusal(refusal, context.store.options(), wire.session_id(), caller);
@@ -61,9 +75,28 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
 
 // Where the sequence stands that the target is about.
 SequencePosition position_of(GenerationTarget& target) {
-  if (!target.lease) return {.max_values = target.model->transformer->config().max_values()};
+  if (!target.lease) {
+    const std::int64_t seen = target.initial == nullptr ? 0 : target.initial->image.position;
+    return {seen, /*has_pending=*/seen > 0, target.model->transformer->config().max_values()};
+  }
   const std::int64_t num_values = target.lease.num_values();
   return {num_values, /*has_pending=*/num_values > 0, target.lease.max_values()};
+}
+
+// An empty sequence becomes what the image has a state of; the rest of it is to be read anew.
+void begin_with(const SessionImage& image, const ModelConfig& config, SequenceState& sequence,
+                GenerationRequest& request) {
+  StateByteReader reader(image.state);
+  sequence.load(reader);
+  if (sequence.num_values() == image.position) return;
+  request.replay.assign(image.values.end() - (image.position - sequence.num_values()),
+                        image.values.end());
+  SessionHistory history({.vocab_size = config.vocab_size,
+                          .is_bytes = config.modality == ModalityKind::kBytes,
+                          .max_values = image.position});
+  history.begin_at(image.base, image.base_digest, sequence.generated_tail);
+  history.append(image);
+  request.replay_tail = history.tail_at(image.position);
 }
 
 grpc::Status prepare(const ServiceContext& context, const Owner& caller,
@@ -84,9 +117,11 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
     return placed;
   }
   SharedAdapter adapter;
-  const grpc::Status named = target.lease
-                                 ? check_session_adapter(wire.adapter(), target.lease, model)
-                                 : resolve_adapter(wire.adapter(), model, &adapter);
+  const grpc::Status named =
+      target.lease ? check_session_adapter(wire.adapter(), target.lease, model)
+                   : resolve_adapter(
+                         target.initial == nullptr ? wire.adapter() : target.initial->image.adapter,
+                         model, &adapter);
   if (!named.ok()) return named;
   if (target.lease) {
     Replay replay = target.lease.replay();
@@ -104,6 +139,10 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
       return store_refusal(leased.refusal, context.store.options(), /*session_id=*/"", caller);
     }
     target.lease = std::move(leased.lease);
+    if (target.initial != nullptr) {
+      begin_with(target.initial->image, model.transformer->config(), target.lease.sequence(),
+                 request);
+    }
   }
 
   if (!checked.has_seed) request.seed = random_seed();

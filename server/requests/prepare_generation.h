@@ -16,7 +16,8 @@ namespace lintel {
 // What a request runs on.
 struct GenerationTarget {
   SharedModel model;
-  SessionLease lease;  // of the session that it goes on with; none: a one-shot call
+  SessionLease lease;           // of the session that it goes on with; none: a one-shot call
+  NamedStates::Shared initial;  // that a one-shot call begins with; null: nothing was seen yet
 };
 
 // A session's lease first, then the model that it knows: what is leased is neither closed nor

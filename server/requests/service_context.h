@@ -7,6 +7,7 @@
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/session_store.h"
+#include "server/states/named_states.h"
 #include "server/stream/streaming_options.h"
 
 namespace lintel {
@@ -15,6 +16,7 @@ struct ServiceContext {
   const ModelRegistry& models;
   ModelManager& manager;
   SessionStore& store;
+  NamedStates& states;
   ActiveCalls& calls;
   const CallGate& gate;
   const Clock& clock;

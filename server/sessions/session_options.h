@@ -11,6 +11,8 @@
 
 namespace lintel {
 
+class Transformer;
+
 struct SessionOptions {
   std::int64_t max_values = 0;  // 0: the model's own limit
   // Values whose history is kept; 0, and at most: SessionStore::Options::history_tokens.
@@ -27,10 +29,11 @@ struct SessionOptions {
 struct SessionInfo {
   std::string id;
   std::string model;
-  std::string adapter;               // empty: none
-  std::int64_t num_values = 0;       // pending one included; of a busy one, by now
-  std::int64_t oldest_position = 0;  // the lowest it can go back to
-  std::string digest;                // of its history, hexadecimal
+  const Transformer* transformer = nullptr;  // to find the model by; not to be used
+  std::string adapter;                       // empty: none
+  std::int64_t num_values = 0;               // pending one included; of a busy one, by now
+  std::int64_t oldest_position = 0;          // the lowest it can go back to
+  std::string digest;                        // of its history, hexadecimal
   bool has_pending = false;
   bool busy = false;
   std::size_t state_bytes = 0;  // admitted

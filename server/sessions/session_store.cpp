@@ -265,6 +265,7 @@ SessionInfo SessionStore::info_of(const SessionRecord& record) {
   SessionInfo info;
   info.id = record.id;
   info.model = record.model_name;
+  info.transformer = record.model.get();
   if (record.adapter != nullptr) info.adapter = record.adapter->name;
   info.num_values = std::max(extent.position, record.state_values);
   info.oldest_position = oldest_position(record, extent);

@@ -153,6 +153,11 @@ class SessionStore {
   // Why there is no such session: kNotFound, or kUnloaded of those that are remembered.
   SessionRefusal absence(const std::string& id, const Owner& owner = {}) const;
 
+  // Memory for bytes that are no sequence: a snapshot on its way, a named state.
+  SessionMemory::Result admit_bytes(const Owner& owner, std::size_t bytes) EXCLUDES(mutex_) {
+    return reserve(owner, bytes, /*takes_place=*/false);
+  }
+
   // Told when memory was given back. What was refused for want of it may then be asked for again.
   WaitingRoom& waiting_room() { return memory_.waiting_room(); }
   std::size_t bytes_in_use() const;

@@ -72,13 +72,15 @@ grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Op
       return invalid_argument(
           {{"max_tokens", "is needed: the state of this model grows with the sequence"}});
     case SessionError::kOutOfRange:
-      return {grpc::StatusCode::OUT_OF_RANGE,
-              "session " + clip(session_id) + " can be had at positions " +
-                  std::to_string(refusal.lowest) + " to " + std::to_string(refusal.highest)};
+      return out_of_range("session " + clip(session_id) + " can be had at positions " +
+                              std::to_string(refusal.lowest) + " to " +
+                              std::to_string(refusal.highest),
+                          refusal.lowest, refusal.highest);
     case SessionError::kDigestMismatch:
-      return failed_precondition("POSITION_MISMATCH", "session",
-                                 "the history of session " + clip(session_id) +
-                                     " is not the one with the expected digest");
+      return wrong_state(
+          "POSITION_MISMATCH",
+          "the history of session " + clip(session_id) + " is not the one with the expected digest",
+          {});
   }
   return grpc::Status::OK;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/call/wire_time.h"
+#include "server/v1/wire_source.h"
 
 namespace lintel {
 namespace {
@@ -26,18 +27,6 @@ v1::FinishReason wire_reason(FinishReason reason) {
       return v1::FINISH_REASON_DEADLINE;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
-}
-
-v1::ValueSource wire_source(ValueSource source) {
-  switch (source) {
-    case ValueSource::kSampled:
-      return v1::VALUE_SOURCE_SAMPLED;
-    case ValueSource::kGiven:
-      return v1::VALUE_SOURCE_GIVEN;
-    case ValueSource::kPrompt:
-      return v1::VALUE_SOURCE_PROMPT;
-  }
-  return v1::VALUE_SOURCE_UNSPECIFIED;
 }
 
 }  // namespace

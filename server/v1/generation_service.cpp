@@ -4,30 +4,17 @@
 #include <memory>
 #include <utility>
 
-#include "server/call/guarded.h"
 #include "server/requests/prepare_generation.h"
 #include "server/requests/resolve_adapter.h"
 #include "server/requests/resolve_model.h"
 #include "server/requests/score_checks.h"
+#include "server/v1/open_stream.h"
 
 namespace lintel {
 
 GenerationService::GenerationService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kGenerate).name, this, &GenerationService::Generate);
   serve(info_of(Method::kScore).name, this, &GenerationService::Score);
-}
-
-template <typename Reactor, typename Begin>
-Reactor* GenerationService::open(grpc::CallbackServerContext& context, Method method, Begin begin) {
-  auto reactor = std::make_unique<Reactor>(context_.gate, context_.calls, context, method);
-  const LogFields log_fields = reactor->call().scope.log_fields();  // as the call began
-  const LogScope log(log_fields);
-  grpc::Status status = guarded([&] {
-    grpc::Status entered = reactor->enter();
-    return entered.ok() ? begin(*reactor) : entered;
-  });
-  if (!status.ok()) reactor->refuse(std::move(status));
-  return reactor.release();  // deletes itself
 }
 
 grpc::Status GenerationService::generate(const grpc::CallbackServerContext& context,
@@ -79,20 +66,19 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& context
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(
     grpc::CallbackServerContext* context, const Received<v1::GenerateRequest>* request) {
-  return open<GenerateStream>(*context, Method::kGenerate, [&](GenerateStream& stream) {
-    v1::GenerateRequest wire;  // gone when the stream runs
-    const grpc::Status read = request->read(bounds_of(context_.gate, Method::kGenerate), wire);
-    return read.ok() ? generate(*context, wire, stream) : read;
-  });
+  return open_stream<GenerateStream>(context_, *context, Method::kGenerate, *request,
+                                     [&](GenerateStream& stream, const v1::GenerateRequest& wire) {
+                                       return generate(*context, wire, stream);
+                                     });
 }
 
 grpc::ServerWriteReactor<v1::ScoreResponse>* GenerationService::Score(
     grpc::CallbackServerContext* context, const Received<v1::ScoreRequest>* request) {
-  return open<ScoreStream::Reactor>(*context, Method::kScore, [&](ScoreStream::Reactor& reactor) {
-    v1::ScoreRequest wire;  // gone when the stream runs
-    const grpc::Status read = request->read(bounds_of(context_.gate, Method::kScore), wire);
-    return read.ok() ? score(*context, wire, reactor) : read;
-  });
+  return open_stream<ScoreStream::Reactor>(
+      context_, *context, Method::kScore, *request,
+      [&](ScoreStream::Reactor& reactor, const v1::ScoreRequest& wire) {
+        return score(*context, wire, reactor);
+      });
 }
 
 }  // namespace lintel

@@ -20,10 +20,6 @@ class GenerationService final : public BoundedService {
                                                      const Received<v1::ScoreRequest>* request);
 
  private:
-  // What both methods do around their translation: the call's reactor is made and enters, and
-  // `begin(reactor)` has it run, or says why the call is refused.
-  template <typename Reactor, typename Begin>
-  Reactor* open(grpc::CallbackServerContext& context, Method method, Begin begin);
   grpc::Status generate(const grpc::CallbackServerContext& context, const v1::GenerateRequest& wire,
                         GenerateStream& stream);
   grpc::Status score(const grpc::CallbackServerContext& context, const v1::ScoreRequest& wire,

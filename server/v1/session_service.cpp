@@ -5,19 +5,31 @@
 #include "server/call/wire_time.h"
 #include "server/requests/resolve_adapter.h"
 #include "server/requests/resolve_model.h"
+#include "server/requests/resolve_state.h"
 #include "server/requests/session_checks.h"
+#include "server/requests/session_copy_checks.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {
 
-SessionService::SessionService(const ServiceContext& context) : context_(context) {
+// Calls that hold a snapshot or a history on its way, of all callers.
+constexpr int kMostCopies = 16;
+
+SessionService::SessionService(const ServiceContext& context)
+    : context_(context), copies_(kMostCopies) {
   serve(info_of(Method::kCreateSession).name, this, &SessionService::Create);
   serve(info_of(Method::kGetSession).name, this, &SessionService::Get);
   serve(info_of(Method::kListSessions).name, this, &SessionService::List);
   serve(info_of(Method::kDeleteSession).name, this, &SessionService::Delete);
+  serve(info_of(Method::kForkSession).name, this, &SessionService::Fork);
+  serve(info_of(Method::kRewindSession).name, this, &SessionService::Rewind);
+  serve(info_of(Method::kReadHistory).name, this, &SessionService::ReadHistory);
+  serve(info_of(Method::kSaveState).name, this, &SessionService::SaveState);
+  serve(info_of(Method::kListStates).name, this, &SessionService::ListStates);
+  serve(info_of(Method::kDeleteState).name, this, &SessionService::DeleteState);
 }
 
-void SessionService::write_session(const SessionInfo& info, v1::Session& wire) const {
+void write_session(const ServiceContext& context, const SessionInfo& info, v1::Session& wire) {
   wire.set_id(info.id);
   wire.set_model(info.model);
   wire.set_adapter(info.adapter);
@@ -29,30 +41,49 @@ void SessionService::write_session(const SessionInfo& info, v1::Session& wire) c
   write_time(info.created, *wire.mutable_create_time());
   write_time(info.last_used, *wire.mutable_last_used_time());
   // Seconds: an operator's longest would overflow as nanoseconds.
-  wire.mutable_idle_timeout()->set_seconds(context_.store.options().idle_timeout.count());
+  wire.mutable_idle_timeout()->set_seconds(context.store.options().idle_timeout.count());
+  wire.set_oldest_position(info.oldest_position);
+  wire.set_digest(info.digest);
+  wire.set_window(info.window);
 }
 
 grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionRequest& wire,
                                     v1::Session& session) {
   if (context_.calls.closed()) return shutting_down();
   grpc::Status status;
-  const SharedModel model = resolve_model(wire.model(), context_.models, &status);
+  NamedStates::Shared initial;
+  if (!wire.initial_state().empty()) {
+    status = resolve_state(wire.initial_state(), scope.caller().name, wire.model(), context_.states,
+                           &initial);
+    if (!status.ok()) return status;
+  }
+  const SharedModel model = resolve_model(initial == nullptr ? wire.model() : initial->image.model,
+                                          context_.models, &status);
   if (model == nullptr) return status;
   scope.set_model(model->name);
   Violations violations;
   check_session_length(wire.max_tokens(), "max_tokens", model->transformer->config(), violations);
+  SessionOptions options;
+  options.max_values = wire.max_tokens();
+  check_session_options(wire, options, violations);
   if (!violations.empty()) return violations.status();
   SharedAdapter adapter;
-  if (grpc::Status named = resolve_adapter(wire.adapter(), *model, &adapter); !named.ok()) {
+  if (initial != nullptr) {
+    status = check_state(*initial, *model, wire.adapter());
+    if (!status.ok()) return status;
+    options.initial = {initial, &initial->image};
+  }
+  const std::string& adapter_name = initial == nullptr ? wire.adapter() : initial->image.adapter;
+  if (grpc::Status named = resolve_adapter(adapter_name, *model, &adapter); !named.ok()) {
     return named;
   }
   const SessionStore::CreateResult created = context_.store.create(
-      model->name, model->transformer, wire.max_tokens(), scope.caller().name, std::move(adapter));
+      model->name, model->transformer, options, scope.caller().name, std::move(adapter));
   if (created.refusal) {
     return store_refusal(created.refusal, context_.store.options(), /*session_id=*/"",
                          scope.caller().name);
   }
-  write_session(created.info, session);
+  write_session(context_, created.info, session);
   return status;
 }
 
@@ -68,7 +99,7 @@ grpc::Status SessionService::get(CallScope& scope, const v1::GetSessionRequest& 
                          wire.id(), caller);
   }
   scope.set_model(info->model);
-  write_session(*info, session);
+  write_session(context_, *info, session);
   return grpc::Status::OK;
 }
 
@@ -90,7 +121,7 @@ grpc::Status SessionService::list(const Identity& caller, const v1::ListSessions
     found.resize(checked.page_size);
     page.set_next_page_token(found.back().id);
   }
-  for (const SessionInfo& info : found) write_session(info, *page.add_sessions());
+  for (const SessionInfo& info : found) write_session(context_, info, *page.add_sessions());
   return status;
 }
 

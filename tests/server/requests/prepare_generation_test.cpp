@@ -42,13 +42,14 @@ struct Preparing {
   const ManualClock clock;
   const ServerOptions options = test_options();
   SessionStore store{{.session_memory_bytes = 1u << 26}, clock};
+  NamedStates states;
   ModelRegistry registry;
   ModelManager manager{options.models, registry, store, clock};
   ActiveCalls calls;
   Quotas quotas{{}, clock};
   RequestCounters counters;
   const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
-  const ServiceContext context{registry, manager, store, calls, gate, clock, options.streaming};
+  const ServiceContext context{registry, manager, store, states, calls, gate, clock, options.streaming};
 };
 
 TEST_CASE("what a call holds beside its sequence is counted, on a session as without one") {
