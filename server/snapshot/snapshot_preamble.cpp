@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "server/snapshot/snapshot.h"
+#include "server/snapshot/snapshot_error.h"
+#include "server/snapshot/snapshot_layout.h"
+
 namespace lintel {
 namespace {
 
@@ -47,6 +51,41 @@ std::optional<SnapshotPreamble> SnapshotPreamble::decode(
   std::copy_n(bytes.begin() + kChecksumAt, preamble.checksum.bytes.size(),
               preamble.checksum.bytes.begin());
   return preamble;
+}
+
+SnapshotPreamble read_snapshot_preamble(std::span<const std::byte> bytes) {
+  using Kind = SnapshotError::Kind;
+  if (bytes.size() < kSnapshotPreambleBytes) {
+    throw SnapshotError(Kind::kDamaged, "found " + std::to_string(bytes.size()) +
+                                            " bytes, expected at least " +
+                                            std::to_string(kSnapshotPreambleBytes));
+  }
+  const auto preamble = SnapshotPreamble::decode(bytes.first<kSnapshotPreambleBytes>());
+  if (!preamble) throw SnapshotError(Kind::kInvalid, "preamble: these bytes are no snapshot");
+  if (preamble->version != kSnapshotVersion) {
+    throw SnapshotError(Kind::kInvalid, "version: found " + std::to_string(preamble->version) +
+                                            ", expected " + std::to_string(kSnapshotVersion));
+  }
+  if (preamble->header_bytes == 0 || preamble->header_bytes > kMostSnapshotHeaderBytes ||
+      preamble->header_bytes % kSnapshotAlignment != 0) {
+    throw SnapshotError(Kind::kInvalid, "header_bytes: found " +
+                                            std::to_string(preamble->header_bytes) +
+                                            ", expected a multiple of 64 up to 65536");
+  }
+  constexpr std::uint64_t kMostBodyBytes = std::uint64_t{1} << 62;
+  if (preamble->body_bytes > kMostBodyBytes || preamble->body_bytes % kSnapshotAlignment != 0) {
+    throw SnapshotError(Kind::kInvalid, "body_bytes: found " +
+                                            std::to_string(preamble->body_bytes) +
+                                            ", expected a multiple of 64 up to 2^62");
+  }
+  return *preamble;
+}
+
+void check_snapshot_bytes(const SnapshotPreamble& preamble, std::uint64_t found) {
+  if (found == preamble.total_bytes()) return;
+  throw SnapshotError(SnapshotError::Kind::kDamaged, "found " + std::to_string(found) +
+                                                         " bytes, expected " +
+                                                         std::to_string(preamble.total_bytes()));
 }
 
 }  // namespace lintel

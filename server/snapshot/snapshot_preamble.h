@@ -25,6 +25,15 @@ struct SnapshotPreamble {
   // Nothing where the bytes are no preamble at all; another version is the caller's to refuse.
   static std::optional<SnapshotPreamble> decode(
       std::span<const std::byte, kSnapshotPreambleBytes> bytes);
+
+  // Of the whole snapshot. REQUIRES: read_snapshot_preamble took it, so that nothing overflows.
+  std::uint64_t total_bytes() const { return kSnapshotPreambleBytes + header_bytes + body_bytes; }
 };
+
+// The first bytes of what comes, at least as many. Throws SnapshotError for fewer, for what is no
+// snapshot, for another version, and for sizes that no snapshot has.
+SnapshotPreamble read_snapshot_preamble(std::span<const std::byte> bytes);
+// Throws SnapshotError where it has not as many bytes as it says.
+void check_snapshot_bytes(const SnapshotPreamble& preamble, std::uint64_t found);
 
 }  // namespace lintel

@@ -1,0 +1,40 @@
+// Snapshots: a session as bytes, format 1 of docs/snapshot_format.md.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/history/session_image.h"
+#include "server/snapshot/snapshot_error.h"
+
+namespace lintel {
+
+// A session, and what it was computed by.
+struct SnapshotOf {
+  SessionImage image;
+  std::string model_fingerprint;  // Transformer::fingerprint
+  std::string attention;          // that ran, as Model.attention
+  std::string weight_type;
+  std::string numerics;  // equal ones go on bit for bit
+  std::string numerics_text;
+  std::string lintel_version;                  // that wrote it
+  std::chrono::system_clock::time_point made;  // to the millisecond
+};
+
+inline constexpr std::size_t kMostSnapshotHeaderBytes = 64 << 10;
+
+// REQUIRES: the image is one that read_snapshot() takes. The caller zeroes the bytes when they are
+// done with: they are what the session held.
+std::vector<std::byte> write_snapshot(const SnapshotOf& snapshot);
+
+// Of all bytes of one, which may be a stranger's. Throws SnapshotError. What it returns is
+// consistent: lengths, order and ranges of everything but the state, which SequenceState::load
+// looks at, and the values, of which the caller knows the vocabulary. Takes memory by
+// bytes.size().
+SnapshotOf read_snapshot(std::span<const std::byte> bytes);
+
+}  // namespace lintel

@@ -1,0 +1,203 @@
+#include "server/snapshot/snapshot_header.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "model/base/model_error.h"
+#include "model/config/json_fields.h"
+
+namespace lintel {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr const char* kFile = "header";
+constexpr std::int64_t kMostPosition = std::int64_t{1} << 62;
+constexpr std::size_t kMostTextBytes = 4096;
+constexpr std::int64_t kMostMillis = std::int64_t{1} << 53;
+
+std::string text_field(Fields& fields, const char* key) {
+  const std::string expected =
+      "a string of at most " + std::to_string(kMostTextBytes) + " bytes without control characters";
+  const json& value = fields.value(key, expected);
+  const auto is_plain = [](const std::string& text) {
+    return text.size() <= kMostTextBytes && std::ranges::none_of(text, [](char c) {
+             return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+           });
+  };
+  if (!value.is_string() || !is_plain(value.get_ref<const std::string&>())) {
+    fields.fail(key, found_text(value), expected);
+  }
+  return value.get<std::string>();
+}
+
+std::optional<Digest> digest_from(const std::string& hex) {
+  Digest digest;
+  if (hex.size() != 2 * digest.bytes.size()) return std::nullopt;
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+  };
+  for (std::size_t i = 0; i < digest.bytes.size(); ++i) {
+    const int high = digit(hex[2 * i]);
+    const int low = digit(hex[2 * i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    digest.bytes[i] = static_cast<std::byte>(16 * high + low);
+  }
+  return digest;
+}
+
+Digest digest_field(Fields& fields, const char* key) {
+  const std::string hex = text_field(fields, key);
+  const std::optional<Digest> digest = digest_from(hex);
+  if (!digest) fields.fail(key, found_text(hex), "32 hexadecimal digits, small letters");
+  return *digest;
+}
+
+SnapshotLayout read_sections(Fields& fields, std::uint64_t body_bytes) {
+  const json& list = fields.value("sections", "a list of the sections");
+  if (!list.is_array() || list.size() != kSnapshotSections.size()) {
+    fields.fail("sections", found_text(list), "a list of three sections");
+  }
+  std::array<std::uint64_t, kSnapshotSections.size()> sizes{};
+  std::array<std::uint64_t, kSnapshotSections.size()> offsets{};
+  const auto most = static_cast<std::int64_t>(body_bytes);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string path = "sections[" + std::to_string(i) + "].";
+    if (!list[i].is_object()) fields.fail(path, found_text(list[i]), "an object");
+    Fields section(list[i], kFile, path);
+    const std::string name = text_field(section, "name");
+    if (name != kSnapshotSections[i]) {
+      section.fail("name", found_text(name), std::string("\"") + kSnapshotSections[i] + "\"");
+    }
+    offsets[i] = static_cast<std::uint64_t>(section.integer("offset", 0, most));
+    sizes[i] = static_cast<std::uint64_t>(section.integer("bytes", 0, most));
+    section.finish();
+  }
+  // Each at most the body, which is at most what came: the sum does not overflow.
+  const SnapshotLayout layout = snapshot_layout(sizes);
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    if (offsets[i] == layout.sections[i].offset) continue;
+    fields.fail("sections[" + std::to_string(i) + "].offset", std::to_string(offsets[i]),
+                std::to_string(layout.sections[i].offset));
+  }
+  if (layout.body_bytes != body_bytes) {
+    fields.fail("sections", std::to_string(layout.body_bytes) + " bytes of sections",
+                std::to_string(body_bytes) + ", which the preamble says");
+  }
+  return layout;
+}
+
+// What sizes and positions have to have to do with each other.
+void check_lengths(const Fields& fields, const SnapshotHeader& header) {
+  const SessionImage& image = header.of.image;
+  const auto bytes_of = [&](std::size_t i) { return header.layout.sections[i].bytes; };
+  if (bytes_of(1) % header.value_bytes != 0) {
+    fields.fail("sections[1].bytes", std::to_string(bytes_of(1)),
+                "a multiple of value_bytes " + std::to_string(header.value_bytes));
+  }
+  const auto span = static_cast<std::uint64_t>(image.position - image.base);
+  const std::uint64_t values = bytes_of(1) / header.value_bytes;
+  if (values != span && values != 0) {
+    fields.fail("sections[1].bytes", std::to_string(values) + " values",
+                std::to_string(span) + ", or none");
+  }
+  if (bytes_of(2) % kSnapshotMarkBytes != 0) {
+    fields.fail("sections[2].bytes", std::to_string(bytes_of(2)),
+                "a multiple of " + std::to_string(kSnapshotMarkBytes));
+  }
+  if (bytes_of(0) == 0) {
+    if (image.state_position != 0) {
+      fields.fail("state_position", std::to_string(image.state_position), "0 without a state");
+    }
+    if (image.base != 0 || values != span) {
+      fields.fail("sections[0].bytes", "0", "a state where not all values are there");
+    }
+    return;
+  }
+  // What the state lacks is read from the values.
+  const std::int64_t lowest = values == span ? image.base : image.position;
+  if (image.state_position < lowest) {
+    fields.fail("state_position", std::to_string(image.state_position),
+                "at least " + std::to_string(lowest));
+  }
+}
+
+SnapshotHeader read_fields(std::string_view text, std::uint64_t body_bytes) {
+  const json root = parse_strictly(text, kFile);
+  if (!root.is_object()) throw ModelError("header: found no object");
+  Fields fields(root, kFile, "");
+  SnapshotHeader header;
+  SnapshotOf& of = header.of;
+  SessionImage& image = of.image;
+  image.model = text_field(fields, "model");
+  image.adapter = text_field(fields, "adapter");
+  image.max_values = fields.integer("max_values", 0, kMostPosition);
+  image.position =
+      fields.integer("position", 0, image.max_values == 0 ? kMostPosition : image.max_values);
+  image.base = fields.integer("base", 0, image.position);
+  image.state_position = fields.integer("state_position", 0, image.position);
+  image.digest = digest_field(fields, "digest");
+  image.base_digest = digest_field(fields, "base_digest");
+  of.model_fingerprint = text_field(fields, "model_fingerprint");
+  of.attention = text_field(fields, "attention");
+  of.weight_type = text_field(fields, "weight_type");
+  of.numerics = text_field(fields, "numerics");
+  of.numerics_text = text_field(fields, "numerics_text");
+  of.lintel_version = text_field(fields, "lintel_version");
+  of.made = std::chrono::system_clock::time_point(
+      std::chrono::milliseconds(fields.integer("made_unix_millis", 0, kMostMillis)));
+  header.value_bytes = static_cast<std::uint32_t>(fields.integer("value_bytes", 1, 4));
+  if (header.value_bytes == 3) fields.fail("value_bytes", "3", "1, 2 or 4");
+  header.layout = read_sections(fields, body_bytes);
+  fields.finish();
+  check_lengths(fields, header);
+  return header;
+}
+
+}  // namespace
+
+std::string write_snapshot_header(const SnapshotHeader& header) {
+  const SnapshotOf& of = header.of;
+  const SessionImage& image = of.image;
+  ordered_json root;
+  root["model"] = image.model;
+  root["adapter"] = image.adapter;
+  root["max_values"] = image.max_values;
+  root["position"] = image.position;
+  root["base"] = image.base;
+  root["state_position"] = image.state_position;
+  root["digest"] = to_hex(image.digest);
+  root["base_digest"] = to_hex(image.base_digest);
+  root["model_fingerprint"] = of.model_fingerprint;
+  root["attention"] = of.attention;
+  root["weight_type"] = of.weight_type;
+  root["numerics"] = of.numerics;
+  root["numerics_text"] = of.numerics_text;
+  root["lintel_version"] = of.lintel_version;
+  root["made_unix_millis"] =
+      std::chrono::duration_cast<std::chrono::milliseconds>(of.made.time_since_epoch()).count();
+  root["value_bytes"] = header.value_bytes;
+  ordered_json& sections = root["sections"] = ordered_json::array();
+  for (std::size_t i = 0; i < kSnapshotSections.size(); ++i) {
+    const SnapshotLayout::Section& section = header.layout.sections[i];
+    sections.push_back(
+        {{"name", kSnapshotSections[i]}, {"offset", section.offset}, {"bytes", section.bytes}});
+  }
+  std::string text =
+      root.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
+  text.resize(snapshot_padded(text.size()), ' ');
+  return text;
+}
+
+SnapshotHeader read_snapshot_header(std::string_view text, std::uint64_t body_bytes) {
+  try {
+    return read_fields(text, body_bytes);
+  } catch (const ModelError& error) {
+    throw SnapshotError(SnapshotError::Kind::kInvalid, error.what());
+  }
+}
+
+}  // namespace lintel
