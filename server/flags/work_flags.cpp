@@ -67,13 +67,17 @@ std::vector<Flag> session_flags() {
                   "Sessions at a time; 0: only --session-memory limits them"),
       bytes_flag("--session-memory", session_options, &Options::session_memory_bytes, 1, kMostBytes,
                  "Memory for sessions and running calls, in bytes (suffixes as above): their "
-                 "states and records; while a call runs, also 40 KB that a sample guesses from, "
+                 "states, histories and records; while a call runs, also 40 KB that a sample guesses from, "
                  "and the values that may wait for a slow client, at most --outbox-tokens of 64 "
                  "bytes, and 8 more for each of top_log2_probs. A session is never kept from going "
                  "on for these",
                  "no session fits into 0 bytes"),
       duration_flag("--session-idle-timeout", session_options, &Options::idle_timeout,
                     milliseconds(0), "A session unused for this long is evicted; 0: never"),
+      number_flag("--session-history-tokens", session_options, &Options::history_tokens, 1,
+                  1'000'000'000,
+                  "Values of a session that are remembered, beside its state, to go back to and to "
+                  "read: 1 to 4 bytes each, and a quarter; a session can ask for fewer"),
   };
 }
 

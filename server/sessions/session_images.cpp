@@ -42,8 +42,9 @@ SessionStore::Made SessionStore::new_session(const std::string& model_name,
                                              std::shared_ptr<const Transformer> model,
                                              SessionOptions session, const SessionImage* image,
                                              const Owner& owner, SharedAdapter adapter) {
-  const SessionHistory::Options history = history_of(*model, session, image);
-  const std::size_t bytes = session_bytes(*model, session, image);
+  const SessionHistory::Options history =
+      history_of(*model, session, options_.history_tokens, image);
+  const std::size_t bytes = session_bytes(*model, session, options_.history_tokens, image);
   Made made;
   if (history.max_values == 0 && model->tokens_until_full() == kNeverFull) {
     made.refusal.error = SessionError::kNeedsMaxTokens;

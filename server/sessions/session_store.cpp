@@ -56,7 +56,7 @@ std::size_t SessionStore::admitted_bytes(const Transformer& model, std::int64_t 
 }
 
 std::size_t SessionStore::session_bytes(const Transformer& model, const SessionOptions& session,
-                                        const SessionImage* image) const {
+                                        std::int64_t history_tokens, const SessionImage* image) {
   if (image == nullptr) image = session.initial.get();
   const std::int64_t limit = least_limit(model.config().max_values(), session.max_values);
   const std::int64_t fed = fed_values(model, limit);
@@ -65,8 +65,9 @@ std::size_t SessionStore::session_bytes(const Transformer& model, const SessionO
   if (__builtin_mul_overflow(model.sequence_bytes(fed), std::size_t{1} + session.checkpoint_keep,
                              &bytes) ||
       __builtin_add_overflow(bytes, kRecordBytes, &bytes) ||
-      __builtin_add_overflow(bytes, SessionHistory::bytes_of(history_of(model, session, image)),
-                             &bytes)) {
+      __builtin_add_overflow(
+          bytes, SessionHistory::bytes_of(history_of(model, session, history_tokens, image)),
+          &bytes)) {
     return SIZE_MAX;
   }
   return bytes;
@@ -74,12 +75,13 @@ std::size_t SessionStore::session_bytes(const Transformer& model, const SessionO
 
 SessionHistory::Options SessionStore::history_of(const Transformer& model,
                                                  const SessionOptions& session,
-                                                 const SessionImage* image) const {
+                                                 std::int64_t history_tokens,
+                                                 const SessionImage* image) {
   SessionHistory::Options history;
   history.vocab_size = model.head().num_values();
   history.is_bytes = model.config().modality == ModalityKind::kBytes;
   history.max_values = least_limit(model.config().max_values(), session.max_values);
-  history.kept_values = least_limit(session.history_tokens, options_.history_tokens);
+  history.kept_values = least_limit(session.history_tokens, history_tokens);
   // What the state lacks has to be there until it was read.
   const std::int64_t lacks = image == nullptr ? 0 : image->position - image->state_position;
   history.kept_values = std::max({history.kept_values, lacks, std::int64_t{1}});

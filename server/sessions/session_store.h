@@ -33,6 +33,8 @@ namespace lintel {
 // of them than it evicts.
 class SessionStore {
  public:
+  static constexpr std::int64_t kHistoryTokens = 65536;
+
   struct Options {
     std::size_t max_sessions = 0;          // 0: only memory limits them
     std::size_t session_memory_bytes = 0;  // budget of all states, one-shot calls included
@@ -41,7 +43,7 @@ class SessionStore {
     std::size_t max_sessions_per_owner = 0;
     std::size_t bytes_per_owner = 0;
     // Most values of a session whose history is kept; before them the oldest go.
-    std::int64_t history_tokens = 65536;
+    std::int64_t history_tokens = kHistoryTokens;
   };
 
   // What the sessions and one-shot calls are and hold now, and what became of sessions so far.
@@ -83,8 +85,9 @@ class SessionStore {
   // What a session is admitted for: the same, its history and the states that it keeps. SIZE_MAX
   // also where its length has no end and its state neither.
   // image: what it begins with in place of SessionOptions::initial.
-  std::size_t session_bytes(const Transformer& model, const SessionOptions& session,
-                            const SessionImage* image = nullptr) const;
+  static std::size_t session_bytes(const Transformer& model, const SessionOptions& session,
+                                   std::int64_t history_tokens = kHistoryTokens,
+                                   const SessionImage* image = nullptr);
 
   SessionStore(const Options& options, const Clock& clock);
   ~SessionStore();  // REQUIRES: no lease lives
@@ -200,8 +203,8 @@ class SessionStore {
                                       const SessionHistory::Extent& extent);
   SessionRefusal out_of_range(const SessionRecord& record) const EXCLUDES(mutex_);
   static void end_call(SessionRecord& record) noexcept;
-  SessionHistory::Options history_of(const Transformer& model, const SessionOptions& session,
-                                     const SessionImage* image) const;
+  static SessionHistory::Options history_of(const Transformer& model, const SessionOptions& session,
+                                            std::int64_t history_tokens, const SessionImage* image);
   void give_back(std::shared_ptr<SessionRecord> record) noexcept EXCLUDES(mutex_);
   // The session was used just now, and is idle: the last to be evicted.
   void note_use(SessionRecord& record) REQUIRES(mutex_);

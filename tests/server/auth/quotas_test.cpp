@@ -113,21 +113,23 @@ TEST_CASE("a finished stream's place is free, and finished ones that nobody take
 
 TEST_CASE("the store keeps owners apart, and counts what each of them holds") {
   const auto model = tiny_model(TinyModel::kTokens);
-  const std::size_t each = SessionStore::admitted_bytes(*model, 0);
+  // A session remembers its values beside its state.
+  const std::size_t each = SessionStore::session_bytes(*model, {.max_values = 1});
+  const std::size_t one_shot_bytes = SessionStore::admitted_bytes(*model, 0);
   ManualClock clock;
   SessionStore::Options options;
   options.session_memory_bytes = 100 * each;
   options.max_sessions_per_owner = 2;
-  options.bytes_per_owner = 3 * each;
+  options.bytes_per_owner = 2 * each + one_shot_bytes;
   SessionStore store(options, clock);
   using Error = SessionError;
 
-  const auto first = store.create("m", model, 0, "alice");
+  const auto first = store.create("m", model, 1, "alice");
   REQUIRE(first.refusal.error == Error::kNone);
   const std::string id = first.info.id;
-  CHECK(store.create("m", model, 0, "alice").refusal.error == Error::kNone);
-  CHECK(store.create("m", model, 0, "alice").refusal.error == Error::kOwnerTooManySessions);
-  CHECK(store.create("m", model, 0, "bob").refusal.error == Error::kNone);
+  CHECK(store.create("m", model, 1, "alice").refusal.error == Error::kNone);
+  CHECK(store.create("m", model, 1, "alice").refusal.error == Error::kOwnerTooManySessions);
+  CHECK(store.create("m", model, 1, "bob").refusal.error == Error::kNone);
   CHECK(store.lease_one_shot("m", model, 0, 2, "alice").refusal.error == Error::kOwnerOutOfMemory);
   CHECK(store.lease_one_shot("m", model, 0, 1, "alice").refusal.error ==
         Error::kNone);  // given back
@@ -152,10 +154,10 @@ TEST_CASE("the store keeps owners apart, and counts what each of them holds") {
     CHECK(stats.idle_sessions == 2);
     CHECK(stats.busy_bytes == each);
     CHECK(stats.idle_bytes == 2 * each);
-    CHECK(stats.one_shot_bytes == 2 * each);
+    CHECK(stats.one_shot_bytes == 2 * one_shot_bytes);
   }
   CHECK(store.remove(id, "alice").error == Error::kNone);
-  CHECK(store.create("m", model, 0, "alice").refusal.error == Error::kNone);
+  CHECK(store.create("m", model, 1, "alice").refusal.error == Error::kNone);
   const SessionStore::Stats stats = store.stats();
   CHECK(stats.created == 4);
   CHECK(stats.evicted == 0);

@@ -78,8 +78,7 @@ TEST_CASE("of two starts of one sequence that come at once one session stays, th
 }
 
 TEST_CASE("a start that finds no memory leaves neither session nor name") {
-  const auto bytes =
-      SessionStore::admitted_bytes(*tiny_models({"tokens"}).at("tokens"), /*num_tokens=*/0);
+  const auto bytes = SessionStore::session_bytes(*tiny_models({"tokens"}).at("tokens"), {});
   const ManualClock clock;
   Sequences f({.session_memory_bytes = bytes}, clock);
   ClientSequence first;

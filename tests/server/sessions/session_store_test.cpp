@@ -22,7 +22,8 @@ struct StoreFixture {
   }
 
   std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kImage);
-  const std::size_t bytes_each = SessionStore::admitted_bytes(*model, 29);
+  const std::size_t bytes_each = SessionStore::admitted_bytes(*model, 29);  // of one-shot calls
+  const std::size_t session_bytes = SessionStore::session_bytes(*model, {});
   ManualClock clock;
   SessionStore store;
 };
@@ -149,24 +150,24 @@ TEST_CASE("sessions idle past the timeout are evicted, others stay") {
   REQUIRE(f.store.evict_idle() == 1);
   REQUIRE(!f.store.get(old_one));
   REQUIRE(f.store.get(new_one));
-  REQUIRE(f.store.bytes_in_use() == f.bytes_each);
+  REQUIRE(f.store.bytes_in_use() == f.session_bytes);
 }
 
 TEST_CASE("memory beyond the budget is refused with the figures, one-shot calls included") {
   StoreFixture f({});
-  SessionStore store({.session_memory_bytes = 4 * f.bytes_each + 1}, f.clock);
+  SessionStore store({.session_memory_bytes = f.session_bytes + 3 * f.bytes_each + 1}, f.clock);
   const auto session = store.create("tiny", f.model, 0);
   auto call = store.lease_one_shot("tiny", f.model, 30, /*num_samples=*/3);
   REQUIRE(call.refusal.error == Error::kNone);
   REQUIRE(call.lease.session_id().empty());
-  REQUIRE(store.bytes_in_use() == 4 * f.bytes_each);
+  REQUIRE(store.bytes_in_use() == f.session_bytes + 3 * f.bytes_each);
   const auto refused = store.create("tiny", f.model, 0);
   REQUIRE(refused.refusal.error == Error::kOutOfMemory);
-  REQUIRE(refused.refusal.bytes_needed == f.bytes_each);
+  REQUIRE(refused.refusal.bytes_needed == f.session_bytes);
   REQUIRE(refused.refusal.bytes_free == 1);
   REQUIRE(store.lease_one_shot("tiny", f.model, 30, 1).refusal.error == Error::kOutOfMemory);
   call.lease = SessionLease();
-  REQUIRE(store.bytes_in_use() == f.bytes_each);
+  REQUIRE(store.bytes_in_use() == f.session_bytes);
   REQUIRE(store.create("tiny", f.model, 0).refusal.error == Error::kNone);
 }
 
@@ -188,7 +189,7 @@ TEST_CASE("what would not fit with nothing else there is told apart from what ha
 TEST_CASE("idle sessions go before anything is refused") {
   StoreFixture f({});
   SessionStore store(
-      {.max_sessions = 1, .session_memory_bytes = f.bytes_each, .idle_timeout = seconds(10)},
+      {.max_sessions = 1, .session_memory_bytes = f.session_bytes, .idle_timeout = seconds(10)},
       f.clock);
   const std::string id = store.create("tiny", f.model, 0).info.id;
   REQUIRE(store.create("tiny", f.model, 0).refusal.error == Error::kTooManySessions);
@@ -237,8 +238,10 @@ TEST_CASE("a state that grows is admitted by the values it may come to hold") {
     return created.info.state_bytes;
   };
   // The last value is never fed.
-  CHECK(admitted(100) == SessionStore::admitted_bytes(*unbounded, 99));
-  CHECK(admitted(10'000) == SessionStore::admitted_bytes(*unbounded, 9'999));
+  CHECK(admitted(100) == SessionStore::session_bytes(*unbounded, {.max_values = 100}));
+  CHECK(admitted(10'000) == SessionStore::session_bytes(*unbounded, {.max_values = 10'000}));
+  CHECK(admitted(100) > SessionStore::admitted_bytes(*unbounded, 99) + 100);
+  CHECK(admitted(100) < SessionStore::admitted_bytes(*unbounded, 99) + 1024);
   CHECK(admitted(10'000) > 50 * admitted(100));
 
   // Without a limit there is no telling.
@@ -247,7 +250,7 @@ TEST_CASE("a state that grows is admitted by the values it may come to hold") {
   // The model's own limit will do.
   const auto bounded = tiny_model(TinyModel::kImage, attention);
   CHECK(f.store.create("image", bounded, 0).info.state_bytes ==
-        SessionStore::admitted_bytes(*bounded, 29));
+        SessionStore::session_bytes(*bounded, {}));
 
   // More than fits, and more than can be counted.
   for (const std::int64_t most : {std::int64_t{100'000'000}, std::int64_t{1} << 53}) {
@@ -348,7 +351,7 @@ class Model {
 
   void agrees(const std::string& id) const {
     REQUIRE(store_.num_sessions() == sessions_.size());
-    REQUIRE(store_.bytes_in_use() == states() * f_.bytes_each);
+    REQUIRE(store_.bytes_in_use() == bytes());
     const auto info = store_.get(id);
     REQUIRE(info.has_value() == sessions_.contains(id));
     if (!info) return;
@@ -373,10 +376,12 @@ class Model {
     if (!sessions_.contains(id)) return Error::kNotFound;
     return leases_.contains(id) ? Error::kBusy : Error::kNone;
   }
-  std::size_t states() const {
-    std::size_t count = sessions_.size();
-    for (const auto& [samples, lease] : one_shots_) count += static_cast<std::size_t>(samples);
-    return count;
+  std::size_t bytes() const {
+    std::size_t bytes = sessions_.size() * f_.session_bytes;
+    for (const auto& [samples, lease] : one_shots_) {
+      bytes += static_cast<std::size_t>(samples) * f_.bytes_each;
+    }
+    return bytes;
   }
   std::size_t evict() {
     return std::erase_if(sessions_, [&](const auto& session) {
@@ -387,7 +392,9 @@ class Model {
   // Whether so many states fit, once what is idle for too long is gone for them.
   bool make_room(std::size_t count, bool for_session) {
     const auto fits = [&] {
-      return states() + count <= kStates && (!for_session || sessions_.size() < kSessions);
+      const std::size_t more = count * (for_session ? f_.session_bytes : f_.bytes_each);
+      return bytes() + more <= kStates * f_.session_bytes &&
+             (!for_session || sessions_.size() < kSessions);
     };
     if (!fits()) evict();
     return fits();
@@ -396,7 +403,7 @@ class Model {
   std::mt19937 random_;
   StoreFixture f_{{}};
   SessionStore store_{{.max_sessions = kSessions,
-                       .session_memory_bytes = kStates * f_.bytes_each,
+                       .session_memory_bytes = kStates * f_.session_bytes,
                        .idle_timeout = kTimeout},
                       f_.clock};
   std::map<std::string, Session> sessions_;

@@ -158,7 +158,7 @@ TEST_CASE("sessions past the memory or the number allowed are refused with a tim
   ServerOptions options = test_options();
   SECTION("memory") {
     options.sessions.session_memory_bytes =
-        2 * SessionStore::admitted_bytes(*tiny_models({"tokens"}).at("tokens"), 0) + 1;
+        2 * SessionStore::session_bytes(*tiny_models({"tokens"}).at("tokens"), {}) + 1;
   }
   SECTION("number") { options.sessions.max_sessions = 2; }
   TestServer server({"tokens"}, options);
