@@ -134,9 +134,10 @@ Core::Call Core::submit(const GenerationRequest& request, const std::string& ses
                     : store.lease(session_id);
   REQUIRE(leased.refusal.error == SessionError::kNone);
   GenerationRequest wanted = request;
-  Replay replay = leased.lease.replay();
-  wanted.replay = std::move(replay.values);
-  wanted.replay_tail = std::move(replay.tail);
+  if (Replay replay = leased.lease.replay(); !replay.values.empty()) {
+    wanted.replay = std::move(replay.values);
+    wanted.replay_tail = std::move(replay.tail);
+  }
   call.error = scheduler.submit(std::move(wanted), std::move(leased.lease), call.sink, call.handle);
   return call;
 }
