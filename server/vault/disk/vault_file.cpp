@@ -127,9 +127,12 @@ VaultDirectory::VaultDirectory(std::filesystem::path path) : path_(std::move(pat
   lock_ = open((path_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock_ < 0) fail("lock: " + std::generic_category().message(errno));
   if (flock(lock_, LOCK_EX | LOCK_NB) != 0) fail("in use by " + holder_of(lock_));
-  const std::string pid = std::to_string(getpid()) + "\n";
-  if (ftruncate(lock_, 0) != 0 ||
-      pwrite(lock_, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+  // Of one length, so that nothing has to be truncated (which ext4 takes for a file's replacement,
+  // and writes out at once).
+  std::string pid = std::to_string(getpid());
+  pid.resize(15, ' ');
+  pid += '\n';
+  if (pwrite(lock_, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
     fail("lock: " + std::generic_category().message(errno));
   }
   // SQLite gives its other files the permissions of this one.

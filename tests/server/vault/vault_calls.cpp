@@ -108,10 +108,9 @@ std::string Client::difference(SessionVault& vault) const {
   if (opened.outcome != VaultOutcome::kDone) return to_string(opened.outcome);
   Client other(*this);
   other.claim = opened.claim;
-  if (commit_one(vault, [&](Writes& to) { other.release(to); }) != VaultOutcome::kDone &&
-      opened.row.digest == row.digest) {
-    return "cannot be given back";
-  }
+  other.row.digest = opened.row.digest;
+  const VaultOutcome released = commit_one(vault, [&](Writes& to) { other.release(to); });
+  if (released != VaultOutcome::kDone) return std::string("release: ") + to_string(released);
   if (opened.row.position != row.position) {
     return "position " + std::to_string(opened.row.position) + ", not " +
            std::to_string(row.position);

@@ -104,7 +104,7 @@ VaultOutcome Scenario::step(SessionVault& vault) {
       if (below(3) != 0) continue;
       const VaultOutcome outcome = sessions_.at(id).open(vault);
       if (outcome != VaultOutcome::kDone) {
-        sessions_ = before;
+        attempted_ = sessions_ = before;
         return outcome;
       }
       held_.insert(id);
@@ -112,17 +112,17 @@ VaultOutcome Scenario::step(SessionVault& vault) {
     }
     change(vault, sessions_.at(id), writes);
   }
-  if (writes.empty()) return VaultOutcome::kDone;
+  if (writes.empty()) create(writes);
   const std::vector<VaultOutcome> outcomes = writes.commit_to(vault);
   const auto refused = std::ranges::find_if(
       outcomes, [](VaultOutcome outcome) { return outcome != VaultOutcome::kDone; });
   if (refused == outcomes.end()) return VaultOutcome::kDone;
   // The claims that were taken for it stay.
-  Sessions now = std::move(sessions_);
+  attempted_ = std::move(sessions_);
   sessions_ = before;
   held_ = opened;
   for (auto& [id, session] : sessions_) {
-    if (const auto with_claim = now.find(id); with_claim != now.end()) {
+    if (const auto with_claim = attempted_.find(id); with_claim != attempted_.end()) {
       session.claim = with_claim->second.claim;
     }
   }
@@ -131,6 +131,7 @@ VaultOutcome Scenario::step(SessionVault& vault) {
 
 VaultOutcome Scenario::release(SessionVault& vault) {
   Writes writes;
+  attempted_ = sessions_;
   for (const std::string& id : held_) sessions_.at(id).release(writes);
   held_.clear();
   if (writes.empty()) return VaultOutcome::kDone;

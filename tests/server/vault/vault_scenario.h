@@ -31,6 +31,8 @@ class Scenario {
   // Gives back what it holds.
   VaultOutcome release(SessionVault& vault);
   const Sessions& sessions() const { return sessions_; }
+  // As they are if the last step that was not done took effect all the same.
+  const Sessions& attempted() const { return attempted_; }
 
  private:
   std::int64_t below(std::uint64_t n) { return static_cast<std::int64_t>(random_() % n); }
@@ -38,7 +40,7 @@ class Scenario {
   void change(SessionVault& vault, Client& session, Writes& writes);
 
   std::mt19937_64 random_;
-  Sessions sessions_;
+  Sessions sessions_, attempted_;
   std::set<std::string> held_;
   int made_ = 0;
 };

@@ -1,0 +1,190 @@
+// A disk that fails, is full, cannot be written, or holds flipped bits.
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/server/vault/disk_vault.h"
+#include "tests/server/vault/vault_scenario.h"
+#include "tests/support/sanitized.h"
+
+namespace lintel::testing {
+namespace {
+
+using Fault = TestDisk::Fault;
+
+constexpr int kFaultySteps = 14;
+constexpr std::uint64_t kFaultySeed = 5;
+
+// What a run left behind, and what it had been told.
+struct FaultyRun {
+  bool opened = true, broke = false, was_full = false;
+  Sessions acknowledged, attempted;
+};
+
+FaultyRun run_with(const DiskVaults& vaults, TestDisk& disk,
+                   std::function<Fault(std::int64_t)> fault) {
+  FaultyRun run;
+  disk.on_change(std::move(fault));
+  Scenario scenario(kFaultySeed);
+  try {
+    const auto vault = vaults.open(disk);
+    for (int step = 0; step < kFaultySteps; ++step) {
+      const VaultOutcome outcome = scenario.step(*vault);
+      if (run.broke) CHECK(outcome == VaultOutcome::kBroken);
+      if (outcome == VaultOutcome::kBroken && !run.broke) {
+        run.broke = true;
+        run.attempted = scenario.attempted();
+        CHECK(vault->health().state == SessionVault::Health::State::kBroken);
+      }
+      run.was_full |= outcome == VaultOutcome::kFull;
+      CHECK((outcome == VaultOutcome::kDone || outcome == VaultOutcome::kBroken ||
+             outcome == VaultOutcome::kFull));
+    }
+    if (!run.broke && scenario.release(*vault) == VaultOutcome::kBroken) {
+      run.broke = true;
+      run.attempted = scenario.attempted();
+    }
+    run.acknowledged = scenario.sessions();
+    disk.on_change({});
+  } catch (const VaultError&) {
+    run.opened = false;
+  }
+  disk.on_change({});
+  return run;
+}
+
+// Opened anew, from the disk as programs saw it or as it is after a power loss, the vault has what
+// it acknowledged, and what it was about to, whole or not at all.
+void check_recovered(const DiskVaults& vaults, const FaultyRun& run, TestDisk::Content content) {
+  TestDisk left(std::move(content));
+  const auto vault = vaults.open(left);
+  CHECK(vault->health().quarantined == 0);
+  const std::string fault = difference(*vault, run.acknowledged, true);
+  if (!fault.empty() && run.broke) {
+    CAPTURE(fault);
+    CHECK(difference(*vault, run.attempted, true) == "");
+  } else {
+    CHECK(fault == "");
+  }
+}
+
+std::int64_t changes_of_a_run(const DiskVaults& vaults) {
+  TestDisk disk;
+  const FaultyRun run = run_with(vaults, disk, {});
+  REQUIRE(run.opened);
+  REQUIRE(!run.broke);
+  return disk.changes();
+}
+
+TEST_CASE("an error of any write or sync breaks the vault until it is opened anew") {
+  const DiskVaults vaults;
+  const std::int64_t changes = changes_of_a_run(vaults);
+  const bool from_then_on = GENERATE(false, true);  // as of a file system remounted read-only
+  const int stride = from_then_on || kSanitized ? 7 : 1;
+  std::mt19937_64 random(1);
+  int broke = 0;
+  for (std::int64_t at = 0; at < changes; at += stride) {
+    CAPTURE(from_then_on, at);
+    TestDisk disk;
+    const FaultyRun run = run_with(vaults, disk, [&](std::int64_t number) {
+      return number == at || (from_then_on && number > at) ? Fault::kError : Fault::kNone;
+    });
+    broke += run.broke ? 1 : 0;
+    check_recovered(vaults, run, disk.now());
+    check_recovered(vaults, run, disk.after_power_loss(TestDisk::Loss::kAll, random));
+    check_recovered(vaults, run, disk.after_power_loss(TestDisk::Loss::kTorn, random));
+  }
+  CHECK(broke > changes / stride / 2);
+}
+
+TEST_CASE("a disk that is full refuses what does not fit, and heals") {
+  const DiskVaults vaults;
+  const std::int64_t changes = changes_of_a_run(vaults);
+  const std::int64_t for_changes = GENERATE(1, 12);
+  const int stride = kSanitized ? 9 : for_changes == 1 ? 1 : 3;
+  std::mt19937_64 random(1);
+  int full = 0;
+  for (std::int64_t at = 0; at < changes; at += stride) {
+    CAPTURE(for_changes, at);
+    TestDisk disk;
+    const FaultyRun run = run_with(vaults, disk, [&](std::int64_t number) {
+      return number >= at && number < at + for_changes ? Fault::kNoRoom : Fault::kNone;
+    });
+    full += run.was_full ? 1 : 0;
+    check_recovered(vaults, run, disk.now());
+    check_recovered(vaults, run, disk.after_power_loss(TestDisk::Loss::kAll, random));
+  }
+  CHECK(full > changes / stride / 4);
+}
+
+// What may be told of a session on a damaged disk: what is right, or nothing.
+void check_right_or_refused(SessionVault& vault, const Client& session, int* refused) {
+  const SessionVault::Opened opened = vault.open(session.row.id, session.row.owner, nullptr);
+  if (opened.outcome != VaultOutcome::kDone) {
+    ++*refused;
+    CHECK((opened.outcome == VaultOutcome::kCorrupt || opened.outcome == VaultOutcome::kNotFound));
+    return;
+  }
+  CHECK(opened.row == session.row);
+  std::vector<std::int32_t> values(session.values.size());
+  const VaultOutcome read = vault.read_values(session.row.id, session.row.base, values);
+  if (read == VaultOutcome::kDone) {
+    CHECK(values == session.values);
+  } else {
+    ++*refused;
+    CHECK(read == VaultOutcome::kCorrupt);
+  }
+  for (const SessionVault::StateRef& ref : session.row.states) {
+    std::vector<std::byte> state(ref.bytes);
+    const VaultOutcome outcome = vault.read_state(ref, state);
+    if (outcome != VaultOutcome::kDone) ++*refused;
+    CHECK((outcome == VaultOutcome::kDone || outcome == VaultOutcome::kCorrupt));
+  }
+}
+
+TEST_CASE("a flipped bit is refused or does no harm, wherever it is") {
+  const DiskVaults vaults;
+  TestDisk disk;
+  // Without folding all is in the journal, with it in rows.
+  const bool folded = GENERATE(false, true);
+  SqliteVault::Options options = vaults.options_on(disk);
+  options.journal_bytes = folded ? 0 : 1 << 30;
+  Scenario scenario(kFaultySeed);
+  ManualClock clock;
+  {
+    SqliteVault vault(options, clock);
+    for (int step = 0; step < kFaultySteps; ++step) {
+      REQUIRE(scenario.step(vault) == VaultOutcome::kDone);
+    }
+  }
+  int refused = 0, flips = 0;
+  const TestDisk::Content whole = disk.now();
+  const std::size_t stride = kSanitized ? 64 * 23 : 64;
+  for (const auto& [path, bytes] : whole) {
+    for (std::size_t at = 0; at < bytes.size(); at += stride, ++flips) {
+      CAPTURE(folded, path, at);
+      TestDisk::Content content = whole;
+      content[path][at + at / 64 % 64 % (bytes.size() - at)] ^= std::byte{1} << (at / 64 % 8);
+      TestDisk damaged(std::move(content));
+      options.sqlite_vfs = damaged.vfs();
+      options.open_file = damaged.opener();
+      try {
+        SqliteVault vault(options, clock);
+        for (const auto& [id, session] : scenario.sessions()) {
+          check_right_or_refused(vault, session, &refused);
+        }
+        for (const SessionVault::Row& row : vault.list("digits", "", 1000, {})) {
+          CHECK(row == scenario.sessions().at(row.id).row);
+        }
+      } catch (const VaultError&) {
+        ++refused;
+      }
+    }
+  }
+  CHECK(flips > 400 * 64 / static_cast<int>(stride));
+  CHECK(refused > flips / 20);
+}
+
+}  // namespace
+}  // namespace lintel::testing
