@@ -225,6 +225,10 @@ void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out)
       .add({}, store.options().session_memory_bytes);
   Family(out, MetricType::Counter, "sessions_created_total", "Sessions made")
       .add({}, stats.created);
+  Family(out, MetricType::Counter, "sessions_forked_total", "Sessions made of others' pasts")
+      .add({}, stats.forked);
+  Family(out, MetricType::Counter, "sessions_rewound_total", "Times that sessions were taken back")
+      .add({}, stats.rewound);
   Family(out, MetricType::Counter, "evictions_total", "Idle sessions evicted")
       .add({}, stats.evicted);
 }

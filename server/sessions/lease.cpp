@@ -43,14 +43,14 @@ SessionHistory* SessionLease::history() const { return record_->history.get(); }
 
 Replay SessionLease::replay() const {
   if (record_->history == nullptr) return {};
-  const std::int64_t held = record_->sequence->num_values();
+  const std::int64_t held = record_->sequence->next_position();
   const std::int64_t position = record_->history->position();
   if (held >= position) return {};
   return {record_->history->values(held, position), record_->history->tail_at(position)};
 }
 
 std::int64_t SessionLease::num_values() const {
-  const std::int64_t held = record_->sequence->num_values();
+  const std::int64_t held = record_->sequence->next_position();
   return record_->history == nullptr ? held : std::max(held, record_->history->position());
 }
 
@@ -58,7 +58,7 @@ std::int64_t SessionLease::window() const { return record_->options.window; }
 
 void SessionLease::keep_checkpoint() noexcept {
   const SequenceState& sequence = *record_->sequence;
-  if (!record_->checkpoints.is_due(sequence.num_values())) return;
+  if (!record_->checkpoints.is_due(sequence.next_position())) return;
   try {
     record_->checkpoints.take(sequence);
   } catch (const std::bad_alloc&) {

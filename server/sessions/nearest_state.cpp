@@ -18,14 +18,14 @@ NearestState::NearestState(const SessionRecord& record, const SequenceState* own
     num_values_ = record.options.initial->state_position;
   }
   Checkpoints::State kept = record.checkpoints.before(position);
-  if (kept != nullptr && is_nearer(kept->num_values())) {
-    num_values_ = kept->num_values();
+  if (kept != nullptr && is_nearer(kept->next_position())) {
+    num_values_ = kept->next_position();
     sequence_ = kept.get();
     kept_ = std::move(kept);
   }
   // Rather than a copy.
-  if (own != nullptr && (is_nearer(own->num_values()) || own->num_values() == num_values_)) {
-    num_values_ = own->num_values();
+  if (own != nullptr && (is_nearer(own->next_position()) || own->next_position() == num_values_)) {
+    num_values_ = own->next_position();
     sequence_ = own;
   }
 }
@@ -52,7 +52,7 @@ std::vector<std::byte> NearestState::saved() const {
 
 void remember_tail(SequenceState& sequence, const SessionHistory& history) {
   std::string& tail = sequence.generated_tail;
-  const std::string now = history.tail_at(sequence.num_values());
+  const std::string now = history.tail_at(sequence.next_position());
   // In place, and what was longer zeroed: nothing of it shows in the memory's next owner.
   tail.resize(tail.capacity());
   zero_memory(std::span(tail));

@@ -65,7 +65,7 @@ SessionStore::ForkResult SessionStore::fork(const std::string& id, const Owner& 
                                  fork->history->base(), values);
       if (!nearest) return refused(out_of_range(origin));
       fork->sequence.emplace(nearest.copy());
-      fork->state_values = fork->sequence->num_values();
+      fork->state_values = fork->sequence->next_position();
       if (fork->state_values == values) remember_tail(*fork->sequence, *fork->history);
       fork->checkpoints.share(origin.checkpoints, values);
       added.emplace(fork->id, fork);
@@ -122,8 +122,8 @@ SessionStore::CreateResult SessionStore::rewind(const std::string& id, const Own
     result.refusal.error = SessionError::kOutOfMemory;
     return result;
   }
-  if (sequence.num_values() == position) remember_tail(sequence, *record.history);
-  record.values_at_lease = sequence.num_values();  // nothing was added
+  if (sequence.next_position() == position) remember_tail(sequence, *record.history);
+  record.values_at_lease = sequence.next_position();  // nothing was added
   leased.lease = SessionLease();
   MutexLock lock(mutex_);
   if (find(id, owner) == nullptr) {  // deleted or closed meanwhile

@@ -46,7 +46,7 @@ SessionStore::Made SessionStore::new_session(const std::string& model_name,
       history_of(*model, session, options_.history_tokens, image);
   const std::size_t bytes = session_bytes(*model, session, options_.history_tokens, image);
   Made made;
-  if (history.max_values == 0 && model->tokens_until_full() == kNeverFull) {
+  if (history.max_values == 0 && session.window == 0 && model->tokens_until_full() == kNeverFull) {
     made.refusal.error = SessionError::kNeedsMaxTokens;
     return made;
   }
@@ -65,19 +65,20 @@ SessionStore::Made SessionStore::new_session(const std::string& model_name,
     if (!image->state.empty()) {
       StateByteReader reader(image->state);
       sequence.load(reader, image->state_position);
-      if (sequence.num_values() != image->state_position || reader.bytes_left() > 0) {
+      if (sequence.next_position() != image->state_position || reader.bytes_left() > 0) {
         throw ModelError("session image: its state is not as long as it says");
       }
     }
     if (image->base > 0) {
-      record.history->begin_at(image->base, image->base_digest,
-                               sequence.num_values() == image->base ? sequence.generated_tail : "");
+      record.history->begin_at(
+          image->base, image->base_digest,
+          sequence.next_position() == image->base ? sequence.generated_tail : "");
     }
     record.history->append(*image);
     if (record.history->extent().digest != image->digest) {
       throw ModelError("session image: its values do not have the digest that it says");
     }
-    record.state_values = sequence.num_values();
+    record.state_values = sequence.next_position();
   } catch (const std::bad_alloc&) {
     made.record = nullptr;
     made.refusal.error = SessionError::kOutOfMemory;

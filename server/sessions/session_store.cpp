@@ -40,6 +40,13 @@ std::int64_t fed_values(const Transformer& model, std::int64_t limit) {
   return limit == 0 ? model.tokens_until_full() : limit - 1;
 }
 
+// Most values of a session; 0: unbounded. Text in windows goes on behind the model's length.
+std::int64_t values_limit(const Transformer& model, const SessionOptions& session) {
+  const bool is_endless = session.window > 0 && model.config().modality != ModalityKind::kImage;
+  return is_endless ? session.max_values
+                    : least_limit(model.config().max_values(), session.max_values);
+}
+
 // Measured, with the allocator's own share (tests/server/sessions/session_bytes_test.cpp): the
 // record, its id and names, its nodes in the map and in the order of last use, its part of the
 // owner's account.
@@ -58,8 +65,8 @@ std::size_t SessionStore::admitted_bytes(const Transformer& model, std::int64_t 
 std::size_t SessionStore::session_bytes(const Transformer& model, const SessionOptions& session,
                                         std::int64_t history_tokens, const SessionImage* image) {
   if (image == nullptr) image = session.initial.get();
-  const std::int64_t limit = least_limit(model.config().max_values(), session.max_values);
-  const std::int64_t fed = fed_values(model, limit);
+  const std::int64_t limit = values_limit(model, session);
+  const std::int64_t fed = fed_values(model, least_limit(limit, session.window));
   if (fed == kNeverFull) return SIZE_MAX;
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(model.sequence_bytes(fed), std::size_t{1} + session.checkpoint_keep,
@@ -80,7 +87,7 @@ SessionHistory::Options SessionStore::history_of(const Transformer& model,
   SessionHistory::Options history;
   history.vocab_size = model.head().num_values();
   history.is_bytes = model.config().modality == ModalityKind::kBytes;
-  history.max_values = least_limit(model.config().max_values(), session.max_values);
+  history.max_values = values_limit(model, session);
   history.kept_values = least_limit(session.history_tokens, history_tokens);
   // What the state lacks has to be there until it was read.
   const std::int64_t lacks = image == nullptr ? 0 : image->position - image->state_position;
@@ -238,7 +245,7 @@ void SessionStore::give_back(std::shared_ptr<SessionRecord> record) noexcept {
   busy_bytes_ -= record->reservation.bytes();
   if (!record->discarded && !record->unloaded && !record->removed) {
     record->busy = false;
-    record->state_values = record->sequence->num_values();
+    record->state_values = record->sequence->next_position();
     note_use(*record);
     return;
   }
@@ -249,8 +256,8 @@ void SessionStore::give_back(std::shared_ptr<SessionRecord> record) noexcept {
 // What the history cannot know of a call, and the state that is kept of its end.
 void SessionStore::end_call(SessionRecord& record) noexcept {
   const SequenceState& sequence = *record.sequence;
-  if (record.discarded || sequence.num_values() != record.history->position()) return;
-  const std::int64_t num_values = sequence.num_values();
+  if (record.discarded || sequence.next_position() != record.history->position()) return;
+  const std::int64_t num_values = sequence.next_position();
   if (num_values == record.values_at_lease) return;
   // A stop string was found there, and the next match begins behind it.
   if (sequence.generated_tail.empty() && !record.history->tail_at(num_values).empty()) {
