@@ -83,18 +83,23 @@ SequencePosition position_of(GenerationTarget& target) {
   return {num_values, /*has_pending=*/num_values > 0, target.lease.max_values()};
 }
 
-// An empty sequence becomes what the image has a state of; the rest of it is to be read anew.
+// An empty sequence becomes what the image has a state of, if it has one; the rest of its values is
+// to be read anew.
 void begin_with(const SessionImage& image, const ModelConfig& config, SequenceState& sequence,
                 GenerationRequest& request) {
-  StateByteReader reader(image.state);
-  sequence.load(reader);
+  if (!image.state.empty()) {
+    StateByteReader reader(image.state);
+    sequence.load(reader);
+  }
   if (sequence.num_values() == image.position) return;
   request.replay.assign(image.values.end() - (image.position - sequence.num_values()),
                         image.values.end());
   SessionHistory history({.vocab_size = config.vocab_size,
                           .is_bytes = config.modality == ModalityKind::kBytes,
                           .max_values = image.position});
-  history.begin_at(image.base, image.base_digest, sequence.generated_tail);
+  if (image.base > 0) {
+    history.begin_at(image.base, image.base_digest, sequence.generated_tail);
+  }
   history.append(image);
   request.replay_tail = history.tail_at(image.position);
 }

@@ -55,7 +55,9 @@ struct Sequences {
   RequestCounters counters;
   const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
   SharedModel model;
-  ClientSequences sequences{{registry, manager, store, calls, gate, clock, options.streaming}};
+  NamedStates states;
+  ClientSequences sequences{
+      {registry, manager, store, states, calls, gate, clock, options.streaming}};
 };
 
 TEST_CASE("of two starts of one sequence that come at once one session stays, the name's") {
