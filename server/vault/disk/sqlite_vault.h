@@ -100,7 +100,9 @@ class SqliteVault final : public SessionVault {
   void count_slots() REQUIRES(store_mutex_);
 
   void write_until_closed() EXCLUDES(queue_mutex_, store_mutex_);
-  void commit_batches(std::vector<Batch>& batches) EXCLUDES(store_mutex_);
+  // As one transaction. The outcomes, a batch at a time.
+  std::vector<std::vector<VaultOutcome>> commit_batches(const std::vector<Batch>& batches)
+      EXCLUDES(store_mutex_);
   // Runs `body` as one transaction. Anything but kDone: all it did is taken back.
   VaultOutcome transact(const std::function<void(Transaction&)>& body) REQUIRES(store_mutex_);
   VaultOutcome write(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);

@@ -81,31 +81,30 @@ void SqliteVault::write_until_closed() {
       for (const Write& write : batch.writes) sessions.insert(write.id);
     }
     hurry = sessions.size() <= 1;
-    commit_batches(batches);
-    MutexLock lock(queue_mutex_);
-    queued_bytes_ -= bytes;
+    const std::vector<std::vector<VaultOutcome>> outcomes = commit_batches(batches);
+    {
+      MutexLock lock(queue_mutex_);
+      queued_bytes_ -= bytes;
+    }
+    for (std::size_t i = 0; i < batches.size(); ++i) batches[i].done(outcomes[i]);
   }
 }
 
-void SqliteVault::commit_batches(std::vector<Batch>& batches) {
+std::vector<std::vector<VaultOutcome>> SqliteVault::commit_batches(
+    const std::vector<Batch>& batches) {
   std::vector<std::vector<VaultOutcome>> outcomes;
-  {
-    MutexLock lock(store_mutex_);
-    const VaultOutcome outcome = transact([&](Transaction& transaction) {
-      for (const Batch& batch : batches) {
-        outcomes.emplace_back();
-        for (const Write& each : batch.writes) {
-          outcomes.back().push_back(write(each, transaction));
-        }
-      }
-      fold_some(transaction);
-    });
-    if (outcome != VaultOutcome::kDone) {
-      outcomes.clear();
-      for (const Batch& batch : batches) outcomes.emplace_back(batch.writes.size(), outcome);
+  MutexLock lock(store_mutex_);
+  const VaultOutcome outcome = transact([&](Transaction& transaction) {
+    for (const Batch& batch : batches) {
+      outcomes.emplace_back();
+      for (const Write& each : batch.writes) outcomes.back().push_back(write(each, transaction));
     }
-  }
-  for (std::size_t i = 0; i < batches.size(); ++i) batches[i].done(outcomes[i]);
+    fold_some(transaction);
+  });
+  if (outcome == VaultOutcome::kDone) return outcomes;
+  outcomes.clear();
+  for (const Batch& batch : batches) outcomes.emplace_back(batch.writes.size(), outcome);
+  return outcomes;
 }
 
 VaultOutcome SqliteVault::transact(const std::function<void(Transaction&)>& body) {

@@ -1,0 +1,132 @@
+// What a vault costs. Hidden: vault_test '[cost]' prints it; what is checked is generous.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "server/vault/disk/vault_schema.h"
+#include "tests/server/vault/disk_vault.h"
+#include "tests/server/vault/vault_calls.h"
+
+namespace lintel::testing {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// 64 sessions that take 4 values in each commit.
+double commits_of_64(SessionVault& vault, int commits, std::vector<double>* seconds) {
+  std::vector<Client> sessions;
+  Writes made;
+  for (int i = 0; i < 64; ++i) {
+    sessions.emplace_back("0123456789abcdef0123456789abcd" + std::to_string(10 + i));
+    sessions.back().create(made);
+  }
+  made.commit_to(vault);
+  for (Client& session : sessions) REQUIRE(session.open(vault) == VaultOutcome::kDone);
+  const std::vector<std::int32_t> values = {1, 200, 3, 40};
+  double cpu = 0;
+  for (int i = 0; i < commits; ++i) {
+    Writes writes;
+    for (Client& session : sessions) session.append(writes, values);
+    const double cpu_before = cpu_seconds();
+    const auto start = std::chrono::steady_clock::now();
+    REQUIRE(writes.commit_to(vault).back() == VaultOutcome::kDone);
+    seconds->push_back(Seconds(std::chrono::steady_clock::now() - start).count());
+    cpu += cpu_seconds() - cpu_before;
+  }
+  std::ranges::sort(*seconds);
+  return cpu / commits;
+}
+
+TEST_CASE("what a commit of 64 sessions costs", "[.][cost]") {
+  const TemporaryDirectory directory;
+  const SteadyClock clock;
+  SqliteVault::Options options;
+  options.directory = directory.path();
+  options.commit_interval = {};
+  std::vector<double> seconds;
+  double cpu = 0;
+  {
+    SqliteVault vault(options, clock);
+    cpu = commits_of_64(vault, 1000, &seconds);
+  }
+  DiskVaults vaults;
+  TestDisk disk;
+  options = vaults.options_on(disk);
+  options.journal_bytes = SqliteVault::Options().journal_bytes;
+  options.log_bytes = SqliteVault::Options().log_bytes;
+  std::vector<double> in_memory;
+  SqliteVault vault(options, clock);
+  const std::int64_t before = disk.bytes_written();
+  commits_of_64(vault, 2000, &in_memory);
+  std::printf(
+      "a commit of 64 x 4 values: p50 %.0f us, p99 %.0f us, CPU %.0f us, %.0f bytes written\n",
+      1e6 * seconds[500], 1e6 * seconds[990], 1e6 * cpu,
+      static_cast<double>(disk.bytes_written() - before) / 2000);
+}
+
+TEST_CASE("what opening a store of many sessions costs", "[.][cost]") {
+  const int rows = GENERATE(10'000, 1'000'000);
+  const bool with_states = GENERATE(false, true);
+  const TemporaryDirectory directory;
+  const SteadyClock clock;
+  SqliteVault::Options options;
+  options.directory = directory.path();
+  {
+    VaultDirectory made(options.directory);
+    SqliteConnection connection(made.database(), "");
+    VaultSchema schema(connection);
+    connection.run("PRAGMA synchronous=OFF; BEGIN");
+    for (int i = 0; i < rows; ++i) {
+      Client session("0123456789abcdef01234567" + std::to_string(10'000'000 + i));
+      session.row.position = 784;
+      session.values.assign(784, 255);
+      if (with_states) {
+        session.row.states = {{784, static_cast<std::uint64_t>(i), 271'360, {}}};
+      }
+      SessionVault::Write write{.kind = Kind::kCreate, .after = session.row.digest};
+      write.id = session.row.id;
+      const VaultBytes body = encode_new_session({session.row, session.values});
+      write.body = body;
+      schema.store(*VaultSession::created(write), 0, {});
+      if (i % 10'000 == 9999) {
+        connection.run("COMMIT");
+        connection.checkpoint();
+        connection.run("BEGIN");
+      }
+    }
+    connection.run("COMMIT");
+  }
+  for (int round = 0; round < 3; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    SqliteVault vault(options, clock);
+    const double open = Seconds(std::chrono::steady_clock::now() - start).count();
+    const auto found = std::chrono::steady_clock::now();
+    for (int i = 0; i < 1000; ++i) {
+      const std::string id =
+          "0123456789abcdef01234567" + std::to_string(10'000'000 + i * 7919LL % rows);
+      REQUIRE(vault.open(id, "alice", nullptr).outcome == VaultOutcome::kDone);
+    }
+    const double look_up = Seconds(std::chrono::steady_clock::now() - found).count() / 1000;
+    std::printf(
+        "%d sessions%s: open %.1f ms, a look-up %.1f us, %.0f bytes each\n", rows,
+        with_states ? " with states" : "", 1e3 * open, 1e6 * look_up,
+        static_cast<double>(std::filesystem::file_size(options.directory / "sessions.db")) / rows);
+    CHECK(open <= 0.5);
+  }
+}
+
+}  // namespace
+}  // namespace lintel::testing
