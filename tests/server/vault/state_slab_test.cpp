@@ -92,6 +92,10 @@ TEST_CASE("another state, another position and a torn write are refused") {
         {"slab", {whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(bytes)}}});
     Slab left(torn);
     CHECK(!left.slab.read(now, 7, state));
+    TestDisk::Content content{{"slab", whole}};
+    content["slab"][bytes] ^= std::byte{4};
+    TestDisk flipped(content);
+    CHECK(!Slab(flipped).slab.read(now, 7, state));
   }
 }
 

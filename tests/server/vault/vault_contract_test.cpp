@@ -127,6 +127,9 @@ TEST_CASE("a write that stands is done again, one before what stands is rolled b
   REQUIRE(commit(vault, [&](Writes& to) { a.append(to, counted(1, 3)); }) == Outcome::kDone);
   CHECK(commit(vault, [&](Writes& to) { twin.append(to, counted(1, 3)); }) == Outcome::kDone);
   CHECK(commit(vault, [&](Writes& to) { late.append(to, counted(5, 3)); }) == Outcome::kRolledBack);
+  late = twin;
+  late.row.digest = digest_of({});
+  CHECK(commit(vault, [&](Writes& to) { late.begin(to, "x"); }) == Outcome::kRolledBack);
   // One that says it is elsewhere than its values end.
   Writes wrong;
   wrong.add({.kind = Kind::kValues,
