@@ -59,7 +59,8 @@ TEST_CASE("the corpus of mutated files is parsed or refused, within its memory")
   const Counts config = run_corpus("config", try_config);
   const Counts safetensors = run_corpus("safetensors", try_safetensors);
   const Counts adapters = run_corpus("adapter_config", try_adapter_config);
-  CHECK(config.files + safetensors.files + adapters.files >= 200);
+  const Counts snapshots = run_corpus("snapshot", try_snapshot);
+  CHECK(config.files + safetensors.files + adapters.files + snapshots.files >= 200);
   // Both outcomes occur, or the corpus says nothing.
   CHECK(config.taken >= 3);
   CHECK(safetensors.taken >= 2);
@@ -67,12 +68,15 @@ TEST_CASE("the corpus of mutated files is parsed or refused, within its memory")
   CHECK(safetensors.taken < safetensors.files / 2);
   CHECK(adapters.taken >= 2);
   CHECK(adapters.taken < adapters.files / 2);
+  CHECK(snapshots.taken >= 3);
+  CHECK(snapshots.taken < snapshots.files / 2);
 }
 
 TEST_CASE("thousands of fresh mutations are parsed or refused, within their memory") {
   const std::vector<std::string> configs = config_seeds();
   const std::vector<std::string> files = safetensors_seeds();
   const std::vector<std::string> adapters = adapter_config_seeds();
+  const std::vector<std::string> snapshots = snapshot_seeds();
   for (std::uint64_t number = 0; number < 5000; ++number) {
     INFO("mutation " << number);
     const std::string config = mutate_text(configs[number % configs.size()], number);
@@ -80,6 +84,8 @@ TEST_CASE("thousands of fresh mutations are parsed or refused, within their memo
     const std::string adapter = mutate_text(adapters[number % adapters.size()], number);
     REQUIRE_NOTHROW(try_limited(try_adapter_config, adapter, kSmallFileLimit));
     REQUIRE_NOTHROW(try_limited(try_config, config, kSmallFileLimit));
+    const std::string snapshot = mutate_snapshot(snapshots[number % snapshots.size()], number);
+    REQUIRE_NOTHROW(try_limited(try_snapshot, snapshot, kSmallFileLimit));
     REQUIRE_NOTHROW(try_limited(try_safetensors, file, kSmallFileLimit));
   }
 }

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "model/adapters/adapter_config.h"
 #include "model/config/config.h"
 #include "model/files/safetensors.h"
+#include "server/snapshot/snapshot_reader.h"
 
 namespace lintel::fuzz {
 namespace {
@@ -16,13 +20,15 @@ void require(bool condition, const char* promise) {
   if (!condition) throw std::logic_error(std::string("broken promise: ") + promise);
 }
 
-void check_text(const std::string& text) {
-  require(text.starts_with("FILE: "), "an error names the file");
+void check_printable(const std::string& text, const char* begin) {
+  require(text.starts_with(begin), "an error names the file");
   require(text.size() < 2000, "an error is short");
   require(std::none_of(text.begin(), text.end(),
                        [](char c) { return static_cast<unsigned char>(c) < 0x20; }),
           "an error is printable");
 }
+
+void check_text(const std::string& text) { check_printable(text, "FILE: "); }
 
 }  // namespace
 
@@ -78,6 +84,37 @@ bool try_adapter_config(std::string_view bytes) {
     const double scaling = config.scaling_of(module);
     require(scaling >= 0.0 && scaling <= kMaxAdapterAlpha, "a scaling is within its limits");
   }
+  return true;
+}
+
+bool try_snapshot(std::string_view bytes) {
+  const auto all = std::as_bytes(std::span(bytes));
+  const auto in_pieces = [&](std::size_t size) -> std::optional<SnapshotOf> {
+    try {
+      SnapshotReader reader(std::max<std::size_t>(all.size(), 1));
+      for (std::size_t at = 0; at < all.size(); at += size) {
+        reader.add(all.subspan(at, std::min(size, all.size() - at)));
+      }
+      return reader.finish();
+    } catch (const SnapshotError& error) {
+      check_printable(error.what(), "snapshot: ");
+      return std::nullopt;
+    }
+  };
+  const std::optional<SnapshotOf> taken = in_pieces(all.size() + 1);
+  require(taken.has_value() == in_pieces(100).has_value(), "pieces make no difference");
+  if (!taken) return false;
+  const SessionImage& image = taken->image;
+  require(image.base >= 0 && image.base <= image.position, "the history ends at the position");
+  require(image.values.empty() ||
+              image.values.size() == static_cast<std::size_t>(image.position - image.base),
+          "all values or none");
+  require(std::ranges::all_of(image.values, [](auto value) { return value >= 0; }),
+          "values are not negative");
+  require(image.state_position >= 0 && image.state_position <= image.position,
+          "a state is not ahead of its session");
+  const std::vector<std::byte> written = write_snapshot(*taken);
+  require(write_snapshot(read_snapshot(written)) == written, "what is written reads back");
   return true;
 }
 

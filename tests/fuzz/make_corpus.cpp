@@ -38,4 +38,5 @@ int main(int argc, char** argv) {
   write_corpus(directory / "config", config_seeds(), mutate_text, files);
   write_corpus(directory / "adapter_config", adapter_config_seeds(), mutate_text, files / 3);
   write_corpus(directory / "safetensors", safetensors_seeds(), mutate_safetensors, files);
+  write_corpus(directory / "snapshot", snapshot_seeds(), mutate_snapshot, files / 2);
 }

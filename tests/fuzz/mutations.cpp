@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <span>
 
 #include "model/config/attention_spec.h"
 #include "model/config/config.h"
+#include "server/snapshot/snapshot.h"
+#include "server/snapshot/snapshot_layout.h"
+#include "server/snapshot/snapshot_preamble.h"
 #include "tests/support/random_model.h"
 
 namespace lintel::fuzz {
@@ -116,6 +120,10 @@ std::uint64_t length_of(const std::string& file) {
   return length;
 }
 
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 }  // namespace
 
 std::vector<std::string> config_seeds() {
@@ -180,6 +188,50 @@ std::string mutate_safetensors(const std::string& seed, std::uint64_t number) {
       return length_bytes(edited.size()) + edited + data;
     }
   }
+}
+
+std::vector<std::string> snapshot_seeds() {
+  SnapshotOf whole;
+  whole.image = {.model = "m",
+                 .adapter = "a",
+                 .max_values = 20,
+                 .base = 2,
+                 .position = 6,
+                 .values = {3, 200, 7, 300},
+                 .marks = {{2, ValueSource::kPrompt}, {4, ValueSource::kSampled}},
+                 .state = std::vector<std::byte>(30, std::byte{5}),
+                 .state_position = 6};
+  whole.model_fingerprint = whole.numerics = std::string(64, 'f');
+  whole.attention = "linear";
+  whole.weight_type = "f32";
+  whole.lintel_version = "0.2.0";
+  SnapshotOf without_state = whole;
+  without_state.image.state.clear();
+  without_state.image.base = without_state.image.state_position = 0;
+  without_state.image.values = {1, 2, 3, 4, 5, 6};
+  SnapshotOf without_history = whole;
+  without_history.image.values.clear();
+  without_history.image.marks.clear();
+  return {text_of(write_snapshot(whole)), text_of(write_snapshot(without_state)),
+          text_of(write_snapshot(without_history))};
+}
+
+std::string mutate_snapshot(const std::string& seed, std::uint64_t number) {
+  Random random(number);
+  const std::size_t kind = random.below(8);
+  if (kind == 0) return edit(seed, random);
+  if (kind == 1) return seed.substr(0, random.below(seed.size()));
+  SnapshotPreamble preamble = read_snapshot_preamble(std::as_bytes(std::span(seed)));
+  std::string header = seed.substr(kSnapshotPreambleBytes, preamble.header_bytes);
+  std::string body = seed.substr(kSnapshotPreambleBytes + preamble.header_bytes);
+  (kind < 6 ? header : body) = edit(kind < 6 ? header : body, random);
+  header.resize(snapshot_padded(header.size()), ' ');
+  if (random.below(4) != 0) body.resize(snapshot_padded(body.size()));
+  preamble.header_bytes = static_cast<std::uint32_t>(header.size());
+  preamble.body_bytes = body.size();
+  const std::string rest = header + body;
+  preamble.checksum = digest_of(std::as_bytes(std::span(rest)));
+  return text_of(preamble.encode()) + rest;
 }
 
 }  // namespace lintel::fuzz

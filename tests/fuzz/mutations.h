@@ -11,6 +11,7 @@ namespace lintel::fuzz {
 std::vector<std::string> config_seeds();
 std::vector<std::string> safetensors_seeds();
 std::vector<std::string> adapter_config_seeds();
+std::vector<std::string> snapshot_seeds();
 
 // A few random edits of `seed`: bytes flipped, dropped, inserted; slices repeated or swapped;
 // numbers and strings replaced by awkward ones. A pure function of its arguments.
@@ -18,5 +19,8 @@ std::string mutate_text(const std::string& seed, std::uint64_t number);
 // The same within the header, half the time with the length in front made right again; or damage to
 // the length or the data.
 std::string mutate_safetensors(const std::string& seed, std::uint64_t number);
+// The same within header and body, most of the time with lengths and checksum made right again; or
+// damage anywhere.
+std::string mutate_snapshot(const std::string& seed, std::uint64_t number);
 
 }  // namespace lintel::fuzz
