@@ -11,6 +11,7 @@
 #include "model/config/config.h"
 #include "server/app/lintel_server.h"
 #include "server/app/options.h"
+#include "server/app/print_numerics.h"
 #include "server/app/signals.h"
 #include "server/app/startup_checks.h"
 #include "server/log/logging.h"
@@ -81,6 +82,10 @@ int main(int argc, char** argv) {
     return exit_code;
   }
   try {
+    if (options.print_numerics) {
+      lintel::print_numerics(options.models, std::cout);
+      return EXIT_SUCCESS;
+    }
     return lintel::serve(options);
   } catch (const std::exception& error) {
     return fail(error, lintel::kExitFailed);

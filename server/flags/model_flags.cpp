@@ -5,6 +5,7 @@
 namespace lintel {
 namespace {
 
+ServerOptions& whole(ServerOptions& options) { return options; }
 ModelOptions& models(ServerOptions& options) { return options.models; }
 RequestLimits& limits(ServerOptions& options) { return options.models.limits; }
 
@@ -59,6 +60,10 @@ std::vector<Flag> model_flags() {
                 "that the weights have not). recompute=true keeps no state and runs the whole "
                 "prefix for every token, as published baselines did. Types and their keys: " +
                     kinds_help()),
+      switch_flag("--print-numerics", whole, &ServerOptions::print_numerics,
+                  "Does not serve: prints a line for each model, its name, version, the hash of "
+                  "what this machine computes with it (`lintel model get`: numerics) and what "
+                  "computes it. Machines of one hash go on with each other's sessions bit for bit"),
   };
 }
 

@@ -40,6 +40,8 @@ struct ServerOptions {
     std::optional<ListenAddress> metrics_listen;  // HTTP: /metrics, /healthz, /readyz
     bool channelz = false;
   } monitoring;
+
+  bool print_numerics = false;  // instead of serving
 };
 
 }  // namespace lintel

@@ -191,11 +191,14 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   served->name = source.name;
   served->version = source.version;
   served->scheduler = std::make_unique<Scheduler>(transformer, scheduling, clock_);
+  served->numerics = numerics_of(*transformer);
   served->transformer = std::move(transformer);
   served->warnings = std::move(warnings);
   served->limits = options_.limits;
   served->limits.max_samples = std::min(served->limits.max_samples, batch_rows);
   served->directory = source.directory;
+  spdlog::info("model {}: numerics {} ({})", source.name, served->numerics.hex,
+               served->numerics.text);
   for (const AdapterSource& adapter : adapter_sources(*served)) load_adapter(*served, adapter);
   return served;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/network/transformer.h"
+#include "model/numerics/numerics.h"
 #include "server/adapters/adapter_table.h"
 #include "server/models/request_limits.h"
 #include "server/scheduler/scheduler.h"
@@ -30,6 +31,7 @@ struct ServedModel {
   // requests use them.
   const std::unique_ptr<AdapterTable> adapters = std::make_unique<AdapterTable>();
   std::unique_ptr<Scheduler> scheduler;
+  Numerics numerics;                  // of this machine with this model
   RequestLimits limits;               // max_samples no more than max_batch_rows
   std::vector<std::string> warnings;  // what an operator should know
   // It was unloaded, or another took its place: what is still running may be ended for that.

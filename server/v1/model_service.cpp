@@ -80,6 +80,8 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   }
   wire.set_constant_state(transformer.constant_state());
   wire.set_fingerprint(transformer.fingerprint());
+  wire.set_numerics(model.numerics.hex);
+  wire.set_numerics_text(model.numerics.text);
   wire.set_workers(static_cast<std::uint32_t>(model.scheduler->options().workers));
   wire.set_max_batch_rows(static_cast<std::uint32_t>(model.scheduler->options().max_batch_rows));
   write_limits(model.limits, *wire.mutable_limits());

@@ -85,6 +85,7 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   json.field("weight_bytes", model.weight_bytes()).field("state_bytes", model.state_bytes());
   json.field("constant_state", model.constant_state());
   json.field("fingerprint", model.fingerprint());
+  json.field("numerics", model.numerics()).field("numerics_text", model.numerics_text());
   json.field("workers", model.workers()).field("max_batch_rows", model.max_batch_rows());
   json.key("limits");
   write_limits(json, model.limits());
@@ -124,6 +125,8 @@ std::string describe(const v1::Model& model) {
       {"session state", std::to_string(model.state_bytes()) + " bytes" +
                             (model.constant_state() ? ", constant" : ", at its largest")},
       {"fingerprint", model.fingerprint()},
+      {"numerics", model.numerics()},
+      {"computed by", model.numerics_text()},
       {"workers",
        std::to_string(model.workers()) + " of " + std::to_string(model.max_batch_rows()) + " rows"},
       {"prompt", "at most " + std::to_string(model.limits().max_prompt_tokens()) + " tokens"},

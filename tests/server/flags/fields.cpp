@@ -126,8 +126,8 @@ void add_sessions(SessionStore::Options& sessions, Fields& fields) {
 
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
-  auto& [models, listen, connections, security, identity, sessions, streaming, logging,
-         monitoring] = options;
+  auto& [models, listen, connections, security, identity, sessions, streaming, logging, monitoring,
+         print_numerics] = options;
   add_models(models, fields);
   fields.add("listen", listen);
   add_connections(connections, fields);
@@ -142,6 +142,7 @@ std::vector<Field> fields_of(ServerOptions& options) {
   auto& [metrics_listen, channelz] = monitoring;
   fields.add("monitoring.metrics_listen", metrics_listen);
   fields.add("monitoring.channelz", channelz);
+  fields.add("print_numerics", print_numerics);
   return fields.all;
 }
 

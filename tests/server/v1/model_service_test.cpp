@@ -1,6 +1,7 @@
 // ModelService tells what is served.
 #include <catch2/catch.hpp>
 
+#include "model/numerics/numerics.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {
@@ -54,6 +55,9 @@ TEST_CASE("a model tells its shape, size, limits and fingerprint") {
   CHECK(model.constant_state());
   CHECK(model.fingerprint() == transformer.fingerprint());
   CHECK(model.fingerprint().size() == 64);
+  CHECK(model.numerics() == numerics_of(transformer).hex);
+  CHECK(model.numerics().size() == 64);
+  CHECK(model.numerics_text() == numerics_of(transformer).text);
   CHECK(model.workers() == 2);
   CHECK(model.max_batch_rows() == 16);
   CHECK(model.limits().max_prompt_tokens() == 1234);

@@ -1,0 +1,22 @@
+#include "server/app/print_numerics.h"
+
+#include <ostream>
+
+#include "model/network/transformer.h"
+#include "model/numerics/numerics.h"
+#include "server/models/start_sources.h"
+#include "server/repository/model_repository.h"
+
+namespace lintel {
+
+void print_numerics(const ModelOptions& options, std::ostream& out) {
+  for (const ModelSource& source : start_sources(options, ModelRepository(options.repository))) {
+    const auto model = Transformer::load(
+        source.directory, {.weight_type = options.weight_type, .attention = options.attention});
+    const Numerics numerics = numerics_of(*model);
+    out << source.name << '\t' << source.version << '\t' << numerics.hex << '\t' << numerics.text
+        << '\n';
+  }
+}
+
+}  // namespace lintel

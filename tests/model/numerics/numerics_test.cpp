@@ -1,0 +1,76 @@
+// The hash of what a machine computes with a model.
+#include "model/numerics/numerics.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+
+#include "tests/model/support/instruction_sets.h"
+#include "tests/model/support/whole_models.h"
+
+namespace lintel {
+namespace {
+
+using testing::tiny_config;
+using testing::TinyModel;
+
+struct Written {
+  explicit Written(const ModelConfig& config, std::uint64_t seed = 1) {
+    write_random_model(directory.path(), config, seed);
+  }
+  std::string hex(WeightType type = WeightType::kF32, const std::string& attention = "",
+                  std::size_t slice = kNumericsValues) const {
+    Transformer::Options options{.weight_type = type};
+    if (!attention.empty()) options.attention = parse_attention_spec(attention);
+    return numerics_of(*Transformer::load(directory.path(), options), slice).hex;
+  }
+  testing::TemporaryDirectory directory;
+};
+
+TEST_CASE("numerics are the same in every load and in slices of any size", "[rows]") {
+  const TinyModel kind = GENERATE(TinyModel::kImage, TinyModel::kBytes, TinyModel::kTokens);
+  const WeightType type = GENERATE(WeightType::kF32, WeightType::kBf16, WeightType::kInt8);
+  const Written model(tiny_config(kind));
+  const std::string hex = model.hex(type);
+  CHECK(hex.size() == 64);
+  CHECK(model.hex(type) == hex);
+  for (const std::size_t slice : {1, 16, 63, 64, 1000}) CHECK(model.hex(type, "", slice) == hex);
+}
+
+TEST_CASE("other weights, weight types and attentions have other numerics") {
+  const Written model(tiny_config(TinyModel::kBytes));
+  const Written other(tiny_config(TinyModel::kBytes), /*seed=*/2);
+  std::set<std::string> all = {model.hex(), other.hex()};
+  for (const WeightType type : {WeightType::kBf16, WeightType::kInt8}) all.insert(model.hex(type));
+  for (const char* const attention :
+       {"softmax", "softmax:scale=0.3", "linear:eps=0.01", "linear:recompute=true"}) {
+    all.insert(model.hex(WeightType::kF32, attention));
+  }
+  CHECK(all.size() == 8);
+}
+
+TEST_CASE("numerics say in words what computes") {
+  const Written model(tiny_config(TinyModel::kBytes));
+  const auto loaded = Transformer::load(model.directory.path(), {.weight_type = WeightType::kInt8});
+  const std::string text = numerics_of(*loaded).text;
+  CHECK_THAT(text, Catch::StartsWith("int8 " + loaded->kernels() + ", "));
+  CHECK_THAT(text, Catch::Contains(", lintel "));
+}
+
+// Whether our own kernels have other bits with other instructions is for the machine to say.
+TEST_CASE("every instruction set has numerics of its own, or the same") {
+  const Written model(tiny_config(TinyModel::kBytes));
+  std::set<std::string> all;
+  std::size_t sets = 0;
+  testing::for_each_instruction_set([&] {
+    ++sets;
+    const std::string hex = model.hex();
+    CHECK(hex.size() == 64);
+    CHECK(model.hex() == hex);
+    all.insert(hex);
+  });
+  WARN(sets << " instruction sets, " << all.size() << " different numerics");
+}
+
+}  // namespace
+}  // namespace lintel
