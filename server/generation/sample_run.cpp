@@ -103,7 +103,8 @@ void SampleRun::begin_window(StepContext& step) {
   for (const std::int32_t value : request.recent) recent_.put(position++, value);
   for (const std::int32_t value : request.replay) recent_.put(position++, value);
   const std::int64_t origin = context_.origin_at(num_values_);
-  if (origin > sequence_->origin) begin_anew(origin, step);
+  // It is full; or the session was taken back to before it would have begun anew.
+  if (origin != sequence_->origin) begin_anew(origin, step);
 }
 
 void SampleRun::begin_anew(std::int64_t origin, StepContext& step) {

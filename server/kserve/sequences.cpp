@@ -88,8 +88,8 @@ grpc::Status ClientSequences::start(const TensorRequest& request,
   const Owner& owner = sequence.owner;
   const ServedModel& model = *target.model;
   Violations violations;
-  check_session_length(request.max_tokens, "parameters[max_tokens]", model.transformer->config(),
-                       violations);
+  check_session_length(request.max_tokens, "parameters[max_tokens]",
+                       model.transformer->config().max_values(), violations);
   if (!violations.empty()) return violations.status();
   SharedAdapter adapter;
   if (grpc::Status named = resolve_adapter(request.settings.adapter(), model, &adapter);

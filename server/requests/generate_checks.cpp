@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/call/status.h"
 #include "server/requests/sampling_checks.h"
 #include "server/requests/value_checks.h"
 
@@ -48,7 +49,7 @@ void check_stop(const v1::Stop& wire, const ModelConfig& config, const RequestLi
 }
 
 // Spans in any order -> values ascending by position; overlapping spans are refused.
-void check_given(const v1::GenerateRequest& wire, const ModelConfig& config,
+void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std::int64_t capacity,
                  const RequestLimits& limits, std::vector<GivenValue>& out,
                  Violations& violations) {
   struct Span {
@@ -57,7 +58,6 @@ void check_given(const v1::GenerateRequest& wire, const ModelConfig& config,
   };
   std::vector<Span> spans;
   std::int64_t total = 0;
-  const std::int64_t capacity = config.max_values();
   for (std::size_t i = 0; i < static_cast<std::size_t>(wire.given_size()); ++i) {
     if (violations.full()) return;
     const v1::GivenSpan& span = wire.given(static_cast<int>(i));
@@ -161,14 +161,42 @@ void check_counts(const v1::GenerateRequest& wire, const ModelConfig& config,
 
 }  // namespace
 
+std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violations& violations) {
+  if (window == 0) return 0;
+  const std::int64_t most = config.max_length == 0 ? kMostWindow : config.max_length;
+  if (config.modality == ModalityKind::kImage) {
+    violations.add("window", "does not apply to images, which have an end");
+  } else if (window < 2 || window > most || window % 2 != 0) {
+    violations.add("window", std::to_string(window) + " is not an even number from 2 to " +
+                                 std::to_string(most));
+  } else {
+    return window;
+  }
+  return 0;
+}
+
+grpc::Status check_window_of_state(std::int64_t window, const SessionImage& image) {
+  if (window == 0 || image.base <= std::max<std::int64_t>(image.position - window, 0)) return {};
+  return invalid_argument(
+      {{"window", "the state to begin with lacks some of its last " + std::to_string(window) +
+                      " values, which a window begins anew from"}});
+}
+
 CheckedGenerate check_generate(const v1::GenerateRequest& wire,
                                std::optional<std::vector<std::int32_t>> prompt,
-                               const ServedModel& model, Violations& violations) {
+                               const ServedModel& model, std::optional<std::int64_t> session_window,
+                               Violations& violations) {
   const ModelConfig& config = model.transformer->config();
   const RequestLimits& limits = model.limits;
   CheckedGenerate out;
   GenerationRequest& request = out.request;
-  const std::int64_t capacity = config.max_values();
+  if (session_window && wire.window() != 0 && wire.window() != *session_window) {
+    violations.add("window", std::to_string(wire.window()) + " is not the session's, " +
+                                 std::to_string(*session_window));
+  }
+  request.window =
+      session_window ? *session_window : check_window(wire.window(), config, violations);
+  const std::int64_t capacity = request.window > 0 ? 0 : config.max_values();
   const std::int64_t max_prompt =
       capacity == 0 ? limits.max_prompt_tokens : std::min(limits.max_prompt_tokens, capacity);
   if (prompt) {
@@ -183,7 +211,7 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
   request.seed = wire.sampling().seed();
   check_stop(wire.stop(), config, limits, request.stop, violations);
   request.echo_prompt = wire.echo_prompt();
-  check_given(wire, config, limits, request.given, violations);
+  check_given(wire, config, capacity, limits, request.given, violations);
   if (wire.has_time_limit()) check_time_limit(wire.time_limit(), out, violations);
   return out;
 }
@@ -241,7 +269,10 @@ std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& ch
   const GenerationRequest& request = checked.request;
   const auto prompt_size = static_cast<std::int64_t>(request.prompt.size());
   // One for a start token, which the prompt may lack.
-  return at.num_values + std::max<std::int64_t>(prompt_size, 1) + request.max_new_tokens;
+  const std::int64_t values =
+      at.num_values + std::max<std::int64_t>(prompt_size, 1) + request.max_new_tokens;
+  // A state to begin with may be longer than the window.
+  return request.window > 0 ? std::min(values, std::max(request.window, at.num_values)) : values;
 }
 
 }  // namespace lintel

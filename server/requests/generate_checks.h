@@ -9,6 +9,7 @@
 
 #include "lintel/v1/generation.pb.h"
 #include "server/generation/request.h"
+#include "server/history/session_image.h"
 #include "server/models/served_model.h"
 #include "server/requests/violations.h"
 
@@ -21,6 +22,14 @@ struct SequencePosition {
   std::int64_t max_values = 0;  // 0: unbounded
 };
 
+// Longest window of a model without a max_length.
+inline constexpr std::int64_t kMostWindow = 65'536;
+
+// Notes a `window` that a request or session of this model cannot have; returns it, or 0.
+std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violations& violations);
+// Whether an image has the values that a window begins anew from. Not OK where it lacks some.
+grpc::Status check_window_of_state(std::int64_t window, const SessionImage& image);
+
 struct CheckedGenerate {
   // seed is set where the client gave one; deadline is left to the caller
   GenerationRequest request;
@@ -31,10 +40,12 @@ struct CheckedGenerate {
 };
 
 // Everything of a GenerateRequest that does not depend on the sequence it goes on with. `prompt`
-// stands for the request's where it came in another form.
+// stands for the request's where it came in another form; session_window is that of the session
+// which it goes on with.
 CheckedGenerate check_generate(const v1::GenerateRequest& wire,
                                std::optional<std::vector<std::int32_t>> prompt,
-                               const ServedModel& model, Violations& violations);
+                               const ServedModel& model, std::optional<std::int64_t> session_window,
+                               Violations& violations);
 
 // The rest: prompt, given positions and max_new_tokens against where the sequence stands; settles
 // checked.request.max_new_tokens. Not OK when the sequence, which errors call `subject`, is
@@ -42,7 +53,7 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
 grpc::Status check_position(const SequencePosition& at, const ServedModel& model,
                             const std::string& subject, CheckedGenerate& checked);
 
-// Values that a request's sequence will hold at most. REQUIRES: check_position was OK.
+// Values that the state of a request's sequence will hold at most. REQUIRES: check_position was OK.
 std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& checked);
 
 }  // namespace lintel

@@ -8,6 +8,7 @@
 #include "server/base/random_bytes.h"
 #include "server/call/status.h"
 #include "server/generation/drafter.h"
+#include "server/generation/recent_values.h"
 #include "server/generation/speculation.h"
 #include "server/history/session_history.h"
 #include "server/requests/resolve_adapter.h"
@@ -57,7 +58,7 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
 }
 
 // What a call holds beside its sequences: what its samples guess from, what its session's sequence
-// lacks, and the values that wait for a client that is slow.
+// lacks, what a window begins anew from, and the values that wait for a client that is slow.
 std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
                        const GenerationRequest& request) {
   const Transformer& transformer = *model.transformer;
@@ -70,14 +71,17 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
                                         (request.echo_prompt ? request.prompt.size() : 0));
   const std::size_t tops = static_cast<std::size_t>(request.top_log2_probs) * sizeof(TopValue);
   const std::size_t replayed = request.replay.size() * sizeof(request.replay.front());
-  return guessing + replayed + std::min(values, outbox) * (kOutboxValueBytes + tops);
+  const std::size_t windows = samples * RecentValues::bytes(request.window) +
+                              request.recent.size() * sizeof(request.recent.front());
+  return guessing + replayed + windows + std::min(values, outbox) * (kOutboxValueBytes + tops);
 }
 
 // Where the sequence stands that the target is about.
-SequencePosition position_of(GenerationTarget& target) {
+SequencePosition position_of(GenerationTarget& target, const GenerationRequest& request) {
   if (!target.lease) {
+    const ModelConfig& config = target.model->transformer->config();
     const std::int64_t seen = target.initial == nullptr ? 0 : target.initial->image.position;
-    return {seen, /*has_pending=*/seen > 0, target.model->transformer->config().max_values()};
+    return {seen, /*has_pending=*/seen > 0, request.window > 0 ? 0 : config.max_values()};
   }
   const std::int64_t num_values = target.lease.num_values();
   return {num_values, /*has_pending=*/num_values > 0, target.lease.max_values()};
@@ -91,9 +95,13 @@ void begin_with(const SessionImage& image, const ModelConfig& config, SequenceSt
     StateByteReader reader(image.state);
     sequence.load(reader);
   }
-  if (sequence.num_values() == image.position) return;
-  request.replay.assign(image.values.end() - (image.position - sequence.num_values()),
-                        image.values.end());
+  const auto end = image.values.end() - (image.position - sequence.next_position());
+  if (request.window > 0) {
+    request.recent.assign(end - std::min<std::int64_t>(end - image.values.begin(), request.window),
+                          end);
+  }
+  if (end == image.values.end()) return;
+  request.replay.assign(end, image.values.end());
   SessionHistory history({.vocab_size = config.vocab_size,
                           .is_bytes = config.modality == ModalityKind::kBytes,
                           .max_values = image.position});
@@ -112,11 +120,18 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   const ServedModel& model = *target.model;
   out.model = target.model;  // also of a request that is refused for something else
   Violations violations;
-  CheckedGenerate checked = check_generate(wire, std::move(prompt), model, violations);
+  std::optional<std::int64_t> session_window;
+  if (target.lease) session_window = target.lease.window();
+  CheckedGenerate checked =
+      check_generate(wire, std::move(prompt), model, session_window, violations);
   if (!violations.empty()) return violations.status();
   GenerationRequest& request = checked.request;
 
-  const SequencePosition at = position_of(target);
+  if (target.initial != nullptr) {
+    grpc::Status whole = check_window_of_state(request.window, target.initial->image);
+    if (!whole.ok()) return whole;
+  }
+  const SequencePosition at = position_of(target, request);
   const std::string& subject = target.lease ? target.lease.session_id() : model.name;
   if (grpc::Status placed = check_position(at, model, subject, checked); !placed.ok()) {
     return placed;
@@ -132,6 +147,7 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
     Replay replay = target.lease.replay();
     request.replay = std::move(replay.values);
     request.replay_tail = std::move(replay.tail);
+    request.recent = std::move(replay.recent);
   }
   const std::size_t beside = call_bytes(context, model, request);
   if (target.lease) {

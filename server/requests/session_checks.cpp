@@ -25,9 +25,8 @@ void check_session_id(const std::string& id, Violations& violations) {
   if (id.empty()) violations.add("id", "is empty");
 }
 
-void check_session_length(std::int64_t max_tokens, const std::string& field,
-                          const ModelConfig& config, Violations& violations) {
-  const std::int64_t most = config.max_values();
+void check_session_length(std::int64_t max_tokens, const std::string& field, std::int64_t most,
+                          Violations& violations) {
   constexpr std::int64_t kFarthest = std::int64_t{1} << 53;
   if (max_tokens >= 0 && max_tokens <= (most == 0 ? kFarthest : most)) return;
   violations.add(field, std::to_string(max_tokens) + " is not from 0 to " +

@@ -21,8 +21,8 @@ CheckedList check_list(const v1::ListSessionsRequest& wire, Violations& violatio
 void check_session_id(const std::string& id, Violations& violations);
 
 // How many values a session shall hold at most, which a message carries as `field`; 0: the model's
-// own limit.
-void check_session_length(std::int64_t max_tokens, const std::string& field,
-                          const ModelConfig& config, Violations& violations);
+// own limit, `most` (0: unbounded).
+void check_session_length(std::int64_t max_tokens, const std::string& field, std::int64_t most,
+                          Violations& violations);
 
 }  // namespace lintel

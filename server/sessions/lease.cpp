@@ -42,11 +42,19 @@ SequenceState& SessionLease::sequence() { return *record_->sequence; }
 SessionHistory* SessionLease::history() const { return record_->history.get(); }
 
 Replay SessionLease::replay() const {
-  if (record_->history == nullptr) return {};
+  Replay replay;
+  if (record_->history == nullptr) return replay;
   const std::int64_t held = record_->sequence->next_position();
-  const std::int64_t position = record_->history->position();
-  if (held >= position) return {};
-  return {record_->history->values(held, position), record_->history->tail_at(position)};
+  const SessionHistory::Extent extent = record_->history->extent();
+  if (held < extent.position) {
+    replay.values = record_->history->values(held, extent.position);
+    replay.tail = record_->history->tail_at(extent.position);
+  }
+  if (window() > 0) {
+    const std::int64_t first = std::max({held - window(), extent.base, std::int64_t{0}});
+    if (first < held) replay.recent = record_->history->values(first, held);
+  }
+  return replay;
 }
 
 std::int64_t SessionLease::num_values() const {

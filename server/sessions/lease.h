@@ -20,6 +20,8 @@ class SessionStore;
 struct Replay {
   std::vector<std::int32_t> values;
   std::string tail;  // SequenceState::generated_tail behind them
+  // With a window: those before them, as GenerationRequest::recent.
+  std::vector<std::int32_t> recent;
 };
 
 // Of a session, or of a one-shot call (no id). Move-only. Gives the session back, or the memory of

@@ -91,7 +91,7 @@ SessionHistory::Options SessionStore::history_of(const Transformer& model,
   history.kept_values = least_limit(session.history_tokens, history_tokens);
   // What the state lacks has to be there until it was read.
   const std::int64_t lacks = image == nullptr ? 0 : image->position - image->state_position;
-  history.kept_values = std::max({history.kept_values, lacks, std::int64_t{1}});
+  history.kept_values = std::max({history.kept_values, lacks, session.window, std::int64_t{1}});
   return history;
 }
 

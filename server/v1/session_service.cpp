@@ -3,6 +3,7 @@
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
 #include "server/call/wire_time.h"
+#include "server/requests/generate_checks.h"
 #include "server/requests/resolve_adapter.h"
 #include "server/requests/resolve_model.h"
 #include "server/requests/resolve_state.h"
@@ -62,14 +63,19 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
   if (model == nullptr) return status;
   scope.set_model(model->name);
   Violations violations;
-  check_session_length(wire.max_tokens(), "max_tokens", model->transformer->config(), violations);
   SessionOptions options;
+  const ModelConfig& config = model->transformer->config();
+  options.window = check_window(wire.window(), config, violations);
+  check_session_length(wire.max_tokens(), "max_tokens",
+                       options.window > 0 ? 0 : config.max_values(), violations);
   options.max_values = wire.max_tokens();
   check_session_options(wire, options, violations);
   if (!violations.empty()) return violations.status();
   SharedAdapter adapter;
   if (initial != nullptr) {
     status = check_state(*initial, *model, wire.adapter());
+    if (!status.ok()) return status;
+    status = check_window_of_state(options.window, initial->image);
     if (!status.ok()) return status;
     options.initial = {initial, &initial->image};
   }

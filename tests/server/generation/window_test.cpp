@@ -239,6 +239,72 @@ TEST_CASE("the calls of a session share its windows, also those that were cancel
   }
 }
 
+// A session that has a window of its own.
+std::string new_session_in_window(Core& core, const SessionOptions& options) {
+  const auto created = core.store.create("tiny", core.model, options, /*owner=*/{}, nullptr);
+  REQUIRE(created.refusal.error == SessionError::kNone);
+  return created.info.id;
+}
+
+TEST_CASE("a session in a window goes on from every position that it is copied at or taken back to",
+          "[window]") {
+  const std::string attention = GENERATE(from_range(attention_types()));
+  const std::uint32_t keep = GENERATE(0u, 3u);
+  const std::int64_t window = 16;
+  CAPTURE(attention, keep);
+  const auto model = tiny_model(TinyModel::kBytes, attention);
+  Core core(model, {.workers = 0, .prefill_rows_per_step = 5});
+  const std::string id = new_session_in_window(
+      core, {.window = window, .checkpoint_every = 7, .checkpoint_keep = keep});
+  GenerationRequest request = window_request(window, 4, 30);
+  request.given.clear();
+  std::vector<std::int32_t> all;
+  REQUIRE(core.generate(request, id)->values[0] == in_windows_by_hand(*model, request, 0, all));
+  // Ends while the state reads half a window again.
+  const auto cut = core.submit(window_request(window, 0, 30), id);
+  while (core.store.lease(id).refusal.error == SessionError::kBusy &&
+         cut.sink->values[0].size() < 6) {
+    core.scheduler.run_one_step();
+  }
+  core.scheduler.cancel(cut.handle);
+  core.run();
+  all = core.store.history(id, /*owner=*/{}, 0, std::nullopt).values;
+  GenerationRequest next = window_request(window, 1, 20);
+  next.given.clear();
+  for (auto position = static_cast<std::int64_t>(all.size()); position > 0; --position) {
+    CAPTURE(position);
+    std::vector<std::int32_t> past(all.begin(), all.begin() + position);
+    const std::vector<Value> expected = in_windows_by_hand(*model, next, 0, past);
+    const auto forked = core.store.fork(id, /*owner=*/{}, position, 1);
+    REQUIRE(forked.infos.size() == 1);
+    REQUIRE(core.generate(next, forked.infos[0].id)->values[0] == expected);
+    REQUIRE(core.store.remove(forked.infos[0].id).error == SessionError::kNone);
+    REQUIRE(core.store.rewind(id, /*owner=*/{}, position, std::nullopt).refusal.error ==
+            SessionError::kNone);
+    if (position % 3 != 0) continue;
+    REQUIRE(core.generate(next, id)->values[0] == expected);
+    REQUIRE(core.store.rewind(id, /*owner=*/{}, position, std::nullopt).refusal.error ==
+            SessionError::kNone);
+  }
+}
+
+TEST_CASE("a session in a window takes memory for no more than a window, and has no end",
+          "[window]") {
+  Core core(tiny_model(TinyModel::kBytes, "softmax"));
+  const std::string id = new_session_in_window(core, {.history_tokens = 64, .window = 16});
+  const std::string plain = core.new_session();
+  CHECK(core.store.get(id)->state_bytes < core.store.get(plain)->state_bytes);
+  GenerationRequest request = window_request(16, 4, 600);
+  request.given.clear();
+  std::vector<std::int32_t> all;
+  REQUIRE(core.generate(request, id)->values[0] ==
+          in_windows_by_hand(*core.model, request, 0, all));
+  request.prompt.clear();
+  request.max_new_tokens = 50;
+  REQUIRE(core.generate(request, id)->values[0] ==
+          in_windows_by_hand(*core.model, request, 0, all));
+}
+
 TEST_CASE("a session whose state is gone goes on in its window from its values", "[window]") {
   const auto model = tiny_model(TinyModel::kBytes);
   const std::size_t before = GENERATE(3u, 15u, 16u, 17u, 23u, 24u, 25u, 60u, 100u);
@@ -257,6 +323,9 @@ TEST_CASE("a session whose state is gone goes on in its window from its values",
     GenerationRequest read;
     read.prompt.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(kept));
     core.generate(read, id);
+  }
+  for (std::size_t i = kept; i < before; ++i) {
+    core.store.lease(id).lease.history()->append(all[i], ValueSource::kPrompt);
   }
   const auto sink = core.generate(going_on(request, all, static_cast<std::int64_t>(kept), ""), id);
   REQUIRE(sink->values[0] == expected);

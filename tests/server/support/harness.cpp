@@ -134,9 +134,14 @@ Core::Call Core::submit(const GenerationRequest& request, const std::string& ses
                     : store.lease(session_id);
   REQUIRE(leased.refusal.error == SessionError::kNone);
   GenerationRequest wanted = request;
-  if (Replay replay = leased.lease.replay(); !replay.values.empty()) {
+  Replay replay = leased.lease.replay();
+  if (!replay.values.empty()) {
     wanted.replay = std::move(replay.values);
     wanted.replay_tail = std::move(replay.tail);
+  }
+  if (leased.lease.window() > 0) {
+    wanted.window = leased.lease.window();
+    wanted.recent = std::move(replay.recent);
   }
   call.error = scheduler.submit(std::move(wanted), std::move(leased.lease), call.sink, call.handle);
   return call;
