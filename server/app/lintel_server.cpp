@@ -25,7 +25,7 @@
 #include "server/v1/admin_service.h"
 #include "server/v1/generation_service.h"
 #include "server/v1/model_service.h"
-#include "server/v1/session_service.h"
+#include "server/v1/sessions/session_service.h"
 
 namespace lintel {
 namespace {

@@ -10,7 +10,7 @@
 #include "server/requests/resolve_model.h"
 #include "server/requests/resolve_state.h"
 #include "server/requests/session_copy_checks.h"
-#include "server/v1/session_service.h"
+#include "server/v1/sessions/session_service.h"
 
 namespace lintel {
 namespace {
@@ -61,8 +61,9 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
   const Owner& caller = scope.caller().name;
   const SharedModel model = context_.models.find(info.model, info.transformer);
   if (model == nullptr) return refused({SessionError::kUnloaded}, scope, wire.session_id());
-  const grpc::Status full =
-      quota_exceeded(caller, std::to_string(NamedStates::kMostOfOwner) + " named states");
+  std::string limit = std::to_string(NamedStates::kMostOfOwner);
+  limit += " named states";
+  const grpc::Status full = quota_exceeded(caller, limit);
   if (!context_.states.has_place(caller, wire.name(), wire.is_public())) return full;
 
   // What the state may become, and the values behind it, which are few or there is no state.

@@ -11,7 +11,7 @@
 #include "server/requests/session_copy_checks.h"
 #include "server/stream/refusals.h"
 #include "server/v1/open_stream.h"
-#include "server/v1/session_service.h"
+#include "server/v1/sessions/session_service.h"
 #include "server/v1/wire_source.h"
 
 namespace lintel {

@@ -4,14 +4,15 @@
 #include "lintel/v1/session.grpc.pb.h"
 #include "server/call/bounded_service.h"
 #include "server/requests/service_context.h"
-#include "server/v1/piece_stream.h"
-#include "server/v1/places.h"
+#include "server/v1/sessions/piece_stream.h"
+#include "server/v1/sessions/places.h"
 
 namespace lintel {
 
 // Thread-safe. Nothing here waits: a unary method answers before it returns. Its files:
 // session_service.cpp (Create, Get, List, Delete),
-// session_copies.cpp (Fork, Rewind, ReadHistory), session_states.cpp (named states).
+// session_copies.cpp (Fork, Rewind, ReadHistory), session_snapshots.cpp (Snapshot),
+// restore_call.cpp (Restore), session_states.cpp (named states).
 class SessionService final : public BoundedService {
  public:
   explicit SessionService(const ServiceContext& context);
@@ -34,6 +35,10 @@ class SessionService final : public BoundedService {
   grpc::ServerUnaryReactor* Rewind(grpc::CallbackServerContext* call,
                                    const Received<v1::RewindSessionRequest>* request,
                                    v1::Session* response);
+  grpc::ServerWriteReactor<v1::SnapshotChunk>* Snapshot(
+      grpc::CallbackServerContext* call, const Received<v1::SnapshotSessionRequest>* request);
+  grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* Restore(
+      grpc::CallbackServerContext* call, v1::Session* response);
   grpc::ServerWriteReactor<v1::Chunk>* ReadHistory(grpc::CallbackServerContext* call,
                                                    const Received<v1::ReadHistoryRequest>* request);
   grpc::ServerUnaryReactor* SaveState(grpc::CallbackServerContext* call,
@@ -47,6 +52,7 @@ class SessionService final : public BoundedService {
                                         google::protobuf::Empty* response);
 
  private:
+  using SnapshotStream = PieceStream<v1::SnapshotChunk>;
   using HistoryStream = PieceStream<v1::Chunk>;
 
   grpc::Status create(CallScope& scope, const v1::CreateSessionRequest& wire, v1::Session& session);
@@ -57,6 +63,7 @@ class SessionService final : public BoundedService {
   grpc::Status fork(CallScope& scope, const v1::ForkSessionRequest& wire,
                     v1::ForkSessionResponse& response);
   grpc::Status rewind(CallScope& scope, const v1::RewindSessionRequest& wire, v1::Session& session);
+  grpc::Status snapshot(const v1::SnapshotSessionRequest& wire, SnapshotStream::Reactor& reactor);
   grpc::Status read_history(const v1::ReadHistoryRequest& wire, HistoryStream::Reactor& reactor);
 
   grpc::Status save_state(CallScope& scope, const v1::SaveStateRequest& wire,

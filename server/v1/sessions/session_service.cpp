@@ -1,4 +1,4 @@
-#include "server/v1/session_service.h"
+#include "server/v1/sessions/session_service.h"
 
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
@@ -24,6 +24,8 @@ SessionService::SessionService(const ServiceContext& context)
   serve(info_of(Method::kDeleteSession).name, this, &SessionService::Delete);
   serve(info_of(Method::kForkSession).name, this, &SessionService::Fork);
   serve(info_of(Method::kRewindSession).name, this, &SessionService::Rewind);
+  serve(info_of(Method::kSnapshotSession).name, this, &SessionService::Snapshot);
+  serve(info_of(Method::kRestoreSession).name, this, &SessionService::Restore);
   serve(info_of(Method::kReadHistory).name, this, &SessionService::ReadHistory);
   serve(info_of(Method::kSaveState).name, this, &SessionService::SaveState);
   serve(info_of(Method::kListStates).name, this, &SessionService::ListStates);

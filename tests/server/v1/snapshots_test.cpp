@@ -1,0 +1,233 @@
+// Snapshots of sessions over gRPC, and what comes back as one.
+#include <catch2/catch.hpp>
+
+#include "tests/server/support/session_calls.h"
+
+namespace lintel::testing {
+namespace {
+
+struct Snapshot {
+  std::string bytes;
+  std::vector<v1::SnapshotChunk> chunks;
+  grpc::Status status;
+};
+Snapshot snapshot_of(TestServer& server, const v1::SnapshotSessionRequest& request,
+                     const std::string& who = "") {
+  Snapshot out;
+  grpc::ClientContext context;
+  set_token(context, who);
+  const auto reader = server.sessions->Snapshot(&context, request);
+  v1::SnapshotChunk chunk;
+  while (reader->Read(&chunk)) {
+    out.bytes += chunk.data();
+    out.chunks.push_back(chunk);
+  }
+  out.status = reader->Finish();
+  return out;
+}
+Snapshot snapshot_of(TestServer& server, const std::string& id) {
+  v1::SnapshotSessionRequest request;
+  request.set_id(id);
+  return snapshot_of(server, request);
+}
+
+using Messages = std::vector<v1::RestoreSessionRequest>;
+
+v1::RestoreSessionRequest header_of(std::int64_t total_bytes, bool verify = false) {
+  v1::RestoreSessionRequest message;
+  message.mutable_header()->set_total_bytes(total_bytes);
+  message.mutable_header()->set_verify(verify);
+  return message;
+}
+
+v1::RestoreSessionRequest data_of(const std::string& bytes) {
+  v1::RestoreSessionRequest message;
+  message.set_data(bytes);
+  return message;
+}
+
+Messages messages_of(const std::string& bytes, bool verify = false, std::size_t piece = 1000) {
+  Messages messages = {header_of(static_cast<std::int64_t>(bytes.size()), verify)};
+  for (std::size_t at = 0; at < bytes.size(); at += piece) {
+    messages.push_back(data_of(bytes.substr(at, piece)));
+  }
+  return messages;
+}
+
+grpc::Status restore(TestServer& server, const Messages& messages, v1::Session* session) {
+  grpc::ClientContext context;
+  const auto writer = server.sessions->Restore(&context, session);
+  for (const v1::RestoreSessionRequest& message : messages) {
+    if (!writer->Write(message)) break;
+  }
+  writer->WritesDone();
+  return writer->Finish();
+}
+
+TEST_CASE("a snapshot is restored to a session that goes on as the first one, bit for bit") {
+  TestServer server({"tokens"});
+  const v1::Session session = create_session(server, "tokens");
+  go_on(server, session.id(), 20, {1, 2});
+  v1::SnapshotSessionRequest request;
+  request.set_id(session.id());
+  request.set_chunk_bytes(512);
+  bool verify = false;
+  SECTION("whole") {}
+  SECTION("whole, and proven") { verify = true; }
+  SECTION("without history") { request.set_without_history(true); }
+  SECTION("without state") { request.set_without_state(true); }
+  SECTION("as of an earlier position") { request.set_position(9); }
+  const Snapshot snapshot = snapshot_of(server, request);
+  REQUIRE(snapshot.status.ok());
+  CHECK(snapshot.chunks.front().total_bytes() == static_cast<std::int64_t>(snapshot.bytes.size()));
+  for (const v1::SnapshotChunk& chunk : snapshot.chunks) CHECK(chunk.data().size() <= 512);
+
+  TestServer other({"tokens"});
+  v1::Session restored;
+  const grpc::Status status = restore(other, messages_of(snapshot.bytes, verify), &restored);
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  CHECK(restored.position() == (request.has_position() ? 9 : 22));
+  if (request.has_position()) {
+    v1::Session rewound;
+    REQUIRE(rewind_session(server, session.id(), 9, &rewound).ok());
+  }
+  CHECK(restored.digest() == get_session(server, session.id()).digest());
+  const Sample expected = go_on(server, session.id(), 20, {3});
+  const Sample got = go_on(other, restored.id(), 20, {3});
+  CHECK(got.tokens == expected.tokens);
+  CHECK(got.log2_probs == expected.log2_probs);
+  CHECK(other.server().store().num_sessions() == 1);
+}
+
+TEST_CASE("hostile restore streams are refused, and leave nothing behind") {
+  TestServer server({"tokens"});
+  const v1::Session session = create_session(server, "tokens");
+  go_on(server, session.id(), 20, {1, 2});
+  const std::string good = snapshot_of(server, session.id()).bytes;
+  const std::size_t before = server.server().store().bytes_in_use();
+  const auto total = static_cast<std::int64_t>(good.size());
+  std::string flipped = good;
+  flipped[good.size() / 2] ^= 1;
+  const Messages whole = messages_of(good);
+  const auto with = [&](const auto& change) {
+    Messages messages = whole;
+    change(messages);
+    return messages;
+  };
+  using Code = grpc::StatusCode;
+  const std::vector<std::tuple<const char*, Messages, Code>> streams = {
+      {"nothing", {}, Code::INVALID_ARGUMENT},
+      {"no header", with([](Messages& m) { m.erase(m.begin()); }), Code::INVALID_ARGUMENT},
+      {"two headers", with([](Messages& m) { m.insert(m.begin(), m[0]); }), Code::INVALID_ARGUMENT},
+      {"header only", {whole[0]}, Code::DATA_LOSS},
+      {"too short", with([](Messages& m) { m.pop_back(); }), Code::DATA_LOSS},
+      {"too long", with([](Messages& m) { m.push_back(m.back()); }), Code::DATA_LOSS},
+      {"out of order", with([](Messages& m) { std::swap(m[2], m[3]); }), Code::DATA_LOSS},
+      {"something else", with([](Messages& m) { std::swap(m[1], m[2]); }), Code::INVALID_ARGUMENT},
+      {"a bit flipped", messages_of(flipped), Code::DATA_LOSS},
+      {"no bytes", {header_of(0)}, Code::INVALID_ARGUMENT},
+      {"negative", {header_of(-1)}, Code::INVALID_ARGUMENT},
+      {"more than a session can have", {header_of(std::int64_t{1} << 50)}, Code::INVALID_ARGUMENT},
+      {"a piece too large",
+       {header_of(total), data_of(std::string((1 << 20) + 1, 'x'))},
+       Code::INVALID_ARGUMENT},
+      {"an empty message", {whole[0], {}}, Code::DATA_LOSS},
+  };
+  for (const auto& [name, messages, code] : streams) {
+    INFO(name);
+    v1::Session restored;
+    const grpc::Status status = restore(server, messages, &restored);
+    INFO(status.error_message());
+    CHECK(status.error_code() == code);
+    CHECK(server.server().store().bytes_in_use() == before);
+    CHECK(server.server().store().num_sessions() == 1);
+  }
+}
+
+TEST_CASE("a snapshot of another model is refused with both fingerprints") {
+  TestServer server({"tokens", "bytes"});
+  const v1::Session session = create_session(server, "tokens");
+  go_on(server, session.id(), 3, {1});
+  Messages messages = messages_of(snapshot_of(server, session.id()).bytes);
+  messages[0].mutable_header()->set_model("bytes");
+  v1::Session restored;
+  const grpc::Status refused = restore(server, messages, &restored);
+  CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  const auto info = detail_of<google::rpc::ErrorInfo>(refused);
+  REQUIRE(info);
+  CHECK(info->reason() == "MODEL_MISMATCH");
+  CHECK(info->metadata().at("snapshot") != info->metadata().at("model"));
+  messages[0].mutable_header()->set_model("nosuch");
+  CHECK(restore(server, messages, &restored).error_code() == grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_CASE("a state whose values are not there cannot be proven") {
+  TestServer server({"tokens"});
+  const v1::Session session = create_session(server, "tokens");
+  go_on(server, session.id(), 20, {1, 2});
+  v1::SnapshotSessionRequest request;
+  request.set_id(session.id());
+  request.set_without_history(true);
+  const std::string bytes = snapshot_of(server, request).bytes;
+  v1::Session restored;
+  const grpc::Status refused = restore(server, messages_of(bytes, /*verify=*/true), &restored);
+  CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK(detail_of<google::rpc::ErrorInfo>(refused)->reason() == "STATE_NOT_PROVEN");
+  CHECK(server.server().store().num_sessions() == 1);
+}
+
+TEST_CASE("clients that vanish from snapshots and restores leave nothing behind") {
+  TestServer server({"tokens"});
+  const v1::Session session = create_session(server, "tokens");
+  go_on(server, session.id(), 20, {1, 2});
+  const Messages messages = messages_of(snapshot_of(server, session.id()).bytes);
+  const std::size_t before = server.server().store().bytes_in_use();
+  for (int i = 0; i < 40; ++i) {  // more than there are places
+    grpc::ClientContext restoring;
+    v1::Session restored;
+    const auto writer = server.sessions->Restore(&restoring, &restored);
+    writer->Write(messages[0]);
+    restoring.TryCancel();
+    CHECK(writer->Finish().error_code() == grpc::StatusCode::CANCELLED);
+    grpc::ClientContext context;
+    v1::SnapshotSessionRequest request;
+    request.set_id(session.id());
+    request.set_chunk_bytes(1);
+    const auto reader = server.sessions->Snapshot(&context, request);
+    v1::SnapshotChunk chunk;
+    reader->Read(&chunk);
+    context.TryCancel();
+    reader->Finish();
+  }
+  CHECK(eventually([&] { return server.server().store().bytes_in_use() == before; }));
+  v1::Session restored;
+  CHECK(eventually([&] { return restore(server, messages, &restored).ok(); }));
+}
+
+TEST_CASE("a snapshot request is checked, and another's session is not there") {
+  const TokenFile file;
+  TestServer server({"tokens"}, options_with(file));
+  v1::Session session;
+  REQUIRE(create_as(server, "alice", &session).ok());
+  v1::SnapshotSessionRequest request;
+  request.set_position(-1);
+  request.set_without_history(true);
+  request.set_without_state(true);
+  request.set_chunk_bytes((1 << 20) + 1);
+  CHECK(violated_fields(snapshot_of(server, request, "alice").status) ==
+        std::vector<std::string>{"id", "position", "without_state", "chunk_bytes"});
+  request.Clear();
+  request.set_id(session.id());
+  CHECK(snapshot_of(server, request, "alice").status.ok());
+  const grpc::Status refused = snapshot_of(server, request, "bob").status;
+  CHECK(refused.error_code() == grpc::StatusCode::NOT_FOUND);
+  const std::string unknown(32, 'a');
+  request.set_id(unknown);
+  std::string expected = snapshot_of(server, request, "bob").status.error_message();
+  expected.replace(expected.find(unknown), unknown.size(), session.id());
+  CHECK(refused.error_message() == expected);
+}
+
+}  // namespace
+}  // namespace lintel::testing
