@@ -26,6 +26,7 @@ struct NamedState {
   std::string name;
   bool is_public = false;
   std::string model_identity;  // of the weights, and what they run as
+  std::string numerics;        // of the model that computed it
   SessionImage image;          // its values as few as its state allows
 };
 

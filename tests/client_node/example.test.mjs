@@ -76,6 +76,42 @@ describe('the Node example', () => {
     }
   });
 
+  it('sessions are forked, taken back, read, and come back from snapshots and named states', async () => {
+    const tiny = new Client(endless.address, { timeout: PATIENCE });
+    try {
+      const goOn = async (request) => {
+        const all = [];
+        const whole = { maxNewTokens: 6, sampling: { seed: 7 }, ...request };
+        for await (const { token } of tiny.generate(whole)) all.push(token);
+        return all;
+      };
+      const { id } = await tiny.createSession({ checkpoints: { everyTokens: 4, keep: 2 } });
+      await goOn({ sessionId: id, prompt: [3, 1, 4] });
+      const forks = await tiny.forkSession(id, { count: 2 });
+      const snapshot = await tiny.snapshotSession(id);
+      await tiny.saveState(id, 'begun');
+      assert.deepEqual((await tiny.states()).map(({ name }) => name), ['begun']);
+      const expected = await goOn({ sessionId: id });
+      assert.equal((await tiny.rewindSession(id, 9)).position, '9');
+      const restored = await tiny.restoreSession(snapshot, { verify: true });
+      for (const sessionId of [id, restored.id, ...forks.map((fork) => fork.id)]) {
+        assert.deepEqual(await goOn({ sessionId }), expected);
+        await tiny.deleteSession(sessionId);
+      }
+      assert.deepEqual(await goOn({ initialState: 'begun' }), expected);
+      const again = await tiny.createSession({ initialState: 'begun' });
+      const history = [];
+      await goOn({ sessionId: again.id, prompt: [5], maxNewTokens: 1 });
+      for await (const value of tiny.history(again.id, { from: Number(again.position) })) history.push(value);
+      assert.deepEqual(history[0], { position: 9, token: 5, source: 'PROMPT' });
+      await tiny.deleteSession(again.id);
+      await tiny.deleteState('begun');
+      await assert.rejects(tiny.restoreSession(snapshot.subarray(1)), /INVALID_ARGUMENT|DATA_LOSS/);
+    } finally {
+      tiny.close();
+    }
+  });
+
   it('a seed gives the tokens and bits that the command line gives', async () => {
     const expected = JSON.parse(await cli('generate', '--prompt-tokens', '0,0,12', '--max-new-tokens', '200',
       '--seed', '18446744073709551615', '--format', 'jsonl'));

@@ -5,7 +5,7 @@ import unittest
 import lintel
 import numpy as np
 
-from serving import ServedTest
+from serving import PATIENCE, ServedTest, run_async
 
 LONG = 1_000_000  # tokens: more than any test reads, and more than the server sends unread
 
@@ -61,6 +61,79 @@ class SessionTest(ServedTest):
         self.assertIn("it has thin", str(refused.exception))
         with self.session() as plain, self.assertRaises(lintel.InvalidArgument):
             plain.generate([1], adapter="thin", max_new_tokens=1).samples()
+
+    def test_a_session_is_forked_taken_back_and_read(self):
+        options = dict(seed=9, log2_probs=True)
+        with self.session() as session:
+            session.generate([3, 1, 4], max_new_tokens=5, **options).samples()
+            with session.fork() as fork, session.fork(position=4) as earlier:
+                whole = session.generate(max_new_tokens=6, **options).samples()[0]
+                again = fork.generate(max_new_tokens=6, **options).samples()[0]
+                np.testing.assert_array_equal(again.log2_probs, whole.log2_probs)
+                self.assertEqual(earlier.info().position, 4)
+            self.assertEqual(len({f.id for f in (forks := session.forks(3))}), 3)
+            for fork in forks:
+                fork.close()
+            before = session.info().digest
+            self.assertEqual(session.rewind(8, expected_digest=before).position, 8)
+            with self.assertRaises(lintel.FailedPrecondition):
+                session.rewind(3, expected_digest=before)
+            again = session.generate(max_new_tokens=6, **options).samples()[0]
+            np.testing.assert_array_equal(again.log2_probs, whole.log2_probs)
+            self.assertEqual(again.result.replayed_tokens, 8)
+            self.assertEqual(session.info().digest, before)
+            first, *_, last = session.history()
+            self.assertEqual((first.first_position, first.source, list(first.tokens)),
+                             (0, lintel.Source.PROMPT, [3, 1, 4]))
+            np.testing.assert_array_equal(last.tokens[-6:], whole.tokens)
+            self.assertEqual(session.history(1, 2)[0].tokens, [1])
+
+    def test_a_session_comes_back_from_a_snapshot(self):
+        options = dict(seed=9, log2_probs=True)
+        with self.session() as session:
+            session.generate([3, 1, 4], max_new_tokens=5, **options).samples()
+            snapshot = session.snapshot()
+            self.assertLess(len(session.snapshot(without_state=True)), len(snapshot))
+            whole = session.generate(max_new_tokens=6, **options).samples()[0]
+            with self.client.restore_session(snapshot, verify=True) as again:
+                sample = again.generate(max_new_tokens=6, **options).samples()[0]
+                np.testing.assert_array_equal(sample.log2_probs, whole.log2_probs)
+        with self.assertRaises(lintel.LintelError):
+            self.client.restore_session(snapshot[:-1])
+        self.assertEqual(self.client.list_sessions(), [])
+
+    def test_sessions_and_calls_begin_with_a_named_state(self):
+        with self.session() as session:
+            session.generate([3, 1, 4], max_new_tokens=0).samples()
+            state = session.save_state("begun")
+            self.assertEqual((state.name, state.position), ("begun", 3))
+            self.assertEqual([s.name for s in self.client.states()], ["begun"])
+            expected = session.generate(max_new_tokens=6, seed=9).samples()[0].tokens
+        once = self.client.generate(initial_state="begun", max_new_tokens=6, seed=9).samples()[0]
+        np.testing.assert_array_equal(once.tokens, expected)
+        with self.client.session(initial_state="begun", checkpoint_every=4, checkpoints=2) as session:
+            self.assertEqual(session.info().position, 3)
+        self.client.delete_state("begun")
+        self.assertEqual(self.client.states(), [])
+
+    def test_copies_from_asyncio(self):
+        async def run():
+            async with lintel.AsyncClient(self.server.address, timeout=PATIENCE) as client:
+                async with client.session(model="tokens") as session:
+                    await session.generate([3, 1, 4], max_new_tokens=5, seed=9).samples()
+                    fork = await session.fork(position=4)
+                    self.assertEqual((await fork.info()).position, 4)
+                    self.assertEqual((await session.rewind(6)).position, 6)
+                    self.assertEqual(sum(len(r.tokens) for r in await session.history()), 6)
+                    again = await client.restore_session(await session.snapshot(), verify=True)
+                    self.assertEqual((await again.info()).position, 6)
+                    await session.save_state("async")
+                    self.assertEqual([s.name for s in await client.states()], ["async"])
+                    await client.delete_state("async")
+                    await fork.close()
+                    await again.close()
+
+        run_async(run())
 
     def test_the_end_of_the_block_deletes_the_session(self):
         with self.session() as session, self.client.session(model="bytes") as other:

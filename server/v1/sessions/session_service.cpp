@@ -48,6 +48,9 @@ void write_session(const ServiceContext& context, const SessionInfo& info, v1::S
   wire.set_oldest_position(info.oldest_position);
   wire.set_digest(info.digest);
   wire.set_window(info.window);
+  if (const SharedModel model = context.models.find(info.model, info.transformer)) {
+    wire.set_numerics(model->numerics.hex);
+  }
 }
 
 grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionRequest& wire,

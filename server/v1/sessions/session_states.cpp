@@ -46,6 +46,7 @@ void SessionService::write_state(const NamedState& state, v1::NamedState& wire) 
   wire.set_bytes(static_cast<std::int64_t>(state.memory.bytes()));
   wire.set_is_public(state.is_public);
   wire.set_digest(to_hex(state.image.digest));
+  wire.set_numerics(state.numerics);
 }
 
 grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateRequest& wire,
@@ -82,6 +83,7 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
       std::make_shared<NamedState>(std::move(admitted.reservation), std::move(found.image));
   state->name = wire.name();
   state->is_public = wire.is_public();
+  state->numerics = model->numerics.hex;
   state->model_identity = model_identity(*model);
   write_state(*state, response);
   return context_.states.save(caller, state) ? grpc::Status::OK : full;

@@ -37,6 +37,8 @@ SnapshotOf snapshot_of(SessionImage image, const ServedModel& model) {
   out.model_fingerprint = transformer.fingerprint();
   out.attention = attention_names(transformer.config());
   out.weight_type = to_string(transformer.weight_type());
+  out.numerics = model.numerics.hex;
+  out.numerics_text = model.numerics.text;
   out.lintel_version = LINTEL_VERSION;
   out.made = std::chrono::system_clock::now();
   return out;

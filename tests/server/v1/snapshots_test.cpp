@@ -1,6 +1,8 @@
 // Snapshots of sessions over gRPC, and what comes back as one.
 #include <catch2/catch.hpp>
+#include <span>
 
+#include "server/snapshot/snapshot.h"
 #include "tests/server/support/session_calls.h"
 
 namespace lintel::testing {
@@ -160,6 +162,42 @@ TEST_CASE("a snapshot of another model is refused with both fingerprints") {
   CHECK(info->metadata().at("snapshot") != info->metadata().at("model"));
   messages[0].mutable_header()->set_model("nosuch");
   CHECK(restore(server, messages, &restored).error_code() == grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_CASE("a snapshot of other numerics is refused unless they are accepted") {
+  TestServer server({"tokens"});
+  const v1::Session session = create_session(server, "tokens");
+  CHECK(session.numerics().size() == 64);
+  go_on(server, session.id(), 3, {1});
+  const std::string bytes = snapshot_of(server, session.id()).bytes;
+  SnapshotOf snapshot = read_snapshot(std::as_bytes(std::span(bytes)));
+  CHECK(snapshot.numerics == session.numerics());
+  snapshot.numerics = std::string(64, '0');
+  const std::vector<std::byte> other = write_snapshot(snapshot);
+  Messages messages =
+      messages_of(std::string(reinterpret_cast<const char*>(other.data()), other.size()));
+  v1::Session restored;
+  const grpc::Status refused = restore(server, messages, &restored);
+  CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK(detail_of<google::rpc::ErrorInfo>(refused)->reason() == "NUMERICS_CHANGED");
+  messages[0].mutable_header()->set_accept_other_numerics(true);
+  CHECK(restore(server, messages, &restored).ok());
+}
+
+TEST_CASE("a restored state that its values do not lead to is refused where it is to be proven") {
+  TestServer server({"tokens"});
+  const v1::Session session = create_session(server, "tokens");
+  go_on(server, session.id(), 20, {1, 2});
+  const std::string bytes = snapshot_of(server, session.id()).bytes;
+  SnapshotOf snapshot = read_snapshot(std::as_bytes(std::span(bytes)));
+  snapshot.image.state[snapshot.image.state.size() / 2] ^= std::byte{1};  // of a finite float
+  const std::vector<std::byte> other = write_snapshot(snapshot);
+  const std::string forged(reinterpret_cast<const char*>(other.data()), other.size());
+  v1::Session restored;
+  const grpc::Status refused = restore(server, messages_of(forged, /*verify=*/true), &restored);
+  CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK(detail_of<google::rpc::ErrorInfo>(refused)->reason() == "STATE_NOT_PROVEN");
+  CHECK(server.server().store().num_sessions() == 1);
 }
 
 TEST_CASE("a state whose values are not there cannot be proven") {
