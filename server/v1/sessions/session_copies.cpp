@@ -8,7 +8,6 @@
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
 #include "server/requests/session_checks.h"
-#include "server/requests/session_copy_checks.h"
 #include "server/stream/refusals.h"
 #include "server/v1/open_stream.h"
 #include "server/v1/sessions/session_service.h"

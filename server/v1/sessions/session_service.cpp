@@ -8,7 +8,6 @@
 #include "server/requests/resolve_model.h"
 #include "server/requests/resolve_state.h"
 #include "server/requests/session_checks.h"
-#include "server/requests/session_copy_checks.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {

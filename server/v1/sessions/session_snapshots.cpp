@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-#include "server/requests/session_copy_checks.h"
+#include "server/requests/session_checks.h"
 #include "server/snapshot/snapshot.h"
 #include "server/v1/open_stream.h"
 #include "server/v1/sessions/restore_call.h"

@@ -9,7 +9,7 @@
 #include "server/call/unary_call.h"
 #include "server/requests/resolve_model.h"
 #include "server/requests/resolve_state.h"
-#include "server/requests/session_copy_checks.h"
+#include "server/requests/session_checks.h"
 #include "server/v1/sessions/session_service.h"
 
 namespace lintel {
