@@ -71,7 +71,8 @@ class SessionTest(ServedTest):
                 again = fork.generate(max_new_tokens=6, **options).samples()[0]
                 np.testing.assert_array_equal(again.log2_probs, whole.log2_probs)
                 self.assertEqual(earlier.info().position, 4)
-            self.assertEqual(len({f.id for f in (forks := session.forks(3))}), 3)
+            forks = session.forks(3)
+            self.assertEqual(len({fork.id for fork in forks}), 3)
             for fork in forks:
                 fork.close()
             before = session.info().digest
