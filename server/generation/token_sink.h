@@ -51,6 +51,7 @@ struct SampleResult {
   Duration generation{};  // first new value until the last
   std::string stop_string;
   std::int64_t position = 0;  // values of the sequence so far
+  std::string digest;         // of a session's history so far, hexadecimal
 };
 
 // How a whole request ended. With kDone, kCancelled, kDeadline, kShutdown and kAdapterEnded every

@@ -22,9 +22,11 @@ struct HistoryMark {
 
 // What a snapshot carries, and what a session is restored from.
 struct SessionImage {
-  std::string model;            // its name
-  std::string adapter;          // empty: none
+  std::string model;    // its name
+  std::string adapter;  // empty: none
+  std::string adapter_fingerprint;
   std::int64_t max_values = 0;  // 0: unbounded
+  std::int64_t window = 0;      // values after which the state starts anew; 0: never
   std::int64_t base = 0;        // the history begins here; what lies before is in the state alone
   std::int64_t position = 0;    // values of the sequence, the pending one included
   std::vector<std::int32_t> values;  // [base, position); empty where the history was left out

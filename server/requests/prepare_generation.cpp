@@ -138,10 +138,9 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   }
   SharedAdapter adapter;
   const grpc::Status named =
-      target.lease ? check_session_adapter(wire.adapter(), target.lease, model)
-                   : resolve_adapter(
-                         target.initial == nullptr ? wire.adapter() : target.initial->image.adapter,
-                         model, &adapter);
+      target.lease                ? check_session_adapter(wire.adapter(), target.lease, model)
+      : target.initial == nullptr ? resolve_adapter(wire.adapter(), model, &adapter)
+                                  : resolve_adapter(target.initial->image, model, &adapter);
   if (!named.ok()) return named;
   if (target.lease) {
     Replay replay = target.lease.replay();

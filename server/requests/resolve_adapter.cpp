@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "model/adapters/adapter.h"
 #include "server/call/status.h"
 
 namespace lintel {
@@ -34,6 +35,20 @@ grpc::Status resolve_adapter(const std::string& name, const ServedModel& model,
   return not_found(
       "adapter", name,
       "there is no " + subject + (known.empty() ? ": it has none" : ": it has " + names_of(known)));
+}
+
+grpc::Status resolve_adapter(const SessionImage& image, const ServedModel& model,
+                             SharedAdapter* adapter) {
+  if (grpc::Status named = resolve_adapter(image.adapter, model, adapter); !named.ok())
+    return named;
+  if (*adapter == nullptr) return grpc::Status::OK;
+  const std::string& here = (*adapter)->weights->fingerprint();
+  if (here == image.adapter_fingerprint) return grpc::Status::OK;
+  return wrong_state("MODEL_MISMATCH",
+                     "adapter " + clip(image.adapter) + " of model " + clip(model.name) +
+                         " has other weights than the one that the state was computed with: " +
+                         clip(here) + ", not " + clip(image.adapter_fingerprint),
+                     {{"what", "adapter"}, {"state", image.adapter_fingerprint}, {"model", here}});
 }
 
 grpc::Status check_session_adapter(const std::string& name, const SessionLease& lease,

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "server/history/session_image.h"
 #include "server/models/served_model.h"
 #include "server/sessions/lease.h"
 
@@ -12,6 +13,10 @@ namespace lintel {
 
 // Null and OK for an empty name: the model as it is. NOT_FOUND names those there are.
 grpc::Status resolve_adapter(const std::string& name, const ServedModel& model,
+                             SharedAdapter* adapter);
+
+// The adapter that an image's state was computed with, of the same weights.
+grpc::Status resolve_adapter(const SessionImage& image, const ServedModel& model,
                              SharedAdapter* adapter);
 
 // Whether a request that goes on with a session may name this adapter: the session's own, or none.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/base/guarded.h"
+#include "server/history/session_history.h"
 
 namespace lintel {
 
@@ -170,6 +171,9 @@ void RunningRequest::report_finished(TimePoint now, bool is_last) {
       if (reported_[i] || !samples_[i].finished()) continue;
       reported_[i] = true;
       results.push_back(samples_[i].result(submitted_, started_, now));
+      if (const SessionHistory* history = lease_.history()) {
+        results.back().digest = to_hex(history->extent().digest);
+      }
       samples_[i].release();
     }
     if (is_last) release();

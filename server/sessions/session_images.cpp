@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "model/adapters/adapter.h"
 #include "model/base/model_error.h"
 #include "model/base/state_bytes.h"
 #include "server/sessions/nearest_state.h"
@@ -90,8 +91,9 @@ SessionStore::CreateResult SessionStore::restore(const std::string& model_name,
                                                  std::shared_ptr<const Transformer> model,
                                                  const SessionImage& image, const Owner& owner,
                                                  SharedAdapter adapter) {
-  return add(new_session(model_name, std::move(model), {.max_values = image.max_values}, &image,
-                         owner, std::move(adapter)));
+  return add(new_session(model_name, std::move(model),
+                         {.max_values = image.max_values, .window = image.window}, &image, owner,
+                         std::move(adapter)));
 }
 
 SessionStore::ImageResult SessionStore::image(const std::string& id, const Owner& owner,
@@ -114,19 +116,24 @@ SessionStore::ImageResult SessionStore::image(const std::string& id, const Owner
     }
     result.refusal = {};
     image.model = record.model_name;
-    if (record.adapter != nullptr) image.adapter = record.adapter->name;
+    if (record.adapter != nullptr) {
+      image.adapter = record.adapter->name;
+      image.adapter_fingerprint = record.adapter->weights->fingerprint();
+    }
     image.max_values = record.max_values;
+    image.window = record.options.window;
     image.base = past->base();
     if (with_state || image.base > 0) {
       image.state = nearest.saved();
       image.state_position = nearest.num_values();
     }
     if (!with_history && image.state_position > 0) {
-      // What the state lacks, and what the tail behind that may reach back to.
+      // What the state lacks, what the tail behind that may reach back to, and what a window starts
+      // anew from.
       const std::int64_t reach = image.state_position == image.position
                                      ? 0
                                      : static_cast<std::int64_t>(SessionHistory::kMostTailBytes);
-      image.base = std::max(image.base, image.state_position - reach);
+      image.base = std::max(image.base, image.state_position - std::max(reach, image.window));
     }
     image.values = past->values(image.base, image.position);
     image.marks = past->marks(image.base, image.position);

@@ -33,7 +33,7 @@ namespace lintel {
 // of them than it evicts.
 class SessionStore {
  public:
-  static constexpr std::int64_t kHistoryTokens = 65536;
+  static constexpr std::int64_t kHistoryTokens = 16384;
 
   struct Options {
     std::size_t max_sessions = 0;          // 0: only memory limits them

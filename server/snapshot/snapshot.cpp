@@ -89,7 +89,9 @@ std::vector<std::byte> write_snapshot(const SnapshotOf& snapshot) {
   const std::uint32_t width = width_of(image.values);
   SnapshotHeader header{.of = {.image = {.model = image.model,
                                          .adapter = image.adapter,
+                                         .adapter_fingerprint = image.adapter_fingerprint,
                                          .max_values = image.max_values,
+                                         .window = image.window,
                                          .base = image.base,
                                          .position = image.position,
                                          .digest = image.digest,

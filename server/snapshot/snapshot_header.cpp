@@ -134,7 +134,9 @@ SnapshotHeader read_fields(std::string_view text, std::uint64_t body_bytes) {
   SessionImage& image = of.image;
   image.model = text_field(fields, "model");
   image.adapter = text_field(fields, "adapter");
+  image.adapter_fingerprint = text_field(fields, "adapter_fingerprint");
   image.max_values = fields.integer("max_values", 0, kMostPosition);
+  image.window = fields.integer("window", 0, kMostPosition);
   image.position =
       fields.integer("position", 0, image.max_values == 0 ? kMostPosition : image.max_values);
   image.base = fields.integer("base", 0, image.position);
@@ -165,7 +167,9 @@ std::string write_snapshot_header(const SnapshotHeader& header) {
   ordered_json root;
   root["model"] = image.model;
   root["adapter"] = image.adapter;
+  root["adapter_fingerprint"] = image.adapter_fingerprint;
   root["max_values"] = image.max_values;
+  root["window"] = image.window;
   root["position"] = image.position;
   root["base"] = image.base;
   root["state_position"] = image.state_position;

@@ -44,6 +44,7 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   wire.set_seed(result.seed);
   wire.set_stop_string(result.stop_string);
   wire.set_position(result.position);
+  wire.set_digest(result.digest);
   v1::Timings& timings = *wire.mutable_timings();
   write_duration(result.queued, *timings.mutable_queued());
   write_duration(result.prompt, *timings.mutable_prompt());

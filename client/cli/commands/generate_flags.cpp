@@ -36,6 +36,9 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
     add_adapter_flag(app, adapter);
     add_text(app, "--initial-state", initial_state, "NAME",
              "Begin with this named state: see lintel state --help");
+    add_parsed(app, "--window", window, parse_int64, "N",
+               "Text longer than the model was trained on: start the state anew from the last N/2 "
+               "values whenever it has taken N; 0: never [0; of a session: its own]");
   }
   add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
              "Most values to produce, given ones included [256; of an image: up to its end]");
@@ -84,6 +87,7 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   request.set_session_id(session_id);
   request.set_adapter(adapter);
   request.set_initial_state(initial_state);
+  request.set_window(window);
   if (prompt) {
     *request.mutable_prompt() = text_values(*prompt);
   } else if (prompt_tokens) {

@@ -150,7 +150,7 @@ grpc::Status RestoreCall::complete() {
   }
   status = check_restored(snapshot, *model_, header_->accept_other_numerics());
   if (!status.ok()) return status;
-  status = resolve_adapter(snapshot.image.adapter, *model_, &adapter_);
+  status = resolve_adapter(snapshot.image, *model_, &adapter_);
   if (!status.ok()) return status;
   image_ = std::move(snapshot.image);
   image_.model = model_->name;
@@ -183,6 +183,7 @@ grpc::Status RestoreCall::begin_proof() {
   auto replay = leased.lease.replay();
   request.replay = std::move(replay.values);
   request.replay_tail = std::move(replay.tail);
+  request.window = leased.lease.window();
   request.deadline = call_deadline(rpc_, context_.clock);
   request.allowance = call_.quota.allowance();
   {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "server/call/status.h"
+#include "server/requests/generate_checks.h"
 #include "server/requests/session_checks.h"
 #include "server/requests/value_checks.h"
 #include "server/v1/sessions/snapshot_bytes.h"
@@ -17,9 +18,12 @@ namespace {
 constexpr std::int64_t kFarthestValue = std::int64_t{1} << 53;
 
 std::size_t most_bytes_of(const Transformer& model, std::int64_t history_values) {
-  const std::int64_t max_values = model.config().max_values();
-  const std::int64_t values = max_values == 0 ? kFarthestValue : max_values;
-  return most_snapshot_bytes(model, values, std::min(values, history_values));
+  const ModelConfig& config = model.config();
+  const std::int64_t values = config.max_values() == 0 ? kFarthestValue : config.max_values();
+  // In windows text goes on behind the model's length.
+  const bool ends = config.modality == ModalityKind::kImage;
+  return most_snapshot_bytes(model, values,
+                             ends ? std::min(values, history_values) : history_values);
 }
 
 template <typename Element>
@@ -82,8 +86,10 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
   const SessionImage& image = snapshot.image;
   const ModelConfig& config = transformer.config();
   Violations violations;
-  check_session_length(image.max_values, "snapshot.max_values", config, violations);
-  const std::int64_t most = image.max_values == 0 ? config.max_values() : image.max_values;
+  check_window(image.window, config, violations);
+  const std::int64_t limit = image.window > 0 ? 0 : config.max_values();
+  check_session_length(image.max_values, "snapshot.max_values", limit, violations);
+  const std::int64_t most = image.max_values == 0 ? limit : image.max_values;
   if (most != 0 && image.position > most) {
     violations.add("snapshot.position",
                    std::to_string(image.position) + " is more than " + std::to_string(most));
@@ -91,7 +97,8 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
   for (std::size_t i = 0; i < image.values.size() && violations.empty(); ++i) {
     check_token(image.values[i], indexed("snapshot.values", i), config.vocab_size, violations);
   }
-  return violations.empty() ? grpc::Status::OK : violations.status();
+  if (!violations.empty()) return violations.status();
+  return check_window_of_state(image.window, image);
 }
 
 void zero(SessionImage& image) {

@@ -83,10 +83,9 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
     if (!status.ok()) return status;
     options.initial = {initial, &initial->image};
   }
-  const std::string& adapter_name = initial == nullptr ? wire.adapter() : initial->image.adapter;
-  if (grpc::Status named = resolve_adapter(adapter_name, *model, &adapter); !named.ok()) {
-    return named;
-  }
+  status = initial == nullptr ? resolve_adapter(wire.adapter(), *model, &adapter)
+                              : resolve_adapter(initial->image, *model, &adapter);
+  if (!status.ok()) return status;
   const SessionStore::CreateResult created = context_.store.create(
       model->name, model->transformer, options, scope.caller().name, std::move(adapter));
   if (created.refusal) {

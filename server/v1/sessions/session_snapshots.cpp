@@ -28,8 +28,9 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
   std::shared_ptr<void> place;
   if (grpc::Status taken = take_place(place); !taken.ok()) return taken;
   // Twice: the parts, and the bytes that they become.
-  const std::size_t bytes =
-      2 * most_snapshot_bytes(*model->transformer, info.num_values, info.num_values);
+  const std::int64_t held =
+      info.window > 0 ? std::min(info.num_values, info.window) : info.num_values;
+  const std::size_t bytes = 2 * most_snapshot_bytes(*model->transformer, held, info.num_values);
   SessionMemory::Result admitted = context_.store.admit_bytes(caller, bytes);
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
 

@@ -132,9 +132,11 @@ TEST_CASE("named states are saved, listed and deleted, and begun with") {
   CHECK(requests[0] == "SaveState session_id: \"abc\" name: \"greeting\" position: 3");
   CHECK(requests[2] == "ListStates page_size: 1000 page_token: \"a\"");
   CHECK(requests[3] == "DeleteState name: \"greeting\" is_public: true");
-  run_on(server, {"generate", "--initial-state", "greeting", "--max-new-tokens", "1"});
+  run_on(server,
+         {"generate", "--initial-state", "greeting", "--window", "64", "--max-new-tokens", "1"});
   REQUIRE(server.generate_requests().size() == 1);
   CHECK(server.generate_requests()[0].initial_state() == "greeting");
+  CHECK(server.generate_requests()[0].window() == 64);
 }
 
 TEST_CASE("progress is for terminals, and ids alone are printed") {

@@ -17,6 +17,8 @@ inline SnapshotOf small_snapshot() {
   SnapshotOf of;
   of.image.model = "bytes";
   of.image.adapter = "polite";
+  of.image.adapter_fingerprint = std::string(64, 'c');
+  of.image.window = 512;
   of.image.max_values = 1000;
   of.image.base = 3;
   of.image.position = 8;
@@ -42,12 +44,13 @@ inline SnapshotOf small_snapshot() {
 inline bool same(const SnapshotOf& a, const SnapshotOf& b) {
   const SessionImage& x = a.image;
   const SessionImage& y = b.image;
-  return x.model == y.model && x.adapter == y.adapter && x.max_values == y.max_values &&
-         x.base == y.base && x.position == y.position && x.values == y.values &&
-         x.marks == y.marks && x.digest == y.digest && x.base_digest == y.base_digest &&
-         x.state == y.state && x.state_position == y.state_position &&
-         a.model_fingerprint == b.model_fingerprint && a.attention == b.attention &&
-         a.weight_type == b.weight_type && a.numerics == b.numerics &&
+  return x.model == y.model && x.adapter == y.adapter &&
+         x.adapter_fingerprint == y.adapter_fingerprint && x.window == y.window &&
+         x.max_values == y.max_values && x.base == y.base && x.position == y.position &&
+         x.values == y.values && x.marks == y.marks && x.digest == y.digest &&
+         x.base_digest == y.base_digest && x.state == y.state &&
+         x.state_position == y.state_position && a.model_fingerprint == b.model_fingerprint &&
+         a.attention == b.attention && a.weight_type == b.weight_type && a.numerics == b.numerics &&
          a.numerics_text == b.numerics_text && a.lintel_version == b.lintel_version &&
          a.made == b.made;
 }

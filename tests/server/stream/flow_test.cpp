@@ -190,7 +190,9 @@ std::size_t sample_bytes(std::size_t num_values) {
 TEST_CASE("a call whose state does not fit is refused at once, with a time to retry") {
   ServerOptions options = test_options();
   options.models.scheduling.speculation = Speculation::kOff;
-  options.sessions.session_memory_bytes = 3 * sample_bytes(5) + 1;
+  const std::size_t session_bytes = SessionStore::session_bytes(
+      *tiny_models({"tokens"}).at("tokens"), {}, options.sessions.history_tokens);
+  options.sessions.session_memory_bytes = session_bytes + 3 * sample_bytes(5) - 1;
   TestServer server({"tokens"}, options);
   v1::GenerateRequest request = request_for("tokens", {1}, 5);
   const v1::Session session = create_session(server, "tokens");

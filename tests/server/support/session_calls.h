@@ -23,6 +23,21 @@ inline Sample go_on(TestServer& server, const std::string& id, unsigned count,
   return out.only();
 }
 
+inline v1::Session create_windowed(TestServer& server, const std::string& model,
+                                   std::int64_t window, grpc::Status* refused = nullptr) {
+  v1::CreateSessionRequest request;
+  request.set_model(model);
+  request.set_window(window);
+  v1::Session session;
+  grpc::ClientContext context;
+  const grpc::Status status = server.sessions->Create(&context, request, &session);
+  if (refused != nullptr) *refused = status;
+  if (refused == nullptr && !status.ok()) {
+    throw std::runtime_error("Create: " + status.error_message());
+  }
+  return session;
+}
+
 inline v1::Session get_session(TestServer& server, const std::string& id) {
   v1::GetSessionRequest request;
   request.set_id(id);

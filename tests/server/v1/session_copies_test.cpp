@@ -27,6 +27,7 @@ TEST_CASE("a fork goes on as its source does, given the same seed, and not with 
   CHECK(go_on(server, first, 20).tokens == whole.tokens);
   const auto other = go_on(server, second, 20, {}, /*seed=*/8);
   CHECK(other.tokens != whole.tokens);
+  CHECK(whole.finish.digest() == get_session(server, session.id()).digest());
   CHECK(get_session(server, first).digest() == get_session(server, session.id()).digest());
   CHECK(get_session(server, second).digest() != get_session(server, session.id()).digest());
 }

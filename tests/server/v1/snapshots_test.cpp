@@ -67,8 +67,11 @@ grpc::Status restore(TestServer& server, const Messages& messages, v1::Session* 
 }
 
 TEST_CASE("a snapshot is restored to a session that goes on as the first one, bit for bit") {
+  // Also of one whose state has started anew, and will again.
+  const std::int64_t window = GENERATE(0, 8);
+  CAPTURE(window);
   TestServer server({"tokens"});
-  const v1::Session session = create_session(server, "tokens");
+  const v1::Session session = create_windowed(server, "tokens", window);
   go_on(server, session.id(), 20, {1, 2});
   v1::SnapshotSessionRequest request;
   request.set_id(session.id());
@@ -89,6 +92,7 @@ TEST_CASE("a snapshot is restored to a session that goes on as the first one, bi
   const grpc::Status status = restore(other, messages_of(snapshot.bytes, verify), &restored);
   INFO(status.error_message());
   REQUIRE(status.ok());
+  CHECK(restored.window() == window);
   CHECK(restored.position() == (request.has_position() ? 9 : 22));
   if (request.has_position()) {
     v1::Session rewound;
