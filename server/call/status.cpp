@@ -127,9 +127,8 @@ grpc::Status wrong_state(const char* reason, std::string_view message, const Err
 }
 
 grpc::Status out_of_range(std::string_view message, std::int64_t lowest, std::int64_t highest) {
-  return with_reason(
-      grpc::StatusCode::OUT_OF_RANGE, message, "POSITION_OUT_OF_RANGE",
-      {{"lowest", std::to_string(lowest)}, {"highest", std::to_string(highest)}});
+  return with_reason(grpc::StatusCode::OUT_OF_RANGE, message, "POSITION_OUT_OF_RANGE",
+                     {{"lowest", std::to_string(lowest)}, {"highest", std::to_string(highest)}});
 }
 
 grpc::Status data_loss(std::string_view message) {

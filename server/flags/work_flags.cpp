@@ -67,7 +67,8 @@ std::vector<Flag> session_flags() {
                   "Sessions at a time; 0: only --session-memory limits them"),
       bytes_flag("--session-memory", session_options, &Options::session_memory_bytes, 1, kMostBytes,
                  "Memory for sessions and running calls, in bytes (suffixes as above): their "
-                 "states, histories and records; while a call runs, also 40 KB that a sample guesses from, "
+                 "states, histories and records; while a call runs, also 40 KB that a sample "
+                 "guesses from, "
                  "and the values that may wait for a slow client, at most --outbox-tokens of 64 "
                  "bytes, and 8 more for each of top_log2_probs. A session is never kept from going "
                  "on for these",

@@ -57,7 +57,8 @@ RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
   assert(num_samples >= 1);
   samples_.reserve(static_cast<std::size_t>(num_samples));
   for (int i = 0; i < num_samples; ++i) {
-    samples_.emplace_back(context_, outlet_, lease_.sequence(), i, i == 0 ? lease_.history() : nullptr);
+    samples_.emplace_back(context_, outlet_, lease_.sequence(), i,
+                          i == 0 ? lease_.history() : nullptr);
   }
   reported_.resize(samples_.size(), false);
 }

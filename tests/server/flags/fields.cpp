@@ -112,8 +112,8 @@ void add_callers(SecurityOptions& security, Quotas::Limits& identity, Fields& fi
 }
 
 void add_sessions(SessionStore::Options& sessions, Fields& fields) {
-  auto& [max_sessions, session_memory_bytes, idle_timeout, max_sessions_per_owner,
-         bytes_per_owner, history_tokens] = sessions;
+  auto& [max_sessions, session_memory_bytes, idle_timeout, max_sessions_per_owner, bytes_per_owner,
+         history_tokens] = sessions;
   fields.add("sessions.max_sessions", max_sessions);
   fields.add("sessions.session_memory_bytes", session_memory_bytes);
   fields.add("sessions.idle_timeout", idle_timeout);

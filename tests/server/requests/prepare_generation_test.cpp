@@ -49,7 +49,8 @@ struct Preparing {
   Quotas quotas{{}, clock};
   RequestCounters counters;
   const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
-  const ServiceContext context{registry, manager, store, states, calls, gate, clock, options.streaming};
+  const ServiceContext context{registry, manager, store, states,
+                               calls,    gate,    clock, options.streaming};
 };
 
 TEST_CASE("what a call holds beside its sequence is counted, on a session as without one") {
