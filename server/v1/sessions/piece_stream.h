@@ -34,8 +34,10 @@ class PieceStream final : public ResponseStream<Message> {
       case Piece::kMore:
         return Next::kWrite;
       case Piece::kLast:
+        fill_ = nullptr;  // what it holds is free before the reader can know the end
         return Next::kWriteAndFinish;
       case Piece::kNone:
+        fill_ = nullptr;
         break;
     }
     return Next::kFinish;

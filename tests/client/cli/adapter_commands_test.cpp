@@ -4,6 +4,7 @@
 
 #include "client/cli/command_line.h"
 #include "tests/client/support/fake_server.h"
+#include "tests/client/support/run_lintel.h"
 
 namespace lintel::testing {
 

@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "client/cli/frame/waiting.h"
+#include "tests/client/support/detailed_status.h"
 #include "tests/client/support/fake_server.h"
+#include "tests/client/support/run_lintel.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

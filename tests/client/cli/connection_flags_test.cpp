@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "tests/client/support/fake_server.h"
+#include "tests/client/support/run_lintel.h"
 #include "tests/support/certificate_authority.h"
 
 namespace lintel::testing {

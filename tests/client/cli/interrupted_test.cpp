@@ -9,6 +9,7 @@
 #include "client/cli/command_line.h"
 #include "client/image/png.h"
 #include "tests/client/support/fake_server.h"
+#include "tests/client/support/run_lintel.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

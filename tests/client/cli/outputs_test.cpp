@@ -7,6 +7,7 @@
 
 #include "client/image/image.h"
 #include "tests/client/support/fake_server.h"
+#include "tests/client/support/run_lintel.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

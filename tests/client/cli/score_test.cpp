@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/client/support/detailed_status.h"
 #include "tests/client/support/fake_server.h"
+#include "tests/client/support/run_lintel.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

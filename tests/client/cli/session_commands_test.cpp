@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tests/client/support/fake_server.h"
+#include "tests/client/support/run_lintel.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

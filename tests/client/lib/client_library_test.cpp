@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "tests/client/support/detailed_status.h"
 #include "tests/client/support/fake_server.h"
 
 namespace lintel::testing {

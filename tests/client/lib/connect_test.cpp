@@ -8,6 +8,7 @@
 #include "client/lib/connect_failure.h"
 #include "tests/client/support/connect_proxy.h"
 #include "tests/client/support/fake_server.h"
+#include "tests/client/support/run_lintel.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,14 +1,10 @@
 #include "tests/client/support/fake_server.h"
 
-#include <unistd.h>
-
 #include <condition_variable>
-#include <cstdio>
 
-#include "client/cli/command_line.h"
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/client/support/detailed_status.h"
+#include "tests/client/support/fake_sessions.h"
 
 namespace lintel::testing {
 namespace {
@@ -42,7 +38,8 @@ float fake_log2_prob(std::uint64_t seed, std::int64_t position) {
 struct FakeServer::Services {
   explicit Services(FakeServer& fake)
       : generation(fake, *this),
-        sessions(fake, *this),
+        sessions([this](const auto& context, const auto& model) { note(context, model); },
+                 fake.failure, fake.end_early),
         models(fake, *this),
         admin(*this),
         health(fake, *this) {}
@@ -199,126 +196,6 @@ struct FakeServer::Services {
     Services& services;
   };
 
-  struct Sessions : v1::SessionService::Service {
-    Sessions(FakeServer& f, Services& s) : fake(f), services(s) {}
-    static v1::Session session(int i) {
-      v1::Session session;
-      session.set_id("session-" + std::to_string(i));
-      session.set_model("tiny");
-      session.set_position(12);
-      session.set_state_bytes(4096);
-      session.mutable_create_time()->set_seconds(1'700'000'000);
-      session.mutable_idle_timeout()->set_seconds(600);
-      return session;
-    }
-    grpc::Status Create(grpc::ServerContext* context, const v1::CreateSessionRequest* request,
-                        v1::Session* reply) override {
-      services.note(*context, request->model());
-      note("Create", *request);
-      *reply = session(0);
-      reply->set_adapter(request->adapter());
-      return fake.failure.value_or(grpc::Status::OK);
-    }
-    grpc::Status Get(grpc::ServerContext* context, const v1::GetSessionRequest*,
-                     v1::Session* reply) override {
-      services.note(*context);
-      *reply = session(0);
-      return fake.failure.value_or(grpc::Status::OK);
-    }
-    grpc::Status List(grpc::ServerContext* context, const v1::ListSessionsRequest* request,
-                      v1::ListSessionsResponse* reply) override {
-      services.note(*context, request->model());
-      // Two pages of two.
-      const int first = request->page_token().empty() ? 0 : 2;
-      *reply->add_sessions() = session(first);
-      *reply->add_sessions() = session(first + 1);
-      if (first == 0) reply->set_next_page_token("more");
-      return fake.failure.value_or(grpc::Status::OK);
-    }
-    grpc::Status Delete(grpc::ServerContext* context, const v1::DeleteSessionRequest*,
-                        google::protobuf::Empty*) override {
-      services.note(*context);
-      return fake.failure.value_or(grpc::Status::OK);
-    }
-    grpc::Status note(const char* method, const google::protobuf::Message& request) {
-      const std::lock_guard lock(services.mutex);
-      services.copy_requests.push_back(method + (" " + request.ShortDebugString()));
-      return fake.failure.value_or(grpc::Status::OK);
-    }
-    grpc::Status Fork(grpc::ServerContext*, const v1::ForkSessionRequest* request,
-                      v1::ForkSessionResponse* reply) override {
-      for (std::uint32_t i = 0; i < request->count(); ++i) {
-        *reply->add_sessions() = session(static_cast<int>(i));
-      }
-      return note("Fork", *request);
-    }
-    grpc::Status Rewind(grpc::ServerContext*, const v1::RewindSessionRequest* request,
-                        v1::Session* reply) override {
-      *reply = session(0);
-      reply->set_position(request->position());
-      return note("Rewind", *request);
-    }
-    // "0123456789" in two pieces, of which the second does not come when the stream ends early.
-    grpc::Status Snapshot(grpc::ServerContext*, const v1::SnapshotSessionRequest* request,
-                          grpc::ServerWriter<v1::SnapshotChunk>* writer) override {
-      if (fake.failure) return *fake.failure;
-      v1::SnapshotChunk chunk;
-      chunk.set_total_bytes(10);
-      chunk.set_data("012345");
-      writer->Write(chunk);
-      chunk.set_total_bytes(0);
-      chunk.set_data("6789");
-      if (!fake.end_early) writer->Write(chunk);
-      return note("Snapshot", *request);
-    }
-    grpc::Status Restore(grpc::ServerContext*,
-                         grpc::ServerReader<v1::RestoreSessionRequest>* reader,
-                         v1::Session* reply) override {
-      if (fake.failure) return *fake.failure;
-      v1::RestoreSessionRequest message, whole;
-      while (reader->Read(&message)) {
-        if (message.has_header()) note("Restore", message.header());
-        if (message.has_data()) whole.mutable_data()->append(message.data());
-      }
-      *reply = session(static_cast<int>(whole.data().size()));
-      return note("Restored", whole);
-    }
-    grpc::Status ReadHistory(grpc::ServerContext*, const v1::ReadHistoryRequest* request,
-                             grpc::ServerWriter<v1::Chunk>* writer) override {
-      v1::Chunk chunk;
-      chunk.set_first_position(request->from_position());
-      chunk.set_source(v1::VALUE_SOURCE_PROMPT);
-      for (const char c : {'h', 'e'}) chunk.add_tokens(c);
-      writer->Write(chunk);
-      chunk.set_first_position(request->from_position() + 2);
-      chunk.set_source(v1::VALUE_SOURCE_SAMPLED);
-      chunk.set_tokens(0, 'y');
-      chunk.mutable_tokens()->RemoveLast();
-      writer->Write(chunk);
-      return note("ReadHistory", *request);
-    }
-    grpc::Status SaveState(grpc::ServerContext*, const v1::SaveStateRequest* request,
-                           v1::NamedState* reply) override {
-      reply->set_name(request->name());
-      reply->set_position(12);
-      reply->set_bytes(4096);
-      return note("SaveState", *request);
-    }
-    grpc::Status ListStates(grpc::ServerContext*, const v1::ListStatesRequest* request,
-                            v1::ListStatesResponse* reply) override {
-      const bool is_first = request->page_token().empty();
-      reply->add_states()->set_name(is_first ? "a" : "b");
-      if (is_first) reply->set_next_page_token("a");
-      return note("ListStates", *request);
-    }
-    grpc::Status DeleteState(grpc::ServerContext*, const v1::DeleteStateRequest* request,
-                             google::protobuf::Empty*) override {
-      return note("DeleteState", *request);
-    }
-    FakeServer& fake;
-    Services& services;
-  };
-
   struct Models : v1::ModelService::Service {
     Models(FakeServer& f, Services& s) : fake(f), services(s) {}
     grpc::Status List(grpc::ServerContext* context, const v1::ListModelsRequest*,
@@ -394,7 +271,7 @@ struct FakeServer::Services {
   };
 
   Generation generation;
-  Sessions sessions;
+  FakeSessions sessions;
   Models models;
   Admin admin;
   HealthService health;
@@ -403,7 +280,6 @@ struct FakeServer::Services {
   std::condition_variable changed;
   std::vector<v1::GenerateRequest> generate_requests;
   std::vector<v1::ScoreRequest> score_requests;
-  std::vector<std::string> copy_requests;
   std::chrono::system_clock::time_point last_deadline;
   Seen seen;
   bool hanging = false;
@@ -450,8 +326,7 @@ std::vector<v1::ScoreRequest> FakeServer::score_requests() const {
 }
 
 std::vector<std::string> FakeServer::copy_requests() const {
-  const std::lock_guard lock(services_->mutex);
-  return services_->copy_requests;
+  return services_->sessions.requests();
 }
 
 std::chrono::system_clock::time_point FakeServer::last_deadline() const {
@@ -472,58 +347,6 @@ void FakeServer::wait_until_hanging() {
 void FakeServer::wait_until_cancelled() {
   std::unique_lock lock(services_->mutex);
   services_->changed.wait(lock, [this] { return services_->saw_cancellation; });
-}
-
-grpc::Status detailed_status(grpc::StatusCode code, const std::string& message,
-                             const std::string& field, const std::string& resource,
-                             std::optional<std::chrono::milliseconds> retry,
-                             const std::string& description) {
-  google::rpc::Status rich;
-  rich.set_code(code);
-  rich.set_message(message);
-  if (!field.empty()) {
-    google::rpc::BadRequest bad_request;
-    bad_request.add_field_violations()->set_field(field);
-    bad_request.mutable_field_violations(0)->set_description(description);
-    rich.add_details()->PackFrom(bad_request);
-  }
-  if (!resource.empty()) {
-    google::rpc::ResourceInfo info;
-    info.set_resource_type("session");
-    info.set_resource_name(resource);
-    rich.add_details()->PackFrom(info);
-  }
-  if (retry) {
-    google::rpc::RetryInfo info;
-    info.mutable_retry_delay()->set_nanos(static_cast<int>(retry->count()) * 1'000'000);
-    rich.add_details()->PackFrom(info);
-  }
-  return {code, message, rich.SerializeAsString()};
-}
-
-CommandResult run_lintel(const std::vector<std::string>& arguments, const std::string& input) {
-  std::FILE* in = std::tmpfile();
-  std::FILE* out = std::tmpfile();
-  std::FILE* err = std::tmpfile();
-  std::fputs(input.c_str(), in);
-  std::fflush(in);
-  lseek(fileno(in), 0, SEEK_SET);
-  CommandResult result;
-  {
-    cli::Console console(fileno(in), fileno(out), fileno(err));
-    result.code = cli::run_command_line(arguments, console);
-  }
-  const auto contents = [](std::FILE* file) {
-    std::string text(static_cast<std::size_t>(lseek(fileno(file), 0, SEEK_END)), '\0');
-    const ssize_t got = pread(fileno(file), text.data(), text.size(), 0);
-    text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-    std::fclose(file);
-    return text;
-  };
-  std::fclose(in);
-  result.out = contents(out);
-  result.err = contents(err);
-  return result;
 }
 
 }  // namespace lintel::testing

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/frame/console.h"
 #include "client/lib/client.h"
 
 namespace lintel::testing {
@@ -59,19 +58,5 @@ class FakeServer {
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
 };
-
-// A status with google.rpc details: a field violation, a resource, a delay.
-grpc::Status detailed_status(grpc::StatusCode code, const std::string& message,
-                             const std::string& field = "", const std::string& resource = "",
-                             std::optional<std::chrono::milliseconds> retry = std::nullopt,
-                             const std::string& description = "makes no sense");
-
-struct CommandResult {
-  int code = 0;
-  std::string out, err;
-};
-
-// Runs `lintel` with these arguments in this process. Standard error is no terminal.
-CommandResult run_lintel(const std::vector<std::string>& arguments, const std::string& input = "");
 
 }  // namespace lintel::testing

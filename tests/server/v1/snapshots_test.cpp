@@ -106,12 +106,23 @@ TEST_CASE("a snapshot is restored to a session that goes on as the first one, bi
   CHECK(other.server().store().num_sessions() == 1);
 }
 
+TEST_CASE("a snapshot's memory is free when its reader has the last of it") {
+  TestServer server({"tokens"});
+  const v1::Session session = create_session(server, "tokens");
+  go_on(server, session.id(), 20, {1, 2});
+  const std::size_t before = server.server().store().bytes_in_use();
+  for (int time = 0; time < 100; ++time) {
+    REQUIRE(snapshot_of(server, session.id()).status.ok());
+    REQUIRE(server.server().store().bytes_in_use() == before);
+  }
+}
+
 TEST_CASE("hostile restore streams are refused, and leave nothing behind") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   go_on(server, session.id(), 20, {1, 2});
-  const std::string good = snapshot_of(server, session.id()).bytes;
   const std::size_t before = server.server().store().bytes_in_use();
+  const std::string good = snapshot_of(server, session.id()).bytes;
   const auto total = static_cast<std::int64_t>(good.size());
   std::string flipped = good;
   flipped[good.size() / 2] ^= 1;
