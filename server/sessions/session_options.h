@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "server/history/durability.h"
 #include "server/history/session_image.h"
 
 namespace lintel {
@@ -22,8 +24,17 @@ struct SessionOptions {
   // of them in all. keep 0: none.
   std::uint32_t checkpoint_every = 0;
   std::uint32_t checkpoint_keep = 0;
+  // With a store: what of it outlives the process.
+  Durability durability = Durability::kNone;
   // What it begins with; null: nothing was seen yet.
   std::shared_ptr<const SessionImage> initial;
+};
+
+// A call that the process did not live to end.
+struct InterruptedCall {
+  std::string call_id;
+  std::int64_t start_position = 0;   // values before it
+  std::int64_t stored_position = 0;  // values that are stored, those of the call included
 };
 
 struct SessionInfo {
@@ -39,6 +50,10 @@ struct SessionInfo {
   std::size_t state_bytes = 0;  // admitted
   std::int64_t max_values = 0;  // 0: unbounded
   std::int64_t window = 0;
+  Durability durability = Durability::kNone;
+  bool in_memory = true;  // else it is in the store alone, until a call needs it
+  std::optional<InterruptedCall> interrupted;
+  std::chrono::system_clock::time_point expires;  // of a durable one: when unused until then
   std::chrono::system_clock::time_point created;
   std::chrono::system_clock::time_point last_used;
 };

@@ -14,6 +14,15 @@ enum class SessionError {
   kNeedsMaxTokens,
   kOutOfRange,      // a position that the history does not reach
   kDigestMismatch,  // the history is not the expected one
+  // Of sessions in a store:
+  kModelMismatch,     // its model is not loaded, or another one under its name
+  kCallInterrupted,   // a call has to be repeated or given up first
+  kPositionMismatch,  // it does not stand where the caller believes
+  kHeld,              // by another process
+  kDamaged,           // what is stored of it cannot be right
+  kStoreFull,
+  kStoreAway,    // for now
+  kStoreBroken,  // until a restart
   // Of memory and places, and asked for in this order:
   kTooLarge,  // never fits, even with nothing else there
   kOwnerTooManySessions,
@@ -27,7 +36,8 @@ struct SessionRefusal {
   // Where memory was asked for; of kTooLarge, bytes_free is what there is in all.
   std::size_t bytes_needed = 0;
   std::size_t bytes_free = 0;
-  // Of kOutOfRange: the positions that there are.
+  // Of kOutOfRange: the positions that there are. Of kCallInterrupted: where the call began and
+  // what is stored of it. Of kPositionMismatch: `highest`, where it stands.
   std::int64_t lowest = 0;
   std::int64_t highest = 0;
 

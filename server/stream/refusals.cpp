@@ -14,6 +14,41 @@ constexpr std::chrono::milliseconds kQueueRetry{200};
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
 constexpr std::chrono::milliseconds kModelMemoryRetry{10'000};
 constexpr std::chrono::milliseconds kLoadsRetry{1000};
+constexpr std::chrono::milliseconds kStoreRetry{500};
+constexpr std::chrono::milliseconds kStoreBrokenRetry{10'000};
+
+// Of sessions in a store.
+grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view session_id) {
+  const std::string session = "session " + clip(session_id);
+  const auto number = [](std::int64_t value) { return std::to_string(value); };
+  switch (refusal.error) {
+    case SessionError::kModelMismatch:
+      return wrong_state("MODEL_MISMATCH",
+                         session + " is of a model that is not loaded, or of other weights", {});
+    case SessionError::kCallInterrupted:
+      return wrong_state(
+          "CALL_INTERRUPTED",
+          session +
+              " has a call that was interrupted: repeat it by its call_id, or give it up by "
+              "expected_position or Rewind",
+          {{"start_position", number(refusal.lowest)},
+           {"stored_position", number(refusal.highest)}});
+    case SessionError::kPositionMismatch:
+      return wrong_state("POSITION_MISMATCH",
+                         session + " stands at position " + number(refusal.highest),
+                         {{"position", number(refusal.highest)}});
+    case SessionError::kHeld:
+      return session_busy(session_id);
+    case SessionError::kDamaged:
+      return data_loss(session + " is damaged in the store");
+    case SessionError::kStoreFull:
+      return resource_exhausted("the session store is full", kStoreRetry);
+    case SessionError::kStoreBroken:
+      return unavailable("the session store is broken: it needs a restart", kStoreBrokenRetry);
+    default:
+      return unavailable("the session store is busy or away", kStoreRetry);
+  }
+}
 
 }  // namespace
 
@@ -81,6 +116,8 @@ grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Op
           "POSITION_MISMATCH",
           "the history of session " + clip(session_id) + " is not the one with the expected digest",
           {});
+    default:
+      return stored_refusal(refusal, session_id);
   }
   return grpc::Status::OK;
 }

@@ -13,13 +13,10 @@
 
 #include "server/base/clock.h"
 #include "server/history/digest.h"
+#include "server/history/durability.h"
 #include "server/vault/vault_outcome.h"
 
 namespace lintel {
-
-// What of a session outlives this process: nothing; whole calls; calls in progress, whose values
-// are drawn again; each value before it is sent.
-enum class Durability : std::uint8_t { kNone, kCall, kInput, kToken };
 
 // The history of a session is the truth, its states are a cache of it: what is said to be written
 // of the former is there after a crash, of the latter it may be.

@@ -1,0 +1,1 @@
+#include "server/durable/durable_sessions.h"

@@ -1,0 +1,82 @@
+// DurableSessions: sessions that outlive the process.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/base/clock.h"
+#include "server/history/digest.h"
+#include "server/history/durability.h"
+#include "server/sessions/session_store.h"
+#include "server/vault/session_vault.h"
+
+namespace lintel {
+
+class ModelRegistry;
+
+// Between the sessions in memory and the vault. A durable session's values are in the vault; what
+// is of it in memory is a copy, which goes when memory is needed and comes back when a call needs
+// it.
+//
+// Thread-safe. What is marked "waits" waits for a disk: never on a worker or one of gRPC's threads,
+// but by run().
+class DurableSessions {
+ public:
+  struct Options {
+    // A TOKEN call's values are written so often, an INPUT call's once they are so many or so old.
+    Duration commit_interval = std::chrono::milliseconds(5);
+    Duration lazy_interval = std::chrono::seconds(1);
+    std::int64_t lazy_values = 256;
+    // At a call's end the state is stored, too, if reading the values since the last stored one
+    // anew would take so many of them.
+    std::int64_t park_tokens = 256;
+    std::chrono::seconds expire_after = std::chrono::hours(720);
+    int threads = 2;
+    std::size_t queue = 1024;  // of work that waits for them
+  };
+
+  struct Stats {
+    std::uint64_t brought_from_slot = 0, brought_from_values = 0;
+    std::uint64_t calls_resumed = 0;
+    std::uint64_t states_stored = 0;
+    std::size_t queued = 0;  // work that waits for a thread
+  };
+
+  // All outlive it.
+  DurableSessions(SessionVault& vault, SessionStore& store, const ModelRegistry& models,
+                  const Clock& clock, const Options& options);
+  ~DurableSessions();  // ends what is queued; REQUIRES: no call runs
+
+  // Runs `work` on a thread that may wait; false: too much is waiting already.
+  bool run(std::function<void()> work);
+
+  // Waits. A session that was just made (created, forked, restored) and is in memory: it is durable
+  // when this returns kNone; else it is not, and for its maker to remove.
+  SessionRefusal keep(const std::string& id, const Owner& owner);
+  // Waits. Brings a durable session that is not in memory back; kNone also where it is there, or
+  // was never durable. kNotFound, kModelMismatch, kDamaged, kHeld, kStore..., and those of memory.
+  SessionRefusal bring(const std::string& id, const Owner& owner);
+  // Waits. As the store's, also of sessions that are not in memory, which stay where they are.
+  std::optional<SessionInfo> find(const std::string& id, const Owner& owner);
+  std::vector<SessionInfo> list(const std::string& model, const std::string& after_id,
+                                std::size_t limit, const std::optional<Owner>& owner);
+  SessionRefusal remove(const std::string& id, const Owner& owner);
+  // Waits. As the store's, durable when it returns; gives up an interrupted call.
+  SessionStore::CreateResult rewind(const std::string& id, const Owner& owner,
+                                    std::int64_t position, const std::optional<Digest>& expected);
+
+  // Removes sessions that have expired, a bounded number at a time; the server calls it now and
+  // then. Waits.
+  std::size_t sweep();
+
+  const Options& options() const;
+  Stats stats() const;
+  SessionVault::Health health() const;
+};
+
+}  // namespace lintel

@@ -1,0 +1,1 @@
+#include "server/prefix/prefix_cache.h"

@@ -1,0 +1,8 @@
+// PrefixCache: states behind prompts that came before.
+#pragma once
+
+namespace lintel {
+
+class PrefixCache;
+
+}  // namespace lintel
