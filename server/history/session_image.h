@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "model/base/tensor.h"
 #include "server/history/digest.h"
 #include "server/history/value_source.h"
 
@@ -37,5 +39,13 @@ struct SessionImage {
   std::vector<std::byte> state;
   std::int64_t state_position = 0;  // values that the state holds, at most `position`
 };
+
+// Zeroes what was drawn and read, before its memory is given back.
+inline void zero(SessionImage& image) {
+  zero_memory(std::span(image.values));
+  zero_memory(std::span(image.state));
+  image.values.clear();
+  image.state.clear();
+}
 
 }  // namespace lintel

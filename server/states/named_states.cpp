@@ -1,23 +1,10 @@
 #include "server/states/named_states.h"
 
-#include <strings.h>
-
 #include <algorithm>
 
 namespace lintel {
-namespace {
 
-template <typename Element>
-void zero_elements(std::vector<Element>& elements) {
-  if (!elements.empty()) explicit_bzero(elements.data(), elements.size() * sizeof(Element));
-}
-
-}  // namespace
-
-NamedState::~NamedState() {
-  zero_elements(image.state);
-  zero_elements(image.values);
-}
+NamedState::~NamedState() { zero(image); }
 
 bool NamedStates::save(const Owner& owner, Shared state) {
   Shared before;  // goes without the mutex

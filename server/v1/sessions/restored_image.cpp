@@ -1,7 +1,5 @@
 #include "server/v1/sessions/restored_image.h"
 
-#include <strings.h>
-
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -24,12 +22,6 @@ std::size_t most_bytes_of(const Transformer& model, std::int64_t history_values)
   const bool ends = config.modality == ModalityKind::kImage;
   return most_snapshot_bytes(model, values,
                              ends ? std::min(values, history_values) : history_values);
-}
-
-template <typename Element>
-void zero_all(std::vector<Element>& elements) {
-  if (!elements.empty()) explicit_bzero(elements.data(), elements.size() * sizeof(Element));
-  elements.clear();
 }
 
 }  // namespace
@@ -99,11 +91,6 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
   }
   if (!violations.empty()) return violations.status();
   return check_window_of_state(image.window, image);
-}
-
-void zero(SessionImage& image) {
-  zero_all(image.values);
-  zero_all(image.state);
 }
 
 }  // namespace lintel

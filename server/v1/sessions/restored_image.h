@@ -25,7 +25,4 @@ grpc::Status snapshot_refused(const SnapshotError& error);
 grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model,
                             bool accept_other_numerics);
 
-// Zeroes what was drawn and read.
-void zero(SessionImage& image);
-
 }  // namespace lintel

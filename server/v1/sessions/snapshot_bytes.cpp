@@ -1,7 +1,5 @@
 #include "server/v1/sessions/snapshot_bytes.h"
 
-#include <strings.h>
-
 #include <chrono>
 #include <limits>
 
@@ -16,10 +14,6 @@ constexpr std::size_t kBesideBytes = 64 << 10;
 constexpr std::size_t kHistoryValueBytes = sizeof(std::int32_t) + sizeof(HistoryMark);
 
 }  // namespace
-
-ZeroedBytes::~ZeroedBytes() {
-  if (!bytes_.empty()) explicit_bzero(bytes_.data(), bytes_.size());
-}
 
 std::size_t most_snapshot_bytes(const Transformer& model, std::int64_t num_values,
                                 std::int64_t history_values) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/base/tensor.h"
 #include "server/models/served_model.h"
 #include "server/snapshot/snapshot.h"
 
@@ -22,7 +23,7 @@ class ZeroedBytes {
     bytes_.swap(other.bytes_);
     return *this;
   }
-  ~ZeroedBytes();
+  ~ZeroedBytes() { zero_memory(std::span(bytes_)); }
 
   std::span<const std::byte> span() const { return bytes_; }
 
