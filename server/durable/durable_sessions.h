@@ -28,6 +28,7 @@ class ModelRegistry;
 class DurableSessions {
  public:
   struct Options {
+    Durability durability = Durability::kInput;  // of sessions whose maker does not say
     // A TOKEN call's values are written so often, an INPUT call's once they are so many or so old.
     Duration commit_interval = std::chrono::milliseconds(5);
     Duration lazy_interval = std::chrono::seconds(1);

@@ -34,7 +34,8 @@ SessionRefusal SessionStore::out_of_range(const SessionRecord& record) const {
 }
 
 SessionStore::ForkResult SessionStore::fork(const std::string& id, const Owner& owner,
-                                            std::optional<std::int64_t> position, int count) {
+                                            std::optional<std::int64_t> position, int count,
+                                            std::optional<Durability> durability) {
   ForkResult result;
   const auto refused = [&](const SessionRefusal& refusal) {
     result.refusal = refusal;
@@ -49,11 +50,12 @@ SessionStore::ForkResult SessionStore::fork(const std::string& id, const Owner& 
   std::vector<std::shared_ptr<SessionRecord>> forks;
   Sessions added;
   try {
+    SessionOptions options = origin.options;
+    options.durability = durability.value_or(options.durability);
     for (int i = 0; i < count; ++i) {
       // Admitted one by one, before there is any; what goes to its end is given back with `forks`.
-      Made made =
-          new_record(origin.model_name, origin.model, origin.options, origin.reservation.bytes(),
-                     /*takes_place=*/true, owner, origin.adapter);
+      Made made = new_record(origin.model_name, origin.model, options, origin.reservation.bytes(),
+                             /*takes_place=*/true, owner, origin.adapter);
       if (made.refusal) return refused(made.refusal);
       made.record->max_values = origin.max_values;
       forks.push_back(std::move(made.record));

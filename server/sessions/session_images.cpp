@@ -90,10 +90,10 @@ SessionStore::Made SessionStore::new_session(const std::string& model_name,
 SessionStore::CreateResult SessionStore::restore(const std::string& model_name,
                                                  std::shared_ptr<const Transformer> model,
                                                  const SessionImage& image, const Owner& owner,
-                                                 SharedAdapter adapter) {
-  return add(new_session(model_name, std::move(model),
-                         {.max_values = image.max_values, .window = image.window}, &image, owner,
-                         std::move(adapter)));
+                                                 SharedAdapter adapter, Durability durability) {
+  const SessionOptions options{
+      .max_values = image.max_values, .window = image.window, .durability = durability};
+  return add(new_session(model_name, std::move(model), options, &image, owner, std::move(adapter)));
 }
 
 SessionStore::ImageResult SessionStore::image(const std::string& id, const Owner& owner,

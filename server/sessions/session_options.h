@@ -24,8 +24,10 @@ struct SessionOptions {
   // of them in all. keep 0: none.
   std::uint32_t checkpoint_every = 0;
   std::uint32_t checkpoint_keep = 0;
-  // With a store: what of it outlives the process.
+  // With a store: what of it outlives the process, and for how long where it is not used (0: as the
+  // store's own option says).
   Durability durability = Durability::kNone;
+  std::chrono::seconds expire_after{0};
   // What it begins with; null: nothing was seen yet.
   std::shared_ptr<const SessionImage> initial;
 };

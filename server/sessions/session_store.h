@@ -135,9 +135,10 @@ class SessionStore {
   // busy.
   //
   // `count` sessions with the first `position` values of this one (nullopt: all), or none of them.
-  // A busy one can be forked, too, but not where it stands: kBusy.
+  // A busy one can be forked, too, but not where it stands: kBusy. `durability`: of the forks; as
+  // this one's where it is not said.
   ForkResult fork(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,
-                  int count);
+                  int count, std::optional<Durability> durability = std::nullopt);
   // Takes back all values from `position` on, if the history is the expected one.
   CreateResult rewind(const std::string& id, const Owner& owner, std::int64_t position,
                       const std::optional<Digest>& expected);
@@ -149,7 +150,7 @@ class SessionStore {
   // model, or contradicts itself.
   CreateResult restore(const std::string& model_name, std::shared_ptr<const Transformer> model,
                        const SessionImage& image, const Owner& owner = {},
-                       SharedAdapter adapter = nullptr);
+                       SharedAdapter adapter = nullptr, Durability durability = Durability::kNone);
   // Values [from, to) (nullopt: to the last), also of a busy session.
   HistoryResult history(const std::string& id, const Owner& owner, std::int64_t from,
                         std::optional<std::int64_t> to) const;

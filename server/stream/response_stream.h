@@ -24,24 +24,43 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
     using StreamReactor<Response>::StreamReactor;
 
     // From here on the stream writes, and ends the call; null: it does not after all, and nothing
-    // of it runs.
-    void run(std::shared_ptr<ResponseStream> stream) {
-      stream_ = std::move(stream);
-      if (stream_ != nullptr) stream_->reactor_ = this;
+    // of it runs. By the method or, after it has returned, by another thread: a cancellation that
+    // came before is told now.
+    void run(std::shared_ptr<ResponseStream> stream) EXCLUDES(mutex_) {
+      if (stream != nullptr) stream->reactor_ = this;
+      bool gone = false;
+      {
+        MutexLock lock(mutex_);
+        stream_ = stream;
+        gone = gone_;
+      }
+      if (gone && stream != nullptr) stream->on_gone();
     }
 
-    void OnWriteDone(bool ok) override {
+    void OnWriteDone(bool ok) override EXCLUDES(mutex_) {
       // A copy: the reactor may be gone as soon as it is finished.
-      const std::shared_ptr<ResponseStream> stream = stream_;
+      const std::shared_ptr<ResponseStream> stream = this->stream();
       if (stream != nullptr) stream->written(ok);
     }
-    void OnCancel() override {
-      const std::shared_ptr<ResponseStream> stream = stream_;
+    void OnCancel() override EXCLUDES(mutex_) {
+      std::shared_ptr<ResponseStream> stream;
+      {
+        MutexLock lock(mutex_);
+        gone_ = true;
+        stream = stream_;
+      }
       if (stream != nullptr) stream->on_gone();
     }
 
    private:
-    std::shared_ptr<ResponseStream> stream_;
+    std::shared_ptr<ResponseStream> stream() const EXCLUDES(mutex_) {
+      MutexLock lock(mutex_);
+      return stream_;
+    }
+
+    mutable Mutex mutex_;
+    std::shared_ptr<ResponseStream> stream_ GUARDED_BY(mutex_);
+    bool gone_ GUARDED_BY(mutex_) = false;
   };
 
   virtual ~ResponseStream() = default;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/call/guarded.h"
 #include "server/call/wire_time.h"
 #include "server/v1/wire_source.h"
 
@@ -70,9 +71,23 @@ grpc::Status GenerateStream::begin(PreparedGeneration prepared, const StreamingO
   chunk_of_sample_.resize(static_cast<std::size_t>(request.num_samples));
   const auto outbox = std::make_shared<TokenOutbox>(static_cast<TokenWire&>(*this), prepared.model,
                                                     clock, calls(), std::move(options));
-  grpc::Status submitted = outbox->submit(std::move(request), std::move(prepared.lease));
-  if (submitted.ok()) outbox_ = outbox;
+  // Before it runs: a write may be out, and the stream with it, before submit() returns.
+  if (!set_outbox(outbox)) return cancelled();
+  grpc::Status submitted =
+      guarded([&] { return outbox->submit(std::move(request), std::move(prepared.lease)); });
+  if (!submitted.ok()) set_outbox(nullptr);
   return submitted;
+}
+
+std::shared_ptr<TokenOutbox> GenerateStream::outbox() const {
+  MutexLock lock(mutex_);
+  return outbox_;
+}
+
+bool GenerateStream::set_outbox(std::shared_ptr<TokenOutbox> outbox) {
+  MutexLock lock(mutex_);
+  outbox_.swap(outbox);  // what was there goes without the mutex
+  return !gone_;
 }
 
 void GenerateStream::write(std::span<const OutboxEntry> entries) {
@@ -91,12 +106,17 @@ void GenerateStream::gone(grpc::Status status, ValueUse used) noexcept {
 
 void GenerateStream::OnWriteDone(bool ok) {
   // A copy: the reactor may be gone as soon as it is finished.
-  const std::shared_ptr<TokenOutbox> outbox = outbox_;
+  const std::shared_ptr<TokenOutbox> outbox = this->outbox();
   if (outbox != nullptr) outbox->written(ok);
 }
 
 void GenerateStream::OnCancel() {
-  const std::shared_ptr<TokenOutbox> outbox = outbox_;
+  std::shared_ptr<TokenOutbox> outbox;
+  {
+    MutexLock lock(mutex_);
+    gone_ = true;
+    outbox = outbox_;
+  }
   if (outbox != nullptr) outbox->gone();
 }
 

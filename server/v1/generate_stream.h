@@ -7,6 +7,7 @@
 
 #include "lintel/v1/generation.pb.h"
 #include "server/base/clock.h"
+#include "server/base/mutex.h"
 #include "server/requests/prepare_generation.h"
 #include "server/stream/stream_reactor.h"
 #include "server/stream/streaming_options.h"
@@ -19,7 +20,9 @@ class GenerateStream final : public StreamReactor<v1::GenerateResponse>, private
  public:
   using StreamReactor::StreamReactor;
 
-  // Submits the request; then the call ends with it. Once. Not OK, or an exception: nothing runs.
+  // Submits the request; then the call ends with it, and the stream may be gone when this returns.
+  // Once, by the method or, after it has returned, by another thread. Not OK, or an exception:
+  // nothing runs.
   grpc::Status begin(PreparedGeneration prepared, const StreamingOptions& streaming,
                      const Clock& clock);
 
@@ -34,7 +37,14 @@ class GenerateStream final : public StreamReactor<v1::GenerateResponse>, private
   void fill(std::span<const OutboxEntry> entries);
   void append_value(const OutboxEntry& entry);
 
-  std::shared_ptr<TokenOutbox> outbox_;  // null: nothing runs; else constant
+  // What OnCancel finds, which may come before begin() does.
+  std::shared_ptr<TokenOutbox> outbox() const EXCLUDES(mutex_);
+  // False where the client is gone.
+  bool set_outbox(std::shared_ptr<TokenOutbox> outbox) EXCLUDES(mutex_);
+
+  mutable Mutex mutex_;
+  std::shared_ptr<TokenOutbox> outbox_ GUARDED_BY(mutex_);  // null: nothing runs
+  bool gone_ GUARDED_BY(mutex_) = false;
   int top_log2_probs_ = 0;
   v1::GenerateResponse message_;      // the write in flight's, else of whose turn it is
   std::vector<int> chunk_of_sample_;  // in the message being filled; -1: none
