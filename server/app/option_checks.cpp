@@ -91,6 +91,11 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
     }
   }
   check_adapters(options.models);
+  const ServerOptions::DurableOptions& durable = options.durable;
+  if (durable.store.empty() &&
+      durable.durability.value_or(Durability::kNone) != Durability::kNone) {
+    throw UsageError("--session-durability needs --session-store, but for none");
+  }
   if (options.identity.token_burst > 0 && options.identity.tokens_per_second == 0) {
     throw UsageError("--identity-token-burst needs --identity-tokens-per-second");
   }

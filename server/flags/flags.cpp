@@ -6,6 +6,7 @@
 #include "server/flags/model_flags.h"
 #include "server/flags/port_flags.h"
 #include "server/flags/security_flags.h"
+#include "server/flags/session_store_flags.h"
 #include "server/flags/work_flags.h"
 
 namespace lintel {
@@ -24,6 +25,7 @@ std::vector<Flag> server_flags() {
        identity_flags()},
       {"Scheduling, for each model", scheduling_flags()},
       {"Sessions", session_flags()},
+      {"Sessions that outlive the server", session_store_flags()},
       {"Limits of one request", request_limit_flags()},
       {"Streaming", streaming_flags()},
       {"Logging, to standard error", logging_flags()},

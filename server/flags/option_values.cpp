@@ -92,6 +92,8 @@ std::chrono::milliseconds parse_duration(std::string_view text) {
 std::string format_duration(std::chrono::milliseconds duration) {
   const auto ms = duration.count();
   if (ms == 0) return "0";
+  constexpr std::int64_t kHour = 3'600'000, kDay = 24 * kHour;
+  if (ms >= kDay && ms % kHour == 0) return std::to_string(ms / kHour) + "h";
   if (ms % 60'000 == 0) return std::to_string(ms / 60'000) + "m";
   if (ms % 1000 == 0) return std::to_string(ms / 1000) + "s";
   return std::to_string(ms) + "ms";

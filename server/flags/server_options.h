@@ -3,11 +3,14 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <filesystem>
 #include <optional>
 
 #include "server/auth/quotas.h"
 #include "server/auth/security_options.h"
 #include "server/base/listen_address.h"
+#include "server/history/durability.h"
 #include "server/log/logging.h"
 #include "server/models/model_options.h"
 #include "server/port/connection_settings.h"
@@ -31,6 +34,19 @@ struct ServerOptions {
 
   SessionStore::Options sessions{.session_memory_bytes = std::size_t{1} << 30,
                                  .idle_timeout = std::chrono::minutes(10)};
+
+  // Sessions that outlive the server.
+  struct DurableOptions {
+    std::filesystem::path store;  // directory; empty: there are none
+    // Of sessions whose maker does not say; nothing: kInput with a store, kNone without.
+    std::optional<Durability> durability;
+    std::chrono::milliseconds commit_interval_ms{5};
+    std::int64_t park_tokens = 256;
+    std::uint64_t store_size_bytes = std::uint64_t{64} << 30;
+    int store_threads = 2;
+    std::size_t load_queue = 1024;
+    std::chrono::seconds expire = std::chrono::hours(720);
+  } durable;
 
   StreamingOptions streaming;
 

@@ -127,6 +127,15 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
       {"--session-idle-timeout", "10"},
       {"--session-idle-timeout", "1500ms"},
       {"--session-idle-timeout", "-5s"},
+      {"--session-store", ""},
+      {"--session-durability", "input"},  // of no store
+      {"--session-durability", "disk", "--session-store", "d"},
+      {"--session-commit-interval", "5"},
+      {"--session-park-tokens", "0"},
+      {"--session-store-size", "1KiB"},
+      {"--session-store-threads", "0"},
+      {"--session-load-queue", "0"},
+      {"--session-expire", "0"},
       {"--max-prompt-tokens", "0"},
       {"--max-new-tokens", "1e3x"},
       {"--drain-timeout", "soon"},
@@ -164,6 +173,25 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
   }
   CHECK(refusal({}).find("--model") != std::string::npos);
   CHECK(refusal({"--model", "m", "--weight-type", "fp8"}).find("int8") != std::string::npos);
+}
+
+TEST_CASE("what outlives the server needs a store, and a level where it is another one") {
+  const std::vector<const char*> model = {"--model", "m"};
+  CHECK(parse(model).durable.store.empty());
+  CHECK_FALSE(parse(model).durable.durability.has_value());
+  CHECK(parse({"--model", "m", "--session-durability", "none"}).durable.durability ==
+        Durability::kNone);
+  const ServerOptions stored =
+      parse({"--model", "m", "--session-store", "d", "--session-durability", "token",
+             "--session-commit-interval", "20ms", "--session-expire", "24h"});
+  CHECK(stored.durable.store == "d");
+  CHECK(stored.durable.durability == Durability::kToken);
+  CHECK(stored.durable.commit_interval_ms == std::chrono::milliseconds(20));
+  CHECK(stored.durable.expire == std::chrono::hours(24));
+  for (const char* level : {"call", "input", "token"}) {
+    CHECK_THAT(refusal({"--model", "m", "--session-durability", level}),
+               Catch::Contains("--session-durability") && Catch::Contains("--session-store"));
+  }
 }
 
 TEST_CASE("a repository stands in for models, and names what to begin with") {

@@ -122,17 +122,31 @@ void add_sessions(SessionStore::Options& sessions, Fields& fields) {
   fields.add("sessions.history_tokens", history_tokens);
 }
 
+void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
+  auto& [store, durability, commit_interval_ms, park_tokens, store_size_bytes, store_threads,
+         load_queue, expire] = durable;
+  fields.add("durable.store", store);
+  fields.add("durable.durability", durability);
+  fields.add("durable.commit_interval_ms", commit_interval_ms);
+  fields.add("durable.park_tokens", park_tokens);
+  fields.add("durable.store_size_bytes", store_size_bytes);
+  fields.add("durable.store_threads", store_threads);
+  fields.add("durable.load_queue", load_queue);
+  fields.add("durable.expire", expire);
+}
+
 }  // namespace
 
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
-  auto& [models, listen, connections, security, identity, sessions, streaming, logging, monitoring,
-         print_numerics] = options;
+  auto& [models, listen, connections, security, identity, sessions, durable, streaming, logging,
+         monitoring, print_numerics] = options;
   add_models(models, fields);
   fields.add("listen", listen);
   add_connections(connections, fields);
   add_callers(security, identity, fields);
   add_sessions(sessions, fields);
+  add_durable(durable, fields);
   auto& [chunk_interval_ms, outbox_tokens] = streaming;
   fields.add("streaming.chunk_interval_ms", chunk_interval_ms);
   fields.add("streaming.outbox_tokens", outbox_tokens);

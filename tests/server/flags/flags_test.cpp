@@ -58,8 +58,9 @@ using CommandLine = std::map<std::string, std::string>;
 
 // What makes each flag legal that needs another.
 const CommandLine kBase = {
-    {"--model", "m"},   {"--model-repository", "r"}, {"--tls-cert", "c"},
-    {"--tls-key", "k"}, {"--tls-client-ca", "ca"},   {"--identity-tokens-per-second", "5"},
+    {"--model", "m"},         {"--model-repository", "r"}, {"--tls-cert", "c"},
+    {"--tls-key", "k"},       {"--tls-client-ca", "ca"},   {"--identity-tokens-per-second", "5"},
+    {"--session-store", "s"},
 };
 
 // What the flags print instead of parsing, if they do.

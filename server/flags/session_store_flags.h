@@ -1,0 +1,12 @@
+// Sessions that outlive the server: where they are, and what of them.
+#pragma once
+
+#include <vector>
+
+#include "server/flags/flag.h"
+
+namespace lintel {
+
+std::vector<Flag> session_store_flags();
+
+}  // namespace lintel
