@@ -163,7 +163,9 @@ std::size_t MemoryVault::sweep(std::size_t most) {
 
 SessionVault::Health MemoryVault::health() const {
   MutexLock lock(mutex_);
-  return health_;
+  Health health = health_;
+  health.sessions = sessions_.size();
+  return health;
 }
 
 }  // namespace lintel

@@ -102,6 +102,7 @@ class SessionVault {
     std::uint64_t writes = 0;       // writes in them
     std::size_t queued_bytes = 0;   // waiting to be committed
     std::size_t journal_bytes = 0;  // not yet folded into rows
+    std::size_t sessions = 0;       // that are there
     std::size_t quarantined = 0;    // sessions that damage was found in when the store was opened
     std::size_t interrupted = 0;    // calls in progress that were found then
     std::uint64_t states_lost = 0;  // refused when read: torn, foreign, missing

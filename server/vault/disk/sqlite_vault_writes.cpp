@@ -35,7 +35,8 @@ struct SqliteVault::Transaction {
   std::int64_t last_seq = 0;       // before
   std::int64_t keep_from = 0;      // records before it are dropped
   std::vector<std::uint32_t> record_bytes;
-  std::size_t journal_bytes = 0;  // of those
+  std::size_t journal_bytes = 0;         // of those
+  std::size_t created = 0, removed = 0;  // sessions
   bool names_states = false;
 };
 
@@ -173,6 +174,7 @@ VaultOutcome SqliteVault::create(const Write& write, Transaction& transaction) {
   if (!made) return VaultOutcome::kCorrupt;
   const auto tail = tails_.emplace(write.id, Tail{*std::move(made), false, {}, 0, 0}).first;
   transaction.steps.push_back({.id = write.id, .created = true});
+  ++transaction.created;
   transaction.states_before.try_emplace(write.id);
   transaction.names_states |= !tail->second.session.row().states.empty();
   record(write, tail->second, transaction);
@@ -215,6 +217,7 @@ VaultOutcome SqliteVault::change(Tails::iterator found, const Write& write,
       states != tail.session.row().states || base != tail.session.row().base;
   record(write, tail, transaction);
   const bool removes = write.kind == Kind::kRemove, releases = write.kind == Kind::kRelease;
+  if (removes) ++transaction.removed;
   const auto held = held_.find(write.id);
   if (held != held_.end() && (removes || releases || write.kind == Kind::kEnd)) {
     transaction.let_go.emplace_back(write.id, std::move(held->second));
@@ -284,6 +287,8 @@ void SqliteVault::sync_base_states(const Transaction& transaction) {
 void SqliteVault::finish(Transaction& transaction) {
   ++health_.commits;
   health_.writes += transaction.steps.size();
+  health_.sessions += transaction.created;
+  health_.sessions -= transaction.removed;
   const auto named_now = [&](const SessionId& id, const StateRef& state) {
     const auto held = held_.find(id);
     if (held != held_.end() && std::erase(held->second.put, state) > 0) return;

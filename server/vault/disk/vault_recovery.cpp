@@ -83,6 +83,11 @@ void SqliteVault::scan_journal() {
     if (!tails_.contains(id)) ++health_.interrupted;
   }
   health_.quarantined = quarantined_.size();
+  health_.sessions = schema_->count();
+  for (const auto& [id, tail] : tails_) {
+    if (!tail.stored && !tail.session.removed()) ++health_.sessions;
+    if (tail.stored && tail.session.removed()) --health_.sessions;
+  }
 }
 
 void SqliteVault::set_aside(const std::set<SessionId>& sessions,

@@ -303,6 +303,10 @@ std::vector<SessionId> VaultSchema::with_id_hash(std::uint32_t hash) {
   return ids;
 }
 
+std::size_t VaultSchema::count() {
+  return static_cast<std::size_t>(connection_.number("SELECT count(*) FROM session"));
+}
+
 std::int64_t VaultSchema::last_seq() { return connection_.number("SELECT max(seq) FROM journal"); }
 
 std::int64_t VaultSchema::noted_seq() {

@@ -53,6 +53,7 @@ class VaultSchema {
             const std::optional<std::string>& owner,
             const std::function<bool(const SessionVault::SessionId&)>& each);
   std::vector<SessionVault::SessionId> expired(std::int64_t now_micros, std::size_t most);
+  std::size_t count();
   // With a call in progress.
   std::vector<SessionVault::SessionId> interrupted();
   void each_slot(const std::function<void(std::size_t bytes, std::uint64_t where)>& each);
