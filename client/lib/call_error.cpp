@@ -26,6 +26,7 @@ CallError::Details CallError::decode(const grpc::Status& status) {
     google::rpc::BadRequest bad_request;
     google::rpc::RetryInfo retry;
     google::rpc::ResourceInfo resource;
+    google::rpc::ErrorInfo info;
     if (any.UnpackTo(&bad_request)) {
       for (const auto& violation : bad_request.field_violations()) {
         details.violations.push_back({violation.field(), violation.description()});
@@ -37,6 +38,8 @@ CallError::Details CallError::decode(const grpc::Status& status) {
     } else if (any.UnpackTo(&resource)) {
       details.resources.push_back(
           {resource.resource_type(), resource.resource_name(), resource.description()});
+    } else if (any.UnpackTo(&info)) {
+      details.error_reason = info.reason();
     }
   }
   return details;
@@ -71,6 +74,7 @@ CallError::CallError(const grpc::Status& status, Details details)
       message_(status.error_message()),
       violations_(std::move(details.violations)),
       resources_(std::move(details.resources)),
+      error_reason_(std::move(details.error_reason)),
       retry_delay_(details.retry_delay) {}
 
 CallError::CallError(const grpc::Status& status, const std::string& address,

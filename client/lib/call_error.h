@@ -41,6 +41,8 @@ class CallError : public std::runtime_error {
   // Decoded from the status; empty where the server sent none of the kind.
   const std::vector<FieldViolation>& violations() const { return violations_; }
   const std::vector<ResourceProblem>& resources() const { return resources_; }
+  // Of google.rpc.ErrorInfo, for programs: "CALL_INTERRUPTED".
+  const std::string& error_reason() const { return error_reason_; }
   // After this long the same request is worth sending again.
   std::optional<std::chrono::milliseconds> retry_delay() const { return retry_delay_; }
 
@@ -54,6 +56,7 @@ class CallError : public std::runtime_error {
   struct Details {
     std::vector<FieldViolation> violations;
     std::vector<ResourceProblem> resources;
+    std::string error_reason;
     std::optional<std::chrono::milliseconds> retry_delay;
   };
   CallError(const grpc::Status& status, Details details);
@@ -64,6 +67,7 @@ class CallError : public std::runtime_error {
   std::string message_;
   std::vector<FieldViolation> violations_;
   std::vector<ResourceProblem> resources_;
+  std::string error_reason_;
   std::optional<std::chrono::milliseconds> retry_delay_;
   std::string unreached_, reason_, hint_;
 };

@@ -1,7 +1,5 @@
 #include "client/lib/client.h"
 
-#include <map>
-#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -15,6 +13,7 @@ Client::Client(const Options& options)
                           /*sends_token=*/!options.token.empty(),
                           options.proxy.empty() ? "" : proxy_address(options.proxy)),
              options.deadline, options.token) {
+  retry_ = options.retry;
   address_ = full_address(options.address);
   encrypted_ = options.tls.enabled();
 }
@@ -31,54 +30,6 @@ Client::Client(std::shared_ptr<grpc::ChannelInterface> channel, std::chrono::mil
 Client::~Client() = default;
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;
-
-void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
-                      const OnFinish& on_finish, Cancellation* cancellation) const {
-  const std::uint32_t num_samples = request.has_num_samples() ? request.num_samples() : 1;
-  std::set<std::uint32_t> finished;
-  Call call(*this, cancellation);
-  const auto open = [&](auto* context) { return stubs_->generation.Generate(context, request); };
-  call.stream<v1::GenerateResponse>(open, [&](const v1::GenerateResponse& response) {
-    for (const v1::Chunk& chunk : response.chunks()) {
-      if (chunk.sample() >= num_samples) {
-        throw CallError(grpc::StatusCode::INTERNAL, "the server sent a sample nobody asked for");
-      }
-      if (on_chunk) on_chunk(chunk);
-    }
-    for (const v1::SampleFinish& finish : response.finished()) {
-      if (finish.sample() >= num_samples) {
-        throw CallError(grpc::StatusCode::INTERNAL, "the server ended a sample nobody asked for");
-      }
-      finished.insert(finish.sample());
-      on_finish(finish);
-    }
-  });
-  if (finished.size() != num_samples) {
-    throw CallError(grpc::StatusCode::INTERNAL, "the stream ended before every sample had");
-  }
-}
-
-std::vector<v1::SampleFinish> Client::generate(const v1::GenerateRequest& request,
-                                               const OnChunk& on_chunk,
-                                               Cancellation* cancellation) const {
-  std::map<std::uint32_t, v1::SampleFinish> finished;  // by sample index
-  generate(
-      request, on_chunk,
-      [&finished](const v1::SampleFinish& finish) { finished[finish.sample()] = finish; },
-      cancellation);
-  std::vector<v1::SampleFinish> all;
-  for (auto& [sample, finish] : finished) all.push_back(std::move(finish));
-  return all;
-}
-
-std::vector<Sample> Client::generate(const v1::GenerateRequest& request,
-                                     Cancellation* cancellation) const {
-  SampleCollector collector;
-  const auto finished = generate(
-      request, [&collector](const v1::Chunk& chunk) { collector.add(chunk); }, cancellation);
-  for (const v1::SampleFinish& finish : finished) collector.finish(finish);
-  return collector.take();
-}
 
 void Client::score(const v1::ScoreRequest& request, const OnScore& on_score,
                    Cancellation* cancellation) const {

@@ -68,6 +68,8 @@ class SampleCollector {
 // Threads: const and stateless but for the channel; any number of threads may call.
 class Client {
  public:
+  static constexpr std::chrono::milliseconds kRetry{30'000};  // where nothing else is said
+
   struct Options {
     // HOST:PORT, HOST (then the port is 50051) or unix:PATH.
     std::string address = "127.0.0.1:50051";
@@ -80,6 +82,9 @@ class Client {
     // the environment say. Never used for loopback addresses and unix sockets; for other machines
     // no_proxy in the environment is heeded. What is not encrypted, the proxy can read.
     std::string proxy;
+    // For how long a call on a session that outlives the server (Session.durability) is repeated
+    // when it was cut off, counted from when the last of it came; 0: never. See Repeat.
+    std::chrono::milliseconds retry = kRetry;
   };
   // Throws std::invalid_argument for options that make no sense together, std::runtime_error for a
   // file that cannot be read. Does not connect yet.
@@ -103,6 +108,24 @@ class Client {
   using OnFinish = std::function<void(const v1::SampleFinish&)>;
   void generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
                 const OnFinish& on_finish, Cancellation* cancellation) const;
+  // How a call on a session that outlives the server is repeated when the server is away or the
+  // connection is lost: under a random call_id, and from the first position that was not seen, so
+  // that each one is told once, and one finish. The deadline bounds all of it. Other calls are
+  // never repeated; with a patience a call on a session that this client knows nothing of asks
+  // get_session() first, once for each session.
+  struct Pause {
+    const CallError& error;          // what cut the call off
+    std::chrono::milliseconds left;  // of patience
+  };
+  struct Repeat {
+    std::optional<std::chrono::milliseconds> patience;  // absent: Options::retry
+    std::optional<bool> durable;  // whether the session is; absent: the server knows
+    std::function<void(const Pause&)>
+        on_pause;  // before each pause; what it throws leaves generate()
+  };
+  void generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
+                const OnFinish& on_finish, const Repeat& repeat,
+                Cancellation* cancellation = nullptr) const;
   // Collects the whole stream.
   std::vector<Sample> generate(const v1::GenerateRequest& request,
                                Cancellation* cancellation = nullptr) const;
@@ -191,11 +214,15 @@ class Client {
   class Call;
   std::vector<v1::Model> list_models(const v1::ListModelsRequest& request,
                                      Cancellation* cancellation) const;
+  void read_samples(Call& call, const v1::GenerateRequest& request, const OnChunk& on_chunk,
+                    const OnFinish& on_finish) const;
+  bool ask_durable(Call& call, const std::string& session_id) const;
   std::unique_ptr<Stubs> stubs_;
   std::chrono::milliseconds deadline_;
   std::string token_;
   std::string address_;  // empty over the caller's own channel
   bool encrypted_ = false;
+  std::chrono::milliseconds retry_ = kRetry;
 };
 
 // The three ways to write values.

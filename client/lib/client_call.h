@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <thread>
 
 #include "client/lib/client.h"
 #include "client/lib/connect_failure.h"
+#include "client/lib/repeat.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 
 namespace lintel {
@@ -19,6 +21,7 @@ struct Client::Stubs {
   v1::ModelService::Stub models;
   v1::AdminService::Stub admin;
   grpc::health::v1::Health::Stub health;
+  KnownDurability durability;  // of sessions that were answered with
 };
 
 // One call: its deadline, and what happens when it fails.
@@ -81,6 +84,27 @@ class Client::Call {
     }
   }
 
+  // Tries to connect, if there is no connection, without gRPC's pause of a second after a failure.
+  void connect_again(std::chrono::milliseconds at_most) const {
+    grpc::ChannelInterface& channel = *client_.stubs_->channel;
+    if (auto* const real = dynamic_cast<grpc::Channel*>(&channel)) {
+      grpc::experimental::ChannelResetConnectionBackoff(real);
+    }
+    channel.WaitForConnected(std::min(deadline_, std::chrono::system_clock::now() + at_most));
+  }
+
+  // Between two tries, but not past the deadline. Throws CallError with CANCELLED.
+  void wait(std::chrono::milliseconds time) const {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline_ - std::chrono::system_clock::now());
+    time = std::min(time, std::max(left, std::chrono::milliseconds(0)));
+    if (cancellation_ == nullptr) {
+      std::this_thread::sleep_for(time);
+    } else if (cancellation_->wait_for(time)) {
+      throw CallError(grpc::StatusCode::CANCELLED, "cancelled");
+    }
+  }
+
  private:
   // The context of a try: deadline and token set, cancellation attached.
   struct Try {
@@ -100,21 +124,11 @@ class Client::Call {
     if (!failure) throw CallError(status);
     const bool cancelled = cancellation_ != nullptr && cancellation_->cancelled();
     if (failure->odd && !tried_again && !cancelled) {
-      connect_again();
+      connect_again(std::chrono::seconds(1));
       return false;
     }
     if (client_.address_.empty()) throw CallError(status);
     throw CallError(status, client_.address_, failure->reason, failure->hint);
-  }
-
-  // Without gRPC's pause of a second after a failure.
-  void connect_again() const {
-    grpc::ChannelInterface& channel = *client_.stubs_->channel;
-    if (auto* const real = dynamic_cast<grpc::Channel*>(&channel)) {
-      grpc::experimental::ChannelResetConnectionBackoff(real);
-    }
-    channel.WaitForConnected(
-        std::min(deadline_, std::chrono::system_clock::now() + std::chrono::seconds(1)));
   }
 
   const Client& client_;

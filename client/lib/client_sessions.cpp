@@ -19,6 +19,7 @@ v1::Session Client::create_session(const v1::CreateSessionRequest& request,
   v1::Session session;
   Call call(*this, cancellation);
   call.unary([&](auto* context) { return stubs_->sessions.Create(context, request, &session); });
+  stubs_->durability.note(session);
   return session;
 }
 
@@ -28,6 +29,7 @@ v1::Session Client::get_session(const std::string& id, Cancellation* cancellatio
   v1::Session session;
   Call call(*this, cancellation);
   call.unary([&](auto* context) { return stubs_->sessions.Get(context, request, &session); });
+  stubs_->durability.note(session);
   return session;
 }
 
@@ -63,6 +65,7 @@ std::vector<v1::Session> Client::fork_session(const v1::ForkSessionRequest& requ
   v1::ForkSessionResponse response;
   Call call(*this, cancellation);
   call.unary([&](auto* context) { return stubs_->sessions.Fork(context, request, &response); });
+  for (const v1::Session& fork : response.sessions()) stubs_->durability.note(fork);
   return {std::make_move_iterator(response.mutable_sessions()->begin()),
           std::make_move_iterator(response.mutable_sessions()->end())};
 }
@@ -72,6 +75,7 @@ v1::Session Client::rewind_session(const v1::RewindSessionRequest& request,
   v1::Session session;
   Call call(*this, cancellation);
   call.unary([&](auto* context) { return stubs_->sessions.Rewind(context, request, &session); });
+  stubs_->durability.note(session);
   return session;
 }
 
@@ -118,6 +122,7 @@ v1::Session Client::restore_session(v1::RestoreHeader header, std::string_view s
                 }
                 if (reads) writer.WritesDone();
               });
+  stubs_->durability.note(session);
   return session;
 }
 

@@ -39,7 +39,7 @@ struct FakeServer::Services {
   explicit Services(FakeServer& fake)
       : generation(fake, *this),
         sessions([this](const auto& context, const auto& model) { note(context, model); },
-                 fake.failure, fake.end_early),
+                 fake.failure, fake.end_early, fake.session),
         models(fake, *this),
         admin(*this),
         health(fake, *this) {}
@@ -75,6 +75,11 @@ struct FakeServer::Services {
         const std::lock_guard lock(services.mutex);
         services.generate_requests.push_back(*request);
         if (fake.failure) return *fake.failure;
+        if (!fake.refusals.empty()) {
+          const grpc::Status refusal = fake.refusals.front();
+          fake.refusals.pop_front();
+          return refusal;
+        }
         if (fake.full_for_calls > 0 && fake.full_for_calls-- > 0) return full();
         if (hangs && fake.finish_before_hanging-- > 0) hangs = false;
       }
@@ -111,6 +116,7 @@ struct FakeServer::Services {
         }
       }
       std::uint32_t given_count = 0;
+      int sent = 0;
       const std::uint32_t wanted = request.has_max_new_tokens() ? request.max_new_tokens() : 10;
       for (std::uint32_t i = 0; i < wanted; ++i, ++position) {
         const auto known = given.find(position);
@@ -120,10 +126,12 @@ struct FakeServer::Services {
             is_given ? known->second
                      : fake_token(seed, position, static_cast<int>(fake.model.vocab_size()));
         if (i == 0 && fake.first_token >= 0) token = fake.first_token;
+        if (position < request.from_position()) continue;
         send(writer, request, sample, position,
              is_given ? v1::VALUE_SOURCE_GIVEN : v1::VALUE_SOURCE_SAMPLED, token, true, seed);
-        if (hangs) return;
+        if (hangs && ++sent == fake.values_before_hanging) break;
       }
+      if (hangs && !fake.end_before_hanging) return;
       v1::GenerateResponse last;
       v1::SampleFinish& finish = *last.add_finished();
       finish.set_sample(sample);
@@ -297,9 +305,21 @@ FakeServer::FakeServer() : services_(std::make_unique<Services>(*this)) {
   model.set_max_length(29);
   model.set_config_json("{\n  \"format_version\": 1\n}");
   model.mutable_limits()->set_max_samples(3);
+  restart();
+}
+
+FakeServer::~FakeServer() { stop(); }
+
+void FakeServer::stop() {
+  if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+  server_.reset();
+}
+
+void FakeServer::restart() {
+  stop();
   int port = 0;
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&services_->generation);
   builder.RegisterService(&services_->sessions);
   builder.RegisterService(&services_->models);
@@ -308,8 +328,6 @@ FakeServer::FakeServer() : services_(std::make_unique<Services>(*this)) {
   server_ = builder.BuildAndStart();
   address_ = "127.0.0.1:" + std::to_string(port);
 }
-
-FakeServer::~FakeServer() { server_->Shutdown(std::chrono::system_clock::now()); }
 
 Client FakeServer::client(std::chrono::milliseconds deadline) const {
   return Client({.address = address_, .deadline = deadline});
@@ -328,6 +346,8 @@ std::vector<v1::ScoreRequest> FakeServer::score_requests() const {
 std::vector<std::string> FakeServer::copy_requests() const {
   return services_->sessions.requests();
 }
+
+int FakeServer::session_gets() const { return services_->sessions.gets(); }
 
 std::chrono::system_clock::time_point FakeServer::last_deadline() const {
   const std::lock_guard lock(services_->mutex);

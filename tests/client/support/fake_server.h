@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,12 @@ class FakeServer {
   const std::string& address() const { return address_; }
   Client client(std::chrono::milliseconds deadline = std::chrono::seconds(20)) const;
 
+  // All calls end and all connections close; then none can be made until restart(). Not for
+  // handlers.
+  void stop();
+  // On the same port.
+  void restart();
+
   // How it behaves. Set before the calls it concerns.
   v1::Model model;                      // an image model of 6x5, start token 0
   std::vector<v1::Model> others;        // loaded beside it: then it has to be named
@@ -35,6 +42,10 @@ class FakeServer {
   bool hang = false;                    // Generate sends one chunk and waits for cancellation
   bool hang_health = false;             // so does Check, which sends nothing
   int finish_before_hanging = 0;        // this many Generate calls end before one hangs
+  int values_before_hanging = 1;        // a value is a chunk
+  bool end_before_hanging = false;      // the sample ends; the stream alone hangs
+  std::deque<grpc::Status> refusals;    // of the next Generate calls, one each
+  v1::Session session;                  // what sessions are beside their defaults
   bool end_early = false;               // streams end with OK before everything was sent
   std::int32_t first_token = -1;        // >= 0: sent in place of the first sampled value
   bool serving = true;
@@ -44,6 +55,7 @@ class FakeServer {
   std::vector<v1::ScoreRequest> score_requests() const;
   // Of calls about copies of sessions and named states: "Fork id: \"abc\" count: 2".
   std::vector<std::string> copy_requests() const;
+  int session_gets() const;
   std::chrono::system_clock::time_point last_deadline() const;
   struct Seen {  // of the last call
     std::string model, token;
@@ -56,7 +68,7 @@ class FakeServer {
   struct Services;
   std::unique_ptr<Services> services_;
   std::unique_ptr<grpc::Server> server_;
-  std::string address_;
+  std::string address_ = "127.0.0.1:0";
 };
 
 }  // namespace lintel::testing

@@ -1,9 +1,7 @@
 #include "tests/client/support/fake_sessions.h"
 
 namespace lintel::testing {
-namespace {
-
-v1::Session session(int i) {
+v1::Session FakeSessions::session(int i) const {
   v1::Session session;
   session.set_id("session-" + std::to_string(i));
   session.set_model("tiny");
@@ -11,10 +9,9 @@ v1::Session session(int i) {
   session.set_state_bytes(4096);
   session.mutable_create_time()->set_seconds(1'700'000'000);
   session.mutable_idle_timeout()->set_seconds(600);
+  session.MergeFrom(like_);
   return session;
 }
-
-}  // namespace
 
 std::vector<std::string> FakeSessions::requests() const {
   const std::lock_guard lock(mutex_);
@@ -33,6 +30,7 @@ grpc::Status FakeSessions::Create(grpc::ServerContext* context,
 grpc::Status FakeSessions::Get(grpc::ServerContext* context, const v1::GetSessionRequest*,
                                v1::Session* reply) {
   note_call_(*context, "");
+  ++gets_;
   *reply = session(0);
   return failure_.value_or(grpc::Status::OK);
 }

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -17,13 +18,14 @@ class FakeSessions : public v1::SessionService::Service {
  public:
   // Is told the calls that FakeServer::last_seen() is about.
   using NoteCall = std::function<void(const grpc::ServerContext&, const std::string& model)>;
-  // The other two: FakeServer's, and outlive it.
+  // The others: FakeServer's, and outlive it.
   FakeSessions(NoteCall note_call, const std::optional<grpc::Status>& failure,
-               const bool& end_early)
-      : note_call_(std::move(note_call)), failure_(failure), end_early_(end_early) {}
+               const bool& end_early, const v1::Session& like)
+      : note_call_(std::move(note_call)), failure_(failure), end_early_(end_early), like_(like) {}
 
   // As FakeServer::copy_requests().
   std::vector<std::string> requests() const;
+  int gets() const { return gets_; }  // calls of Get
 
   grpc::Status Create(grpc::ServerContext* context, const v1::CreateSessionRequest* request,
                       v1::Session* reply) override;
@@ -52,11 +54,14 @@ class FakeSessions : public v1::SessionService::Service {
                            google::protobuf::Empty*) override;
 
  private:
+  v1::Session session(int i) const;
   grpc::Status note(const char* method, const google::protobuf::Message& request);
 
   const NoteCall note_call_;
   const std::optional<grpc::Status>& failure_;
   const bool& end_early_;
+  const v1::Session& like_;
+  std::atomic<int> gets_ = 0;
   mutable std::mutex mutex_;
   std::vector<std::string> requests_;
 };

@@ -1,0 +1,110 @@
+#include "client/lib/repeat.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace lintel {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstPause{100};
+constexpr milliseconds kLongestPause{2000};
+
+// Cuts off the first `count`; where there is nothing parallel to the tokens there is nothing to
+// cut.
+template <typename Values>
+void drop_first(Values& values, int count) {
+  values.erase(values.begin(), values.begin() + std::min(count, values.size()));
+}
+
+void drop_first(google::protobuf::RepeatedPtrField<v1::TopValues>& values, int count) {
+  values.DeleteSubrange(0, std::min(count, values.size()));
+}
+
+}  // namespace
+
+std::string random_call_id() {
+  std::random_device random;
+  std::string id;
+  for (int i = 0; i < 4; ++i) {
+    char word[9];
+    std::snprintf(word, sizeof word, "%08x", static_cast<unsigned>(random()));
+    id += word;
+  }
+  return id;
+}
+
+bool worth_repeating(const CallError& error, bool sent) {
+  switch (error.code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+      return true;
+    case grpc::StatusCode::ABORTED:
+      // Of a first try it is another call that holds the session, here or on another server, and
+      // only the latter is known to let go of it.
+      return sent || error.error_reason().rfind("SESSION_", 0) == 0;
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return sent && error.retry_delay().has_value();
+    default:
+      return false;
+  }
+}
+
+void RepeatPauses::something_came() {
+  give_up_.reset();
+  pause_ = milliseconds(0);
+}
+
+std::optional<milliseconds> RepeatPauses::next(const CallError& error, Clock::time_point now) {
+  // Longer ones overflow the clock.
+  if (!give_up_) give_up_ = now + std::min<milliseconds>(patience_, std::chrono::hours(24 * 365));
+  if (now >= *give_up_) return std::nullopt;
+  pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
+  std::uniform_real_distribution<double> jitter(0.8, 1.2);
+  const milliseconds pause(
+      static_cast<std::int64_t>(static_cast<double>(pause_.count()) * jitter(random_)));
+  // The last try is at the end of patience, however long the server would like it to be.
+  return std::min(std::max(pause, error.retry_delay().value_or(milliseconds(0))), left(now));
+}
+
+milliseconds RepeatPauses::left(Clock::time_point now) const {
+  // Rounded up: the try after the last pause is the last.
+  return std::chrono::ceil<milliseconds>(*give_up_ - now);
+}
+
+const v1::Chunk* SeenPositions::new_part(const v1::Chunk& chunk) {
+  const std::int64_t first = chunk.first_position();
+  const std::int64_t end = first + chunk.tokens_size();
+  if (any_ && first > next_) {
+    throw CallError(grpc::StatusCode::INTERNAL, "the server left out the values from position " +
+                                                    std::to_string(next_) + " to " +
+                                                    std::to_string(first - 1));
+  }
+  if (end <= next_) return nullptr;
+  const std::int64_t seen = std::max<std::int64_t>(next_ - first, 0);
+  next_ = end;
+  any_ = true;
+  if (seen == 0) return &chunk;
+  cut_ = chunk;
+  drop_first(*cut_.mutable_tokens(), static_cast<int>(seen));
+  drop_first(*cut_.mutable_log2_probs(), static_cast<int>(seen));
+  drop_first(*cut_.mutable_top(), static_cast<int>(seen));
+  cut_.set_first_position(first + seen);
+  return &cut_;
+}
+
+void KnownDurability::note(const v1::Session& session) {
+  constexpr std::size_t kMost = 4096;  // of which the server is asked once more beyond that
+  const std::lock_guard lock(mutex_);
+  if (durable_.size() >= kMost) durable_.clear();
+  durable_[session.id()] = session.durability() > v1::DURABILITY_NONE;
+}
+
+std::optional<bool> KnownDurability::of(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = durable_.find(id);
+  if (found == durable_.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace lintel
