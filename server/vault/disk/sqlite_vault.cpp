@@ -24,17 +24,22 @@ VaultOutcome outcome_of_read(const SqliteError& error) {
 SqliteVault::SqliteVault(Options options, const Clock& clock)
     : options_(std::move(options)), clock_(clock), directory_(options_.directory) {
   MutexLock lock(store_mutex_);
+  const auto fail = [this](const char* why) REQUIRES(store_mutex_) {
+    // What is there stays as it was found, for people.
+    if (connection_ != nullptr) connection_->leave_alone();
+    throw VaultError("session store " + options_.directory.string() + ": " + why);
+  };
   try {
     connection_ = std::make_unique<SqliteConnection>(directory_.database(), options_.sqlite_vfs);
     schema_ = std::make_unique<VaultSchema>(*connection_);
     scan_journal();
     count_slots();
   } catch (const VaultError& error) {
-    throw VaultError("session store " + options_.directory.string() + ": " + error.what());
+    fail(error.what());
   } catch (const SqliteError& error) {
-    throw VaultError("session store " + options_.directory.string() + ": " + error.what());
+    fail(error.what());
   } catch (const std::system_error& error) {
-    throw VaultError("session store " + options_.directory.string() + ": " + error.what());
+    fail(error.what());
   }
   writer_ = std::thread([this] { write_until_closed(); });
 }
@@ -176,14 +181,16 @@ VaultOutcome SqliteVault::put_state(const SessionId& id, std::span<const std::by
   } catch (const std::system_error&) {
     return VaultOutcome::kUnavailable;
   }
-  MutexLock lock(store_mutex_);
-  const auto held = held_.find(id);
-  if (held == held_.end() || held->second.claim != claim) {  // given back meanwhile
-    slab->release(ref->where);
-    return VaultOutcome::kFenced;
+  {
+    MutexLock lock(store_mutex_);
+    const auto held = held_.find(id);
+    if (held != held_.end() && held->second.claim == claim) {
+      held->second.put.push_back(*ref);
+      return VaultOutcome::kDone;
+    }
   }
-  held->second.put.push_back(*ref);
-  return VaultOutcome::kDone;
+  slab->release(ref->where);  // given back meanwhile
+  return VaultOutcome::kFenced;
 }
 
 VaultOutcome SqliteVault::read_state(const StateRef& ref, std::span<std::byte> state) {
@@ -235,6 +242,12 @@ void SqliteVault::renew(std::span<const SessionId> busy, Done done) {
 }
 
 std::size_t SqliteVault::sweep(std::size_t most) {
+  const std::size_t removed = sweep_rows(most);
+  free_slots();
+  return removed;
+}
+
+std::size_t SqliteVault::sweep_rows(std::size_t most) {
   MutexLock lock(store_mutex_);
   if (health_.state == Health::State::kBroken) return 0;
   const auto now = clock_.wall_time();

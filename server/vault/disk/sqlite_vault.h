@@ -90,6 +90,7 @@ class SqliteVault final : public SessionVault {
     std::int64_t first_seq = 0, last_seq = 0;  // of its records that the row does not know; 0: none
   };
   using Tails = std::map<SessionId, Tail>;
+  std::size_t sweep_rows(std::size_t most) EXCLUDES(store_mutex_);
   // A transaction in the making: what takes it back, and what is left to do when it stands.
   struct Transaction;
 
@@ -118,6 +119,9 @@ class SqliteVault final : public SessionVault {
   void take_back(Transaction& transaction) REQUIRES(store_mutex_);
   void checkpoint(std::size_t bytes) REQUIRES(store_mutex_);
   void break_off(const std::string& why) REQUIRES(store_mutex_);
+  // Frees the slots that commits have given up. Without the store's mutex: a slot is punched, which
+  // waits for the file system.
+  void free_slots() EXCLUDES(store_mutex_);
 
   // Its row in the tables, damaged where it cannot be right.
   VaultSchema::Found find(const SessionId& id) REQUIRES(store_mutex_);
@@ -153,6 +157,8 @@ class SqliteVault final : public SessionVault {
   std::map<SessionId, Held> held_ GUARDED_BY(store_mutex_);
   std::set<SessionId> quarantined_ GUARDED_BY(store_mutex_);
   std::map<std::size_t, std::unique_ptr<StateSlab>> slabs_ GUARDED_BY(store_mutex_);
+  // Slots that nothing names any more, in use until they are punched.
+  std::vector<std::pair<StateSlab*, std::uint64_t>> given_up_ GUARDED_BY(store_mutex_);
   std::uint64_t last_fence_ GUARDED_BY(store_mutex_) = 0;
   Health health_ GUARDED_BY(store_mutex_);
 

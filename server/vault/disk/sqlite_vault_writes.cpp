@@ -83,6 +83,7 @@ void SqliteVault::write_until_closed() {
     }
     hurry = sessions.size() <= 1;
     const std::vector<std::vector<VaultOutcome>> outcomes = commit_batches(batches);
+    free_slots();
     {
       MutexLock lock(queue_mutex_);
       queued_bytes_ -= bytes;
@@ -284,6 +285,15 @@ void SqliteVault::sync_base_states(const Transaction& transaction) {
   }
 }
 
+void SqliteVault::free_slots() {
+  std::vector<std::pair<StateSlab*, std::uint64_t>> slots;
+  {
+    MutexLock lock(store_mutex_);
+    slots.swap(given_up_);
+  }
+  for (const auto& [slab, index] : slots) slab->release(index);
+}
+
 void SqliteVault::finish(Transaction& transaction) {
   ++health_.commits;
   health_.writes += transaction.steps.size();
@@ -312,11 +322,13 @@ void SqliteVault::finish(Transaction& transaction) {
   }
   for (const auto& [id, before] : transaction.states_before) {
     for (const StateRef& state : before) {
-      if (!has(states_of(id), state)) slab_for(state.bytes).release(state.where);
+      if (!has(states_of(id), state)) given_up_.emplace_back(&slab_for(state.bytes), state.where);
     }
   }
   for (const auto& [id, gone] : transaction.let_go) {
-    for (const StateRef& state : gone.put) slab_for(state.bytes).release(state.where);
+    for (const StateRef& state : gone.put) {
+      given_up_.emplace_back(&slab_for(state.bytes), state.where);
+    }
   }
 
   record_bytes_.insert(record_bytes_.end(), transaction.record_bytes.begin(),

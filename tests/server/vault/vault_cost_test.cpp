@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdio>
@@ -75,6 +76,52 @@ TEST_CASE("what a commit of 64 sessions costs", "[.][cost]") {
       "a commit of 64 x 4 values: p50 %.0f us, p99 %.0f us, CPU %.0f us, %.0f bytes written\n",
       1e6 * seconds[500], 1e6 * seconds[990], 1e6 * cpu,
       static_cast<double>(disk.bytes_written() - before) / 2000);
+}
+
+TEST_CASE("what giving up a slot costs, and whom it keeps waiting", "[.][cost]") {
+  const TemporaryDirectory directory;
+  const SteadyClock clock;
+  SqliteVault::Options options;
+  options.directory = directory.path();
+  options.commit_interval = {};
+  SqliteVault vault(options, clock);
+  constexpr int kSessions = 64;
+  const std::vector<std::byte> state = state_of(1, 271'360);
+  std::vector<Client> sessions;
+  Writes made;
+  for (int i = 0; i < kSessions; ++i) {
+    sessions.emplace_back("session " + std::to_string(i));
+    sessions.back().create(made);
+  }
+  made.commit_to(vault);
+  Writes named;
+  for (Client& session : sessions) {
+    REQUIRE(session.open(vault) == VaultOutcome::kDone);
+    SessionVault::StateRef ref;
+    REQUIRE(vault.put_state(session.row.id, state, &ref) == VaultOutcome::kDone);
+    session.states(named, {ref});
+  }
+  REQUIRE(named.commit_to(vault).back() == VaultOutcome::kDone);
+  vault.sync_states();
+  // All of them at once, while somebody looks for another session.
+  std::atomic<bool> done{false};
+  double longest = 0;
+  std::thread looking([&] {
+    while (!done) {
+      const auto start = std::chrono::steady_clock::now();
+      vault.open("nobody", "alice", nullptr);
+      longest = std::max(longest, Seconds(std::chrono::steady_clock::now() - start).count());
+    }
+  });
+  Writes removed;
+  for (Client& session : sessions) session.remove(removed);
+  const auto start = std::chrono::steady_clock::now();
+  REQUIRE(removed.commit_to(vault).back() == VaultOutcome::kDone);
+  const double all = Seconds(std::chrono::steady_clock::now() - start).count();
+  done = true;
+  looking.join();
+  std::printf("%d sessions with states removed in %.1f ms, a look-up meanwhile %.1f ms at most\n",
+              kSessions, 1e3 * all, 1e3 * longest);
 }
 
 TEST_CASE("what opening a store of many sessions costs", "[.][cost]") {
