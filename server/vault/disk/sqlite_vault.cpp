@@ -32,6 +32,7 @@ SqliteVault::SqliteVault(Options options, const Clock& clock)
   try {
     connection_ = std::make_unique<SqliteConnection>(directory_.database(), options_.sqlite_vfs);
     schema_ = std::make_unique<VaultSchema>(*connection_);
+    acknowledged_ = std::make_unique<Acknowledged>(options_.open_file(directory_.acknowledged()));
     scan_journal();
     count_slots();
   } catch (const VaultError& error) {

@@ -17,6 +17,7 @@
 
 #include "server/base/clock.h"
 #include "server/base/mutex.h"
+#include "server/vault/disk/acknowledged.h"
 #include "server/vault/disk/sqlite_connection.h"
 #include "server/vault/disk/state_slab.h"
 #include "server/vault/disk/vault_file.h"
@@ -150,6 +151,7 @@ class SqliteVault final : public SessionVault {
   mutable Mutex store_mutex_;
   std::unique_ptr<SqliteConnection> connection_ GUARDED_BY(store_mutex_);
   std::unique_ptr<VaultSchema> schema_ GUARDED_BY(store_mutex_);
+  std::unique_ptr<Acknowledged> acknowledged_ GUARDED_BY(store_mutex_);
   Tails tails_ GUARDED_BY(store_mutex_);
   std::map<std::int64_t, SessionId> by_first_seq_ GUARDED_BY(store_mutex_);  // of tails
   std::int64_t last_seq_ GUARDED_BY(store_mutex_) = 0;

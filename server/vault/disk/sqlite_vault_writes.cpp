@@ -141,6 +141,7 @@ VaultOutcome SqliteVault::transact(const std::function<void(Transaction&)>& body
     return VaultOutcome::kBroken;
   }
   finish(transaction);
+  acknowledged_->note(last_seq_);
   if (health_.state == Health::State::kFull) {
     health_.state = Health::State::kOk;
     health_.why.clear();

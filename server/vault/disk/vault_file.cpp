@@ -96,7 +96,7 @@ std::string holder_of(int lock) {
 // lost+found is there where a volume is mounted.
 bool is_of_a_vault(const std::string& name) {
   static const std::regex kOurs(
-      R"(lock|lost\+found|sessions\.db(-wal|-shm|-journal)?|states-[0-9]+\.slab)");
+      R"(lock|acknowledged|lost\+found|sessions\.db(-wal|-shm|-journal)?|states-[0-9]+\.slab)");
   return std::regex_match(name, kOurs);
 }
 

@@ -49,6 +49,7 @@ class VaultDirectory {
   VaultDirectory& operator=(const VaultDirectory&) = delete;
 
   std::filesystem::path database() const { return path_ / "sessions.db"; }
+  std::filesystem::path acknowledged() const { return path_ / "acknowledged"; }
   std::filesystem::path slab(std::size_t slot_bytes) const {
     return path_ / ("states-" + std::to_string(slot_bytes) + ".slab");
   }

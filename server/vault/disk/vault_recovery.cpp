@@ -65,6 +65,14 @@ void SqliteVault::scan_journal() {
     tail.last_seq = record.seq;
     if (tail.first_seq == 0) tail.first_seq = record.seq;
   });
+  if (last_seq_ < acknowledged_->found()) {
+    const std::string last = std::to_string(last_seq_);
+    throw VaultError("records after " + last + ", which were acknowledged up to " +
+                     std::to_string(acknowledged_->found()) +
+                     ", are lost: sessions.db-wal is damaged or of another store. A copy of the "
+                     "directory may have them; without " +
+                     directory_.acknowledged().string() + " the store opens as of " + last);
+  }
   if (before != last_seq_ || last_seq_ < schema_->noted_seq()) {
     throw VaultError("records of the journal are missing at its end");
   }
