@@ -1,1 +1,160 @@
 #include "server/durable/durable_sessions.h"
+
+#include <algorithm>
+#include <ranges>
+#include <utility>
+
+#include "server/durable/vault_batch.h"
+#include "server/models/model_registry.h"
+
+namespace lintel {
+namespace {
+
+using Kind = SessionVault::Write::Kind;
+
+constexpr std::size_t kSweptAtOnce = 256;
+
+}  // namespace
+
+DurableSessions::DurableSessions(SessionVault& vault, SessionStore& store,
+                                 const ModelRegistry& models, const Clock& clock,
+                                 const Options& options)
+    : vault_(vault),
+      store_(store),
+      models_(models),
+      clock_(clock),
+      options_(options),
+      threads_(options.threads, options.queue) {}
+
+DurableSessions::~DurableSessions() = default;
+
+bool DurableSessions::run(std::function<void()> work) { return threads_.run(std::move(work)); }
+
+DurableSessions::Stats DurableSessions::stats() const {
+  return {.brought_from_slot = from_slot_.load(),
+          .brought_from_values = from_values_.load(),
+          .calls_resumed = resumed_.load(),
+          .states_stored = states_stored_.load(),
+          .queued = threads_.queued()};
+}
+
+std::chrono::system_clock::time_point DurableSessions::expiry(const SessionOptions& session) const {
+  const bool has_own = session.expire_after.count() > 0;
+  return clock_.wall_time() + (has_own ? session.expire_after : options_.expire_after);
+}
+
+SharedModel DurableSessions::model_of(const SessionVault::Row& row) const {
+  const std::vector<SharedModel> ready = models_.ready();
+  for (const SharedModel& model : std::views::reverse(ready)) {  // the highest version first
+    if (model->name == row.model && model->transformer->fingerprint() == row.model_print) {
+      return model;
+    }
+  }
+  return nullptr;
+}
+
+void DurableSessions::tell_of_row(const SessionVault::Row& row, SessionInfo& info) const {
+  info.expires = row.expires;
+  if (row.call.empty() || info.busy) return;
+  if (const std::optional<StoredCall> call = decode_call(row.call)) {
+    info.interrupted = {
+        .call_id = call->id, .start_position = call->start, .stored_position = row.position};
+  }
+}
+
+SessionInfo DurableSessions::info_of(const SessionVault::Row& row) const {
+  SessionInfo info;
+  info.id = row.id;
+  info.model = row.model;
+  if (const SharedModel model = model_of(row)) info.transformer = model->transformer.get();
+  if (const std::optional<StoredMarks> marks = decode_marks(row.marks)) {
+    info.adapter = marks->adapter;
+    info.window = marks->options.window;
+  }
+  info.num_values = row.position;
+  info.oldest_position = row.base;
+  info.digest = to_hex(row.digest);
+  info.has_pending = row.position > 0;
+  info.max_values = row.max_values;
+  info.durability = row.durability;
+  info.in_memory = false;
+  info.created = row.created;
+  info.last_used = row.used;
+  tell_of_row(row, info);
+  return info;
+}
+
+std::optional<SessionInfo> DurableSessions::find(const std::string& id, const Owner& owner) {
+  std::optional<SessionInfo> info = store_.get(id, owner);
+  if (info && info->durability == Durability::kNone) return info;
+  const SessionVault::Opened found = vault_.find(id, owner);
+  if (found.outcome != VaultOutcome::kDone) return info;
+  if (info) {
+    tell_of_row(found.row, *info);
+  } else if (found.row.expires > clock_.wall_time()) {
+    info = info_of(found.row);
+  }
+  return info;
+}
+
+std::vector<SessionInfo> DurableSessions::list(const std::string& model,
+                                               const std::string& after_id, std::size_t limit,
+                                               const std::optional<Owner>& owner) {
+  std::vector<SessionInfo> all;
+  std::string after = after_id;
+  while (true) {
+    const std::size_t wanted = limit - all.size();
+    const std::vector<SessionVault::Row> rows = vault_.list(model, after, wanted, owner);
+    std::vector<SessionInfo> here = store_.list(model, after, wanted, owner);
+    auto next = here.begin();
+    const auto take_here = [&] { all.push_back(std::move(*next++)); };
+    for (const SessionVault::Row& row : rows) {
+      while (next != here.end() && next->id < row.id) take_here();
+      if (next != here.end() && next->id == row.id) {
+        take_here();
+        tell_of_row(row, all.back());
+      } else if (row.expires > clock_.wall_time()) {
+        all.push_back(info_of(row));
+      }
+    }
+    const bool is_last = rows.size() < wanted;
+    while (is_last && next != here.end()) take_here();
+    if (all.size() > limit) all.erase(all.begin() + static_cast<std::ptrdiff_t>(limit), all.end());
+    if (is_last || all.size() == limit) return all;
+    after = rows.back().id;  // some had expired
+  }
+}
+
+void DurableSessions::give_up(const std::string& id, const Owner& owner,
+                              const SessionVault::Claim& claim) {
+  MutexLock lock(mutex_);
+  given_up_.push_back({id, owner, claim});
+}
+
+std::size_t DurableSessions::sweep() {
+  std::vector<GivenUp> given_up;
+  {
+    MutexLock lock(mutex_);
+    given_up.swap(given_up_);
+  }
+  for (const auto& [id, owner, claim] : given_up) {
+    const Digest digest = vault_.find(id, owner).row.digest;
+    VaultBatch batch;
+    batch.add({.kind = Kind::kRelease, .id = id, .claim = claim, .before = digest, .after = digest},
+              {});
+    commit_and_release(batch, id, owner, claim);
+  }
+  return vault_.sweep(kSweptAtOnce);
+}
+
+VaultOutcome DurableSessions::commit_and_release(VaultBatch& batch, const std::string& id,
+                                                 const Owner& owner,
+                                                 const SessionVault::Claim& claim) {
+  const VaultOutcome outcome = batch.commit_and_wait(vault_);
+  // Broken, it gives nothing back before it is opened anew.
+  if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable)
+    give_up(id, owner, claim);
+  return outcome;
+}
+
+}  // namespace lintel

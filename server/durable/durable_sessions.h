@@ -1,6 +1,7 @@
 // DurableSessions: sessions that outlive the process.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -10,14 +11,20 @@
 #include <vector>
 
 #include "server/base/clock.h"
+#include "server/base/mutex.h"
+#include "server/durable/call_records.h"
+#include "server/durable/id_locks.h"
+#include "server/durable/work_threads.h"
 #include "server/history/digest.h"
 #include "server/history/durability.h"
+#include "server/models/served_model.h"
 #include "server/sessions/session_store.h"
 #include "server/vault/session_vault.h"
 
 namespace lintel {
 
 class ModelRegistry;
+class VaultBatch;
 
 // Between the sessions in memory and the vault. A durable session's values are in the vault; what
 // is of it in memory is a copy, which goes when memory is needed and comes back when a call needs
@@ -37,7 +44,7 @@ class DurableSessions {
     // anew would take so many of them.
     std::int64_t park_tokens = 256;
     std::chrono::seconds expire_after = std::chrono::hours(720);
-    int threads = 2;
+    int threads = 2;           // 0: run() does the work itself, and values are written by write()
     std::size_t queue = 1024;  // of work that waits for them
   };
 
@@ -62,6 +69,8 @@ class DurableSessions {
   // Waits. Brings a durable session that is not in memory back; kNone also where it is there, or
   // was never durable. kNotFound, kModelMismatch, kDamaged, kHeld, kStore..., and those of memory.
   SessionRefusal bring(const std::string& id, const Owner& owner);
+  // Waits. Brings it, and leases it: in between it may have left memory for others.
+  SessionStore::LeaseResult lease(const std::string& id, const Owner& owner);
   // Waits. As the store's, also of sessions that are not in memory, which stay where they are.
   std::optional<SessionInfo> find(const std::string& id, const Owner& owner);
   std::vector<SessionInfo> list(const std::string& model, const std::string& after_id,
@@ -70,14 +79,62 @@ class DurableSessions {
   // Waits. As the store's, durable when it returns; gives up an interrupted call.
   SessionStore::CreateResult rewind(const std::string& id, const Owner& owner,
                                     std::int64_t position, const std::optional<Digest>& expected);
+  // The same of a session that is leased.
+  SessionRefusal rewind(SessionLease& lease, std::int64_t position,
+                        const std::optional<Digest>& expected = std::nullopt);
 
-  // Removes sessions that have expired, a bounded number at a time; the server calls it now and
-  // then. Waits.
+  // Removes sessions that have expired, a bounded number at a time, and gives back what could not
+  // be given back when it was time; the server calls it now and then. Waits.
   std::size_t sweep();
 
-  const Options& options() const;
+  const Options& options() const { return options_; }
   Stats stats() const;
-  SessionVault::Health health() const;
+  SessionVault::Health health() const { return vault_.health(); }
+
+ private:
+  // A session that the vault has, and the model that it goes on with.
+  struct Cold {
+    SessionVault::Row row;
+    StoredMarks marks;
+    std::optional<StoredCall> call;  // that was interrupted
+    SharedModel model;               // null: none that is loaded is the one
+  };
+  // A claim that could not be given back.
+  struct GivenUp {
+    std::string id;
+    Owner owner;
+    SessionVault::Claim claim;
+  };
+  // kNone, kNotFound, kDamaged, kStore...
+  SessionRefusal look_up(const std::string& id, const Owner& owner, Cold& cold);
+  SharedModel model_of(const SessionVault::Row& row) const;
+  SessionRefusal wake(const std::string& id, const Owner& owner);
+  // Its values, and the latest state that leads to them.
+  SessionRefusal read_image(const Cold& cold, SessionImage& image);
+  SessionRefusal remove_stored(const std::string& id, const Owner& owner);
+  // Of a session that was just made: its state, so that it wakes without reading its values.
+  bool store_state(const std::string& id, const Owner& owner, const SessionImage& image);
+  SessionInfo info_of(const SessionVault::Row& row) const;
+  void tell_of_row(const SessionVault::Row& row, SessionInfo& info) const;
+  // Waits; the batch ends with what gives the claim back. Where that fails sweep() does it.
+  VaultOutcome commit_and_release(VaultBatch& batch, const std::string& id, const Owner& owner,
+                                  const SessionVault::Claim& claim);
+  void give_up(const std::string& id, const Owner& owner, const SessionVault::Claim& claim)
+      EXCLUDES(mutex_);
+  std::chrono::system_clock::time_point expiry(const SessionOptions& session) const;
+
+  SessionVault& vault_;
+  SessionStore& store_;
+  const ModelRegistry& models_;
+  const Clock& clock_;
+  const Options options_;
+
+  // Held by what brings a session, changes it or removes it while no call has it.
+  IdLocks locks_;
+  std::atomic<std::uint64_t> from_slot_{0}, from_values_{0}, resumed_{0}, states_stored_{0};
+  Mutex mutex_;
+  std::vector<GivenUp> given_up_ GUARDED_BY(mutex_);
+  WorkThreads threads_;  // last: their work uses the rest
 };
 
 }  // namespace lintel

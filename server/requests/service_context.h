@@ -4,6 +4,7 @@
 #include "server/base/clock.h"
 #include "server/call/active_calls.h"
 #include "server/call/call_scope.h"
+#include "server/durable/durable_sessions.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/session_store.h"
@@ -21,6 +22,7 @@ struct ServiceContext {
   const CallGate& gate;
   const Clock& clock;
   const StreamingOptions& streaming;
+  DurableSessions* durable = nullptr;  // null: nothing outlives the process
 };
 
 }  // namespace lintel

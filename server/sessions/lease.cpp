@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "server/sessions/lease_keeper.h"
 #include "server/sessions/session_record.h"
 #include "server/sessions/session_store.h"
 
@@ -27,12 +28,19 @@ SessionLease& SessionLease::operator=(SessionLease&& other) noexcept {
 SessionLease::~SessionLease() { give_back(); }
 
 void SessionLease::give_back() noexcept {
-  if (record_ != nullptr) store_->give_back(std::move(record_));
+  if (record_ == nullptr) return;
+  if (const std::shared_ptr<LeaseKeeper> keeper = std::move(record_->keeper)) {
+    keeper->keep(SessionLease(store_, std::move(record_)));
+  } else {
+    store_->give_back(std::move(record_));
+  }
   record_ = nullptr;
 }
 
 const std::string& SessionLease::session_id() const { return record_->id; }
 const std::string& SessionLease::model() const { return record_->model_name; }
+const std::string& SessionLease::owner() const { return record_->reservation.owner(); }
+Durability SessionLease::durability() const { return record_->options.durability; }
 const Transformer& SessionLease::transformer() const { return *record_->model; }
 const SharedAdapter& SessionLease::adapter() const { return record_->adapter; }
 bool SessionLease::adapter_ended() const {
@@ -80,5 +88,12 @@ void SessionLease::hold(std::size_t call_bytes) {
 }
 
 void SessionLease::discard() { record_->discarded = true; }  // read by the store at the give-back
+bool SessionLease::discarded() const { return record_->discarded; }
+
+void SessionLease::keep_with(std::shared_ptr<LeaseKeeper> keeper) {
+  record_->keeper = std::move(keeper);
+}
+
+void SessionLease::end_call() noexcept { SessionStore::end_call(*record_); }
 
 }  // namespace lintel

@@ -9,11 +9,13 @@
 
 #include "model/network/transformer.h"
 #include "server/adapters/served_adapter.h"
+#include "server/history/durability.h"
 #include "server/history/session_history.h"
 
 namespace lintel {
 
 struct SessionRecord;
+class LeaseKeeper;
 class SessionStore;
 
 // Values of a session that its sequence does not hold: the next ones, to be read like a prompt.
@@ -37,6 +39,8 @@ class SessionLease {
   explicit operator bool() const { return record_ != nullptr; }
   const std::string& session_id() const;  // empty: one-shot
   const std::string& model() const;       // its name
+  const std::string& owner() const;
+  Durability durability() const;
   const Transformer& transformer() const;
   const SharedAdapter& adapter() const;  // that the sequence is computed with; null: none
   // Whether its adapter was unloaded and the time for what uses it is over.
@@ -61,6 +65,12 @@ class SessionLease {
   void hold(std::size_t call_bytes);
   // The session cannot go on (non-finite state): it is removed when the lease ends.
   void discard();
+  bool discarded() const;
+  // When the lease ends, `keeper` has it. Null: the session goes back, as without one.
+  void keep_with(std::shared_ptr<LeaseKeeper> keeper);
+  // What the history cannot know of the call that has ended is noted in it, before it is read for
+  // others. Else when the session goes back.
+  void end_call() noexcept;
 
  private:
   friend class SessionStore;

@@ -47,14 +47,14 @@ SessionStore::ForkResult SessionStore::fork(const std::string& id, const Owner& 
   const SessionRecord& origin = *source.record;
   const std::int64_t values = position.value_or(origin.history->position());
 
+  SessionOptions session = origin.options;
+  session.durability = durability.value_or(session.durability);
   std::vector<std::shared_ptr<SessionRecord>> forks;
   Sessions added;
   try {
-    SessionOptions options = origin.options;
-    options.durability = durability.value_or(options.durability);
     for (int i = 0; i < count; ++i) {
       // Admitted one by one, before there is any; what goes to its end is given back with `forks`.
-      Made made = new_record(origin.model_name, origin.model, options, origin.reservation.bytes(),
+      Made made = new_record(origin.model_name, origin.model, session, origin.reservation.bytes(),
                              /*takes_place=*/true, owner, origin.adapter);
       if (made.refusal) return refused(made.refusal);
       made.record->max_values = origin.max_values;
@@ -98,43 +98,49 @@ SessionStore::CreateResult SessionStore::rewind(const std::string& id, const Own
   LeaseResult leased = lease(id, owner);
   result.refusal = leased.refusal;
   if (!leased.lease) return result;
-  SessionRecord& record = *leased.lease.record_;
-  const SessionHistory::Extent extent = record.history->extent();
-  if (expected && *expected != extent.digest) {
-    result.refusal.error = SessionError::kDigestMismatch;
-    return result;
-  }
-  SequenceState& sequence = *record.sequence;
-  const NearestState nearest(record, &sequence, extent.base, position);
-  if (position < extent.base || position > extent.position || !nearest) {
-    leased.lease = SessionLease();
-    result.refusal = out_of_range(record);
-    return result;
-  }
-  try {
-    if (nearest.is_empty()) {
-      sequence.reset();
-    } else if (!nearest.is(sequence)) {
-      leased.lease.hold(record.reservation.bytes());  // until the old one is gone
-      sequence = nearest.copy();
-    }
-    record.history->rewind(position);
-    record.checkpoints.cut(extent.base, position);
-  } catch (const std::bad_alloc&) {
-    result.refusal.error = SessionError::kOutOfMemory;
-    return result;
-  }
-  if (sequence.next_position() == position) remember_tail(sequence, *record.history);
-  record.values_at_lease = sequence.next_position();  // nothing was added
+  const std::shared_ptr<SessionRecord> record = leased.lease.record_;
+  result.refusal = rewind(leased.lease, position, expected);
   leased.lease = SessionLease();
+  // Idle, it says of its own state, too, how far it can go back.
+  if (result.refusal.error == SessionError::kOutOfRange) result.refusal = out_of_range(*record);
+  if (result.refusal) return result;
   MutexLock lock(mutex_);
   if (find(id, owner) == nullptr) {  // deleted or closed meanwhile
     result.refusal = absence_of(id, owner);
     return result;
   }
   ++rewound_;
-  result.info = info_of(record);
+  result.info = info_of(*record);
   return result;
+}
+
+SessionRefusal SessionStore::rewind(SessionLease& lease, std::int64_t position,
+                                    const std::optional<Digest>& expected) {
+  SessionRecord& record = *lease.record_;
+  const SessionHistory::Extent extent = record.history->extent();
+  if (expected && *expected != extent.digest) return {SessionError::kDigestMismatch};
+  SequenceState& sequence = *record.sequence;
+  const NearestState nearest(record, &sequence, extent.base, position);
+  if (position < extent.base || position > extent.position || !nearest) {
+    return out_of_range(record);
+  }
+  try {
+    if (nearest.is_empty()) {
+      sequence.reset();
+    } else if (!nearest.is(sequence)) {
+      // Until the old one is gone.
+      const SessionMemory::Reservation both =
+          memory_.take(lease.owner(), record.reservation.bytes());
+      sequence = nearest.copy();
+    }
+    record.history->rewind(position);
+    record.checkpoints.cut(extent.base, position);
+  } catch (const std::bad_alloc&) {
+    return {SessionError::kOutOfMemory};
+  }
+  if (sequence.next_position() == position) remember_tail(sequence, *record.history);
+  record.values_at_lease = sequence.next_position();  // nothing was added
+  return {};
 }
 
 SessionStore::HistoryResult SessionStore::history(const std::string& id, const Owner& owner,

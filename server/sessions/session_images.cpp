@@ -90,10 +90,40 @@ SessionStore::Made SessionStore::new_session(const std::string& model_name,
 SessionStore::CreateResult SessionStore::restore(const std::string& model_name,
                                                  std::shared_ptr<const Transformer> model,
                                                  const SessionImage& image, const Owner& owner,
-                                                 SharedAdapter adapter, Durability durability) {
-  const SessionOptions options{
-      .max_values = image.max_values, .window = image.window, .durability = durability};
-  return add(new_session(model_name, std::move(model), options, &image, owner, std::move(adapter)));
+                                                 SharedAdapter adapter,
+                                                 const SessionOptions& session) {
+  SessionOptions whole = session;
+  whole.max_values = image.max_values;
+  whole.window = image.window;
+  return add(new_session(model_name, std::move(model), std::move(whole), &image, owner,
+                         std::move(adapter)));
+}
+
+SessionStore::CreateResult SessionStore::wake(const StoredSession& stored,
+                                              const std::string& model_name,
+                                              std::shared_ptr<const Transformer> model,
+                                              const SessionImage& image, const Owner& owner,
+                                              SharedAdapter adapter) {
+  CreateResult result;
+  Made made =
+      new_session(model_name, std::move(model), stored.options, &image, owner, std::move(adapter));
+  result.refusal = made.refusal;
+  if (made.record == nullptr) return result;
+  SessionRecord& record = *made.record;
+  record.id = stored.id;
+  record.stored = true;
+  record.created_at = stored.created;
+  MutexLock lock(mutex_);
+  if (!sessions_.emplace(record.id, made.record).second) {
+    result.refusal.error = SessionError::kBusy;
+    return result;
+  }
+  note_use(record);
+  record.last_used_at = stored.last_used;
+  session_bytes_ += record.reservation.bytes();
+  ++woken_;
+  result.info = info_of(record);
+  return result;
 }
 
 SessionStore::ImageResult SessionStore::image(const std::string& id, const Owner& owner,

@@ -32,6 +32,13 @@ struct SessionOptions {
   std::shared_ptr<const SessionImage> initial;
 };
 
+// A session that comes back into memory, beside its image.
+struct StoredSession {
+  std::string id;
+  SessionOptions options;  // without `initial`
+  std::chrono::system_clock::time_point created, last_used;
+};
+
 // A call that the process did not live to end.
 struct InterruptedCall {
   std::string call_id;

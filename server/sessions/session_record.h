@@ -14,13 +14,15 @@
 #include "server/base/clock.h"
 #include "server/history/session_history.h"
 #include "server/sessions/checkpoints.h"
+#include "server/sessions/lease_keeper.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"
 
 namespace lintel {
 
-// Guarded by the store's mutex, but for `sequence` and `of_call`, which belong to the lease while
-// there is one, `history` and `checkpoints`, which guard themselves, and what never changes.
+// Guarded by the store's mutex, but for `sequence`, `of_call` and `keeper`, which belong to the
+// lease while there is one, `history` and `checkpoints`, which guard themselves, and what never
+// changes.
 //
 // The history is the session; the sequence holds its first values, all of them but after a rewind,
 // in a fork, or where a call was ended while it read the others anew.
@@ -48,7 +50,10 @@ struct SessionRecord {
   std::list<SessionRecord*> aside{this};
   std::list<SessionRecord*>::iterator node = aside.begin();
 
+  std::shared_ptr<LeaseKeeper> keeper;  // who takes the lease when it ends; null: the store
+
   bool busy = false;
+  bool stored = false;               // all of it is in a store, too, whenever it is idle
   bool discarded = false;            // by its lease
   bool unloaded = false;             // its model went while it was busy
   bool removed = false;              // somebody was done with it while it was busy

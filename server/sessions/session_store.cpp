@@ -112,9 +112,26 @@ SessionStore::~SessionStore() {
 
 SessionMemory::Result SessionStore::reserve(const Owner& owner, std::size_t bytes,
                                             bool takes_place) {
-  SessionMemory::Result result = memory_.reserve(owner, bytes, takes_place);
-  if (!result.refusal || evict_idle() == 0) return result;
-  return memory_.reserve(owner, bytes, takes_place);
+  while (true) {
+    SessionMemory::Result result = memory_.reserve(owner, bytes, takes_place);
+    if (!result.refusal || !make_room(result.refusal.error, owner)) return result;
+  }
+}
+
+bool SessionStore::make_room(SessionError refused, const Owner& owner) {
+  if (evict_idle() > 0) return true;
+  if (refused == SessionError::kTooLarge) return false;
+  const bool for_owner =
+      refused == SessionError::kOwnerTooManySessions || refused == SessionError::kOwnerOutOfMemory;
+  Sessions::node_type gone;  // freed without the mutex
+  MutexLock lock(mutex_);
+  const auto found = std::ranges::find_if(idle_stored_, [&](const SessionRecord* record) {
+    return !for_owner || record->reservation.owner() == owner;
+  });
+  if (found == idle_stored_.end()) return false;
+  gone = extract(sessions_.find((*found)->id));
+  ++parked_;
+  return true;
 }
 
 SessionStore::Made SessionStore::new_record(const std::string& model_name,
@@ -161,21 +178,44 @@ SessionStore::CreateResult SessionStore::add(Made made) {
   return result;
 }
 
+std::optional<SessionOptions> SessionStore::made_as(const std::string& id,
+                                                    const Owner& owner) const {
+  MutexLock lock(mutex_);
+  const std::shared_ptr<SessionRecord> record = find(id, owner);
+  if (record == nullptr) return std::nullopt;
+  SessionOptions options = record->options;
+  options.initial = nullptr;
+  return options;
+}
+
+void SessionStore::set_stored(const std::string& id, const Owner& owner) {
+  MutexLock lock(mutex_);
+  const std::shared_ptr<SessionRecord> record = find(id, owner);
+  if (record == nullptr || record->stored) return;
+  if (!record->busy) idle_stored_.splice(idle_stored_.end(), idle_, record->node);
+  record->stored = true;
+}
+
 std::shared_ptr<SessionRecord> SessionStore::find(const std::string& id, const Owner& owner) const {
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || found->second->reservation.owner() != owner) return nullptr;
   return found->second;
 }
 
+std::list<SessionRecord*>& SessionStore::order_of(const SessionRecord& record) {
+  return record.stored ? idle_stored_ : idle_;
+}
+
 void SessionStore::note_use(SessionRecord& record) {
-  idle_.splice(idle_.end(), record.aside);
+  std::list<SessionRecord*>& order = order_of(record);
+  order.splice(order.end(), record.aside);
   record.last_used = clock_.now();
   record.last_used_at = clock_.wall_time();
 }
 
 SessionStore::Sessions::node_type SessionStore::extract(Sessions::iterator session) {
   SessionRecord& record = *session->second;
-  if (!record.busy) record.aside.splice(record.aside.end(), idle_, record.node);
+  if (!record.busy) record.aside.splice(record.aside.end(), order_of(record), record.node);
   session_bytes_ -= record.reservation.bytes();
   return sessions_.extract(session);
 }
@@ -191,7 +231,7 @@ SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner
   } else {
     record->busy = true;
     record->values_at_lease = record->state_values;
-    record->aside.splice(record->aside.end(), idle_, record->node);
+    record->aside.splice(record->aside.end(), order_of(*record), record->node);
     record->last_used = clock_.now();
     record->last_used_at = clock_.wall_time();
     ++busy_sessions_;
@@ -249,7 +289,8 @@ void SessionStore::give_back(std::shared_ptr<SessionRecord> record) noexcept {
     note_use(*record);
     return;
   }
-  if (record->unloaded) closed_.remember(record->id, record->reservation.owner());
+  if (record->unloaded && !record->stored)
+    closed_.remember(record->id, record->reservation.owner());
   gone = extract(sessions_.find(record->id));
 }
 
@@ -284,6 +325,7 @@ SessionInfo SessionStore::info_of(const SessionRecord& record) {
   info.state_bytes = record.reservation.bytes();
   info.max_values = record.max_values;
   info.window = record.options.window;
+  info.durability = record.options.durability;
   info.created = record.created_at;
   info.last_used = record.last_used_at;
   return info;
@@ -390,7 +432,7 @@ std::size_t SessionStore::close_sessions_that(const Goes& goes) {
         record.unloaded = true;
         continue;
       }
-      closed_.remember(record.id, record.reservation.owner());
+      if (!record.stored) closed_.remember(record.id, record.reservation.owner());
       closed.insert(extract(session));
     }
   }
@@ -419,6 +461,8 @@ SessionStore::Stats SessionStore::stats() const {
   stats.evicted = evicted_;
   stats.forked = forked_;
   stats.rewound = rewound_;
+  stats.parked = parked_;
+  stats.woken = woken_;
   stats.examined = examined_;
   return stats;
 }

@@ -29,8 +29,9 @@ namespace lintel {
 // Thread-safe. One store for all models. Memory is admitted by admitted_bytes() before a state is
 // made, and counted until after it is zeroed and freed (promises 4 and 5). Idle sessions past the
 // timeout are evicted by evict_idle(), which the server calls periodically, and before anything is
-// refused for lack of memory or places. However many sessions there are, none of this looks at more
-// of them than it evicts.
+// refused for lack of memory or places; then those go that a store has, too, the longest unused
+// first. However many sessions there are, none of this looks at more of them than it evicts, but
+// where one owner's share is short.
 class SessionStore {
  public:
   static constexpr std::int64_t kHistoryTokens = 16384;
@@ -52,6 +53,7 @@ class SessionStore {
     std::size_t idle_bytes = 0, busy_bytes = 0, one_shot_bytes = 0;
     std::uint64_t created = 0, evicted = 0;
     std::uint64_t forked = 0, rewound = 0;  // forks are not among those created
+    std::uint64_t parked = 0, woken = 0;    // left memory for a store that has them, and came back
     std::uint64_t examined = 0;             // looked at to find out whether they are to be evicted
   };
 
@@ -135,13 +137,15 @@ class SessionStore {
   // busy.
   //
   // `count` sessions with the first `position` values of this one (nullopt: all), or none of them.
-  // A busy one can be forked, too, but not where it stands: kBusy. `durability`: of the forks; as
-  // this one's where it is not said.
+  // A busy one can be forked, too, but not where it stands: kBusy. durability: nullopt: this one's.
   ForkResult fork(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,
                   int count, std::optional<Durability> durability = std::nullopt);
   // Takes back all values from `position` on, if the history is the expected one.
   CreateResult rewind(const std::string& id, const Owner& owner, std::int64_t position,
                       const std::optional<Digest>& expected);
+  // The same of a session that is leased.
+  SessionRefusal rewind(SessionLease& lease, std::int64_t position,
+                        const std::optional<Digest>& expected = std::nullopt);
   // All that the session is. Without a history it is as short as the state allows; without a state,
   // or where there is none at hand, the history begins at 0. Of a busy session as fork.
   ImageResult image(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,
@@ -150,7 +154,20 @@ class SessionStore {
   // model, or contradicts itself.
   CreateResult restore(const std::string& model_name, std::shared_ptr<const Transformer> model,
                        const SessionImage& image, const Owner& owner = {},
-                       SharedAdapter adapter = nullptr, Durability durability = Durability::kNone);
+                       SharedAdapter adapter = nullptr,
+                       const SessionOptions& session = SessionOptions());
+  // Sessions that a store has, too, whenever they are idle: they leave memory when others need it.
+  //
+  // What it was made as, without `initial`; nothing where it is not there.
+  std::optional<SessionOptions> made_as(const std::string& id, const Owner& owner) const
+      EXCLUDES(mutex_);
+  // From now on it is one of them.
+  void set_stored(const std::string& id, const Owner& owner) EXCLUDES(mutex_);
+  // One of them comes back, under its id; kBusy where it is there. Admitted and checked as by
+  // restore.
+  CreateResult wake(const StoredSession& stored, const std::string& model_name,
+                    std::shared_ptr<const Transformer> model, const SessionImage& image,
+                    const Owner& owner, SharedAdapter adapter) EXCLUDES(mutex_);
   // Values [from, to) (nullopt: to the last), also of a busy session.
   HistoryResult history(const std::string& id, const Owner& owner, std::int64_t from,
                         std::optional<std::int64_t> to) const;
@@ -172,9 +189,11 @@ class SessionStore {
  private:
   friend class SessionLease;
 
-  // Evicts idle sessions where that may make room.
+  // Evicts idle sessions where that makes room.
   SessionMemory::Result reserve(const Owner& owner, std::size_t bytes, bool takes_place)
       EXCLUDES(mutex_);
+  // Whether a session went, so that what was refused may be asked for again.
+  bool make_room(SessionError refused, const Owner& owner) EXCLUDES(mutex_);
   // The session, if it is the owner's; else null.
   std::shared_ptr<SessionRecord> find(const std::string& id, const Owner& owner) const
       REQUIRES(mutex_);
@@ -207,6 +226,7 @@ class SessionStore {
   static SessionHistory::Options history_of(const Transformer& model, const SessionOptions& session,
                                             std::int64_t history_tokens, const SessionImage* image);
   void give_back(std::shared_ptr<SessionRecord> record) noexcept EXCLUDES(mutex_);
+  std::list<SessionRecord*>& order_of(const SessionRecord& record) REQUIRES(mutex_);
   // The session was used just now, and is idle: the last to be evicted.
   void note_use(SessionRecord& record) REQUIRES(mutex_);
   // Takes an idle session out of the map, without asking for memory.
@@ -228,8 +248,10 @@ class SessionStore {
   // Nothing is made or freed under it: zeroing a state takes its time.
   mutable Mutex mutex_;
   Sessions sessions_ GUARDED_BY(mutex_);  // by id
-  std::list<SessionRecord*> idle_
-      GUARDED_BY(mutex_);  // of them, those without a lease: last used first
+  // Of them, those without a lease, last used last: those that live here alone, and those that a
+  // store has.
+  std::list<SessionRecord*> idle_ GUARDED_BY(mutex_);
+  std::list<SessionRecord*> idle_stored_ GUARDED_BY(mutex_);
   std::size_t busy_sessions_ GUARDED_BY(mutex_) = 0;
   std::size_t busy_bytes_ GUARDED_BY(mutex_) = 0;     // of sessions
   std::size_t session_bytes_ GUARDED_BY(mutex_) = 0;  // of sessions in the map
@@ -237,6 +259,8 @@ class SessionStore {
   std::uint64_t evicted_ GUARDED_BY(mutex_) = 0;
   std::uint64_t forked_ GUARDED_BY(mutex_) = 0;
   std::uint64_t rewound_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t parked_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t woken_ GUARDED_BY(mutex_) = 0;
   std::uint64_t examined_ GUARDED_BY(mutex_) = 0;
   ClosedSessions closed_ GUARDED_BY(mutex_);  // with their models
 };

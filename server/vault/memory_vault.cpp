@@ -27,6 +27,20 @@ SessionVault::Opened MemoryVault::open(const SessionId& id, const Owner& owner,
   return opened;
 }
 
+SessionVault::Opened MemoryVault::find(const SessionId& id, const Owner& owner) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || found->second.row().owner != owner) {
+    return {.outcome = VaultOutcome::kNotFound};
+  }
+  return {.row = found->second.row()};
+}
+
+void MemoryVault::end_claims() {
+  MutexLock lock(mutex_);
+  while (!held_.empty()) let_go(held_.begin()->first);
+}
+
 void MemoryVault::commit(std::vector<Write> writes, Done done) {
   std::vector<VaultOutcome> outcomes;
   {
@@ -136,7 +150,8 @@ std::vector<SessionVault::Row> MemoryVault::list(const std::string& model, const
   std::vector<Row> rows;
   for (auto at = sessions_.upper_bound(after); at != sessions_.end() && rows.size() < limit; ++at) {
     const Row& row = at->second.row();
-    if (row.model == model && (!owner || row.owner == *owner)) rows.push_back(row);
+    if ((model.empty() || row.model == model) && (!owner || row.owner == *owner))
+      rows.push_back(row);
   }
   return rows;
 }

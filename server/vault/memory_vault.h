@@ -22,6 +22,7 @@ class MemoryVault final : public SessionVault {
 
   Opened open(const SessionId& id, const Owner& owner, const Digest* have) override
       EXCLUDES(mutex_);
+  Opened find(const SessionId& id, const Owner& owner) override EXCLUDES(mutex_);
   void commit(std::vector<Write> writes, Done done) override EXCLUDES(mutex_);
   VaultOutcome read_values(const SessionId& id, std::int64_t first,
                            std::span<std::int32_t> values) override EXCLUDES(mutex_);
@@ -34,6 +35,9 @@ class MemoryVault final : public SessionVault {
   void renew(std::span<const SessionId> busy, Done done) override;
   std::size_t sweep(std::size_t most) override EXCLUDES(mutex_);
   Health health() const override EXCLUDES(mutex_);
+
+  // As where the process that held sessions has died: nobody holds any.
+  void end_claims() EXCLUDES(mutex_);
 
  private:
   struct Held {

@@ -113,6 +113,8 @@ class SessionVault {
   // Claims it. `have`: digest of a copy in memory; where it is current, row.states is left empty.
   // kNotFound also where another owns it; kHeld; kCorrupt: quarantined, with what is known of it.
   virtual Opened open(const SessionId& id, const Owner& owner, const Digest* have) = 0;
+  // Its row, whoever holds it; claims nothing.
+  virtual Opened find(const SessionId& id, const Owner& owner) = 0;
   // Each session's writes in order, each all or nothing. Done once all are durable or refused.
   virtual void commit(std::vector<Write> writes, Done done) = 0;
   // Values [first, first + values.size()); kNotFound where it has not all of them.
@@ -125,7 +127,7 @@ class SessionVault {
                                  StateRef* ref) = 0;
   // REQUIRES: state.size() == ref.bytes. kCorrupt: what is there is not that state.
   virtual VaultOutcome read_state(const StateRef& ref, std::span<std::byte> state) = 0;
-  // Those of a model, by id, beginning after `after`; of one owner, or of all.
+  // Those of a model, or of all (empty), by id, beginning after `after`; of one owner, or of all.
   virtual std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
                                 const std::optional<Owner>& owner) = 0;
   // Leases; nothing where nobody else can write.

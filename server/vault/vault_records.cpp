@@ -4,100 +4,14 @@
 #include <bit>
 #include <cstring>
 
+#include "server/vault/record_bytes.h"
+
 namespace lintel {
 namespace {
 
 using Row = SessionVault::Row;
 using StateRef = SessionVault::StateRef;
 using Write = SessionVault::Write;
-
-class ByteWriter {
- public:
-  template <typename T>
-  void number(T value) {
-    for (std::size_t i = 0; i < sizeof(T); ++i) {
-      bytes_.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i)));
-    }
-  }
-  void raw(std::span<const std::byte> bytes) {
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-  }
-  void text(const std::string& text) {
-    number(static_cast<std::uint32_t>(text.size()));
-    raw(std::as_bytes(std::span(text)));
-  }
-  void time(std::chrono::system_clock::time_point time) {
-    number<std::int64_t>(
-        std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count());
-  }
-  void states(const std::vector<StateRef>& states) {
-    number(static_cast<std::uint32_t>(states.size()));
-    for (const StateRef& state : states) {
-      number(state.position);
-      number(state.where);
-      number<std::uint64_t>(state.bytes);
-      raw(state.checksum.bytes);
-    }
-  }
-  VaultBytes take() { return std::move(bytes_); }
-
- private:
-  VaultBytes bytes_;
-};
-
-// Reads zeros once the bytes have ended, and ok() is false from then on.
-class ByteReader {
- public:
-  explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  T number() {
-    std::uint64_t value = 0;
-    const std::span<const std::byte> from = raw(sizeof(T));
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      value |= std::to_integer<std::uint64_t>(from[i]) << (8 * i);
-    }
-    return static_cast<T>(value);
-  }
-  std::span<const std::byte> raw(std::size_t count) {
-    ok_ = ok_ && count <= bytes_.size();
-    if (!ok_) return {};
-    const std::span<const std::byte> taken = bytes_.first(count);
-    bytes_ = bytes_.subspan(count);
-    return taken;
-  }
-  std::string text() {
-    const std::span<const std::byte> from = raw(number<std::uint32_t>());
-    return {reinterpret_cast<const char*>(from.data()), from.size()};
-  }
-  Digest digest() {
-    Digest digest;
-    std::ranges::copy(raw(digest.bytes.size()), digest.bytes.begin());
-    return digest;
-  }
-  std::chrono::system_clock::time_point time() {
-    return std::chrono::system_clock::time_point(std::chrono::microseconds(number<std::int64_t>()));
-  }
-  std::vector<StateRef> states() {
-    std::vector<StateRef> states;
-    for (std::uint32_t left = number<std::uint32_t>(); ok_ && left > 0; --left) {
-      StateRef state;
-      state.position = number<std::int64_t>();
-      state.where = number<std::uint64_t>();
-      state.bytes = number<std::uint64_t>();
-      state.checksum = digest();
-      states.push_back(state);
-    }
-    return states;
-  }
-  std::span<const std::byte> rest() { return raw(bytes_.size()); }
-  bool ok() const { return ok_; }
-  bool all_read() const { return ok_ && bytes_.empty(); }
-
- private:
-  std::span<const std::byte> bytes_;
-  bool ok_ = true;
-};
 
 template <typename T>
 void write_packed(std::span<const std::int32_t> values, std::byte* to) {
@@ -124,7 +38,30 @@ std::size_t width_of(std::span<const std::int32_t> values) {
   return all < 256 ? 1 : all < 65536 ? 2 : 4;
 }
 
-void put_row(ByteWriter& to, const Row& row) {
+void put_states(RecordWriter& to, const std::vector<StateRef>& states) {
+  to.number(static_cast<std::uint32_t>(states.size()));
+  for (const StateRef& state : states) {
+    to.number(state.position);
+    to.number(state.where);
+    to.number<std::uint64_t>(state.bytes);
+    to.raw(state.checksum.bytes);
+  }
+}
+
+std::vector<StateRef> get_states(RecordReader& from) {
+  std::vector<StateRef> states;
+  for (std::uint32_t left = from.number<std::uint32_t>(); from.ok() && left > 0; --left) {
+    StateRef state;
+    state.position = from.number<std::int64_t>();
+    state.where = from.number<std::uint64_t>();
+    state.bytes = from.number<std::uint64_t>();
+    state.checksum = from.digest();
+    states.push_back(state);
+  }
+  return states;
+}
+
+void put_row(RecordWriter& to, const Row& row) {
   to.text(row.id);
   to.text(row.owner);
   to.text(row.model);
@@ -139,13 +76,13 @@ void put_row(ByteWriter& to, const Row& row) {
   to.text(row.last_calls);
   to.text(row.marks);
   to.text(row.tail);
-  to.states(row.states);
+  put_states(to, row.states);
   to.time(row.created);
   to.time(row.used);
   to.time(row.expires);
 }
 
-Row get_row(ByteReader& from) {
+Row get_row(RecordReader& from) {
   Row row;
   row.id = from.text();
   row.owner = from.text();
@@ -161,7 +98,7 @@ Row get_row(ByteReader& from) {
   row.last_calls = from.text();
   row.marks = from.text();
   row.tail = from.text();
-  row.states = from.states();
+  row.states = get_states(from);
   row.created = from.time();
   row.used = from.time();
   row.expires = from.time();
@@ -209,27 +146,27 @@ std::optional<std::vector<std::int32_t>> decode_values(std::span<const std::byte
 }
 
 VaultBytes encode_row(const Row& row) {
-  ByteWriter to;
+  RecordWriter to;
   put_row(to, row);
   return to.take();
 }
 
 std::optional<Row> decode_row(std::span<const std::byte> bytes) {
-  ByteReader from(bytes);
+  RecordReader from(bytes);
   Row row = get_row(from);
   if (!from.all_read()) return std::nullopt;
   return row;
 }
 
 VaultBytes encode_new_session(const NewSession& session) {
-  ByteWriter to;
+  RecordWriter to;
   put_row(to, session.row);
   to.raw(encode_values(session.values));
   return to.take();
 }
 
 std::optional<NewSession> decode_new_session(std::span<const std::byte> bytes) {
-  ByteReader from(bytes);
+  RecordReader from(bytes);
   NewSession session{get_row(from), {}};
   std::optional<std::vector<std::int32_t>> values = decode_values(from.rest());
   if (!from.ok() || !values) return std::nullopt;
@@ -242,7 +179,7 @@ std::optional<NewSession> decode_new_session(std::span<const std::byte> bytes) {
 }
 
 VaultBytes encode_change(const RowChange& change) {
-  ByteWriter to;
+  RecordWriter to;
   std::uint8_t has = 0;
   if (change.call) has |= kHasCall;
   if (change.last_calls) has |= kHasLastCalls;
@@ -257,7 +194,7 @@ VaultBytes encode_change(const RowChange& change) {
   if (change.last_calls) to.text(*change.last_calls);
   if (change.marks) to.text(*change.marks);
   if (change.tail) to.text(*change.tail);
-  if (change.states) to.states(*change.states);
+  if (change.states) put_states(to, *change.states);
   if (change.base) to.number(*change.base);
   if (change.used) to.time(*change.used);
   if (change.expires) to.time(*change.expires);
@@ -267,13 +204,13 @@ VaultBytes encode_change(const RowChange& change) {
 std::optional<RowChange> decode_change(std::span<const std::byte> bytes) {
   RowChange change;
   if (bytes.empty()) return change;  // nothing changes
-  ByteReader from(bytes);
+  RecordReader from(bytes);
   const std::uint8_t has = from.number<std::uint8_t>();
   if (has & kHasCall) change.call = from.text();
   if (has & kHasLastCalls) change.last_calls = from.text();
   if (has & kHasMarks) change.marks = from.text();
   if (has & kHasTail) change.tail = from.text();
-  if (has & kHasStates) change.states = from.states();
+  if (has & kHasStates) change.states = get_states(from);
   if (has & kHasBase) change.base = from.number<std::int64_t>();
   if (has & kHasUsed) change.used = from.time();
   if (has & kHasExpires) change.expires = from.time();
@@ -282,7 +219,7 @@ std::optional<RowChange> decode_change(std::span<const std::byte> bytes) {
 }
 
 VaultBytes encode_write(const Write& write) {
-  ByteWriter to;
+  RecordWriter to;
   to.number(static_cast<std::uint8_t>(write.kind));
   to.text(write.id);
   to.raw(write.before.bytes);
@@ -293,7 +230,7 @@ VaultBytes encode_write(const Write& write) {
 }
 
 std::optional<Write> decode_write(std::span<const std::byte> bytes) {
-  ByteReader from(bytes);
+  RecordReader from(bytes);
   Write write;
   write.kind = static_cast<Write::Kind>(from.number<std::uint8_t>());
   write.id = from.text();

@@ -66,7 +66,7 @@ StateSlab& SqliteVault::slab_for(std::size_t state_bytes) {
   return *slab;
 }
 
-VaultSchema::Found SqliteVault::find(const SessionId& id) {
+VaultSchema::Found SqliteVault::stored(const SessionId& id) {
   VaultSchema::Found found;
   found.damaged = quarantined_.contains(id);
   if (found.damaged) return found;
@@ -84,7 +84,7 @@ VaultSchema::Found SqliteVault::find(const SessionId& id) {
 SqliteVault::Tails::iterator SqliteVault::tail_of(const SessionId& id, VaultOutcome* outcome) {
   const auto there = tails_.find(id);
   if (there != tails_.end()) return there;
-  VaultSchema::Found found = find(id);
+  VaultSchema::Found found = stored(id);
   *outcome = found.damaged ? VaultOutcome::kCorrupt : VaultOutcome::kNotFound;
   if (!found.stored) return tails_.end();
   std::vector<StateRef> states = found.stored->row.states;
@@ -101,7 +101,7 @@ VaultOutcome SqliteVault::row_of(const SessionId& id, Row* row) {
     *row = tail->second.session.row();
     return VaultOutcome::kDone;
   }
-  VaultSchema::Found found = find(id);
+  VaultSchema::Found found = stored(id);
   if (found.damaged) return VaultOutcome::kCorrupt;
   if (!found.stored) return VaultOutcome::kNotFound;
   *row = std::move(found.stored->row);
@@ -128,6 +128,20 @@ SessionVault::Opened SqliteVault::open(const SessionId& id, const Owner& owner,
     opened.claim.fence = ++last_fence_;
     held_[id] = {opened.claim, {}};
     return opened;
+  } catch (const SqliteError& error) {
+    return {.outcome = outcome_of_read(error)};
+  }
+}
+
+SessionVault::Opened SqliteVault::find(const SessionId& id, const Owner& owner) {
+  MutexLock lock(store_mutex_);
+  try {
+    Opened found;
+    found.outcome = row_of(id, &found.row);
+    if (found.outcome == VaultOutcome::kDone && found.row.owner != owner) {
+      return {.outcome = VaultOutcome::kNotFound};
+    }
+    return found;
   } catch (const SqliteError& error) {
     return {.outcome = outcome_of_read(error)};
   }
@@ -219,8 +233,8 @@ std::vector<SessionVault::Row> SqliteVault::list(const std::string& model, const
   auto tail = tails_.upper_bound(after);
   const auto take = [&](const SessionId& id) {
     Row row;
-    if (rows.size() < limit && row_of(id, &row) == VaultOutcome::kDone && row.model == model &&
-        (!owner || row.owner == *owner)) {
+    if (rows.size() < limit && row_of(id, &row) == VaultOutcome::kDone &&
+        (model.empty() || row.model == model) && (!owner || row.owner == *owner)) {
       rows.push_back(std::move(row));
     }
   };

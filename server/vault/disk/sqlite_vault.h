@@ -56,6 +56,7 @@ class SqliteVault final : public SessionVault {
 
   Opened open(const SessionId& id, const Owner& owner, const Digest* have) override
       EXCLUDES(store_mutex_);
+  Opened find(const SessionId& id, const Owner& owner) override EXCLUDES(store_mutex_);
   void commit(std::vector<Write> writes, Done done) override EXCLUDES(queue_mutex_);
   VaultOutcome read_values(const SessionId& id, std::int64_t first,
                            std::span<std::int32_t> values) override EXCLUDES(store_mutex_);
@@ -125,7 +126,7 @@ class SqliteVault final : public SessionVault {
   void free_slots() EXCLUDES(store_mutex_);
 
   // Its row in the tables, damaged where it cannot be right.
-  VaultSchema::Found find(const SessionId& id) REQUIRES(store_mutex_);
+  VaultSchema::Found stored(const SessionId& id) REQUIRES(store_mutex_);
   // Its tail, made of its row where it has none; end() where `outcome` tells why not.
   Tails::iterator tail_of(const SessionId& id, VaultOutcome* outcome) REQUIRES(store_mutex_);
   // Its row, wherever it stands; memory stays as it is.

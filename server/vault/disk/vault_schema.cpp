@@ -238,14 +238,16 @@ std::size_t VaultSchema::read_values(const SessionId& id, std::int64_t first,
 void VaultSchema::list(const std::string& model, const SessionId& after,
                        const std::optional<std::string>& owner,
                        const std::function<bool(const SessionId&)>& each) {
-  SqliteStatement rows(connection_,
-                       owner ? "SELECT sid FROM session WHERE model=? AND sid>? AND owner=? "
-                               "ORDER BY sid"
-                             : "SELECT sid FROM session WHERE model=? AND sid>? ORDER BY sid");
+  std::string sql = "SELECT sid FROM session WHERE sid>?1";
+  if (!model.empty()) sql += " AND model=?2";
+  if (owner) sql += " AND owner=?3";
+  SqliteStatement rows(connection_, (sql + " ORDER BY sid").c_str());
   if (owner) {
-    rows.with(model, after, *owner);
+    rows.with(after, model, *owner);
+  } else if (!model.empty()) {
+    rows.with(after, model);
   } else {
-    rows.with(model, after);
+    rows.with(after);
   }
   while (rows.step() && each(rows.text(0))) {
   }

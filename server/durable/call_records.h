@@ -1,0 +1,62 @@
+// What a vault's row has no column for, as bytes: what a session is to be, where its values came
+// from, the call in progress, the last ones.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/generation/token_sink.h"
+#include "server/history/digest.h"
+#include "server/history/session_history.h"
+#include "server/history/session_image.h"
+#include "server/sessions/session_options.h"
+
+namespace lintel {
+
+// Row.marks.
+struct StoredMarks {
+  SessionOptions options;  // without max_values, durability and `initial`
+  std::string adapter, adapter_fingerprint;
+  Digest base_digest;              // of the history up to the row's base
+  std::vector<HistoryMark> marks;  // of values from there on, those of a call in progress excluded
+};
+std::string encode_marks(const StoredMarks& marks);
+std::optional<StoredMarks> decode_marks(const std::string& bytes);
+
+// Row.call.
+struct StoredCall {
+  std::string id;          // empty: it cannot be repeated
+  Digest request;          // of what it asks for
+  std::int64_t start = 0;  // values before it
+  std::uint64_t seed = 0;
+  std::string numerics;            // that it is drawn with
+  std::vector<HistoryMark> marks;  // of all values it may have, from `start` on
+};
+std::string encode_call(const StoredCall& call);
+std::optional<StoredCall> decode_call(const std::string& bytes);
+
+// Of Row.last_calls, the oldest first.
+struct LastCall {
+  std::string id;
+  Digest request;
+  std::int64_t start = 0, end = 0;  // its values
+  std::int64_t shown_end = 0;       // those behind it a stop excluded
+  bool finished = false;            // else it was cut off, and goes on when it is repeated
+  SampleResult result;              // without timings and digest
+};
+inline constexpr std::size_t kLastCalls = 4;
+std::string encode_last_calls(const std::vector<LastCall>& calls);
+std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes);
+
+// `marks` behind those of a history that ends where a call starts, for the values that it has up to
+// `position`.
+void append_marks(const StoredCall& call, std::int64_t base, std::int64_t position,
+                  std::vector<HistoryMark>& marks);
+
+// Those of [base, position), where the first are `stored` and the history has the others.
+std::vector<HistoryMark> marks_of(const std::vector<HistoryMark>& stored, std::int64_t base,
+                                  const SessionHistory& history, std::int64_t position);
+
+}  // namespace lintel

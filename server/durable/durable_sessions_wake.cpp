@@ -1,0 +1,122 @@
+// DurableSessions: how sessions come back into memory.
+#include <spdlog/spdlog.h>
+
+#include <new>
+#include <ranges>
+#include <span>
+#include <utility>
+
+#include "model/adapters/adapter.h"
+#include "model/base/model_error.h"
+#include "model/base/tensor.h"
+#include "server/durable/durable_sessions.h"
+#include "server/durable/vault_batch.h"
+
+namespace lintel {
+
+SessionRefusal DurableSessions::look_up(const std::string& id, const Owner& owner, Cold& cold) {
+  SessionVault::Opened found = vault_.find(id, owner);
+  if (found.outcome != VaultOutcome::kDone) return refusal_of(found.outcome);
+  cold.row = std::move(found.row);
+  if (cold.row.expires <= clock_.wall_time()) return {SessionError::kNotFound};
+  std::optional<StoredMarks> marks = decode_marks(cold.row.marks);
+  if (!marks) return {SessionError::kDamaged};
+  cold.marks = *std::move(marks);
+  cold.marks.options.max_values = cold.row.max_values;
+  cold.marks.options.durability = cold.row.durability;
+  if (!cold.row.call.empty()) {
+    cold.call = decode_call(cold.row.call);
+    if (!cold.call) return {SessionError::kDamaged};
+  }
+  cold.model = model_of(cold.row);
+  return {};
+}
+
+SessionStore::LeaseResult DurableSessions::lease(const std::string& id, const Owner& owner) {
+  // Others may need its memory before it is leased.
+  constexpr int kMostTries = 16;
+  SessionStore::LeaseResult result;
+  for (int i = 0; i < kMostTries; ++i) {
+    result.refusal = bring(id, owner);
+    if (result.refusal) return result;
+    SessionStore::LeaseResult leased = store_.lease(id, owner);
+    if (leased.refusal.error != SessionError::kNotFound) return leased;
+  }
+  result.refusal = {SessionError::kStoreAway};
+  return result;
+}
+
+SessionRefusal DurableSessions::bring(const std::string& id, const Owner& owner) {
+  if (store_.get(id, owner)) return {};
+  const IdLocks::Hold alone(locks_, id);
+  if (store_.get(id, owner)) return {};  // somebody else has brought it
+  return wake(id, owner);
+}
+
+SessionRefusal DurableSessions::wake(const std::string& id, const Owner& owner) {
+  Cold cold;
+  if (const SessionRefusal refusal = look_up(id, owner, cold)) {
+    return refusal.error == SessionError::kNotFound ? store_.absence(id, owner) : refusal;
+  }
+  if (cold.model == nullptr) return {SessionError::kModelMismatch};
+  SharedAdapter adapter;
+  if (!cold.marks.adapter.empty()) {
+    adapter = cold.model->adapters->find(cold.marks.adapter);
+    if (adapter == nullptr || adapter->weights->fingerprint() != cold.marks.adapter_fingerprint) {
+      return {SessionError::kModelMismatch};
+    }
+  }
+  try {
+    SessionImage image;
+    if (const SessionRefusal refusal = read_image(cold, image)) return refusal;
+    const StoredSession stored{.id = id,
+                               .options = cold.marks.options,
+                               .created = cold.row.created,
+                               .last_used = cold.row.used};
+    const SessionStore::CreateResult woken = store_.wake(
+        stored, cold.model->name, cold.model->transformer, image, owner, std::move(adapter));
+    if (woken.refusal) return woken.refusal;
+    (image.state.empty() ? from_values_ : from_slot_).fetch_add(1);
+    zero_memory(std::span(image.values));
+    zero_memory(std::span(image.state));
+  } catch (const ModelError& error) {
+    spdlog::error("a session in the store is damaged: {}", error.what());
+    return {SessionError::kDamaged};
+  } catch (const std::bad_alloc&) {
+    return {SessionError::kOutOfMemory};
+  }
+  return {};
+}
+
+SessionRefusal DurableSessions::read_image(const Cold& cold, SessionImage& image) {
+  const SessionVault::Row& row = cold.row;
+  image.model = row.model;
+  image.max_values = row.max_values;
+  image.window = cold.marks.options.window;
+  image.base = row.base;
+  image.position = row.position;
+  image.digest = row.digest;
+  image.base_digest = cold.marks.base_digest;
+  image.marks = cold.marks.marks;
+  if (cold.call) append_marks(*cold.call, row.base, row.position, image.marks);
+  image.values.resize(static_cast<std::size_t>(row.position - row.base));
+  const VaultOutcome read = vault_.read_values(row.id, row.base, image.values);
+  if (read != VaultOutcome::kDone) return refusal_of(read);
+
+  // A call that is repeated begins anew where it began.
+  const std::int64_t latest = cold.call ? cold.call->start : row.position;
+  for (const SessionVault::StateRef& ref : std::views::reverse(row.states)) {
+    if (ref.position > latest || ref.position < row.base) continue;
+    image.state.resize(ref.bytes);
+    if (vault_.read_state(ref, image.state) == VaultOutcome::kDone) {
+      image.state_position = ref.position;
+      return {};
+    }
+  }
+  image.state.clear();
+  // Without the values before its base the state behind them is no cache.
+  if (row.base > 0) return {SessionError::kDamaged};
+  return {};
+}
+
+}  // namespace lintel

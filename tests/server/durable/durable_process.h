@@ -1,0 +1,43 @@
+// What the tests of durable sessions share: a server's core with a store, which may die and begin
+// anew on the same vault.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "server/durable/durable_sessions.h"
+#include "server/models/model_registry.h"
+#include "server/vault/memory_vault.h"
+#include "tests/server/support/harness.h"
+#include "tests/support/manual_clock.h"
+
+namespace lintel::testing {
+
+inline const Owner kAlice = "alice";
+
+// A model as the registry has it, with a scheduler that its test steps.
+std::shared_ptr<ServedModel> served_model(std::shared_ptr<const Transformer> transformer,
+                                          const Clock& clock, const std::string& name = "tiny",
+                                          Scheduler::Options options = without_threads());
+
+// No threads: whoever asks the store waits in its own, and values are written by durable.write().
+struct DurableProcess {
+  DurableProcess(SessionVault& vault, std::shared_ptr<const Transformer> transformer,
+                 const Clock& clock, DurableSessions::Options options = {.threads = 0},
+                 SessionStore::Options store_options = {.session_memory_bytes = 1u << 30});
+
+  // A session that is not kept yet.
+  std::string create(SessionOptions session, const Owner& owner = kAlice);
+  // A call that knows nothing of the store, on a session of this process.
+  std::shared_ptr<RecordingSink> generate(GenerationRequest request, const std::string& id,
+                                          const Owner& owner = kAlice);
+  void run();
+
+  const std::shared_ptr<const Transformer> transformer;
+  SessionStore store;
+  ModelRegistry models;
+  std::shared_ptr<ServedModel> model;
+  DurableSessions durable;
+};
+
+}  // namespace lintel::testing
