@@ -21,6 +21,7 @@
 #include "server/port/listener.h"
 #include "server/port/port_credentials.h"
 #include "server/port/reflection_service.h"
+#include "server/prefix/prefix_cache.h"
 #include "server/requests/service_context.h"
 #include "server/v1/admin_service.h"
 #include "server/v1/generation_service.h"
@@ -88,7 +89,9 @@ struct LintelServer::Impl {
              clock,
              static_cast<std::size_t>(options.connections.max_message_bytes)},
         store(options.sessions, clock),
-        manager(options.models, registry, store, clock),
+        prefixes(options.prefixes, store),
+        manager(options.models, registry, store, clock,
+                options.prefixes.memory_bytes > 0 ? &prefixes : nullptr),
         context{registry, manager, store, states, calls, gate, clock, options.streaming},
         generation(context),
         session(context),
@@ -96,7 +99,7 @@ struct LintelServer::Impl {
         admin(context),
         inference(context),
         reflection(reflected_services(options)),
-        metrics(registry, manager.memory(), store, calls, counters),
+        metrics(registry, manager.memory(), store, prefixes, calls, counters),
         housekeeping({certificates.get(), tokens.get(), store, calls, counters}, clock) {
     manager.load_at_start();
     for (const auto& [name, transformer] : given) manager.serve(name, transformer);
@@ -111,6 +114,7 @@ struct LintelServer::Impl {
 
   SessionStore store;
   NamedStates states;
+  PrefixCache prefixes;  // outlives the models' schedulers
   ModelRegistry registry;
   ModelManager manager;
   ActiveCalls calls;

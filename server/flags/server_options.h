@@ -14,6 +14,7 @@
 #include "server/log/logging.h"
 #include "server/models/model_options.h"
 #include "server/port/connection_settings.h"
+#include "server/prefix/prefix_cache.h"
 #include "server/sessions/session_store.h"
 #include "server/stream/streaming_options.h"
 
@@ -34,6 +35,7 @@ struct ServerOptions {
 
   SessionStore::Options sessions{.session_memory_bytes = std::size_t{1} << 30,
                                  .idle_timeout = std::chrono::minutes(10)};
+  PrefixCache::Options prefixes;
 
   // Sessions that outlive the server.
   struct DurableOptions {

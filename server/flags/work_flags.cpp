@@ -7,6 +7,7 @@ using std::chrono::milliseconds;
 
 Scheduler::Options& scheduling(ServerOptions& options) { return options.models.scheduling; }
 SessionStore::Options& session_options(ServerOptions& options) { return options.sessions; }
+PrefixCache::Options& prefix_options(ServerOptions& options) { return options.prefixes; }
 StreamingOptions& streaming(ServerOptions& options) { return options.streaming; }
 
 Flag workers_flag() {
@@ -79,6 +80,13 @@ std::vector<Flag> session_flags() {
                   1'000'000'000,
                   "Values of a session that are remembered, beside its state, to go back to and to "
                   "read: 1 to 4 bytes each, and a quarter; a session can ask for fewer"),
+      bytes_flag(
+          "--prefix-cache-memory", prefix_options, &PrefixCache::Options::memory_bytes, 0,
+          kMostBytes,
+          "Memory for states behind prompts that came before, so that a prompt that begins as "
+          "an earlier one of the same caller need not be read from its beginning; of what "
+          "--session-memory has left: sessions and calls come first. 0: every prompt is "
+          "read"),
   };
 }
 

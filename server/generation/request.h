@@ -64,6 +64,9 @@ struct GenerationRequest {
   bool log2_probs = false;
   int top_log2_probs = 0;    // TokenEvent::top; independent of log2_probs
   bool echo_prompt = false;  // every sample gets the echo
+  // Values of the prompt behind which its caller wants a state kept for later prompts (server/
+  // prefix); 0: wherever it is worth it.
+  std::int64_t cache_prefix_tokens = 0;
   int num_samples = 1;
   std::vector<GivenValue> given;
   std::optional<TimePoint> deadline;

@@ -50,11 +50,26 @@ SampleRun::SampleRun(const RequestContext& context, Outlet& outlet, SequenceStat
   gate_.replay(sequence.generated_tail);
 }
 
+void SampleRun::begin_behind(std::int64_t cached, std::int64_t keep_at) {
+  num_values_ += cached;
+  cached_ = cached;
+  keep_at_ = keep_at;
+}
+
+void SampleRun::pass_cached() {
+  for (std::int64_t i = 0; i < cached_; ++i) {
+    const std::int32_t value = context_.request.prompt[static_cast<std::size_t>(i)];
+    drafts_.observe(value);
+    if (log_ != nullptr) log_->append(value, ValueSource::kPrompt);
+  }
+}
+
 void SampleRun::begin(StepContext& step) {
   if (step.most_drafts > 0 && context_.request.max_new_tokens > 0) {
-    drafts_.begin(step.most_drafts, sequence_->pending);
+    drafts_.begin(step.most_drafts, cached_ > 0 ? std::nullopt : sequence_->pending);
     for (const std::int32_t value : context_.request.replay) drafts_.observe(value);
   }
+  pass_cached();
   if (context_.is_bytes) sequence_->generated_tail.reserve(kMaxStopStringBytes);
   if (context_.request.window > 0) begin_window(step);
   if (sequence_->next_position() == 0 && context_.prompt_end() > 0) {
@@ -66,6 +81,7 @@ void SampleRun::begin(StepContext& step) {
 void SampleRun::fork(const SampleRun& first) {
   drafts_.fork(first.drafts_);
   num_values_ = first.num_values_;
+  cached_ = first.cached_;
   recent_ = first.recent_;
   replayed_ = first.replayed_;
   own_sequence_.emplace(sequence_->clone());
@@ -129,8 +145,10 @@ std::int64_t SampleRun::values_left() const {
 }
 
 std::int64_t SampleRun::bounded(std::int64_t left) const {
+  const std::int64_t next = sequence_->next_position();
+  if (next < keep_at_) left = std::min(left, keep_at_ - next);
   if (context_.max_values != 0) {
-    left = std::min(left, context_.max_values - sequence_->next_position());
+    left = std::min(left, context_.max_values - next);
   }
   const std::int64_t window = context_.request.window;
   return window == 0 ? left : std::min(left, window - sequence_->num_values());
@@ -311,7 +329,9 @@ SampleResult SampleRun::result(TimePoint submitted, std::optional<TimePoint> sta
   result.sample = index_;
   result.reason = *reason_;
   result.reused_tokens = context_.first_position;
-  result.prompt_tokens = std::min(num_values_, context_.prompt_end()) - context_.first_position;
+  result.prompt_tokens =
+      std::min(num_values_, context_.prompt_end()) - context_.first_position - cached_;
+  result.cached_tokens = cached_;
   result.replayed_tokens = replayed_;
   result.generated_tokens = generated_;
   result.given_tokens = given_;

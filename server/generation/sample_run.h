@@ -40,6 +40,10 @@ class SampleRun final : public DraftSource {
   SampleRun(const RequestContext& context, Outlet& outlet, SequenceState& sequence, int index,
             ValueLog* log);
 
+  // Before begin(): the sequence has the first `cached` values of the prompt, which nobody has
+  // read, and the prompt is read up to its value `keep_at` in one step and on in another (0: it
+  // need not).
+  void begin_behind(std::int64_t cached, std::int64_t keep_at);
   // Takes the first value of an empty sequence, if it is the replay's or prompt's: it needs no row.
   void begin(StepContext& step);
   // Whether the prompt is read, but for feeding its last value.
@@ -99,6 +103,8 @@ class SampleRun final : public DraftSource {
   }
   // A value that the sequence has: of the replay, or recent.
   std::int32_t past(std::int64_t position) const;
+  // What would have come of the values that were not read.
+  void pass_cached();
   // Begins the ring of recent values, and the state where it is to begin.
   void begin_window(StepContext& step);
   // The state goes on from the value at `origin` of those that the sequence has.
@@ -131,7 +137,9 @@ class SampleRun final : public DraftSource {
   const std::uint64_t seed_;
 
   std::int64_t num_values_;  // of the sequence: the state may have fewer
-  RecentValues recent_;      // with a window: those a state may begin anew from
+  std::int64_t cached_ = 0;  // of the prompt
+  std::int64_t keep_at_ = 0;
+  RecentValues recent_;  // with a window: those a state may begin anew from
   SampleDrafts drafts_;
   StopGate gate_;
   std::optional<FinishReason> reason_;

@@ -39,6 +39,7 @@ struct SampleResult {
   int sample = 0;
   FinishReason reason = FinishReason::kLength;
   std::int64_t prompt_tokens = 0;     // read by this call, a start token included
+  std::int64_t cached_tokens = 0;     // of the prompt, before those: a state was there
   std::int64_t reused_tokens = 0;     // values the session already had
   std::int64_t replayed_tokens = 0;   // read once more: the state lacked them, or began anew
   std::int64_t generated_tokens = 0;  // sampled and given, those a stop excluded included

@@ -233,14 +233,34 @@ void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out)
       .add({}, stats.evicted);
 }
 
+void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& out) {
+  const PrefixCache::Stats stats = prefixes.stats();
+  Family(out, MetricType::Counter, "prefix_cache_hits_total",
+         "Prompts whose beginning was not read: a state was kept of an earlier one")
+      .add({}, stats.hits);
+  Family(out, MetricType::Counter, "prefix_cache_misses_total",
+         "Prompts that might have had one, and were read from their beginning")
+      .add({}, stats.misses);
+  Family(out, MetricType::Counter, "prefix_cache_saved_tokens_total",
+         "Values of prompts that were not read")
+      .add({}, stats.saved_tokens);
+  Family(out, MetricType::Counter, "prefix_cache_evictions_total",
+         "States behind prompts that went for want of memory")
+      .add({}, stats.evictions);
+  Family(out, MetricType::Gauge, "prefix_cache_bytes",
+         "Memory for them and for the prompts' values, beside that of sessions")
+      .add({}, stats.bytes);
+}
+
 }  // namespace
 
 Metrics::Metrics(const ModelRegistry& models, const ModelMemory& model_memory,
-                 const SessionStore& store, const ActiveCalls& calls,
+                 const SessionStore& store, const PrefixCache& prefixes, const ActiveCalls& calls,
                  const RequestCounters& requests)
     : models_(models),
       model_memory_(model_memory),
       store_(store),
+      prefixes_(prefixes),
       calls_(calls),
       requests_(requests) {}
 
@@ -262,6 +282,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   collect_scheduling(totals, out);
   collect_timings(totals, out);
   collect_sessions(store_, out);
+  collect_prefixes(prefixes_, out);
   std::ranges::move(collect_process_metrics(), std::back_inserter(out));
   return out;
 }

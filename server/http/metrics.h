@@ -10,6 +10,7 @@
 #include "server/call/request_counters.h"
 #include "server/models/model_memory.h"
 #include "server/models/model_registry.h"
+#include "server/prefix/prefix_cache.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
@@ -21,7 +22,7 @@ class Metrics final : public prometheus::Collectable {
  public:
   // All are borrowed and outlive the object.
   Metrics(const ModelRegistry& models, const ModelMemory& model_memory, const SessionStore& store,
-          const ActiveCalls& calls, const RequestCounters& requests);
+          const PrefixCache& prefixes, const ActiveCalls& calls, const RequestCounters& requests);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
@@ -29,6 +30,7 @@ class Metrics final : public prometheus::Collectable {
   const ModelRegistry& models_;
   const ModelMemory& model_memory_;
   const SessionStore& store_;
+  const PrefixCache& prefixes_;
   const ActiveCalls& calls_;
   const RequestCounters& requests_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();

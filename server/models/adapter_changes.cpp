@@ -119,6 +119,7 @@ bool ModelManager::advance(AdapterDrain& drain, bool at_once) {
       if (!at_once) return false;
     }
     table.forget(drain.name);
+    model->scheduler->forget_gone_adapters();
     spdlog::info("{} is unloaded", subject(*model, drain.name));
   }
   drain.done(std::nullopt);

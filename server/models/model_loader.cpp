@@ -190,7 +190,7 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   auto served = std::make_shared<ServedModel>();
   served->name = source.name;
   served->version = source.version;
-  served->scheduler = std::make_unique<Scheduler>(transformer, scheduling, clock_);
+  served->scheduler = std::make_unique<Scheduler>(transformer, scheduling, clock_, prefixes_);
   served->numerics = numerics_of(*transformer);
   served->transformer = std::move(transformer);
   served->warnings = std::move(warnings);

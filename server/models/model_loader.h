@@ -28,11 +28,16 @@ class OutOfModelMemory : public ModelError {
 // Every model comes this way, when the server starts and while it runs. Const and thread-safe.
 class ModelLoader {
  public:
-  // Options and clock are borrowed and outlive the object; the clock the models, too. `sessions`:
-  // what a session of each model has to fit into.
+  // Options and clock are borrowed and outlive the object; the clock the models, too, as does what
+  // their prompts leave (null: nothing). `sessions`: what a session of each model has to fit into.
   ModelLoader(const ModelOptions& options, const SessionStore::Options& sessions,
-              std::shared_ptr<ModelMemory> memory, const Clock& clock)
-      : options_(options), sessions_(sessions), memory_(std::move(memory)), clock_(clock) {}
+              std::shared_ptr<ModelMemory> memory, const Clock& clock,
+              PrefixCache* prefixes = nullptr)
+      : options_(options),
+        sessions_(sessions),
+        memory_(std::move(memory)),
+        clock_(clock),
+        prefixes_(prefixes) {}
 
   // Opens the directory's files once, measures and admits them, loads what was measured, compares
   // rows alone and in a batch, and logs what it is; its scheduler's workers begin at once. Its
@@ -67,6 +72,7 @@ class ModelLoader {
   const SessionStore::Options& sessions_;
   const std::shared_ptr<ModelMemory> memory_;
   const Clock& clock_;
+  PrefixCache* const prefixes_;
 };
 
 }  // namespace lintel

@@ -42,12 +42,12 @@ class ModelManager::Unload {
 };
 
 ModelManager::ModelManager(const ModelOptions& options, ModelRegistry& registry,
-                           SessionStore& store, const Clock& clock)
+                           SessionStore& store, const Clock& clock, PrefixCache* prefixes)
     : options_(options),
       registry_(registry),
       store_(store),
       memory_(std::make_shared<ModelMemory>(options.memory_bytes)),
-      loader_(options_, store.options(), memory_, clock),
+      loader_(options_, store.options(), memory_, clock, prefixes),
       repository_(options.repository) {
   try {
     loading_ = std::thread([this] { run_loads(); });

@@ -39,7 +39,7 @@ class ModelManager {
   // All but the options are borrowed and outlive the object. Throws std::system_error when the
   // system has no more threads.
   ModelManager(const ModelOptions& options, ModelRegistry& registry, SessionStore& store,
-               const Clock& clock);
+               const Clock& clock, PrefixCache* prefixes = nullptr);
   ~ModelManager();  // stop()
 
   // Loads what the options say that the server starts with, on the caller's thread. Throws

@@ -205,6 +205,12 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
   } else {
     read_values(wire.prompt(), "prompt", config, max_prompt, request.prompt, violations);
   }
+  if (wire.cache_prefix_tokens() > request.prompt.size() && violations.empty()) {
+    violations.add("cache_prefix_tokens",
+                   std::to_string(wire.cache_prefix_tokens()) + " is more than the " +
+                       std::to_string(request.prompt.size()) + " values of the prompt");
+  }
+  request.cache_prefix_tokens = wire.cache_prefix_tokens();
   check_counts(wire, config, limits, out, violations);
   request.sampling = read_sampling(wire.sampling(), config, model.transformer->head(), violations);
   out.has_seed = wire.sampling().has_seed();

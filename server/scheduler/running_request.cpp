@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <span>
 #include <utility>
 
 #include "server/base/guarded.h"
@@ -43,7 +44,8 @@ std::uint64_t values_of(const StepContext& step) {
 RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
                                std::shared_ptr<TokenSink> sink,
                                std::shared_ptr<RequestControl> control, const Transformer& model,
-                               TimePoint submitted, SchedulerMetrics& counters)
+                               TimePoint submitted, SchedulerMetrics& counters,
+                               PrefixCache* prefixes)
     : metrics_(counters),
       in_flight_(counters.in_flight),
       lease_(std::move(lease)),
@@ -51,6 +53,7 @@ RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
       control_(std::move(control)),
       context_(context_of(std::move(request), model, lease_)),
       outlet_(*sink_, *control_, context_.request.num_samples),
+      prefixes_(prefixes),
       held_bytes_(bytes_held_by(context_.request)),
       submitted_(submitted) {
   const int num_samples = context_.request.num_samples;
@@ -91,12 +94,35 @@ bool RunningRequest::start(StepContext& step) {
   step.metrics.queued.observe(step.now - submitted_);
   const std::uint64_t before = values_of(step);
   attempt([&] {
+    begin_behind_prefix();
     samples_.front().begin(step);
     fork_when_prompt_read(step);
   });
   unpaid_tokens_ += static_cast<std::int64_t>(values_of(step) - before);
   pay(step.now);
   return failure_ || slots() == 0 || !throttled_until_;
+}
+
+void RunningRequest::begin_behind_prefix() {
+  const GenerationRequest& request = context_.request;
+  // Who wants the prompt's values back, with what the model says of them, has it read; and a window
+  // begins anew from values that a state behind them does not have.
+  if (prefixes_ == nullptr || request.echo_prompt || request.window > 0) return;
+  // What a sequence has seen before is known to its session alone.
+  if (context_.first_position > 0 || lease_.sequence().next_position() > 0) return;
+  if (!prefixes_->takes(context_.model, request.prompt.size())) return;
+  const PrefixCache::Beginning beginning =
+      prefixes_->begin({context_.model, lease_.adapter(), lease_.owner()}, request.prompt,
+                       request.cache_prefix_tokens, lease_.sequence());
+  keep_prefix_at_ = beginning.keep_at;
+  samples_.front().begin_behind(beginning.cached, beginning.keep_at);
+}
+
+void RunningRequest::keep_prefix() {
+  if (keep_prefix_at_ == 0 || lease_.sequence().next_position() != keep_prefix_at_) return;
+  const auto size = static_cast<std::size_t>(std::exchange(keep_prefix_at_, 0));
+  prefixes_->keep({context_.model, lease_.adapter(), lease_.owner()},
+                  std::span(context_.request.prompt).first(size), lease_.sequence());
 }
 
 void RunningRequest::pay(TimePoint now) {
@@ -154,6 +180,7 @@ RunningRequest::Status RunningRequest::end_step(StepContext& step) {
   pay(step.now);
   const bool is_last = slots() == 0;
   if (!failure_) lease_.keep_checkpoint();
+  if (!failure_) keep_prefix();
   if (!failure_) report_finished(step.now, is_last);
   attempt([&] {
     if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();

@@ -12,6 +12,7 @@
 #include "server/generation/request.h"
 #include "server/generation/request_control.h"
 #include "server/generation/sample_run.h"
+#include "server/prefix/prefix_cache.h"
 #include "server/scheduler/row_planner.h"
 #include "server/sessions/session_store.h"
 
@@ -34,9 +35,10 @@ class InFlight {
 // the sink or of memory ends the request with kInternal.
 class RunningRequest {
  public:
+  // prefixes: what earlier prompts left; outlives it; null: nothing.
   RunningRequest(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
                  std::shared_ptr<RequestControl> control, const Transformer& model,
-                 TimePoint submitted, SchedulerMetrics& counters);
+                 TimePoint submitted, SchedulerMetrics& counters, PrefixCache* prefixes = nullptr);
   ~RunningRequest();
   RunningRequest(const RunningRequest&) = delete;
   RunningRequest& operator=(const RunningRequest&) = delete;
@@ -79,6 +81,10 @@ class RunningRequest {
   // Runs `body` unless something failed before; what it throws becomes failure_.
   template <typename Body>
   void attempt(Body&& body) noexcept;
+  // Where the prompt has a beginning that was read before, the sequence goes on behind it.
+  void begin_behind_prefix();
+  // Keeps the state where a later prompt may go on from it.
+  void keep_prefix();
   void fork_when_prompt_read(StepContext& step);
   // Pays for what the step has given so far, and notes how long to pause.
   void pay(TimePoint now);
@@ -97,6 +103,9 @@ class RunningRequest {
   Outlet outlet_;
   std::vector<SampleRun> samples_;
   std::vector<bool> reported_;  // per sample
+
+  PrefixCache* const prefixes_;  // null: none
+  std::int64_t keep_prefix_at_ = 0;
 
   const std::size_t held_bytes_;
   const TimePoint submitted_;

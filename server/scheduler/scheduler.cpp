@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "server/prefix/prefix_cache.h"
 #include "server/scheduler/request_queue.h"
 #include "server/scheduler/running_request.h"
 #include "server/scheduler/worker.h"
@@ -21,10 +22,11 @@ void check_option(const char* name, int value, int least) {
 }  // namespace
 
 Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& options,
-                     const Clock& clock)
+                     const Clock& clock, PrefixCache* prefixes)
     : model_(std::move(model)),
       options_(options),
       clock_(clock),
+      prefixes_(prefixes),
       metrics_(std::make_unique<SchedulerMetrics>()),
       queue_(std::make_unique<RequestQueue>(
           static_cast<std::size_t>(std::max(options.max_queued_requests, 0)), options.workers,
@@ -75,9 +77,9 @@ Scheduler::SubmitError Scheduler::submit(GenerationRequest request, SessionLease
     throw std::invalid_argument("Scheduler: num_samples is " + std::to_string(request.num_samples) +
                                 ", must be 1 to " + std::to_string(options_.max_batch_rows));
   }
-  auto running =
-      std::make_unique<RunningRequest>(std::move(request), std::move(lease), std::move(sink),
-                                       handle.control_, *model_, clock_.now(), *metrics_);
+  auto running = std::make_unique<RunningRequest>(std::move(request), std::move(lease),
+                                                  std::move(sink), handle.control_, *model_,
+                                                  clock_.now(), *metrics_, prefixes_);
   RequestQueue::Push pushed = RequestQueue::Push::kClosed;
   try {
     pushed = queue_->push(running);
@@ -106,6 +108,10 @@ void Scheduler::note_adapter_end() {
   queue_->waiting_room().tell();  // those who wait in vain learn of it
 }
 
+void Scheduler::forget_gone_adapters() {
+  if (prefixes_ != nullptr) prefixes_->forget_gone_adapters();
+}
+
 WaitingRoom& Scheduler::waiting_room() { return queue_->waiting_room(); }
 
 void Scheduler::begin_drain() { queue_->close(); }
@@ -127,6 +133,7 @@ void Scheduler::stop() {
     request->end(RequestOutcome::kShutdown, now);
     request.reset();
   }
+  if (prefixes_ != nullptr) prefixes_->forget(*model_);
 }
 
 bool Scheduler::run_one_step() { return workers_.front()->run_one_step(); }

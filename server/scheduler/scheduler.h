@@ -22,6 +22,7 @@
 
 namespace lintel {
 
+class PrefixCache;
 class RequestQueue;
 class Worker;
 
@@ -67,9 +68,11 @@ class Scheduler {
     void add(const Stats& other);
   };
 
-  // The clock outlives the scheduler. Throws std::invalid_argument for options that make no sense,
-  // std::system_error when the system has no more threads.
-  Scheduler(std::shared_ptr<const Transformer> model, const Options& options, const Clock& clock);
+  // The clock outlives the scheduler, and so does `prefixes`, which forgets the model with it
+  // (null: every prompt is read from its beginning). Throws std::invalid_argument for options that
+  // make no sense, std::system_error when the system has no more threads.
+  Scheduler(std::shared_ptr<const Transformer> model, const Options& options, const Clock& clock,
+            PrefixCache* prefixes = nullptr);
   ~Scheduler();  // stop()
 
   enum class SubmitError { kNone, kQueueFull, kDraining };
@@ -88,6 +91,9 @@ class Scheduler {
   // Some ServedAdapter has `ended` set: requests that use it end with kAdapterEnded within one
   // step.
   void note_adapter_end();
+
+  // An adapter of the model is unloaded: what prompts have left that were read with it goes.
+  void forget_gone_adapters();
 
   // Told when a place in the queue may be free, and when no request is taken any more.
   WaitingRoom& waiting_room();
@@ -115,6 +121,7 @@ class Scheduler {
   const std::shared_ptr<const Transformer> model_;
   const Options options_;
   const Clock& clock_;
+  PrefixCache* const prefixes_;
 
   // Have their own locks.
   const std::unique_ptr<SchedulerMetrics> metrics_;

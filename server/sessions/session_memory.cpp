@@ -27,21 +27,29 @@ SessionMemory::Result SessionMemory::reserve(const Owner& owner, std::size_t byt
                                              bool takes_place) {
   Result result;
   SessionRefusal& refusal = result.refusal;
-  const auto refused = [&](SessionError error) {
-    refusal.error = error;
-    return std::move(result);
-  };
   refusal.bytes_needed = bytes;
   const std::size_t most = limits_.bytes_per_owner == 0
                                ? limits_.bytes
                                : std::min(limits_.bytes, limits_.bytes_per_owner);
   if (bytes > most) {
     refusal.bytes_free = most;
-    return refused(SessionError::kTooLarge);
+    refusal.error = SessionError::kTooLarge;
+    return result;
   }
   // What may throw comes before anything is counted.
   Reservation& mine = result.reservation;
   mine.owner_ = owner;
+  if (admit(mine, bytes, takes_place, refusal)) shrink_spare();
+  return result;
+}
+
+bool SessionMemory::admit(Reservation& mine, std::size_t bytes, bool takes_place,
+                          SessionRefusal& refusal) {
+  const Owner& owner = mine.owner_;
+  const auto refused = [&](SessionError error) {
+    refusal.error = error;
+    return false;
+  };
   MutexLock lock(mutex_);
   refusal.bytes_free = limits_.bytes - std::min(bytes_in_use_, limits_.bytes);
   const auto held = shares_.find(owner);
@@ -58,15 +66,22 @@ SessionMemory::Result SessionMemory::reserve(const Owner& owner, std::size_t byt
   }
   if (bytes > refusal.bytes_free) return refused(SessionError::kOutOfMemory);
   hold(mine, bytes, takes_place);
-  return result;
+  return true;
 }
 
 SessionMemory::Reservation SessionMemory::take(const Owner& owner, std::size_t bytes) {
   Reservation mine;
   mine.owner_ = owner;
-  MutexLock lock(mutex_);
-  hold(mine, bytes, /*takes_place=*/false);
+  {
+    MutexLock lock(mutex_);
+    hold(mine, bytes, /*takes_place=*/false);
+  }
+  shrink_spare();
   return mine;
+}
+
+void SessionMemory::shrink_spare() {
+  if (spare_ != nullptr) spare_->keep_within(free_bytes());
 }
 
 void SessionMemory::hold(Reservation& mine, std::size_t bytes, bool takes_place) {
@@ -96,6 +111,11 @@ void SessionMemory::give_back(const Owner& owner, std::size_t bytes, bool takes_
     if (share->second.bytes == 0 && share->second.places == 0) shares_.erase(share);
   }
   waiting_room_.tell();
+}
+
+std::size_t SessionMemory::free_bytes() const {
+  MutexLock lock(mutex_);
+  return limits_.bytes - std::min(bytes_in_use_, limits_.bytes);
 }
 
 std::size_t SessionMemory::bytes_in_use() const {

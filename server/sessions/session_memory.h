@@ -15,6 +15,14 @@ namespace lintel {
 // The identity a session belongs to; empty: anybody, where callers are not told apart.
 using Owner = std::string;
 
+// Memory that is used only as long as nothing else needs it: nobody is refused for it.
+class SpareMemory {
+ public:
+  virtual ~SpareMemory() = default;
+  // Frees what it holds beyond `bytes`, at once. Thread-safe.
+  virtual void keep_within(std::size_t bytes) noexcept = 0;
+};
+
 // Thread-safe. Knows nothing of the sequences themselves; outlives its reservations.
 class SessionMemory {
  public:
@@ -62,6 +70,11 @@ class SessionMemory {
   Reservation take(const Owner& owner, std::size_t bytes) EXCLUDES(mutex_);
 
   std::size_t bytes_in_use() const EXCLUDES(mutex_);
+  std::size_t free_bytes() const EXCLUDES(mutex_);
+
+  // Told what is left whenever it gets less, before anybody uses what was reserved; it counts for
+  // itself what it holds. Null: nobody. Not while others use this object.
+  void lend(SpareMemory* spare) { spare_ = spare; }
 
   // Told when something was given back.
   WaitingRoom& waiting_room() { return waiting_room_; }
@@ -72,12 +85,17 @@ class SessionMemory {
     std::size_t places = 0;
   };
 
+  // Holds it for its owner, or says why not.
+  bool admit(Reservation& mine, std::size_t bytes, bool takes_place, SessionRefusal& refusal)
+      EXCLUDES(mutex_);
   // Counts what `mine` is to hold for its owner.
   void hold(Reservation& mine, std::size_t bytes, bool takes_place) REQUIRES(mutex_);
   void give_back(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
+  void shrink_spare() EXCLUDES(mutex_);
 
   const Limits limits_;
   WaitingRoom waiting_room_;
+  SpareMemory* spare_ = nullptr;
   mutable Mutex mutex_;
   std::size_t bytes_in_use_ GUARDED_BY(mutex_) = 0;
   std::size_t places_in_use_ GUARDED_BY(mutex_) = 0;

@@ -179,6 +179,10 @@ class SessionStore {
     return reserve(owner, bytes, /*takes_place=*/false);
   }
 
+  // As SessionMemory::lend.
+  void lend(SpareMemory* spare) { memory_.lend(spare); }
+  std::size_t free_bytes() const { return memory_.free_bytes(); }
+
   // Told when memory was given back. What was refused for want of it may then be asked for again.
   WaitingRoom& waiting_room() { return memory_.waiting_room(); }
   std::size_t bytes_in_use() const;

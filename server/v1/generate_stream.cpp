@@ -38,6 +38,7 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   wire.set_prompt_tokens(static_cast<std::uint32_t>(result.prompt_tokens));
   wire.set_reused_tokens(result.reused_tokens);
   wire.set_replayed_tokens(result.replayed_tokens);
+  wire.set_cached_tokens(result.cached_tokens);
   wire.set_generated_tokens(static_cast<std::uint32_t>(result.generated_tokens));
   wire.set_given_tokens(static_cast<std::uint32_t>(result.given_tokens));
   wire.set_drafted_tokens(static_cast<std::uint32_t>(result.drafted_tokens));

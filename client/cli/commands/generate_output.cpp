@@ -282,6 +282,7 @@ std::string sample_json(const Sample& sample, bool with_prompt, bool with_top) {
   json.field("position", finish.position());
   // Of sessions only.
   if (finish.replayed_tokens() > 0) json.field("replayed_tokens", finish.replayed_tokens());
+  if (finish.cached_tokens() > 0) json.field("cached_tokens", finish.cached_tokens());
   if (!finish.digest().empty()) json.field("digest", finish.digest());
   json.key("timings").begin_object();
   json.field("queued_seconds", seconds_of(finish.timings().queued()));

@@ -83,6 +83,7 @@ class SampleResult:
     stop_string: bytes  # the one that matched
     timings: Timings
     replayed_tokens: int = 0  # values the sequence had, read once more: after a rewind, say
+    cached_tokens: int = 0  # of the prompt, not read: a state was kept of an earlier one
     digest: str = ""  # of the session's history after this call
 
 
@@ -229,6 +230,7 @@ def read_finish(wire: pb.SampleFinish) -> SampleResult:
         accepted_tokens=wire.accepted_tokens,
         position=wire.position,
         replayed_tokens=wire.replayed_tokens,
+        cached_tokens=wire.cached_tokens,
         digest=wire.digest,
         stop_string=wire.stop_string,
         timings=Timings(

@@ -139,14 +139,17 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
 
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
-  auto& [models, listen, connections, security, identity, sessions, durable, streaming, logging,
-         monitoring, print_numerics] = options;
+  auto& [models, listen, connections, security, identity, sessions, prefixes, durable, streaming,
+         logging, monitoring, print_numerics] = options;
   add_models(models, fields);
   fields.add("listen", listen);
   add_connections(connections, fields);
   add_callers(security, identity, fields);
   add_sessions(sessions, fields);
   add_durable(durable, fields);
+  auto& [prefix_bytes, least_tokens] = prefixes;
+  fields.add("prefixes.memory_bytes", prefix_bytes);
+  fields.add("prefixes.least_tokens", least_tokens);
   auto& [chunk_interval_ms, outbox_tokens] = streaming;
   fields.add("streaming.chunk_interval_ms", chunk_interval_ms);
   fields.add("streaming.outbox_tokens", outbox_tokens);

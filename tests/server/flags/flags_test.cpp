@@ -18,6 +18,7 @@ namespace {
 // Options that no flag sets by itself, and why.
 const std::map<std::string, std::string> kWithoutFlag = {
     {"models.weight_type_given", "says whether --weight-type was given"},
+    {"prefixes.least_tokens", "shorter beginnings save no more than a step; tests have short ones"},
 };
 
 // What a row sets beside its member.
@@ -38,6 +39,7 @@ const std::map<std::string, std::string> kOtherName = {
     {"--admin-certificate", "security.admin_certificates"},
     {"--identity-max-sessions", "sessions.max_sessions_per_owner"},
     {"--identity-memory", "sessions.bytes_per_owner"},
+    {"--prefix-cache-memory", "prefixes.memory_bytes"},
     {"--prefill-rows", "models.scheduling.prefill_rows_per_step"},
     {"--log-format", "logging.json"},
 };

@@ -121,17 +121,21 @@ Scheduler::Options without_threads() {
 }
 
 Core::Core(std::shared_ptr<const Transformer> the_model, Scheduler::Options options,
-           SessionStore::Options store_options)
-    : model(std::move(the_model)), store(store_options, clock), scheduler(model, options, clock) {}
+           SessionStore::Options store_options, PrefixCache::Options prefix_options)
+    : model(std::move(the_model)),
+      store(store_options, clock),
+      prefixes(prefix_options, store),
+      scheduler(model, options, clock, prefix_options.memory_bytes > 0 ? &prefixes : nullptr) {}
 
 Core::Call Core::submit(const GenerationRequest& request, const std::string& session_id,
-                        std::shared_ptr<RecordingSink> sink, SharedAdapter adapter) {
+                        std::shared_ptr<RecordingSink> sink, SharedAdapter adapter,
+                        const Owner& owner) {
   Call call;
   call.sink = sink ? sink : std::make_shared<RecordingSink>(request.num_samples);
   auto leased = session_id.empty()
                     ? store.lease_one_shot("tiny", model, /*max_values=*/0, request.num_samples,
-                                           /*owner=*/{}, /*call_bytes=*/0, std::move(adapter))
-                    : store.lease(session_id);
+                                           owner, /*call_bytes=*/0, std::move(adapter))
+                    : store.lease(session_id, owner);
   REQUIRE(leased.refusal.error == SessionError::kNone);
   GenerationRequest wanted = request;
   Replay replay = leased.lease.replay();

@@ -16,6 +16,7 @@
 #include "model/network/transformer.h"
 #include "server/generation/request.h"
 #include "server/generation/token_sink.h"
+#include "server/prefix/prefix_cache.h"
 #include "server/scheduler/scheduler.h"
 #include "server/sessions/session_store.h"
 #include "tests/support/manual_clock.h"
@@ -93,7 +94,8 @@ class Core {
  public:
   explicit Core(std::shared_ptr<const Transformer> model,
                 Scheduler::Options options = without_threads(),
-                SessionStore::Options store_options = {.session_memory_bytes = 1u << 30});
+                SessionStore::Options store_options = {.session_memory_bytes = 1u << 30},
+                PrefixCache::Options prefix_options = {.memory_bytes = 0});
 
   struct Call {
     std::shared_ptr<RecordingSink> sink;
@@ -102,7 +104,8 @@ class Core {
   };
   // A one-shot call, with an adapter or none, or one of a session.
   Call submit(const GenerationRequest& request, const std::string& session_id = "",
-              std::shared_ptr<RecordingSink> sink = nullptr, SharedAdapter adapter = nullptr);
+              std::shared_ptr<RecordingSink> sink = nullptr, SharedAdapter adapter = nullptr,
+              const Owner& owner = {});
   // Steps until there is nothing to do.
   void run();
   // submit() and run().
@@ -114,6 +117,7 @@ class Core {
   std::shared_ptr<const Transformer> model;
   ManualClock clock;
   SessionStore store;
+  PrefixCache prefixes;  // the scheduler's, if it may have any memory
   Scheduler scheduler;
 };
 
