@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <chrono>
 #include <memory>
+#include <utility>
 
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/generate_flags.h"
@@ -68,6 +70,42 @@ std::string reading_text(const v1::GenerateRequest& request) {
                    : "waiting for the first value after a prompt of " + std::to_string(size);
 }
 
+// Says while a call waits to be repeated why and for how long: on a terminal in a line that is
+// erased when it goes on, elsewhere once.
+class RepeatNote {
+ public:
+  explicit RepeatNote(Console& console) : console_(console) {}
+  ~RepeatNote() { erase(); }
+
+  void on_pause(const Client::Pause& pause) {
+    const bool terminal = console_.err_is_terminal();
+    if (said_ && !terminal) return;
+    said_ = true;
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(pause.left).count();
+    const std::string text = "lintel: " + reason(pause.error.code()) + "; trying again for " +
+                             std::to_string(seconds) + " s";
+    console_.err(terminal ? "\r\x1b[K" + text : text + "\n");
+    drawn_ = terminal;
+  }
+
+  void erase() {
+    if (std::exchange(drawn_, false)) console_.err("\r\x1b[K");
+  }
+
+  bool said() const { return said_; }
+
+ private:
+  static std::string reason(grpc::StatusCode code) {
+    if (code == grpc::StatusCode::ABORTED) return "the session is still in use";
+    if (code == grpc::StatusCode::RESOURCE_EXHAUSTED) return "the server is full";
+    return "the server is away";
+  }
+
+  Console& console_;
+  bool said_ = false;
+  bool drawn_ = false;  // there is something to erase
+};
+
 }  // namespace
 
 int run_generate(const GenerateFlags& flags, Console& console) {
@@ -87,22 +125,42 @@ int run_generate(const GenerateFlags& flags, Console& console) {
   const auto printer = make_printer(format, console, request);
   bool stopped_by_limit = false;
   Waiting waiting(console, reading_text(request));
+  RepeatNote note(console);
+  std::int64_t position = 0;  // behind the last value that came
+  Client::Repeat repeat;
+  repeat.patience =
+      std::chrono::milliseconds(static_cast<std::int64_t>(flags.retry_seconds * 1000));
+  repeat.on_pause = [&](const Client::Pause& pause) {
+    waiting.stop();
+    note.on_pause(pause);
+  };
   try {
     client.generate(
         request,
         [&](const v1::Chunk& chunk) {
           waiting.stop();
+          note.erase();
+          position = chunk.first_position() + chunk.tokens_size();
           printer->on_chunk(chunk);
         },
         [&](const v1::SampleFinish& finish) {
           waiting.stop();
+          note.erase();
           stopped_by_limit |= limit && finish.reason() == v1::FINISH_REASON_LENGTH;
           printer->on_finish(finish);
         },
-        &console.cancellation());
+        repeat, &console.cancellation());
   } catch (const CallError& error) {
     waiting.stop();
+    note.erase();
     printer->on_failure(error.code());  // what came before is the user's
+    if (note.said()) {
+      console.flush();
+      console.err(
+          "lintel: gave up " +
+          (position == 0 ? "before the first value" : "at position " + std::to_string(position)) +
+          "; `lintel session get " + flags.session_id + "` says what is stored\n");
+    }
     throw;
   }
   printer->on_end();

@@ -18,6 +18,15 @@ double parse_seconds(std::string_view flag, std::string_view text) {
   return seconds;
 }
 
+double parse_patience(std::string_view flag, std::string_view text) {
+  const double seconds = parse_double(flag, text);
+  if (!(seconds >= 0 && seconds <= 1e8)) {
+    throw UsageError(std::string(flag) + " '" + std::string(text) +
+                     "': expected seconds, 0 or more");
+  }
+  return seconds;
+}
+
 }  // namespace
 
 void GenerateFlags::add_to(CLI::App& app, bool for_session) {
@@ -47,7 +56,12 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
                "sampled after them, not before");
   add_parsed(app, "--time-limit", time_limit_seconds, parse_seconds, "SECONDS",
              "Stop with finish reason `deadline` after this long, keeping what there is");
-  if (!for_session) {
+  if (for_session) {
+    add_parsed(app, "--retry", retry_seconds, parse_patience, "SECONDS",
+               "Of a session that outlives the server: go on where it was for so long after the "
+               "server went away or the connection was lost, within --deadline; 0: fail at once "
+               "[30]");
+  } else {
     add_parsed(app, "--samples", samples, parse_uint32, "N",
                "Samples from the prompt; sample i has seed S + i [1]");
   }

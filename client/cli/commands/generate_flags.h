@@ -24,7 +24,8 @@ struct GenerateFlags {
   std::vector<std::string> given;
   std::optional<double> time_limit_seconds;
   std::optional<std::uint32_t> tokens_per_message;
-  std::string format;  // "text", "tokens", "jsonl"; empty: by the model
+  double retry_seconds = 30;  // of sessions that outlive the server
+  std::string format;         // "text", "tokens", "jsonl"; empty: by the model
 
   // `for_session`: the session's id is the command's argument and --samples makes no sense.
   void add_to(CLI::App& app, bool for_session);

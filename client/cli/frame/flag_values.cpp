@@ -112,6 +112,22 @@ GivenValues parse_given(std::string_view flag, std::string_view text) {
   return {parse_int64(flag, position), parse_ids(flag, values)};
 }
 
+std::chrono::seconds parse_duration(std::string_view flag, std::string_view text) {
+  static constexpr std::pair<char, std::int64_t> kUnits[] = {
+      {'s', 1}, {'m', 60}, {'h', 3600}, {'d', 24 * 3600}};
+  constexpr std::int64_t kLongest = std::int64_t{100} * 365 * 24 * 3600;
+  for (const auto& [unit, seconds] : kUnits) {
+    if (text.empty() || text.back() != unit) continue;
+    const std::string_view digits = text.substr(0, text.size() - 1);
+    std::int64_t count = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
+    if (error != std::errc() || end != digits.data() + digits.size()) break;
+    if (count < 1 || count > kLongest / seconds) break;
+    return std::chrono::seconds(count * seconds);
+  }
+  refuse(flag, text, "expected a time like 90s, 30m, 72h or 30d");
+}
+
 std::string unescape(std::string_view flag, std::string_view text) {
   std::string bytes;
   for (std::size_t i = 0; i < text.size(); ++i) {

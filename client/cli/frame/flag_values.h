@@ -2,6 +2,7 @@
 // is wrong with it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -34,6 +35,9 @@ struct GivenValues {
 };
 // "392=0,0,255": the values from position 392 on
 GivenValues parse_given(std::string_view flag, std::string_view text);
+
+// "90s", "30m", "72h" or "30d"; more than 0, at most a hundred years.
+std::chrono::seconds parse_duration(std::string_view flag, std::string_view text);
 
 // The escapes \n \r \t \0 \\ \xHH; any other backslash is an error.
 std::string unescape(std::string_view flag, std::string_view text);

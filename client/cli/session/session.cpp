@@ -1,5 +1,7 @@
 #include "client/cli/session/session.h"
 
+#include <cctype>
+#include <chrono>
 #include <ctime>
 #include <memory>
 
@@ -24,11 +26,36 @@ std::string max_tokens_text(const v1::Session& session) {
   return session.max_tokens() == 0 ? "unbounded" : std::to_string(session.max_tokens());
 }
 
+std::string durability_text(v1::Durability durability) {
+  std::string name = v1::Durability_Name(durability);
+  name.erase(0, std::string("DURABILITY_").size());
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  // Servers from before there was any say nothing.
+  return durability == v1::DURABILITY_UNSPECIFIED || name.empty() ? "none" : name;
+}
+
+bool outlives_server(const v1::Session& session) {
+  return session.durability() > v1::DURABILITY_NONE;
+}
+
+// A session that goes with the server is nowhere else.
+std::string where_text(const v1::Session& session) {
+  return session.in_memory() || !outlives_server(session) ? "memory" : "cold";
+}
+
+std::string interrupted_text(const v1::InterruptedCall& call) {
+  return (call.call_id().empty() ? "one without a name" : call.call_id()) + ", from position " +
+         std::to_string(call.start_position()) + ", stored up to " +
+         std::to_string(call.stored_position());
+}
+
 struct CreateFlags {
   std::int64_t max_tokens = 0;
   std::string adapter, initial_state;
   std::uint32_t checkpoint_every = 0, checkpoints = 0;
   std::int64_t history_tokens = 0, window = 0;
+  std::string durability;
+  std::optional<std::chrono::seconds> expire_after;
 };
 
 int run_create(const SessionFlags& flags, const CreateFlags& create, Console& console) {
@@ -39,6 +66,10 @@ int run_create(const SessionFlags& flags, const CreateFlags& create, Console& co
   request.set_initial_state(create.initial_state);
   request.set_history_tokens(create.history_tokens);
   request.set_window(create.window);
+  request.set_durability(durability_of(create.durability));
+  if (create.expire_after) {
+    request.mutable_expire_after()->set_seconds(create.expire_after->count());
+  }
   if (create.checkpoint_every != 0 || create.checkpoints != 0) {
     v1::CheckpointPolicy& policy = *request.mutable_checkpoints();
     policy.set_every_tokens(create.checkpoint_every);
@@ -59,7 +90,7 @@ int run_get_session(const SessionFlags& flags, Console& console) {
     console.out(json.take() + "\n");
     return kOk;
   }
-  console.out(format_table({
+  std::vector<std::vector<std::string>> rows = {
       {"id", session.id()},
       {"model", session.model()},
       {"adapter", session.adapter().empty() ? "none" : session.adapter()},
@@ -74,9 +105,16 @@ int run_get_session(const SessionFlags& flags, Console& console) {
       {"last used", time_text(session.last_used_time())},
       {"idle timeout",
        std::to_string(static_cast<std::int64_t>(seconds_of(session.idle_timeout()))) + " s"},
-      {"digest", session.digest()},
-      {"numerics", session.numerics()},
-  }));
+      {"durability", durability_text(session.durability())},
+      {"where", where_text(session)},
+  };
+  if (session.has_interrupted()) {
+    rows.push_back({"interrupted call", interrupted_text(session.interrupted())});
+  }
+  if (session.has_expire_time()) rows.push_back({"expires", time_text(session.expire_time())});
+  rows.push_back({"digest", session.digest()});
+  rows.push_back({"numerics", session.numerics()});
+  console.out(format_table(rows));
   return kOk;
 }
 
@@ -91,12 +129,16 @@ int run_list_sessions(const SessionFlags& flags, Console& console) {
     console.out(json.take() + "\n");
     return kOk;
   }
-  std::vector<std::vector<std::string>> rows = {
-      {"ID", "MODEL", "POSITION", "MAX TOKENS", "STATE BYTES", "BUSY", "LAST USED"}};
+  std::vector<std::vector<std::string>> rows = {{"ID", "MODEL", "POSITION", "MAX TOKENS",
+                                                 "STATE BYTES", "BUSY", "LAST USED", "DURABILITY",
+                                                 "WHERE", "INTERRUPTED", "EXPIRES"}};
   for (const v1::Session& session : sessions) {
     rows.push_back({session.id(), session.model(), std::to_string(session.position()),
                     max_tokens_text(session), std::to_string(session.state_bytes()),
-                    session.busy() ? "yes" : "no", time_text(session.last_used_time())});
+                    session.busy() ? "yes" : "no", time_text(session.last_used_time()),
+                    durability_text(session.durability()), where_text(session),
+                    session.has_interrupted() ? "yes" : "no",
+                    session.has_expire_time() ? time_text(session.expire_time()) : "never"});
   }
   console.out(format_table(rows));
   return kOk;
@@ -131,6 +173,14 @@ void add_create(CLI::App& command, CommandLine& command_line) {
              "Values that can be gone back to; 0: the server's choice [0]");
   add_parsed(sub, "--window", create->window, parse_int64, "N",
              "Start the state anew from the last N/2 values whenever it has taken N; 0: never [0]");
+  add_durability_flag(
+      sub, create->durability,
+      "What of it outlives the server, which needs a store for it. none: nothing; call: calls that "
+      "were seen to end; input: every call, interrupted ones are gone on with; token: each value "
+      "before it is sent, which is slower [input where the server has a store, else none]");
+  add_parsed(sub, "--expire-after", create->expire_after, parse_duration, "DURATION",
+             "Remove it, if it outlives the server, when unused for so long: 90s, 30m, 72h, 30d "
+             "[the server's choice]");
 }
 
 void add_continue(CLI::App& command, CommandLine& command_line) {
@@ -157,7 +207,29 @@ void write_session(JsonWriter& json, const v1::Session& session) {
   json.field("idle_timeout_seconds", seconds_of(session.idle_timeout()));
   json.field("oldest_position", session.oldest_position()).field("digest", session.digest());
   json.field("numerics", session.numerics()).field("window", session.window());
+  json.field("durability", durability_text(session.durability()));
+  json.field("in_memory", where_text(session) == "memory");
+  if (session.has_interrupted()) {
+    const v1::InterruptedCall& call = session.interrupted();
+    json.key("interrupted").begin_object().field("call_id", call.call_id());
+    json.field("start_position", call.start_position());
+    json.field("stored_position", call.stored_position()).end_object();
+  }
+  if (session.has_expire_time()) json.field("expire_time", time_text(session.expire_time()));
   json.end_object();
+}
+
+v1::Durability durability_of(const std::string& name) {
+  if (name == "none") return v1::DURABILITY_NONE;
+  if (name == "call") return v1::DURABILITY_CALL;
+  if (name == "input") return v1::DURABILITY_INPUT;
+  if (name == "token") return v1::DURABILITY_TOKEN;
+  return v1::DURABILITY_UNSPECIFIED;
+}
+
+void add_durability_flag(CLI::App& app, std::string& durability, const std::string& help) {
+  add_text(app, "--durability", durability, "LEVEL", help)
+      ->check(CLI::IsMember({"none", "call", "input", "token"}));
 }
 
 void print_id(const v1::Session& session, bool as_json, Console& console) {

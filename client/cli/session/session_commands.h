@@ -15,9 +15,16 @@ resending, and it can be copied, taken back to a position and moved. It belongs 
 memory of the server until it is deleted, and may be evicted when nobody uses it. Position P is where P
 values have been seen: a fork or a rewind to P keeps the values before it.
 
+Of a server with a store sessions outlive it (--durability): a call that a crash or a restart cuts off is
+gone on with where it was, without a value lost or printed twice, and unused sessions wait in the store
+alone (cold) until the next call. A call that nobody went on with is shown as interrupted; rewind gives
+it up.
+
 Examples:
   id=$(lintel session create)
   lintel session continue "$id" --prompt "Once upon" --max-new-tokens 20 --seed 1
+  id=$(lintel session create --durability token --expire-after 30d)
+  lintel session continue "$id" --max-new-tokens 2000 --retry 120
   other=$(lintel session fork "$id" --position 9)
   lintel session continue "$other" --max-new-tokens 20 --seed 2
   lintel session rewind "$id" --position 9
@@ -43,6 +50,10 @@ struct SessionCommand {
 CLI::App& add_session_command(CLI::App& command, CommandLine& command_line,
                               const SessionCommand& about,
                               std::function<int(const SessionFlags&, Console&)> run);
+
+// --durability: empty where it was not given, which durability_of takes for UNSPECIFIED.
+void add_durability_flag(CLI::App& app, std::string& durability, const std::string& help);
+v1::Durability durability_of(const std::string& name);
 
 void write_session(JsonWriter& json, const v1::Session& session);
 // A line: its id, or all of it.

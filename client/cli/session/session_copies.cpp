@@ -14,6 +14,7 @@ struct CopyFlags {
   std::optional<std::int64_t> position;
   std::uint32_t count = 1;
   std::string expected_digest;
+  std::string durability;
   std::string out;
   bool without_history = false, without_state = false;
   std::string snapshot;
@@ -24,6 +25,7 @@ int run_fork(const SessionFlags& flags, const CopyFlags& copy, Console& console)
   v1::ForkSessionRequest request;
   request.set_id(flags.id);
   request.set_count(copy.count);
+  request.set_durability(durability_of(copy.durability));
   if (copy.position) request.set_position(*copy.position);
   const auto forks = flags.connection.connect().fork_session(request, &console.cancellation());
   for (const v1::Session& fork : forks) print_id(fork, flags.json, console);
@@ -67,6 +69,7 @@ int run_restore(const SessionFlags& flags, const CopyFlags& copy, Console& conso
   v1::RestoreHeader header;
   header.set_model(flags.connection.model);
   header.set_verify(copy.verify);
+  header.set_durability(durability_of(copy.durability));
   header.set_accept_other_numerics(copy.accept_other_numerics);
   const std::string snapshot = console.read_file("FILE", copy.snapshot);
   const Client client = flags.connection.connect();
@@ -101,6 +104,9 @@ void add_session_copies(CLI::App& command, CommandLine& command_line) {
                        run_fork);
   add_position(fork, "Values that the copies have [all]");
   add_parsed(fork, "--count", copy->count, parse_uint32, "N", "Copies, at most 64 [1]");
+  add_durability_flag(fork, copy->durability,
+                      "What of the copies outlives the server, as of `session create` [as this "
+                      "one's]");
 
   CLI::App& rewind = add({.name = "rewind",
                           .help = "Take back a session's values from a position on",
@@ -131,6 +137,9 @@ void add_session_copies(CLI::App& command, CommandLine& command_line) {
                    "Read its values anew and compare the states, bit for bit");
   restore.add_flag("--accept-other-numerics", copy->accept_other_numerics,
                    "Also where this machine computes other bits than the snapshot's did");
+  add_durability_flag(restore, copy->durability,
+                      "What of it outlives the server, as of `session create` [input where the "
+                      "server has a store, else none]");
 }
 
 }  // namespace lintel::cli

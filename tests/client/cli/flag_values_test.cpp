@@ -55,6 +55,18 @@ TEST_CASE("biases and given values name what they are for") {
   CHECK_THROWS_AS(parse_given("--given", "1,2"), UsageError);
 }
 
+TEST_CASE("a duration is a number and its unit") {
+  CHECK(parse_duration("--d", "90s").count() == 90);
+  CHECK(parse_duration("--d", "30m").count() == 1800);
+  CHECK(parse_duration("--d", "72h").count() == 259200);
+  CHECK(parse_duration("--d", "30d").count() == 2592000);
+  for (const char* text :
+       {"", "s", "0s", "-1h", "90", "1.5h", "1h30m", "36501d", "1 h", "99999999999999999999s"}) {
+    INFO(text);
+    CHECK_THROWS_AS(parse_duration("--d", text), UsageError);
+  }
+}
+
 TEST_CASE("escapes in stop texts are understood, others refused") {
   CHECK(unescape("--stop", R"(a\n\t\\\x41\0)") == std::string("a\n\t\\A\0", 6));
   CHECK(unescape("--stop", "plain") == "plain");
