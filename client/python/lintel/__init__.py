@@ -43,9 +43,11 @@ from lintel.errors import (
 from lintel.generation import Generation
 from lintel.results import (
     Adapter,
+    Durability,
     FinishReason,
     HistoryRun,
     ImageShape,
+    InterruptedCall,
     Model,
     NamedState,
     Sample,
@@ -69,6 +71,7 @@ __all__ = [
     "Cancelled",
     "Client",
     "DeadlineExceeded",
+    "Durability",
     "FailedPrecondition",
     "FieldViolation",
     "FinishReason",
@@ -76,6 +79,7 @@ __all__ = [
     "HistoryRun",
     "ImageShape",
     "Internal",
+    "InterruptedCall",
     "InvalidArgument",
     "LintelError",
     "Model",

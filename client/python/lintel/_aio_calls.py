@@ -102,6 +102,16 @@ class AsyncCalls(CallsBase):
             self._waits.discard(stopped)
         raise closed_in_wait(error) from error
 
+    async def prepare(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
+        """Before each attempt of a generation: what only the server knows."""
+        await self.bound(request, attempts)
+        if self.is_unsure(request, attempts):
+            try:
+                await self.get_session(request.session_id, Attempts(None, attempts.remaining()))
+            except LintelError:
+                return  # the generation's own error says more
+            self.expect(request, attempts)
+
     async def bound(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
         """Bounds a request that has no bound, where its model is known to need one."""
         if not _bound.is_open(request):
@@ -121,8 +131,7 @@ class AsyncCalls(CallsBase):
 
     async def get_session(self, id: str, attempts: Attempts) -> session_pb2.Session:
         request = session_pb2.GetSessionRequest(id=id)
-        session: session_pb2.Session = await self.unary(self.stubs.get_session, request, attempts)
-        return session
+        return self.note(await self.unary(self.stubs.get_session, request, attempts))
 
     async def delete_session(self, id: str, attempts: Attempts) -> None:
         try:

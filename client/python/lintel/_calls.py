@@ -8,12 +8,15 @@ from typing import Any, Callable, Optional, TypeVar
 import grpc
 
 from lintel import _bound, _channel, _stubs
+from lintel._repeat import Repeat
 from lintel.errors import LintelError, NotFound, closed_in_wait, from_rpc_error, make_error
 from lintel.retry import Attempts, RetryPolicy
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import model_pb2, session_pb2
 
 T = TypeVar("T")
+
+_MOST_KNOWN = 4096  # sessions; beyond that the server is asked once more
 
 
 class CallsBase:
@@ -29,10 +32,33 @@ class CallsBase:
         self._timeout = timeout
         Attempts(retry, timeout)  # refuses a timeout that makes no sense now
         self._modalities: dict[str, str] = {}  # of models that were asked, by name
+        self._durable: dict[str, bool] = {}  # whether sessions outlive the server, by id
 
     def attempts(self, timeout: Optional[float]) -> Attempts:
         """Of one call. timeout: seconds; None: the client's."""
         return Attempts(self._retry, self._timeout if timeout is None else timeout)
+
+    def note(self, session: session_pb2.Session) -> session_pb2.Session:
+        """Remembers whether a session outlives the server."""
+        if len(self._durable) >= _MOST_KNOWN:
+            self._durable.clear()
+        self._durable[session.id] = session.durability > session_pb2.DURABILITY_NONE
+        return session
+
+    def is_unsure(self, request: pb.GenerateRequest, attempts: Attempts) -> bool:
+        """Whether the server has to be asked if the call is to be repeated where it is cut off."""
+        return (
+            bool(request.session_id)
+            and attempts.repeat_for > 0
+            and request.session_id not in self._durable
+        )
+
+    def expect(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
+        """What may become of the call, as far as it is known here."""
+        attempts.changes_session = bool(request.session_id)
+        durable = self._durable.get(request.session_id, False)
+        if durable and attempts.repeat_for > 0 and attempts.repeat is None:
+            attempts.repeat = Repeat(request, attempts.repeat_for)
 
     def error_of(
         self, rpc_error: grpc.RpcError, request_id: str, attempts: Attempts
@@ -117,6 +143,16 @@ class Calls(CallsBase):
                 self._waits.discard(stopped)
         raise closed_in_wait(error) from error
 
+    def prepare(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
+        """Before each attempt of a generation: what only the server knows."""
+        self.bound(request, attempts)
+        if self.is_unsure(request, attempts):
+            try:
+                self.get_session(request.session_id, Attempts(None, attempts.remaining()))
+            except LintelError:
+                return  # the generation's own error says more
+            self.expect(request, attempts)
+
     def bound(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
         """Bounds a request that has no bound, where its model is known to need one."""
         if not _bound.is_open(request):
@@ -135,8 +171,7 @@ class Calls(CallsBase):
 
     def get_session(self, id: str, attempts: Attempts) -> session_pb2.Session:
         request = session_pb2.GetSessionRequest(id=id)
-        session: session_pb2.Session = self.unary(self.stubs.get_session, request, attempts)
-        return session
+        return self.note(self.unary(self.stubs.get_session, request, attempts))
 
     def delete_session(self, id: str, attempts: Attempts) -> None:
         try:

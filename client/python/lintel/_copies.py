@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
-from lintel.results import HistoryRun, Source
+from lintel.results import Durability, HistoryRun, Source
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import session_pb2
 
@@ -24,6 +24,8 @@ def create_request(
     checkpoints: int,
     history_tokens: int,
     window: int,
+    durability: Optional[Durability],
+    expire_after: Optional[float],
 ) -> session_pb2.CreateSessionRequest:
     request = session_pb2.CreateSessionRequest(
         model=model,
@@ -32,15 +34,37 @@ def create_request(
         initial_state=initial_state,
         history_tokens=history_tokens,
         window=window,
+        durability=durability_to_wire(durability),
     )
+    if expire_after is not None:
+        request.expire_after.FromNanoseconds(round(expire_after * 1e9))
     if checkpoint_every or checkpoints:
         request.checkpoints.every_tokens = checkpoint_every
         request.checkpoints.keep = checkpoints
     return request
 
 
+def durability_to_wire(durability: Optional[Durability]) -> session_pb2.Durability:
+    wire: session_pb2.Durability = session_pb2.DURABILITY_UNSPECIFIED
+    if durability is not None:
+        wire = durability.value
+    return wire
+
+
+def fork_request(
+    id: str, position: Optional[int], count: int, durability: Optional[Durability]
+) -> session_pb2.ForkSessionRequest:
+    return session_pb2.ForkSessionRequest(
+        id=id, position=position, count=count, durability=durability_to_wire(durability)
+    )
+
+
 def restore_request(
-    snapshot: Bytes, model: str, verify: bool, accept_other_numerics: bool
+    snapshot: Bytes,
+    model: str,
+    verify: bool,
+    accept_other_numerics: bool,
+    durability: Optional[Durability],
 ) -> list[session_pb2.RestoreSessionRequest]:
     """The messages of one Restore."""
     view = memoryview(snapshot).cast("B")
@@ -49,6 +73,7 @@ def restore_request(
         total_bytes=len(view),
         verify=verify,
         accept_other_numerics=accept_other_numerics,
+        durability=durability_to_wire(durability),
     )
     messages = [session_pb2.RestoreSessionRequest(header=header)]
     for at in range(0, len(view), _PIECE_BYTES):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, TypeVar
 
 from lintel import _channel, _collect, _request
+from lintel.errors import LintelError
 from lintel.results import SampleResult
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
@@ -47,6 +48,22 @@ class StreamBase:
         )
         if self._cancelled.is_set():  # meanwhile, in another thread
             self._call.cancel()
+
+    def _is_news(self, message: Any) -> bool:
+        """Notes that something came; False where all of it was seen before."""
+        self._delivered = True
+        repeat = self._attempts.repeat
+        return repeat is None or repeat.take(message)
+
+    def _ends_with(self, error: LintelError) -> bool:
+        """Whether everything had come before the error, which is raised where it ends the stream."""
+        repeat = self._attempts.repeat
+        if self._cancelled.is_set() or (repeat is None and self._delivered):
+            raise error from None
+        if repeat is None or not repeat.finished:
+            return False
+        self.ended = True
+        return True
 
     @property
     def cut_short(self) -> bool:

@@ -12,6 +12,7 @@ from lintel._values import Values
 from lintel.aio_generation import AsyncGeneration, AsyncStream, begin
 from lintel.aio_session import AsyncSession, NewAsyncSession
 from lintel.results import (
+    Durability,
     Model,
     NamedState,
     Score,
@@ -122,6 +123,8 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         checkpoints: int = 0,
         history_tokens: int = 0,
         window: int = 0,
+        durability: Optional[Durability] = None,
+        expire_after: Optional[float] = None,
         timeout: Optional[float] = None,
     ) -> NewAsyncSession:
         """Makes a session, which the end of the block deletes:
@@ -135,6 +138,10 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
             so that rewinding and forking read little anew.
         history_tokens: values that can be gone back to; 0: the server's choice.
         window: the state starts anew from the last half of so many values; 0: never.
+        durability: what of it outlives the server; None: the server's default, INPUT where it has a
+            store. Calls on such a session go on over a crash of the server: see RetryPolicy.
+        expire_after: seconds after which such a session is removed when unused; None: the server's
+            choice.
         """
         request = _copies.create_request(
             model,
@@ -145,6 +152,8 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
             checkpoints,
             history_tokens,
             window,
+            durability,
+            expire_after,
         )
         return NewAsyncSession(self._calls, request, timeout)
 
@@ -165,7 +174,7 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         sessions: list[SessionInfo] = []
         while True:
             page = await calls.unary(calls.stubs.list_sessions, request, attempts)
-            sessions += map(read_session, page.sessions)
+            sessions += map(read_session, map(calls.note, page.sessions))
             if not page.next_page_token:
                 return sessions
             request.page_token = page.next_page_token
@@ -181,6 +190,7 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         model: str = "",
         verify: bool = False,
         accept_other_numerics: bool = False,
+        durability: Optional[Durability] = None,
         timeout: Optional[float] = None,
     ) -> AsyncSession:
         """A new session out of what Session.snapshot() gave, here or on another server.
@@ -188,13 +198,16 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         model: that it shall run on; empty: of the snapshot's name.
         verify: its values are read anew, and have to lead to its state, bit for bit.
         accept_other_numerics: go on also where the server's machine computes other bits.
+        durability: as of session().
         """
         calls = self._calls
-        request = _copies.restore_request(snapshot, model, verify, accept_other_numerics)
+        request = _copies.restore_request(
+            snapshot, model, verify, accept_other_numerics, durability
+        )
         attempts = calls.attempts(timeout)
         attempts.changes_session = True
         method = _copies.sends_all(calls.stubs.restore_session)
-        return AsyncSession(calls, (await calls.unary(method, request, attempts)).id)
+        return AsyncSession(calls, calls.note(await calls.unary(method, request, attempts)).id)
 
     async def states(self, *, model: str = "", timeout: Optional[float] = None) -> list[NamedState]:
         """Named states to begin with, one's own and public ones. `model` empty: of all models."""

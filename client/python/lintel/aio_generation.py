@@ -67,12 +67,13 @@ class AsyncStream(StreamBase, Generic[T]):
                     if message is grpc.aio.EOF:
                         self.ended = True
                         return None
-                    self._delivered = True
-                    return message  # type: ignore[no-any-return]
+                    if self._is_news(message):
+                        return message  # type: ignore[no-any-return]
+                    continue
                 except grpc.RpcError as rpc_error:
                     error = self._calls.error_of(rpc_error, self.request_id, self._attempts)
-                if self._delivered or self._cancelled.is_set():
-                    raise error from None
+                if self._ends_with(error):
+                    return None
                 await self._calls.wait_or_raise(error, self._attempts, self._cancelled)
                 await self._prepare_and_begin()
         except asyncio.CancelledError:
@@ -89,7 +90,8 @@ class AsyncStream(StreamBase, Generic[T]):
 
 class AsyncGeneration(GenerationBase):
     """A stream of tokens: iterate over it with `async for`, once. The call has begun already, unless
-    the model must be asked first where it ends (max_new_tokens); then it begins when it is read.
+    the server must be asked first where it ends (max_new_tokens), or whether its session outlives the
+    server; then it begins when it is read.
 
     The server stops, and what it held is free, as soon as nobody reads any more: leaving the loop,
     close(), the end of an `async with`, cancelling the task or dropping the object cancel the call.
@@ -163,12 +165,13 @@ def _close_quietly(generation: AsyncGeneration) -> None:
 
 
 def begin(calls: AsyncCalls, request: pb.GenerateRequest, attempts: Attempts) -> AsyncGeneration:
-    attempts.changes_session = bool(request.session_id)
+    calls.expect(request, attempts)
+    unsure = _bound.is_open(request) or calls.is_unsure(request, attempts)
     stream: AsyncStream[pb.GenerateResponse] = AsyncStream(
         calls,
         calls.stubs.generate,
         request,
         attempts,
-        prepare=calls.bound if _bound.is_open(request) else None,
+        prepare=calls.prepare if unsure else None,
     )
     return AsyncGeneration(stream, _request.num_samples(request))

@@ -9,7 +9,7 @@ from lintel._aio_calls import AsyncCalls
 from lintel._streaming import SessionBase
 from lintel.aio_generation import AsyncGeneration, AsyncStream, begin
 from lintel.errors import LintelError, NotFound
-from lintel.results import HistoryRun, NamedState, SessionInfo, read_session, read_state
+from lintel.results import Durability, HistoryRun, NamedState, SessionInfo, read_session, read_state
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import session_pb2
@@ -28,20 +28,32 @@ class AsyncSession(SessionBase[AsyncGeneration]):
         return read_session(await self._calls.get_session(self.id, attempts))
 
     async def fork(
-        self, *, position: Optional[int] = None, timeout: Optional[float] = None
+        self,
+        *,
+        position: Optional[int] = None,
+        durability: Optional[Durability] = None,
+        timeout: Optional[float] = None,
     ) -> AsyncSession:
-        """A session with the values of this one before `position` (None: all), which may be in use."""
-        return (await self.forks(1, position=position, timeout=timeout))[0]
+        """A session with the values of this one before `position` (None: all), which may be in use.
+        durability: None: this one's.
+        """
+        forks = await self.forks(1, position=position, durability=durability, timeout=timeout)
+        return forks[0]
 
     async def forks(
-        self, count: int, *, position: Optional[int] = None, timeout: Optional[float] = None
+        self,
+        count: int,
+        *,
+        position: Optional[int] = None,
+        durability: Optional[Durability] = None,
+        timeout: Optional[float] = None,
     ) -> list[AsyncSession]:
         """As many of them, at most 64: all or none."""
-        request = session_pb2.ForkSessionRequest(id=self.id, position=position, count=count)
+        request = _copies.fork_request(self.id, position, count, durability)
         made = await self._calls.unary(
             self._calls.stubs.fork_session, request, self._attempts_to_change(timeout)
         )
-        return [AsyncSession(self._calls, fork.id) for fork in made.sessions]
+        return [AsyncSession(self._calls, self._calls.note(fork).id) for fork in made.sessions]
 
     async def rewind(
         self, position: int, *, expected_digest: str = "", timeout: Optional[float] = None
@@ -152,7 +164,7 @@ class NewAsyncSession:
         calls = self._calls
         attempts = calls.attempts(self._timeout)
         info = await calls.unary(calls.stubs.create_session, self._request, attempts)
-        return AsyncSession(calls, info.id)
+        return AsyncSession(calls, calls.note(info).id)
 
     def __await__(self) -> Generator[Any, None, AsyncSession]:
         return self._make().__await__()

@@ -11,6 +11,7 @@ from lintel._client import ClientBase
 from lintel._values import Values
 from lintel.generation import Generation, Stream, begin
 from lintel.results import (
+    Durability,
     Model,
     NamedState,
     Score,
@@ -147,6 +148,8 @@ class Client(ClientBase[Calls, Generation]):
         checkpoints: int = 0,
         history_tokens: int = 0,
         window: int = 0,
+        durability: Optional[Durability] = None,
+        expire_after: Optional[float] = None,
         timeout: Optional[float] = None,
     ) -> Session:
         """Makes a session: state on the server that lives between calls. Use it in a `with`, which
@@ -157,6 +160,10 @@ class Client(ClientBase[Calls, Generation]):
             so that rewinding and forking read little anew.
         history_tokens: values that can be gone back to; 0: the server's choice.
         window: the state starts anew from the last half of so many values; 0: never.
+        durability: what of it outlives the server; None: the server's default, INPUT where it has a
+            store. Calls on such a session go on over a crash of the server: see RetryPolicy.
+        expire_after: seconds after which such a session is removed when unused; None: the server's
+            choice.
         """
         request = _copies.create_request(
             model,
@@ -167,10 +174,12 @@ class Client(ClientBase[Calls, Generation]):
             checkpoints,
             history_tokens,
             window,
+            durability,
+            expire_after,
         )
         calls = self._calls
         info = calls.unary(calls.stubs.create_session, request, calls.attempts(timeout))
-        return Session(calls, info.id)
+        return Session(calls, calls.note(info).id)
 
     def attach_session(self, id: str) -> Session:
         """A session that exists. Nothing is called yet."""
@@ -189,7 +198,7 @@ class Client(ClientBase[Calls, Generation]):
         sessions: list[SessionInfo] = []
         while True:
             page = calls.unary(calls.stubs.list_sessions, request, attempts)
-            sessions += map(read_session, page.sessions)
+            sessions += map(read_session, map(calls.note, page.sessions))
             if not page.next_page_token:
                 return sessions
             request.page_token = page.next_page_token
@@ -205,6 +214,7 @@ class Client(ClientBase[Calls, Generation]):
         model: str = "",
         verify: bool = False,
         accept_other_numerics: bool = False,
+        durability: Optional[Durability] = None,
         timeout: Optional[float] = None,
     ) -> Session:
         """A new session out of what Session.snapshot() gave, here or on another server.
@@ -212,13 +222,16 @@ class Client(ClientBase[Calls, Generation]):
         model: that it shall run on; empty: of the snapshot's name.
         verify: its values are read anew, and have to lead to its state, bit for bit.
         accept_other_numerics: go on also where the server's machine computes other bits.
+        durability: as of session().
         """
         calls = self._calls
-        request = _copies.restore_request(snapshot, model, verify, accept_other_numerics)
+        request = _copies.restore_request(
+            snapshot, model, verify, accept_other_numerics, durability
+        )
         attempts = calls.attempts(timeout)
         attempts.changes_session = True
         method = _copies.sends_all(calls.stubs.restore_session)
-        return Session(calls, (calls.unary(method, request, attempts)).id)
+        return Session(calls, calls.note(calls.unary(method, request, attempts)).id)
 
     def states(self, *, model: str = "", timeout: Optional[float] = None) -> list[NamedState]:
         """Named states to begin with, one's own and public ones. `model` empty: of all models."""

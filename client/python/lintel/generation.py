@@ -48,8 +48,9 @@ class Stream(StreamBase, Generic[T]):
         while True:
             try:
                 message: T = next(self._call)
-                self._delivered = True
-                return message
+                if self._is_news(message):
+                    return message
+                continue
             except StopIteration:
                 self.ended = True
                 return None
@@ -59,8 +60,8 @@ class Stream(StreamBase, Generic[T]):
                 self.cancel()
                 raise
             try:
-                if self._delivered or self._cancelled.is_set():
-                    raise error from None
+                if self._ends_with(error):
+                    return None
                 self._calls.wait_or_raise(error, self._attempts, self._cancelled)
                 self._begin()
             except LintelError as final:
@@ -115,8 +116,8 @@ class Generation(GenerationBase):
 
 
 def begin(calls: Calls, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
-    attempts.changes_session = bool(request.session_id)
+    calls.expect(request, attempts)
     stream: Stream[pb.GenerateResponse] = Stream(
-        calls, calls.stubs.generate, request, attempts, prepare=calls.bound
+        calls, calls.stubs.generate, request, attempts, prepare=calls.prepare
     )
     return Generation(stream, _request.num_samples(request))

@@ -164,6 +164,25 @@ class Model:
     adapters: tuple[Adapter, ...] = ()  # that calls can name
 
 
+class Durability(enum.Enum):
+    """What of a session outlives the server."""
+
+    NONE = session_pb2.DURABILITY_NONE  # nothing
+    CALL = session_pb2.DURABILITY_CALL  # calls whose end was seen
+    INPUT = session_pb2.DURABILITY_INPUT  # calls from their beginning: interrupted ones are gone on with
+    TOKEN = session_pb2.DURABILITY_TOKEN  # each value before it is sent
+
+
+class InterruptedCall(NamedTuple):
+    """A call that the server did not live to end. It is gone on with under its name, or given up by
+    Session.rewind().
+    """
+
+    call_id: str
+    start_position: int
+    stored_position: int  # values that are stored, those before the call included
+
+
 @dataclass(frozen=True)
 class SessionInfo:
     """Recurrent state that lives on the server between calls."""
@@ -183,6 +202,10 @@ class SessionInfo:
     digest: str = ""  # of its history: equal histories have equal digests
     numerics: str = ""  # of the model that computes it: equal ones give equal bits
     window: int = 0  # values after which the state starts anew; 0: never
+    durability: Durability = Durability.NONE  # what of it outlives the server
+    in_memory: bool = True  # else in the server's store alone: the next call brings it back
+    interrupted: Optional[InterruptedCall] = None
+    expire_time: Optional[datetime] = None  # removed when unused until then
 
 
 class HistoryRun(NamedTuple):
@@ -295,6 +318,19 @@ def read_session(wire: session_pb2.Session) -> SessionInfo:
         digest=wire.digest,
         numerics=wire.numerics,
         window=wire.window,
+        durability=Durability(wire.durability or session_pb2.DURABILITY_NONE),
+        # Servers without a store do not say where it is.
+        in_memory=wire.in_memory or wire.durability <= session_pb2.DURABILITY_NONE,
+        interrupted=(
+            InterruptedCall(
+                wire.interrupted.call_id,
+                wire.interrupted.start_position,
+                wire.interrupted.stored_position,
+            )
+            if wire.HasField("interrupted")
+            else None
+        ),
+        expire_time=_time(wire.expire_time) if wire.HasField("expire_time") else None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Optional
 
 import grpc
 
+from lintel._repeat import Repeat
 from lintel.errors import LintelError
 
 
@@ -26,16 +27,23 @@ class RetryPolicy:
     - generation in a session after UNAVAILABLE, unless there was no connection: the server says that
       too to calls it has begun, and a session that has read the prompt would read it twice.
       RESOURCE_EXHAUSTED is said before a session is touched only.
+
+    But a call on a session that outlives the server (SessionInfo.durability) is repeated wherever it
+    was cut off, for up to repeat_for seconds since something of it came: it has a name by which the
+    server knows it again, and goes on with the first value that was not seen.
     """
 
     max_attempts: int = 6  # the first included
     initial_backoff: float = 0.1  # seconds
     max_backoff: float = 5.0
     multiplier: float = 2.0
+    repeat_for: float = 30.0  # 0: such calls are never repeated
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or self.initial_backoff <= 0 or self.multiplier < 1:
             raise ValueError(f"{self}: attempts and multiplier are at least 1, waits above 0")
+        if not self.repeat_for >= 0:
+            raise ValueError(f"{self}: repeat_for is a number of seconds, 0 or more")
 
     def delay(self, attempt: int, retry_delay: Optional[float], jitter: float) -> float:
         """Seconds to wait after failure number `attempt` (from 1); `jitter` is in [0, 1)."""
@@ -64,6 +72,8 @@ class Attempts:
         self._deadline = time.monotonic() + timeout
         self._failures = 0
         self.changes_session = False  # the call uses a session
+        self.repeat_for = policy.repeat_for if policy is not None else 0.0  # of durable sessions
+        self.repeat: Optional[Repeat] = None  # of a call that is repeated where it was cut off
         self.waits_for_own_call = False  # ABORTED means a call of ours that is being put away
 
     @property
@@ -78,10 +88,15 @@ class Attempts:
     def delay_after(self, error: LintelError) -> float:
         """Seconds after which to try again. Raises the error where it stands."""
         self._failures += 1
+        if self.repeat is not None and self.repeat.concerns(error):
+            return self._within_deadline(self.repeat.delay_after(error), error)
         policy = self._applicable(error)
         if policy is None:
             raise error from None
         delay = policy.delay(self._failures, error.retry_delay, random.random())
+        return self._within_deadline(delay, error)
+
+    def _within_deadline(self, delay: float, error: LintelError) -> float:
         if time.monotonic() + delay >= self._deadline:
             raise error from None
         return delay

@@ -9,7 +9,7 @@ from lintel._calls import Calls
 from lintel._streaming import SessionBase
 from lintel.errors import LintelError, NotFound
 from lintel.generation import Generation, Stream, begin
-from lintel.results import HistoryRun, NamedState, SessionInfo, read_session, read_state
+from lintel.results import Durability, HistoryRun, NamedState, SessionInfo, read_session, read_state
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import session_pb2
@@ -35,20 +35,31 @@ class Session(SessionBase[Generation]):
         return read_session(self._calls.get_session(self.id, attempts))
 
     def fork(
-        self, *, position: Optional[int] = None, timeout: Optional[float] = None
+        self,
+        *,
+        position: Optional[int] = None,
+        durability: Optional[Durability] = None,
+        timeout: Optional[float] = None,
     ) -> Session:
-        """A session with the values of this one before `position` (None: all), which may be in use."""
-        return (self.forks(1, position=position, timeout=timeout))[0]
+        """A session with the values of this one before `position` (None: all), which may be in use.
+        durability: None: this one's.
+        """
+        return (self.forks(1, position=position, durability=durability, timeout=timeout))[0]
 
     def forks(
-        self, count: int, *, position: Optional[int] = None, timeout: Optional[float] = None
+        self,
+        count: int,
+        *,
+        position: Optional[int] = None,
+        durability: Optional[Durability] = None,
+        timeout: Optional[float] = None,
     ) -> list[Session]:
         """As many of them, at most 64: all or none."""
-        request = session_pb2.ForkSessionRequest(id=self.id, position=position, count=count)
+        request = _copies.fork_request(self.id, position, count, durability)
         made = self._calls.unary(
             self._calls.stubs.fork_session, request, self._attempts_to_change(timeout)
         )
-        return [Session(self._calls, fork.id) for fork in made.sessions]
+        return [Session(self._calls, self._calls.note(fork).id) for fork in made.sessions]
 
     def rewind(
         self, position: int, *, expected_digest: str = "", timeout: Optional[float] = None
