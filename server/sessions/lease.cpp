@@ -42,7 +42,6 @@ const std::string& SessionLease::model() const { return record_->model_name; }
 const std::string& SessionLease::owner() const { return record_->reservation.owner(); }
 Durability SessionLease::durability() const { return record_->options.durability; }
 const Transformer& SessionLease::transformer() const { return *record_->model; }
-const std::string& SessionLease::owner() const { return record_->reservation.owner(); }
 const SharedAdapter& SessionLease::adapter() const { return record_->adapter; }
 bool SessionLease::adapter_ended() const {
   return record_ != nullptr && record_->adapter != nullptr && record_->adapter->ended.load();

@@ -42,7 +42,6 @@ class SessionLease {
   const std::string& owner() const;
   Durability durability() const;
   const Transformer& transformer() const;
-  const std::string& owner() const;
   const SharedAdapter& adapter() const;  // that the sequence is computed with; null: none
   // Whether its adapter was unloaded and the time for what uses it is over.
   bool adapter_ended() const;
