@@ -24,7 +24,8 @@ Housekeeping::Housekeeping(const House& house, const Clock& clock,
       give_back_free_memory_(std::move(give_back_free_memory)),
       eviction_interval_(eviction_interval(house.store.options().idle_timeout)),
       next_eviction_(clock.now() + eviction_interval_),
-      next_give_back_(clock.now() + kIdleTime) {}
+      next_give_back_(clock.now() + kIdleTime),
+      next_of_store_(clock.now() + kStoreInterval) {}
 
 Housekeeping::~Housekeeping() { stop(); }
 
@@ -48,6 +49,7 @@ void Housekeeping::look() {
   reload_files();
   give_back_memory(now);
   evict_sessions(now);
+  look_after_store(now);
 }
 
 void Housekeeping::reload_files() {
@@ -72,6 +74,15 @@ void Housekeeping::evict_sessions(TimePoint now) {
   next_eviction_ += eviction_interval_;
   const std::size_t evicted = house_.store.evict_idle();
   if (evicted > 0) spdlog::info("{} idle sessions evicted", evicted);
+}
+
+void Housekeeping::look_after_store(TimePoint now) {
+  if (house_.stored == nullptr || now < next_of_store_) return;
+  next_of_store_ = now + kStoreInterval;
+  try {
+    house_.stored->look();
+  } catch (const std::bad_alloc&) {  // at the next look
+  }
 }
 
 // The allocator keeps what many streams at once had needed, tens of megabytes scattered in its

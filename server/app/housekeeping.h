@@ -14,10 +14,12 @@
 #include "server/call/active_calls.h"
 #include "server/call/request_counters.h"
 #include "server/sessions/session_store.h"
+#include "server/stored/stored_sessions.h"
 
 namespace lintel {
 
-// Rereads certificates and tokens that changed, evicts idle sessions, and gives memory that calls
+// Rereads certificates and tokens that changed, evicts idle sessions, has the session store do what
+// is due there, and gives memory that calls
 // left free back to the system while none comes. Time is the clock's; only the thread sleeps in
 // real time. Threads: start and stop by one thread, look by the housekeeping thread or, without
 // one, by whoever owns the object.
@@ -29,6 +31,7 @@ class Housekeeping {
     SessionStore& store;
     const ActiveCalls& calls;
     const RequestCounters& counters;
+    StoredSessions* stored = nullptr;  // null: no session outlives the server
   };
 
   // What `house` refers to, and the clock, outlive the object.
@@ -45,12 +48,14 @@ class Housekeeping {
   // So long after the last call memory is given back; and every so often while none comes.
   static constexpr std::chrono::seconds kIdleTime{1};
   static constexpr std::chrono::seconds kLongIdleTime{10};
+  static constexpr std::chrono::seconds kStoreInterval{1};
 
  private:
   static void trim_heap();
   void reload_files();
   void give_back_memory(TimePoint now);
   void evict_sessions(TimePoint now);
+  void look_after_store(TimePoint now);
 
   const House house_;
   const Clock& clock_;
@@ -59,6 +64,7 @@ class Housekeeping {
   TimePoint next_eviction_;
   std::uint64_t calls_before_ = 0;
   TimePoint next_give_back_;
+  TimePoint next_of_store_;
 
   Doorbell stopping_bell_;
   std::atomic<bool> stopping_{false};

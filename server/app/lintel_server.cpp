@@ -23,6 +23,7 @@
 #include "server/port/reflection_service.h"
 #include "server/prefix/prefix_cache.h"
 #include "server/requests/service_context.h"
+#include "server/stored/stored_sessions.h"
 #include "server/v1/admin_service.h"
 #include "server/v1/generation_service.h"
 #include "server/v1/model_service.h"
@@ -61,6 +62,13 @@ std::shared_ptr<Certificates> read_certificates(const SecurityOptions& security)
       CertificatePaths{security.tls_cert, security.tls_key, security.tls_client_ca});
 }
 
+// Null: no session outlives the server.
+std::unique_ptr<StoredSessions> open_store(const ServerOptions& options, SessionStore& store,
+                                           const ModelRegistry& models, const Clock& clock) {
+  if (options.durable.store.empty()) return nullptr;
+  return std::make_unique<StoredSessions>(options.durable, store, models, clock);
+}
+
 // What callers may do where no token tells them apart. Who can reach a port of this machine is
 // trusted with everything; others are not given what only an operator needs.
 Roles anonymous_roles(const ServerOptions& options) {
@@ -90,17 +98,28 @@ struct LintelServer::Impl {
              static_cast<std::size_t>(options.connections.max_message_bytes)},
         store(options.sessions, clock),
         prefixes(options.prefixes, store),
+        stored(open_store(options, store, registry, clock)),
         manager(options.models, registry, store, clock,
                 options.prefixes.memory_bytes > 0 ? &prefixes : nullptr),
-        context{registry, manager, store, states, calls, gate, clock, options.streaming},
+        context{registry,
+                manager,
+                store,
+                states,
+                calls,
+                gate,
+                clock,
+                options.streaming,
+                stored == nullptr ? nullptr : &stored->sessions()},
         generation(context),
         session(context),
         model(context),
         admin(context),
         inference(context),
         reflection(reflected_services(options)),
-        metrics(registry, manager.memory(), store, prefixes, calls, counters),
-        housekeeping({certificates.get(), tokens.get(), store, calls, counters}, clock) {
+        metrics(registry, manager.memory(), store, prefixes, calls, counters, context.durable,
+                stored == nullptr ? std::chrono::duration<double>() : stored->recovery_time()),
+        housekeeping({certificates.get(), tokens.get(), store, calls, counters, stored.get()},
+                     clock) {
     manager.load_at_start();
     for (const auto& [name, transformer] : given) manager.serve(name, transformer);
   }
@@ -116,6 +135,9 @@ struct LintelServer::Impl {
   NamedStates states;
   PrefixCache prefixes;  // outlives the models' schedulers
   ModelRegistry registry;
+  // Opened before a model is loaded, which takes longer; closed when no call runs and no model is
+  // left to run one.
+  const std::unique_ptr<StoredSessions> stored;
   ModelManager manager;
   ActiveCalls calls;
   ServiceContext context;
@@ -185,8 +207,8 @@ void LintelServer::start() {
   if (impl_->server == nullptr) throw std::runtime_error("gRPC cannot be started");
   report_health();
   if (const auto& address = options_.monitoring.metrics_listen) {
-    impl_->endpoint = std::make_unique<MetricsEndpoint>(
-        *address, impl_->metrics, [&calls = impl_->calls] { return !calls.closed(); });
+    impl_->endpoint = std::make_unique<MetricsEndpoint>(*address, impl_->metrics,
+                                                        [this] { return takes_calls(); });
     spdlog::info("metrics on http://{}/metrics", address->to_string(metrics_port()));
   }
   impl_->listener->start([&acceptor = *impl_->acceptor](int fd) {
@@ -203,9 +225,16 @@ void LintelServer::report_health() {
   health->SetServingStatus("", true);
   impl_->manager.tell_readiness([this, health](const std::string& name, bool ready) {
     health->SetServingStatus("model/" + name, ready);
-    // Also when the drain began meanwhile.
-    if (impl_->calls.closed()) health->SetServingStatus("model/" + name, false);
+    // Also when the drain began meanwhile, or the store broke.
+    if (!takes_calls()) health->SetServingStatus("model/" + name, false);
   });
+  if (impl_->stored != nullptr) {
+    impl_->stored->when_broken([health] { health->SetServingStatus(false); });
+  }
+}
+
+bool LintelServer::takes_calls() const {
+  return !impl_->calls.closed() && (impl_->stored == nullptr || !impl_->stored->is_broken());
 }
 
 int LintelServer::metrics_port() const { return impl_->endpoint->port(); }

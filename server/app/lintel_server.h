@@ -28,8 +28,8 @@ class LintelServer {
  public:
   // Loads the models of the options and serves the given ones beside them. REQUIRES: names differ;
   // `clock` outlives the server. Throws ModelError naming the model and what is wrong with it, or
-  // that the memory for models would not do; std::runtime_error when certificates or tokens cannot
-  // be used.
+  // that the memory for models would not do; std::runtime_error when certificates, tokens or the
+  // session store cannot be used.
   LintelServer(const ServerOptions& options, const Clock& clock, const GivenModels& given = {});
   ~LintelServer();  // stop()
 
@@ -56,7 +56,8 @@ class LintelServer {
  private:
   struct Impl;  // keeps gRPC out of this header
 
-  void report_health();  // of the services and of every model, from now on
+  void report_health();      // of the services and of every model, from now on
+  bool takes_calls() const;  // as load balancers are told
 
   const ServerOptions options_;
   std::unique_ptr<Impl> impl_;

@@ -252,17 +252,57 @@ void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& ou
       .add({}, stats.bytes);
 }
 
+// Of --session-store.
+void collect_store(const DurableSessions& durable, std::chrono::duration<double> recovery_time,
+                   std::vector<MetricFamily>& out) {
+  const SessionVault::Health health = durable.health();
+  const DurableSessions::Stats stats = durable.stats();
+  Family(out, MetricType::Gauge, "session_store_state",
+         "0: takes writes; 1: is full; 2: is away; 3: is broken until a restart")
+      .add({}, static_cast<int>(health.state));
+  Family(out, MetricType::Gauge, "stored_sessions", "Sessions that outlive the server")
+      .add({}, health.sessions);
+  Family(out, MetricType::Counter, "session_commits_total", "Commits to the session store")
+      .add({}, health.commits);
+  Family(out, MetricType::Counter, "session_commit_records_total", "What sessions wrote in them")
+      .add({}, health.writes);
+  Family(out, MetricType::Gauge, "session_commit_queue_bytes", "Waiting to be committed")
+      .add({}, health.queued_bytes);
+  Family(out, MetricType::Gauge, "session_load_queue", "Calls that wait for a thread of the store")
+      .add({}, stats.queued);
+  Family(out, MetricType::Counter, "session_loads_total",
+         "Sessions that came back into memory, with their state or by reading their values anew")
+      .add({{"from", "slot"}}, stats.brought_from_slot)
+      .add({{"from", "values"}}, stats.brought_from_values);
+  Family(out, MetricType::Counter, "session_states_stored_total", "States put into the store")
+      .add({}, stats.states_stored);
+  Family(out, MetricType::Counter, "session_states_lost_total",
+         "Stored states that were not what had been written; their values were read anew")
+      .add({}, health.states_lost);
+  Family(out, MetricType::Counter, "session_calls_resumed_total",
+         "Calls that were repeated by their call_id and went on")
+      .add({}, stats.calls_resumed);
+  Family(out, MetricType::Gauge, "sessions_quarantined",
+         "Stored sessions that are damaged, and set aside")
+      .add({}, health.quarantined);
+  Family(out, MetricType::Gauge, "recovery_seconds", "What opening the session store took")
+      .add({}, recovery_time.count());
+}
+
 }  // namespace
 
 Metrics::Metrics(const ModelRegistry& models, const ModelMemory& model_memory,
                  const SessionStore& store, const PrefixCache& prefixes, const ActiveCalls& calls,
-                 const RequestCounters& requests)
+                 const RequestCounters& requests, const DurableSessions* durable,
+                 std::chrono::duration<double> recovery_time)
     : models_(models),
       model_memory_(model_memory),
       store_(store),
       prefixes_(prefixes),
       calls_(calls),
-      requests_(requests) {}
+      requests_(requests),
+      durable_(durable),
+      recovery_time_(recovery_time) {}
 
 std::vector<MetricFamily> Metrics::Collect() const {
   std::vector<MetricFamily> out;
@@ -283,6 +323,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   collect_timings(totals, out);
   collect_sessions(store_, out);
   collect_prefixes(prefixes_, out);
+  if (durable_ != nullptr) collect_store(*durable_, recovery_time_, out);
   std::ranges::move(collect_process_metrics(), std::back_inserter(out));
   return out;
 }

@@ -8,6 +8,7 @@
 
 #include "server/call/active_calls.h"
 #include "server/call/request_counters.h"
+#include "server/durable/durable_sessions.h"
 #include "server/models/model_memory.h"
 #include "server/models/model_registry.h"
 #include "server/prefix/prefix_cache.h"
@@ -20,9 +21,12 @@ namespace lintel {
 // id. Thread-safe.
 class Metrics final : public prometheus::Collectable {
  public:
-  // All are borrowed and outlive the object.
+  // All are borrowed and outlive the object. `durable`: null without a session store;
+  // `recovery_time`: what opening that took.
   Metrics(const ModelRegistry& models, const ModelMemory& model_memory, const SessionStore& store,
-          const PrefixCache& prefixes, const ActiveCalls& calls, const RequestCounters& requests);
+          const PrefixCache& prefixes, const ActiveCalls& calls, const RequestCounters& requests,
+          const DurableSessions* durable = nullptr,
+          std::chrono::duration<double> recovery_time = {});
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
@@ -33,6 +37,8 @@ class Metrics final : public prometheus::Collectable {
   const PrefixCache& prefixes_;
   const ActiveCalls& calls_;
   const RequestCounters& requests_;
+  const DurableSessions* const durable_;
+  const std::chrono::duration<double> recovery_time_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
 };
 

@@ -1,5 +1,7 @@
 #include "server/requests/session_checks.h"
 
+#include "server/call/status.h"
+
 namespace lintel {
 namespace {
 
@@ -8,6 +10,7 @@ constexpr std::uint32_t kMostForks = 64;
 constexpr std::uint32_t kDefaultChunkBytes = 256 << 10;
 constexpr std::uint32_t kMostChunkBytes = 1 << 20;
 constexpr std::uint32_t kMostCheckpoints = 64;
+constexpr std::int64_t kLongestExpiry = 3650 * 24 * 3600;  // seconds
 
 std::optional<Digest> digest_from(const std::string& hex) {
   Digest digest;
@@ -121,6 +124,37 @@ CheckedHistory check_history(const v1::ReadHistoryRequest& wire, Violations& vio
   }
   out.to = wire.to_position();
   return out;
+}
+
+Durability default_durability(const DurableSessions* store) {
+  return store == nullptr ? Durability::kNone : store->options().durability;
+}
+
+grpc::Status check_durability(v1::Durability wire, const std::string& field,
+                              const DurableSessions* store, Durability otherwise,
+                              Durability* durability) {
+  *durability = otherwise;
+  if (wire == v1::DURABILITY_UNSPECIFIED) return grpc::Status::OK;
+  if (!v1::Durability_IsValid(wire)) {
+    return invalid_argument({{field, std::to_string(wire) + " is no durability"}});
+  }
+  *durability = static_cast<Durability>(wire - v1::DURABILITY_NONE);
+  if (*durability == Durability::kNone || store != nullptr) return grpc::Status::OK;
+  return wrong_state("NO_SESSION_STORE",
+                     "no session outlives this server: it was started without --session-store", {});
+}
+
+std::chrono::seconds check_expiry(const google::protobuf::Duration& expire_after,
+                                  Durability durability, Violations& violations) {
+  const std::int64_t seconds = expire_after.seconds() + (expire_after.nanos() > 0 ? 1 : 0);
+  if (durability == Durability::kNone) {
+    violations.add("expire_after", "is for sessions that outlive the server");
+  } else if (expire_after.seconds() < 0 || seconds < 1 || seconds > kLongestExpiry) {
+    violations.add("expire_after", std::to_string(expire_after.seconds()) +
+                                       " s is not above 0 and at most " +
+                                       std::to_string(kLongestExpiry) + " s");
+  }
+  return std::chrono::seconds(seconds);
 }
 
 void check_session_options(const v1::CreateSessionRequest& wire, SessionOptions& options,

@@ -1,6 +1,7 @@
 // Checks of what is asked of sessions and their copies: forks, rewinds, snapshots, histories.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "lintel/v1/session.pb.h"
 #include "model/config/config.h"
+#include "server/durable/durable_sessions.h"
 #include "server/history/digest.h"
 #include "server/requests/violations.h"
 #include "server/sessions/session_store.h"
@@ -54,6 +56,17 @@ struct CheckedHistory {
   std::optional<std::int64_t> to;
 };
 CheckedHistory check_history(const v1::ReadHistoryRequest& wire, Violations& violations);
+
+// What a message asks for as `field`, of a session that is to outlive the server or not. Where it
+// says nothing: `otherwise`. FAILED_PRECONDITION: there is no store (null) for it.
+grpc::Status check_durability(v1::Durability wire, const std::string& field,
+                              const DurableSessions* store, Durability otherwise,
+                              Durability* durability);
+// What a session has whose maker says nothing.
+Durability default_durability(const DurableSessions* store);
+// How long a session is kept unused (0: the server's choice).
+std::chrono::seconds check_expiry(const google::protobuf::Duration& expire_after,
+                                  Durability durability, Violations& violations);
 
 // What Create asks for beside model and adapter.
 void check_session_options(const v1::CreateSessionRequest& wire, SessionOptions& options,

@@ -22,8 +22,14 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& cont
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   PreparedGeneration prepared;
-  grpc::Status checked = prepare_generation(context_, call.scope.caller().name, wire,
-                                            call_deadline(context, context_.clock), prepared);
+  const Owner& caller = call.scope.caller().name;
+  const auto prepare = [&] {
+    grpc::Status brought = bring_session(context_, wire.session_id(), caller);
+    if (!brought.ok()) return brought;
+    return prepare_generation(context_, caller, wire, call_deadline(context, context_.clock),
+                              prepared);
+  };
+  grpc::Status checked = with_session(context_, wire.session_id(), caller, prepare);
   if (prepared.model != nullptr) call.scope.set_model(prepared.model->name);
   if (!checked.ok()) return checked;
   prepared.checked.request.allowance = call.quota.allowance();
@@ -66,10 +72,12 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& context
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(
     grpc::CallbackServerContext* context, const Received<v1::GenerateRequest>* request) {
-  return open_stream<GenerateStream>(context_, *context, Method::kGenerate, *request,
-                                     [&](GenerateStream& stream, const v1::GenerateRequest& wire) {
-                                       return generate(*context, wire, stream);
-                                     });
+  return open_stream<GenerateStream>(
+      context_, *context, Method::kGenerate, *request,
+      [this, context](GenerateStream& stream, const v1::GenerateRequest& wire) {
+        return generate(*context, wire, stream);
+      },
+      [](const v1::GenerateRequest& wire) { return !wire.session_id().empty(); });
 }
 
 grpc::ServerWriteReactor<v1::ScoreResponse>* GenerationService::Score(

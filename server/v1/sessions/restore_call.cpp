@@ -11,10 +11,12 @@
 #include "server/requests/prepare_generation.h"
 #include "server/requests/resolve_adapter.h"
 #include "server/requests/resolve_model.h"
+#include "server/requests/session_checks.h"
 #include "server/stream/outcome_status.h"
 #include "server/stream/refusals.h"
 #include "server/v1/sessions/restored_image.h"
 #include "server/v1/sessions/session_service.h"
+#include "server/v1/store_calls.h"
 
 namespace lintel {
 namespace {
@@ -115,6 +117,9 @@ grpc::Status RestoreCall::take_header(const v1::RestoreHeader& header) {
         {{"header.total_bytes", std::to_string(header.total_bytes()) + " is not from 1 to " +
                                     std::to_string(most) + ", the most a session can have"}});
   }
+  status = check_durability(header.durability(), "header.durability", context_.durable,
+                            default_durability(context_.durable), &durability_);
+  if (!status.ok()) return status;
   const auto total = static_cast<std::size_t>(header.total_bytes());
   place_ = places_.take();
   if (place_ == nullptr) {
@@ -155,9 +160,34 @@ grpc::Status RestoreCall::complete() {
   image_ = std::move(snapshot.image);
   image_.model = model_->name;
   if (header_->verify() && !image_.state.empty()) return begin_proof();
-  status = restore(image_, nullptr);
-  if (status.ok()) finish(grpc::Status::OK);
+  return end();
+}
+
+grpc::Status RestoreCall::end() {
+  SessionInfo made;
+  grpc::Status status = restore(image_, durability_, made);
+  if (!status.ok()) return status;
+  if (context_.durable == nullptr || durability_ == Durability::kNone) {
+    answer(made);
+    return status;
+  }
+  const Owner& owner = call_.scope.caller().name;
+  status = guarded([&] {
+    return run_by_store(context_, call_.scope.log_fields(), [this, made]() mutable {
+      grpc::Status kept =
+          guarded([&] { return keep_session(context_, call_.scope.caller().name, made); });
+      kept.ok() ? answer(made) : finish(std::move(kept));
+    });
+  });
+  if (!status.ok()) context_.store.remove(made.id, owner);
   return status;
+}
+
+void RestoreCall::answer(const SessionInfo& made) {
+  finish(guarded([&] {
+    write_session(context_, made, session_);
+    return grpc::Status::OK;
+  }));
 }
 
 grpc::Status RestoreCall::begin_proof() {
@@ -166,7 +196,7 @@ grpc::Status RestoreCall::begin_proof() {
   }
   if (grpc::Status begins = call_.quota.check_tokens(); !begins.ok()) return begins;
   // A session of the values that the state is of, with their digest.
-  if (grpc::Status made = restore(image_, &proof_id_); !made.ok()) return made;
+  if (grpc::Status made = restore_proof(image_); !made.ok()) return made;
   const Owner& owner = call_.scope.caller().name;
   const auto values = context_.store.image(proof_id_, owner, image_.state_position,
                                            /*with_history=*/true, /*with_state=*/false);
@@ -174,7 +204,7 @@ grpc::Status RestoreCall::begin_proof() {
   if (values.refusal) {
     return store_refusal(values.refusal, context_.store.options(), /*session_id=*/"", owner);
   }
-  if (grpc::Status made = restore(values.image, &proof_id_); !made.ok()) return made;
+  if (grpc::Status made = restore_proof(values.image); !made.ok()) return made;
   SessionStore::LeaseResult leased = context_.store.lease(proof_id_, owner);
   if (leased.refusal) {
     return store_refusal(leased.refusal, context_.store.options(), proof_id_, owner);
@@ -197,11 +227,12 @@ grpc::Status RestoreCall::begin_proof() {
 }
 
 void RestoreCall::proof_ended(RequestOutcome outcome) {
-  finish(guarded([&]() -> grpc::Status {
-    grpc::Status ended = outcome_status(outcome, *model_);
-    if (ended.ok()) ended = check_proof();
-    return ended.ok() ? restore(image_, nullptr) : ended;
-  }));
+  grpc::Status ended = guarded([&]() -> grpc::Status {
+    grpc::Status proven = outcome_status(outcome, *model_);
+    if (proven.ok()) proven = check_proof();
+    return proven.ok() ? end() : proven;
+  });
+  if (!ended.ok()) finish(std::move(ended));
 }
 
 grpc::Status RestoreCall::check_proof() {
@@ -217,23 +248,24 @@ grpc::Status RestoreCall::check_proof() {
   return unproven("its values lead to another one here");
 }
 
-grpc::Status RestoreCall::restore(const SessionImage& image, std::string* proof_id) {
+grpc::Status RestoreCall::restore(const SessionImage& image, Durability durability,
+                                  SessionInfo& made) {
   const Owner& owner = call_.scope.caller().name;
   try {
-    const auto made =
-        context_.store.restore(model_->name, model_->transformer, image, owner, adapter_);
-    if (made.refusal) {
-      return store_refusal(made.refusal, context_.store.options(), /*session_id=*/"", owner);
-    }
-    if (proof_id != nullptr) {
-      *proof_id = made.info.id;
-    } else {
-      write_session(context_, made.info, session_);
-    }
+    auto restored = context_.store.restore(model_->name, model_->transformer, image, owner,
+                                           adapter_, {.durability = durability});
+    made = std::move(restored.info);
+    return store_refusal(restored.refusal, context_.store.options(), /*session_id=*/"", owner);
   } catch (const ModelError& error) {
     return invalid_argument({{"state", error.what()}});
   }
-  return grpc::Status::OK;
+}
+
+grpc::Status RestoreCall::restore_proof(const SessionImage& image) {
+  SessionInfo made;
+  grpc::Status status = restore(image, Durability::kNone, made);
+  if (status.ok()) proof_id_ = std::move(made.id);
+  return status;
 }
 
 void RestoreCall::OnCancel() {

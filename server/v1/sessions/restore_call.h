@@ -48,8 +48,14 @@ class RestoreCall final : public grpc::ServerReadReactor<Received<v1::RestoreSes
   void proof_ended(RequestOutcome outcome);
   // Whether the values led to the snapshot's state.
   grpc::Status check_proof();
-  // The answer, or (proof_id not null) a session that proves.
-  grpc::Status restore(const SessionImage& image, std::string* proof_id);
+  // A session of the image, or why there is none.
+  grpc::Status restore(const SessionImage& image, Durability durability, SessionInfo& made);
+  // The answer, if nothing went wrong; where the session is to outlive the server it comes by a
+  // thread of the store. OK: the call is over, or in the hands of that thread.
+  grpc::Status end();
+  void answer(const SessionInfo& made);
+  // A session that proves.
+  grpc::Status restore_proof(const SessionImage& image);
   void finish(grpc::Status status);
 
   const ServiceContext& context_;
@@ -66,6 +72,7 @@ class RestoreCall final : public grpc::ServerReadReactor<Received<v1::RestoreSes
   std::optional<SessionMemory::Reservation> memory_;  // until what was read is gone
   std::optional<SnapshotReader> reader_;
   SessionImage image_;
+  Durability durability_ = Durability::kNone;
   SharedModel model_;
   SharedAdapter adapter_;
   std::string proof_id_;  // of the session that proves; empty: none

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "server/call/status.h"
-#include "server/call/unary_call.h"
 #include "server/requests/session_checks.h"
 #include "server/stream/refusals.h"
 #include "server/v1/open_stream.h"
 #include "server/v1/sessions/session_service.h"
+#include "server/v1/store_calls.h"
 #include "server/v1/wire_source.h"
 
 namespace lintel {
@@ -30,6 +30,7 @@ grpc::Status SessionService::take_place(std::shared_ptr<void>& place) {
 grpc::Status SessionService::find(CallScope& scope, const std::string& id,
                                   SessionInfo& info) const {
   const Owner& caller = scope.caller().name;
+  if (grpc::Status brought = bring_session(context_, id, caller); !brought.ok()) return brought;
   std::optional<SessionInfo> found = context_.store.get(id, caller);
   if (!found) return refused(context_.store.absence(id, caller), scope, id);
   scope.set_model(found->model);
@@ -50,9 +51,21 @@ grpc::Status SessionService::fork(CallScope& scope, const v1::ForkSessionRequest
   if (!violations.empty()) return violations.status();
   SessionInfo source;
   if (grpc::Status found = find(scope, wire.id(), source); !found.ok()) return found;
-  const SessionStore::ForkResult forked =
-      context_.store.fork(wire.id(), scope.caller().name, checked.position, checked.count);
+  Durability durability{};
+  grpc::Status may = check_durability(wire.durability(), "durability", context_.durable,
+                                      source.durability, &durability);
+  if (!may.ok()) return may;
+  const Owner& caller = scope.caller().name;
+  SessionStore::ForkResult forked =
+      context_.store.fork(wire.id(), caller, checked.position, checked.count, durability);
   if (forked.refusal) return refused(forked.refusal, scope, wire.id());
+  for (SessionInfo& info : forked.infos) {
+    grpc::Status kept = keep_session(context_, caller, info);
+    if (!kept.ok()) {  // all or none; a store that is there, as it was asked
+      for (const SessionInfo& fork : forked.infos) context_.durable->remove(fork.id, caller);
+      return kept;
+    }
+  }
   for (const SessionInfo& info : forked.infos) {
     write_session(context_, info, *response.add_sessions());
   }
@@ -66,8 +79,11 @@ grpc::Status SessionService::rewind(CallScope& scope, const v1::RewindSessionReq
   if (!violations.empty()) return violations.status();
   SessionInfo before;
   if (grpc::Status found = find(scope, wire.id(), before); !found.ok()) return found;
+  const Owner& caller = scope.caller().name;
   const SessionStore::CreateResult rewound =
-      context_.store.rewind(wire.id(), scope.caller().name, checked.position, checked.expected);
+      context_.durable == nullptr
+          ? context_.store.rewind(wire.id(), caller, checked.position, checked.expected)
+          : context_.durable->rewind(wire.id(), caller, checked.position, checked.expected);
   if (rewound.refusal) return refused(rewound.refusal, scope, wire.id());
   write_session(context_, rewound.info, session);
   return grpc::Status::OK;
@@ -131,24 +147,32 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire,
 grpc::ServerUnaryReactor* SessionService::Fork(grpc::CallbackServerContext* call,
                                                const Received<v1::ForkSessionRequest>* request,
                                                v1::ForkSessionResponse* response) {
-  return answer(context_.gate, *call, Method::kForkSession, *request,
-                [&](CallScope& scope, const auto& wire) { return fork(scope, wire, *response); });
+  return answer_by_store(context_, *call, Method::kForkSession, *request,
+                         [this, response](CallScope& scope, const auto& wire) {
+                           return with_session(context_, wire.id(), scope.caller().name,
+                                               [&] { return fork(scope, wire, *response); });
+                         });
 }
 
 grpc::ServerUnaryReactor* SessionService::Rewind(grpc::CallbackServerContext* call,
                                                  const Received<v1::RewindSessionRequest>* request,
                                                  v1::Session* response) {
-  return answer(context_.gate, *call, Method::kRewindSession, *request,
-                [&](CallScope& scope, const auto& wire) { return rewind(scope, wire, *response); });
+  return answer_by_store(context_, *call, Method::kRewindSession, *request,
+                         [this, response](CallScope& scope, const auto& wire) {
+                           return with_session(context_, wire.id(), scope.caller().name,
+                                               [&] { return rewind(scope, wire, *response); });
+                         });
 }
 
 grpc::ServerWriteReactor<v1::Chunk>* SessionService::ReadHistory(
     grpc::CallbackServerContext* call, const Received<v1::ReadHistoryRequest>* request) {
   return open_stream<HistoryStream::Reactor>(
       context_, *call, Method::kReadHistory, *request,
-      [&](HistoryStream::Reactor& reactor, const v1::ReadHistoryRequest& wire) {
-        return read_history(wire, reactor);
-      });
+      [this](HistoryStream::Reactor& reactor, const v1::ReadHistoryRequest& wire) {
+        return with_session(context_, wire.id(), reactor.call().scope.caller().name,
+                            [&] { return read_history(wire, reactor); });
+      },
+      [](const auto&) { return true; });
 }
 
 }  // namespace lintel

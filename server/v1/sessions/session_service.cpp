@@ -1,7 +1,6 @@
 #include "server/v1/sessions/session_service.h"
 
 #include "server/call/status.h"
-#include "server/call/unary_call.h"
 #include "server/call/wire_time.h"
 #include "server/requests/generate_checks.h"
 #include "server/requests/resolve_adapter.h"
@@ -9,6 +8,7 @@
 #include "server/requests/resolve_state.h"
 #include "server/requests/session_checks.h"
 #include "server/stream/refusals.h"
+#include "server/v1/store_calls.h"
 
 namespace lintel {
 
@@ -47,9 +47,29 @@ void write_session(const ServiceContext& context, const SessionInfo& info, v1::S
   wire.set_oldest_position(info.oldest_position);
   wire.set_digest(info.digest);
   wire.set_window(info.window);
+  wire.set_durability(
+      static_cast<v1::Durability>(v1::DURABILITY_NONE + static_cast<int>(info.durability)));
+  wire.set_in_memory(info.in_memory);
+  if (info.interrupted) {
+    wire.mutable_interrupted()->set_call_id(info.interrupted->call_id);
+    wire.mutable_interrupted()->set_start_position(info.interrupted->start_position);
+    wire.mutable_interrupted()->set_stored_position(info.interrupted->stored_position);
+  }
+  if (info.durability != Durability::kNone) write_time(info.expires, *wire.mutable_expire_time());
   if (const SharedModel model = context.models.find(info.model, info.transformer)) {
     wire.set_numerics(model->numerics.hex);
   }
+}
+
+grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info) {
+  if (context.durable == nullptr || info.durability == Durability::kNone) return grpc::Status::OK;
+  if (const SessionRefusal refusal = context.durable->keep(info.id, owner)) {
+    context.store.remove(info.id, owner);
+    return store_refusal(refusal, context.store.options(), /*session_id=*/"", owner);
+  }
+  // With what the store says of it.
+  if (auto kept = context.durable->find(info.id, owner)) info = *std::move(kept);
+  return grpc::Status::OK;
 }
 
 grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionRequest& wire,
@@ -74,6 +94,12 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
                        options.window > 0 ? 0 : config.max_values(), violations);
   options.max_values = wire.max_tokens();
   check_session_options(wire, options, violations);
+  status = check_durability(wire.durability(), "durability", context_.durable,
+                            default_durability(context_.durable), &options.durability);
+  if (!status.ok()) return status;
+  if (wire.has_expire_after()) {
+    options.expire_after = check_expiry(wire.expire_after(), options.durability, violations);
+  }
   if (!violations.empty()) return violations.status();
   SharedAdapter adapter;
   if (initial != nullptr) {
@@ -86,13 +112,14 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
   status = initial == nullptr ? resolve_adapter(wire.adapter(), *model, &adapter)
                               : resolve_adapter(initial->image, *model, &adapter);
   if (!status.ok()) return status;
-  const SessionStore::CreateResult created = context_.store.create(
+  SessionStore::CreateResult created = context_.store.create(
       model->name, model->transformer, options, scope.caller().name, std::move(adapter));
   if (created.refusal) {
     return store_refusal(created.refusal, context_.store.options(), /*session_id=*/"",
                          scope.caller().name);
   }
-  write_session(context_, created.info, session);
+  status = keep_session(context_, scope.caller().name, created.info);
+  if (status.ok()) write_session(context_, created.info, session);
   return status;
 }
 
@@ -102,7 +129,9 @@ grpc::Status SessionService::get(CallScope& scope, const v1::GetSessionRequest& 
   check_session_id(wire.id(), violations);
   if (!violations.empty()) return violations.status();
   const Owner& caller = scope.caller().name;
-  const std::optional<SessionInfo> info = context_.store.get(wire.id(), caller);
+  const std::optional<SessionInfo> info = context_.durable == nullptr
+                                              ? context_.store.get(wire.id(), caller)
+                                              : context_.durable->find(wire.id(), caller);
   if (!info) {
     return store_refusal(context_.store.absence(wire.id(), caller), context_.store.options(),
                          wire.id(), caller);
@@ -112,7 +141,7 @@ grpc::Status SessionService::get(CallScope& scope, const v1::GetSessionRequest& 
   return grpc::Status::OK;
 }
 
-grpc::Status SessionService::list(const Identity& caller, const v1::ListSessionsRequest& wire,
+grpc::Status SessionService::list(CallScope& scope, const v1::ListSessionsRequest& wire,
                                   v1::ListSessionsResponse& page) {
   grpc::Status status;
   if (!wire.model().empty() && resolve_model(wire.model(), context_.models, &status) == nullptr) {
@@ -121,11 +150,15 @@ grpc::Status SessionService::list(const Identity& caller, const v1::ListSessions
   Violations violations;
   const CheckedList checked = check_list(wire, violations);
   if (!violations.empty()) return violations.status();
+  const Identity& caller = scope.caller();
   // One more than asked for tells whether there is a next page.
   const std::optional<Owner> owner =
       caller.roles.has(Role::kAdmin) ? std::nullopt : std::optional(caller.name);
+  const std::size_t limit = checked.page_size + 1;
   std::vector<SessionInfo> found =
-      context_.store.list(wire.model(), checked.after_id, checked.page_size + 1, owner);
+      context_.durable == nullptr
+          ? context_.store.list(wire.model(), checked.after_id, limit, owner)
+          : context_.durable->list(wire.model(), checked.after_id, limit, owner);
   if (found.size() > checked.page_size) {
     found.resize(checked.page_size);
     page.set_next_page_token(found.back().id);
@@ -140,37 +173,45 @@ grpc::Status SessionService::remove(CallScope& scope, const v1::DeleteSessionReq
   if (!violations.empty()) return violations.status();
   const Owner& caller = scope.caller().name;
   if (const auto info = context_.store.get(wire.id(), caller)) scope.set_model(info->model);
-  return store_refusal(context_.store.remove(wire.id(), caller), context_.store.options(),
-                       wire.id(), caller);
+  if (context_.durable == nullptr)
+    return refused(context_.store.remove(wire.id(), caller), scope, wire.id());
+  SessionRefusal refusal = context_.durable->remove(wire.id(), caller);
+  if (refusal.error == SessionError::kNotFound) refusal = context_.store.absence(wire.id(), caller);
+  return refused(refusal, scope, wire.id());
 }
 
 grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* call,
                                                  const Received<v1::CreateSessionRequest>* request,
                                                  v1::Session* response) {
-  return answer(context_.gate, *call, Method::kCreateSession, *request,
-                [&](CallScope& scope, const auto& wire) { return create(scope, wire, *response); });
+  return answer_by_store(context_, *call, Method::kCreateSession, *request,
+                         [this, response](CallScope& scope, const auto& wire) {
+                           return create(scope, wire, *response);
+                         });
 }
 
 grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* call,
                                               const Received<v1::GetSessionRequest>* request,
                                               v1::Session* response) {
-  return answer(context_.gate, *call, Method::kGetSession, *request,
-                [&](CallScope& scope, const auto& wire) { return get(scope, wire, *response); });
+  return answer_by_store(
+      context_, *call, Method::kGetSession, *request,
+      [this, response](CallScope& scope, const auto& wire) { return get(scope, wire, *response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* call,
                                                const Received<v1::ListSessionsRequest>* request,
                                                v1::ListSessionsResponse* response) {
-  return answer(
-      context_.gate, *call, Method::kListSessions, *request,
-      [&](const Identity& caller, const auto& wire) { return list(caller, wire, *response); });
+  return answer_by_store(context_, *call, Method::kListSessions, *request,
+                         [this, response](CallScope& scope, const auto& wire) {
+                           return list(scope, wire, *response);
+                         });
 }
 
 grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* call,
                                                  const Received<v1::DeleteSessionRequest>* request,
                                                  google::protobuf::Empty*) {
-  return answer(context_.gate, *call, Method::kDeleteSession, *request,
-                [&](CallScope& scope, const auto& wire) { return remove(scope, wire); });
+  return answer_by_store(
+      context_, *call, Method::kDeleteSession, *request,
+      [this](CallScope& scope, const auto& wire) { return remove(scope, wire); });
 }
 
 }  // namespace lintel

@@ -9,7 +9,8 @@
 
 namespace lintel {
 
-// Thread-safe. Nothing here waits: a unary method answers before it returns. Its files:
+// Thread-safe. Without a session store nothing here waits, and a unary method answers before it
+// returns; with one, methods that name a session go on by the store's threads. Its files:
 // session_service.cpp (Create, Get, List, Delete),
 // session_copies.cpp (Fork, Rewind, ReadHistory), session_snapshots.cpp (Snapshot),
 // restore_call.cpp (Restore), session_states.cpp (named states).
@@ -57,7 +58,7 @@ class SessionService final : public BoundedService {
 
   grpc::Status create(CallScope& scope, const v1::CreateSessionRequest& wire, v1::Session& session);
   grpc::Status get(CallScope& scope, const v1::GetSessionRequest& wire, v1::Session& session);
-  grpc::Status list(const Identity& caller, const v1::ListSessionsRequest& wire,
+  grpc::Status list(CallScope& scope, const v1::ListSessionsRequest& wire,
                     v1::ListSessionsResponse& page);
   grpc::Status remove(CallScope& scope, const v1::DeleteSessionRequest& wire);
   grpc::Status fork(CallScope& scope, const v1::ForkSessionRequest& wire,
@@ -75,7 +76,8 @@ class SessionService final : public BoundedService {
 
   // A place among copies_, or why there is none.
   grpc::Status take_place(std::shared_ptr<void>& place);
-  // The caller's session; not OK: it is not there. Tells the scope its model.
+  // The caller's session, which is in memory then; not OK: it is not there. Tells the scope its
+  // model.
   grpc::Status find(CallScope& scope, const std::string& id, SessionInfo& info) const;
   // Of a session that the caller has; OK where it is no refusal.
   grpc::Status refused(const SessionRefusal& refusal, const CallScope& scope,
@@ -84,6 +86,10 @@ class SessionService final : public BoundedService {
   const ServiceContext context_;
   Places copies_;  // of calls that hold what sessions are, on its way in or out
 };
+
+// Of a session that was just made: what of it is to outlive the server does when this says OK;
+// else it is gone again. Waits where there is a store.
+grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info);
 
 // A session as the wire has it.
 void write_session(const ServiceContext& context, const SessionInfo& info, v1::Session& wire);

@@ -64,9 +64,11 @@ grpc::ServerWriteReactor<v1::SnapshotChunk>* SessionService::Snapshot(
     grpc::CallbackServerContext* call, const Received<v1::SnapshotSessionRequest>* request) {
   return open_stream<SnapshotStream::Reactor>(
       context_, *call, Method::kSnapshotSession, *request,
-      [&](SnapshotStream::Reactor& reactor, const v1::SnapshotSessionRequest& wire) {
-        return snapshot(wire, reactor);
-      });
+      [this](SnapshotStream::Reactor& reactor, const v1::SnapshotSessionRequest& wire) {
+        return with_session(context_, wire.id(), reactor.call().scope.caller().name,
+                            [&] { return snapshot(wire, reactor); });
+      },
+      [](const auto&) { return true; });
 }
 
 grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* SessionService::Restore(

@@ -11,6 +11,7 @@
 #include "server/requests/resolve_state.h"
 #include "server/requests/session_checks.h"
 #include "server/v1/sessions/session_service.h"
+#include "server/v1/store_calls.h"
 
 namespace lintel {
 namespace {
@@ -127,9 +128,11 @@ grpc::Status SessionService::delete_state(CallScope& scope, const v1::DeleteStat
 grpc::ServerUnaryReactor* SessionService::SaveState(grpc::CallbackServerContext* call,
                                                     const Received<v1::SaveStateRequest>* request,
                                                     v1::NamedState* response) {
-  return answer(
-      context_.gate, *call, Method::kSaveState, *request,
-      [&](CallScope& scope, const auto& wire) { return save_state(scope, wire, *response); });
+  return answer_by_store(context_, *call, Method::kSaveState, *request,
+                         [this, response](CallScope& scope, const auto& wire) {
+                           return with_session(context_, wire.session_id(), scope.caller().name,
+                                               [&] { return save_state(scope, wire, *response); });
+                         });
 }
 
 grpc::ServerUnaryReactor* SessionService::ListStates(grpc::CallbackServerContext* call,

@@ -1,0 +1,57 @@
+// StoredSessions: the session store of a server, from before its port is bound until its last call
+// is over.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "server/base/clock.h"
+#include "server/durable/durable_sessions.h"
+#include "server/flags/server_options.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/session_store.h"
+#include "server/vault/disk/sqlite_vault.h"
+
+namespace lintel {
+
+// The vault in --session-store, and what goes between it and the sessions in memory. Thread-safe,
+// but that look() is one thread's.
+class StoredSessions {
+ public:
+  // Takes the directory for this process, and recovers and logs what is there. Throws VaultError.
+  // REQUIRES: options.store is not empty; all else outlives it.
+  StoredSessions(const ServerOptions::DurableOptions& options, SessionStore& store,
+                 const ModelRegistry& models, const Clock& clock);
+  // What was accepted is on the disk when it returns. REQUIRES: no call runs.
+  ~StoredSessions() = default;
+
+  DurableSessions& sessions() { return durable_; }
+  const DurableSessions& sessions() const { return durable_; }
+
+  // Puts states on the disk, removes sessions that have expired, and tells how the store is where
+  // that has changed. Waits for the disk.
+  void look();
+  // As of the last look; asks nothing of the disk.
+  bool is_broken() const { return broken_; }
+  // Called by look() when the store breaks. REQUIRES: nobody looks.
+  void when_broken(std::function<void()> told) { when_broken_ = std::move(told); }
+
+  // What opening it took.
+  std::chrono::duration<double> recovery_time() const { return recovery_time_; }
+
+ private:
+  void tell(const SessionVault::Health& health);
+
+  const std::string directory_;
+  const TimePoint began_ = std::chrono::steady_clock::now();
+  SqliteVault vault_;
+  const std::chrono::duration<double> recovery_time_ = std::chrono::steady_clock::now() - began_;
+  DurableSessions durable_;
+  SessionVault::Health::State told_ = SessionVault::Health::State::kOk;
+  std::function<void()> when_broken_;
+  std::atomic<bool> broken_{false};
+};
+
+}  // namespace lintel

@@ -1,0 +1,133 @@
+// Calls that the server did not live to end, over gRPC: shown, refused, repeated by their call_id.
+#include <catch2/catch.hpp>
+
+#include "tests/server/support/stored_server.h"
+
+namespace lintel::testing {
+namespace {
+
+using Code = grpc::StatusCode;
+
+constexpr unsigned kNewTokens = 400;
+
+Generated twin_of(const v1::GenerateRequest& request) {
+  TestServer server({"tokens"});
+  v1::GenerateRequest same = request;
+  same.set_session_id(create_session(server, "tokens").id());
+  same.clear_call_id();
+  same.clear_from_position();
+  return generate(server, same);
+}
+
+// A call in progress, whose client reads no further than its first message.
+struct Interrupted {
+  explicit Interrupted(v1::Durability level)
+      : stored([](ServerOptions& options) { options.streaming.outbox_tokens = 40; }),
+        session(created(*stored, level)),
+        request(call_on(session.id(), "the-call", {1, 2, 3}, kNewTokens)) {
+    request.set_max_tokens_per_message(1);
+    reader = stored->generation->Generate(&context, request);
+    REQUIRE(reader->Read(&first));
+  }
+  ~Interrupted() {
+    context.TryCancel();
+    if (!over) rest();
+  }
+  // Reads to its end.
+  grpc::Status rest(Generated* got = nullptr) {
+    over = true;
+    v1::GenerateResponse message;
+    while (reader->Read(&message)) {
+      if (got != nullptr) take_message(message, *got);
+    }
+    return reader->Finish();
+  }
+
+  StoredServer stored;
+  const v1::Session session;
+  v1::GenerateRequest request;
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+  v1::GenerateResponse first;
+  bool over = false;
+};
+
+TEST_CASE("an interrupted call is shown, and nothing else goes on before it") {
+  const v1::Durability level = GENERATE(v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN);
+  Interrupted f(level);
+  const auto server = f.stored.crashed();
+  const v1::Session session = get_session(*server, f.session.id());
+  REQUIRE(session.has_interrupted());
+  CHECK(session.interrupted().call_id() == "the-call");
+  CHECK(session.interrupted().start_position() == 0);
+  CHECK(session.interrupted().stored_position() >= 0);
+
+  const grpc::Status refused = generate(*server, call_on(session.id(), "another", {1}, 3)).status;
+  CHECK(refused.error_code() == Code::FAILED_PRECONDITION);
+  CHECK(reason_of(refused) == "CALL_INTERRUPTED");
+
+  const Generated repeated = generate(*server, f.request);
+  REQUIRE(repeated.status.ok());
+  const Generated twin = twin_of(f.request);
+  CHECK(repeated.only().tokens == twin.only().tokens);
+  CHECK(repeated.only().log2_probs == twin.only().log2_probs);
+  CHECK(repeated.only().first_position == twin.only().first_position);
+  CHECK(repeated.only().contiguous);
+  CHECK_FALSE(get_session(*server, session.id()).has_interrupted());
+  // Once more: the same, of a call that has ended.
+  const Generated again = generate(*server, f.request);
+  REQUIRE(again.status.ok());
+  CHECK(again.only().tokens == twin.only().tokens);
+  // From a position on.
+  v1::GenerateRequest rest = f.request;
+  rest.set_from_position(100);
+  const Generated tail = generate(*server, rest);
+  REQUIRE(tail.status.ok());
+  CHECK(tail.only().first_position == 100);
+  CHECK(tail.only().tokens ==
+        std::vector(twin.only().tokens.begin() + (100 - twin.only().first_position),
+                    twin.only().tokens.end()));
+}
+
+TEST_CASE("an interrupted call is given up by a rewind") {
+  Interrupted f(v1::DURABILITY_INPUT);
+  const auto server = f.stored.crashed();
+  v1::Session session;
+  REQUIRE(rewind_session(*server, f.session.id(), 0, &session).ok());
+  CHECK_FALSE(session.has_interrupted());
+  v1::GenerateRequest request = f.request;
+  request.set_call_id("another");
+  CHECK(generate(*server, request).only().tokens == twin_of(request).only().tokens);
+}
+
+TEST_CASE("a session whose calls count once they have ended is as before the interrupted one") {
+  Interrupted f(v1::DURABILITY_CALL);
+  const auto server = f.stored.crashed();
+  const v1::Session session = get_session(*server, f.session.id());
+  CHECK_FALSE(session.has_interrupted());
+  CHECK(session.position() == 0);
+  CHECK(generate(*server, f.request).only().tokens == twin_of(f.request).only().tokens);
+}
+
+TEST_CASE("a server that is told to end stores what its calls came to") {
+  Interrupted f(GENERATE(v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN));
+  f.stored->server().drain(std::chrono::milliseconds(1));
+  Generated got;
+  take_message(f.first, got);
+  CHECK(f.rest(&got).error_code() == Code::UNAVAILABLE);
+  const std::int64_t seen =
+      got.only().first_position + static_cast<std::int64_t>(got.only().tokens.size());
+  f.stored.server.reset();
+  f.stored.begin();
+  // It goes on where it was.
+  v1::GenerateRequest rest = f.request;
+  rest.set_from_position(seen);
+  const Generated repeated = generate(*f.stored, rest);
+  REQUIRE(repeated.status.ok());
+  std::vector<std::int32_t> all = got.only().tokens;
+  all.insert(all.end(), repeated.only().tokens.begin(), repeated.only().tokens.end());
+  CHECK(all == twin_of(f.request).only().tokens);
+}
+
+}  // namespace
+}  // namespace lintel::testing

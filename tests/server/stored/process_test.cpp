@@ -1,0 +1,199 @@
+// lintel-server with --session-store: killed and begun anew, and what keeps it from beginning.
+#include "tests/support/process.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <regex>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/server/support/stored_server.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Contains;
+using Code = grpc::StatusCode;
+
+struct Files {
+  Files() { write_random_model(model, tiny_config(TinyModel::kTokens), /*seed=*/5); }
+  std::vector<std::string> flags(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {
+        LINTEL_SERVER_BINARY, "--model", model,       "--listen", "127.0.0.1:0",
+        "--session-store",    store,     "--workers", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  const TemporaryDirectory directory;
+  const std::string model = directory.path() / "tokens";
+  const std::string store = directory.path() / "store";
+};
+
+// A running server, killed with its object, and a client of it.
+struct Server {
+  explicit Server(const std::vector<std::string>& flags) : process(flags) {
+    const std::string line = process.read_out_until("\n");
+    REQUIRE_THAT(line, Contains("ready on "));
+    channel =
+        grpc::CreateChannel(line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2),
+                            grpc::InsecureChannelCredentials());
+    sessions = v1::SessionService::NewStub(channel);
+    generation = v1::GenerationService::NewStub(channel);
+  }
+  grpc::Status create(v1::Durability durability, v1::Session* session) {
+    v1::CreateSessionRequest request;
+    request.set_durability(durability);
+    grpc::ClientContext context;
+    return sessions->Create(&context, request, session);
+  }
+  Generated generate(const v1::GenerateRequest& request) {
+    Generated out;
+    grpc::ClientContext context;
+    const auto reader = generation->Generate(&context, request);
+    v1::GenerateResponse message;
+    while (reader->Read(&message)) take_message(message, out);
+    out.status = reader->Finish();
+    return out;
+  }
+
+  Process process;
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::SessionService::Stub> sessions;
+  std::unique_ptr<v1::GenerationService::Stub> generation;
+};
+
+struct Ended {
+  int code = 0;
+  std::string err;
+};
+Ended run(const std::vector<std::string>& flags) {
+  Process server(flags);
+  const int code = server.wait();
+  return {code, server.err()};
+}
+
+TEST_CASE("a server that is killed is a pause: its sessions go on in the next one") {
+  const Files files;
+  v1::Session session, twin;
+  std::vector<std::int32_t> expected, seen;
+  {
+    Server server(files.flags());
+    REQUIRE(server.create(v1::DURABILITY_INPUT, &session).ok());
+    REQUIRE(server.create(v1::DURABILITY_NONE, &twin).ok());
+    REQUIRE(server.generate(call_on(session.id(), "one", {1, 2, 3}, 20)).status.ok());
+    REQUIRE(server.generate(call_on(twin.id(), "", {1, 2, 3}, 20)).status.ok());
+    const Generated whole = server.generate(call_on(twin.id(), "", {4}, 3000));
+    REQUIRE(whole.status.ok());
+    expected = whole.only().tokens;
+    // In the middle of a call.
+    v1::GenerateRequest request = call_on(session.id(), "two", {4}, 3000);
+    request.set_max_tokens_per_message(1);
+    grpc::ClientContext context;
+    const auto reader = server.generation->Generate(&context, request);
+    v1::GenerateResponse message;
+    Generated got;
+    for (int i = 0; i < 3 && reader->Read(&message); ++i) take_message(message, got);
+    server.process.send(SIGKILL);
+    while (reader->Read(&message)) take_message(message, got);
+    CHECK_FALSE(reader->Finish().ok());
+    seen = got.only().tokens;
+    REQUIRE(seen.size() < expected.size());
+    CHECK(server.process.wait() == 128 + SIGKILL);
+  }
+  struct stat directory {};
+  REQUIRE(stat(files.store.c_str(), &directory) == 0);
+  CHECK((directory.st_mode & 0777) == 0700);
+
+  Server server(files.flags());
+  v1::GetSessionRequest get;
+  get.set_id(session.id());
+  v1::Session found;
+  grpc::ClientContext context;
+  REQUIRE(server.sessions->Get(&context, get, &found).ok());
+  CHECK(found.interrupted().call_id() == "two");
+  CHECK(found.interrupted().start_position() == 23);
+  const auto at = 24 + static_cast<std::int64_t>(seen.size());
+  v1::GenerateRequest rest = call_on(session.id(), "two", {4}, 3000);
+  rest.set_from_position(at);
+  const Generated repeated = server.generate(rest);
+  REQUIRE(repeated.status.ok());
+  CHECK(repeated.only().first_position == at);
+  seen.insert(seen.end(), repeated.only().tokens.begin(), repeated.only().tokens.end());
+  CHECK(seen == expected);
+  server.process.send(SIGTERM);
+  CHECK(server.process.wait() == 0);
+  CHECK_THAT(server.process.err(),
+             Contains("session store " + files.store + ": 1 sessions, 1 with an interrupted call"));
+}
+
+TEST_CASE(
+    "a store that cannot be opened ends the start with its reason, before a model is loaded") {
+  const Files files;
+  const auto refused = [&](const std::string& why) {
+    std::ofstream(files.model + "/config.json", std::ios::app) << "}";
+    const Ended ended = run(files.flags());
+    CHECK(ended.code == 1);
+    CHECK_THAT(ended.err, Contains(files.store) && Contains(why) && !Contains("config.json"));
+  };
+  SECTION("it is another's") {
+    const Server first(files.flags());
+    refused("in use by pid " + std::to_string(first.process.pid()));
+  }
+  SECTION("it is no store") {
+    std::filesystem::create_directory(files.store);
+    std::ofstream(files.store + "/letter.txt") << "Dear";
+    refused("holds letter.txt, which is no file of a session store");
+    CHECK(std::filesystem::file_size(files.store + "/letter.txt") == 4);
+  }
+  SECTION("it is a file") {
+    std::ofstream(files.store) << "x";
+    refused("Not a directory");
+  }
+  SECTION("it is damaged") {
+    { const Server first(files.flags()); }
+    std::filesystem::remove(files.store + "/sessions.db-wal");
+    std::ofstream(files.store + "/sessions.db") << std::string(8192, 'x');
+    refused("sessions.db");
+  }
+}
+
+// The store's files may not grow any more: what is written then fails, of which nobody knows how
+// far it came.
+void stop_growth(Server& server) {
+  const rlimit none{1, 1};
+  REQUIRE(prlimit(server.process.pid(), RLIMIT_FSIZE, &none, nullptr) == 0);
+}
+
+TEST_CASE("a store that breaks turns readiness, and what is in memory goes on") {
+  const Files files;
+  Server server(files.flags({"--metrics-listen", "127.0.0.1:0"}));
+  v1::Session stored, none;
+  REQUIRE(server.create(v1::DURABILITY_INPUT, &stored).ok());
+  REQUIRE(server.create(v1::DURABILITY_NONE, &none).ok());
+  const auto health = grpc::health::v1::Health::NewStub(server.channel);
+  const auto serves = [&] {
+    grpc::health::v1::HealthCheckResponse reply;
+    grpc::ClientContext context;
+    return health->Check(&context, {}, &reply).ok() &&
+           reply.status() == grpc::health::v1::HealthCheckResponse::SERVING;
+  };
+  CHECK(serves());
+  stop_growth(server);
+  v1::Session other;
+  const grpc::Status refused = server.create(v1::DURABILITY_INPUT, &other);
+  CHECK(refused.error_code() == Code::UNAVAILABLE);
+  CHECK_THAT(refused.error_message(), Contains("the session store is broken"));
+  CHECK(eventually([&] { return !serves(); }));
+  CHECK(server.generate(call_on(stored.id(), "one", {1}, 3)).status.error_code() ==
+        Code::UNAVAILABLE);
+  CHECK(server.generate(call_on(none.id(), "", {1}, 3)).status.ok());
+  server.process.send(SIGTERM);
+  CHECK(server.process.wait() == 0);
+  CHECK_THAT(server.process.err(), Contains("broken until a restart"));
+}
+
+}  // namespace
+}  // namespace lintel::testing
