@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 import manifests
@@ -74,9 +75,19 @@ class ComposeTest(unittest.TestCase):
         for name in ("--listen", "--metrics-listen"):  # serving() has its own
             del given[name]
         given["--model"] = manifests.ROOT + given["--model"]
-        with serving.serving([f"{name}={value}" if value else name
-                              for name, value in given.items()]) as server:
-            self.assertEqual(server.get("/readyz")[0], 200)
+        with tempfile.TemporaryDirectory() as directory:
+            given["--session-store"] = os.path.join(directory, "sessions")
+            with serving.serving([f"{name}={value}" if value else name
+                                  for name, value in given.items()]) as server:
+                self.assertEqual(server.get("/readyz")[0], 200)
+            self.assertTrue(os.path.isfile(os.path.join(given["--session-store"], "sessions.db")))
+
+    def test_sessions_are_on_a_volume_that_the_server_may_write(self):
+        (volume,) = self.server["volumes"]
+        source, target = volume.split(":")
+        self.assertIn(source, manifests.load(FILE)["volumes"])
+        self.assertEqual(os.path.dirname(flags(self.server["command"])["--session-store"]), target)
+        self.assertIn(f"install -d -o lintel -g lintel -m 0700 {target}\n", Dockerfile().text)
 
     def test_the_server_builds_from_the_dockerfile(self):
         build = self.server["build"]

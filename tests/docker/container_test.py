@@ -190,7 +190,8 @@ class ContainerTest(unittest.TestCase):
     def test_compose_s_server_and_demo(self):
         services = manifests.load(os.path.join(manifests.ROOT, "docker", "compose.yaml"))["services"]
         with started(*services["server"]["command"],
-                     options=["--add-host", "server:127.0.0.1"]) as container:
+                     options=["--add-host", "server:127.0.0.1",
+                              "--volume", "/var/lib/lintel"]) as container:
             self.assertEqual(container.http_status("/metrics", 9464), 200)
             self.assertEqual(services["demo"]["entrypoint"], ["lintel"])
             # Inside, where `server` has an address: it is a name of Compose's network.

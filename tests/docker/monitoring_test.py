@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 import manifests
@@ -38,7 +39,9 @@ def dashboard_queries():
 
 class MonitoringTest(unittest.TestCase):
     def test_every_metric_and_label_that_is_asked_for_is_exported(self):
-        with serving.serving(["--model", serving.MODEL, "--insecure-public"]) as server:
+        with tempfile.TemporaryDirectory() as directory, serving.serving(
+                ["--model", serving.MODEL, "--insecure-public", "--session-store",
+                 os.path.join(directory, "sessions")]) as server:
             subprocess.run(
                 [os.environ["LINTEL_CLI"], "generate", "--address", server.address,
                  "--prompt-tokens", "0", "--max-new-tokens", "2"], check=True, capture_output=True)
