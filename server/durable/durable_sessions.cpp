@@ -10,8 +10,6 @@
 namespace lintel {
 namespace {
 
-using Kind = SessionVault::Write::Kind;
-
 constexpr std::size_t kSweptAtOnce = 256;
 
 }  // namespace
@@ -24,6 +22,13 @@ DurableSessions::DurableSessions(SessionVault& vault, SessionStore& store,
       models_(models),
       clock_(clock),
       options_(options),
+      writer_(vault, lost_claims_, clock,
+              {.interval = options.commit_interval,
+               .lazy_interval = options.lazy_interval,
+               .lazy_values = options.lazy_values,
+               .park_tokens = options.park_tokens,
+               .expire_after = options.expire_after,
+               .has_thread = options.threads > 0}),
       threads_(options.threads, options.queue) {}
 
 DurableSessions::~DurableSessions() = default;
@@ -34,7 +39,7 @@ DurableSessions::Stats DurableSessions::stats() const {
   return {.brought_from_slot = from_slot_.load(),
           .brought_from_values = from_values_.load(),
           .calls_resumed = resumed_.load(),
-          .states_stored = states_stored_.load(),
+          .states_stored = states_stored_.load() + writer_.states_stored(),
           .queued = threads_.queued()};
 }
 
@@ -125,25 +130,8 @@ std::vector<SessionInfo> DurableSessions::list(const std::string& model,
   }
 }
 
-void DurableSessions::give_up(const std::string& id, const Owner& owner,
-                              const SessionVault::Claim& claim) {
-  MutexLock lock(mutex_);
-  given_up_.push_back({id, owner, claim});
-}
-
 std::size_t DurableSessions::sweep() {
-  std::vector<GivenUp> given_up;
-  {
-    MutexLock lock(mutex_);
-    given_up.swap(given_up_);
-  }
-  for (const auto& [id, owner, claim] : given_up) {
-    const Digest digest = vault_.find(id, owner).row.digest;
-    VaultBatch batch;
-    batch.add({.kind = Kind::kRelease, .id = id, .claim = claim, .before = digest, .after = digest},
-              {});
-    commit_and_release(batch, id, owner, claim);
-  }
+  lost_claims_.give_back(vault_);
   return vault_.sweep(kSweptAtOnce);
 }
 
@@ -153,7 +141,7 @@ VaultOutcome DurableSessions::commit_and_release(VaultBatch& batch, const std::s
   const VaultOutcome outcome = batch.commit_and_wait(vault_);
   // Broken, it gives nothing back before it is opened anew.
   if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable)
-    give_up(id, owner, claim);
+    lost_claims_.add(id, owner, claim);
   return outcome;
 }
 

@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "server/base/clock.h"
-#include "server/base/mutex.h"
 #include "server/durable/call_records.h"
+#include "server/durable/call_writer.h"
+#include "server/durable/durable_call.h"
 #include "server/durable/id_locks.h"
+#include "server/durable/lost_claims.h"
+#include "server/durable/past_call.h"
 #include "server/durable/work_threads.h"
 #include "server/history/digest.h"
 #include "server/history/durability.h"
@@ -83,6 +86,24 @@ class DurableSessions {
   SessionRefusal rewind(SessionLease& lease, std::int64_t position,
                         const std::optional<Digest>& expected = std::nullopt);
 
+  // What a call runs on, or what it gave when it was run.
+  struct OpenedCall {
+    std::shared_ptr<DurableCall> call;  // the keeper of the lease; null: it is past
+    // Of a call that is run again: its seed, and the values it had, from its first on.
+    std::optional<std::uint64_t> seed;
+    std::vector<std::int32_t> values;
+    std::optional<PastCall> past;
+  };
+  // Waits. A call on a session that is leased and durable: new, or run again, with the session
+  // taken back to where it began; the lease of one that is past can go back. kCallInterrupted,
+  // kPositionMismatch, kNumericsChanged, kCallDiffers, kNoProbabilities, kOutOfRange, kStore...:
+  // the lease is to go back.
+  SessionRefusal open_call(SessionLease& lease, const SharedModel& model, const CallTerms& terms,
+                           OpenedCall& opened);
+
+  // What is due of running calls is queued when it returns: where there are no threads.
+  void write() { writer_.write(); }
+
   // Removes sessions that have expired, a bounded number at a time, and gives back what could not
   // be given back when it was time; the server calls it now and then. Waits.
   std::size_t sweep();
@@ -99,16 +120,13 @@ class DurableSessions {
     std::optional<StoredCall> call;  // that was interrupted
     SharedModel model;               // null: none that is loaded is the one
   };
-  // A claim that could not be given back.
-  struct GivenUp {
-    std::string id;
-    Owner owner;
-    SessionVault::Claim claim;
-  };
   // kNone, kNotFound, kDamaged, kStore...
   SessionRefusal look_up(const std::string& id, const Owner& owner, Cold& cold);
   SharedModel model_of(const SessionVault::Row& row) const;
   SessionRefusal wake(const std::string& id, const Owner& owner);
+  // The call is run again from `start` on.
+  SessionRefusal run_again(SessionLease& lease, std::int64_t start, std::uint64_t seed,
+                           OpenedCall& opened);
   // Its values, and the latest state that leads to them.
   SessionRefusal read_image(const Cold& cold, SessionImage& image);
   SessionRefusal remove_stored(const std::string& id, const Owner& owner);
@@ -119,8 +137,6 @@ class DurableSessions {
   // Waits; the batch ends with what gives the claim back. Where that fails sweep() does it.
   VaultOutcome commit_and_release(VaultBatch& batch, const std::string& id, const Owner& owner,
                                   const SessionVault::Claim& claim);
-  void give_up(const std::string& id, const Owner& owner, const SessionVault::Claim& claim)
-      EXCLUDES(mutex_);
   std::chrono::system_clock::time_point expiry(const SessionOptions& session) const;
 
   SessionVault& vault_;
@@ -132,8 +148,8 @@ class DurableSessions {
   // Held by what brings a session, changes it or removes it while no call has it.
   IdLocks locks_;
   std::atomic<std::uint64_t> from_slot_{0}, from_values_{0}, resumed_{0}, states_stored_{0};
-  Mutex mutex_;
-  std::vector<GivenUp> given_up_ GUARDED_BY(mutex_);
+  LostClaims lost_claims_;
+  CallWriter writer_;
   WorkThreads threads_;  // last: their work uses the rest
 };
 

@@ -69,6 +69,9 @@ struct GenerationRequest {
   std::int64_t cache_prefix_tokens = 0;
   int num_samples = 1;
   std::vector<GivenValue> given;
+  // Of a call that is run again: the values it had, from the first new position on. They are read
+  // as a prompt is and told as when they were drawn, then it goes on.
+  std::vector<std::int32_t> drawn;
   std::optional<TimePoint> deadline;
   std::shared_ptr<TokenAllowance> allowance;  // null: as many tokens as there are
   // What the caller keeps of this request until it is over, in bytes: all sequences of a Score,

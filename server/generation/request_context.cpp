@@ -41,8 +41,11 @@ std::optional<std::pair<std::int32_t, ValueSource>> RequestContext::known_value(
   const auto found = std::lower_bound(
       request.given.begin(), request.given.end(), position,
       [](const GivenValue& given, std::int64_t wanted) { return given.position < wanted; });
-  if (found == request.given.end() || found->position != position) return std::nullopt;
-  return std::pair(found->value, ValueSource::kGiven);
+  const bool is_given = found != request.given.end() && found->position == position;
+  if (is_given) return std::pair(found->value, ValueSource::kGiven);
+  if (position >= drawn_end()) return std::nullopt;
+  return std::pair(request.drawn[static_cast<std::size_t>(position - prompt_end())],
+                   ValueSource::kSampled);
 }
 
 std::int64_t RequestContext::origin_at(std::int64_t position) const {
@@ -55,7 +58,7 @@ std::int64_t RequestContext::origin_at(std::int64_t position) const {
 bool RequestContext::needs_output(std::int64_t position) const {
   const auto known = known_value(position);
   if (!known) return true;
-  const bool shown = known->second == ValueSource::kGiven || request.echo_prompt;
+  const bool shown = known->second != ValueSource::kPrompt || request.echo_prompt;
   return shown && (request.log2_probs || request.top_log2_probs > 0);
 }
 

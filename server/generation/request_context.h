@@ -32,8 +32,12 @@ struct RequestContext {
   std::int64_t prompt_end() const {
     return first_position + static_cast<std::int64_t>(request.prompt.size());
   }
+  // Behind the values that an earlier run of the request has drawn.
+  std::int64_t drawn_end() const {
+    return prompt_end() + static_cast<std::int64_t>(request.drawn.size());
+  }
   // The value at a position of the prompt or behind it if it is known beforehand, and whether it is
-  // the prompt's or given.
+  // the prompt's, given, or was drawn before.
   std::optional<std::pair<std::int32_t, ValueSource>> known_value(std::int64_t position) const;
   // Position of the first value that is replayed.
   std::int64_t replay_begin() const {

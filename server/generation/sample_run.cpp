@@ -157,7 +157,12 @@ std::int64_t SampleRun::bounded(std::int64_t left) const {
 int SampleRun::rows_wanted(int limit) const {
   assert(!finished());
   const std::int64_t next = sequence_->next_position();
-  const int most = static_cast<int>(std::min<std::int64_t>(values_left(), limit));
+  int most = static_cast<int>(std::min<std::int64_t>(values_left(), limit));
+  // The call may have ended with the last value that was drawn before, which is then never fed.
+  const std::int64_t drawn = context_.drawn_end() - next;
+  if (drawn > 0 && !context_.request.drawn.empty()) {
+    most = static_cast<int>(std::min<std::int64_t>(most, drawn));
+  }
   int rows = 0;
   while (rows < most && known(next + rows)) ++rows;
   return std::min(rows + 1, most);  // one more, to be sampled
@@ -171,6 +176,7 @@ int SampleRun::prompt_rows_wanted(int limit) const {
 bool SampleRun::begin_drafts(int rows) {
   const std::int64_t next = sequence_->next_position();
   if (next < num_values_) return false;  // they have been observed already
+  if (!context_.request.drawn.empty() && next < context_.drawn_end()) return false;
   return drafts_.propose(next, rows, next + values_left());
 }
 
@@ -218,6 +224,8 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
     goes_on =
         kept < count && !finished() && (kept < first_draft || accept(kept - first_draft, step));
   }
+  // Values that were drawn before do not go on behind a stop, unless they are another request's.
+  if (kept < first_draft) return false;
   sequence_->take_back(count - kept);
   drafts_.clear();
   const std::int64_t window = context_.request.window;

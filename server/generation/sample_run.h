@@ -68,7 +68,8 @@ class SampleRun final : public DraftSource {
   // Lays out `count` rows, drafts included; returns how many outputs they will have. REQUIRES:
   // count <= rows wanted and drafts.
   int append_rows(int count, std::vector<StepRow>& rows) const;
-  // Takes what those rows gave. Returns false when an output is not finite.
+  // Takes what those rows gave. Returns false when an output is not finite, or what was drawn
+  // before cannot be the request's.
   bool absorb(int count, OutputRows outputs, StepContext& step);
 
   bool finished() const { return reason_.has_value(); }

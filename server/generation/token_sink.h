@@ -67,6 +67,11 @@ enum class RequestOutcome {
   kNonFinite,     // the model produced NaN or infinity; the session is gone
   kInternal,      // an exception (out of memory, a sink that threw); the session is gone
   kAdapterEnded,  // its adapter was unloaded, and the drain timeout passed; as kShutdown
+  // Not of a scheduler, but of the store that its session outlives the process in. No sample's end
+  // was told; the session is as the store has it.
+  kStoreFull,
+  kStoreAway,
+  kStoreBroken,
 };
 
 // Receives what a request produces. Called by one scheduler thread at a time, never under a
@@ -82,6 +87,8 @@ class TokenSink {
   // which frees its rows for others, until Scheduler::resume; tokens of the running step still
   // arrive.
   virtual bool on_token(const TokenEvent& event) = 0;
+  // The same, where no token comes yet: it is asked by a sink that holds them back for this one.
+  virtual bool has_room() const { return true; }
   virtual void on_sample_finish(const SampleResult& result) = 0;
   // After the last on_token and on_sample_finish of a step that had any: the moment to flush.
   virtual void on_step_end() = 0;

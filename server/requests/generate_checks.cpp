@@ -271,6 +271,14 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
   return grpc::Status::OK;
 }
 
+std::int64_t prompt_values_of(const SequencePosition& at, const ServedModel& model,
+                              const GenerationRequest& request) {
+  const bool starts_given = !request.given.empty() && request.given.front().position == 0;
+  const bool starts_image = at.num_values == 0 && request.prompt.empty() && !starts_given &&
+                            model.transformer->config().modality == ModalityKind::kImage;
+  return starts_image ? 1 : static_cast<std::int64_t>(request.prompt.size());
+}
+
 std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& checked) {
   const GenerationRequest& request = checked.request;
   const auto prompt_size = static_cast<std::int64_t>(request.prompt.size());

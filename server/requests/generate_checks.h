@@ -53,6 +53,11 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
 grpc::Status check_position(const SequencePosition& at, const ServedModel& model,
                             const std::string& subject, CheckedGenerate& checked);
 
+// Values of the prompt as the sequence takes them: where it is empty, perhaps a start token.
+// REQUIRES: check_position was OK.
+std::int64_t prompt_values_of(const SequencePosition& at, const ServedModel& model,
+                              const GenerationRequest& request);
+
 // Values that the state of a request's sequence will hold at most. REQUIRES: check_position was OK.
 std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& checked);
 

@@ -7,10 +7,12 @@
 #include "model/base/state_bytes.h"
 #include "server/base/random_bytes.h"
 #include "server/call/status.h"
+#include "server/durable/durable_call.h"
 #include "server/generation/drafter.h"
 #include "server/generation/recent_values.h"
 #include "server/generation/speculation.h"
 #include "server/history/session_history.h"
+#include "server/requests/call_checks.h"
 #include "server/requests/resolve_adapter.h"
 #include "server/requests/resolve_model.h"
 #include "server/requests/resolve_state.h"
@@ -26,6 +28,19 @@ std::uint64_t random_seed() {
   std::uint64_t seed = 0;
   fill_with_random(std::as_writable_bytes(std::span(&seed, 1)));
   return seed;
+}
+
+// What was leased, and the model that it goes on with.
+SessionRefusal take_lease(const ServiceContext& context, SessionStore::LeaseResult leased,
+                          GenerationTarget& target) {
+  if (leased.refusal) return leased.refusal;
+  const Transformer& transformer = leased.lease.transformer();
+  if (target.model == nullptr || target.model->transformer.get() != &transformer) {
+    target.model = context.models.find(leased.lease.model(), &transformer);
+  }
+  if (target.model == nullptr) return {SessionError::kUnloaded};
+  target.lease = std::move(leased.lease);
+  return {};
 }
 
 // The session that a request names, whose model has to be the one it names, or that model.
@@ -47,7 +62,11 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
   if (!wire.initial_state().empty()) {
     return invalid_argument({{"initial_state", "is for calls without a session, which has begun"}});
   }
-  if (const auto refusal = lease_session(context, wire.session_id(), caller, target)) {
+  const SessionRefusal refusal =
+      context.durable == nullptr
+          ? lease_session(context, wire.session_id(), caller, target)
+          : take_lease(context, context.durable->lease(wire.session_id(), caller), target);
+  if (refusal) {
     return store_refusal(refusal, context.store.options(), wire.session_id(), caller);
   }
   const std::string& name = target.model->name;
@@ -70,7 +89,8 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
   const std::size_t values = samples * (static_cast<std::size_t>(request.max_new_tokens) +
                                         (request.echo_prompt ? request.prompt.size() : 0));
   const std::size_t tops = static_cast<std::size_t>(request.top_log2_probs) * sizeof(TopValue);
-  const std::size_t replayed = request.replay.size() * sizeof(request.replay.front());
+  const std::size_t replayed =
+      (request.replay.size() + request.drawn.size()) * sizeof(request.replay.front());
   const std::size_t windows = samples * RecentValues::bytes(request.window) +
                               request.recent.size() * sizeof(request.recent.front());
   return guessing + replayed + windows + std::min(values, outbox) * (kOutboxValueBytes + tops);
@@ -112,6 +132,23 @@ void begin_with(const SessionImage& image, const ModelConfig& config, SequenceSt
   request.replay_tail = history.tail_at(image.position);
 }
 
+// What a call on a session that outlives the process is to it: new, or run again.
+grpc::Status open_call(const ServiceContext& context, const Owner& caller, const CallTerms& terms,
+                       const SharedModel& model, SessionLease& lease,
+                       DurableSessions::OpenedCall& opened) {
+  const SessionRefusal refusal = lease.durability() == Durability::kNone
+                                     ? check_expected_position(terms, lease.num_values())
+                                     : context.durable->open_call(lease, model, terms, opened);
+  return store_refusal(refusal, context.store.options(), lease.session_id(), caller);
+}
+
+// The values that a call had when it was run, but for its prompt's.
+void take_drawn(std::vector<std::int32_t> values, std::int64_t prompt_values,
+                GenerationRequest& request) {
+  if (static_cast<std::int64_t>(values.size()) <= prompt_values) return;
+  request.drawn.assign(values.begin() + prompt_values, values.end());
+}
+
 grpc::Status prepare(const ServiceContext& context, const Owner& caller,
                      const v1::GenerateRequest& wire,
                      std::optional<std::vector<std::int32_t>> prompt,
@@ -124,12 +161,23 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   if (target.lease) session_window = target.lease.window();
   CheckedGenerate checked =
       check_generate(wire, std::move(prompt), model, session_window, violations);
+  const CallTerms terms = check_call_terms(wire, target.lease, violations);
   if (!violations.empty()) return violations.status();
   GenerationRequest& request = checked.request;
 
   if (target.initial != nullptr) {
     grpc::Status whole = check_window_of_state(request.window, target.initial->image);
     if (!whole.ok()) return whole;
+  }
+  DurableSessions::OpenedCall opened;
+  if (target.lease) {
+    grpc::Status is_open = open_call(context, caller, terms, target.model, target.lease, opened);
+    if (!is_open.ok()) return is_open;
+    if (opened.past) {
+      out.past = std::move(opened.past);
+      out.checked = std::move(checked);
+      return grpc::Status::OK;
+    }
   }
   const SequencePosition at = position_of(target, request);
   const std::string& subject = target.lease ? target.lease.session_id() : model.name;
@@ -148,6 +196,8 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
     request.replay_tail = std::move(replay.tail);
     request.recent = std::move(replay.recent);
   }
+  const std::int64_t prompt_values = prompt_values_of(at, model, request);
+  take_drawn(std::move(opened.values), prompt_values, request);
   const std::size_t beside = call_bytes(context, model, request);
   if (target.lease) {
     target.lease.hold(beside);
@@ -165,7 +215,14 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
     }
   }
 
-  if (!checked.has_seed) request.seed = random_seed();
+  if (!checked.has_seed) request.seed = opened.seed.value_or(random_seed());
+  if (opened.call != nullptr) {
+    const SessionRefusal refusal = opened.call->begin(target.lease, request, prompt_values);
+    if (refusal) {
+      return store_refusal(refusal, context.store.options(), target.lease.session_id(), caller);
+    }
+    out.durable = std::move(opened.call);
+  }
   request.deadline = deadline;
   out.deadline_is_calls = request.deadline.has_value();
   if (checked.time_limit) {
@@ -200,15 +257,7 @@ std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
 
 SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
                              const Owner& caller, GenerationTarget& target) {
-  SessionStore::LeaseResult leased = context.store.lease(session_id, caller);
-  if (leased.refusal) return leased.refusal;
-  const Transformer& transformer = leased.lease.transformer();
-  if (target.model == nullptr || target.model->transformer.get() != &transformer) {
-    target.model = context.models.find(leased.lease.model(), &transformer);
-  }
-  if (target.model == nullptr) return {SessionError::kUnloaded};
-  target.lease = std::move(leased.lease);
-  return {};
+  return take_lease(context, context.store.lease(session_id, caller), target);
 }
 
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,

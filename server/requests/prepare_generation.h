@@ -21,8 +21,8 @@ struct GenerationTarget {
 };
 
 // A session's lease first, then the model that it knows: what is leased is neither closed nor
-// evicted. The registry is asked unless `target` has that model already. kUnloaded also where the
-// model takes no more requests and closes its sessions next.
+// evicted. Of those in memory alone. The registry is asked unless `target` has that model already.
+// kUnloaded also where the model takes no more requests and closes its sessions next.
 SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
                              const Owner& caller, GenerationTarget& target);
 
@@ -31,9 +31,13 @@ struct PreparedGeneration {
   CheckedGenerate checked;
   SessionLease lease;
   bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
+  // Of a session that outlives the process; null: it does not.
+  std::shared_ptr<DurableCall> durable;
+  // What the call gave when it was run; then there is no lease, and nothing is to run.
+  std::optional<PastCall> past;
 };
 
-// Not OK: nothing is held. `deadline`: the call's.
+// Not OK: nothing is held. `deadline`: the call's. With a store it waits.
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
                                 const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
                                 PreparedGeneration& out);

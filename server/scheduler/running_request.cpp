@@ -21,6 +21,7 @@ std::size_t bytes_held_by(const GenerationRequest& request) {
   bytes += request.recent.capacity() * sizeof(request.recent.front());
   bytes += request.prompt.capacity() * sizeof(request.prompt.front());
   bytes += request.given.capacity() * sizeof(request.given.front());
+  bytes += request.drawn.capacity() * sizeof(request.drawn.front());
   bytes += request.stop.tokens.capacity() * sizeof(request.stop.tokens.front());
   for (const std::string& text : request.stop.strings) bytes += sizeof(text) + text.capacity();
   bytes += request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias.front());

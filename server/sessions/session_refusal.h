@@ -18,6 +18,9 @@ enum class SessionError {
   kModelMismatch,     // its model is not loaded, or another one under its name
   kCallInterrupted,   // a call has to be repeated or given up first
   kPositionMismatch,  // it does not stand where the caller believes
+  kNumericsChanged,   // a call cannot be drawn anew here: other values would come of it
+  kCallDiffers,       // a repeat asks for something else than the call did
+  kNoProbabilities,   // of a call that is told again, not run
   kHeld,              // by another process
   kDamaged,           // what is stored of it cannot be right
   kStoreFull,
@@ -36,8 +39,8 @@ struct SessionRefusal {
   // Where memory was asked for; of kTooLarge, bytes_free is what there is in all.
   std::size_t bytes_needed = 0;
   std::size_t bytes_free = 0;
-  // Of kOutOfRange: the positions that there are. Of kCallInterrupted: where the call began and
-  // what is stored of it. Of kPositionMismatch: `highest`, where it stands.
+  // Of kOutOfRange: the positions that there are. Of kCallInterrupted and kNumericsChanged: where
+  // the call began and what is stored of it. Of kPositionMismatch: `highest`, where it stands.
   std::int64_t lowest = 0;
   std::int64_t highest = 0;
 

@@ -20,6 +20,12 @@ grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
       return deadline_exceeded();
     case RequestOutcome::kShutdown:
       return stopped_status(model);
+    case RequestOutcome::kStoreFull:
+      return stored_refusal({SessionError::kStoreFull}, session_id);
+    case RequestOutcome::kStoreAway:
+      return stored_refusal({SessionError::kStoreAway}, session_id);
+    case RequestOutcome::kStoreBroken:
+      return stored_refusal({SessionError::kStoreBroken}, session_id);
     case RequestOutcome::kAdapterEnded:
       return adapter_unloaded(model.name);
     case RequestOutcome::kNonFinite:

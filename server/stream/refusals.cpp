@@ -17,7 +17,8 @@ constexpr std::chrono::milliseconds kLoadsRetry{1000};
 constexpr std::chrono::milliseconds kStoreRetry{500};
 constexpr std::chrono::milliseconds kStoreBrokenRetry{10'000};
 
-// Of sessions in a store.
+}  // namespace
+
 grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view session_id) {
   const std::string session = "session " + clip(session_id);
   const auto number = [](std::int64_t value) { return std::to_string(value); };
@@ -37,6 +38,21 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
       return wrong_state("POSITION_MISMATCH",
                          session + " stands at position " + number(refusal.highest),
                          {{"position", number(refusal.highest)}});
+    case SessionError::kNumericsChanged:
+      return wrong_state("NUMERICS_CHANGED",
+                         "the call that was interrupted on " + session +
+                             " would come to other values on this machine: give it up by "
+                             "expected_position or Rewind",
+                         {{"start_position", number(refusal.lowest)},
+                          {"stored_position", number(refusal.highest)}});
+    case SessionError::kCallDiffers:
+      return invalid_argument(
+          {{"call_id", "was another call's on " + session + ": a repeat asks for the same"}});
+    case SessionError::kNoProbabilities:
+      return wrong_state("CALL_IS_PAST",
+                         "a call that is not the last one of " + session +
+                             " is told again without log-probabilities",
+                         {});
     case SessionError::kHeld:
       return session_busy(session_id);
     case SessionError::kDamaged:
@@ -49,8 +65,6 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
       return unavailable("the session store is busy or away", kStoreRetry);
   }
 }
-
-}  // namespace
 
 grpc::Status non_finite(std::string_view model, std::string_view session_id) {
   const std::string cause = "model " + clip(model) + " produced a value that is not finite";

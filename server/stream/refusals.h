@@ -23,6 +23,8 @@ grpc::Status call_failed(std::string_view model, std::string_view session_id);
 // The store's refusals; OK where it is none.
 grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Options& store,
                            std::string_view session_id, std::string_view owner);
+// Those of sessions in a store: kModelMismatch to kStoreBroken.
+grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view session_id);
 // Why a model or adapter is not loaded or unloaded; OK: it is.
 grpc::Status load_status(const std::optional<LoadRefusal>& refusal);
 // Why the model's scheduler did not take a request; OK: it did.

@@ -46,15 +46,25 @@ TokenOutbox::TokenOutbox(TokenWire& wire, SharedModel model, const Clock& clock,
       message_tokens_(message_tokens(options_)),
       model_(std::move(model)) {}
 
-grpc::Status TokenOutbox::submit(GenerationRequest request, SessionLease lease) {
+grpc::Status TokenOutbox::submit(GenerationRequest request, SessionLease lease,
+                                 const std::shared_ptr<DurableCall>& durable) {
   SharedModel model;
   {
     MutexLock lock(mutex_);
     model = model_;
   }
+  if (durable != nullptr) {
+    return submit_status(
+        durable->submit(std::move(request), std::move(lease), shared_from_this(), handle_), *model);
+  }
   return submit_status(
       model->scheduler->submit(std::move(request), std::move(lease), shared_from_this(), handle_),
       *model);
+}
+
+bool TokenOutbox::has_room() const {
+  MutexLock lock(mutex_);
+  return !paused_;
 }
 
 bool TokenOutbox::on_token(const TokenEvent& event) {

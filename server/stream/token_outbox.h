@@ -15,6 +15,7 @@
 #include "server/base/mutex.h"
 #include "server/call/active_calls.h"
 #include "server/call/call_scope.h"
+#include "server/durable/durable_call.h"
 #include "server/generation/request.h"
 #include "server/generation/token_sink.h"
 #include "server/models/served_model.h"
@@ -82,14 +83,17 @@ class TokenOutbox final : public TokenSink, public std::enable_shared_from_this<
   TokenOutbox(TokenWire& wire, SharedModel model, const Clock& clock, const ActiveCalls& calls,
               Options options);
 
-  // Once. Not OK, or an exception: nothing runs, and the wire is not called.
-  grpc::Status submit(GenerationRequest request, SessionLease lease) EXCLUDES(mutex_);
+  // Once. Not OK, or an exception: nothing runs, and the wire is not called. durable: of a call on
+  // a session that outlives the process: stands between the scheduler and the outbox; else null.
+  grpc::Status submit(GenerationRequest request, SessionLease lease,
+                      const std::shared_ptr<DurableCall>& durable = nullptr) EXCLUDES(mutex_);
   // The message is out; not `ok`: it never will be, the client is gone.
   void written(bool ok) EXCLUDES(mutex_);
   // The client is gone. Idempotent; may come before submit().
   void gone() noexcept EXCLUDES(mutex_);
 
   bool on_token(const TokenEvent& event) override EXCLUDES(mutex_);
+  bool has_room() const override EXCLUDES(mutex_);
   void on_sample_finish(const SampleResult& result) override EXCLUDES(mutex_);
   void on_step_end() override EXCLUDES(mutex_);
   void on_finish(RequestOutcome outcome) override EXCLUDES(mutex_);
@@ -140,7 +144,7 @@ class TokenOutbox final : public TokenSink, public std::enable_shared_from_this<
   std::vector<OutboxEntry> in_hand_;  // of the messages that are being written
   std::size_t taken_ = 0;             // at its beginning: written, or in the message in flight
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   SharedModel model_ GUARDED_BY(mutex_);  // until the request is over: a slow reader keeps no model
   std::vector<OutboxEntry> handed_over_ GUARDED_BY(mutex_);  // after those in hand
   std::atomic<std::size_t> waiting_{

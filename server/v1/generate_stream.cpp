@@ -68,14 +68,19 @@ grpc::Status GenerateStream::begin(PreparedGeneration prepared, const StreamingO
   options.top_log2_probs = top_log2_probs_ = request.top_log2_probs;
   options.tells_sample_ends = true;
   options.deadline_ends_well = !prepared.deadline_is_calls;
-  options.session_id = prepared.lease.session_id();
+  if (prepared.lease) options.session_id = prepared.lease.session_id();
   chunk_of_sample_.resize(static_cast<std::size_t>(request.num_samples));
   const auto outbox = std::make_shared<TokenOutbox>(static_cast<TokenWire&>(*this), prepared.model,
                                                     clock, calls(), std::move(options));
   // Before it runs: a write may be out, and the stream with it, before submit() returns.
   if (!set_outbox(outbox)) return cancelled();
-  grpc::Status submitted =
-      guarded([&] { return outbox->submit(std::move(request), std::move(prepared.lease)); });
+  if (prepared.past) {  // it has been run
+    tell(*prepared.past, *outbox);
+    return grpc::Status::OK;
+  }
+  grpc::Status submitted = guarded([&] {
+    return outbox->submit(std::move(request), std::move(prepared.lease), prepared.durable);
+  });
   if (!submitted.ok()) set_outbox(nullptr);
   return submitted;
 }

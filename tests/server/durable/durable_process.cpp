@@ -49,9 +49,59 @@ std::shared_ptr<RecordingSink> DurableProcess::generate(GenerationRequest reques
   return sink;
 }
 
-void DurableProcess::run() {
-  while (model->scheduler->run_one_step()) {
+DurableProcess::~DurableProcess() { model->scheduler->stop(); }
+
+DurableProcess::Call DurableProcess::call(GenerationRequest request, const std::string& id,
+                                          const CallTerms& terms,
+                                          std::shared_ptr<RecordingSink> sink, const Owner& owner) {
+  Call call;
+  call.sink = sink != nullptr ? std::move(sink) : std::make_shared<RecordingSink>();
+  SessionStore::LeaseResult leased = durable.lease(id, owner);
+  call.refusal = leased.refusal;
+  if (call.refusal) return call;
+  DurableSessions::OpenedCall opened;
+  call.refusal = durable.open_call(leased.lease, model, terms, opened);
+  if (call.refusal) return call;
+  if (opened.past) {
+    leased.lease = SessionLease();
+    tell(*opened.past, *call.sink);
+    return call;
   }
+  Replay replay = leased.lease.replay();
+  request.replay = std::move(replay.values);
+  request.replay_tail = std::move(replay.tail);
+  request.window = leased.lease.window();
+  request.recent = std::move(replay.recent);
+  if (opened.seed) request.seed = *opened.seed;
+  const bool starts_image = leased.lease.num_values() == 0 && request.prompt.empty() &&
+                            (request.given.empty() || request.given[0].position > 0);
+  const auto prompt = starts_image ? 1 : static_cast<std::ptrdiff_t>(request.prompt.size());
+  if (static_cast<std::ptrdiff_t>(opened.values.size()) > prompt) {
+    request.drawn.assign(opened.values.begin() + prompt, opened.values.end());
+  }
+  call.refusal = opened.call->begin(leased.lease, request, prompt);
+  if (call.refusal) return call;
+  REQUIRE(opened.call->submit(std::move(request), std::move(leased.lease), call.sink,
+                              call.handle) == Scheduler::SubmitError::kNone);
+  return call;
+}
+
+std::shared_ptr<RecordingSink> DurableProcess::finish(const GenerationRequest& request,
+                                                      const std::string& id,
+                                                      const CallTerms& terms) {
+  const Call begun = call(request, id, terms);
+  INFO("refused for " << static_cast<int>(begun.refusal.error));
+  REQUIRE_FALSE(begun.refusal);
+  run();
+  REQUIRE(begun.sink->finishes == 1);
+  REQUIRE(begun.sink->out_of_order == 0);
+  REQUIRE(begun.sink->outcome == RequestOutcome::kDone);
+  return begun.sink;
+}
+
+void DurableProcess::run() {
+  while (model->scheduler->run_one_step()) durable.write();
+  durable.write();
 }
 
 }  // namespace lintel::testing

@@ -25,12 +25,25 @@ struct DurableProcess {
   DurableProcess(SessionVault& vault, std::shared_ptr<const Transformer> transformer,
                  const Clock& clock, DurableSessions::Options options = {.threads = 0},
                  SessionStore::Options store_options = {.session_memory_bytes = 1u << 30});
+  ~DurableProcess();
 
   // A session that is not kept yet.
   std::string create(SessionOptions session, const Owner& owner = kAlice);
   // A call that knows nothing of the store, on a session of this process.
   std::shared_ptr<RecordingSink> generate(GenerationRequest request, const std::string& id,
                                           const Owner& owner = kAlice);
+  // A call as the services make it; refused: nothing runs.
+  struct Call {
+    std::shared_ptr<RecordingSink> sink;
+    RequestHandle handle;
+    SessionRefusal refusal;
+  };
+  Call call(GenerationRequest request, const std::string& id, const CallTerms& terms = {},
+            std::shared_ptr<RecordingSink> sink = nullptr, const Owner& owner = kAlice);
+  // The same, and steps and writes until it is over.
+  std::shared_ptr<RecordingSink> finish(const GenerationRequest& request, const std::string& id,
+                                        const CallTerms& terms = {});
+  // Steps until there is nothing to do, and has all written.
   void run();
 
   const std::shared_ptr<const Transformer> transformer;

@@ -105,6 +105,10 @@ TEST_CASE("another's session is not found, one that is held is held, a claim is 
   CHECK(commit(vault, [&](Writes& to) { Client(a).begin(to, "x"); }) == Outcome::kFenced);
   REQUIRE(a.open(*vault) == Outcome::kDone);
   CHECK(Client(a).open(*vault) == Outcome::kHeld);
+  // Looking at it takes no claim, and asks for none.
+  CHECK(vault->find("a", "alice").row == a.row);
+  CHECK(vault->find("a", "bob").outcome == Outcome::kNotFound);
+  CHECK(vault->find("b", "alice").outcome == Outcome::kNotFound);
   const Client early(a);
   REQUIRE(commit(vault, [&](Writes& to) { a.begin(to, "x"); }) == Outcome::kDone);
   REQUIRE(commit(vault, [&](Writes& to) { a.end(to); }) == Outcome::kDone);
@@ -316,6 +320,8 @@ TEST_CASE("sessions are listed by id, of one model, of one owner or of all") {
   CHECK(ids("digits", "", 10, "alice") == "ab");
   CHECK(ids("other", "", 10, "bob") == "d");
   CHECK(ids("digits", "zz", 10, {}) == "");
+  CHECK(ids("", "", 10, {}) == "abcde");
+  CHECK(ids("", "b", 10, "bob") == "cde");
   vault.reopen();
   CHECK(ids("digits", "", 10, {}) == "abce");
 }

@@ -1,0 +1,120 @@
+#include "server/durable/call_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/durable/durable_call.h"
+#include "server/durable/vault_batch.h"
+
+namespace lintel {
+namespace {
+
+// How often an INPUT call is looked at, for whether it has enough values.
+constexpr Duration kLook = std::chrono::milliseconds(50);
+
+// A commit on its way, and whose writes it holds.
+struct CallBatch {
+  VaultBatch batch;
+  std::vector<std::pair<std::shared_ptr<DurableCall>, std::size_t>> calls;  // and how many each
+};
+
+}  // namespace
+
+CallWriter::CallWriter(SessionVault& vault, LostClaims& lost, const Clock& clock,
+                       const Options& options)
+    : vault_(vault), lost_(lost), clock_(clock), options_(options) {
+  if (options_.has_thread) thread_ = std::thread([this] { write_until_closed(); });
+}
+
+CallWriter::~CallWriter() {
+  {
+    MutexLock lock(mutex_);
+    closing_ = true;
+    woken_.notify_all();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  } else {
+    write_until_closed();
+  }
+}
+
+void CallWriter::add(std::shared_ptr<DurableCall> call) {
+  {
+    MutexLock lock(mutex_);
+    calls_.push_back(call);
+    is_woken_ = true;
+    woken_.notify_all();
+  }
+  write(Calls{std::move(call)});
+}
+
+void CallWriter::wake() {
+  MutexLock lock(mutex_);
+  is_woken_ = true;
+  woken_.notify_all();
+}
+
+void CallWriter::write() {
+  Calls calls;
+  {
+    MutexLock lock(mutex_);
+    calls = calls_;
+  }
+  write(calls);
+  drop_ended();
+}
+
+void CallWriter::write(const Calls& calls) {
+  const auto on_its_way = std::make_shared<CallBatch>();
+  for (const std::shared_ptr<DurableCall>& call : calls) {
+    const std::size_t before = on_its_way->batch.size();
+    call->collect(on_its_way->batch);
+    const std::size_t count = on_its_way->batch.size() - before;
+    if (count > 0) on_its_way->calls.emplace_back(call, count);
+  }
+  if (on_its_way->batch.empty()) return;
+  on_its_way->batch.commit(vault_, [on_its_way](std::span<const VaultOutcome> outcomes) {
+    std::size_t first = 0;
+    for (const auto& [call, count] : on_its_way->calls) {
+      call->written(outcomes.subspan(first, count));
+      first += count;
+    }
+    on_its_way->calls.clear();  // each holds the writer's call, and the writer this
+  });
+}
+
+void CallWriter::drop_ended() {
+  Calls ended;  // freed without the mutex
+  MutexLock lock(mutex_);
+  const auto first = std::stable_partition(calls_.begin(), calls_.end(),
+                                           [](const auto& call) { return !call->is_over(); });
+  ended.assign(std::make_move_iterator(first), std::make_move_iterator(calls_.end()));
+  calls_.erase(first, calls_.end());
+}
+
+std::optional<Duration> CallWriter::pause() const {
+  std::optional<Duration> least;
+  for (const std::shared_ptr<DurableCall>& call : calls_) {
+    if (call->is_urgent()) return options_.interval;
+    if (call->durability() == Durability::kInput) least = std::min(kLook, options_.lazy_interval);
+  }
+  return least;
+}
+
+void CallWriter::write_until_closed() {
+  while (true) {
+    write();
+    MutexLock lock(mutex_);
+    if (closing_ && calls_.empty()) return;
+    const std::optional<Duration> most = closing_ ? options_.interval : pause();
+    if (!is_woken_ && most) {
+      woken_.wait_for(mutex_, *most);
+    } else {
+      while (!is_woken_ && !closing_) woken_.wait(mutex_);
+    }
+    is_woken_ = false;
+  }
+}
+
+}  // namespace lintel

@@ -1,0 +1,270 @@
+// DurableCall, what the scheduler and the sink see of it. durable_call_writes.cpp has the vault's
+// side.
+#include "server/durable/durable_call.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "server/base/guarded.h"
+#include "server/durable/vault_batch.h"
+
+namespace lintel {
+namespace {
+
+// Where the values of a call come from, at all positions it may reach.
+std::vector<HistoryMark> marks_of_call(std::int64_t start, std::int64_t prompt_values,
+                                       const std::vector<GivenValue>& given) {
+  std::vector<HistoryMark> marks;
+  if (prompt_values > 0) marks.push_back({start, ValueSource::kPrompt});
+  std::int64_t next = start + prompt_values;
+  for (auto value = given.begin(); value != given.end(); ++value) {
+    const bool goes_on = value != given.begin() && value->position == next;
+    if (!goes_on) {
+      if (value->position > next) marks.push_back({next, ValueSource::kSampled});
+      marks.push_back({value->position, ValueSource::kGiven});
+    }
+    next = value->position + 1;
+  }
+  marks.push_back({next, ValueSource::kSampled});
+  return marks;
+}
+
+}  // namespace
+
+DurableCall::DurableCall(CallWriter& writer, SharedModel model, SessionVault::Row row,
+                         CallTerms terms, bool draws)
+    : writer_(writer),
+      terms_(std::move(terms)),
+      level_(row.durability),
+      draws_(draws),
+      model_(std::move(model)),
+      row_(std::move(row)) {
+  MutexLock lock(mutex_);
+  was_open_ = !row_.call.empty();
+  is_begun_ = was_open_ || !draws_ || level_ == Durability::kCall;
+  last_write_ = writer_.clock().now();
+}
+
+DurableCall::~DurableCall() = default;
+
+SessionRefusal DurableCall::begin(const SessionLease& lease, const GenerationRequest& request,
+                                  std::int64_t prompt_values) {
+  history_ = lease.history();
+  call_ = {.id = terms_.id,
+           .request = terms_.request,
+           .start = history_->position(),
+           .seed = request.seed,
+           .marks = marks_of_call(history_->position(), prompt_values, request.given)};
+  std::string id, owner;
+  {
+    MutexLock lock(mutex_);
+    call_.numerics = model_->numerics.hex;
+    shown_end_ = call_.start + prompt_values;
+    is_checked_ = call_.start == row_.position;
+    id = row_.id;
+    owner = row_.owner;
+  }
+  const SessionVault::Opened opened = writer_.vault().open(id, owner, nullptr);
+  if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened.outcome);
+  {
+    MutexLock lock(mutex_);
+    if (opened.row == row_) {
+      claim_ = opened.claim;
+      has_claim_ = true;
+    }
+  }
+  if (!has_claim_) {  // it was changed since it was looked at
+    writer_.lost_claims().add(id, owner, opened.claim);
+    writer_.lost_claims().give_back(writer_.vault());
+    return {SessionError::kStoreAway};
+  }
+  writer_.add(shared_from_this());
+  return {};
+}
+
+Scheduler::SubmitError DurableCall::submit(GenerationRequest request, SessionLease lease,
+                                           std::shared_ptr<TokenSink> sink,
+                                           const RequestHandle& handle) {
+  SharedModel model;
+  {
+    MutexLock lock(mutex_);
+    sink_ = std::move(sink);
+    handle_ = handle;
+    runs_ = is_submitted_ = true;
+    model = model_;
+    if (failure_) model->scheduler->cancel(handle_);
+  }
+  const auto not_run = [&] {
+    {
+      MutexLock lock(mutex_);
+      runs_ = false;
+    }
+    writer_.wake();
+  };
+  try {
+    const Scheduler::SubmitError error =
+        model->scheduler->submit(std::move(request), std::move(lease), shared_from_this(), handle_);
+    if (error != Scheduler::SubmitError::kNone) not_run();
+    return error;
+  } catch (...) {
+    not_run();
+    throw;
+  }
+}
+
+bool DurableCall::may_see(std::int64_t position) const {
+  if (failure_) return false;
+  if (is_over_ || level_ == Durability::kCall || position < row_.position) return true;
+  return level_ == Durability::kInput && is_begun_;
+}
+
+bool DurableCall::on_token(const TokenEvent& event) {
+  bool is_mine = false;  // to tell, at once
+  {
+    MutexLock lock(mutex_);
+    shown_end_ = event.position + 1;
+    if (failure_) return true;  // it is being cancelled
+    is_mine = !delivering_ && held_.empty() && may_see(event.position);
+    if (is_mine) {
+      delivering_ = true;
+    } else {
+      held_.push_back({event, {event.top.begin(), event.top.end()}});
+      is_paused_ |= held_.size() >= kMostHeld;
+      if (is_paused_) return false;
+    }
+  }
+  if (!is_mine) return sink_->has_room();
+  bool has_room = true;
+  try {
+    has_room = tell(event);
+  } catch (...) {
+    MutexLock lock(mutex_);
+    delivering_ = false;
+    throw;
+  }
+  deliver();
+  return has_room;
+}
+
+void DurableCall::on_step_end() {
+  if (!begin_delivery()) return;  // whoever delivers ends a step, too
+  try {
+    sink_->on_step_end();
+  } catch (...) {
+    MutexLock lock(mutex_);
+    delivering_ = false;
+    throw;
+  }
+  deliver();
+}
+
+void DurableCall::on_sample_finish(const SampleResult& result) {
+  MutexLock lock(mutex_);
+  result_ = result;
+}
+
+void DurableCall::on_finish(RequestOutcome outcome) {
+  {
+    MutexLock lock(mutex_);
+    outcome_ = outcome;
+    runs_ = false;
+  }
+  writer_.wake();
+}
+
+void DurableCall::keep(SessionLease lease) noexcept {
+  SessionLease gone;
+  {
+    MutexLock lock(mutex_);
+    if (has_claim_) {
+      lease_ = std::move(lease);
+    } else {
+      // It never began. Where it was to be run again, its values are in the vault alone by now.
+      if (lease.history()->position() < row_.position) lease.discard();
+      gone = std::move(lease);
+    }
+  }
+  writer_.wake();
+}
+
+bool DurableCall::begin_delivery() {
+  MutexLock lock(mutex_);
+  return is_submitted_ && !std::exchange(delivering_, true);
+}
+
+void DurableCall::deliver() {
+  while (true) {
+    std::vector<Held> batch;
+    SharedModel resumed;
+    bool ends = false;
+    {
+      MutexLock lock(mutex_);
+      const auto hidden = std::ranges::find_if(
+          held_, [&](const Held& held) REQUIRES(mutex_) { return !may_see(held.event.position); });
+      batch.assign(std::make_move_iterator(held_.begin()), std::make_move_iterator(hidden));
+      held_.erase(held_.begin(), hidden);
+      if (is_paused_ && held_.size() <= kMostHeld / 2) {
+        is_paused_ = false;
+        resumed = model_;
+      }
+      ends = batch.empty() && is_over_ && outcome_;
+      if (batch.empty() && !ends) {
+        delivering_ = false;
+        return;
+      }
+    }
+    // Where the sink has no memory for them its call ends, as the scheduler's own would.
+    const bool is_told = guarded(
+        [&] {
+          for (Held& held : batch) {
+            held.event.top = held.top;
+            tell(held.event);
+          }
+          if (!ends) sink_->on_step_end();
+          return true;
+        },
+        [] { return false; });
+    if (resumed != nullptr) resumed->scheduler->resume(handle_);
+    if (ends) return tell_end();  // and nothing is told any more
+    if (!is_told) {
+      MutexLock lock(mutex_);
+      fail(RequestOutcome::kInternal);
+    }
+  }
+}
+
+bool DurableCall::tell(const TokenEvent& event) {
+  return event.position < terms_.from_position || sink_->on_token(event);
+}
+
+void DurableCall::tell_end() {
+  std::optional<SampleResult> result;
+  RequestOutcome outcome{};
+  {
+    MutexLock lock(mutex_);
+    outcome = failure_.value_or(*outcome_);
+    if (!failure_) result = std::move(result_);
+    model_.reset();
+  }
+  guarded(
+      [&] {
+        if (!result) return;
+        sink_->on_sample_finish(*result);
+        sink_->on_step_end();
+      },
+      [&] { outcome = RequestOutcome::kInternal; });
+  guarded([&] { sink_->on_finish(outcome); }, [] {});
+}
+
+bool DurableCall::is_over() const {
+  MutexLock lock(mutex_);
+  return is_over_;
+}
+
+bool DurableCall::is_urgent() const {
+  MutexLock lock(mutex_);
+  return !is_over_ && (level_ == Durability::kToken || lease_ || failing_since_);
+}
+
+}  // namespace lintel

@@ -1,0 +1,158 @@
+// DurableCall: a call on a session that outlives the process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/base/mutex.h"
+#include "server/durable/call_records.h"
+#include "server/durable/call_writer.h"
+#include "server/generation/request.h"
+#include "server/generation/request_control.h"
+#include "server/generation/token_sink.h"
+#include "server/models/served_model.h"
+#include "server/scheduler/scheduler.h"
+#include "server/sessions/lease.h"
+#include "server/sessions/lease_keeper.h"
+#include "server/sessions/session_refusal.h"
+#include "server/vault/session_vault.h"
+
+namespace lintel {
+
+class VaultBatch;
+
+// What a call asks for beside its values.
+struct CallTerms {
+  std::string id;  // empty: it cannot be repeated
+  Digest request;  // of all that makes its values
+  // Of a repeat: values before it are not told again.
+  std::int64_t from_position = 0;
+  std::optional<std::int64_t> expected_position;  // where its client believes the session stands
+  bool log2_probs = false;
+  bool echo_prompt = false;
+};
+
+// Stands between the scheduler and the sink of a call. It holds values back until they may be
+// seen: of an INPUT call until its beginning is durable, of a TOKEN call until they are. The end is
+// told when it is durable, and until then the session is the call's: it keeps the lease.
+//
+// What the vault has is the truth. A call that fails by the vault, or that is run again and ends
+// before it has come as far as the vault, leaves the session to it: the copy in memory goes.
+//
+// Thread-safe; whoever has something to tell calls the sink, one at a time. Lifetime: the
+// scheduler, the lease and the writer each hold it, and all of them let go at its end.
+class DurableCall final : public TokenSink,
+                          public LeaseKeeper,
+                          public std::enable_shared_from_this<DurableCall> {
+ public:
+  // Values that wait to be seen; with more the request pauses.
+  static constexpr std::size_t kMostHeld = 4096;
+
+  // row: the session's, as the vault has it. The writer outlives the call.
+  // draws: it may come to values that the vault does not have; else all of it is run again.
+  DurableCall(CallWriter& writer, SharedModel model, SessionVault::Row row, CallTerms terms,
+              bool draws);
+  ~DurableCall() override;
+
+  // Waits, for the claim alone: the beginning is queued when it returns. `lease`: the session,
+  // taken back to where the call begins, whose keeper the call is. prompt_values: as the sequence
+  // takes them, a start token included. Refused: nothing is held.
+  SessionRefusal begin(const SessionLease& lease, const GenerationRequest& request,
+                       std::int64_t prompt_values) EXCLUDES(mutex_);
+  // Once, after begin(). As the scheduler's; `sink` outlives the call.
+  Scheduler::SubmitError submit(GenerationRequest request, SessionLease lease,
+                                std::shared_ptr<TokenSink> sink, const RequestHandle& handle)
+      EXCLUDES(mutex_);
+
+  bool on_token(const TokenEvent& event) override EXCLUDES(mutex_);
+  void on_sample_finish(const SampleResult& result) override EXCLUDES(mutex_);
+  void on_step_end() override EXCLUDES(mutex_);
+  void on_finish(RequestOutcome outcome) override EXCLUDES(mutex_);
+  void keep(SessionLease lease) noexcept override EXCLUDES(mutex_);
+
+  // Of the writer: what is to be written now, and what became of it.
+  void collect(VaultBatch& batch) EXCLUDES(mutex_);
+  void written(std::span<const VaultOutcome> outcomes) EXCLUDES(mutex_);
+  bool is_over() const EXCLUDES(mutex_);
+  // Whether it is to be looked at as soon as may be.
+  bool is_urgent() const EXCLUDES(mutex_);
+  Durability durability() const { return level_; }
+
+ private:
+  struct Held {
+    TokenEvent event;
+    std::vector<TopValue> top;
+  };
+  enum class Writing { kNothing, kBegin, kValues, kEnd, kRelease };
+
+  // Whether the value at a position may be seen.
+  bool may_see(std::int64_t position) const REQUIRES(mutex_);
+  // The right to call the sink, until deliver() has nothing more for it.
+  bool begin_delivery() EXCLUDES(mutex_);
+  void deliver() EXCLUDES(mutex_);
+  bool tell(const TokenEvent& event);
+  void tell_end();
+
+  SessionVault::Write next_write(SessionVault::Write::Kind kind) const REQUIRES(mutex_);
+  void collect_begin(VaultBatch& batch) REQUIRES(mutex_);
+  void collect_values(VaultBatch& batch) REQUIRES(mutex_);
+  void add_values(const SessionHistory::Extent& extent, VaultBatch& batch) REQUIRES(mutex_);
+  void collect_end(VaultBatch& batch) EXCLUDES(mutex_);
+  // Whether the copy in memory goes on from what the vault has.
+  bool goes_on(const SessionHistory::Extent& extent) REQUIRES(mutex_);
+  // The state behind the last value, in a slot; nothing where it is not worth it, or finds no room.
+  void put_state(SessionLease& lease) EXCLUDES(mutex_);
+  // What the row has of calls once this one has ended so.
+  std::string last_calls(std::int64_t end) const REQUIRES(mutex_);
+  void add_end(VaultBatch& batch) REQUIRES(mutex_);
+  void fail(RequestOutcome why) REQUIRES(mutex_);
+  // After a refusal of the vault: whether there is still hope.
+  bool is_patient(VaultOutcome outcome, Writing was) REQUIRES(mutex_);
+
+  CallWriter& writer_;
+  const CallTerms terms_;
+  const Durability level_;
+  const bool draws_;
+  // Constant after begin().
+  SessionHistory* history_ = nullptr;  // of the lease
+  StoredCall call_;
+  SessionVault::Claim claim_;
+  bool has_claim_ = false;  // begin() was well
+  // Constant once is_submitted_.
+  std::shared_ptr<TokenSink> sink_;
+  RequestHandle handle_;
+
+  mutable Mutex mutex_;
+  bool is_submitted_ GUARDED_BY(mutex_) = false;
+  SharedModel model_ GUARDED_BY(mutex_);      // until the call is over
+  SessionVault::Row row_ GUARDED_BY(mutex_);  // as the vault has it
+  bool was_open_ GUARDED_BY(mutex_);  // in the vault: another run of it began, and had no end
+  bool is_begun_ GUARDED_BY(mutex_) = false;  // its beginning is durable, or need not be
+  bool is_checked_ GUARDED_BY(mutex_) =
+      false;  // run again, it came to the very values of the vault
+  Writing writing_ GUARDED_BY(mutex_) = Writing::kNothing;
+  std::int64_t writing_to_ GUARDED_BY(mutex_) = 0;  // position and digest after it
+  Digest writing_digest_ GUARDED_BY(mutex_);
+  TimePoint last_write_ GUARDED_BY(mutex_);
+  std::optional<TimePoint> failing_since_ GUARDED_BY(mutex_);
+  std::optional<RequestOutcome> failure_ GUARDED_BY(mutex_);  // of the vault
+
+  SessionLease lease_ GUARDED_BY(mutex_);  // once the request is over
+  bool runs_ GUARDED_BY(mutex_) = false;   // the scheduler has it, and has not told its end
+  bool state_was_tried_ GUARDED_BY(mutex_) = false;
+  std::optional<SessionVault::StateRef> state_ GUARDED_BY(mutex_);  // put, for the end to name
+  std::optional<SampleResult> result_ GUARDED_BY(mutex_);
+  std::optional<RequestOutcome> outcome_ GUARDED_BY(mutex_);
+  std::int64_t shown_end_ GUARDED_BY(mutex_) = 0;  // behind the last value that came
+  bool is_over_ GUARDED_BY(mutex_) = false;
+
+  std::vector<Held> held_ GUARDED_BY(mutex_);
+  bool delivering_ GUARDED_BY(mutex_) = false;
+  bool is_paused_ GUARDED_BY(mutex_) = false;  // for what is held
+};
+
+}  // namespace lintel

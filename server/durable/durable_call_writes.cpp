@@ -1,0 +1,249 @@
+// DurableCall, what the vault is told of it.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "model/base/state_bytes.h"
+#include "model/base/tensor.h"
+#include "server/durable/durable_call.h"
+#include "server/durable/vault_batch.h"
+
+namespace lintel {
+namespace {
+
+using Kind = SessionVault::Write::Kind;
+
+// Of a session, the latest: a call that is repeated begins before the last one.
+constexpr std::size_t kMostStates = 2;
+
+RequestOutcome outcome_of(VaultOutcome outcome) {
+  if (outcome == VaultOutcome::kFull) return RequestOutcome::kStoreFull;
+  if (outcome == VaultOutcome::kBroken) return RequestOutcome::kStoreBroken;
+  return RequestOutcome::kStoreAway;
+}
+
+}  // namespace
+
+void DurableCall::collect(VaultBatch& batch) {
+  {
+    MutexLock lock(mutex_);
+    if (is_over_ || writing_ != Writing::kNothing) return;
+    const bool has_ended = lease_ && !runs_;
+    if (!has_ended) {
+      if (failure_ || level_ == Durability::kCall) return;
+      return is_begun_ ? collect_values(batch) : collect_begin(batch);
+    }
+    writing_ = Writing::kEnd;
+  }
+  collect_end(batch);
+}
+
+SessionVault::Write DurableCall::next_write(Kind kind) const {
+  return {.kind = kind,
+          .id = row_.id,
+          .claim = claim_,
+          .before = row_.digest,
+          .after = row_.digest,
+          .position = row_.position};
+}
+
+void DurableCall::collect_begin(VaultBatch& batch) {
+  batch.add(next_write(Kind::kBegin), encode_change({.call = encode_call(call_)}));
+  writing_ = Writing::kBegin;
+  writing_to_ = row_.position;
+  writing_digest_ = row_.digest;
+}
+
+void DurableCall::collect_values(VaultBatch& batch) {
+  const SessionHistory::Extent extent = history_->extent();
+  const std::int64_t count = extent.position - row_.position;
+  if (count <= 0) return;
+  const TimePoint now = writer_.clock().now();
+  const CallWriter::Options& options = writer_.options();
+  const bool is_due = level_ == Durability::kToken || count >= options.lazy_values ||
+                      now - last_write_ >= options.lazy_interval;
+  if (!is_due) return;
+  if (!goes_on(extent)) return fail(RequestOutcome::kInternal);
+  add_values(extent, batch);
+  last_write_ = now;
+  writing_ = Writing::kValues;
+}
+
+bool DurableCall::goes_on(const SessionHistory::Extent& extent) {
+  if (extent.position < row_.position) return false;
+  is_checked_ = is_checked_ || history_->digest_at(row_.position) == row_.digest;
+  if (!is_checked_) {
+    spdlog::error("a call that was run again came to other values than those in the store");
+  }
+  return is_checked_;
+}
+
+void DurableCall::add_values(const SessionHistory::Extent& extent, VaultBatch& batch) {
+  writing_to_ = extent.position;
+  writing_digest_ = extent.digest;
+  if (extent.position == row_.position) return;
+  std::vector<std::int32_t> values = history_->values(row_.position, extent.position);
+  SessionVault::Write write = next_write(Kind::kValues);
+  write.after = extent.digest;
+  write.position = extent.position;
+  batch.add(write, encode_values(values));
+  zero_memory(std::span(values));
+}
+
+void DurableCall::collect_end(VaultBatch& batch) {
+  SessionLease lease;
+  bool stores = false;
+  {
+    MutexLock lock(mutex_);
+    lease = std::move(lease_);
+    if (!lease.discarded()) lease.end_call();
+    stores = !failure_ && !lease.discarded() && goes_on(history_->extent());
+  }
+  if (stores) put_state(lease);
+
+  MutexLock lock(mutex_);
+  if (stores) {
+    add_end(batch);
+  } else {
+    const bool is_short = !failure_ && !lease.discarded() && !was_open_;
+    lease.discard();
+    // A call that was over when it was run again is over.
+    batch.add(next_write(is_short ? Kind::kEnd : Kind::kRelease), {});
+    writing_ = Writing::kRelease;
+  }
+  lease_ = std::move(lease);
+}
+
+void DurableCall::put_state(SessionLease& lease) {
+  const SessionHistory::Extent extent = history_->extent();
+  const SequenceState& sequence = lease.sequence();
+  {
+    MutexLock lock(mutex_);
+    const std::int64_t last = row_.states.empty() ? 0 : row_.states.back().position;
+    const bool drops_values = extent.base > row_.base;
+    const bool is_worth_it = lease.transformer().constant_state() &&
+                             extent.position - last >= writer_.options().park_tokens;
+    if (std::exchange(state_was_tried_, true) || sequence.next_position() != extent.position ||
+        extent.position <= last || (!drops_values && !is_worth_it)) {
+      return;
+    }
+  }
+  try {
+    std::vector<std::byte> bytes;
+    bytes.reserve(sequence.saved_bytes());
+    StateByteWriter writer(bytes);
+    sequence.save(writer);
+    SessionVault::StateRef ref{.position = extent.position};
+    const VaultOutcome put = writer_.vault().put_state(lease.session_id(), bytes, &ref);
+    zero_memory(std::span(bytes));
+    if (put != VaultOutcome::kDone) return;
+    writer_.count_state();
+    MutexLock lock(mutex_);
+    state_ = ref;
+  } catch (const std::bad_alloc&) {  // it costs time only
+  }
+}
+
+void DurableCall::add_end(VaultBatch& batch) {
+  const SessionHistory::Extent extent = history_->extent();
+  add_values(extent, batch);
+  SessionVault::Write write = next_write(Kind::kState);
+  write.before = write.after = extent.digest;
+  write.position = extent.position;
+  StoredMarks marks = decode_marks(row_.marks).value_or(StoredMarks());
+  RowChange change;
+  std::int64_t base = row_.base;
+  if (state_) {
+    std::vector<SessionVault::StateRef> states = row_.states;
+    states.push_back(*state_);
+    if (states.size() > kMostStates) states.erase(states.begin(), states.end() - kMostStates);
+    // Values that memory has let go of, the vault need not keep: a state stands for them.
+    if (extent.base > base) {
+      base = extent.base;
+      std::erase_if(states, [&](const auto& state) { return state.position < base; });
+      marks.base_digest = *history_->digest_at(base);
+      change.base = base;
+    }
+    batch.add(write, encode_change({.states = std::move(states)}));
+  }
+  marks.marks = marks_of(marks.marks, base, *history_, extent.position);
+  change.last_calls = last_calls(extent.position);
+  change.marks = encode_marks(marks);
+  const auto expire_after = marks.options.expire_after.count() > 0 ? marks.options.expire_after
+                                                                   : writer_.options().expire_after;
+  change.used = writer_.clock().wall_time();
+  change.expires = *change.used + expire_after;
+  write.kind = Kind::kEnd;
+  batch.add(write, encode_change(change));
+}
+
+std::string DurableCall::last_calls(std::int64_t end) const {
+  if (terms_.id.empty() || end == call_.start || !outcome_ || !draws_) return row_.last_calls;
+  std::vector<LastCall> calls =
+      decode_last_calls(row_.last_calls).value_or(std::vector<LastCall>());
+  std::erase_if(calls, [&](const LastCall& call) { return call.id == terms_.id; });
+  calls.push_back({.id = terms_.id,
+                   .request = terms_.request,
+                   .start = call_.start,
+                   .end = end,
+                   .shown_end = shown_end_,
+                   .finished = *outcome_ == RequestOutcome::kDone,
+                   .result = result_.value_or(SampleResult())});
+  if (calls.size() > kLastCalls) calls.erase(calls.begin());
+  return encode_last_calls(calls);
+}
+
+void DurableCall::written(std::span<const VaultOutcome> outcomes) {
+  const auto refused = std::ranges::find_if(
+      outcomes, [](VaultOutcome outcome) { return outcome != VaultOutcome::kDone; });
+  const bool is_done = refused == outcomes.end();
+  SessionLease over;
+  bool is_over = false;
+  {
+    MutexLock lock(mutex_);
+    const Writing was = std::exchange(writing_, Writing::kNothing);
+    if (is_done) {
+      failing_since_.reset();
+      is_begun_ = true;
+      if (was != Writing::kRelease) {
+        row_.position = writing_to_;
+        row_.digest = writing_digest_;
+      }
+    } else if (was == Writing::kRelease) {
+      if (*refused == VaultOutcome::kFull || *refused == VaultOutcome::kUnavailable) {
+        writer_.lost_claims().add(row_.id, row_.owner, claim_);
+      }
+    } else if (!is_patient(*refused, was)) {
+      fail(outcome_of(*refused));
+    }
+    is_over = was == Writing::kRelease || (was == Writing::kEnd && is_done);
+    if (is_over) over = std::move(lease_);
+  }
+  over = SessionLease();  // the session goes back before anybody is told
+  if (is_over) {
+    MutexLock lock(mutex_);
+    is_over_ = true;
+  }
+  if (begin_delivery()) deliver();
+  if (is_over || !is_done) writer_.wake();
+}
+
+bool DurableCall::is_patient(VaultOutcome outcome, Writing was) {
+  if (outcome != VaultOutcome::kFull && outcome != VaultOutcome::kUnavailable) return false;
+  if (was == Writing::kBegin) return false;  // nothing is lost yet
+  const TimePoint now = writer_.clock().now();
+  if (!failing_since_) failing_since_ = now;
+  return now - *failing_since_ < writer_.options().patience;
+}
+
+void DurableCall::fail(RequestOutcome why) {
+  if (failure_) return;
+  failure_ = why;
+  held_.clear();
+  if (runs_) model_->scheduler->cancel(handle_);
+}
+
+}  // namespace lintel

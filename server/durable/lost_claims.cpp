@@ -1,0 +1,37 @@
+#include "server/durable/lost_claims.h"
+
+#include <utility>
+
+#include "server/durable/vault_batch.h"
+
+namespace lintel {
+
+void LostClaims::add(std::string id, Owner owner, const SessionVault::Claim& claim) {
+  MutexLock lock(mutex_);
+  lost_.push_back({std::move(id), std::move(owner), claim});
+}
+
+void LostClaims::give_back(SessionVault& vault) {
+  std::vector<Lost> lost;
+  {
+    MutexLock lock(mutex_);
+    lost.swap(lost_);
+  }
+  for (Lost& each : lost) {
+    const Digest digest = vault.find(each.id, each.owner).row.digest;
+    VaultBatch batch;
+    batch.add({.kind = SessionVault::Write::Kind::kRelease,
+               .id = each.id,
+               .claim = each.claim,
+               .before = digest,
+               .after = digest},
+              {});
+    const VaultOutcome outcome = batch.commit_and_wait(vault);
+    // Broken, it gives nothing back before it is opened anew, and then nobody holds anything.
+    if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable) {
+      add(std::move(each.id), std::move(each.owner), each.claim);
+    }
+  }
+}
+
+}  // namespace lintel

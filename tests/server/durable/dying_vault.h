@@ -1,0 +1,73 @@
+// DyingVault: a vault that takes nothing more when its test says so, as where the process dies.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "server/vault/session_vault.h"
+
+namespace lintel::testing {
+
+// Passes everything on to `to`, which outlives it.
+class DyingVault final : public SessionVault {
+ public:
+  explicit DyingVault(SessionVault& to) : to_(to) {}
+
+  // From now on: everything is refused (dead), or commits alone are.
+  void die() { refuse_ = dead_ = true; }
+  void refuse_commits(std::optional<VaultOutcome> with) {
+    outcome_ = with.value_or(VaultOutcome::kDone);
+    refuse_ = with.has_value();
+  }
+  // Commits that were asked for wait until they are let go.
+  void hold_commits(bool hold) {
+    holds_ = hold;
+    if (hold) return;
+    for (auto& [writes, done] : std::exchange(held_, {}))
+      commit(std::move(writes), std::move(done));
+  }
+  std::size_t held() const { return held_.size(); }
+
+  Opened open(const SessionId& id, const Owner& owner, const Digest* have) override {
+    if (dead_) return {.outcome = VaultOutcome::kBroken};
+    return to_.open(id, owner, have);
+  }
+  Opened find(const SessionId& id, const Owner& owner) override { return to_.find(id, owner); }
+  void commit(std::vector<Write> writes, Done done) override {
+    if (refuse_) return done(std::vector<VaultOutcome>(writes.size(), outcome_));
+    if (holds_) {
+      held_.emplace_back(std::move(writes), std::move(done));
+    } else {
+      to_.commit(std::move(writes), std::move(done));
+    }
+  }
+  VaultOutcome read_values(const SessionId& id, std::int64_t first,
+                           std::span<std::int32_t> values) override {
+    return to_.read_values(id, first, values);
+  }
+  VaultOutcome put_state(const SessionId& id, std::span<const std::byte> state,
+                         StateRef* ref) override {
+    return dead_ ? VaultOutcome::kBroken : to_.put_state(id, state, ref);
+  }
+  VaultOutcome read_state(const StateRef& ref, std::span<std::byte> state) override {
+    return to_.read_state(ref, state);
+  }
+  std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
+                        const std::optional<Owner>& owner) override {
+    return to_.list(model, after, limit, owner);
+  }
+  void renew(std::span<const SessionId> busy, Done done) override { to_.renew(busy, done); }
+  std::size_t sweep(std::size_t most) override { return to_.sweep(most); }
+  Health health() const override { return to_.health(); }
+
+ private:
+  SessionVault& to_;
+  std::atomic<bool> refuse_{false}, dead_{false};
+  std::atomic<VaultOutcome> outcome_{VaultOutcome::kBroken};
+  bool holds_ = false;
+  std::vector<std::pair<std::vector<Write>, Done>> held_;
+};
+
+}  // namespace lintel::testing
