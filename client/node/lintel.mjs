@@ -10,12 +10,14 @@
 // may hold token ids, text and pixels as they are (see values()), and 64-bit numbers as BigInt.
 // Every call has a deadline. What does not end with OK throws LintelError.
 import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
 import protobuf from 'protobufjs';
 import { connection } from './connection.mjs';
 import { checkImage } from './images.mjs';
+import { Repeat } from './repeat.mjs';
 
 const PROTO = fileURLToPath(new URL('../../proto/', import.meta.url));
 const { v1 } = grpc.loadPackageDefinition(
@@ -90,6 +92,9 @@ function withoutBigInts(message) {
 // Values that are generated where nobody said how many, of models that are none of images.
 const DEFAULT_NEW_TOKENS = 256;
 
+// Sessions that are remembered to outlive the server or not; beyond that it is asked once more.
+const MOST_KNOWN = 4096;
+
 // Of a snapshot in a message; the server takes 1 MiB.
 const PIECE_BYTES = 256 * 1024;
 
@@ -98,15 +103,22 @@ export class Client {
   #timeout;
   #services;
   #modalities = new Map(); // of models that were asked, by name
+  #retry;
+  #durable = new Map(); // whether sessions outlive the server, by id
 
   // tlsCa, tlsCert, tlsKey: PEM files; with a CA or a certificate the channel is encrypted. token:
   // sent with every call, never in plain text to another machine. timeout: ms, of every call. proxy:
   // [USER:PASSWORD@]HOST:PORT of an HTTP proxy to reach other machines through, by CONNECT; what the
-  // environment says of proxies is not heeded, and this machine is never reached through one.
-  constructor(address = '127.0.0.1:50051', { tlsCa, tlsCert, tlsKey, token, timeout = 300_000, proxy } = {}) {
+  // environment says of proxies is not heeded, and this machine is never reached through one. retry: ms
+  // for which a call on a session that outlives the server is repeated since something of it came; 0: never.
+  constructor(
+    address = '127.0.0.1:50051',
+    { tlsCa, tlsCert, tlsKey, token, timeout = 300_000, proxy, retry = 30_000 } = {},
+  ) {
     const { address: to, credentials, options } = connection(address, { tlsCa, tlsCert, tlsKey, token, proxy });
     this.#token = token;
     this.#timeout = timeout;
+    this.#retry = retry;
     this.#services = {
       generation: new v1.GenerationService(to, credentials, options),
       models: new v1.ModelService(to, credentials, options),
@@ -121,8 +133,9 @@ export class Client {
   // Streams {position, token, source, sample, log2Prob}; source is SAMPLED, GIVEN or PROMPT. Leaving
   // the loop, or aborting `signal`, ends the call on the server. `onFinish` gets the SampleFinish of
   // each sample. Without maxNewTokens and timeLimit an image goes to its end, and anything else to 256
-  // values.
-  async *generate(request, { onFinish, signal, timeout } = {}) {
+  // values. A call on a session that outlives the server is repeated where it was cut off, for `retry` ms
+  // and within the timeout: each position comes once, and one finish.
+  async *generate(request, { onFinish, signal, timeout, retry = this.#retry } = {}) {
     const { prompt, given = [], sampling, ...rest } = request;
     const call = this.#call(timeout);
     const wire = {
@@ -133,7 +146,11 @@ export class Client {
       // A Number beyond 2^63 would be cut to it.
       sampling: { ...sampling, ...(sampling?.seed !== undefined && { seed: String(sampling.seed) }) },
     };
-    for await (const { chunks, finished } of this.#stream('generation', 'generate', wire, { signal, timeout, call })) {
+    const options = { signal, timeout, call };
+    const messages = (await this.#outlivesServer(request, retry, timeout))
+      ? this.#repeated(new Repeat(wire, retry), options)
+      : this.#stream('generation', 'generate', wire, options);
+    for await (const { chunks, finished } of messages) {
       for (const chunk of chunks) {
         const first = Number(chunk.firstPosition);
         for (const [i, token] of chunk.tokens.entries()) {
@@ -148,6 +165,47 @@ export class Client {
       }
       finished.forEach((finish) => onFinish?.(finish));
     }
+  }
+
+  // The messages of a call until it has gone through; of a repeat those with something new alone.
+  async *#repeated(repeat, options) {
+    for (;;) {
+      try {
+        for await (const message of this.#stream('generation', 'generate', repeat.request, options)) {
+          const news = repeat.take(message);
+          if (news.chunks.length > 0 || news.finished.length > 0) yield news;
+        }
+        return;
+      } catch (error) {
+        const pause = error instanceof LintelError ? repeat.pauseAfter(error) : undefined;
+        if (pause === undefined) throw error;
+        if (repeat.finished) return;
+        // An abortion of the wait shows in the next try.
+        await sleep(pause, undefined, { signal: options.signal }).catch(() => {});
+      }
+    }
+  }
+
+  // Asks the server once for each session, unless it was made here.
+  async #outlivesServer({ sessionId, callId }, retry, timeout) {
+    if (!sessionId || !(retry > 0)) return false;
+    if (callId) return true; // only of such sessions do calls have names
+    if (!this.#durable.has(sessionId)) {
+      try {
+        await this.#noted(this.#unary('sessions', 'get', { id: sessionId }, timeout));
+      } catch {
+        return false; // the generation's own error says more
+      }
+    }
+    return this.#durable.get(sessionId) ?? false;
+  }
+
+  // Remembers whether a session outlives the server.
+  async #noted(session) {
+    const { id, durability } = await session;
+    if (this.#durable.size >= MOST_KNOWN) this.#durable.clear();
+    this.#durable.set(id, !['DURABILITY_UNSPECIFIED', 'DURABILITY_NONE'].includes(durability));
+    return session;
   }
 
   // {maxNewTokens} for a request that has no bound, where its model is known to need one.
@@ -207,13 +265,14 @@ export class Client {
     return this.#unary('models', 'get', { name });
   }
 
-  // State on the server that lives between calls: its id goes into generate's sessionId.
+  // State on the server that lives between calls: its id goes into generate's sessionId. durability, one
+  // of DURABILITY_NONE, _CALL, _INPUT and _TOKEN: what of it outlives the server; expireAfter, {seconds}.
   createSession(request = {}) {
-    return this.#unary('sessions', 'create', request);
+    return this.#noted(this.#unary('sessions', 'create', request));
   }
 
   getSession(id) {
-    return this.#unary('sessions', 'get', { id });
+    return this.#noted(this.#unary('sessions', 'get', { id }));
   }
 
   deleteSession(id) {
@@ -221,13 +280,14 @@ export class Client {
   }
 
   // Sessions with the values of this one before `position` (left out: all); all of `count` or none.
-  async forkSession(id, { position, count } = {}) {
-    return (await this.#unary('sessions', 'fork', { id, position, count })).sessions;
+  async forkSession(id, { position, count, durability } = {}) {
+    const { sessions } = await this.#unary('sessions', 'fork', { id, position, count, durability });
+    return Promise.all(sessions.map((session) => this.#noted(session)));
   }
 
   // Takes back the values from `position` on; with `expectedDigest` only while that is the history's.
   rewindSession(id, position, { expectedDigest } = {}) {
-    return this.#unary('sessions', 'rewind', { id, position, expectedDigest });
+    return this.#noted(this.#unary('sessions', 'rewind', { id, position, expectedDigest }));
   }
 
   // All that a session is, as a Buffer. `request`: position, withoutHistory, withoutState.
@@ -238,10 +298,10 @@ export class Client {
   }
 
   // A new session out of such bytes, here or on another server. `header`: model, verify,
-  // acceptOtherNumerics.
+  // acceptOtherNumerics, durability.
   restoreSession(snapshot, header = {}, { timeout } = {}) {
     const { requestId, metadata, deadline } = this.#call(timeout);
-    return new Promise((resolve, reject) => {
+    const restored = new Promise((resolve, reject) => {
       const call = this.#services.sessions.restore(metadata, { deadline }, (error, response) =>
         error ? reject(lintelError(error, requestId, timeout ?? this.#timeout)) : resolve(response),
       );
@@ -251,6 +311,7 @@ export class Client {
       }
       call.end();
     });
+    return this.#noted(restored);
   }
 
   // Streams {position, token, source} of a session's values from `from` to before `to` (left out: all).

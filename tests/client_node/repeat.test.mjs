@@ -1,0 +1,218 @@
+// Calls on sessions that outlive the server, with one that is killed and started again on purpose.
+import assert from 'node:assert/strict';
+import { createRequire } from 'node:module';
+import net from 'node:net';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { pathToFileURL } from 'node:url';
+import { PATIENCE } from './serving.mjs';
+
+const { LINTEL_EXAMPLE, LINTEL_ROOT } = process.env;
+const { Client, LintelError } = await import(pathToFileURL(join(LINTEL_EXAMPLE, 'lintel.mjs')));
+const require = createRequire(join(LINTEL_EXAMPLE, 'lintel.mjs'));
+const grpc = require('@grpc/grpc-js');
+const protoLoader = require('@grpc/proto-loader');
+const { v1 } = grpc.loadPackageDefinition(
+  protoLoader.loadSync(['lintel/v1/generation.proto', 'lintel/v1/session.proto'], {
+    includeDirs: [join(LINTEL_ROOT, 'proto')],
+    longs: String,
+    enums: String,
+    defaults: true,
+    oneofs: true,
+  }),
+).lintel;
+
+const COUNT = 6;
+const positions = Array.from({ length: COUNT }, (_, i) => 2 + i);
+const valueOf = (seed, position) => Number((BigInt(seed) * 31n + BigInt(position) * 7n) % 251n);
+
+const refusal = (code, details = 'on purpose') => ({ code, details });
+const GONE = refusal(grpc.status.UNAVAILABLE);
+const BUSY = refusal(grpc.status.ABORTED);
+
+let fake;
+let client;
+
+// Values are a function of seed and position. killAt: behind so many of them the next call waits for
+// kill(). script: how the next ones end at once.
+class DurableServer {
+  durability = 'DURABILITY_INPUT';
+  killAt = undefined;
+  sendsFrom = undefined; // positions that were not asked for are sent from here on
+  script = [];
+  calls = [];
+  gets = 0;
+  port = 0;
+  sockets = new Set();
+
+  async open() {
+    this.server = new grpc.Server();
+    this.server.addService(v1.GenerationService.service, { generate: (call) => this.generate(call) });
+    const session = () => ({ id: 'it', durability: this.durability });
+    this.server.addService(v1.SessionService.service, {
+      create: (_, answer) => answer(null, session()),
+      get: (_, answer) => answer(null, session(++this.gets)),
+    });
+    this.inner = await new Promise((resolve, reject) =>
+      this.server.bindAsync('127.0.0.1:0', grpc.ServerCredentials.createInsecure(), (error, port) =>
+        error ? reject(error) : resolve(port),
+      ),
+    );
+    await this.start();
+  }
+
+  close() {
+    this.kill();
+    this.server.forceShutdown();
+  }
+
+  // A way to it on `port`, which kill() cuts off as the death of a process does: without a word.
+  async start() {
+    this.way = net.createServer((client) => {
+      const server = net.connect(this.inner, '127.0.0.1');
+      for (const [from, to] of [[client, server], [server, client]]) {
+        this.sockets.add(from.on('error', () => {}).on('close', () => to.destroy()));
+        from.pipe(to);
+      }
+    });
+    await new Promise((resolve) => this.way.listen(this.port, '127.0.0.1', resolve));
+    this.port = this.way.address().port;
+  }
+
+  kill() {
+    this.way.close();
+    this.sockets.forEach((socket) => socket.resetAndDestroy());
+    this.sockets.clear();
+  }
+
+  generate(call) {
+    this.calls.push(structuredClone(call.request));
+    const step = this.script.shift();
+    if (step) return call.emit('error', step);
+    const { killAt } = this;
+    this.killAt = undefined;
+    const { seed } = call.request.sampling;
+    const first = Math.max(2, Math.min(Number(call.request.fromPosition), this.sendsFrom ?? Infinity));
+    for (let position = first; position < 2 + COUNT; ++position) {
+      const tokens = [valueOf(seed, position)];
+      call.write({ chunks: [{ firstPosition: position, source: 'VALUE_SOURCE_SAMPLED', tokens, log2Probs: [-position] }] });
+      if (position - first + 1 === killAt) return undefined;
+    }
+    call.write({ finished: [{ seed, position: 2 + COUNT }] });
+    return call.end();
+  }
+}
+
+// What a call gives; onValue(values) is awaited.
+async function read({ sessionId = 'it', onValue, ...options } = {}) {
+  const seen = { values: [], finishes: [] };
+  const request = { sessionId, prompt: [0, 7], maxNewTokens: COUNT, log2Probs: true };
+  try {
+    for await (const value of client.generate(request, { onFinish: (f) => seen.finishes.push(f), ...options })) {
+      seen.values.push(value);
+      await onValue?.(seen.values);
+    }
+  } catch (error) {
+    assert.ok(error instanceof LintelError, error.stack);
+    seen.error = error;
+  }
+  return seen;
+}
+
+function checkWhole({ values, finishes, error }) {
+  assert.equal(error, undefined);
+  assert.equal(finishes.length, 1);
+  assert.deepEqual(values.map((v) => v.position), positions);
+  assert.deepEqual(values.map((v) => v.token), positions.map((p) => valueOf(finishes[0].seed, p)));
+  assert.deepEqual(values.map((v) => v.log2Prob), positions.map((p) => -p));
+}
+
+function killedAt(count) {
+  fake.killAt = count;
+  const before = fake.calls.length;
+  return read({
+    async onValue(values) {
+      if (values.length !== count || fake.calls.length !== before + 1) return;
+      fake.kill();
+      await fake.start();
+    },
+  });
+}
+
+beforeEach(async () => {
+  fake = new DurableServer();
+  await fake.open();
+  client = new Client(`127.0.0.1:${fake.port}`, { timeout: PATIENCE, retry: PATIENCE });
+});
+
+afterEach(() => {
+  client.close();
+  fake.close();
+});
+
+describe('a call on a session that outlives the server', () => {
+  it('is repeated when it is killed at any value, and tells each position once', async () => {
+    for (const count of positions.keys()) {
+      fake.calls = [];
+      checkWhole(await killedAt(count + 1));
+      const [first, second] = fake.calls;
+      assert.equal(Number(second.fromPosition), 2 + count + 1);
+      assert.deepEqual({ ...second, fromPosition: first.fromPosition }, first);
+      assert.equal(first.callId.length, 36);
+    }
+  });
+
+  it('does not tell once more what is sent once more', async () => {
+    fake.sendsFrom = 2;
+    checkWhole(await killedAt(3));
+  });
+
+  it('waits out what may pass, and ends with what cannot', async () => {
+    fake.script = [GONE, BUSY, GONE];
+    checkWhole(await read());
+    for (const code of [grpc.status.INVALID_ARGUMENT, grpc.status.DATA_LOSS, grpc.status.FAILED_PRECONDITION]) {
+      fake.script = [GONE, refusal(code)];
+      assert.equal((await read()).error.code, code);
+    }
+    fake.script = [BUSY]; // another call holds the session
+    assert.equal((await read()).error.code, grpc.status.ABORTED);
+  });
+
+  it('is given up when the server stays away', async () => {
+    fake.killAt = 2;
+    const begun = Date.now();
+    const { values, error } = await read({ retry: 500, onValue: (v) => v.length === 2 && fake.kill() });
+    assert.equal(error.code, grpc.status.UNAVAILABLE);
+    assert.deepEqual(values.map((v) => v.position), [2, 3]);
+    assert.ok(Date.now() - begun >= 500);
+  });
+
+  it('asks the server once', async () => {
+    await read();
+    await read();
+    assert.equal(fake.gets, 1);
+  });
+
+  it('asks nothing about a session that was made here', async () => {
+    await client.createSession();
+    checkWhole(await read());
+    assert.equal(fake.gets, 0);
+  });
+});
+
+describe('other calls', () => {
+  it('are never repeated', async () => {
+    for (const [durability, options] of [
+      ['DURABILITY_NONE', {}],
+      ['DURABILITY_TOKEN', { sessionId: '' }],
+      ['DURABILITY_TOKEN', { retry: 0 }],
+    ]) {
+      fake.durability = durability;
+      fake.calls = [];
+      fake.script = [GONE];
+      assert.equal((await read(options)).error.code, grpc.status.UNAVAILABLE);
+      assert.equal(fake.calls.length, 1);
+      assert.equal(fake.calls[0].callId, '');
+    }
+  });
+});
