@@ -1,0 +1,52 @@
+// What the campaign's clients ask for, and what an undisturbed server answers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/lib/client.h"
+
+namespace lintel::testing {
+
+// A value as a client sees it.
+struct SeenValue {
+  std::int64_t position = 0;
+  std::int32_t token = 0;
+  v1::ValueSource source{};
+  std::string log2_probs;  // of the value and of the likeliest ones: their bits
+};
+
+// One call as its caller sees it.
+struct SeenCall {
+  std::vector<SeenValue> values;
+  std::vector<v1::SampleFinish> finishes;
+};
+
+struct ScriptedCall {
+  v1::GenerateRequest request;  // all but the session
+  SeenCall expected;
+};
+
+// Calls of one session, one after another.
+struct Script {
+  std::string model;
+  std::vector<ScriptedCall> calls;
+  std::vector<SeenValue> history;  // behind them all; without log-probabilities
+};
+
+// Calls once, of a session or not; `repeat` as of Client::generate.
+SeenCall call(const Client& client, const v1::GenerateRequest& request,
+              const Client::Repeat& repeat);
+std::vector<SeenValue> read_history(const Client& client, const std::string& session);
+
+// A function of the seed: prompts and none, given values, stops, penalties, echoes,
+// log-probabilities, messages of one value. The expected answers are the server's, which has to
+// stay up; it needs the tiny models "tokens" and "bytes".
+Script make_script(const Client& undisturbed, std::uint64_t seed);
+
+// What is wrong with it, in words for people; empty: nothing.
+std::string difference(const SeenCall& expected, const SeenCall& seen);
+std::string difference(const std::vector<SeenValue>& expected, const std::vector<SeenValue>& seen);
+
+}  // namespace lintel::testing
