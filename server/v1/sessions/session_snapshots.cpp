@@ -45,7 +45,9 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
   };
   const auto sent =
       std::make_shared<Sent>(Sent{std::move(admitted.reservation), std::move(place), {}, 0});
-  sent->bytes = ZeroedBytes(write_snapshot(snapshot_of(std::move(found.image), *model)));
+  SnapshotOf snapshot = snapshot_of(std::move(found.image), *model);
+  sent->bytes = ZeroedBytes(write_snapshot(snapshot));
+  zero(snapshot.image);
   const auto stream = std::make_shared<SnapshotStream>(
       [sent, most = checked.chunk_bytes](v1::SnapshotChunk& chunk) {
         const std::span<const std::byte> all = sent->bytes.span();
