@@ -27,6 +27,7 @@
 #include "server/v1/admin_service.h"
 #include "server/v1/generation_service.h"
 #include "server/v1/model_service.h"
+#include "server/v1/sessions/initial_states.h"
 #include "server/v1/sessions/session_service.h"
 
 namespace lintel {
@@ -122,6 +123,10 @@ struct LintelServer::Impl {
                      clock) {
     manager.load_at_start();
     for (const auto& [name, transformer] : given) manager.serve(name, transformer);
+    if (!options.initial_states.directory.empty()) {
+      load_initial_states(options.initial_states.directory,
+                          options.initial_states.accept_other_numerics, context);
+    }
   }
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text

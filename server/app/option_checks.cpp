@@ -91,6 +91,9 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
     }
   }
   check_adapters(options.models);
+  if (options.initial_states.accept_other_numerics && options.initial_states.directory.empty()) {
+    throw UsageError("--accept-other-numerics needs --initial-states");
+  }
   const ServerOptions::DurableOptions& durable = options.durable;
   if (durable.store.empty() &&
       durable.durability.value_or(Durability::kNone) != Durability::kNone) {

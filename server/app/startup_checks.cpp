@@ -80,6 +80,9 @@ void check_before_loading(const ServerOptions& options) {
   check_repository(options);
   for (const auto& model : options.models.directories) check_directory("--model", model.path);
   for (const auto& adapter : options.models.adapters) check_directory("--adapter", adapter.path);
+  if (const auto& states = options.initial_states.directory; !states.empty()) {
+    check_directory("--initial-states", states);
+  }
   // Bound and let go: who started the server twice hears of it at once.
   const Listener probe(options.listen, options.connections.keepalive_timeout_ms);
 }

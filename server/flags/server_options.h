@@ -50,6 +50,11 @@ struct ServerOptions {
     std::chrono::seconds expire = std::chrono::hours(720);
   } durable;
 
+  struct InitialStates {
+    std::filesystem::path directory;  // of snapshots; empty: none
+    bool accept_other_numerics = false;
+  } initial_states;
+
   StreamingOptions streaming;
 
   LogOptions logging;

@@ -8,6 +8,9 @@ using std::chrono::milliseconds;
 Scheduler::Options& scheduling(ServerOptions& options) { return options.models.scheduling; }
 SessionStore::Options& session_options(ServerOptions& options) { return options.sessions; }
 PrefixCache::Options& prefix_options(ServerOptions& options) { return options.prefixes; }
+ServerOptions::InitialStates& initial_states(ServerOptions& options) {
+  return options.initial_states;
+}
 StreamingOptions& streaming(ServerOptions& options) { return options.streaming; }
 
 Flag workers_flag() {
@@ -87,6 +90,14 @@ std::vector<Flag> session_flags() {
           "an earlier one of the same caller need not be read from its beginning; of what "
           "--session-memory has left: sessions and calls come first. 0: every prompt is "
           "read"),
+      path_flag("--initial-states", initial_states, &ServerOptions::InitialStates::directory, "DIR",
+                "Directory of snapshots (`lintel session snapshot`), each a state for everybody to "
+                "begin with, named as its file without the ending: `lintel generate "
+                "--initial-state NAME`. Read at the start, for models that are loaded then; one "
+                "that is damaged or of other weights keeps the server from starting"),
+      switch_flag("--accept-other-numerics", initial_states,
+                  &ServerOptions::InitialStates::accept_other_numerics,
+                  "Also states of --initial-states that machines made which compute other bits"),
   };
 }
 

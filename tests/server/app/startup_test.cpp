@@ -70,6 +70,7 @@ TEST_CASE("files that flags name are looked at before a model is loaded") {
       {{"--model", "other=/no/model"}, "--model: /no/model: No such file or directory"},
       {{"--adapter", "a=/no/adapter"}, "--adapter: /no/adapter: No such file or directory"},
       {{"--adapter", "tiny:a=" + tokens}, "--adapter: " + tokens + ": Not a directory"},
+      {{"--initial-states", "/no/states"}, "--initial-states: /no/states: No such file"},
   };
   for (const auto& [more, why] : cases) {
     std::vector<std::string> flags = {"--model", model.path, "--listen", "127.0.0.1:0"};
@@ -99,6 +100,17 @@ TEST_CASE("an adapter that does not fit ends the start, by its name and file") {
   CHECK(given.code == 1);
   CHECK_THAT(given.err, Contains("adapter mine of model tiny cannot be loaded") &&
                             Contains("bad/adapter_config.json"));
+}
+
+TEST_CASE("an initial state that is no snapshot ends the start, by its file") {
+  const Model model;
+  const TemporaryDirectory states;
+  std::ofstream(states.path() / "tutor.snapshot") << "dear";
+  const Ended ended = run({"--model", model.path, "--listen", "127.0.0.1:0", "--initial-states",
+                           states.path().string()});
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("--initial-states: " + states.path().string() +
+                                 "/tutor.snapshot: snapshot: "));
 }
 
 TEST_CASE("an address that is taken is told before a model is loaded") {

@@ -139,8 +139,8 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
 
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
-  auto& [models, listen, connections, security, identity, sessions, prefixes, durable, streaming,
-         logging, monitoring, print_numerics] = options;
+  auto& [models, listen, connections, security, identity, sessions, prefixes, durable,
+         initial_states, streaming, logging, monitoring, print_numerics] = options;
   add_models(models, fields);
   fields.add("listen", listen);
   add_connections(connections, fields);
@@ -150,6 +150,9 @@ std::vector<Field> fields_of(ServerOptions& options) {
   auto& [prefix_bytes, least_tokens] = prefixes;
   fields.add("prefixes.memory_bytes", prefix_bytes);
   fields.add("prefixes.least_tokens", least_tokens);
+  auto& [directory, accept_other_numerics] = initial_states;
+  fields.add("initial_states.directory", directory);
+  fields.add("initial_states.accept_other_numerics", accept_other_numerics);
   auto& [chunk_interval_ms, outbox_tokens] = streaming;
   fields.add("streaming.chunk_interval_ms", chunk_interval_ms);
   fields.add("streaming.outbox_tokens", outbox_tokens);

@@ -40,6 +40,7 @@ const std::map<std::string, std::string> kOtherName = {
     {"--identity-max-sessions", "sessions.max_sessions_per_owner"},
     {"--identity-memory", "sessions.bytes_per_owner"},
     {"--prefix-cache-memory", "prefixes.memory_bytes"},
+    {"--initial-states", "initial_states.directory"},
     {"--prefill-rows", "models.scheduling.prefill_rows_per_step"},
     {"--log-format", "logging.json"},
 };
@@ -60,9 +61,9 @@ using CommandLine = std::map<std::string, std::string>;
 
 // What makes each flag legal that needs another.
 const CommandLine kBase = {
-    {"--model", "m"},         {"--model-repository", "r"}, {"--tls-cert", "c"},
-    {"--tls-key", "k"},       {"--tls-client-ca", "ca"},   {"--identity-tokens-per-second", "5"},
-    {"--session-store", "s"},
+    {"--model", "m"},          {"--model-repository", "r"}, {"--tls-cert", "c"},
+    {"--tls-key", "k"},        {"--tls-client-ca", "ca"},   {"--identity-tokens-per-second", "5"},
+    {"--initial-states", "i"}, {"--session-store", "s"},
 };
 
 // What the flags print instead of parsing, if they do.
