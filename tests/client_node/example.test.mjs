@@ -294,4 +294,14 @@ describe('the Node example', () => {
       }
     }
   });
+
+  it('runs what the page of sessions says', async () => {
+    const page = readFileSync(join(LINTEL_ROOT, 'docs', 'sessions.md'), 'utf8');
+    const [, block] = /^```js\n(.*?)^```$/ms.exec(page);
+    const file = join(LINTEL_EXAMPLE, 'snippet.mjs');
+    writeFileSync(file, block.replace('127.0.0.1:50051', mnist.address).replace('./client/node/', './'));
+    const { stdout } = await run(process.execPath, [file]);
+    assert.match(stdout, /^2 12 \w*PROMPT$/m);
+    assert.equal(stdout.trim().split('\n').length, 20 + 23);
+  });
 });
