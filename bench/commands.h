@@ -10,6 +10,7 @@ void add_length(CLI::App& app, cli::CommandLine& command_line);
 void add_occlusion(CLI::App& app, cli::CommandLine& command_line);
 void add_paper(CLI::App& app, cli::CommandLine& command_line);
 void add_serve(CLI::App& app, cli::CommandLine& command_line);
+void add_sessions(CLI::App& app, cli::CommandLine& command_line);
 void add_speed(CLI::App& app, cli::CommandLine& command_line);
 
 // The whole program: parses, measures, reports. `arguments` without the program's name. Returns a

@@ -22,7 +22,8 @@ void check_facts(const std::string& out) {
 TEST_CASE("help teaches: the program and every sub-command have examples") {
   const Bench bench;
   CHECK(bench.run({"--help"}).out.find("Examples") != std::string::npos);
-  for (const char* command : {"paper", "length", "serve", "occlusion", "speed", "adapters"}) {
+  for (const char* command :
+       {"paper", "length", "serve", "occlusion", "speed", "adapters", "sessions"}) {
     const Result result = bench.run({command, "--help"});
     CHECK(result.code == 0);
     CHECK(result.out.find("Example") != std::string::npos);
@@ -43,6 +44,7 @@ TEST_CASE("a command line that makes no sense is exit status 2, and says why") {
                                                        {"length", "--budget", "x"},
                                                        {"serve", "--seconds", "0"},
                                                        {"adapters", "--rank", "1025"},
+                                                       {"sessions", "--count", "0"},
                                                        {"occlusion"}};
   for (const auto& line : lines) {
     const Result result = bench.run(line);
@@ -96,6 +98,43 @@ TEST_CASE("adapters tells what each number of them and of rows costs") {
     CHECK(*row[1].value() <= 4 * 8 * 2304 * 4 * 1.2);
     for (const std::size_t column : {3, 4, 5}) CHECK(*row[column].value() > 0);
   }
+}
+
+TEST_CASE("sessions tells every figure by its name, beside what it is to be") {
+  const Bench bench;
+  const Result result = bench.run({"sessions", "--model", bench.model("linear"), "--repeats", "2",
+                                   "--count", "3", "--sessions", "70", "--directory",
+                                   bench.path(""), "--json", bench.path("sessions.json")});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  check_facts(result.out);
+  const auto json = nlohmann::json::parse(content_of(bench.path("sessions.json")));
+  for (const char* name :
+       {"snapshot_us", "snapshot_image_us", "snapshot_write_us", "restore_us", "restore_read_us",
+        "fork_us", "rewind_us", "beside_state_percent", "snapshot_call_us", "restore_call_us",
+        "commit_us", "commit_p99_us", "put_state_us", "wake_slot_ms", "wake_slot_p99_ms",
+        "wake_values_ms", "open_after_kill_ms"}) {
+    CAPTURE(name);
+    CHECK(json[name] > 0);
+  }
+  CHECK(json.contains("open_more_ms"));
+  CHECK(result.out.find("70 sessions, 64 interrupted") != std::string::npos);
+  CHECK(result.out.find("memcpy") != std::string::npos);
+  CHECK(result.out.find("fdatasync") != std::string::npos);
+  CHECK(result.out.find("llama.cpp") != std::string::npos);
+  // A tiny model's session beside its tiny state is more than is promised of large ones.
+  CHECK(result.out.find("Missed: memory of an open session beside its state.") !=
+        std::string::npos);
+  // What was measured is gone.
+  CHECK_FALSE(std::ranges::any_of(
+      std::filesystem::directory_iterator(bench.path("")), [](const auto& entry) {
+        return entry.path().filename().string().starts_with("lintel-bench");
+      }));
+
+  const Result nowhere = bench.run({"sessions", "--model", bench.model("linear"), "--repeats", "1",
+                                    "--count", "1", "--directory", bench.path("none")});
+  CHECK(nowhere.code == 1);
+  CHECK(nowhere.err.find("none") != std::string::npos);
 }
 
 TEST_CASE("paper measures every kind of attention, and what memory gives") {

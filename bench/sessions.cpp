@@ -1,0 +1,135 @@
+// What sessions cost: copies of them, calls about them, and what outlives the server.
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "bench/commands.h"
+#include "bench/parts/sequence_plan.h"
+#include "bench/parts/shapes.h"
+#include "bench/report/run_flags.h"
+#include "bench/sessions/call_costs.h"
+#include "bench/sessions/copy_costs.h"
+#include "bench/sessions/session_figure.h"
+#include "bench/sessions/session_maker.h"
+#include "bench/sessions/vault_costs.h"
+#include "client/cli/frame/progress.h"
+#include "server/log/logging.h"
+
+namespace lintel::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSessionsFooter = R"(
+Each repeat measures everything once, and each figure of a repeat is the median, or the p99, of
+--count calls. "At most" is what we want of this class of machine, and what stands beside a figure was
+measured next to it. Stores are made in --directory, on the disk that is to be measured, and removed;
+caches of that disk are the system's. A killed process's store is a copy of the files of one that
+lives.
+
+Examples:
+  lintel-bench sessions
+  lintel-bench sessions --weight-type int8 --directory /var/lib/lintel --json)";
+
+struct SessionsFlags {
+  RunFlags run;
+  std::string shape = "mnist";
+  std::string model;
+  std::string directory;
+  int sessions = 10'000;
+  int count = 100;
+};
+
+class SessionsExperiment {
+ public:
+  SessionsExperiment(const SessionsFlags& flags, cli::Console& console)
+      : flags_(flags),
+        files_(flags.model.empty() ? std::make_unique<ModelFiles>(find_shape(flags.shape).config)
+                                   : std::make_unique<ModelFiles>(fs::path(flags.model))),
+        model_(files_->load(flags.run.weight_type)),
+        measurement_(flags.run, "sessions", words(), console),
+        progress_(console, 5, "groups of figures") {
+    set_up_logging({.level = "warn", .json = false});
+  }
+
+  int run() {
+    const std::int64_t values = sequence_plan(model_->config()).values + 1;
+    const VaultPlan plan{.directory = flags_.directory.empty() ? fs::temp_directory_path()
+                                                               : fs::path(flags_.directory),
+                         .sessions = flags_.sessions,
+                         .repeats = flags_.run.repeats,
+                         .count = flags_.count};
+    MadeSession session(model_, values);
+    add("In memory", copy_costs(session, flags_.run.repeats, flags_.count));
+    add("Calls", call_costs(model_, values, flags_.run.repeats, flags_.count));
+    add("On the disk", commit_costs(plan));
+    add("States on the disk", wake_costs(session, plan));
+    add("After a kill", open_costs(plan));
+    return measurement_.publish();
+  }
+
+ private:
+  std::string words() const {
+    return describe(flags_.model.empty() ? flags_.shape : files_->name(), model_->config()) + ", " +
+           model_->config().attention.front().type() + " attention" +
+           (files_->random() ? ", random weights" : "");
+  }
+
+  void add(const std::string& title, const std::vector<SessionFigure>& figures) {
+    Table table{.title = title,
+                .columns = {"", "unit", "measured", "at most", "beside it", "others"},
+                .rows = {},
+                .notes = {}};
+    for (const SessionFigure& figure : figures) {
+      const auto text = [](const std::string& words) {
+        return words.empty() ? Cell::none() : Cell::text(words);
+      };
+      table.rows.push_back({Cell::text(figure.what), Cell::text(figure.unit),
+                            Cell::measured(figure.value),
+                            figure.most ? Cell::number(*figure.most) : Cell::none(),
+                            text(figure.beside), text(figure.others)});
+      measurement_.add(figure.name, figure.value.median);
+      if (figure.most && figure.value.median > *figure.most) {
+        table.notes.push_back("Missed: " + figure.what + ".");
+      }
+    }
+    measurement_.add(std::move(table));
+    progress_.add(1);
+  }
+
+  const SessionsFlags& flags_;
+  const std::unique_ptr<ModelFiles> files_;
+  const std::shared_ptr<const Transformer> model_;
+  Measurement measurement_;
+  cli::Progress progress_;
+};
+
+}  // namespace
+
+void add_sessions(CLI::App& app, cli::CommandLine& command_line) {
+  auto flags = std::make_shared<SessionsFlags>();
+  CLI::App* const command =
+      app.add_subcommand("sessions", "What copies of sessions cost, and what outlives the server");
+  cli::add_text(*command, "--shape", flags->shape, "NAME",
+                "mnist, cifar10 or mnist-small, with random weights")
+      ->capture_default_str();
+  cli::add_text(*command, "--model", flags->model, "DIR", "A model directory, in place of --shape");
+  cli::add_text(*command, "--directory", flags->directory, "DIR",
+                "Where stores are made [the system's for temporary files]");
+  const auto count = [](std::string_view flag, std::string_view text) {
+    return parse_count(flag, text);
+  };
+  cli::add_parsed(*command, "--sessions", flags->sessions, count, "N",
+                  "Sessions of the store that is opened after a kill [10000]");
+  cli::add_parsed(*command, "--count", flags->count, count, "N",
+                  "Calls of each kind in a repeat [100]");
+  flags->run.add_to(*command, {64}, /*batch_help=*/"", /*with_workers=*/false);
+  command->footer(kSessionsFooter);
+  command->callback([flags, &command_line] {
+    command_line.run = [flags, &command_line] {
+      return SessionsExperiment(*flags, command_line.console).run();
+    };
+  });
+}
+
+}  // namespace lintel::bench
