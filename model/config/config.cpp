@@ -166,6 +166,9 @@ ModelConfig parse_config(std::string_view json_text, const std::string& file) {
   read_structure(root, config);
   read_head(root, file, config);
   read_modality(root, file, config);
+  if (root.has("trained_length")) {
+    config.trained_length = root.integer("trained_length", 1, kMaxMaxLength);
+  }
   root.finish();
   check_config(config, file);
   return config;
@@ -227,6 +230,7 @@ std::string to_json(const ModelConfig& config) {
   }
   if (config.step_embedding) out["step_embedding"] = true;
   if (config.is_reversible()) out["residual"] = to_string(config.residual);
+  if (config.trained_length > 0) out["trained_length"] = config.trained_length;
   return out.dump(2) + "\n";
 }
 

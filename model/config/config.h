@@ -58,6 +58,8 @@ struct ModelConfig {
   int mixtures = 0;  // mixture of logistics
   ModalityKind modality = ModalityKind::kTokens;
   ImageShape image;  // modality image
+  // Values that it was trained on at once: advice to who generates more. 0: not told.
+  std::int64_t trained_length = 0;
 
   int num_outputs() const {
     return head == HeadKind::kMixtureOfLogistics ? 3 * mixtures : vocab_size;

@@ -68,6 +68,7 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_attention(attention_names(config));
   wire.set_vocab_size(static_cast<std::uint32_t>(config.vocab_size));
   wire.set_max_length(config.max_length);
+  wire.set_trained_length(config.trained_length);
   wire.set_parameters(transformer.num_parameters());
   wire.set_weight_type(to_string(transformer.weight_type()));
   wire.set_kernels(transformer.kernels());

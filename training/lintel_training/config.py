@@ -18,6 +18,7 @@ LIMITS = {
     "vocab_size": 2**20, "max_length": 2**31 - 1, "d_model": 2**16, "n_layers": 1024,
     "n_heads": 1024, "d_head": 4096, "d_ff": 2**18, "mixtures": 1024, "height": 2**14,
     "width": 2**14, "channels": 4, "start_token": 2**20 - 1, "layer_norm_eps": 1.0,
+    "trained_length": 2**31 - 1,
 }
 MAX_PROJECTION_WIDTH = 2**16  # n_heads * d_head
 
@@ -84,7 +85,7 @@ _MODALITIES = {"image": ImageModality, "bytes": BytesModality, "tokens": TokensM
 
 # Left out of config.json where they have these values, as all models of before have.
 _STRUCTURE = {"layer_weights": None, "position_injection": "input", "step_embedding": False,
-              "residual": "sum"}
+              "residual": "sum", "trained_length": None}
 _CHOICES = {
     "activation": ("relu", "gelu"),
     "norm_placement": ("post", "pre"),
@@ -120,6 +121,7 @@ class ModelConfig:
     position_injection: str = "input"  # or "every_layer": added to the input of the later ones, too
     step_embedding: bool = False  # a learned row for each layer, added to its input
     residual: str = "sum"  # or two streams, of which the head reads the mean or both
+    trained_length: Optional[int] = None  # values it was trained on at once; None: not told
 
     def __post_init__(self):
         require(self.format_version == FORMAT_VERSION, "config", "format_version",
@@ -127,6 +129,8 @@ class ModelConfig:
         for key in ("vocab_size", "d_model", "n_layers", "n_heads", "d_head", "d_ff"):
             _check_limit("config", key, getattr(self, key))
         _check_limit("config", "max_length", self.max_length, low=0)
+        if self.trained_length is not None:
+            _check_limit("config", "trained_length", self.trained_length)
         if self.n_heads * self.d_head > MAX_PROJECTION_WIDTH:
             raise ConfigError(f"config: n_heads * d_head is {self.n_heads * self.d_head}, must be "
                               f"at most {MAX_PROJECTION_WIDTH}")

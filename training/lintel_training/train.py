@@ -25,7 +25,7 @@ _BEGAN = time.monotonic()  # before the slow imports: a time budget includes the
 import argparse  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
-from dataclasses import fields  # noqa: E402
+from dataclasses import fields, replace  # noqa: E402
 
 import torch  # noqa: E402
 
@@ -199,6 +199,8 @@ def make_trainer(args, began=None):
     on_cuda = args.device.startswith("cuda")
     config = make_config(args)
     recipe = make_recipe(args)
+    if config.modality.type == "bytes":
+        config = replace(config, trained_length=recipe.context)
     if args.cuda_graphs and recipe.accumulate > 1:
         raise ConfigError("--cuda-graphs: not with --accumulate, whose passes would write over each "
                           "other's gradients")

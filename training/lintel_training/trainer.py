@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 
 import torch
 
@@ -105,9 +106,11 @@ class Trainer:
         return max(1, int(r.epochs * self.task.batches.batches_per_epoch / r.accumulate))
 
     def _restore(self, state):
+        config = ModelConfig.from_dict(json.loads(state["config"]))
+        # It follows from the recipe, and runs of before did not note it.
+        config = replace(config, trained_length=self.config.trained_length)
         differing = [key for key, mine, theirs in (
-            ("config", self.config.to_dict(), ModelConfig.from_dict(
-                json.loads(state["config"])).to_dict()),
+            ("config", self.config.to_dict(), config.to_dict()),
             *((k, v, json.loads(state["recipe"]).get(k)) for k, v in self.recipe.to_dict().items()))
             if mine != theirs]
         if differing:

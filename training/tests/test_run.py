@@ -167,6 +167,21 @@ class RunTest(unittest.TestCase):
         self.train("run", "--steps", "4")
         self.assertEqual(self.result("run")["steps"], 4)
 
+    def test_text_notes_how_long_it_was_trained_on(self):
+        text = self.path("text.txt")
+        with open(text, "wb") as file:
+            file.write(b"abcd" * 100)
+        flags = ["--steps", "4", "--data", text, "--context", "8"]
+        self.train("text", *flags, "--stop-after", "2", preset="text-linear")
+        state = checkpoint.load(self.path("text"))
+        config = json.loads(state["config"])
+        self.assertEqual(config.pop("trained_length"), 8)
+        state["config"] = json.dumps(config)  # as runs of before wrote it
+        checkpoint.save(state, self.path("text"))
+        self.train("text", *flags, preset="text-linear")
+        with open(self.path("text", "model", "config.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["trained_length"], 8)
+
     def test_a_terminated_process_saves_and_exits_with_0(self):
         text = self.path("text.txt")
         with open(text, "wb") as file:

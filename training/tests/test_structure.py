@@ -5,7 +5,7 @@ import unittest
 import torch
 
 import small
-from lintel_training.config import ConfigError
+from lintel_training.config import ConfigError, ModelConfig
 from lintel_training.model import Model
 from lintel_training.recurrent import Session
 
@@ -89,6 +89,7 @@ class StructureTest(unittest.TestCase):
                 ({"layer_weights": [0, 0], "attention": lists}, r"attention\[1\]: is not that"),
                 ({"residual": "reversible_mean", "norm_placement": "post"}, 'norm_placement "pre"'),
                 ({"residual": "mean"}, "residual"), ({"step_embedding": 1}, "step_embedding"),
+                ({"trained_length": 0}, "trained_length"), ({"trained_length": 2.0}, "trained_length"),
                 ({"position_injection": "every_layer", "embedding": "value_concat_position"},
                  "value_add_position")):
             with self.subTest(**changes), self.assertRaisesRegex(ConfigError, text):
@@ -98,7 +99,12 @@ class StructureTest(unittest.TestCase):
         config = small.config({"type": "linear"}, layer_weights=[0, 1], position_injection="input",
                               step_embedding=False, residual="sum")
         self.assertEqual(config, small.config({"type": "linear"}))
-        self.assertFalse({"layer_weights", "residual"} & set(config.to_dict()))
+        self.assertFalse({"layer_weights", "residual", "trained_length"} & set(config.to_dict()))
+
+    def test_what_it_was_trained_on_is_written_and_read(self):
+        config = small.config({"type": "linear"}, trained_length=256)
+        self.assertEqual(config.to_dict()["trained_length"], 256)
+        self.assertEqual(ModelConfig.from_dict(config.to_dict()), config)
 
 
 if __name__ == "__main__":

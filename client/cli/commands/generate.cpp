@@ -62,10 +62,29 @@ std::optional<std::uint32_t> default_new_tokens(const v1::Model& model) {
   return limit == 0 ? kDefaultNewTokens : std::min(limit, kDefaultNewTokens);
 }
 
-std::string reading_text(const v1::GenerateRequest& request) {
+std::size_t prompt_size(const v1::GenerateRequest& request) {
   const v1::Values& prompt = request.prompt();
-  const std::size_t size = prompt.has_text() ? prompt.text().size()
-                                             : static_cast<std::size_t>(prompt.tokens().ids_size());
+  return prompt.has_text() ? prompt.text().size()
+                           : static_cast<std::size_t>(prompt.tokens().ids_size());
+}
+
+// Of a request that says nothing of one: where its text would get longer than what the model was
+// trained on, the largest window that it knows all of. 0: none.
+std::int64_t trained_window(const v1::Model& model, const v1::GenerateRequest& request) {
+  constexpr std::int64_t kMostWindow = 65'536;  // of a model without a max_length
+  // A session has its own; what a named state has seen is not known here.
+  if (!request.session_id().empty() || !request.initial_state().empty() || model.has_image()) {
+    return 0;
+  }
+  const std::int64_t values =
+      static_cast<std::int64_t>(prompt_size(request)) + std::int64_t{request.max_new_tokens()};
+  if (model.trained_length() == 0 || values <= model.trained_length()) return 0;
+  const std::int64_t most = model.max_length() > 0 ? model.max_length() : kMostWindow;
+  return std::min(model.trained_length(), most) / 2 * 2;
+}
+
+std::string reading_text(const v1::GenerateRequest& request) {
+  const std::size_t size = prompt_size(request);
   return size == 0 ? "waiting for the first value"
                    : "waiting for the first value after a prompt of " + std::to_string(size);
 }
@@ -121,6 +140,12 @@ int run_generate(const GenerateFlags& flags, Console& console) {
   const std::optional<std::uint32_t> limit =
       flags.max_new_tokens ? std::nullopt : default_new_tokens(model);
   if (limit) request.set_max_new_tokens(*limit);
+  if (const std::int64_t window = flags.window ? 0 : trained_window(model, request); window > 0) {
+    request.set_window(window);
+    console.err("lintel: the model was trained on " + std::to_string(model.trained_length()) +
+                " values at once: longer text gets a window of " + std::to_string(window) +
+                " (--window " + std::to_string(window) + "; --window 0: none)\n");
+  }
 
   const auto printer = make_printer(format, console, request);
   bool stopped_by_limit = false;

@@ -47,7 +47,8 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
              "Begin with this named state: see lintel state --help");
     add_parsed(app, "--window", window, parse_int64, "N",
                "Text longer than the model was trained on: start the state anew from the last N/2 "
-               "values whenever it has taken N; 0: never [0; of a session: its own]");
+               "values whenever it has taken N; 0: never [what it was trained on, where the text "
+               "gets longer and that is known; of a session: its own]");
   }
   add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
              "Most values to produce, given ones included [256; of an image: up to its end]");
@@ -101,7 +102,7 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   request.set_session_id(session_id);
   request.set_adapter(adapter);
   request.set_initial_state(initial_state);
-  request.set_window(window);
+  request.set_window(window.value_or(0));
   if (prompt) {
     *request.mutable_prompt() = text_values(*prompt);
   } else if (prompt_tokens) {

@@ -20,7 +20,7 @@ struct GenerateFlags {
   std::string session_id;
   std::string adapter;
   std::string initial_state;
-  std::int64_t window = 0;
+  std::optional<std::int64_t> window;
   std::vector<std::string> given;
   std::optional<double> time_limit_seconds;
   std::optional<std::uint32_t> tokens_per_message;

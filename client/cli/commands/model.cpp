@@ -80,6 +80,7 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   }
   json.field("head", model.head()).field("attention", model.attention());
   json.field("vocab_size", model.vocab_size()).field("max_length", model.max_length());
+  if (model.trained_length() > 0) json.field("trained_length", model.trained_length());
   json.field("parameters", model.parameters()).field("weight_type", model.weight_type());
   json.field("kernels", model.kernels());
   json.field("weight_bytes", model.weight_bytes()).field("state_bytes", model.state_bytes());
@@ -119,6 +120,9 @@ std::string describe(const v1::Model& model) {
       {"vocabulary", std::to_string(model.vocab_size())},
       {"max length",
        model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()) + " positions"},
+      {"trained length", model.trained_length() == 0
+                             ? "not told"
+                             : std::to_string(model.trained_length()) + " values"},
       {"parameters", std::to_string(model.parameters())},
       {"weights", model.weight_type() + ", " + std::to_string(model.weight_bytes()) + " bytes"},
       {"kernels", model.kernels()},

@@ -160,6 +160,7 @@ class Model:
     max_batch_rows: int  # per worker
     limits: dict[str, int]  # of one request, by the names of ModelLimits
     warnings: tuple[str, ...] = field(default=())
+    trained_length: int = 0  # values it was trained on at once; 0: not told
     kernels: str = ""  # what multiplies the matrices on the server's machine
     adapters: tuple[Adapter, ...] = ()  # that calls can name
 
@@ -294,6 +295,7 @@ def read_model(wire: model_pb2.Model) -> Model:
         max_batch_rows=wire.max_batch_rows,
         limits=limits,
         warnings=tuple(wire.warnings),
+        trained_length=wire.trained_length,
         kernels=wire.kernels,
         adapters=tuple(
             Adapter(a.name, a.rank, a.modules, a.bytes, a.fingerprint) for a in wire.adapters

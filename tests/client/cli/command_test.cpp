@@ -206,6 +206,36 @@ TEST_CASE("a byte model's text comes out as its bytes") {
   CHECK(result.out == expected);
 }
 
+TEST_CASE("text beyond what a model was trained on gets a window, unless told otherwise") {
+  FakeServer server;
+  server.model.set_modality("bytes");
+  server.model.clear_image();
+  server.model.set_max_length(0);
+  server.model.set_trained_length(257);
+  const auto window_of = [&](std::vector<std::string> flags, bool is_said) {
+    flags.insert(flags.begin(), {"generate", "--address", server.address()});
+    const auto result = run_lintel(flags);
+    REQUIRE(result.code == cli::kOk);
+    CHECK((result.err.find("trained on 257 values") != std::string::npos) == is_said);
+    CHECK((result.err.find("--window 256") != std::string::npos) == is_said);
+    return server.generate_requests().back().window();
+  };
+  CHECK(window_of({"--prompt", "1234567", "--max-new-tokens", "250"}, false) == 0);
+  CHECK(window_of({"--prompt", "1234567", "--max-new-tokens", "251"}, true) == 256);
+  CHECK(window_of({"--prompt", "1234567"}, true) == 256);  // 256 more, where nothing is said
+  CHECK(window_of({"--prompt", std::string(300, 'x'), "--max-new-tokens", "1"}, true) == 256);
+  CHECK(window_of({"--prompt", "x", "--max-new-tokens", "999", "--window", "0"}, false) == 0);
+  CHECK(window_of({"--prompt", "x", "--max-new-tokens", "999", "--window", "64"}, false) == 64);
+  CHECK(window_of({"--session", "abc", "--max-new-tokens", "999"}, false) == 0);
+  server.model.set_max_length(101);
+  server.model.set_trained_length(257);
+  CHECK(run_lintel({"generate", "--address", server.address(), "--max-new-tokens", "999"}).code ==
+        cli::kOk);
+  CHECK(server.generate_requests().back().window() == 100);
+  server.model.clear_trained_length();
+  CHECK(window_of({"--prompt", "x", "--max-new-tokens", "999"}, false) == 0);
+}
+
 TEST_CASE("session continue generates on the session") {
   FakeServer server;
   const auto result = run_lintel({"session", "continue", "abc", "--address", server.address(),

@@ -307,6 +307,22 @@ TEST_CASE("the structure of the layers is read, and written only where it says s
   CHECK(parse_config(other.dump(), "f").last_width() == parsed.d_model);
 }
 
+TEST_CASE("what a model was trained on is read, and written where it is told") {
+  json config = valid();
+  CHECK(parse_config(config.dump(), "f").trained_length == 0);
+  CHECK(to_json(parse_config(config.dump(), "f")).find("trained_length") == std::string::npos);
+  config["trained_length"] = 256;
+  const ModelConfig parsed = parse_config(config.dump(), "f");
+  CHECK(parsed.trained_length == 256);
+  CHECK(json::parse(to_json(parsed)) == config);
+  for (const json& wrong : {json(0), json(-1), json(2147483648), json(1.5), json("256")}) {
+    CAPTURE(wrong.dump());
+    config["trained_length"] = wrong;
+    CHECK_THROWS_WITH(parse_config(config.dump(), "f"),
+                      Catch::Contains("key \"trained_length\": found " + wrong.dump()));
+  }
+}
+
 TEST_CASE("a structure of the layers that makes no sense is refused by name") {
   const json config = of_four_layers();
   const auto refused = [&](const char* key, const json& value, const std::string& expected) {
