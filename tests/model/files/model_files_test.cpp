@@ -44,6 +44,28 @@ TEST_CASE("what is read of a model stays of the files that were opened") {
   CHECK(load_with_fingerprint(ModelFiles(model)).fingerprint != before);
 }
 
+TEST_CASE("what a model was trained on is not part of its fingerprint, wherever it is told") {
+  const TemporaryDirectory directory;
+  write_random_model(directory.path(), kTiny, 1);
+  const fs::path config = directory.path() / "config.json";
+  const std::string text = text_of(config);
+  const std::string before = load_with_fingerprint(ModelFiles(directory.path())).fingerprint;
+  const auto with = [&](std::size_t at, const std::string& more) {
+    std::ofstream(config, std::ios::binary) << text.substr(0, at) + more + text.substr(at);
+    const ModelFiles files(directory.path());
+    CHECK(files.config().trained_length == 256);
+    CHECK(files.config_json().size() == text.size() + more.size());
+    return load_with_fingerprint(files).fingerprint;
+  };
+  const std::size_t first = text.find('"'), second = text.find(',') + 1;
+  const std::size_t last = text.rfind('}', text.rfind('}') - 1) + 1;  // behind the last value
+  CHECK(with(first, "\"trained_length\" : 256 ,\n  ") == before);
+  CHECK(with(second, "\n  \"trained_length\": 256,") == before);
+  CHECK(with(last, ",\n  \"trained_length\": 256") == before);
+  std::ofstream(config, std::ios::binary) << text << "\n";
+  CHECK(load_with_fingerprint(ModelFiles(directory.path())).fingerprint != before);
+}
+
 TEST_CASE("weights that are written to after they were opened have no fingerprint") {
   const TemporaryDirectory directory;
   write_random_model(directory.path(), kTiny, 1);
