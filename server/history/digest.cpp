@@ -9,6 +9,8 @@
 #include <memory>
 #include <new>
 
+#include "server/history/digest_avx2.h"
+
 namespace lintel {
 namespace {
 
@@ -20,28 +22,43 @@ Digest canonical(XXH128_hash_t hash) {
   return digest;
 }
 
+// From so many bytes on, a state's for one, wide registers are worth a call.
+constexpr std::size_t kWideFrom = 1024;
+
+bool is_wide(std::size_t size) {
+  static const bool kRunsHere = digest_avx2_runs_here();
+  return size >= kWideFrom && kRunsHere;
+}
+
 }  // namespace
 
 Digest extend(const Digest& digest, DigestKind kind, std::span<const std::byte> bytes) {
   // A value of a session is a few bytes: several times faster in one go.
   std::array<std::byte, 64> together;
-  const std::size_t size = digest.bytes.size() + sizeof(kind) + bytes.size();
-  if (size <= together.size()) {
-    auto to = std::copy(digest.bytes.begin(), digest.bytes.end(), together.begin());
-    *to++ = static_cast<std::byte>(kind);
-    std::copy(bytes.begin(), bytes.end(), to);
-    return digest_of(std::span(together).first(size));
-  }
-  XXH3_state_t state;
-  XXH3_128bits_reset(&state);
-  XXH3_128bits_update(&state, digest.bytes.data(), digest.bytes.size());
-  XXH3_128bits_update(&state, &kind, sizeof(kind));
-  XXH3_128bits_update(&state, bytes.data(), bytes.size());
-  return canonical(XXH3_128bits_digest(&state));
+  auto to = std::copy(digest.bytes.begin(), digest.bytes.end(), together.begin());
+  *to++ = static_cast<std::byte>(kind);
+  const auto head = std::span(together).first(digest.bytes.size() + sizeof(kind));
+  if (bytes.size() > together.size() - head.size()) return digest_of(head, bytes);
+  std::copy(bytes.begin(), bytes.end(), to);
+  return digest_of(std::span(together).first(head.size() + bytes.size()));
 }
 
 Digest digest_of(std::span<const std::byte> bytes) {
+  if (is_wide(bytes.size())) return digest_of({}, bytes);
   return canonical(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+Digest digest_of(std::span<const std::byte> head, std::span<const std::byte> body) {
+  if (is_wide(body.size())) {
+    Digest digest;
+    digest_avx2(head.data(), head.size(), body.data(), body.size(), digest.bytes.data());
+    return digest;
+  }
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  XXH3_128bits_update(&state, head.data(), head.size());
+  XXH3_128bits_update(&state, body.data(), body.size());
+  return canonical(XXH3_128bits_digest(&state));
 }
 
 std::string to_hex(const Digest& digest) {

@@ -23,8 +23,9 @@ enum class DigestKind : std::uint8_t { kBegin, kValues, kEnd, kRewind };
 
 // d' = XXH3-128(d, kind, bytes).
 Digest extend(const Digest& digest, DigestKind kind, std::span<const std::byte> bytes);
-// Of bytes alone.
+// Of bytes alone; of two pieces as of one after the other.
 Digest digest_of(std::span<const std::byte> bytes);
+Digest digest_of(std::span<const std::byte> head, std::span<const std::byte> body);
 
 std::string to_hex(const Digest& digest);  // 32 characters
 

@@ -24,8 +24,10 @@ std::uint32_t width_of(std::span<const std::int32_t> values) {
   return largest <= UINT16_MAX ? 2 : 4;
 }
 
-void append_number(std::uint64_t value, std::size_t width, std::vector<std::byte>& to) {
-  for (std::size_t i = 0; i < width; ++i) to.push_back(static_cast<std::byte>(value >> (8 * i)));
+// Returns where the next one goes.
+std::byte* put_number(std::uint64_t value, std::size_t width, std::byte* to) {
+  for (std::size_t i = 0; i < width; ++i) *to++ = static_cast<std::byte>(value >> (8 * i));
+  return to;
 }
 
 std::uint64_t number_at(const std::byte* from, std::size_t bytes) {
@@ -116,21 +118,17 @@ std::vector<std::byte> write_snapshot(const SnapshotOf& snapshot) {
   const auto text_bytes = std::as_bytes(std::span(text));
   bytes.insert(bytes.end(), text_bytes.begin(), text_bytes.end());
   const std::size_t body = bytes.size();
-  // With zeros behind the section before.
-  const auto begin_section = [&](std::size_t i) {
-    bytes.resize(body + header.layout.sections[i].offset);
-  };
   bytes.insert(bytes.end(), image.state.begin(), image.state.end());
-  begin_section(1);
+  bytes.resize(body + header.layout.body_bytes);  // zeros behind each section
+  std::byte* to = bytes.data() + body + header.layout.sections[1].offset;
   for (const std::int32_t value : image.values) {
-    append_number(static_cast<std::uint32_t>(value), width, bytes);
+    to = put_number(static_cast<std::uint32_t>(value), width, to);
   }
-  begin_section(2);
+  to = bytes.data() + body + header.layout.sections[2].offset;
   for (const HistoryMark& mark : image.marks) {
-    append_number(static_cast<std::uint64_t>(mark.position), 8, bytes);
-    append_number(static_cast<std::uint64_t>(mark.source), 8, bytes);
+    to = put_number(static_cast<std::uint64_t>(mark.position), 8, to);
+    to = put_number(static_cast<std::uint64_t>(mark.source), 8, to);
   }
-  bytes.resize(body + header.layout.body_bytes);
   const SnapshotPreamble preamble{
       .header_bytes = static_cast<std::uint32_t>(text.size()),
       .body_bytes = header.layout.body_bytes,

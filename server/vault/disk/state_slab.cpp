@@ -1,8 +1,5 @@
 #include "server/vault/disk/state_slab.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -29,15 +26,7 @@ static_assert(sizeof(SlotFields) == kSlotChecksumAt);
 static_assert(std::endian::native == std::endian::little);
 
 Digest slot_checksum(const SlotHead& head, std::span<const std::byte> state) {
-  XXH3_state_t hash;
-  XXH3_128bits_reset(&hash);
-  XXH3_128bits_update(&hash, head.data(), kSlotChecksumAt);
-  XXH3_128bits_update(&hash, state.data(), state.size());
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&hash));
-  Digest checksum;
-  std::memcpy(checksum.bytes.data(), canonical.digest, checksum.bytes.size());
-  return checksum;
+  return digest_of(std::span(head).first(kSlotChecksumAt), state);
 }
 
 }  // namespace

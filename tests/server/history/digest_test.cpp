@@ -1,6 +1,11 @@
 #include "server/history/digest.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <catch2/catch.hpp>
+#include <cstring>
+#include <span>
 #include <vector>
 
 namespace lintel::testing {
@@ -16,6 +21,27 @@ TEST_CASE("a record of a chain has the digest of what it is made of, one after t
     all.push_back(static_cast<std::byte>(DigestKind::kRewind));
     all.insert(all.end(), bytes.begin(), bytes.end());
     REQUIRE(extend(before, DigestKind::kRewind, bytes) == digest_of(all));
+  }
+}
+
+TEST_CASE("two pieces have the digest of one, on any machine and at any place in memory") {
+  std::vector<std::byte> bytes(300'000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(i * i >> 3);
+  }
+  for (const std::size_t size : {0, 1, 900, 1023, 1024, 1025, 1100, 4097, 271'360}) {
+    for (const std::size_t head : {0, 1, 17, 48, 1030}) {
+      for (const std::size_t offset : {0, 1, 8}) {
+        CAPTURE(size, head, offset);
+        const auto all = std::span(bytes).subspan(offset, head + size);
+        Digest expected;  // as it is computed where there are no wide registers
+        XXH128_canonical_t canonical;
+        XXH128_canonicalFromHash(&canonical, XXH3_128bits(all.data(), all.size()));
+        std::memcpy(expected.bytes.data(), canonical.digest, expected.bytes.size());
+        REQUIRE(digest_of(all) == expected);
+        REQUIRE(digest_of(all.first(head), all.subspan(head)) == expected);
+      }
+    }
   }
 }
 
