@@ -23,12 +23,19 @@ RequestContext::RequestContext(GenerationRequest given_request, const Transforme
       first_position(sequence.next_position() + static_cast<std::int64_t>(request.replay.size())),
       is_bytes(model.config().modality == ModalityKind::kBytes),
       uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)) {
-  if (first_position == 0 && request.prompt.empty() && !known_value(0)) {
+  if (first_position == 0 && request.prompt.empty() && given_value(0) == nullptr) {
     if (model.config().modality != ModalityKind::kImage) {
       throw std::invalid_argument("nothing to begin the sequence with");
     }
     request.prompt.push_back(model.config().image.start_token);
   }
+}
+
+const GivenValue* RequestContext::given_value(std::int64_t position) const {
+  const auto found = std::lower_bound(
+      request.given.begin(), request.given.end(), position,
+      [](const GivenValue& given, std::int64_t wanted) { return given.position < wanted; });
+  return found == request.given.end() || found->position != position ? nullptr : &*found;
 }
 
 std::optional<std::pair<std::int32_t, ValueSource>> RequestContext::known_value(
@@ -38,11 +45,8 @@ std::optional<std::pair<std::int32_t, ValueSource>> RequestContext::known_value(
     assert(index >= 0);
     return std::pair(request.prompt[static_cast<std::size_t>(index)], ValueSource::kPrompt);
   }
-  const auto found = std::lower_bound(
-      request.given.begin(), request.given.end(), position,
-      [](const GivenValue& given, std::int64_t wanted) { return given.position < wanted; });
-  const bool is_given = found != request.given.end() && found->position == position;
-  if (is_given) return std::pair(found->value, ValueSource::kGiven);
+  const GivenValue* const given = given_value(position);
+  if (given != nullptr) return std::pair(given->value, ValueSource::kGiven);
   if (position >= drawn_end()) return std::nullopt;
   return std::pair(request.drawn[static_cast<std::size_t>(position - prompt_end())],
                    ValueSource::kSampled);

@@ -39,6 +39,7 @@ struct RequestContext {
   // The value at a position of the prompt or behind it if it is known beforehand, and whether it is
   // the prompt's, given, or was drawn before.
   std::optional<std::pair<std::int32_t, ValueSource>> known_value(std::int64_t position) const;
+  const GivenValue* given_value(std::int64_t position) const;  // null: none is
   // Position of the first value that is replayed.
   std::int64_t replay_begin() const {
     return first_position - static_cast<std::int64_t>(request.replay.size());

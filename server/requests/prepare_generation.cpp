@@ -8,6 +8,7 @@
 #include "server/base/random_bytes.h"
 #include "server/call/status.h"
 #include "server/durable/durable_call.h"
+#include "server/durable/durable_sessions.h"
 #include "server/generation/drafter.h"
 #include "server/generation/recent_values.h"
 #include "server/generation/speculation.h"

@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
+#include "server/durable/past_call.h"
 #include "server/requests/generate_checks.h"
 #include "server/requests/service_context.h"
 
 namespace lintel {
+
+class DurableCall;
 
 // What a request runs on.
 struct GenerationTarget {

@@ -6,6 +6,7 @@
 
 #include "server/base/guarded.h"
 #include "server/call/status.h"
+#include "server/durable/durable_call.h"
 #include "server/stream/outcome_status.h"
 #include "server/stream/refusals.h"
 

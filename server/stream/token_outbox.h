@@ -15,12 +15,13 @@
 #include "server/base/mutex.h"
 #include "server/call/active_calls.h"
 #include "server/call/call_scope.h"
-#include "server/durable/durable_call.h"
 #include "server/generation/request.h"
 #include "server/generation/token_sink.h"
 #include "server/models/served_model.h"
 
 namespace lintel {
+
+class DurableCall;
 
 // A value, or the end of a sample.
 struct OutboxEntry {

@@ -280,8 +280,8 @@ void SqliteVault::sync_base_states(const Transaction& transaction) {
   for (const auto& [id, before] : transaction.states_before) {
     const Row& row = tails_.at(id).session.row();
     for (const StateRef& state : row.states) {
-      // What lies before it is gone, so that it is no cache.
-      if (row.base > 0 && state.position <= row.base) slab_for(state.bytes).sync();
+      // What lies before the history's base is in its states alone: they are no cache.
+      if (row.base > 0) slab_for(state.bytes).sync();
     }
   }
 }
