@@ -22,14 +22,8 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& cont
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   PreparedGeneration prepared;
-  const Owner& caller = call.scope.caller().name;
-  const auto prepare = [&] {
-    grpc::Status brought = bring_session(context_, wire.session_id(), caller);
-    if (!brought.ok()) return brought;
-    return prepare_generation(context_, caller, wire, call_deadline(context, context_.clock),
-                              prepared);
-  };
-  grpc::Status checked = with_session(context_, wire.session_id(), caller, prepare);
+  grpc::Status checked = prepare_generation(context_, call.scope.caller().name, wire,
+                                            call_deadline(context, context_.clock), prepared);
   if (prepared.model != nullptr) call.scope.set_model(prepared.model->name);
   if (!checked.ok()) return checked;
   prepared.checked.request.allowance = call.quota.allowance();

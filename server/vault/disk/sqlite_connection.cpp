@@ -12,10 +12,15 @@ SqliteConnection::SqliteConnection(const std::filesystem::path& file, const std:
     sqlite3_extended_result_codes(database_, 1);
     // EXCLUSIVE before anything is read: the log's index is then in this process's memory, and no
     // second connection can get in. Checkpoints are ours to choose.
-    run("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
+    constexpr char kSettings[] =
+        "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
         "PRAGMA wal_autocheckpoint=0; PRAGMA mmap_size=0; PRAGMA cell_size_check=ON;"
         "PRAGMA secure_delete=ON; PRAGMA cache_size=-32768; PRAGMA temp_store=MEMORY;"
-        "PRAGMA trusted_schema=OFF");
+        "PRAGMA trusted_schema=OFF";
+    // The first that reads the file: what is wrong with that is told here.
+    if (sqlite3_exec(database_, kSettings, nullptr, nullptr, nullptr) != SQLITE_OK) {
+      fail(file.filename().c_str());
+    }
   } catch (...) {
     sqlite3_close(database_);
     throw;

@@ -8,7 +8,16 @@ namespace {
 
 using Code = grpc::StatusCode;
 
-constexpr unsigned kNewTokens = 400;
+// In messages of one value: more than a connection takes unread.
+constexpr unsigned kNewTokens = 8000;
+
+std::unique_ptr<v1::GenerationService::Stub> narrow_stub(TestServer& server) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65'535);
+  return v1::GenerationService::NewStub(grpc::CreateCustomChannel(
+      server.server().address(), grpc::InsecureChannelCredentials(), arguments));
+}
 
 Generated twin_of(const v1::GenerateRequest& request) {
   TestServer server({"tokens"});
@@ -24,9 +33,10 @@ struct Interrupted {
   explicit Interrupted(v1::Durability level)
       : stored([](ServerOptions& options) { options.streaming.outbox_tokens = 40; }),
         session(created(*stored, level)),
+        stub(narrow_stub(*stored)),
         request(call_on(session.id(), "the-call", {1, 2, 3}, kNewTokens)) {
     request.set_max_tokens_per_message(1);
-    reader = stored->generation->Generate(&context, request);
+    reader = stub->Generate(&context, request);
     REQUIRE(reader->Read(&first));
   }
   ~Interrupted() {
@@ -45,6 +55,7 @@ struct Interrupted {
 
   StoredServer stored;
   const v1::Session session;
+  const std::unique_ptr<v1::GenerationService::Stub> stub;
   v1::GenerateRequest request;
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;

@@ -10,6 +10,7 @@
 #include <regex>
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/server/support/metrics_page.h"
 #include "tests/server/support/stored_server.h"
 
 namespace lintel::testing {
@@ -180,13 +181,20 @@ TEST_CASE("a store that breaks turns readiness, and what is in memory goes on") 
     return health->Check(&context, {}, &reply).ok() &&
            reply.status() == grpc::health::v1::HealthCheckResponse::SERVING;
   };
+  const std::string& log = server.process.err();
+  std::smatch http;
+  REQUIRE(std::regex_search(log, http, std::regex("metrics on http://127.0.0.1:([0-9]+)/")));
+  const int port = std::stoi(http[1]);
   CHECK(serves());
+  CHECK(get(port, "/readyz").code == 200);
   stop_growth(server);
   v1::Session other;
   const grpc::Status refused = server.create(v1::DURABILITY_INPUT, &other);
   CHECK(refused.error_code() == Code::UNAVAILABLE);
   CHECK_THAT(refused.error_message(), Contains("the session store is broken"));
   CHECK(eventually([&] { return !serves(); }));
+  CHECK(get(port, "/readyz").code == 503);
+  CHECK(get(port, "/healthz").code == 200);
   CHECK(server.generate(call_on(stored.id(), "one", {1}, 3)).status.error_code() ==
         Code::UNAVAILABLE);
   CHECK(server.generate(call_on(none.id(), "", {1}, 3)).status.ok());

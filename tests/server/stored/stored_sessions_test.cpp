@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/server/support/metrics_page.h"
+#include "tests/server/support/repository_server.h"
 #include "tests/server/support/stored_server.h"
 
 namespace lintel::testing {
@@ -262,8 +263,10 @@ TEST_CASE("a stored session is NOT_FOUND for all but its owner, word for word") 
           const grpc::Status status = call(context, id);
           std::string all =
               std::to_string(status.error_code()) + status.error_message() + status.error_details();
-          for (std::size_t at = 0; (at = all.find(id, at)) != std::string::npos;)
+          for (std::size_t at = 0; (at = all.find(id, at)) != std::string::npos;
+               at += unknown.size()) {
             all.replace(at, id.size(), unknown);
+          }
           return all;
         };
         const std::string of_other = text(session.id());
@@ -329,19 +332,38 @@ TEST_CASE("a stored session is NOT_FOUND for all but its owner, word for word") 
 }
 
 TEST_CASE(
-    "a stored session is found by the model that is loaded later, and outlives an unloading") {
-  StoredServer stored([](ServerOptions&) {}, {"tokens", "bytes"});
-  const v1::Session session = created(*stored, v1::DURABILITY_INPUT);
-  go_on(*stored, session.id(), 12, {1, 2, 3});
-  stored.server.reset();
-  {
-    TestServer without({"bytes"}, stored.options, stored.clock);
-    const auto refused = generate(without, call_on(session.id(), "", {4}, 12)).status;
+    "a stored session outlives the unloading of its model, and is found when that is loaded") {
+  const TemporaryDirectory store;
+  RepositoryServer models(
+      [&](ServerOptions& options) { options.durable.store = store.path() / "s"; });
+  models.write("later", TinyModel::kTokens, /*seed=*/11);  // the twin's
+  REQUIRE(models.load("later").ok());
+  TestServer& server = *models.server;
+  v1::CreateSessionRequest create;
+  create.set_model("later");
+  v1::Session session;
+  grpc::ClientContext context;
+  REQUIRE(server.sessions->Create(&context, create, &session).ok());
+  check_same(go_on(server, session.id(), 12, {1, 2, 3}), twin().first);
+  const auto is_parked = [&] {
+    const grpc::Status refused = generate(server, call_on(session.id(), "", {4}, 12)).status;
     CHECK(refused.error_code() == Code::FAILED_PRECONDITION);
     CHECK(reason_of(refused) == "MODEL_MISMATCH");
-  }
-  stored.begin();
-  check_same(go_on(*stored, session.id(), 12, {4}, /*seed=*/9), twin().second);
+    const v1::Session shown = get_session(server, session.id());
+    CHECK_FALSE(shown.in_memory());
+    CHECK(shown.position() == 15);
+  };
+  REQUIRE(models.unload("later").ok());
+  is_parked();
+  std::filesystem::remove_all(models.directory.path() / "later");
+  models.write("later", TinyModel::kTokens, /*seed=*/12);
+  REQUIRE(models.load("later").ok());
+  is_parked();  // other weights
+  REQUIRE(models.unload("later").ok());
+  std::filesystem::remove_all(models.directory.path() / "later");
+  models.write("later", TinyModel::kTokens, /*seed=*/11);
+  REQUIRE(models.load("later").ok());
+  check_same(go_on(server, session.id(), 12, {4}, /*seed=*/9), twin().second);
 }
 
 TEST_CASE("a full load queue refuses with the time to try again") {
@@ -400,6 +422,24 @@ TEST_CASE("many calls on stored sessions, cancelled at any time, all end") {
     CHECK(eventually([&] { return !get_session(*stored, id).busy(); }));
     go_on(*stored, id, 3, {2});
   }
+}
+
+TEST_CASE("a stored session that nobody uses for its time is removed") {
+  StoredServer stored(
+      [](ServerOptions& options) { options.monitoring = with_metrics().monitoring; });
+  v1::CreateSessionRequest request;
+  request.set_model("tokens");
+  request.mutable_expire_after()->set_seconds(1);
+  v1::Session session;
+  grpc::ClientContext context;
+  REQUIRE(stored->sessions->Create(&context, request, &session).ok());
+  const v1::Session other = created(*stored, v1::DURABILITY_INPUT);
+  CHECK(session.expire_time().seconds() <= session.create_time().seconds() + 2);
+  CHECK(other.expire_time().seconds() >= other.create_time().seconds() + 720 * 3600 - 1);
+  stored.restart();
+  CHECK(eventually([&] { return values(stored->server()).at("lintel_stored_sessions") == 1; }));
+  CHECK_THROWS_WITH(get_session(*stored, session.id()), Catch::Contains("no session"));
+  CHECK(get_session(*stored, other.id()).id() == other.id());
 }
 
 TEST_CASE("the metrics tell of the store where there is one") {

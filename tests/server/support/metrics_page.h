@@ -27,12 +27,12 @@ struct HttpAnswer {
   std::string head, body;
 };
 
-inline HttpAnswer get(LintelServer& server, const std::string& path) {
+inline HttpAnswer get(int port, const std::string& path) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<std::uint16_t>(server.metrics_port()));
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
   REQUIRE(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
   const std::string request = "GET " + path + " HTTP/1.0\r\nHost: x\r\n\r\n";
   REQUIRE(send(fd, request.data(), request.size(), 0) == static_cast<ssize_t>(request.size()));
@@ -49,6 +49,9 @@ inline HttpAnswer get(LintelServer& server, const std::string& path) {
   answer.body = all.substr(end + 4);
   answer.code = std::stoi(all.substr(9, 3));
   return answer;
+}
+inline HttpAnswer get(LintelServer& server, const std::string& path) {
+  return get(server.metrics_port(), path);
 }
 
 // The values by name and labels as they are written: "lintel_sessions{state="idle"}".
