@@ -95,12 +95,22 @@ class Visitor {
   const Client client_;
 };
 
+// What a repeat of a call that has ended gives, which says nothing before `from`.
+SeenCall behind(SeenCall call, std::int64_t from) {
+  std::erase_if(call.values, [from](const SeenValue& value) { return value.position < from; });
+  return call;
+}
+
 // What one client does in a run, and what was wrong with it.
 struct Guest {
   const Script* script = nullptr;
   v1::Durability level{};
+  std::uint64_t seed = 0;
   std::string session;
   std::vector<std::string> wrong;
+  int cut_off = 0;     // times a call had to be repeated
+  int in_stream = 0;   // of these: when some of its values had come
+  int asked_anew = 0;  // calls that were repeated after they had ended
 
   std::string name() const { return script->model + ", " + v1::Durability_Name(level); }
 
@@ -112,16 +122,46 @@ struct Guest {
       create.set_model(script->model);
       create.set_durability(level);
       visitor.until_answered([&](const Client& c) { session = c.create_session(create).id(); });
+      std::mt19937_64 random(seed);
       for (std::size_t i = 0; i < script->calls.size(); ++i) {
+        const SeenCall& expected = script->calls[i].expected;
         v1::GenerateRequest request = script->calls[i].request;
         request.set_session_id(session);
-        const SeenCall seen = call(client, request, {.patience = std::chrono::seconds(60)});
-        const std::string text = difference(script->calls[i].expected, seen);
-        if (!text.empty()) wrong.push_back("call " + std::to_string(i) + ": " + text);
+        const bool durable = level != v1::DURABILITY_NONE;
+        if (durable) request.set_call_id("call " + std::to_string(i));
+        compare("call " + std::to_string(i), expected, ask(client, request));
+        if (durable && random() % 3 == 0) {
+          const auto positions = static_cast<std::uint64_t>(expected.finishes[0].position() + 2);
+          request.set_from_position(static_cast<std::int64_t>(random() % positions));
+          compare("call " + std::to_string(i) + " once more from " +
+                      std::to_string(request.from_position()),
+                  behind(expected, request.from_position()), ask(client, request));
+          ++asked_anew;
+        }
+        // Room for one more is made of those that nobody uses now.
+        if (durable && random() % 3 == 0) {
+          visitor.until_answered([&](const Client& c) { c.create_session(create); });
+        }
       }
     } catch (const std::exception& error) {
       wrong.push_back(error.what());
     }
+  }
+
+  SeenCall ask(const Client& client, const v1::GenerateRequest& request) {
+    Client::Repeat repeat{.patience = std::chrono::seconds(60)};
+    SeenCall seen;
+    repeat.on_pause = [&](const Client::Pause&) {
+      ++cut_off;
+      in_stream += seen.values.empty() ? 0 : 1;
+    };
+    call(client, request, repeat, seen);
+    return seen;
+  }
+
+  void compare(const std::string& what, const SeenCall& expected, const SeenCall& seen) {
+    const std::string text = difference(expected, seen);
+    if (!text.empty()) wrong.push_back(what + ": " + text);
   }
 
   // What the server has of it behind its last call.
@@ -210,7 +250,7 @@ class Campaign {
         level = kLevels[random() % 3];
       }
       if (!with_store) level = v1::DURABILITY_NONE;
-      guests.push_back({&scripts_[random() % scripts_.size()], level, "", {}});
+      guests.push_back({&scripts_[random() % scripts_.size()], level, random(), "", {}});
     }
     DoomedServer server(options_of(name, with_store, std::move(places)));
     std::vector<std::thread> threads;
@@ -224,6 +264,9 @@ class Campaign {
     if (!death.empty()) wrong.push_back(death);
     for (const Guest& guest : guests) {
       for (const std::string& text : guest.wrong) wrong.push_back(guest.name() + ": " + text);
+      cut_off_ += guest.cut_off;
+      in_stream_ += guest.in_stream;
+      asked_anew_ += guest.asked_anew;
     }
     note(server);
     if (wrong.empty() || flags_.keep.empty()) {
@@ -285,6 +328,8 @@ class Campaign {
     std::fflush(stdout);
     std::cout << flags_.runs << " runs, killed " << deaths << " times, " << before_ready_
               << " of them before it was ready\n"
+              << "calls cut off " << cut_off_ << " times, " << in_stream_
+              << " of them in mid-stream; " << asked_anew_ << " calls asked for once more\n"
               << "first starts: " << spread(starts_) << "\nrecoveries: " << spread(recoveries_)
               << "\n"
               << failed_ << " failed\n";
@@ -296,7 +341,7 @@ class Campaign {
   std::vector<std::int64_t> counts_;
   std::map<std::string, std::array<int, 3>> deaths_;
   std::vector<microseconds> starts_, recoveries_;
-  int before_ready_ = 0, failed_ = 0;
+  int before_ready_ = 0, failed_ = 0, cut_off_ = 0, in_stream_ = 0, asked_anew_ = 0;
 };
 
 int run_campaign(int argc, char** argv) {

@@ -87,8 +87,8 @@ void DoomedServer::live() {
                                     "--model",
                                     (options_.models / "bytes").string()};
   if (!options_.store.empty()) {
-    words.insert(words.end(),
-                 {"--session-store", options_.store.string(), "--session-park-tokens", "32"});
+    words.insert(words.end(), {"--session-store", options_.store.string(), "--session-park-tokens",
+                               "32", "--max-sessions", "5"});
   }
   for (bool first = true;; first = false) {
     std::optional<Place> place;

@@ -95,13 +95,11 @@ v1::GenerateRequest make_call(Dice& dice, bool is_text, bool is_first, std::int6
 
 }  // namespace
 
-SeenCall call(const Client& client, const v1::GenerateRequest& request,
-              const Client::Repeat& repeat) {
-  SeenCall seen;
+void call(const Client& client, const v1::GenerateRequest& request, const Client::Repeat& repeat,
+          SeenCall& seen) {
   client.generate(
       request, [&seen](const v1::Chunk& chunk) { append(seen.values, chunk); },
       [&seen](const v1::SampleFinish& finish) { seen.finishes.push_back(finish); }, repeat);
-  return seen;
 }
 
 std::vector<SeenValue> read_history(const Client& client, const std::string& session) {
@@ -125,7 +123,7 @@ Script make_script(const Client& undisturbed, std::uint64_t seed) {
     next.request = make_call(dice, is_text, i == 0, position);
     v1::GenerateRequest request = next.request;
     request.set_session_id(session);
-    next.expected = call(undisturbed, request, {.patience = std::chrono::milliseconds(0)});
+    call(undisturbed, request, {.patience = std::chrono::milliseconds(0)}, next.expected);
     position = next.expected.finishes.at(0).position();
     script.calls.push_back(std::move(next));
   }

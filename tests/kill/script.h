@@ -35,9 +35,9 @@ struct Script {
   std::vector<SeenValue> history;  // behind them all; without log-probabilities
 };
 
-// Calls once, of a session or not; `repeat` as of Client::generate.
-SeenCall call(const Client& client, const v1::GenerateRequest& request,
-              const Client::Repeat& repeat);
+// Calls, and adds what comes as it does; `repeat` as of Client::generate.
+void call(const Client& client, const v1::GenerateRequest& request, const Client::Repeat& repeat,
+          SeenCall& seen);
 std::vector<SeenValue> read_history(const Client& client, const std::string& session);
 
 // A function of the seed: prompts and none, given values, stops, penalties, echoes,
