@@ -44,6 +44,7 @@ std::vector<HistoryMark> get_marks(RecordReader& from) {
 void put_result(RecordWriter& to, const SampleResult& result) {
   to.number(static_cast<std::uint8_t>(result.reason));
   to.number(result.prompt_tokens);
+  to.number(result.cached_tokens);
   to.number(result.reused_tokens);
   to.number(result.generated_tokens);
   to.number(result.given_tokens);
@@ -58,6 +59,7 @@ SampleResult get_result(RecordReader& from) {
   SampleResult result;
   result.reason = static_cast<FinishReason>(from.number<std::uint8_t>());
   result.prompt_tokens = from.number<std::int64_t>();
+  result.cached_tokens = from.number<std::int64_t>();
   result.reused_tokens = from.number<std::int64_t>();
   result.generated_tokens = from.number<std::int64_t>();
   result.given_tokens = from.number<std::int64_t>();

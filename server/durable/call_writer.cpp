@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/base/guarded.h"
 #include "server/durable/durable_call.h"
 #include "server/durable/vault_batch.h"
 
@@ -62,35 +63,43 @@ void CallWriter::write() {
     calls = calls_;
   }
   write(calls);
-  drop_ended();
 }
 
 void CallWriter::write(const Calls& calls) {
   const auto on_its_way = std::make_shared<CallBatch>();
+  on_its_way->calls.reserve(calls.size());
   for (const std::shared_ptr<DurableCall>& call : calls) {
     const std::size_t before = on_its_way->batch.size();
-    call->collect(on_its_way->batch);
+    guarded([&] { call->collect(on_its_way->batch); },
+            [&] {
+              on_its_way->batch.cut(before);
+              call->not_collected();
+            });
     const std::size_t count = on_its_way->batch.size() - before;
     if (count > 0) on_its_way->calls.emplace_back(call, count);
   }
   if (on_its_way->batch.empty()) return;
-  on_its_way->batch.commit(vault_, [on_its_way](std::span<const VaultOutcome> outcomes) {
+  const auto done = [on_its_way](std::span<const VaultOutcome> outcomes) {
     std::size_t first = 0;
     for (const auto& [call, count] : on_its_way->calls) {
       call->written(outcomes.subspan(first, count));
       first += count;
     }
-    on_its_way->calls.clear();  // each holds the writer's call, and the writer this
-  });
+  };
+  guarded([&] { on_its_way->batch.commit(vault_, done); },
+          [&] {
+            for (const auto& [call, count] : on_its_way->calls) call->not_collected();
+          });
 }
 
-void CallWriter::drop_ended() {
-  Calls ended;  // freed without the mutex
+void CallWriter::remove(const DurableCall& call) {
+  std::shared_ptr<DurableCall> gone;  // freed without the mutex
   MutexLock lock(mutex_);
-  const auto first = std::stable_partition(calls_.begin(), calls_.end(),
-                                           [](const auto& call) { return !call->is_over(); });
-  ended.assign(std::make_move_iterator(first), std::make_move_iterator(calls_.end()));
-  calls_.erase(first, calls_.end());
+  const auto found = std::ranges::find(calls_, &call, &std::shared_ptr<DurableCall>::get);
+  if (found == calls_.end()) return;
+  gone = std::move(*found);
+  calls_.erase(found);
+  woken_.notify_all();
 }
 
 std::optional<Duration> CallWriter::pause() const {

@@ -39,8 +39,11 @@ class CallWriter {
 
   // The call's beginning is queued when it returns.
   void add(std::shared_ptr<DurableCall> call) EXCLUDES(mutex_);
-  // A call has ended, or failed.
+  // A call has something to write, or to write again.
   void wake() EXCLUDES(mutex_);
+  // The call is over. It uses the writer no more: this may be the last one that the writer waits
+  // for to be destroyed.
+  void remove(const DurableCall& call) EXCLUDES(mutex_);
   // What is due is queued when it returns.
   void write() EXCLUDES(mutex_);
 
@@ -58,7 +61,6 @@ class CallWriter {
   void write(const Calls& calls);
   // Until when nothing is due. nullopt: until it is woken.
   std::optional<Duration> pause() const REQUIRES(mutex_);
-  void drop_ended() EXCLUDES(mutex_);
 
   SessionVault& vault_;
   LostClaims& lost_;

@@ -46,7 +46,13 @@ DurableCall::DurableCall(CallWriter& writer, SharedModel model, SessionVault::Ro
   last_write_ = writer_.clock().now();
 }
 
-DurableCall::~DurableCall() = default;
+DurableCall::~DurableCall() {
+  MutexLock lock(mutex_);
+  if (!has_claim_ || is_over_) return;
+  // The writer never had it, for want of memory.
+  guarded([&]() REQUIRES(mutex_) { writer_.lost_claims().add(row_.id, row_.owner, claim_); },
+          [] {});
+}
 
 SessionRefusal DurableCall::begin(const SessionLease& lease, const GenerationRequest& request,
                                   std::int64_t prompt_values) {
@@ -255,11 +261,6 @@ void DurableCall::tell_end() {
       },
       [&] { outcome = RequestOutcome::kInternal; });
   guarded([&] { sink_->on_finish(outcome); }, [] {});
-}
-
-bool DurableCall::is_over() const {
-  MutexLock lock(mutex_);
-  return is_over_;
 }
 
 bool DurableCall::is_urgent() const {

@@ -76,8 +76,9 @@ class DurableCall final : public TokenSink,
 
   // Of the writer: what is to be written now, and what became of it.
   void collect(VaultBatch& batch) EXCLUDES(mutex_);
+  // There was no memory for what was collected: it is to be collected again.
+  void not_collected() EXCLUDES(mutex_);
   void written(std::span<const VaultOutcome> outcomes) EXCLUDES(mutex_);
-  bool is_over() const EXCLUDES(mutex_);
   // Whether it is to be looked at as soon as may be.
   bool is_urgent() const EXCLUDES(mutex_);
   Durability durability() const { return level_; }

@@ -94,27 +94,28 @@ void DurableCall::add_values(const SessionHistory::Extent& extent, VaultBatch& b
 }
 
 void DurableCall::collect_end(VaultBatch& batch) {
-  SessionLease lease;
+  SessionLease* lease = nullptr;  // nobody else's, while its end is being written
   bool stores = false;
   {
     MutexLock lock(mutex_);
-    lease = std::move(lease_);
-    if (!lease.discarded()) lease.end_call();
-    stores = !failure_ && !lease.discarded() && goes_on(history_->extent());
+    lease = &lease_;
+    if (!lease->discarded()) lease->end_call();
+    stores = !failure_ && !lease->discarded() && goes_on(history_->extent());
   }
-  if (stores) put_state(lease);
+  if (stores) put_state(*lease);
 
   MutexLock lock(mutex_);
-  if (stores) {
-    add_end(batch);
-  } else {
-    const bool is_short = !failure_ && !lease.discarded() && !was_open_;
-    lease.discard();
-    // A call that was over when it was run again is over.
-    batch.add(next_write(is_short ? Kind::kEnd : Kind::kRelease), {});
-    writing_ = Writing::kRelease;
-  }
-  lease_ = std::move(lease);
+  if (stores) return add_end(batch);
+  const bool is_short = !failure_ && !lease->discarded() && !was_open_;
+  // A call that was over when it was run again is over.
+  batch.add(next_write(is_short ? Kind::kEnd : Kind::kRelease), {});
+  lease->discard();
+  writing_ = Writing::kRelease;
+}
+
+void DurableCall::not_collected() {
+  MutexLock lock(mutex_);
+  writing_ = Writing::kNothing;
 }
 
 void DurableCall::put_state(SessionLease& lease) {
@@ -204,7 +205,7 @@ void DurableCall::written(std::span<const VaultOutcome> outcomes) {
   bool is_over = false;
   {
     MutexLock lock(mutex_);
-    const Writing was = std::exchange(writing_, Writing::kNothing);
+    const Writing was = writing_;
     if (is_done) {
       failing_since_.reset();
       is_begun_ = true;
@@ -220,6 +221,8 @@ void DurableCall::written(std::span<const VaultOutcome> outcomes) {
       fail(outcome_of(*refused));
     }
     is_over = was == Writing::kRelease || (was == Writing::kEnd && is_done);
+    // Over, nothing is collected of it any more.
+    if (!is_over) writing_ = Writing::kNothing;
     if (is_over) over = std::move(lease_);
   }
   over = SessionLease();  // the session goes back before anybody is told
@@ -228,7 +231,11 @@ void DurableCall::written(std::span<const VaultOutcome> outcomes) {
     is_over_ = true;
   }
   if (begin_delivery()) deliver();
-  if (is_over || !is_done) writer_.wake();
+  if (is_over) {
+    writer_.remove(*this);
+  } else if (!is_done) {
+    writer_.wake();
+  }
 }
 
 bool DurableCall::is_patient(VaultOutcome outcome, Writing was) {

@@ -6,7 +6,7 @@ namespace lintel {
 
 std::optional<PastCall> past_call(const LastCall& call, const SessionHistory& history,
                                   bool echo_prompt, std::int64_t from_position) {
-  const std::int64_t first_new = call.start + call.result.prompt_tokens;
+  const std::int64_t first_new = call.start + call.result.cached_tokens + call.result.prompt_tokens;
   PastCall past;
   past.first = std::max(echo_prompt ? call.start : first_new, from_position);
   const std::int64_t end = std::max(past.first, call.shown_end);

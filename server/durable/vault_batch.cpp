@@ -12,6 +12,11 @@ void VaultBatch::add(SessionVault::Write write, VaultBytes body) {
   writes_.push_back(std::move(write));
 }
 
+void VaultBatch::cut(std::size_t size) {
+  writes_.resize(size);
+  while (bodies_.size() > size) bodies_.pop_back();
+}
+
 void VaultBatch::commit(SessionVault& vault, SessionVault::Done done) {
   vault.commit(std::move(writes_), std::move(done));
 }

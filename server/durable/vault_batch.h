@@ -16,6 +16,8 @@ class VaultBatch {
   void add(SessionVault::Write write, VaultBytes body);
   bool empty() const { return writes_.empty(); }
   std::size_t size() const { return writes_.size(); }
+  // Only the first `size` writes stay.
+  void cut(std::size_t size);
   // `this` lives until `done` was called. Once.
   void commit(SessionVault& vault, SessionVault::Done done);
   // Waits. The first outcome that is not kDone, if there is one.

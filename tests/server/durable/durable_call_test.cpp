@@ -237,6 +237,26 @@ TEST_CASE("one of the last calls is told again from the history", "[durable]") {
   CHECK(anew->values[0][0].position == position + 1);
 }
 
+TEST_CASE("of a call that is told again the prompt is not, whether it was read or not",
+          "[durable]") {
+  SessionHistory history({.vocab_size = 50, .max_values = 20});
+  for (int i = 0; i < 12; ++i) {
+    history.append(i, i < 7 ? ValueSource::kPrompt : ValueSource::kSampled);
+  }
+  LastCall call{.id = "a", .start = 2, .end = 12, .shown_end = 11};
+  call.result.cached_tokens = 3;
+  call.result.prompt_tokens = 2;
+  const auto calls = decode_last_calls(encode_last_calls({call}));
+  REQUIRE(calls);
+  const auto past = past_call(calls->at(0), history, /*echo_prompt=*/false, 0);
+  REQUIRE(past);
+  CHECK(past->first == 7);
+  CHECK(past->values == std::vector<std::int32_t>{7, 8, 9, 10});
+  CHECK(past_call(call, history, /*echo_prompt=*/true, 0)->first == 2);
+  CHECK(past_call(call, history, /*echo_prompt=*/true, 9)->values.size() == 2);
+  CHECK(past_call(call, history, /*echo_prompt=*/false, 30)->values.empty());
+}
+
 TEST_CASE("a call that was interrupted is repeated, given up, or in the way", "[durable]") {
   const Durability level = GENERATE(Durability::kInput, Durability::kToken);
   Calls calls(level);

@@ -1,12 +1,16 @@
 // More sessions than there is memory for.
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "server/vault/disk/sqlite_vault.h"
 #include "tests/server/durable/durable_process.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
 namespace {
@@ -81,7 +85,13 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
           "[durable]") {
   const auto model = tiny_model(TinyModel::kTokens);
   SteadyClock clock;
-  MemoryVault vault(clock);
+  const TemporaryDirectory directory;
+  std::unique_ptr<SessionVault> kept_in = std::make_unique<MemoryVault>(clock);
+  if (GENERATE(false, true)) {
+    kept_in = std::make_unique<SqliteVault>(
+        SqliteVault::Options{.directory = directory.path() / "store"}, clock);
+  }
+  SessionVault& vault = *kept_in;
   constexpr int kEach = 60;
   constexpr int kThreads = 4;
   const SessionOptions kDurable{.max_values = 60, .durability = Durability::kToken};
