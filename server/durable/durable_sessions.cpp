@@ -93,6 +93,10 @@ std::optional<SessionInfo> DurableSessions::find(const std::string& id, const Ow
   std::optional<SessionInfo> info = store_.get(id, owner);
   if (info && info->durability == Durability::kNone) return info;
   const SessionVault::Opened found = vault_.find(id, owner);
+  if (found.outcome == VaultOutcome::kNotFound && info && !info->busy) {
+    store_.remove(id, owner);  // it has expired: what is in memory is a copy of nothing
+    return std::nullopt;
+  }
   if (found.outcome != VaultOutcome::kDone) return info;
   if (info) {
     tell_of_row(found.row, *info);

@@ -317,7 +317,10 @@ TEST_CASE("a metrics address that is taken is an error that names it") {
 }
 
 TEST_CASE("the dashboard asks for metrics that there are") {
-  TestServer server({"tokens"}, with_metrics());
+  const TemporaryDirectory directory;
+  ServerOptions options = with_metrics();
+  options.durable.store = directory.path() / "store";  // whose metrics are there with it alone
+  TestServer server({"tokens"}, options);
   const std::string exported = get(server.server(), "/metrics").body;
   std::ifstream file(LINTEL_DOCKER_DIRECTORY "/grafana-dashboard.json");
   const auto dashboard = nlohmann::json::parse(file);
