@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
@@ -209,6 +210,33 @@ TEST_CASE("a model that recomputes keeps nothing", "[prefix]") {
   for (int i = 0; i < 3; ++i) core.generate(request);
   CHECK(core.prefixes.stats().misses == 0);
   CHECK(core.prefixes.stats().bytes == 0);
+}
+
+// Takes what comes and keeps nothing.
+class CountingSink final : public TokenSink {
+ public:
+  bool on_token(const TokenEvent&) override { return ++values > 0; }
+  void on_sample_finish(const SampleResult&) override {}
+  void on_step_end() override {}
+  void on_finish(RequestOutcome) override {}
+  int values = 0;
+};
+
+TEST_CASE("what is kept behind a prompt costs the steps after it no memory", "[prefix]") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  Core core(model, without_threads(), kRoomy, {});
+  GenerationRequest request = tokens_request(100, 200, /*seed=*/1);
+  for (int i = 0; i < 3; ++i) {  // read, kept, gone on from
+    const auto sink = std::make_shared<CountingSink>();
+    core.scheduler.submit(request, core.store.lease_one_shot("tiny", model, 0, 1).lease, sink);
+    while (sink->values < 10) core.scheduler.run_one_step();
+    const AllocationCount count;
+    for (int step = 0; step < 10; ++step) core.scheduler.run_one_step();
+    CHECK(count.so_far() == 0);
+    CHECK(sink->values >= 20);
+    core.run();
+  }
+  CHECK(core.prefixes.stats().hits == 1);
 }
 
 // For ThreadSanitizer: workers that find, keep and evict at once, beside sessions that come and go.
