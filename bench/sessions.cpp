@@ -9,6 +9,7 @@
 #include "bench/report/run_flags.h"
 #include "bench/sessions/call_costs.h"
 #include "bench/sessions/copy_costs.h"
+#include "bench/sessions/level_costs.h"
 #include "bench/sessions/session_figure.h"
 #include "bench/sessions/session_maker.h"
 #include "bench/sessions/vault_costs.h"
@@ -23,9 +24,11 @@ namespace fs = std::filesystem;
 constexpr const char* kSessionsFooter = R"(
 Each repeat measures everything once, and each figure of a repeat is the median, or the p99, of
 --count calls. "At most" is what we want of this class of machine, and what stands beside a figure was
-measured next to it. Stores are made in --directory, on the disk that is to be measured, and removed;
-caches of that disk are the system's. A killed process's store is a copy of the files of one that
-lives.
+measured next to it. Stores are made in --directory, on the disk that is to be measured, and
+removed; its caches are the system's. A killed process's store is a copy of the files of one that lives.
+What a level of durability costs streams is told against a server without a store, in the same repeat;
+where others use the machine, CPU tells more than tokens a second. --seconds should hold several whole
+sequences: at the end of each call a session's state is stored.
 
 Examples:
   lintel-bench sessions
@@ -38,6 +41,8 @@ struct SessionsFlags {
   std::string directory;
   int sessions = 10'000;
   int count = 100;
+  int streams = 64;
+  double seconds = 8;
 };
 
 class SessionsExperiment {
@@ -48,7 +53,7 @@ class SessionsExperiment {
                                    : std::make_unique<ModelFiles>(fs::path(flags.model))),
         model_(files_->load(flags.run.weight_type)),
         measurement_(flags.run, "sessions", words(), console),
-        progress_(console, 5, "groups of figures") {
+        progress_(console, 7, "groups of figures") {
     set_up_logging({.level = "warn", .json = false});
   }
 
@@ -62,9 +67,15 @@ class SessionsExperiment {
     MadeSession session(model_, values);
     add("In memory", copy_costs(session, flags_.run.repeats, flags_.count));
     add("Calls", call_costs(model_, values, flags_.run.repeats, flags_.count));
+    add("Prompts that came before", prefix_costs(model_, values - 1, flags_.run.repeats));
     add("On the disk", commit_costs(plan));
     add("States on the disk", wake_costs(session, plan));
     add("After a kill", open_costs(plan));
+    add("Streams by what outlives the server", level_costs(model_, {.directory = plan.directory,
+                                                                    .workers = flags_.run.workers,
+                                                                    .streams = flags_.streams,
+                                                                    .repeats = flags_.run.repeats,
+                                                                    .seconds = flags_.seconds}));
     return measurement_.publish();
   }
 
@@ -123,7 +134,20 @@ void add_sessions(CLI::App& app, cli::CommandLine& command_line) {
                   "Sessions of the store that is opened after a kill [10000]");
   cli::add_parsed(*command, "--count", flags->count, count, "N",
                   "Calls of each kind in a repeat [100]");
-  flags->run.add_to(*command, {64}, /*batch_help=*/"", /*with_workers=*/false);
+  cli::add_parsed(*command, "--streams", flags->streams, count, "N",
+                  "Streams whose throughput levels of durability are to lose nothing of [64]");
+  cli::add_parsed(
+      *command, "--seconds", flags->seconds,
+      [](std::string_view flag, std::string_view text) {
+        const double seconds = cli::parse_double(flag, text);
+        if (!(seconds > 0 && seconds <= 3600)) {
+          throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
+                                "': expected seconds, more than 0 and up to 3600");
+        }
+        return seconds;
+      },
+      "SECONDS", "Of each measurement of streams [8]");
+  flags->run.add_to(*command, {64}, /*batch_help=*/"");
   command->footer(kSessionsFooter);
   command->callback([flags, &command_line] {
     command_line.run = [flags, &command_line] {

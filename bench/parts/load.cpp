@@ -1,9 +1,11 @@
 #include "bench/parts/load.h"
 
 #include <grpcpp/grpcpp.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <exception>
+#include <fstream>
 #include <optional>
 #include <thread>
 
@@ -16,6 +18,25 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
+}
+
+struct ProcessUse {
+  double cpu_seconds = 0, bytes_written = 0;
+};
+
+ProcessUse use_of_process() {
+  ProcessUse use;
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  for (const timeval& time : {usage.ru_utime, usage.ru_stime}) {
+    use.cpu_seconds += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  }
+  std::ifstream in("/proc/self/io");
+  std::string what;
+  for (double bytes = 0; in >> what >> bytes;) {
+    if (what == "wchar:") use.bytes_written = bytes;
+  }
+  return use;
 }
 
 struct Window {
@@ -35,6 +56,20 @@ class LoadClient {
   // Returns when there is a connection, or none in time: the first call then says why.
   bool connect() {
     return channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectTime);
+  }
+
+  // Sessions to begin with: made beforehand, so that making them is not measured.
+  void make_sessions() {
+    constexpr int kAhead = 4;
+    while (options_.durability && ahead_.size() < kAhead) ahead_.push_back(make_session());
+  }
+  void delete_sessions() {
+    for (const std::string& id : made_) {
+      // The server may be about to end a call that was cancelled.
+      for (int tries = 0; !try_delete(id) && tries < 100; ++tries) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
   }
 
   void run(const Window& window) {
@@ -62,9 +97,34 @@ class LoadClient {
                         /*proxy=*/"", std::move(arguments));
   }
 
+  bool try_delete(const std::string& id) {
+    try {
+      client_.delete_session(id);
+    } catch (const CallError& error) {
+      if (error.code() == grpc::StatusCode::ABORTED) return false;
+      throw;
+    }
+    return true;
+  }
+
+  std::string make_session() {
+    v1::CreateSessionRequest request;
+    request.set_model(options_.model);
+    request.set_durability(*options_.durability);
+    if (!options_.sequence.ends_itself) request.set_max_tokens(options_.sequence.values + 1);
+    made_.push_back(client_.create_session(request).id());
+    return made_.back();
+  }
+
   void stream(const Window& window) {
     v1::GenerateRequest request;
-    request.set_model(options_.model);
+    if (options_.durability) {
+      if (ahead_.empty()) ahead_.push_back(make_session());
+      request.set_session_id(ahead_.back());
+      ahead_.pop_back();
+    } else {
+      request.set_model(options_.model);
+    }
     const SequencePlan& sequence = options_.sequence;
     if (sequence.first_value) {
       request.mutable_prompt()->mutable_tokens()->add_ids(*sequence.first_value);
@@ -100,7 +160,8 @@ class LoadClient {
   const std::shared_ptr<grpc::Channel> channel_;
   const Client client_;
   Cancellation cancellation_;
-  std::int64_t tokens_ = 0;  // in the window
+  std::vector<std::string> made_, ahead_;  // sessions
+  std::int64_t tokens_ = 0;                // in the window
   LoadResult seen_;
 };
 
@@ -119,6 +180,7 @@ LoadResult run_load(const LoadOptions& options) {
   }
   for (const auto& client : clients) {
     if (!client->connect()) break;
+    client->make_sessions();
   }
   const auto begin = Clock::now() + std::chrono::duration_cast<Clock::duration>(options.warm_up);
   const Window window{begin, begin + std::chrono::duration_cast<Clock::duration>(options.window)};
@@ -133,13 +195,19 @@ LoadResult run_load(const LoadOptions& options) {
       }
     });
   }
+  std::this_thread::sleep_until(window.begin);
+  const ProcessUse before = use_of_process();
   std::this_thread::sleep_until(window.end);
+  const ProcessUse after = use_of_process();
   for (const auto& client : clients) client->stop();
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+  for (const auto& client : clients) client->delete_sessions();
   LoadResult result;
+  result.cpu_seconds = after.cpu_seconds - before.cpu_seconds;
+  result.bytes_written = after.bytes_written - before.bytes_written;
   std::int64_t tokens = 0;
   for (const auto& client : clients) {
     tokens += client->tokens();

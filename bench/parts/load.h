@@ -2,11 +2,13 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/parts/sequence_plan.h"
 #include "client/lib/channel.h"
+#include "lintel/v1/session.pb.h"
 
 namespace lintel::bench {
 
@@ -18,6 +20,8 @@ struct LoadOptions {
   SequencePlan sequence;       // of every call
   int clients = 1;             // each with a connection of its own
   int values_per_message = 0;  // 0: the server coalesces
+  // Each sequence is a session's, of this durability; absent: a call's alone.
+  std::optional<v1::Durability> durability;
   std::chrono::duration<double> warm_up{0.5};
   std::chrono::duration<double> window{2};  // what happens in it counts
 };
@@ -26,6 +30,10 @@ struct LoadResult {
   double tokens_per_second = 0;
   std::vector<double> first_token_seconds;     // of calls that began in the window
   std::vector<double> between_tokens_seconds;  // between messages of a stream
+  // Of this process in the window: its CPU, and what it handed to write() and its like, which are
+  // files, and 8 bytes for each time that a thread is woken. Sockets are not among them.
+  double cpu_seconds = 0;
+  double bytes_written = 0;
 };
 
 // How long a client tries to connect. A first attempt may fail though the server listens: gRPC

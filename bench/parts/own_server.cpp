@@ -12,6 +12,7 @@ ServerOptions options_of(const OwnServer::Options& options) {
   server.models.scheduling.max_batch_rows = options.rows;
   server.models.scheduling.speculation = options.speculation;
   server.sessions.session_memory_bytes = this_machine().memory_bytes / 2;
+  server.durable.store = options.session_store;
   return server;
 }
 

@@ -1,6 +1,7 @@
 // A server in this process, on a loopback port of the system's choice.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -15,6 +16,7 @@ class OwnServer {
     int workers = 1;
     int rows = 16;  // of a worker's step
     Speculation speculation = Speculation::kAuto;
+    std::filesystem::path session_store{};  // empty: sessions are in memory alone
   };
 
   OwnServer(std::shared_ptr<const Transformer> model, const Options& options);

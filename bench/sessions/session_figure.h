@@ -38,6 +38,7 @@ inline std::vector<double> microseconds_of(int count, const std::function<void()
 class Repeats {
  public:
   void add(double value) { values_.push_back(value); }
+  bool empty() const { return values_.empty(); }
   Summary summary() const { return summarize(values_); }
   double median() const { return summary().median; }
 

@@ -15,6 +15,7 @@
 
 #include "bench/parts/sequences.h"
 #include "bench/report/table.h"
+#include "bench/sessions/scratch_directory.h"
 #include "bench/sessions/stored_session.h"
 #include "model/base/state_bytes.h"
 #include "server/vault/disk/sqlite_vault.h"
@@ -29,28 +30,6 @@ constexpr int kWriters = 64;
 constexpr int kValuesOfACommit = 4;
 constexpr int kInterrupted = 64;
 constexpr std::int64_t kValuesOfASession = 784;
-
-// A directory of its own in another, gone with this.
-class ScratchDirectory {
- public:
-  explicit ScratchDirectory(const fs::path& parent) {
-    std::string name = (parent / "lintel-bench-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) {
-      throw std::system_error(errno, std::generic_category(), parent.string());
-    }
-    path_ = name;
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 // Appends to a file of its own, each time onto the disk.
 class PlainFile {

@@ -102,22 +102,29 @@ TEST_CASE("adapters tells what each number of them and of rows costs") {
 
 TEST_CASE("sessions tells every figure by its name, beside what it is to be") {
   const Bench bench;
-  const Result result = bench.run({"sessions", "--model", bench.model("linear"), "--repeats", "2",
-                                   "--count", "3", "--sessions", "70", "--directory",
-                                   bench.path(""), "--json", bench.path("sessions.json")});
+  const Result result =
+      bench.run({"sessions", "--model", bench.model("linear"), "--repeats", "2", "--count", "3",
+                 "--sessions", "70", "--directory", bench.path(""), "--streams", "3", "--seconds",
+                 "0.2", "--json", bench.path("sessions.json")});
   INFO(result.err);
   REQUIRE(result.code == 0);
   check_facts(result.out);
   const auto json = nlohmann::json::parse(content_of(bench.path("sessions.json")));
   for (const char* name :
        {"snapshot_us", "snapshot_image_us", "snapshot_write_us", "restore_us", "restore_read_us",
-        "fork_us", "rewind_us", "beside_state_percent", "snapshot_call_us", "restore_call_us",
-        "commit_us", "commit_p99_us", "put_state_us", "wake_slot_ms", "wake_slot_p99_ms",
-        "wake_values_ms", "open_after_kill_ms"}) {
+        "fork_us", "rewind_us", "beside_state_percent", "snapshot_call_us", "prefix_misses",
+        "token_bytes_a_value", "restore_call_us", "commit_us", "commit_p99_us", "put_state_us",
+        "wake_slot_ms", "wake_slot_p99_ms", "wake_values_ms", "open_after_kill_ms"}) {
     CAPTURE(name);
     CHECK(json[name] > 0);
   }
-  CHECK(json.contains("open_more_ms"));
+  for (const char* name :
+       {"open_more_ms", "none_lost_percent", "call_lost_percent", "input_lost_percent",
+        "token_lost_percent", "input_first_token_ms", "token_first_token_ms",
+        "token_between_tokens_ms", "input_bytes_a_value"}) {
+    CAPTURE(name);
+    CHECK(json.contains(name));
+  }
   CHECK(result.out.find("70 sessions, 64 interrupted") != std::string::npos);
   CHECK(result.out.find("memcpy") != std::string::npos);
   CHECK(result.out.find("fdatasync") != std::string::npos);
