@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <map>
 #include <random>
@@ -108,6 +109,8 @@ struct Guest {
   std::uint64_t seed = 0;
   std::string session;
   std::vector<std::string> wrong;
+  bool same_past = true;  // as the script's session: neither rewound nor a fork
+  int forks = 0, rewinds = 0;
   int cut_off = 0;     // times a call had to be repeated
   int in_stream = 0;   // of these: when some of its values had come
   int asked_anew = 0;  // calls that were repeated after they had ended
@@ -123,12 +126,13 @@ struct Guest {
       create.set_durability(level);
       visitor.until_answered([&](const Client& c) { session = c.create_session(create).id(); });
       std::mt19937_64 random(seed);
+      int calls = 0;
       for (std::size_t i = 0; i < script->calls.size(); ++i) {
         const SeenCall& expected = script->calls[i].expected;
         v1::GenerateRequest request = script->calls[i].request;
         request.set_session_id(session);
         const bool durable = level != v1::DURABILITY_NONE;
-        if (durable) request.set_call_id("call " + std::to_string(i));
+        if (durable) request.set_call_id("call " + std::to_string(++calls));
         compare("call " + std::to_string(i), expected, ask(client, request));
         if (durable && random() % 3 == 0) {
           const auto positions = static_cast<std::uint64_t>(expected.finishes[0].position() + 2);
@@ -142,10 +146,38 @@ struct Guest {
         if (durable && random() % 3 == 0) {
           visitor.until_answered([&](const Client& c) { c.create_session(create); });
         }
+        if (random() % 4 == 0) fork_at(expected.finishes[0].position(), visitor);
+        if (random() % 5 == 0) {
+          i = random() % (i + 1);  // from there once more
+          rewind_to(i == 0 ? 0 : script->calls[i - 1].expected.finishes[0].position(), visitor);
+          --i;  // which the loop adds
+        }
       }
     } catch (const std::exception& error) {
       wrong.push_back(error.what());
     }
+  }
+
+  // Goes on with a fork: another session of the same values.
+  void fork_at(std::int64_t position, const Visitor& visitor) {
+    v1::ForkSessionRequest request;
+    request.set_id(session);
+    request.set_position(position);
+    request.set_count(1);
+    visitor.until_answered(
+        [&](const Client& client) { session = client.fork_session(request).at(0).id(); });
+    same_past = false;
+    ++forks;
+  }
+
+  // The same calls give the same values behind it.
+  void rewind_to(std::int64_t position, const Visitor& visitor) {
+    v1::RewindSessionRequest request;
+    request.set_id(session);
+    request.set_position(position);
+    visitor.until_answered([&](const Client& client) { client.rewind_session(request); });
+    same_past = false;
+    ++rewinds;
   }
 
   SeenCall ask(const Client& client, const v1::GenerateRequest& request) {
@@ -160,7 +192,7 @@ struct Guest {
   }
 
   void compare(const std::string& what, const SeenCall& expected, const SeenCall& seen) {
-    const std::string text = difference(expected, seen);
+    const std::string text = difference(expected, seen, same_past);
     if (!text.empty()) wrong.push_back(what + ": " + text);
   }
 
@@ -217,17 +249,18 @@ class Campaign {
             .places = std::move(places)};
   }
 
-  // Each kind of call is as likely to be the last as any other that there is.
+  // Of what there are many of a server dies more often, but not in proportion: most are alike.
   std::deque<Place> draw_places(std::uint64_t seed) const {
     if (!flags_.place.empty()) return {parse_place(flags_.place)};
-    std::mt19937_64 random(seed);
-    std::vector<std::size_t> calls;
-    for (std::size_t i = 0; i < kSystemCalls; ++i) {
-      if (counts_[i] > 0) calls.push_back(i);
+    std::vector<double> weights;
+    for (const std::int64_t count : counts_) {
+      weights.push_back(std::log2(1 + static_cast<double>(count)));
     }
+    std::discrete_distribution<std::size_t> draw_call(weights.begin(), weights.end());
+    std::mt19937_64 random(seed);
     std::deque<Place> places;
     do {
-      const std::size_t call = calls[random() % calls.size()];
+      const std::size_t call = draw_call(random);
       // Later lives have less to do.
       const std::int64_t most =
           std::max<std::int64_t>(counts_[call] / (1 + static_cast<std::int64_t>(places.size())), 1);
@@ -267,6 +300,8 @@ class Campaign {
       cut_off_ += guest.cut_off;
       in_stream_ += guest.in_stream;
       asked_anew_ += guest.asked_anew;
+      forks_ += guest.forks;
+      rewinds_ += guest.rewinds;
     }
     note(server);
     if (wrong.empty() || flags_.keep.empty()) {
@@ -329,7 +364,8 @@ class Campaign {
     std::cout << flags_.runs << " runs, killed " << deaths << " times, " << before_ready_
               << " of them before it was ready\n"
               << "calls cut off " << cut_off_ << " times, " << in_stream_
-              << " of them in mid-stream; " << asked_anew_ << " calls asked for once more\n"
+              << " of them in mid-stream; " << asked_anew_ << " calls asked for once more, "
+              << forks_ << " forks, " << rewinds_ << " rewinds\n"
               << "first starts: " << spread(starts_) << "\nrecoveries: " << spread(recoveries_)
               << "\n"
               << failed_ << " failed\n";
@@ -341,7 +377,8 @@ class Campaign {
   std::vector<std::int64_t> counts_;
   std::map<std::string, std::array<int, 3>> deaths_;
   std::vector<microseconds> starts_, recoveries_;
-  int before_ready_ = 0, failed_ = 0, cut_off_ = 0, in_stream_ = 0, asked_anew_ = 0;
+  int before_ready_ = 0, failed_ = 0, cut_off_ = 0, in_stream_ = 0, asked_anew_ = 0, forks_ = 0,
+      rewinds_ = 0;
 };
 
 int run_campaign(int argc, char** argv) {

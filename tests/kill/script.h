@@ -46,7 +46,8 @@ std::vector<SeenValue> read_history(const Client& client, const std::string& ses
 Script make_script(const Client& undisturbed, std::uint64_t seed);
 
 // What is wrong with it, in words for people; empty: nothing.
-std::string difference(const SeenCall& expected, const SeenCall& seen);
+// `same_past`: the digests of what was before the calls are equal, too.
+std::string difference(const SeenCall& expected, const SeenCall& seen, bool same_past);
 std::string difference(const std::vector<SeenValue>& expected, const std::vector<SeenValue>& seen);
 
 }  // namespace lintel::testing
