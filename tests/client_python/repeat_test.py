@@ -1,6 +1,9 @@
 """Calls on sessions that outlive the server, with one that is killed and started again on purpose."""
 
 import concurrent.futures
+import os
+import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -13,7 +16,7 @@ from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import generation_pb2_grpc, session_pb2, session_pb2_grpc
 
 from retry_test import BUSY, FULL, GONE, refusal
-from serving import PATIENCE, run_async
+from serving import PATIENCE, Server, run_async
 
 COUNT = 6
 POLICY = RetryPolicy(max_attempts=3, initial_backoff=0.001, max_backoff=0.002, repeat_for=PATIENCE)
@@ -263,6 +266,62 @@ class AsyncRepeatTest(AsyncCalls, RepeatTests, unittest.TestCase):
             self.assertIs(error.code, grpc.StatusCode.UNIMPLEMENTED)
         self.assertEqual(self.fake.gets, 1)
         self.assertEqual(self.fake.requests[0].durability, session_pb2.DURABILITY_TOKEN)
+
+
+class KilledServerTest(unittest.TestCase):
+    """The real one, in the middle of a call."""
+
+    COUNT = 10000
+
+    def setUp(self):
+        self.directory = self.enterContext(tempfile.TemporaryDirectory())
+        subprocess.run([os.environ["LINTEL_WRITE_TINY_MODELS"], self.directory], check=True)
+        self.start()
+        self.addCleanup(lambda: self.server.stop())
+
+    def start(self):
+        self.server = Server([f"{self.directory}/tokens"],
+                             ["--session-store", f"{self.directory}/store"],
+                             f"unix:{self.directory}/socket")
+
+    def kill(self):
+        self.server.process.kill()
+        self.server.stop()
+        self.start()
+
+    def check(self, killed, undisturbed):
+        self.assertEqual(len(undisturbed), self.COUNT)
+        self.assertEqual(killed, undisturbed)
+
+    def options(self):
+        return dict(seed=4, max_new_tokens=self.COUNT, log2_probs=True)
+
+    def test_a_call_goes_on_over_it(self):
+        with lintel.Client(self.server.address, timeout=PATIENCE) as client:
+            for durability in (Durability.CALL, Durability.INPUT, Durability.TOKEN):
+                with client.session(durability=durability) as session, \
+                        client.session(durability=Durability.NONE) as twin:
+                    undisturbed = list(twin.generate([3, 1, 4], **self.options()))
+                    tokens = []
+                    for token in session.generate([3, 1, 4], **self.options()):
+                        tokens.append(token)
+                        if len(tokens) == 10:
+                            self.kill()
+                    self.check(tokens, undisturbed)
+                    self.assertEqual(session.info().position, 3 + self.COUNT)
+
+    def test_a_call_of_asyncio_goes_on_over_it(self):
+        async def main():
+            async with lintel.AsyncClient(self.server.address, timeout=PATIENCE) as client:
+                session, twin = await client.session(), await client.session()
+                undisturbed = [t async for t in twin.generate([3, 1, 4], **self.options())]
+                tokens = []
+                async for token in session.generate([3, 1, 4], **self.options()):
+                    tokens.append(token)
+                    if len(tokens) == 10:
+                        self.kill()
+                return tokens, undisturbed
+        self.check(*run_async(main()))
 
 
 class PositionsTest(unittest.TestCase):

@@ -1,0 +1,88 @@
+// Sessions that outlive lintel-server, as people use them.
+#include <signal.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "tests/cli/processes.h"
+
+namespace lintel::testing {
+namespace {
+
+// A lintel-server on a socket and a store that the next one has, too.
+class StoredServer {
+ public:
+  StoredServer() {
+    write_random_model(path("tokens"), tiny_config(TinyModel::kTokens), /*seed=*/7);
+    start();
+  }
+
+  void start() {
+    process_ = std::make_unique<Process>(std::vector<std::string>{
+        LINTEL_SERVER, "--listen", address(), "--model", path("tokens"), "--session-store",
+        path("store"), "--max-new-tokens", "1000000", "--log-level", "error"});
+    REQUIRE(process_->read_out_until("\n").rfind("lintel-server ready on ", 0) == 0);
+  }
+
+  void kill() {
+    process_->send(SIGKILL);
+    CHECK(process_->wait() == 128 + SIGKILL);
+  }
+
+  std::vector<std::string> command(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), LINTEL_CLI);
+    arguments.insert(arguments.end(), {"--address", address()});
+    return arguments;
+  }
+
+  // What it prints, without the newline.
+  std::string lintel(const std::vector<std::string>& arguments) const {
+    Process process(command(arguments));
+    const int code = process.wait();
+    INFO(process.err());
+    REQUIRE(code == 0);
+    const std::string& out = process.out();
+    return out.substr(0, out.find_last_not_of('\n') + 1);
+  }
+
+ private:
+  std::string address() const { return "unix:" + path("socket"); }
+  std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
+
+  TemporaryDirectory directory_;
+  std::unique_ptr<Process> process_;
+};
+
+std::vector<std::string> go_on(const std::string& session) {
+  return {"session", "continue",         session, "--prompt-tokens", "3,1,4", "--seed",
+          "9",       "--max-new-tokens", "12000", "--format",        "tokens"};
+}
+
+}  // namespace
+
+TEST_CASE("a session that is continued while its server is killed prints every value once") {
+  StoredServer server;
+  const std::string undisturbed =
+      server.lintel(go_on(server.lintel({"session", "create", "--durability", "none"})));
+  REQUIRE(std::count(undisturbed.begin(), undisturbed.end(), ',') == 11999);
+  const std::string level = GENERATE("call", "input", "token");
+  INFO(level);
+  const std::string session = server.lintel({"session", "create", "--durability", level});
+  Process going_on(server.command(go_on(session)));
+  going_on.read_out_until(",");
+  for (int i = 0; i < 2; ++i) {
+    server.kill();
+    server.start();
+  }
+  const int code = going_on.wait();
+  INFO(going_on.err());
+  CHECK(code == 0);
+  CHECK(going_on.err().find("lintel: the server is away; trying again for 30 s\n") == 0);
+  CHECK(going_on.out() == undisturbed + "\n");
+  const auto shown = nlohmann::json::parse(server.lintel({"session", "get", session, "--json"}));
+  CHECK(shown["durability"] == level);
+  CHECK(shown["position"] == 12003);
+  CHECK_FALSE(shown.contains("interrupted"));
+}
+
+}  // namespace lintel::testing
