@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "server/base/clock.h"
+#include "server/base/work_threads.h"
 #include "server/durable/call_records.h"
 #include "server/durable/call_writer.h"
 #include "server/durable/durable_call.h"
 #include "server/durable/id_locks.h"
 #include "server/durable/lost_claims.h"
 #include "server/durable/past_call.h"
-#include "server/durable/work_threads.h"
 #include "server/history/digest.h"
 #include "server/history/durability.h"
 #include "server/models/served_model.h"

@@ -8,7 +8,7 @@
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
 #include "server/kserve/streamed_response.h"
-#include "server/requests/resolve_model.h"
+#include "server/requests/resolve/resolve_model.h"
 
 namespace lintel {
 namespace {

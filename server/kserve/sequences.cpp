@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "server/call/status.h"
-#include "server/requests/resolve_adapter.h"
+#include "server/requests/resolve/resolve_adapter.h"
 #include "server/requests/session_checks.h"
 #include "server/stream/refusals.h"
 

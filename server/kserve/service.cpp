@@ -7,7 +7,7 @@
 #include "server/kserve/prepare.h"
 #include "server/kserve/service_models.h"
 #include "server/kserve/stream_call.h"
-#include "server/requests/resolve_model.h"
+#include "server/requests/resolve/resolve_model.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {

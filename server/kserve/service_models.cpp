@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "model/config/names.h"
-#include "server/requests/resolve_model.h"
+#include "server/requests/resolve/resolve_model.h"
 #include "server/requests/violations.h"
 
 namespace lintel {

@@ -14,9 +14,9 @@
 #include "server/generation/speculation.h"
 #include "server/history/session_history.h"
 #include "server/requests/call_checks.h"
-#include "server/requests/resolve_adapter.h"
-#include "server/requests/resolve_model.h"
-#include "server/requests/resolve_state.h"
+#include "server/requests/resolve/resolve_adapter.h"
+#include "server/requests/resolve/resolve_model.h"
+#include "server/requests/resolve/resolve_state.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {

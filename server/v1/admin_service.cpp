@@ -6,7 +6,7 @@
 
 #include "server/call/unary_call.h"
 #include "server/log/logging.h"
-#include "server/requests/resolve_model.h"
+#include "server/requests/resolve/resolve_model.h"
 #include "server/stream/refusals.h"
 #include "server/v1/model_service.h"
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "server/requests/prepare_generation.h"
-#include "server/requests/resolve_adapter.h"
-#include "server/requests/resolve_model.h"
+#include "server/requests/resolve/resolve_adapter.h"
+#include "server/requests/resolve/resolve_model.h"
 #include "server/requests/score_checks.h"
 #include "server/v1/open_stream.h"
 

@@ -5,7 +5,7 @@
 #include "model/adapters/adapter.h"
 #include "model/config/names.h"
 #include "server/call/unary_call.h"
-#include "server/requests/resolve_model.h"
+#include "server/requests/resolve/resolve_model.h"
 
 namespace lintel {
 namespace {

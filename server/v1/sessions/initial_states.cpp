@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/requests/resolve_adapter.h"
-#include "server/requests/resolve_model.h"
-#include "server/requests/resolve_state.h"
+#include "server/requests/resolve/resolve_adapter.h"
+#include "server/requests/resolve/resolve_model.h"
+#include "server/requests/resolve/resolve_state.h"
 #include "server/snapshot/snapshot.h"
 #include "server/stream/refusals.h"
 #include "server/v1/sessions/restored_image.h"

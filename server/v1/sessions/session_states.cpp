@@ -7,8 +7,8 @@
 
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
-#include "server/requests/resolve_model.h"
-#include "server/requests/resolve_state.h"
+#include "server/requests/resolve/resolve_model.h"
+#include "server/requests/resolve/resolve_state.h"
 #include "server/requests/session_checks.h"
 #include "server/v1/sessions/session_service.h"
 #include "server/v1/store_calls.h"

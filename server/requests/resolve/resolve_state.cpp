@@ -1,4 +1,4 @@
-#include "server/requests/resolve_state.h"
+#include "server/requests/resolve/resolve_state.h"
 
 #include "model/config/names.h"
 #include "server/call/status.h"

@@ -1,4 +1,4 @@
-#include "server/durable/work_threads.h"
+#include "server/base/work_threads.h"
 
 #include <utility>
 

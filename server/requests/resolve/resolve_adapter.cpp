@@ -1,4 +1,4 @@
-#include "server/requests/resolve_adapter.h"
+#include "server/requests/resolve/resolve_adapter.h"
 
 #include <algorithm>
 #include <cstddef>

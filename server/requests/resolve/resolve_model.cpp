@@ -1,4 +1,4 @@
-#include "server/requests/resolve_model.h"
+#include "server/requests/resolve/resolve_model.h"
 
 #include "model/config/names.h"
 #include "server/call/status.h"
