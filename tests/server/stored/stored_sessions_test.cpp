@@ -438,7 +438,8 @@ TEST_CASE("a stored session that nobody uses for its time is removed") {
   CHECK(other.expire_time().seconds() >= other.create_time().seconds() + 720 * 3600 - 1);
   const bool in_memory = GENERATE(true, false);
   if (!in_memory) stored.restart();
-  CHECK(eventually([&] { return values(stored->server()).at("lintel_stored_sessions") == 1; }));
+  CHECK(eventually([&] { return values(stored->server()).at("lintel_stored_sessions") == 1; },
+                   std::chrono::seconds(20)));
   CHECK_THROWS_WITH(get_session(*stored, session.id()), Catch::Contains("no session"));
   CHECK(get_session(*stored, other.id()).id() == other.id());
   CHECK(stored->server().store().num_sessions() == (in_memory ? 1 : 0));
