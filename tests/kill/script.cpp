@@ -103,10 +103,12 @@ void call(const Client& client, const v1::GenerateRequest& request, const Client
       [&seen](const v1::SampleFinish& finish) { seen.finishes.push_back(finish); }, repeat);
 }
 
-std::vector<SeenValue> read_history(const Client& client, const std::string& session) {
+std::vector<SeenValue> read_history(const Client& client, const std::string& session,
+                                    std::int64_t from) {
   std::vector<SeenValue> values;
   v1::ReadHistoryRequest request;
   request.set_id(session);
+  request.set_from_position(from);
   client.read_history(request, [&values](const v1::Chunk& chunk) { append(values, chunk); });
   return values;
 }
@@ -116,7 +118,11 @@ Script make_script(const Client& undisturbed, std::uint64_t seed) {
   Script script;
   const bool is_text = dice.one_in(2);
   script.model = is_text ? "bytes" : "tokens";
-  const std::string session = undisturbed.create_session(script.model).id();
+  if (dice.one_in(3)) script.window = 2 * dice.from_to(4, 40);
+  v1::CreateSessionRequest create;
+  create.set_model(script.model);
+  create.set_window(script.window);
+  const std::string session = undisturbed.create_session(create).id();
   std::int64_t position = 0;
   const auto count = dice.from_to(2, 4);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -128,7 +134,7 @@ Script make_script(const Client& undisturbed, std::uint64_t seed) {
     position = next.expected.finishes.at(0).position();
     script.calls.push_back(std::move(next));
   }
-  script.history = read_history(undisturbed, session);
+  script.history = read_history(undisturbed, session, 0);
   undisturbed.delete_session(session);
   return script;
 }

@@ -31,6 +31,7 @@ struct ScriptedCall {
 // Calls of one session, one after another.
 struct Script {
   std::string model;
+  std::int64_t window = 0;
   std::vector<ScriptedCall> calls;
   std::vector<SeenValue> history;  // behind them all; without log-probabilities
 };
@@ -38,9 +39,10 @@ struct Script {
 // Calls, and adds what comes as it does; `repeat` as of Client::generate.
 void call(const Client& client, const v1::GenerateRequest& request, const Client::Repeat& repeat,
           SeenCall& seen);
-std::vector<SeenValue> read_history(const Client& client, const std::string& session);
+std::vector<SeenValue> read_history(const Client& client, const std::string& session,
+                                    std::int64_t from);
 
-// A function of the seed: prompts and none, given values, stops, penalties, echoes,
+// A function of the seed: windows, prompts and none, given values, stops, penalties, echoes,
 // log-probabilities, messages of one value. The expected answers are the server's, which has to
 // stay up; it needs the tiny models "tokens" and "bytes".
 Script make_script(const Client& undisturbed, std::uint64_t seed);
