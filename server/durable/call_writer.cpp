@@ -10,7 +10,7 @@
 namespace lintel {
 namespace {
 
-// How often an INPUT call is looked at, for whether it has enough values.
+// How often INPUT and CALL calls are looked at, for whether they have enough values.
 constexpr Duration kLook = std::chrono::milliseconds(50);
 
 // A commit on its way, and whose writes it holds.
@@ -106,7 +106,7 @@ std::optional<Duration> CallWriter::pause() const {
   std::optional<Duration> least;
   for (const std::shared_ptr<DurableCall>& call : calls_) {
     if (call->is_urgent()) return options_.interval;
-    if (call->durability() == Durability::kInput) least = std::min(kLook, options_.lazy_interval);
+    least = std::min(kLook, options_.lazy_interval);
   }
   return least;
 }

@@ -98,6 +98,9 @@ class DurableCall final : public TokenSink,
   bool tell(const TokenEvent& event);
   void tell_end();
 
+  // Whether a CALL call is written down on its way, for the history in memory will not have all of
+  // it at its end.
+  bool is_long() REQUIRES(mutex_);
   SessionVault::Write next_write(SessionVault::Write::Kind kind) const REQUIRES(mutex_);
   void collect_begin(VaultBatch& batch) REQUIRES(mutex_);
   void collect_values(VaultBatch& batch) REQUIRES(mutex_);
@@ -132,6 +135,7 @@ class DurableCall final : public TokenSink,
   SharedModel model_ GUARDED_BY(mutex_);      // until the call is over
   SessionVault::Row row_ GUARDED_BY(mutex_);  // as the vault has it
   bool was_open_ GUARDED_BY(mutex_);  // in the vault: another run of it began, and had no end
+  bool is_long_ GUARDED_BY(mutex_) = false;
   bool is_begun_ GUARDED_BY(mutex_) = false;  // its beginning is durable, or need not be
   bool is_checked_ GUARDED_BY(mutex_) =
       false;  // run again, it came to the very values of the vault

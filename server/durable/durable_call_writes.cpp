@@ -33,12 +33,20 @@ void DurableCall::collect(VaultBatch& batch) {
     if (is_over_ || writing_ != Writing::kNothing) return;
     const bool has_ended = lease_ && !runs_;
     if (!has_ended) {
-      if (failure_ || level_ == Durability::kCall) return;
+      if (failure_ || (level_ == Durability::kCall && !is_long())) return;
       return is_begun_ ? collect_values(batch) : collect_begin(batch);
     }
     writing_ = Writing::kEnd;
   }
   collect_end(batch);
+}
+
+bool DurableCall::is_long() {
+  if (!is_long_ && draws_ && history_->may_forget(row_.position)) {
+    is_long_ = true;
+    is_begun_ = was_open_;
+  }
+  return is_long_;
 }
 
 SessionVault::Write DurableCall::next_write(Kind kind) const {

@@ -127,6 +127,10 @@ Digest SessionHistory::digest_of(std::int64_t position) const {
   return digest;
 }
 
+bool SessionHistory::may_forget(std::int64_t position) const {
+  return options_.kept_values > 0 && this->position() - position >= options_.kept_values / 2;
+}
+
 std::optional<Digest> SessionHistory::digest_at(std::int64_t position) const {
   MutexLock lock(mutex_);
   if (position < base_ || position > position_) return std::nullopt;

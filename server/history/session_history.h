@@ -57,6 +57,10 @@ class SessionHistory final : public ValueLog {
   std::int64_t base() const { return extent().base; }
   std::int64_t position() const { return extent().position; }
 
+  // Whether it has so many values behind `position` that with as many again it might let go of
+  // them.
+  bool may_forget(std::int64_t position) const EXCLUDES(mutex_);
+
   // Of what lies within [base, position]; nothing where the rest is wanted.
   std::optional<Digest> digest_at(std::int64_t position) const EXCLUDES(mutex_);
   // Values [from, to), or as many as there are.

@@ -55,7 +55,7 @@ class StoredServer {
 
 std::vector<std::string> go_on(const std::string& session) {
   return {"session", "continue",         session, "--prompt-tokens", "3,1,4", "--seed",
-          "9",       "--max-new-tokens", "12000", "--format",        "tokens"};
+          "9",       "--max-new-tokens", "20000", "--format",        "tokens"};
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ TEST_CASE("a session that is continued while its server is killed prints every v
   StoredServer server;
   const std::string undisturbed =
       server.lintel(go_on(server.lintel({"session", "create", "--durability", "none"})));
-  REQUIRE(std::count(undisturbed.begin(), undisturbed.end(), ',') == 11999);
+  REQUIRE(std::count(undisturbed.begin(), undisturbed.end(), ',') == 19999);
   const std::string level = GENERATE("call", "input", "token");
   INFO(level);
   const std::string session = server.lintel({"session", "create", "--durability", level});

@@ -154,7 +154,10 @@ def make_config(args):
             raise ConfigError(f"--{key.replace('_', '-')}: the preset has {kind} attention, this is "
                               f"for {' and '.join(ATTENTION_FLAGS[key])}")
     config["attention"] = dict(config["attention"], **given)
-    return ModelConfig.from_dict(config)
+    config = ModelConfig.from_dict(config)
+    if config.modality.type == "bytes":
+        config = replace(config, trained_length=make_recipe(args).context)
+    return config
 
 
 def make_recipe(args):
@@ -199,8 +202,6 @@ def make_trainer(args, began=None):
     on_cuda = args.device.startswith("cuda")
     config = make_config(args)
     recipe = make_recipe(args)
-    if config.modality.type == "bytes":
-        config = replace(config, trained_length=recipe.context)
     if args.cuda_graphs and recipe.accumulate > 1:
         raise ConfigError("--cuda-graphs: not with --accumulate, whose passes would write over each "
                           "other's gradients")

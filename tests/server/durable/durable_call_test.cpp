@@ -143,6 +143,29 @@ TEST_CASE("an INPUT call's values are written once they are old enough", "[durab
   calls.process->run();
 }
 
+TEST_CASE("a CALL call that is longer than its history is written down on its way", "[durable]") {
+  Calls calls(Durability::kCall);
+  const SessionOptions session{.max_values = 6000, .history_tokens = 1024};
+  const std::string id = calls.kept(session);
+  const auto call = calls.process->call(tokens_call(5, 5000, 3), id, named("a"));
+  const auto run_to = [&](std::int64_t position) {
+    while (calls.process->store.get(id, kAlice)->num_values < position) {
+      calls.process->model->scheduler->run_one_step();
+      calls.process->durable.write();
+    }
+  };
+  run_to(500);
+  CHECK(calls.stored(id) == 0);
+  run_to(3000);
+  CHECK(calls.stored(id) > 2000);
+  calls.process->run();
+  REQUIRE(call.sink->outcome == RequestOutcome::kDone);
+  const auto twin =
+      undisturbed(calls.transformer, {tokens_call(5, 5000, 3), tokens_call(1, 40, 4)}, session);
+  CHECK(calls.process->finish(tokens_call(1, 40, 4), id, named("b"))->tokens() == twin->tokens());
+  CHECK(calls.stored(id) == 5046);
+}
+
 TEST_CASE("a stream that holds too much back pauses, and goes on", "[durable]") {
   Calls calls(Durability::kToken);
   const std::string id = calls.kept({.max_values = 20'000});
