@@ -84,9 +84,14 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
       process.emplace(*vault, model, clock,
                       DurableSessions::Options{.lazy_values = 3, .park_tokens = 20, .threads = 0});
     };
+    std::vector<Value> seen;
+    std::shared_ptr<RecordingSink> told;  // by the process that is to die
     const auto die = [&] {
       vault.die();
       process.reset();
+      // A vault on a disk may have told values until now.
+      if (told) seen.insert(seen.end(), told->values[0].begin(), told->values[0].end());
+      told = nullptr;
       vault.begin();
       begin();
     };
@@ -98,8 +103,7 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
       process->finish(sequence.calls[i], id, call_named(i));
     }
     if (at % 2 == 0) die();  // the session is cold
-    std::vector<Value> seen;
-    // Runs until there are so many values, and remembers those that were told.
+    // Runs until there are so many values.
     const auto run_to = [&](std::int64_t values) {
       CallTerms terms = call_named(last);
       terms.from_position = seen.empty() ? 0 : seen.back().position + 1;
@@ -114,8 +118,7 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
       }
       // Its last words.
       if (values % 3 == 0) process->durable.write();
-      const std::vector<Value> told = call.sink->values[0];
-      seen.insert(seen.end(), told.begin(), told.end());
+      told = call.sink;
     };
     run_to(at);
     die();

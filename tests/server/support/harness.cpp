@@ -85,8 +85,8 @@ void RecordingSink::on_sample_finish(const SampleResult& result) {
 void RecordingSink::on_finish(RequestOutcome how) {
   if (when_finished) when_finished();
   std::lock_guard<std::mutex> lock(mutex_);
-  ++finishes;
   outcome = how;
+  ++finishes;
   finished_.notify_all();
 }
 

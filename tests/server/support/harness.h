@@ -70,7 +70,7 @@ class RecordingSink : public TokenSink {
   std::vector<std::vector<Value>> values;            // [sample]
   std::vector<std::optional<SampleResult>> results;  // [sample]
   std::optional<RequestOutcome> outcome;
-  int finishes = 0;
+  std::atomic<int> finishes = 0;  // counted last: what came before can be read then
   int step_ends = 0;
   int out_of_order = 0;  // calls after the last one
 
