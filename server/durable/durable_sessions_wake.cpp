@@ -3,12 +3,10 @@
 
 #include <new>
 #include <ranges>
-#include <span>
 #include <utility>
 
 #include "model/adapters/adapter.h"
 #include "model/base/model_error.h"
-#include "model/base/tensor.h"
 #include "server/durable/durable_sessions.h"
 #include "server/durable/vault_batch.h"
 
@@ -77,8 +75,7 @@ SessionRefusal DurableSessions::wake(const std::string& id, const Owner& owner) 
         stored, cold.model->name, cold.model->transformer, image, owner, std::move(adapter));
     if (woken.refusal) return woken.refusal;
     (image.state.empty() ? from_values_ : from_slot_).fetch_add(1);
-    zero_memory(std::span(image.values));
-    zero_memory(std::span(image.state));
+    zero(image);
   } catch (const ModelError& error) {
     spdlog::error("a session in the store is damaged: {}", error.what());
     return {SessionError::kDamaged};

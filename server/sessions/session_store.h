@@ -193,6 +193,9 @@ class SessionStore {
  private:
   friend class SessionLease;
 
+  // Sessions that a walk over all of them looks at before it lets others have the mutex.
+  static constexpr std::size_t kWalkAtATime = 1024;
+
   // Evicts idle sessions where that makes room.
   SessionMemory::Result reserve(const Owner& owner, std::size_t bytes, bool takes_place)
       EXCLUDES(mutex_);
