@@ -272,6 +272,7 @@ void LintelServer::stop() {
   // Cancelled by the shutdown, the last streams end now.
   if ((impl_->server == nullptr || shut_down(*impl_->server)) &&
       impl_->calls.wait_until_none(kLastWait, /*also_held=*/true)) {
+    if (impl_->stored != nullptr) impl_->stored->park();
     return;
   }
   spdlog::error("{} streams do not end: what they hold is left to the end of the process",

@@ -167,6 +167,12 @@ std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes)
   return calls;
 }
 
+void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state) {
+  constexpr std::size_t kMostStates = 2;
+  states.push_back(state);
+  if (states.size() > kMostStates) states.erase(states.begin(), states.end() - kMostStates);
+}
+
 void append_marks(const StoredCall& call, std::int64_t base, std::int64_t position,
                   std::vector<HistoryMark>& marks) {
   if (call.start >= position) return;  // a match that begins there is marked already

@@ -12,6 +12,7 @@
 #include "server/history/session_history.h"
 #include "server/history/session_image.h"
 #include "server/sessions/session_options.h"
+#include "server/vault/session_vault.h"
 
 namespace lintel {
 
@@ -49,6 +50,10 @@ struct LastCall {
 inline constexpr std::size_t kLastCalls = 4;
 std::string encode_last_calls(const std::vector<LastCall>& calls);
 std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes);
+
+// Row.states with one more, which is the latest; of the others the last one stays, for a call that
+// is repeated begins before the latest.
+void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state);
 
 // `marks` behind those of a history that ends where a call starts, for the values that it has up to
 // `position`.

@@ -56,6 +56,12 @@ void CallWriter::wake() {
   woken_.notify_all();
 }
 
+void CallWriter::wake_for_values() {
+  if (has_values_.exchange(true)) return;
+  MutexLock lock(mutex_);
+  woken_.notify_all();
+}
+
 void CallWriter::write() {
   Calls calls;
   {
@@ -102,26 +108,37 @@ void CallWriter::remove(const DurableCall& call) {
   woken_.notify_all();
 }
 
-std::optional<Duration> CallWriter::pause() const {
-  std::optional<Duration> least;
+void CallWriter::wait(TimePoint began) {
+  using Steady = std::chrono::steady_clock;
+  TimePoint due = TimePoint::max();
+  std::size_t streams = 0;  // whose readers wait for values
   for (const std::shared_ptr<DurableCall>& call : calls_) {
-    if (call->is_urgent()) return options_.interval;
-    least = std::min(kLook, options_.lazy_interval);
+    if (call->durability() == Durability::kToken) ++streams;
+    const Duration pause =
+        call->is_urgent() ? options_.interval : std::min(kLook, options_.lazy_interval);
+    due = std::min(due, Steady::now() + pause);
   }
-  return least;
+  const TimePoint values_due = streams > 1 ? began + options_.interval : began;
+  while (!is_woken_ && !(closing_ && calls_.empty())) {
+    const TimePoint next = has_values_ ? std::min(due, values_due) : due;
+    const Duration left = next - Steady::now();
+    if (left <= Duration::zero()) return;
+    if (next == TimePoint::max()) {
+      woken_.wait(mutex_);
+    } else {
+      woken_.wait_for(mutex_, left);
+    }
+  }
 }
 
 void CallWriter::write_until_closed() {
   while (true) {
+    const TimePoint began = std::chrono::steady_clock::now();
+    has_values_ = false;
     write();
     MutexLock lock(mutex_);
     if (closing_ && calls_.empty()) return;
-    const std::optional<Duration> most = closing_ ? options_.interval : pause();
-    if (!is_woken_ && most) {
-      woken_.wait_for(mutex_, *most);
-    } else {
-      while (!is_woken_ && !closing_) woken_.wait(mutex_);
-    }
+    wait(began);
     is_woken_ = false;
   }
 }

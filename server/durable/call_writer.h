@@ -1,6 +1,7 @@
 // CallWriter: the thread that writes down what calls on durable sessions read and draw.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -22,14 +23,19 @@ class DurableCall;
 class CallWriter {
  public:
   struct Options {
-    Duration interval{};                          // values of TOKEN calls are written so often
+    Duration interval{};                          // values of several TOKEN calls gather so long
     Duration lazy_interval{};                     // of INPUT calls so often, or
     std::int64_t lazy_values = 0;                 // once they are so many
     Duration patience = std::chrono::seconds(1);  // with a store that is full or away
-    // At a call's end the state is stored if the last stored one is so many values back.
-    std::int64_t park_tokens = 0;
+    std::int64_t park_tokens = 0;                 // pays_to_park()
     std::chrono::seconds expire_after{};
     bool has_thread = true;  // else write() is called by its owner
+
+    // Whether a state is stored whose last `values` no stored one has: a quarter of park_tokens
+    // suffices where the session is about to leave memory.
+    bool pays_to_park(std::int64_t values, bool leaves_memory) const {
+      return values >= (leaves_memory ? (park_tokens + 3) / 4 : park_tokens);
+    }
   };
 
   // All outlive it.
@@ -37,10 +43,15 @@ class CallWriter {
   // Ends the calls that are left. REQUIRES: none runs.
   ~CallWriter();
 
-  // The call's beginning is queued when it returns.
+  // The call's beginning is queued when it returns; that of a TOKEN call goes with its first
+  // values, or after the interval.
   void add(std::shared_ptr<DurableCall> call) EXCLUDES(mutex_);
   // A call has something to write, or to write again.
   void wake() EXCLUDES(mutex_);
+  // A TOKEN call has values, which whoever reads them waits for: those of one such call are written
+  // at once, those of several every `interval`. Asked in every step; takes the lock only where
+  // nobody has asked since the last write.
+  void wake_for_values() EXCLUDES(mutex_);
   // The call is over. It uses the writer no more: this may be the last one that the writer waits
   // for to be destroyed.
   void remove(const DurableCall& call) EXCLUDES(mutex_);
@@ -59,8 +70,8 @@ class CallWriter {
 
   void write_until_closed() EXCLUDES(mutex_);
   void write(const Calls& calls);
-  // Until when nothing is due. nullopt: until it is woken.
-  std::optional<Duration> pause() const REQUIRES(mutex_);
+  // Returns when something may be due. `began`: when it was written last.
+  void wait(TimePoint began) REQUIRES(mutex_);
 
   SessionVault& vault_;
   LostClaims& lost_;
@@ -72,6 +83,7 @@ class CallWriter {
   CondVar woken_;
   Calls calls_ GUARDED_BY(mutex_);
   bool is_woken_ GUARDED_BY(mutex_) = false;
+  std::atomic<bool> has_values_{false};
   bool closing_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the rest
 };

@@ -154,6 +154,7 @@ bool DurableCall::on_token(const TokenEvent& event) {
 }
 
 void DurableCall::on_step_end() {
+  if (level_ == Durability::kToken) writer_.wake_for_values();
   if (!begin_delivery()) return;  // whoever delivers ends a step, too
   try {
     sink_->on_step_end();
@@ -265,7 +266,7 @@ void DurableCall::tell_end() {
 
 bool DurableCall::is_urgent() const {
   MutexLock lock(mutex_);
-  return !is_over_ && (level_ == Durability::kToken || lease_ || failing_since_);
+  return !is_over_ && ((level_ == Durability::kToken && !is_begun_) || lease_ || failing_since_);
 }
 
 }  // namespace lintel

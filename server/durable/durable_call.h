@@ -58,7 +58,7 @@ class DurableCall final : public TokenSink,
               bool draws);
   ~DurableCall() override;
 
-  // Waits, for the claim alone: the beginning is queued when it returns. `lease`: the session,
+  // Waits, for the claim alone: the writer has the call when it returns. `lease`: the session,
   // taken back to where the call begins, whose keeper the call is. prompt_values: as the sequence
   // takes them, a start token included. Refused: nothing is held.
   SessionRefusal begin(const SessionLease& lease, const GenerationRequest& request,
@@ -79,7 +79,7 @@ class DurableCall final : public TokenSink,
   // There was no memory for what was collected: it is to be collected again.
   void not_collected() EXCLUDES(mutex_);
   void written(std::span<const VaultOutcome> outcomes) EXCLUDES(mutex_);
-  // Whether it is to be looked at as soon as may be.
+  // Whether it is to be looked at again soon, though nobody wakes the writer.
   bool is_urgent() const EXCLUDES(mutex_);
   Durability durability() const { return level_; }
 

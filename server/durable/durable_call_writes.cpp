@@ -16,9 +16,6 @@ namespace {
 
 using Kind = SessionVault::Write::Kind;
 
-// Of a session, the latest: a call that is repeated begins before the last one.
-constexpr std::size_t kMostStates = 2;
-
 RequestOutcome outcome_of(VaultOutcome outcome) {
   if (outcome == VaultOutcome::kFull) return RequestOutcome::kStoreFull;
   if (outcome == VaultOutcome::kBroken) return RequestOutcome::kStoreBroken;
@@ -59,10 +56,19 @@ SessionVault::Write DurableCall::next_write(Kind kind) const {
 }
 
 void DurableCall::collect_begin(VaultBatch& batch) {
+  // Nothing of a TOKEN call is seen before a value is durable, so that its beginning waits for the
+  // first ones and goes with them; but no longer than they would wait for others.
+  const bool waits_for_values = level_ == Durability::kToken;
+  const bool has_values = history_->position() > row_.position;
+  if (waits_for_values && !has_values &&
+      writer_.clock().now() - last_write_ < writer_.options().interval) {
+    return;
+  }
   batch.add(next_write(Kind::kBegin), encode_change({.call = encode_call(call_)}));
-  writing_ = Writing::kBegin;
   writing_to_ = row_.position;
   writing_digest_ = row_.digest;
+  if (waits_for_values && has_values) collect_values(batch);
+  writing_ = Writing::kBegin;
 }
 
 void DurableCall::collect_values(VaultBatch& batch) {
@@ -133,8 +139,9 @@ void DurableCall::put_state(SessionLease& lease) {
     MutexLock lock(mutex_);
     const std::int64_t last = row_.states.empty() ? 0 : row_.states.back().position;
     const bool drops_values = extent.base > row_.base;
-    const bool is_worth_it = lease.transformer().constant_state() &&
-                             extent.position - last >= writer_.options().park_tokens;
+    const bool is_worth_it =
+        lease.transformer().constant_state() &&
+        writer_.options().pays_to_park(extent.position - last, lease.memory_is_short());
     if (std::exchange(state_was_tried_, true) || sequence.next_position() != extent.position ||
         extent.position <= last || (!drops_values && !is_worth_it)) {
       return;
@@ -167,8 +174,7 @@ void DurableCall::add_end(VaultBatch& batch) {
   std::int64_t base = row_.base;
   if (state_) {
     std::vector<SessionVault::StateRef> states = row_.states;
-    states.push_back(*state_);
-    if (states.size() > kMostStates) states.erase(states.begin(), states.end() - kMostStates);
+    add_state(states, *state_);
     // Values that memory has let go of, the vault need not keep: a state stands for them.
     if (extent.base > base) {
       base = extent.base;
@@ -210,7 +216,7 @@ void DurableCall::written(std::span<const VaultOutcome> outcomes) {
       outcomes, [](VaultOutcome outcome) { return outcome != VaultOutcome::kDone; });
   const bool is_done = refused == outcomes.end();
   SessionLease over;
-  bool is_over = false;
+  bool is_over = false, ends = false;
   {
     MutexLock lock(mutex_);
     const Writing was = writing_;
@@ -231,6 +237,7 @@ void DurableCall::written(std::span<const VaultOutcome> outcomes) {
     is_over = was == Writing::kRelease || (was == Writing::kEnd && is_done);
     // Over, nothing is collected of it any more.
     if (!is_over) writing_ = Writing::kNothing;
+    ends = lease_ && !runs_;
     if (is_over) over = std::move(lease_);
   }
   over = SessionLease();  // the session goes back before anybody is told
@@ -241,8 +248,10 @@ void DurableCall::written(std::span<const VaultOutcome> outcomes) {
   if (begin_delivery()) deliver();
   if (is_over) {
     writer_.remove(*this);
-  } else if (!is_done) {
+  } else if (!is_done || ends) {
     writer_.wake();
+  } else if (level_ == Durability::kToken) {
+    writer_.wake_for_values();  // those that came meanwhile
   }
 }
 

@@ -43,9 +43,10 @@ class DurableSessions {
     Duration commit_interval = std::chrono::milliseconds(5);
     Duration lazy_interval = std::chrono::seconds(1);
     std::int64_t lazy_values = 256;
-    // At a call's end the state is stored, too, if reading the values since the last stored one
-    // anew would take so many of them.
-    std::int64_t park_tokens = 256;
+    // A state is many hundred times its values, so that one is stored only where reading those
+    // since the last stored one anew would take long: at a call's end if they are so many, and a
+    // quarter of them where the session is about to leave memory.
+    std::int64_t park_tokens = 1024;
     std::chrono::seconds expire_after = std::chrono::hours(720);
     int threads = 2;           // 0: run() does the work itself, and values are written by write()
     std::size_t queue = 1024;  // of work that waits for them
@@ -104,6 +105,11 @@ class DurableSessions {
   // What is due of running calls is queued when it returns: where there are no threads.
   void write() { writer_.write(); }
 
+  // Waits, but begins nothing more once `most` has passed. Before the process ends: stores the
+  // states of idle sessions, the last used first, so that they wake without reading their values.
+  // Returns how many.
+  std::size_t park_idle(Duration most);
+
   // Removes sessions that have expired, a bounded number at a time, and gives back what could not
   // be given back when it was time; the server calls it now and then. Waits.
   std::size_t sweep();
@@ -130,6 +136,8 @@ class DurableSessions {
   // Its values, and the latest state that leads to them.
   SessionRefusal read_image(const Cold& cold, SessionImage& image);
   SessionRefusal remove_stored(const std::string& id, const Owner& owner);
+  // What stores the state of an idle session where that pays, and gives its claim back.
+  bool park(const std::string& id, const Owner& owner, VaultBatch& batch);
   // Of a session that was just made: its state, so that it wakes without reading its values.
   bool store_state(const std::string& id, const Owner& owner, const SessionImage& image);
   SessionInfo info_of(const SessionVault::Row& row) const;

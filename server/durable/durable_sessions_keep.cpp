@@ -91,6 +91,61 @@ bool DurableSessions::store_state(const std::string& id, const Owner& owner,
   return is_kept;
 }
 
+std::size_t DurableSessions::park_idle(Duration most) {
+  constexpr std::size_t kSessionsOfACommit = 64;
+  const TimePoint until = clock_.now() + most;
+  std::size_t parked = 0;
+  const std::vector<SessionStore::Named> idle = store_.idle_stored();
+  for (auto next = idle.begin(); next != idle.end() && clock_.now() < until;) {
+    VaultBatch batch;
+    std::size_t put = 0;
+    for (; put < kSessionsOfACommit && next != idle.end() && clock_.now() < until; ++next) {
+      if (park(next->id, next->owner, batch)) ++put;
+    }
+    if (batch.empty()) continue;
+    if (batch.commit_and_wait(vault_) != VaultOutcome::kDone) break;
+    parked += put;
+  }
+  states_stored_.fetch_add(parked);
+  return parked;
+}
+
+bool DurableSessions::park(const std::string& id, const Owner& owner, VaultBatch& batch) {
+  const std::optional<SessionInfo> info = store_.get(id, owner);
+  const auto pays = [&](const SessionVault::Row& row) {
+    const std::int64_t stored = row.states.empty() ? 0 : row.states.back().position;
+    return writer_.options().pays_to_park(info->num_values - stored, /*leaves_memory=*/true);
+  };
+  if (!info || !info->transformer->constant_state() || !pays({})) return false;
+  const SessionVault::Opened opened = vault_.open(id, owner, nullptr);
+  if (opened.outcome != VaultOutcome::kDone) return false;
+  SessionVault::Write write{.kind = Kind::kState,
+                            .id = id,
+                            .claim = opened.claim,
+                            .before = opened.row.digest,
+                            .after = opened.row.digest,
+                            .position = opened.row.position};
+  bool is_put = false;
+  if (opened.row.call.empty() && pays(opened.row)) {
+    SessionImage image = store_
+                             .image(id, owner, std::nullopt, /*with_history=*/false,
+                                    /*with_state=*/true)
+                             .image;
+    SessionVault::StateRef ref{.position = image.state_position};
+    is_put = image.digest == opened.row.digest && image.state_position == image.position &&
+             vault_.put_state(id, image.state, &ref) == VaultOutcome::kDone;
+    zero(image);
+    if (is_put) {
+      std::vector<SessionVault::StateRef> states = opened.row.states;
+      add_state(states, ref);
+      batch.add(write, encode_change({.states = std::move(states)}));
+    }
+  }
+  write.kind = Kind::kRelease;
+  batch.add(write, {});
+  return is_put;
+}
+
 SessionRefusal DurableSessions::remove(const std::string& id, const Owner& owner) {
   const IdLocks::Hold alone(locks_, id);
   const std::optional<SessionInfo> info = store_.get(id, owner);

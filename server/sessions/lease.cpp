@@ -87,6 +87,10 @@ void SessionLease::hold(std::size_t call_bytes) {
   record_->of_call.emplace(store_->memory_.take(record_->reservation.owner(), call_bytes));
 }
 
+bool SessionLease::memory_is_short() const {
+  return store_->memory_.is_short(record_->reservation.owner());
+}
+
 void SessionLease::discard() { record_->discarded = true; }  // read by the store at the give-back
 bool SessionLease::discarded() const { return record_->discarded; }
 

@@ -63,6 +63,8 @@ class SessionLease {
   // Counts what a call holds beside the session, until the lease ends. Never refused: a session
   // can always go on. REQUIRES: called once, on the lease of a session.
   void hold(std::size_t call_bytes);
+  // Whether sessions of its owner may soon have to leave memory for others.
+  bool memory_is_short() const;
   // The session cannot go on (non-finite state): it is removed when the lease ends.
   void discard();
   bool discarded() const;

@@ -118,6 +118,18 @@ std::size_t SessionMemory::free_bytes() const {
   return limits_.bytes - std::min(bytes_in_use_, limits_.bytes);
 }
 
+bool SessionMemory::is_short(const Owner& owner) const {
+  const auto nearly = [](std::size_t used, std::size_t limit) {
+    return limit != 0 && used > limit - limit / 8;
+  };
+  MutexLock lock(mutex_);
+  const auto held = shares_.find(owner);
+  const Share share = held == shares_.end() ? Share{} : held->second;
+  return nearly(bytes_in_use_, limits_.bytes) || nearly(places_in_use_, limits_.places) ||
+         nearly(share.bytes, limits_.bytes_per_owner) ||
+         nearly(share.places, limits_.places_per_owner);
+}
+
 std::size_t SessionMemory::bytes_in_use() const {
   MutexLock lock(mutex_);
   return bytes_in_use_;

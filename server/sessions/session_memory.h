@@ -71,6 +71,9 @@ class SessionMemory {
 
   std::size_t bytes_in_use() const EXCLUDES(mutex_);
   std::size_t free_bytes() const EXCLUDES(mutex_);
+  // Whether less than an eighth of what the owner may use is left: who is idle will soon have to
+  // make room.
+  bool is_short(const Owner& owner) const EXCLUDES(mutex_);
 
   // Told what is left whenever it gets less, before anybody uses what was reserved; it counts for
   // itself what it holds. Null: nobody. Not while others use this object.

@@ -177,6 +177,16 @@ void SessionStore::set_stored(const std::string& id, const Owner& owner) {
   record->stored = true;
 }
 
+std::vector<SessionStore::Named> SessionStore::idle_stored() const {
+  std::vector<Named> all;
+  MutexLock lock(mutex_);
+  all.reserve(idle_stored_.size());
+  for (auto record = idle_stored_.rbegin(); record != idle_stored_.rend(); ++record) {
+    all.push_back({(*record)->id, (*record)->reservation.owner()});
+  }
+  return all;
+}
+
 std::shared_ptr<SessionRecord> SessionStore::find(const std::string& id, const Owner& owner) const {
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || found->second->reservation.owner() != owner) return nullptr;

@@ -163,6 +163,12 @@ class SessionStore {
       EXCLUDES(mutex_);
   // From now on it is one of them.
   void set_stored(const std::string& id, const Owner& owner) EXCLUDES(mutex_);
+  // Those of them that are idle, the last used first.
+  struct Named {
+    std::string id;
+    Owner owner;
+  };
+  std::vector<Named> idle_stored() const EXCLUDES(mutex_);
   // One of them comes back, under its id; kBusy where it is there. Admitted and checked as by
   // restore.
   CreateResult wake(const StoredSession& stored, const std::string& model_name,

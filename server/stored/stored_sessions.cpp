@@ -7,6 +7,9 @@ namespace {
 
 using State = SessionVault::Health::State;
 
+// What an end may take for sessions to wake faster.
+constexpr Duration kParkTime = std::chrono::seconds(2);
+
 SqliteVault::Options vault_options(const ServerOptions::DurableOptions& options) {
   SqliteVault::Options vault;
   vault.directory = options.store;
@@ -49,6 +52,12 @@ void StoredSessions::look() {
   vault_.sync_states();
   const std::size_t expired = durable_.sweep();
   if (expired > 0) spdlog::info("{} stored sessions expired", expired);
+}
+
+void StoredSessions::park() {
+  const std::size_t parked = durable_.park_idle(kParkTime);
+  vault_.sync_states();
+  if (parked > 0) spdlog::info("session store {}: {} states stored", directory_, parked);
 }
 
 void StoredSessions::tell(const SessionVault::Health& health) {

@@ -33,6 +33,9 @@ class StoredSessions {
   // Puts states on the disk, removes sessions that have expired, and tells how the store is where
   // that has changed. Waits for the disk.
   void look();
+  // Before the end, when no call runs any more: states of sessions in memory are put into the
+  // store, as far as a few seconds take it. Waits for the disk.
+  void park();
   // As of the last look; asks nothing of the disk.
   bool is_broken() const { return broken_; }
   // Called by look() when the store breaks. REQUIRES: nobody looks.

@@ -128,6 +128,29 @@ TEST_CASE("values are seen when they may be: at once, once the call is durable, 
   CHECK(begun.sink->values == undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->values);
 }
 
+TEST_CASE("the beginning of a TOKEN call goes with its first values, or alone after the interval",
+          "[durable]") {
+  Calls calls(Durability::kToken);
+  const std::string id = calls.kept();
+  const bool has_values = GENERATE(true, false);
+  const std::uint64_t before = calls.vault.health().writes;
+  calls.process->call(tokens_call(5, 30, 3), id, named("a"));
+  calls.process->durable.write();
+  CHECK(calls.vault.health().writes == before);
+  if (has_values) {
+    calls.process->model->scheduler->run_one_step();
+  } else {
+    calls.clock.advance(calls.options.commit_interval);
+  }
+  calls.process->durable.write();
+  CHECK(calls.vault.health().writes == before + (has_values ? 2 : 1));
+  CHECK_FALSE(calls.vault.find(id, kAlice).row.call.empty());
+  CHECK((calls.stored(id) > 0) == has_values);
+  calls.begin();  // either way the call is there, and goes on
+  CHECK(calls.process->finish(tokens_call(5, 30, 3), id, named("a"))->values ==
+        undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->values);
+}
+
 TEST_CASE("an INPUT call's values are written once they are old enough", "[durable]") {
   Calls calls(Durability::kInput);
   calls.options.lazy_values = 1000;
@@ -164,6 +187,34 @@ TEST_CASE("a CALL call that is longer than its history is written down on its wa
       undisturbed(calls.transformer, {tokens_call(5, 5000, 3), tokens_call(1, 40, 4)}, session);
   CHECK(calls.process->finish(tokens_call(1, 40, 4), id, named("b"))->tokens() == twin->tokens());
   CHECK(calls.stored(id) == 5046);
+}
+
+TEST_CASE("at a call's end the state is stored where many values came, or memory is short",
+          "[durable]") {
+  Calls calls(Durability::kInput);
+  calls.options.park_tokens = 80;
+  calls.begin();
+  const std::string id = calls.kept();
+  const auto states = [&] { return calls.vault.find(id, kAlice).row.states; };
+  calls.process->finish(tokens_call(5, 60, 3), id, named("a"));
+  CHECK(states().empty());
+  calls.process->finish(tokens_call(5, 20, 3), id, named("b"));
+  REQUIRE(states().size() == 1);
+  CHECK(states()[0].position == 90);
+  calls.process->finish(tokens_call(1, 20, 3), id, named("c"));
+  CHECK(states().size() == 1);
+  {
+    // Another's session takes all but a tenth of what there is.
+    const auto others = calls.process->store.admit_bytes("bob", (1u << 30) / 10 * 9).reservation;
+    calls.process->finish(tokens_call(1, 4, 3), id, named("d"));
+    REQUIRE(states().size() == 2);
+    CHECK(states()[1].position == 116);
+    calls.process->finish(tokens_call(1, 18, 3), id, named("e"));
+    CHECK(states().back().position == 116);
+  }
+  calls.begin();
+  CHECK_FALSE(calls.process->durable.bring(id, kAlice));
+  CHECK(calls.process->durable.stats().brought_from_slot == 1);
 }
 
 TEST_CASE("a stream that holds too much back pauses, and goes on", "[durable]") {

@@ -55,6 +55,7 @@ TEST_CASE("a session that was kept goes on after the process died as one that ne
   const std::int64_t window = attention == "linear" ? GENERATE(0, 16) : 0;
   CAPTURE(attention, values, window);
   Room room(tiny_model(TinyModel::kTokens, attention));
+  room.begin({.park_tokens = 256, .threads = 0});
   SessionOptions session = kInput;
   session.window = window;
   const std::string id = room.kept(values, session);
@@ -77,6 +78,40 @@ TEST_CASE("a session that was kept goes on after the process died as one that ne
   CHECK(room.process->generate(plain_call(2, 30, 9), id)->values == expected);
   const bool from_slot = values == 300 && room.transformer->constant_state();
   CHECK(room.process->durable.stats().brought_from_slot == (from_slot ? 1 : 0));
+}
+
+TEST_CASE("before the process ends idle sessions have their states stored where that pays",
+          "[durable]") {
+  const std::string attention = GENERATE("linear", "softmax");
+  Room room(tiny_model(TinyModel::kTokens, attention));
+  const bool is_constant = room.transformer->constant_state();
+  room.begin({.park_tokens = 400, .threads = 0});
+  const std::string longer = room.kept(300), shorter = room.kept(40), busy = room.kept(300);
+  const std::string elsewhere = room.kept(300, {.max_values = 400});  // not durable
+  const auto image = room.process->store.image(longer, kAlice, std::nullopt, true, false).image;
+  {
+    const SessionStore::LeaseResult held = room.process->store.lease(busy, kAlice);
+    CHECK(room.process->durable.park_idle(std::chrono::seconds(1)) == (is_constant ? 1 : 0));
+    CHECK(room.process->durable.stats().states_stored == (is_constant ? 1 : 0));
+  }
+  CHECK(room.process->durable.park_idle(Duration::zero()) == 0);
+  CHECK(room.process->durable.park_idle(std::chrono::seconds(1)) == (is_constant ? 1 : 0));
+  CHECK(room.process->durable.park_idle(std::chrono::seconds(1)) == 0);  // they have them
+  for (const std::string& id : {longer, shorter, busy}) {
+    const SessionVault::Row row = room.vault.find(id, kAlice).row;
+    CHECK(row.states.size() == (is_constant && id != shorter ? 1 : 0));
+    CHECK_FALSE(room.process->store.lease(id, kAlice).refusal);
+  }
+  // And nobody holds them in the vault.
+  room.process.reset();
+  room.process.emplace(room.vault, room.transformer, room.clock,
+                       DurableSessions::Options{.threads = 0});
+  for (const std::string& id : {longer, shorter, busy}) {
+    CHECK_FALSE(room.process->durable.bring(id, kAlice));
+  }
+  CHECK(room.process->durable.stats().brought_from_slot == (is_constant ? 2 : 0));
+  CHECK(room.process->store.image(longer, kAlice, std::nullopt, true, false).image.digest ==
+        image.digest);
 }
 
 TEST_CASE("a session of another owner, or that was never durable, is not brought", "[durable]") {

@@ -45,6 +45,31 @@ TEST_CASE("an owner's own limits are named before those of all") {
   CHECK(memory.reserve("c", 11, false).refusal.error == Error::kOutOfMemory);
 }
 
+TEST_CASE("memory is short when little of it or of an owner's share is left, or few places are") {
+  SessionMemory memory({.bytes = 800, .bytes_per_owner = 400, .places_per_owner = 16});
+  CHECK_FALSE(memory.is_short("a"));
+  const SessionMemory::Result most_of_a = memory.reserve("a", 350, true);
+  CHECK_FALSE(memory.is_short("a"));
+  {
+    const SessionMemory::Result rest_of_a = memory.reserve("a", 1, true);
+    CHECK(memory.is_short("a"));
+    CHECK_FALSE(memory.is_short("b"));
+  }
+  const SessionMemory::Result of_b = memory.reserve("b", 350, true);
+  CHECK_FALSE(memory.is_short("c"));
+  {
+    const SessionMemory::Result of_c = memory.reserve("c", 1, true);
+    CHECK(memory.is_short("a"));
+    CHECK(memory.is_short("d"));
+  }
+  std::vector<SessionMemory::Result> places;
+  for (int i = 0; i < 15; ++i) {
+    CHECK_FALSE(memory.is_short("e"));
+    places.push_back(memory.reserve("e", 0, true));
+  }
+  CHECK(memory.is_short("e"));
+}
+
 // A softmax sequence of one value has no state.
 TEST_CASE("nothing can be reserved any number of times") {
   SessionMemory memory({.bytes = 10});
