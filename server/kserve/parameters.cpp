@@ -127,6 +127,24 @@ bool read_max_tokens(const Parameter& parameter, TensorRequest& request) {
   return take(length_of(parameter), request.max_tokens);
 }
 
+bool read_stop_string(const Parameter& parameter, TensorRequest& request) {
+  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
+  request.settings.mutable_stop()->add_strings(parameter.string_param());
+  return true;
+}
+
+bool read_stop_is_shown(const Parameter& parameter, TensorRequest& request) {
+  const auto shown = flag_of(parameter);
+  if (shown) request.settings.mutable_stop()->set_include_in_output(*shown);
+  return shown.has_value();
+}
+
+bool read_echo(const Parameter& parameter, TensorRequest& request) {
+  const auto echo = flag_of(parameter);
+  if (echo) request.settings.set_echo_prompt(*echo);
+  return echo.has_value();
+}
+
 bool read_adapter(const Parameter& parameter, TensorRequest& request) {
   if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
   request.settings.set_adapter(parameter.string_param());
@@ -150,6 +168,10 @@ constexpr ParameterReader kParameters[] = {
     {"repetition_penalty", read_sampling<&v1::Sampling::set_repetition_penalty>},
     {"presence_penalty", read_sampling<&v1::Sampling::set_presence_penalty>},
     {"frequency_penalty", read_sampling<&v1::Sampling::set_frequency_penalty>},
+    {"top_log2_probs", read_count<&v1::GenerateRequest::set_top_log2_probs>},
+    {"echo", read_echo},
+    {"stop", read_stop_string},
+    {"include_stop_str_in_output", read_stop_is_shown},
     {"adapter", read_adapter},
     {"stream", read_flag<&TensorRequest::streams>},
     {"triton_enable_empty_final_response", read_flag<&TensorRequest::marks_final>},

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "model/config/names.h"
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
 #include "server/kserve/streamed_response.h"
@@ -30,7 +31,8 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
     GenerationRequest& ready = row.checked.request;
     if (row.checked.has_seed) ready.seed += i;
     ready.allowance = allowance;
-    longest = std::max(longest, ready.max_new_tokens);
+    const auto echoed = static_cast<std::int64_t>(ready.echo_prompt ? ready.prompt.size() : 0);
+    longest = std::max(longest, echoed + ready.max_new_tokens);
   }
   if (!request.streams) {
     const std::size_t bytes = most_response_bytes(request, longest);
@@ -42,6 +44,19 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
     }
   }
   return grpc::Status::OK;
+}
+
+// Text is of models whose tokens are bytes.
+void check_text(const TensorRequest& request, const ModelConfig& config, Violations& violations) {
+  if (config.modality == ModalityKind::kBytes) return;
+  const std::string why =
+      std::string(" applies to models of modality bytes only; this one is of ") +
+      to_string(config.modality);
+  if (request.from_text) {
+    violations.add("inputs", "text_input" + why);
+  } else if (request.text) {
+    violations.add("outputs", "text_output" + why);
+  }
 }
 
 }  // namespace
@@ -59,6 +74,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   const auto request = std::make_shared<TensorRequest>(
       read_tensor_request(wire, model->limits.max_samples, violations));
   infer.request = request;
+  check_text(*request, model->transformer->config(), violations);
   if (request->streams && !may_stream) {
     violations.add("parameters[stream]", "is for ModelStreamInfer: here is one response");
   }
@@ -95,9 +111,9 @@ std::shared_ptr<RowGatherer> new_row_gatherer(
     std::function<void(const grpc::Status&, ValueUse used)> on_done) {
   response = infer.head;
   return std::make_shared<RowGatherer>(
-      [&sequences, request = infer.request, sequence = infer.sequence, &response,
-       on_done = std::move(on_done)](const grpc::Status& ended, std::vector<RowValues> rows,
-                                     ValueUse used) {
+      infer.request, [&sequences, request = infer.request, sequence = infer.sequence, &response,
+                      on_done = std::move(on_done)](const grpc::Status& ended,
+                                                    std::vector<RowValues> rows, ValueUse used) {
         sequences.end_if_last(sequence);
         const grpc::Status written = guarded([&] {
           if (ended.ok()) write_tensor_response(*request, rows, response);

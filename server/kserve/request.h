@@ -1,4 +1,4 @@
-// The Open Inference Protocol's tensors and parameters, read into requests and written from values.
+// The Open Inference Protocol's tensors and parameters, read into requests.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,16 @@ namespace lintel {
 struct TensorRequest {
   v1::GenerateRequest settings;                    // what each row asks for, but for its prompt
   std::vector<std::vector<std::int32_t>> prompts;  // of each row; none once they are prepared
+  bool from_text = false;                          // they came as text_input
+
+  // Outputs that are asked for.
+  bool tokens = false;
+  bool text = false;
   bool log2_probs = false;
-  bool raw = false;          // contents came raw, and go so
+  bool score = false;              // the sum of a row's log2-probabilities
+  std::size_t top_log2_probs = 0;  // values at each position
+  bool raw = false;                // contents came raw, and go so
+
   bool streams = false;      // values as they come, each response marked as the last or not
   bool marks_final = false;  // the one response is marked, too
 
@@ -30,16 +38,5 @@ struct TensorRequest {
 // those of every Generate request. Not more than `max_rows` rows.
 TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int max_rows,
                                   Violations& violations);
-
-// What came of a row.
-struct RowValues {
-  std::vector<std::int32_t> tokens;
-  std::vector<float> log2_probs;  // where asked for, parallel; NaN: the value has none
-};
-
-// Most bytes of a response whose rows have up to `longest` values.
-std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest);
-void write_tensor_response(const TensorRequest& request, const std::vector<RowValues>& rows,
-                           inference::ModelInferResponse& wire);
 
 }  // namespace lintel

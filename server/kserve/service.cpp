@@ -58,14 +58,6 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
   grpc::Status status_;  // written before Finish, read after
 };
 
-void add_tensor(inference::ModelMetadataResponse::TensorMetadata& tensor, const char* name,
-                const char* datatype) {
-  tensor.set_name(name);
-  tensor.set_datatype(datatype);
-  tensor.add_shape(-1);
-  tensor.add_shape(-1);
-}
-
 }  // namespace
 
 InferenceService::InferenceService(const ServiceContext& context)
@@ -150,9 +142,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
                       response->add_versions(std::to_string(ready->version));
                   }
                   response->set_platform("lintel");
-                  add_tensor(*response->add_inputs(), "tokens", "INT32");
-                  add_tensor(*response->add_outputs(), "tokens", "INT32");
-                  add_tensor(*response->add_outputs(), "log2_probs", "FP32");
+                  write_metadata(*model, *response);
                   return status;
                 });
 }

@@ -1,6 +1,8 @@
 #include "server/kserve/service_models.h"
 
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
 #include "model/config/names.h"
 #include "server/requests/resolve/resolve_model.h"
@@ -19,7 +21,59 @@ void add(const HistogramSnapshot& from, inference::StatisticDuration& to) {
   to.set_ns(to.ns() + static_cast<std::uint64_t>(std::llround(from.sum * 1e9)));
 }
 
+// What goes in and out: each name with its type in both vocabularies, and its shape behind the
+// rows. -1: any.
+struct Tensor {
+  const char* name;
+  const char* datatype;
+  inference::DataType type;
+  std::vector<std::int64_t> row_shape;
+  bool is_text = false;  // of models of bytes alone
+};
+
+const Tensor kInputs[] = {
+    {"tokens", "INT32", inference::TYPE_INT32, {-1}},
+    {"text_input", "BYTES", inference::TYPE_STRING, {1}, /*is_text=*/true},
+    {"stop", "BYTES", inference::TYPE_STRING, {-1}, /*is_text=*/true},
+};
+const Tensor kOutputs[] = {
+    {"tokens", "INT32", inference::TYPE_INT32, {-1}},
+    {"log2_probs", "FP32", inference::TYPE_FP32, {-1}},
+    {"text_output", "BYTES", inference::TYPE_STRING, {1}, /*is_text=*/true},
+    {"top_tokens", "INT32", inference::TYPE_INT32, {-1, -1}},
+    {"top_log2_probs", "FP32", inference::TYPE_FP32, {-1, -1}},
+    {"score", "FP64", inference::TYPE_FP64, {1}},
+};
+
+bool has_text(const ServedModel& model) {
+  return model.transformer->config().modality == ModalityKind::kBytes;
+}
+
+template <typename WireTensor>
+void write_tensor_config(const Tensor& tensor, WireTensor& wire) {
+  wire.set_name(tensor.name);
+  wire.set_data_type(tensor.type);
+  wire.mutable_dims()->Assign(tensor.row_shape.begin(), tensor.row_shape.end());
+}
+
+void write_tensor_metadata(const Tensor& tensor,
+                           inference::ModelMetadataResponse::TensorMetadata& wire) {
+  wire.set_name(tensor.name);
+  wire.set_datatype(tensor.datatype);
+  wire.add_shape(-1);
+  for (const std::int64_t size : tensor.row_shape) wire.add_shape(size);
+}
+
 }  // namespace
+
+void write_metadata(const ServedModel& model, inference::ModelMetadataResponse& metadata) {
+  for (const Tensor& tensor : kInputs) {
+    if (!tensor.is_text || has_text(model)) write_tensor_metadata(tensor, *metadata.add_inputs());
+  }
+  for (const Tensor& tensor : kOutputs) {
+    if (!tensor.is_text || has_text(model)) write_tensor_metadata(tensor, *metadata.add_outputs());
+  }
+}
 
 void write_config(const ServedModel& model, inference::ModelConfig& config) {
   const Transformer& transformer = *model.transformer;
@@ -27,18 +81,15 @@ void write_config(const ServedModel& model, inference::ModelConfig& config) {
   config.set_platform("lintel");
   config.set_backend("lintel");
   config.set_max_batch_size(model.limits.max_samples);
-  auto& input = *config.add_input();
-  input.set_name("tokens");
-  input.set_data_type(inference::TYPE_INT32);
-  input.add_dims(-1);
-  auto& tokens = *config.add_output();
-  tokens.set_name("tokens");
-  tokens.set_data_type(inference::TYPE_INT32);
-  tokens.add_dims(-1);
-  auto& log2_probs = *config.add_output();
-  log2_probs.set_name("log2_probs");
-  log2_probs.set_data_type(inference::TYPE_FP32);
-  log2_probs.add_dims(-1);
+  for (const Tensor& tensor : kInputs) {
+    if (tensor.is_text && !has_text(model)) continue;
+    auto& input = *config.add_input();
+    write_tensor_config(tensor, input);
+    input.set_optional(has_text(model));  // there are two to choose from
+  }
+  for (const Tensor& tensor : kOutputs) {
+    if (!tensor.is_text || has_text(model)) write_tensor_config(tensor, *config.add_output());
+  }
   auto& workers = *config.add_instance_group();
   workers.set_name("workers");
   workers.set_kind(inference::ModelInstanceGroup::KIND_CPU);

@@ -11,6 +11,7 @@
 
 namespace lintel {
 
+void write_metadata(const ServedModel& model, inference::ModelMetadataResponse& metadata);
 void write_config(const ServedModel& model, inference::ModelConfig& config);
 void write_statistics(const ServedModel& model, inference::ModelStatistics& wire);
 

@@ -71,6 +71,7 @@ grpc::Status ModelStreamInferCall::run_streamed(PreparedInference& infer) {
   TokenOutbox::Options options;
   options.chunk_interval = context_.streaming.chunk_interval_ms;
   options.outbox_tokens = context_.streaming.outbox_tokens;
+  options.top_log2_probs = static_cast<int>(infer.request->top_log2_probs);
   options.max_tokens_per_message = row.checked.max_tokens_per_message;
   const auto outbox = std::make_shared<TokenOutbox>(static_cast<TokenWire&>(*this), row.model,
                                                     context_.clock, calls_, std::move(options));

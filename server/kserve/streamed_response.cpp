@@ -1,6 +1,6 @@
 #include "server/kserve/streamed_response.h"
 
-#include <limits>
+#include <optional>
 #include <utility>
 
 namespace lintel {
@@ -29,10 +29,12 @@ void StreamedResponse::fill(std::span<const OutboxEntry> entries, bool is_last) 
   RowValues& row = rows_.front();
   row.tokens.clear();
   row.log2_probs.clear();
+  row.top_tokens.clear();
+  row.top_log2_probs.clear();
   for (const OutboxEntry& entry : entries) {
-    row.tokens.push_back(entry.token);
-    row.log2_probs.push_back(entry.has_log2_prob ? entry.log2_prob
-                                                 : std::numeric_limits<float>::quiet_NaN());
+    append_value(*request_, entry.token,
+                 entry.has_log2_prob ? std::optional(entry.log2_prob) : std::nullopt, entry.top,
+                 row);
   }
   write_tensor_response(*request_, rows_, *message_.mutable_infer_response());
   mark_final(*message_.mutable_infer_response(), is_last);

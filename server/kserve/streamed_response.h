@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
+#include "server/kserve/output_tensors.h"
 #include "server/kserve/request.h"
 #include "server/stream/token_outbox.h"
 

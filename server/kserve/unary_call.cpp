@@ -1,7 +1,6 @@
 #include "server/kserve/unary_call.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -15,13 +14,11 @@ namespace lintel {
 // Gathers one row.
 class RowGatherer::RowSink final : public TokenSink {
  public:
-  RowSink(std::shared_ptr<RowGatherer> run, std::size_t index, SharedModel model, bool log2_probs)
-      : run_(std::move(run)), index_(index), model_(std::move(model)), log2_probs_(log2_probs) {}
+  RowSink(std::shared_ptr<RowGatherer> run, std::size_t index, SharedModel model)
+      : run_(std::move(run)), index_(index), model_(std::move(model)) {}
 
   bool on_token(const TokenEvent& event) override {
-    row_.tokens.push_back(event.token);
-    if (!log2_probs_) return true;
-    row_.log2_probs.push_back(event.log2_prob.value_or(std::numeric_limits<float>::quiet_NaN()));
+    append_value(*run_->request_, event.token, event.log2_prob, event.top, row_);
     return true;  // bounded by max_new_tokens
   }
   void on_sample_finish(const SampleResult& result) override {
@@ -38,7 +35,6 @@ class RowGatherer::RowSink final : public TokenSink {
   const std::shared_ptr<RowGatherer> run_;
   const std::size_t index_;
   const SharedModel model_;
-  const bool log2_probs_;
   RowValues row_;
   ValueUse used_;
 };
@@ -67,11 +63,10 @@ grpc::Status RowGatherer::submit(std::size_t index, PreparedGeneration& row) noe
       MutexLock lock(mutex_);
       return running_[index].handle;
     }();
-    const bool log2_probs = row.checked.request.log2_probs;
     return submit_status(
         row.model->scheduler->submit(
             std::move(row.checked.request), std::move(row.lease),
-            std::make_shared<RowSink>(shared_from_this(), index, row.model, log2_probs), handle),
+            std::make_shared<RowSink>(shared_from_this(), index, row.model), handle),
         *row.model);
   });
 }

@@ -8,6 +8,7 @@
 
 #include "server/base/mutex.h"
 #include "server/call/call_scope.h"
+#include "server/kserve/output_tensors.h"
 #include "server/kserve/request.h"
 #include "server/requests/prepare_generation.h"
 
@@ -20,7 +21,9 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
   using OnDone =
       std::function<void(const grpc::Status&, std::vector<RowValues> rows, ValueUse used)>;
 
-  explicit RowGatherer(OnDone on_done) : on_done_(std::move(on_done)) {}
+  // request: what the rows are of.
+  RowGatherer(std::shared_ptr<const TensorRequest> request, OnDone on_done)
+      : request_(std::move(request)), on_done_(std::move(on_done)) {}
 
   // Submits all rows; a row that finds no place ends the others. REQUIRES: there is one; called
   // once.
@@ -42,6 +45,7 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
   // Ends all rows with `status`, the first one given.
   void fail(grpc::Status status) noexcept EXCLUDES(mutex_);
 
+  const std::shared_ptr<const TensorRequest> request_;
   Mutex mutex_;
   OnDone on_done_ GUARDED_BY(mutex_);                // empty once called
   std::vector<Running> running_ GUARDED_BY(mutex_);  // one for each row

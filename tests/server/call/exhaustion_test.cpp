@@ -109,6 +109,7 @@ TEST_CASE("whichever allocation fails, a ModelInfer call is answered once and ho
         answers = 0;
         tokens = 0;
         const auto run = std::make_shared<RowGatherer>(
+            std::make_shared<TensorRequest>(),
             [&](const grpc::Status& ended, std::vector<RowValues> rows, ValueUse) {
               ++answers;
               status = copy_of(ended);
@@ -183,7 +184,8 @@ TEST_CASE("whichever allocation fails, a streamed inference ends once and holds 
 TEST_CASE("a row that is done keeps no model while its call goes on") {
   CallFixture f("tokens");
   const auto run =
-      std::make_shared<RowGatherer>([](const grpc::Status&, std::vector<RowValues>, ValueUse) {});
+      std::make_shared<RowGatherer>(std::make_shared<TensorRequest>(),
+                                    [](const grpc::Status&, std::vector<RowValues>, ValueUse) {});
   std::vector<PreparedGeneration> rows;
   for (int i = 0; i < 2; ++i) rows.push_back(f.prepared(3));
   run->begin(std::move(rows));
@@ -202,6 +204,7 @@ TEST_CASE("a row that is done at once keeps no model either") {
   for (int i = 0; i < 200; ++i) {
     std::atomic<bool> done{false};
     const auto run = std::make_shared<RowGatherer>(
+        std::make_shared<TensorRequest>(),
         [&](const grpc::Status&, std::vector<RowValues>, ValueUse) { done = true; });
     std::vector<PreparedGeneration> rows;
     rows.push_back(f.prepared(1));

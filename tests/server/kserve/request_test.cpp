@@ -32,6 +32,10 @@ TEST_CASE("every parameter reaches what it is named for, and that alone") {
       {"repetition_penalty", {"1.5", "sampling { repetition_penalty: 1.5 }"}},
       {"presence_penalty", {"2.5", "sampling { presence_penalty: 2.5 }"}},
       {"frequency_penalty", {"3.5", "sampling { frequency_penalty: 3.5 }"}},
+      {"top_log2_probs", {"15", "top_log2_probs: 15"}},
+      {"echo", {"1", "echo_prompt: true"}},
+      {"stop", {"16", "stop { strings: \"16\" }"}},
+      {"include_stop_str_in_output", {"1", "stop { include_in_output: true }"}},
   };
   for (const auto& [name, expected] : in_settings) {
     CAPTURE(name);
@@ -71,6 +75,8 @@ TEST_CASE("a parameter out of its range, of another type or unknown is told by i
       {"stream", "2"},
       {"sequence_end", "yes"},
       {"max_tokens", "-5"},
+      {"top_log2_probs", "-1"},
+      {"echo", "yes"},
       {"no_such_one", "1"},
       {"max_tokens_per_message", "0.5"},
   };
