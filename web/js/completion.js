@@ -1,0 +1,106 @@
+// An occluded image as a request, and what comes back as images.
+import { toBase64 } from './base64.js';
+import { knownRuns } from './masks.js';
+
+// Known values ahead of the first hidden one are the prompt; those behind it are given at their positions. A model has
+// no distribution over its first value: a hidden one is its start token. `wholeImage` has the prompt end behind the
+// first value, so that every pixel is a step of its own.
+export function completionRequest(image, hidden, { startToken = 0, wholeImage = false } = {}) {
+  const count = image.length;
+  const known = Uint8Array.from(image);
+  if (hidden[0]) known[0] = startToken;
+  let first = 1;
+  while (!wholeImage && first < count && !hidden[first]) ++first;
+  let end = count;
+  while (!wholeImage && end > first && !hidden[end - 1]) --end;
+  return {
+    first,
+    end,
+    image: known,
+    fields: {
+      prompt: { pixels: toBase64(known.subarray(0, first)) },
+      maxNewTokens: end - first,
+      given: knownRuns(hidden, first, end).map(([from, to]) => ({
+        position: from,
+        values: { pixels: toBase64(known.subarray(from, to)) },
+      })),
+    },
+  };
+}
+
+// In bits, of a distribution of which the likeliest values are known: what is left is taken to be spread evenly over
+// `others` values, so that this is never too little by what was cut off.
+export function entropy(log2Probs, others) {
+  let rest = 1;
+  let bits = 0;
+  for (const log2 of log2Probs) {
+    const p = 2 ** log2;
+    if (p === 0) continue;
+    rest -= p;
+    bits -= p * log2;
+  }
+  if (rest > 1e-6 && others > 0) bits -= rest * Math.log2(rest / others);
+  return Math.max(0, bits);
+}
+
+// The samples of one request as they come.
+export class Completion {
+  constructor(image, hidden, samples, vocabSize) {
+    this.hidden = hidden;
+    this.vocabSize = vocabSize;
+    this.samples = Array.from({ length: samples }, () => ({
+      pixels: Uint8Array.from(image),
+      here: Uint8Array.from(hidden, (h) => 1 - h), // which pixels are there
+      bits: 0, // of what was drawn
+      drawn: 0,
+      finish: undefined,
+    }));
+    this.entropySums = new Float32Array(image.length);
+    this.entropyCounts = new Uint16Array(image.length);
+    this.tokens = 0;
+  }
+
+  // One GenerateResponse. Gives which positions came, for who draws them: [[sample, position], ...].
+  take({ chunks = [], finished = [] }) {
+    const came = [];
+    for (const { sample = 0, firstPosition = 0, source, tokens = [], log2Probs = [], top = [] } of chunks) {
+      const into = this.samples[sample];
+      tokens.forEach((value, i) => {
+        const at = Number(firstPosition) + i;
+        if (at >= into.pixels.length) return;
+        ++this.tokens;
+        into.pixels[at] = value;
+        if (!into.here[at]) came.push([sample, at]);
+        into.here[at] = 1;
+        if (source !== 'VALUE_SOURCE_SAMPLED') return;
+        ++into.drawn;
+        if (log2Probs[i] !== undefined) into.bits -= Number(log2Probs[i]);
+        if (top[i]) {
+          const best = (top[i].log2Probs ?? []).map(Number);
+          this.entropySums[at] += entropy(best, this.vocabSize - best.length);
+          ++this.entropyCounts[at];
+        }
+      });
+    }
+    for (const finish of finished) this.samples[finish.sample ?? 0].finish = finish;
+    return came;
+  }
+
+  // How unsure the model was of each pixel, in bits: the mean of the entropies of the samples; NaN where none was drawn.
+  entropies() {
+    return this.entropySums.map((sum, i) => (this.entropyCounts[i] > 0 ? sum / this.entropyCounts[i] : NaN));
+  }
+
+  // How far the samples are apart at each pixel: the standard deviation of grey levels, 0 to 127.5; NaN where nothing
+  // was hidden or less than two samples are there.
+  spreads() {
+    const out = new Float32Array(this.hidden.length).fill(NaN);
+    for (let i = 0; i < out.length; ++i) {
+      const values = this.samples.filter((s) => s.here[i]).map((s) => s.pixels[i]);
+      if (!this.hidden[i] || values.length < 2) continue;
+      const mean = values.reduce((a, b) => a + b) / values.length;
+      out[i] = Math.sqrt(values.reduce((sum, v) => sum + (v - mean) ** 2, 0) / values.length);
+    }
+    return out;
+  }
+}

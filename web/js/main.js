@@ -1,0 +1,54 @@
+// The page: tabs, who calls, and whether the server answers. Each tab is a module that is started when it is first
+// looked at: start(panel) makes it and returns {open, leave}, both optional.
+import { models } from './models.js';
+import { onUnauthenticated, useToken } from './rpc.js';
+import { startTabs } from './tabs.js';
+import { start as digits } from './digits.js';
+import { start as race } from './race.js';
+import { start as server } from './server.js';
+import { start as text } from './text.js';
+
+const starts = { digits, text, race, server };
+const started = {};
+
+// One dialog, whoever asks.
+let asking;
+onUnauthenticated((why) => {
+  asking ??= new Promise((resolve) => {
+    const dialog = document.getElementById('token');
+    const value = document.getElementById('token-value');
+    document.getElementById('token-why').textContent = why;
+    value.value = '';
+    dialog.returnValue = 'cancel';
+    dialog.addEventListener('close', () => {
+      asking = undefined;
+      const given = dialog.returnValue === 'use' && value.value.trim() !== '';
+      if (given) useToken(value.value);
+      value.value = '';
+      resolve(given);
+    }, { once: true });
+    dialog.showModal();
+  });
+  return asking;
+});
+
+const connection = document.getElementById('connection');
+async function connect() {
+  try {
+    const count = (await models(true)).length;
+    connection.dataset.state = 'good';
+    connection.textContent = `${count} model${count === 1 ? '' : 's'} at ${location.host}`;
+  } catch (error) {
+    connection.dataset.state = 'bad';
+    connection.textContent = error.message;
+  }
+}
+
+startTabs(
+  (name) => {
+    started[name] ??= starts[name](document.getElementById(name));
+    started[name].open?.();
+  },
+  (name) => started[name].leave?.(),
+);
+connect();

@@ -1,0 +1,123 @@
+// Calls of lintel.v1, by the Connect protocol with JSON. Requests and answers are the messages of proto/lintel/v1 as
+// protobuf's JSON: camelCase, 64-bit numbers and enums as strings, bytes in base64, fields with their default left out.
+import { END, EnvelopeReader, wrap } from './envelope.js';
+
+const utf8 = new TextEncoder();
+const text = new TextDecoder();
+
+export class RpcError extends Error {
+  constructor({ code = 'unknown', message = '' } = {}) {
+    super(message || code.replaceAll('_', ' '));
+    this.code = code; // as Connect writes it: 'not_found'
+  }
+}
+
+// Who calls. In this tab's memory alone.
+const KEY = 'lintel-token';
+let token = sessionStorage.getItem(KEY) ?? '';
+export function useToken(value) {
+  token = value.trim();
+  if (token) sessionStorage.setItem(KEY, token);
+  else sessionStorage.removeItem(KEY);
+}
+
+// Called where the server does not know who calls; resolves to whether there is another token to try.
+let askForToken = async () => false;
+export function onUnauthenticated(ask) {
+  askForToken = ask;
+}
+
+// What an HTTP status means where no error of ours came with it (a proxy's, for one).
+const CODES = { 400: 'internal', 401: 'unauthenticated', 403: 'permission_denied', 404: 'unimplemented', 429: 'unavailable', 502: 'unavailable', 503: 'unavailable', 504: 'unavailable' };
+
+async function refusal(response) {
+  const body = await response.text();
+  try {
+    return new RpcError(JSON.parse(body));
+  } catch {
+    return new RpcError({ code: CODES[response.status], message: `HTTP ${response.status} ${body.slice(0, 200)}` });
+  }
+}
+
+async function post(method, type, body, { signal, keepalive } = {}) {
+  const headers = { 'Content-Type': type, 'Connect-Protocol-Version': '1' };
+  if (token) headers.Authorization = `Bearer ${token}`;
+  try {
+    return await fetch(`/lintel.v1.${method}`, { method: 'POST', headers, body, signal, keepalive, cache: 'no-store' });
+  } catch (error) {
+    if (signal?.aborted) throw new RpcError({ code: 'canceled' });
+    throw new RpcError({ code: 'unavailable', message: `the server does not answer (${error.message})` });
+  }
+}
+
+// Once more where a token was asked for and given.
+async function withToken(call) {
+  for (;;) {
+    const used = token;
+    try {
+      return await call();
+    } catch (error) {
+      if (error.code !== 'unauthenticated') throw error;
+      if (token === used && !(await askForToken(error.message))) throw error;
+    }
+  }
+}
+
+// unary('ModelService/List', {}). options: fetch's signal and keepalive.
+export function unary(method, request = {}, options = {}) {
+  return withToken(async () => {
+    const response = await post(method, 'application/json', JSON.stringify(request), options);
+    if (!response.ok) throw await refusal(response);
+    return response.json();
+  });
+}
+
+// The messages that are there at a time, as a list, for what is drawn once for all of them. Leaving the loop, or
+// `signal`, cancels the call.
+export async function* stream(method, request, { signal } = {}) {
+  const leave = new AbortController();
+  const either = signal ? AbortSignal.any([signal, leave.signal]) : leave.signal;
+  try {
+    const body = await withToken(async () => {
+      const response = await post(method, 'application/connect+json', wrap(utf8.encode(JSON.stringify(request))), { signal: either });
+      if (!response.ok) throw await refusal(response);
+      return peek(response.body.getReader());
+    });
+    yield* body;
+  } catch (error) {
+    if (signal?.aborted) throw new RpcError({ code: 'canceled' });
+    throw error;
+  } finally {
+    leave.abort();
+  }
+}
+
+// A refusal comes as the only envelope of an answer that is 200: it is read here, where a token can still be asked for.
+async function peek(reader) {
+  const rest = messages(reader);
+  const first = await rest.next();
+  return (async function* () {
+    if (!first.done) yield first.value;
+    yield* rest;
+  })();
+}
+
+async function* messages(reader) {
+  const envelopes = new EnvelopeReader();
+  for (;;) {
+    const { done, value } = await reader.read().catch((error) => {
+      throw new RpcError({ code: 'unavailable', message: `the connection was lost (${error.message})` });
+    });
+    if (done) throw new RpcError({ code: 'unavailable', message: 'the answer ended early' });
+    const batch = [];
+    let end;
+    for (const { flags, message } of envelopes.push(value)) {
+      const json = JSON.parse(text.decode(message));
+      if (flags & END) end = json;
+      else batch.push(json);
+    }
+    if (batch.length > 0) yield batch;
+    if (end?.error) throw new RpcError(end.error);
+    if (end) return;
+  }
+}
