@@ -12,6 +12,7 @@ find_package(PNG REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(SQLite3 REQUIRED)
+find_package(Boost 1.74 REQUIRED)  # headers alone: Beast and Asio
 find_package(prometheus-cpp CONFIG REQUIRED)  # brings civetweb, which serves HTTP
 if(LINTEL_TESTS)
   find_package(Catch2 2 CONFIG REQUIRED)

@@ -11,6 +11,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${LINTEL_ROOMS})
 # The packages of the table, as targets. Public, as our headers include them, but for those that come
 # with compile options.
 set(lintel_package_json nlohmann_json::nlohmann_json)
+set(lintel_package_boost Boost::headers OpenSSL::SSL)  # Asio's TLS is OpenSSL's
 set(lintel_package_cli CLI11::CLI11)
 set(lintel_package_grpc gRPC::grpc++ lintel_health_proto)
 set(lintel_package_hwy hwy::hwy)

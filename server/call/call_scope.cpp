@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/auth/inner_call.h"
 #include "server/call/status.h"
 #include "server/log/request_id.h"
 
@@ -17,6 +18,17 @@ std::string_view header(const grpc::CallbackServerContext& call, const char* nam
   const auto [first, last] = call.client_metadata().equal_range(name);
   if (first == last || std::next(first) != last) return {};
   return {first->second.data(), first->second.size()};
+}
+
+// The call was made by this process itself, so what it says of its client is true.
+bool is_inner(const CallGate& gate, const grpc::CallbackServerContext& call) {
+  return !gate.inner_key.empty() && header(call, kInnerKey) == gate.inner_key;
+}
+
+// The first name in the certificate that the client showed to gRPC's port; empty without one.
+std::string peer_name(const grpc::CallbackServerContext& call) {
+  const auto names = call.auth_context()->GetPeerIdentity();
+  return names.empty() ? std::string() : std::string(names[0].data(), names[0].size());
 }
 
 }  // namespace
@@ -39,13 +51,15 @@ CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Me
   call.AddInitialMetadata("x-request-id", request_id);
   fields_.add("request_id", request_id);
   fields_.add("method", method_.name);
-  fields_.add("peer", call.peer());
+  const bool inner = is_inner(gate_, call);
+  fields_.add("peer", inner ? header(call, kInnerPeer) : call.peer());
+  if (inner) fields_.add("via", "http");
   const TraceParent trace = parse_traceparent(header(call, "traceparent"));
   if (!trace.trace_id.empty()) {
     fields_.add("trace_id", trace.trace_id);
     fields_.add("parent_span_id", trace.parent_id);
   }
-  identify(call);
+  identify(call, inner);
   if (method_.is_health) admitted_ = grpc::Status::OK;
   if (!caller_.name.empty()) fields_.add("identity", caller_.name);
   if (admitted_.ok() && method_.role && !caller_.roles.has(*method_.role)) {
@@ -65,15 +79,14 @@ CallScope::~CallScope() {
   if (!ended_) end(out_of_memory());
 }
 
-void CallScope::identify(const grpc::CallbackServerContext& call) {
+void CallScope::identify(const grpc::CallbackServerContext& call, bool inner) {
   if (gate_.bearer_tokens == nullptr) {
     caller_.roles = gate_.anonymous;
     if (!gate_.identify_by_certificate) return;
-    const auto names = call.auth_context()->GetPeerIdentity();
-    if (names.empty()) return;
-    const std::string_view name(names[0].data(), names[0].size());
+    const std::string name = inner ? std::string(header(call, kInnerCertificate)) : peer_name(call);
+    if (name.empty()) return;
     // No token is named so: names of tokens have no colon.
-    caller_.name = "x509:" + std::string(name);
+    caller_.name = "x509:" + name;
     if (std::ranges::find(gate_.admin_certificates, name) != gate_.admin_certificates.end()) {
       caller_.roles.add(Role::kAdmin);
     }

@@ -32,6 +32,7 @@ struct CallGate {
   RequestCounters& counters;
   const Clock& clock;
   std::size_t max_message_bytes;  // of a request
+  std::string inner_key = {};     // server/call/inner_call.h; empty: there are no such calls
 };
 
 // How large a request of this method may be.
@@ -68,7 +69,8 @@ class CallScope {
   void end(const grpc::Status& status) noexcept;
 
  private:
-  void identify(const grpc::CallbackServerContext& call);
+  // `inner`: the call is this process's own, on behalf of a client.
+  void identify(const grpc::CallbackServerContext& call, bool inner);
 
   const CallGate& gate_;
   const MethodInfo& method_;

@@ -19,6 +19,7 @@ std::vector<Flag> server_flags() {
   Group groups[] = {
       {"Models", model_flags()},
       {"Network", network_flags()},
+      {"HTTP", http_flags()},
       {"Security", security_flags()},
       {"Limits of one identity (a token's or certificate's name; else all callers together), 0: "
        "none",

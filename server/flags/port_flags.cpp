@@ -7,9 +7,30 @@ using std::chrono::milliseconds;
 
 ServerOptions& all(ServerOptions& options) { return options; }
 ConnectionOptions& connections(ServerOptions& options) { return options.connections; }
+HttpOptions& http(ServerOptions& options) { return options.http; }
 ModelOptions& model_options(ServerOptions& options) { return options.models; }
 
 std::string show_address(const ListenAddress& address) { return address.to_string(address.port); }
+
+std::optional<ListenAddress> parse_http_address(const std::string& text) {
+  return parse_listen_address(text);
+}
+
+std::string show_http_address(const std::optional<ListenAddress>& address) {
+  return address ? show_address(*address) : "";
+}
+
+// "https://example.org:8443", or "*".
+std::string parse_origin(const std::string& text) {
+  if (text == "*") return text;
+  const std::size_t scheme = text.find("://");
+  const bool is_origin = scheme != std::string::npos && scheme > 0 && scheme + 3 < text.size() &&
+                         text.find_first_of("/?# ", scheme + 3) == std::string::npos;
+  if (!is_origin) {
+    throw UsageError("'" + text + "' is no origin: SCHEME://HOST or SCHEME://HOST:PORT, or *");
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -40,6 +61,39 @@ std::vector<Flag> network_flags() {
           "Streams of a connection past its age may go on for this long; 0: to their end"),
       duration_flag("--drain-timeout", model_options, &ModelOptions::drain_timeout_ms,
                     milliseconds(0), "After SIGTERM running streams may go on for this long"),
+  };
+}
+
+std::vector<Flag> http_flags() {
+  using Options = HttpOptions;
+  return {
+      text_flag(
+          "--http-listen", http, &Options::listen, "ADDRESS", parse_http_address, show_http_address,
+          "Serve HTTP/1.1 there, too: HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks a free "
+          "one. TLS, tokens and what plain text needs are as on --listen"),
+      list_flag("--http-cors-origin", http, &Options::cors_origins, "ORIGIN", parse_origin,
+                "Web pages of this origin may call, e.g. https://example.org; * for all pages; "
+                "repeat for several. Pages of the server itself always may"),
+      number_flag("--http-threads", http, &Options::threads, 1, 256,
+                  "Threads that read, write and translate for all connections"),
+      number_flag("--http-max-connections", http, &Options::max_connections, 1, 1'000'000,
+                  "Connections at a time; more are answered with 503"),
+      number_flag("--http-max-client-connections", http, &Options::max_client_connections, 1,
+                  1'000'000, "Of one address, likewise; behind a proxy all have the proxy's"),
+      bytes_flag("--http-max-header-size", http, &Options::max_header_bytes, 1024, 1 << 20,
+                 "Largest first line and headers of a request, in bytes"),
+      bytes_flag("--http-memory", http, &Options::memory_bytes, 1 << 20, std::int64_t{1} << 40,
+                 "Bodies of requests that are being read, of all connections, in bytes; beyond it "
+                 "requests are answered with 503"),
+      duration_flag("--http-header-timeout", http, &Options::header_timeout_ms, milliseconds(10),
+                    "A request's headers come within this time, or it is refused"),
+      duration_flag("--http-body-timeout", http, &Options::body_timeout_ms, milliseconds(10),
+                    "Its body comes within this time"),
+      duration_flag("--http-idle-timeout", http, &Options::idle_timeout_ms, milliseconds(10),
+                    "A connection without a request for this long is closed"),
+      duration_flag("--http-write-timeout", http, &Options::write_timeout_ms, milliseconds(10),
+                    "A client that takes nothing of its answer for this long is gone: its call is "
+                    "cancelled"),
   };
 }
 

@@ -8,5 +8,6 @@
 namespace lintel {
 
 std::vector<Flag> network_flags();
+std::vector<Flag> http_flags();
 
 }  // namespace lintel

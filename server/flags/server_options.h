@@ -17,6 +17,7 @@
 #include "server/prefix/prefix_cache.h"
 #include "server/sessions/session_store.h"
 #include "server/stream/streaming_options.h"
+#include "server/web/http_options.h"
 
 namespace lintel {
 
@@ -27,6 +28,7 @@ struct ServerOptions {
 
   ListenAddress listen;
   ConnectionOptions connections;
+  HttpOptions http;
   SecurityOptions security;
 
   // Of one identity (a token's name, or a client certificate's); where callers are not told apart,

@@ -289,12 +289,33 @@ void collect_store(const DurableSessions& durable, std::chrono::duration<double>
       .add({}, recovery_time.count());
 }
 
+void collect_http(const HttpCounters& http, std::vector<MetricFamily>& out) {
+  Family(out, MetricType::Gauge, "http_connections", "HTTP connections that are open")
+      .add({}, http.connections.load());
+  Family(out, MetricType::Counter, "http_connections_accepted_total", "HTTP connections so far")
+      .add({}, http.accepted.load());
+  Family(out, MetricType::Counter, "http_connections_refused_total",
+         "HTTP connections beyond --http-max-connections or --http-max-client-connections")
+      .add({}, http.refused.load());
+  Family(out, MetricType::Counter, "http_timeouts_total",
+         "HTTP connections closed because their client was too slow")
+      .add({}, http.timeouts.load());
+  Family(out, MetricType::Gauge, "http_body_bytes", "Bodies of HTTP requests that are being read")
+      .add({}, http.body_bytes.load());
+  Family answers(out, MetricType::Counter, "http_answers_total",
+                 "HTTP answers by status; gone: the client went before its answer was out");
+  static constexpr const char* kClasses[] = {"gone", "1xx", "2xx", "3xx", "4xx", "5xx"};
+  for (std::size_t i = 0; i < http.answers.size(); ++i) {
+    if (i != 1) answers.add({{"status", kClasses[i]}}, http.answers[i].load());
+  }
+}
+
 }  // namespace
 
 Metrics::Metrics(const ModelRegistry& models, const ModelMemory& model_memory,
                  const SessionStore& store, const PrefixCache& prefixes, const ActiveCalls& calls,
                  const RequestCounters& requests, const DurableSessions* durable,
-                 std::chrono::duration<double> recovery_time)
+                 std::chrono::duration<double> recovery_time, const HttpCounters* http)
     : models_(models),
       model_memory_(model_memory),
       store_(store),
@@ -302,7 +323,8 @@ Metrics::Metrics(const ModelRegistry& models, const ModelMemory& model_memory,
       calls_(calls),
       requests_(requests),
       durable_(durable),
-      recovery_time_(recovery_time) {}
+      recovery_time_(recovery_time),
+      http_(http) {}
 
 std::vector<MetricFamily> Metrics::Collect() const {
   std::vector<MetricFamily> out;
@@ -324,6 +346,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   collect_sessions(store_, out);
   collect_prefixes(prefixes_, out);
   if (durable_ != nullptr) collect_store(*durable_, recovery_time_, out);
+  if (http_ != nullptr) collect_http(*http_, out);
   std::ranges::move(collect_process_metrics(), std::back_inserter(out));
   return out;
 }

@@ -13,6 +13,7 @@
 #include "server/models/model_registry.h"
 #include "server/prefix/prefix_cache.h"
 #include "server/sessions/session_store.h"
+#include "server/web/http_counters.h"
 
 namespace lintel {
 
@@ -22,11 +23,11 @@ namespace lintel {
 class Metrics final : public prometheus::Collectable {
  public:
   // All are borrowed and outlive the object. `durable`: null without a session store;
-  // `recovery_time`: what opening that took.
+  // `recovery_time`: what opening that took; `http`: null where HTTP is not served.
   Metrics(const ModelRegistry& models, const ModelMemory& model_memory, const SessionStore& store,
           const PrefixCache& prefixes, const ActiveCalls& calls, const RequestCounters& requests,
           const DurableSessions* durable = nullptr,
-          std::chrono::duration<double> recovery_time = {});
+          std::chrono::duration<double> recovery_time = {}, const HttpCounters* http = nullptr);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
@@ -39,6 +40,7 @@ class Metrics final : public prometheus::Collectable {
   const RequestCounters& requests_;
   const DurableSessions* const durable_;
   const std::chrono::duration<double> recovery_time_;
+  const HttpCounters* const http_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
 };
 

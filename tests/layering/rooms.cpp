@@ -14,6 +14,7 @@ namespace {
 // Whose headers begin how. What stands in no line (the standard library, the system) all may
 // include.
 const std::map<std::string, std::regex> kPackages = {
+    {"<boost>", std::regex("^boost/")},
     {"<cli>", std::regex("^CLI/")},
     {"<dnnl>", std::regex("^(dnnl|oneapi/dnnl)")},
     {"<grpc>", std::regex("^(grpc|grpcpp|absl|google/protobuf)/")},

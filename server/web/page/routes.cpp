@@ -1,0 +1,7 @@
+#include "server/web/page/routes.h"
+
+namespace lintel {
+
+void add_page_routes(HttpRoutes&) {}
+
+}  // namespace lintel

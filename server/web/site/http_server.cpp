@@ -1,0 +1,50 @@
+#include "server/web/site/http_server.h"
+
+#include <utility>
+
+#include "server/web/connect/routes.h"
+#include "server/web/http_routes.h"
+#include "server/web/inner_calls.h"
+#include "server/web/kserve/routes.h"
+#include "server/web/openai/routes.h"
+#include "server/web/page/routes.h"
+#include "server/web/port/http_listener.h"
+
+namespace lintel {
+
+struct HttpServer::Impl {
+  explicit Impl(Parts parts)
+      : calls(std::move(parts.calls), std::move(parts.inner_key)),
+        listener({parts.options, routes, std::move(parts.certificates), parts.tokens,
+                  parts.max_body_bytes, parts.counters}) {
+    add_connect_routes(routes, calls);
+    add_kserve_routes(routes, calls);
+    add_openai_routes(routes, calls);
+    add_page_routes(routes);
+  }
+
+  HttpRoutes routes;
+  InnerCalls calls;
+  HttpListener listener;
+};
+
+HttpServer::HttpServer(Parts parts) : impl_(std::make_unique<Impl>(std::move(parts))) {}
+
+HttpServer::~HttpServer() = default;
+
+int HttpServer::port() const { return impl_->listener.port(); }
+
+void HttpServer::start() { impl_->listener.start(); }
+
+void HttpServer::begin_drain() { impl_->listener.begin_drain(); }
+
+void HttpServer::flush(std::chrono::nanoseconds timeout) {
+  impl_->listener.wait_until_closed(timeout);
+}
+
+bool HttpServer::stop(std::chrono::nanoseconds timeout) {
+  impl_->listener.stop();
+  return impl_->calls.wait_until_none(timeout);
+}
+
+}  // namespace lintel
