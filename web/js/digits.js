@@ -73,7 +73,7 @@ export function start(panel) {
       editor.canvas,
       h('p', { class: 'hint', id: 'editor-keys' }, 'Paint with the pointer. Keyboard: arrows move, space paints, shift and arrows paint along, ctrl+Z takes back.'),
       h('div', { class: 'row' }, brushes, h('label', { class: 'inline' }, 'Size ', size)),
-      h('div', { class: 'row' },
+      h('div', { class: 'row low' },
         field('Mask', mask),
         upload, h('label', { class: 'button', htmlFor: 'digits-upload' }, 'Upload'),
         h('button', { type: 'button', onclick: clear }, 'New drawing'),

@@ -1,62 +1,66 @@
 // The clock of a race: when values came, as time a value by position.
 
-export const BIN = 28; // positions that share a point of the curve: a row of a digit
+export const BIN = 56; // positions that share a point of the curve: two rows of a digit
 
+// What is late was held up by something else, for nothing comes too early: of several laps the fastest counts, at each
+// position by itself.
 export class LapClock {
-  #laps = []; // of each lap: time and count for each bin
+  #began;
+  #last; // {position, now} of what came before
+  #soonest = []; // of each bin: ms from a lap's begin until its last value came, the least of all laps
+  #fastest = Infinity; // ms a value of a whole lap
+  #tokens;
 
   constructor(length) {
-    this.bins = Math.ceil(length / BIN);
     this.length = length;
   }
 
   // A lap begins at `now`, in ms.
   begin(now) {
-    this.#laps.push({ micros: new Float64Array(this.bins), counts: new Uint32Array(this.bins), last: undefined, began: now, ended: undefined, tokens: 0 });
+    this.#began = now;
+    this.#last = undefined;
+    this.#tokens = 0;
   }
 
-  // Values at positions [first, end) came by `now`. What arrives at once took equally long. The first values have no
-  // point: what passes until they come is the way to the server and its queue, too.
+  // Values at positions [first, end) came by `now`. Those that arrive at once are taken to have been made evenly.
   came(first, end, now) {
-    const lap = this.#laps.at(-1);
     if (end <= first) return;
-    lap.tokens += end - first;
-    if (lap.last === undefined) {
-      lap.last = now;
-      return;
+    this.#tokens += end - first;
+    const since = this.#last ?? { position: end, now };
+    for (let bin = Math.floor(since.position / BIN); this.#edge(bin) <= end; ++bin) {
+      const share = end > since.position ? (this.#edge(bin) - since.position) / (end - since.position) : 1;
+      const at = since.now + share * (now - since.now) - this.#began;
+      if (this.#edge(bin) >= since.position) this.#soonest[bin] = Math.min(this.#soonest[bin] ?? Infinity, at);
+      if (this.#edge(bin) === this.length) break;
     }
-    const each = ((now - lap.last) * 1000) / (end - first);
-    for (let at = first; at < Math.min(end, this.length); ++at) {
-      lap.micros[Math.floor(at / BIN)] += each;
-      lap.counts[Math.floor(at / BIN)] += 1;
-    }
-    lap.last = now;
+    this.#last = { position: end, now };
   }
 
   end(now) {
-    this.#laps.at(-1).ended = now;
+    if (this.#tokens > 0) this.#fastest = Math.min(this.#fastest, (now - this.#began) / this.#tokens);
   }
 
-  // [[position, microseconds a value], ...]: of each bin the median over the laps.
+  // The position behind a bin's last value.
+  #edge(bin) {
+    return Math.min(this.length, (bin + 1) * BIN);
+  }
+
+  // [[position, microseconds a value], ...]. Without the first bin: what passes until the first values come is the way
+  // to the server and its queue, too.
   curve() {
     const out = [];
-    for (let bin = 0; bin < this.bins; ++bin) {
-      const seen = this.#laps.filter((l) => l.counts[bin] > 0).map((l) => l.micros[bin] / l.counts[bin]);
-      if (seen.length > 0) out.push([Math.min(this.length, (bin + 0.5) * BIN), median(seen)]);
+    for (let bin = 1; bin < this.#soonest.length; ++bin) {
+      const [before, after] = [this.#soonest[bin - 1], this.#soonest[bin]];
+      if (before === undefined || after === undefined) continue;
+      const count = this.#edge(bin) - this.#edge(bin - 1);
+      out.push([this.#edge(bin) - count / 2, (1000 * (after - before)) / count]);
     }
     return out;
   }
 
-  // Microseconds a value over a whole lap: the median over those that have ended; of the one that runs until one has.
+  // Microseconds a value over the fastest lap, its beginning and end included; of the one that runs until one has ended.
   overall() {
-    const ended = this.#laps.filter((l) => l.ended !== undefined && l.tokens > 0);
-    const of = ended.length > 0 ? ended : this.#laps.filter((l) => l.tokens > 0);
-    return of.length > 0 ? median(of.map((l) => (((l.ended ?? l.last) - l.began) * 1000) / l.tokens)) : NaN;
+    if (this.#fastest < Infinity) return 1000 * this.#fastest;
+    return this.#last ? (1000 * (this.#last.now - this.#began)) / this.#tokens : NaN;
   }
-}
-
-export function median(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }

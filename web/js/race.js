@@ -11,7 +11,7 @@ import { drawImage } from './paint.js';
 import { stream } from './rpc.js';
 import { sample, sampleTray } from './samples.js';
 
-const STREAMED = 7; // values of a message: often enough for a curve, seldom enough not to be what is measured
+const STREAMED = 14; // values of a message: often enough for a curve, seldom enough not to be what is measured
 const COLOURS = 8;
 
 export function start(panel) {
@@ -38,7 +38,7 @@ export function start(panel) {
       h('p', { class: 'hint' }, 'Linear attention keeps sums: its state, and the time a value takes, are the same at the last pixel as at the first. What keeps keys and values grows.'),
       sampleTray((levels) => ((image = levels), prepare())),
       entrants,
-      h('div', { class: 'fields' }, field('Hidden', mask), field('Laps', laps, 'the median of them is drawn'),
+      h('div', { class: 'fields' }, h('div', { class: 'wide' }, field('Hidden', mask)), field('Laps', laps, 'the fastest is drawn'),
         h('div', { class: 'field wide' }, h('span', {}, 'Clock'), choice('Order', [['turns', 'In turns'], ['together', 'All at once']], order, (value) => (order = value)),
           h('small', {}, 'in turns nobody shares the processor'))),
       h('div', { class: 'row' }, go, stop),
@@ -56,8 +56,8 @@ export function start(panel) {
     image = await sample(8);
     const size = (m) => `${m.image.width}x${m.image.height}`;
     const raced = models.filter((m) => size(m) === size(models[0]));
-    // Constant states first, then by name; the eighth and later ones share colours.
-    raced.sort((a, b) => Number(b.constantState ?? false) - Number(a.constantState ?? false) || a.name.localeCompare(b.name));
+    // Those of constant state first.
+    raced.sort((a, b) => Number(b.constantState ?? false) - Number(a.constantState ?? false));
     lanes = raced.map((model, i) => makeLane(model, i % COLOURS));
     entrants.append(...lanes.map((lane) => h('label', { class: 'inline' }, lane.enters, ` ${lane.model.name}`)));
     prepare();

@@ -39,7 +39,7 @@ export function start(panel) {
       field('Prompt', prompt),
       h('div', { class: 'fields' },
         h('div', { class: 'wide' }, field('Model', model)), field('Bytes to write', controls.maxNewTokens), field('Temperature', controls.temperature), field('Top k', controls.topK),
-        field('Top p', controls.topP), field('Min p', controls.minP), field('Repetition penalty', controls.repetitionPenalty), field('Seed', controls.seed)),
+        field('Top p', controls.topP), field('Min p', controls.minP), field('Repetition', controls.repetitionPenalty), field('Seed', controls.seed)),
       h('div', { class: 'row' }, write,
         h('p', { class: 'scale' }, h('span', {}, 'expected'), h('span', { class: 'surprise-scale' }), h('span', {}, 'surprising (1 in 1,000)'))),
       status),
