@@ -5,7 +5,9 @@
 #include "model/adapters/adapter.h"
 #include "model/config/names.h"
 #include "server/call/unary_call.h"
+#include "server/call/wire_time.h"
 #include "server/requests/resolve/resolve_model.h"
+#include "server/v1/statistics.h"
 
 namespace lintel {
 namespace {
@@ -19,6 +21,17 @@ void write_limits(const RequestLimits& limits, v1::ModelLimits& wire) {
   wire.set_max_stop_string_bytes(static_cast<std::uint32_t>(limits.max_stop_string_bytes));
   wire.set_max_given_tokens(static_cast<std::uint32_t>(limits.max_given_tokens));
   wire.set_max_score_tokens(static_cast<std::uint32_t>(limits.max_score_tokens));
+}
+
+// `most`: values from which on the state grows no more, at least 1.
+void write_state_growth(const Transformer& transformer, std::int64_t most, v1::Model& wire) {
+  constexpr std::int64_t kSteps = 32;
+  const std::int64_t steps = std::min(kSteps, most);
+  for (std::int64_t i = 0; i <= steps; ++i) {
+    v1::StatePoint& point = *wire.add_state_growth();
+    point.set_position(most * i / steps);
+    point.set_bytes(static_cast<std::int64_t>(transformer.state_bytes(point.position())));
+  }
 }
 
 v1::ModelState wire_state(ModelState state) {
@@ -40,6 +53,7 @@ v1::ModelState wire_state(ModelState state) {
 ModelService::ModelService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kListModels).name, this, &ModelService::List);
   serve(info_of(Method::kGetModel).name, this, &ModelService::Get);
+  serve(info_of(Method::kStatistics).name, this, &ModelService::Statistics);
 }
 
 void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire) {
@@ -80,6 +94,9 @@ void write_model(const ServedModel& model, v1::Model& wire) {
     wire.set_state_bytes(static_cast<std::int64_t>(transformer.state_bytes(most)));
   }
   wire.set_constant_state(transformer.constant_state());
+  if (most != kNeverFull && !transformer.constant_state()) {
+    write_state_growth(transformer, std::min(most, transformer.tokens_until_full()), wire);
+  }
   wire.set_fingerprint(transformer.fingerprint());
   wire.set_numerics(model.numerics.hex);
   wire.set_numerics_text(model.numerics.text);
@@ -136,6 +153,17 @@ grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
         write_model(*model, *response);
         return status;
       });
+}
+
+grpc::ServerUnaryReactor* ModelService::Statistics(grpc::CallbackServerContext* call,
+                                                   const Received<v1::StatisticsRequest>* request,
+                                                   v1::StatisticsResponse* response) {
+  return answer(context_.gate, *call, Method::kStatistics, *request,
+                [&](const Identity&, const auto&) {
+                  write_statistics(context_, *response);
+                  write_duration(context_.clock.now() - started_, *response->mutable_uptime());
+                  return grpc::Status::OK;
+                });
 }
 
 }  // namespace lintel

@@ -17,9 +17,13 @@ class ModelService final : public BoundedService {
                                  v1::ListModelsResponse* response);
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* call,
                                 const Received<v1::GetModelRequest>* request, v1::Model* response);
+  grpc::ServerUnaryReactor* Statistics(grpc::CallbackServerContext* call,
+                                       const Received<v1::StatisticsRequest>* request,
+                                       v1::StatisticsResponse* response);
 
  private:
   const ServiceContext context_;
+  const TimePoint started_ = context_.clock.now();
 };
 
 void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire);

@@ -11,8 +11,9 @@ namespace {
 class AttentionServer {
  public:
   explicit AttentionServer(const std::string& spec,
-                           std::size_t session_memory = std::size_t{1} << 30) {
-    write_random_model(directory_.path() / "tokens", tiny_config(TinyModel::kTokens), /*seed=*/11);
+                           std::size_t session_memory = std::size_t{1} << 30,
+                           TinyModel kind = TinyModel::kTokens) {
+    write_random_model(directory_.path() / "tokens", tiny_config(kind), /*seed=*/11);
     ServerOptions options = test_options();
     options.sessions.session_memory_bytes = session_memory;
     options.models.directories = {{"tokens", directory_.path() / "tokens"}};
@@ -78,6 +79,31 @@ TEST_CASE("another attention than the weights' own is named and warned of") {
   CHECK(recomputing.attention() == "lsh");
   REQUIRE(recomputing.warnings_size() == 2);
   CHECK_THAT(recomputing.warnings(1), Catch::Contains("not for production"));
+}
+
+TEST_CASE("a model tells how its state grows, up to where it grows no more") {
+  const auto model = [](const char* spec, TinyModel kind = TinyModel::kImage) {
+    return AttentionServer(spec, std::size_t{1} << 30, kind).model();
+  };
+  const auto ends_where_state_bytes_are = [](const v1::Model& told) {
+    REQUIRE(told.state_growth_size() > 1);
+    CHECK(told.state_growth_size() <= 33);
+    CHECK(told.state_growth(0).position() == 0);
+    for (int i = 1; i < told.state_growth_size(); ++i) {
+      CHECK(told.state_growth(i).position() > told.state_growth(i - 1).position());
+      CHECK(told.state_growth(i).bytes() >= told.state_growth(i - 1).bytes());
+    }
+    const v1::StatePoint& last = told.state_growth(told.state_growth_size() - 1);
+    CHECK(last.bytes() == told.state_bytes());
+    CHECK(last.bytes() > told.state_growth(0).bytes());
+    return last.position();
+  };
+  const v1::Model softmax = model("softmax");
+  CHECK(ends_where_state_bytes_are(softmax) == softmax.max_length());
+  CHECK(ends_where_state_bytes_are(model("longformer:window=4", TinyModel::kTokens)) < 100);
+
+  CHECK(model("linear").state_growth_size() == 0);                       // constant
+  CHECK(model("softmax", TinyModel::kTokens).state_growth_size() == 0);  // has no end
 }
 
 TEST_CASE("a session of an unbounded growing state needs max_tokens, and is admitted by it") {

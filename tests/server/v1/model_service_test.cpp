@@ -66,6 +66,42 @@ TEST_CASE("a model tells its shape, size, limits and fingerprint") {
   CHECK(model.limits().max_score_tokens() == 1'000'000);
 }
 
+TEST_CASE("statistics tell values, sessions, memory and time") {
+  ServerOptions options = test_options();
+  TestServer server({"tokens", "image"}, options);
+  const auto statistics = [&] {
+    v1::StatisticsResponse response;
+    grpc::ClientContext context;
+    REQUIRE(server.models->Statistics(&context, v1::StatisticsRequest(), &response).ok());
+    return response;
+  };
+  const v1::StatisticsResponse before = statistics();
+  REQUIRE(before.models_size() == 2);
+  CHECK(before.models(0).name() == "image");
+  CHECK(before.models(1).name() == "tokens");
+  CHECK(before.models(1).generated_tokens() == 0);
+  CHECK(before.models(1).requests() == 0);
+  CHECK(before.models(1).workers() == 2);
+  CHECK(before.idle_sessions() + before.busy_sessions() == 0);
+  CHECK(before.session_bytes() == 0);
+  CHECK(before.session_memory() ==
+        static_cast<std::int64_t>(options.sessions.session_memory_bytes));
+  CHECK(before.model_memory() == 0);
+  CHECK_FALSE(before.version().empty());
+
+  v1::GenerateRequest request = request_for("tokens", {1, 2, 3}, 5);
+  request.set_session_id(create_session(server, "tokens").id());
+  REQUIRE(generate(server, request).status.ok());
+
+  const v1::StatisticsResponse after = statistics();
+  CHECK(after.models(1).prompt_tokens() == 3);
+  CHECK(after.models(1).generated_tokens() == 5);
+  CHECK(after.models(1).requests() == 1);
+  CHECK(after.models(0).generated_tokens() == 0);
+  CHECK(after.idle_sessions() == 1);
+  CHECK(after.session_bytes() > 0);
+}
+
 TEST_CASE("a model that is not loaded is not found") {
   TestServer server;
   v1::Model model;
