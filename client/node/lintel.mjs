@@ -39,6 +39,8 @@ export class LintelError extends Error {
     this.name = 'LintelError';
     this.code = code; // a grpc.status
     this.violations = details.violations ?? []; // {field, description}: what was refused
+    this.reason = details.reason ?? ''; // for programs: 'CALL_INTERRUPTED', 'POSITION_MISMATCH'; '': none
+    this.facts = details.facts ?? {}; // what the reason is about: {position: '120'}
     this.retryDelay = details.retryDelay; // ms after which the same request is worth sending again
     this.requestId = requestId; // by which the server's log knows the call
   }
@@ -53,6 +55,9 @@ function decodeDetails(trailer) {
       if (name === 'google.rpc.BadRequest') {
         const bad = root.lookupType(name).decode(any.value);
         details.violations = bad.fieldViolations.map(({ field, description }) => ({ field, description }));
+      } else if (name === 'google.rpc.ErrorInfo') {
+        const { reason, metadata } = root.lookupType(name).decode(any.value);
+        Object.assign(details, { reason, facts: { ...metadata } });
       } else if (name === 'google.rpc.RetryInfo') {
         const { seconds, nanos } = root.lookupType(name).decode(any.value).retryDelay;
         details.retryDelay = Number(seconds) * 1000 + nanos / 1e6;

@@ -49,10 +49,13 @@ export class Repeat {
   }
 
   // ms after which to send it again; undefined where that is of no use, or patience is at its end.
-  pauseAfter({ code, retryDelay }) {
+  pauseAfter({ code, retryDelay, reason = '' }) {
     const { UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED } = grpc.status;
-    // Of a first try another call holds the session, or there is no room; of a repeat both may pass.
-    const mayPass = this.#sent && (code === ABORTED || (code === RESOURCE_EXHAUSTED && retryDelay !== undefined));
+    // Of a first try another call holds the session, or there is no room; of a repeat both may pass. A server
+    // that is gone lets go of a session in any case.
+    const isHeld = code === ABORTED && reason.startsWith('SESSION_');
+    const mayPass =
+      isHeld || (this.#sent && (code === ABORTED || (code === RESOURCE_EXHAUSTED && retryDelay !== undefined)));
     if (code !== UNAVAILABLE && !mayPass) return undefined;
     this.#sent = true;
     const now = Date.now();

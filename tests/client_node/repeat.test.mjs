@@ -12,6 +12,7 @@ const { Client, LintelError } = await import(pathToFileURL(join(LINTEL_EXAMPLE, 
 const require = createRequire(join(LINTEL_EXAMPLE, 'lintel.mjs'));
 const grpc = require('@grpc/grpc-js');
 const protoLoader = require('@grpc/proto-loader');
+const protobuf = require('protobufjs');
 const { v1 } = grpc.loadPackageDefinition(
   protoLoader.loadSync(['lintel/v1/generation.proto', 'lintel/v1/session.proto'], {
     includeDirs: [join(LINTEL_ROOT, 'proto')],
@@ -29,6 +30,20 @@ const valueOf = (seed, position) => Number((BigInt(seed) * 31n + BigInt(position
 const refusal = (code, details = 'on purpose') => ({ code, details });
 const GONE = refusal(grpc.status.UNAVAILABLE);
 const BUSY = refusal(grpc.status.ABORTED);
+
+// A refusal with google.rpc.ErrorInfo, as the server gives it.
+function reasoned(code, reason, metadata = {}) {
+  const root = new protobuf.Root();
+  root.resolvePath = (_, file) => (file.startsWith('google/protobuf/') ? file : join(LINTEL_ROOT, 'proto', file));
+  root.loadSync(['google/rpc/status.proto', 'google/rpc/error_details.proto']);
+  const info = root.lookupType('google.rpc.ErrorInfo');
+  const status = root.lookupType('google.rpc.Status');
+  const value = info.encode(info.create({ reason, domain: 'lintel', metadata })).finish();
+  const details = [{ type_url: 'type.googleapis.com/google.rpc.ErrorInfo', value }];
+  const trailer = new grpc.Metadata();
+  trailer.set('grpc-status-details-bin', Buffer.from(status.encode(status.create({ code, details })).finish()));
+  return { ...refusal(code), metadata: trailer };
+}
 
 let fake;
 let client;
@@ -176,6 +191,22 @@ describe('a call on a session that outlives the server', () => {
     }
     fake.script = [BUSY]; // another call holds the session
     assert.equal((await read()).error.code, grpc.status.ABORTED);
+  });
+
+  it('says why it was refused, by name', async () => {
+    fake.script = [reasoned(grpc.status.FAILED_PRECONDITION, 'POSITION_MISMATCH', { position: '120' })];
+    const { error } = await read();
+    assert.equal(error.reason, 'POSITION_MISMATCH');
+    assert.deepEqual(error.facts, { position: '120' });
+    fake.script = [BUSY];
+    const busy = (await read()).error;
+    assert.equal(busy.reason, '');
+    assert.deepEqual(busy.facts, {});
+  });
+
+  it('waits for a server that is gone to let go of the session', async () => {
+    fake.script = [reasoned(grpc.status.ABORTED, 'SESSION_HELD')];
+    checkWhole(await read());
   });
 
   it('is given up when the server stays away', async () => {

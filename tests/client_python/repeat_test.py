@@ -179,6 +179,20 @@ class RepeatTests:
         self.fake.script = [BUSY]  # of a first try: another call holds the session
         self.assertIsInstance(self.read()[2], lintel.Aborted)
 
+    def test_a_refusal_says_why_by_name(self):
+        self.fake.script = [refusal(grpc.StatusCode.FAILED_PRECONDITION, reason="POSITION_MISMATCH",
+                                    position="120")]
+        error = self.read()[2]
+        self.assertEqual(error.reason, "POSITION_MISMATCH")
+        self.assertEqual(error.facts, {"position": "120"})
+        self.fake.script = [BUSY]
+        error = self.read()[2]
+        self.assertEqual((error.reason, error.facts), ("", {}))
+
+    def test_a_session_that_a_server_that_is_gone_holds_is_waited_for(self):
+        self.fake.script = [refusal(grpc.StatusCode.ABORTED, reason="SESSION_HELD")]
+        self.check_whole(self.read())
+
     def test_other_calls_are_never_repeated(self):
         for durability, session in ((session_pb2.DURABILITY_NONE, "it"),
                                     (session_pb2.DURABILITY_TOKEN, "")):

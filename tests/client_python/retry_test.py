@@ -24,15 +24,21 @@ from serving import PATIENCE, Server, run_async
 QUICK = RetryPolicy(max_attempts=4, initial_backoff=0.001, max_backoff=0.002)
 
 
-def refusal(code, retry_delay=None):
+def refusal(code, retry_delay=None, reason="", **facts):
     """Ends a call as the server does."""
+    details = []
+    if retry_delay is not None:
+        retry = foreign.RetryInfo()
+        retry.retry_delay.FromNanoseconds(round(retry_delay * 1e9))
+        details.append(("RetryInfo", retry))
+    if reason:
+        details.append(("ErrorInfo", foreign.ErrorInfo(reason=reason, metadata=facts)))
+
     def end(context):
-        if retry_delay is not None:
-            info = foreign.RetryInfo()
-            info.retry_delay.FromNanoseconds(round(retry_delay * 1e9))
+        if details:
             status = foreign.Status(code=code.value[0], details=[any_pb2.Any(
-                type_url="type.googleapis.com/google.rpc.RetryInfo",
-                value=info.SerializeToString())])
+                type_url=f"type.googleapis.com/google.rpc.{name}",
+                value=detail.SerializeToString()) for name, detail in details])
             context.set_trailing_metadata(
                 (("grpc-status-details-bin", status.SerializeToString()),))
         context.abort(code, "on purpose")

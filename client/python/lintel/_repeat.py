@@ -69,8 +69,11 @@ class Repeat:
         return bool(response.chunks or response.finished)
 
     def concerns(self, error: LintelError) -> bool:
-        """Whether the call was cut off: before it was, its refusals are those of any call."""
-        return self._sent or error.code == grpc.StatusCode.UNAVAILABLE
+        """Whether the call was cut off: before it was, its refusals are those of any call; but a server
+        that is gone may hold the session for a while.
+        """
+        is_held = error.code == grpc.StatusCode.ABORTED and error.reason.startswith("SESSION_")
+        return self._sent or is_held or error.code == grpc.StatusCode.UNAVAILABLE
 
     def delay_after(self, error: LintelError) -> float:
         """Seconds after which to send it again. Raises the error where that is of no use, or patience

@@ -38,6 +38,8 @@ class LintelError(Exception):
         violations: tuple[FieldViolation, ...] = (),
         resources: tuple[ResourceProblem, ...] = (),
         retry_delay: Optional[float] = None,
+        reason: str = "",
+        facts: Optional[dict[str, str]] = None,
         request_id: str = "",
         hint: str = "",
     ) -> None:
@@ -46,6 +48,8 @@ class LintelError(Exception):
         self.violations = violations
         self.resources = resources
         self.retry_delay = retry_delay  # seconds after which the same request is worth sending again
+        self.reason = reason  # for programs: "CALL_INTERRUPTED", "POSITION_MISMATCH"; empty: none
+        self.facts = facts or {}  # what the reason is about: {"position": "120"}
         self.request_id = request_id  # by which the server's log knows the call
         self._hint = hint  # of this side, what the reason may be
         # Of samples(): what came before the call failed, by sample.
@@ -188,6 +192,8 @@ def _decode(trailer: bytes) -> dict[str, Any]:
     violations: list[FieldViolation] = []
     resources: list[ResourceProblem] = []
     retry_delay: Optional[float] = None
+    reason = ""
+    facts: dict[str, str] = {}
     try:
         status.ParseFromString(trailer)
         for detail in status.details:
@@ -198,6 +204,9 @@ def _decode(trailer: bytes) -> dict[str, Any]:
             elif name == "google.rpc.RetryInfo":
                 delay = foreign.RetryInfo.FromString(detail.value).retry_delay
                 retry_delay = delay.seconds + delay.nanos * 1e-9
+            elif name == "google.rpc.ErrorInfo":
+                error = foreign.ErrorInfo.FromString(detail.value)
+                reason, facts = error.reason, dict(error.metadata)
             elif name == "google.rpc.ResourceInfo":
                 info = foreign.ResourceInfo.FromString(detail.value)
                 resources.append(
@@ -209,4 +218,6 @@ def _decode(trailer: bytes) -> dict[str, Any]:
         "violations": tuple(violations),
         "resources": tuple(resources),
         "retry_delay": retry_delay,
+        "reason": reason,
+        "facts": facts,
     }
