@@ -4,6 +4,8 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <spdlog/spdlog.h>
 
+#include <array>
+#include <cstddef>
 #include <future>
 #include <stdexcept>
 #include <thread>
@@ -12,6 +14,8 @@
 #include "grpc/health/v1/health.pb.h"
 #include "server/app/housekeeping.h"
 #include "server/auth/certificates.h"
+#include "server/base/random_bytes.h"
+#include "server/call/message_bounds.h"
 #include "server/http/metrics.h"
 #include "server/http/metrics_endpoint.h"
 #include "server/kserve/service.h"
@@ -29,6 +33,7 @@
 #include "server/v1/model_service.h"
 #include "server/v1/sessions/initial_states.h"
 #include "server/v1/sessions/session_service.h"
+#include "server/web/site/http_server.h"
 
 namespace lintel {
 namespace {
@@ -74,8 +79,23 @@ std::unique_ptr<StoredSessions> open_store(const ServerOptions& options, Session
 // trusted with everything; others are not given what only an operator needs.
 Roles anonymous_roles(const ServerOptions& options) {
   Roles roles = {Role::kGenerate, Role::kScore};
-  if (!options.security.tls() && options.listen.is_local()) roles.add(Role::kAdmin);
+  const bool all_local =
+      options.listen.is_local() && (!options.http.listen || options.http.listen->is_local());
+  if (!options.security.tls() && all_local) roles.add(Role::kAdmin);
   return roles;
+}
+
+// What calls of this process to itself are known by. Empty: there are none.
+std::string draw_inner_key(const ServerOptions& options) {
+  if (!options.http.listen) return {};
+  std::array<std::byte, 16> bytes{};
+  fill_with_random(bytes);
+  std::string key;
+  for (const std::byte byte : bytes) {
+    key += "0123456789abcdef"[std::to_integer<int>(byte >> 4)];
+    key += "0123456789abcdef"[std::to_integer<int>(byte & std::byte{15})];
+  }
+  return key;
 }
 
 }  // namespace
@@ -96,7 +116,8 @@ struct LintelServer::Impl {
              quotas,
              counters,
              clock,
-             static_cast<std::size_t>(options.connections.max_message_bytes)},
+             static_cast<std::size_t>(options.connections.max_message_bytes),
+             draw_inner_key(options)},
         store(options.sessions, clock),
         prefixes(options.prefixes, store),
         stored(open_store(options, store, registry, clock)),
@@ -118,7 +139,8 @@ struct LintelServer::Impl {
         inference(context),
         reflection(reflected_services(options)),
         metrics(registry, manager.memory(), store, prefixes, calls, counters, context.durable,
-                stored == nullptr ? std::chrono::duration<double>() : stored->recovery_time()),
+                stored == nullptr ? std::chrono::duration<double>() : stored->recovery_time(),
+                options.http.listen ? &http_counters : nullptr),
         housekeeping({certificates.get(), tokens.get(), store, calls, counters, stored.get()},
                      clock) {
     manager.load_at_start();
@@ -153,12 +175,14 @@ struct LintelServer::Impl {
   InferenceService inference;
   ReflectionService reflection;
   ChannelzService channelz;
+  HttpCounters http_counters;
   const Metrics metrics;
   Housekeeping housekeeping;
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<Listener> listener;  // hands connections to the acceptor
+  std::unique_ptr<HttpServer> http;    // null: no HTTP
 };
 
 namespace {
@@ -216,12 +240,29 @@ void LintelServer::start() {
                                                         [this] { return takes_calls(); });
     spdlog::info("metrics on http://{}/metrics", address->to_string(metrics_port()));
   }
+  if (options_.http.listen) start_http();
   impl_->listener->start([&acceptor = *impl_->acceptor](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;
     acceptor.HandleNewConnection(&connection);
   });
   impl_->housekeeping.start();
+}
+
+void LintelServer::start_http() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessageBytes));
+  arguments.SetMaxSendMessageSize(static_cast<int>(options_.connections.max_message_bytes));
+  impl_->http = std::make_unique<HttpServer>(HttpServer::Parts{
+      .options = options_.http,
+      .calls = impl_->server->InProcessChannel(arguments),
+      .inner_key = impl_->gate.inner_key,
+      .certificates = impl_->certificates,
+      .tokens = impl_->tokens.get(),
+      .max_body_bytes = static_cast<std::size_t>(options_.connections.max_message_bytes),
+      .counters = impl_->http_counters});
+  impl_->http->start();
+  spdlog::info("HTTP on {}://{}", options_.security.tls() ? "https" : "http", http_address());
 }
 
 void LintelServer::report_health() {
@@ -244,10 +285,17 @@ bool LintelServer::takes_calls() const {
 
 int LintelServer::metrics_port() const { return impl_->endpoint->port(); }
 
+int LintelServer::http_port() const { return impl_->http->port(); }
+
+std::string LintelServer::http_address() const {
+  return options_.http.listen->to_string(http_port());
+}
+
 std::string LintelServer::address() const { return options_.listen.to_string(port_); }
 
 void LintelServer::begin_drain() {
   impl_->calls.close();
+  if (impl_->http != nullptr) impl_->http->begin_drain();
   if (impl_->server != nullptr) impl_->server->GetHealthCheckService()->SetServingStatus(false);
 }
 
@@ -268,9 +316,11 @@ void LintelServer::stop() {
   impl_->manager.stop();
   for (const SharedModel& model : impl_->registry.all()) model->scheduler->stop();
   impl_->calls.wait_until_none(kFlushTime);
+  if (impl_->http != nullptr) impl_->http->flush(kFlushTime);
   if (impl_->listener != nullptr) impl_->listener->stop();
   // Cancelled by the shutdown, the last streams end now.
   if ((impl_->server == nullptr || shut_down(*impl_->server)) &&
+      (impl_->http == nullptr || impl_->http->stop(kLastWait)) &&
       impl_->calls.wait_until_none(kLastWait, /*also_held=*/true)) {
     if (impl_->stored != nullptr) impl_->stored->park();
     return;

@@ -40,6 +40,9 @@ class LintelServer {
   int port() const { return port_; }
   // Of /metrics. REQUIRES: started with options.monitoring.metrics_listen.
   int metrics_port() const;
+  // Of HTTP, as address() and port(). REQUIRES: started with options.http.listen.
+  std::string http_address() const;
+  int http_port() const;
 
   // Health turns NOT_SERVING and new streams and sessions are refused; running streams go on.
   void begin_drain();
@@ -56,6 +59,7 @@ class LintelServer {
  private:
   struct Impl;  // keeps gRPC out of this header
 
+  void start_http();
   void report_health();      // of the services and of every model, from now on
   bool takes_calls() const;  // as load balancers are told
 

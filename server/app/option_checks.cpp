@@ -12,6 +12,21 @@
 namespace lintel {
 namespace {
 
+// Plain text goes beyond this machine only where somebody said so, and tokens never.
+void check_plain_text(const std::string& flag, const ListenAddress& address,
+                      const SecurityOptions& security) {
+  if (security.tls() || address.is_local()) return;
+  if (!security.auth_tokens.empty()) {
+    throw UsageError("--auth-tokens: tokens would travel in plain text to " +
+                     address.to_string(address.port) + ": give --tls-cert and --tls-key");
+  }
+  if (!security.insecure_public) {
+    throw UsageError(flag + " " + address.to_string(address.port) +
+                     " would serve plain text to other machines: give --tls-cert and --tls-key, "
+                     "or --insecure-public if something else protects the way");
+  }
+}
+
 // What travels over the port, and who may read it on its way.
 void check_security(const ServerOptions& options) {
   const SecurityOptions& security = options.security;
@@ -28,17 +43,8 @@ void check_security(const ServerOptions& options) {
       throw UsageError("--admin-certificate: with --auth-tokens the tokens' roles decide");
     }
   }
-  const bool public_plain_text = !security.tls() && !options.listen.is_local();
-  if (public_plain_text && !security.auth_tokens.empty()) {
-    throw UsageError("--auth-tokens: tokens would travel in plain text to " +
-                     options.listen.to_string(options.listen.port) +
-                     ": give --tls-cert and --tls-key");
-  }
-  if (public_plain_text && !security.insecure_public) {
-    throw UsageError("--listen " + options.listen.to_string(options.listen.port) +
-                     " would serve plain text to other machines: give --tls-cert and --tls-key, "
-                     "or --insecure-public if something else protects the way");
-  }
+  check_plain_text("--listen", options.listen, security);
+  if (options.http.listen) check_plain_text("--http-listen", *options.http.listen, security);
 }
 
 // Each names a model that may be served, and no name is there twice.
@@ -71,6 +77,9 @@ void check_adapters(ModelOptions& models) {
 
 void check_together(ServerOptions& options, bool prefill_rows_given) {
   check_security(options);
+  if (!options.http.listen && !options.http.cors_origins.empty()) {
+    throw UsageError("--http-cors-origin needs --http-listen");
+  }
   if (options.models.directories.empty() && options.models.repository.empty()) {
     throw UsageError("--model is required, or --model-repository");
   }

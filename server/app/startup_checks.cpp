@@ -85,6 +85,9 @@ void check_before_loading(const ServerOptions& options) {
   }
   // Bound and let go: who started the server twice hears of it at once.
   const Listener probe(options.listen, options.connections.keepalive_timeout_ms);
+  if (options.http.listen) {
+    const Listener http(*options.http.listen, options.http.write_timeout_ms);
+  }
 }
 
 }  // namespace lintel
