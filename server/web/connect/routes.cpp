@@ -1,16 +1,22 @@
 #include "server/web/connect/routes.h"
 
 #include <google/protobuf/descriptor.h>
-#include <google/protobuf/message.h>
-#include <google/protobuf/util/json_util.h>
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "lintel/v1/admin.pb.h"
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/model.pb.h"
 #include "lintel/v1/session.pb.h"
+#include "server/call/status.h"
+#include "server/web/connect/envelope.h"
+#include "server/web/connect/rpc_errors.h"
+#include "server/web/connect/rpc_format.h"
+#include "server/web/connect/rpc_json.h"
+#include "server/web/connect/stream_answers.h"
 #include "server/web/http_status.h"
 
 namespace lintel {
@@ -18,35 +24,109 @@ namespace {
 
 namespace pb = google::protobuf;
 
-std::unique_ptr<pb::Message> new_message(const pb::Descriptor* type) {
-  return std::unique_ptr<pb::Message>(
-      pb::MessageFactory::generated_factory()->GetPrototype(type)->New());
+grpc::Status invalid(std::string what) { return {grpc::INVALID_ARGUMENT, std::move(what)}; }
+
+// A request's body as the message's bytes. `with_text`: set where it gives its prompt as text, in
+// plain JSON.
+grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type, std::string body,
+                          grpc::ByteBuffer& bytes, bool& with_text) {
+  std::string decoded;
+  std::string_view message = body;
+  if (format.is_text) {
+    if (!decode_base64(body, &decoded)) return invalid("the body is no base64");
+    message = decoded;
+  }
+  if (format.protocol == RpcProtocol::kStream || format.protocol == RpcProtocol::kGrpcWeb) {
+    std::string why;
+    const std::string_view whole = message;
+    if (!open_envelope(whole, &message, &why)) return invalid(why);
+  }
+  if (!format.is_json) {
+    bytes = bytes_of(message);
+    return grpc::Status::OK;
+  }
+  const bool is_plain = format.protocol == RpcProtocol::kPlainJson;
+  const auto request = new_message(type);
+  const std::string json(message);
+  grpc::Status read = is_plain ? read_plain_json(json, *request) : read_json(json, *request);
+  if (!read.ok()) return read;
+  if (const auto* const generate = dynamic_cast<const v1::GenerateRequest*>(request.get())) {
+    with_text = is_plain && generate->prompt().form_case() == v1::Values::kText;
+  }
+  bytes = bytes_of(*request);
+  return grpc::Status::OK;
 }
 
+// A method of one request and one response, in Connect's way: the body is the message.
 void answer_unary(const SharedExchange& exchange, const pb::MethodDescriptor* method,
-                  InnerCalls& calls) {
-  const auto request = new_message(method->input_type());
-  const auto read = pb::util::JsonStringToMessage(exchange->take_body(), request.get());
-  if (!read.ok()) {
-    exchange->answer(plain_refusal(exchange->request(), 400,
-                                   {grpc::INVALID_ARGUMENT, std::string(read.message())}));
-    return;
-  }
-  const std::string name = "/" + method->service()->full_name() + "/" + method->name();
-  calls.unary(exchange, name, bytes_of(*request),
-              [exchange, method](const grpc::Status& status, grpc::ByteBuffer& bytes,
+                  const std::string& path, const RpcFormat& format, grpc::ByteBuffer request,
+                  InnerCalls::Timeout timeout, InnerCalls& calls) {
+  calls.unary(
+      exchange, path, std::move(request),
+      [exchange, method, format](const grpc::Status& status, grpc::ByteBuffer& bytes,
                                  const grpc::ClientContext&) {
-                if (!status.ok()) {
-                  exchange->answer(plain_refusal(exchange->request(),
-                                                 http_status_of(status.error_code()), status));
-                  return;
-                }
-                const auto response = new_message(method->output_type());
-                parse_from(bytes, *response);
-                std::string json;
-                pb::util::MessageToJsonString(*response, &json);
-                exchange->answer(json_answer(200, std::move(json)));
-              });
+        if (!status.ok()) {
+          exchange->answer(rpc_refusal(format, http_status_of(status.error_code()), status));
+          return;
+        }
+        HttpAnswer answer{200, {{"content-type", format.content_type()}}, {}};
+        answer.headers.emplace_back("cache-control", "no-store");
+        if (format.is_json) {
+          const auto response = new_message(method->output_type());
+          parse_from(bytes, *response);
+          answer.body = write_json(*response);
+        } else {
+          answer.body = string_of(bytes);
+        }
+        exchange->answer(std::move(answer));
+      },
+      timeout);
+}
+
+void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* method,
+                 InnerCalls& calls) {
+  const HttpRequest& request = exchange->request();
+  const RpcFormat format = rpc_format(request, method->server_streaming());
+  const std::string path = "/" + method->service()->full_name() + "/" + method->name();
+  const auto refuse = [&](int http_status, const grpc::Status& status) {
+    exchange->answer(rpc_refusal(format, http_status, status));
+  };
+  if (method->client_streaming()) {
+    return refuse(501, {grpc::UNIMPLEMENTED,
+                        path + " takes a stream of requests, which HTTP/1.1 has not: use gRPC"});
+  }
+  const bool is_stream_of_unary =
+      format.protocol == RpcProtocol::kStream && !method->server_streaming();
+  if (format.protocol == RpcProtocol::kUnknown || is_stream_of_unary) {
+    return refuse(415, invalid("content-type: " + clip(request.header("content-type")) +
+                               " is not taken by " + path + ", send application/json" +
+                               (method->server_streaming() ? ", application/connect+json or +proto"
+                                                           : " or application/proto") +
+                               ", or application/grpc-web"));
+  }
+  if (const std::string what = unsupported_header(request, format); !what.empty()) {
+    return refuse(501, {grpc::UNIMPLEMENTED, what});
+  }
+  bool valid = false;
+  const auto timeout = rpc_timeout(request, format, &valid);
+  if (!valid) return refuse(400, invalid("the call's timeout makes no sense"));
+  grpc::ByteBuffer bytes;
+  bool with_text = false;
+  const grpc::Status read =
+      read_message(format, method->input_type(), exchange->take_body(), bytes, with_text);
+  if (!read.ok()) return refuse(http_status_of(read.error_code()), read);
+  switch (format.protocol) {
+    case RpcProtocol::kStream:
+      return calls.stream(exchange, path, std::move(bytes),
+                          connect_stream(format, method->output_type()), timeout);
+    case RpcProtocol::kGrpcWeb:
+      return calls.stream(exchange, path, std::move(bytes), grpc_web_stream(format), timeout);
+    case RpcProtocol::kPlainJson:
+      return calls.stream(exchange, path, std::move(bytes),
+                          plain_json_stream(method->output_type(), with_text), timeout);
+    default:
+      return answer_unary(exchange, method, path, format, std::move(bytes), timeout, calls);
+  }
 }
 
 }  // namespace
@@ -59,12 +139,18 @@ void add_connect_routes(HttpRoutes& routes, InnerCalls& calls) {
       const pb::ServiceDescriptor* const service = file->service(i);
       for (int k = 0; k < service->method_count(); ++k) {
         const pb::MethodDescriptor* const method = service->method(k);
-        if (method->client_streaming() || method->server_streaming()) continue;
-        routes.add({.method = "POST",
-                    .path = "/" + service->full_name() + "/" + method->name(),
-                    .handle = [method, &calls](const SharedExchange& exchange) {
-                      answer_unary(exchange, method, calls);
-                    }});
+        routes.add(
+            {.method = "POST",
+             .path = "/" + service->full_name() + "/" + method->name(),
+             .handle =
+                 [method, &calls](const SharedExchange& exchange) {
+                   answer_call(exchange, method, calls);
+                 },
+             .refuse =
+                 [method](const HttpRequest& request, int http_status, const grpc::Status& status) {
+                   const RpcFormat format = rpc_format(request, method->server_streaming());
+                   return rpc_refusal(format, http_status, status);
+                 }});
       }
     }
   }

@@ -1,0 +1,26 @@
+// Messages as JSON, and back.
+#pragma once
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+#include <grpcpp/support/status.h>
+
+#include <memory>
+#include <string>
+
+namespace lintel {
+
+std::unique_ptr<google::protobuf::Message> new_message(const google::protobuf::Descriptor* type);
+
+// protobuf's JSON (https://protobuf.dev/programming-guides/proto3/#json), which Connect uses: bytes
+// are base64. INVALID_ARGUMENT, which says where it makes no sense; a field that there is none of
+// is refused by its name.
+grpc::Status read_json(const std::string& json, google::protobuf::Message& message);
+std::string write_json(const google::protobuf::Message& message);
+
+// Whether a field of bytes is one that people write as text: `text`, `strings`, `stop_string`.
+bool is_text(const google::protobuf::FieldDescriptor& field);
+// The same for people: such fields are text as it is.
+grpc::Status read_plain_json(const std::string& json, google::protobuf::Message& message);
+
+}  // namespace lintel
