@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "server/base/mutex.h"
-#include "server/kserve/request.h"
+#include "server/kserve/tensors/request.h"
 #include "server/requests/prepare_generation.h"
 #include "server/requests/service_context.h"
 

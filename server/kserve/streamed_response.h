@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
-#include "server/kserve/output_tensors.h"
-#include "server/kserve/request.h"
+#include "server/kserve/tensors/output_tensors.h"
+#include "server/kserve/tensors/request.h"
 #include "server/stream/token_outbox.h"
 
 namespace lintel {

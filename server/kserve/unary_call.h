@@ -8,8 +8,8 @@
 
 #include "server/base/mutex.h"
 #include "server/call/call_scope.h"
-#include "server/kserve/output_tensors.h"
-#include "server/kserve/request.h"
+#include "server/kserve/tensors/output_tensors.h"
+#include "server/kserve/tensors/request.h"
 #include "server/requests/prepare_generation.h"
 
 namespace lintel {

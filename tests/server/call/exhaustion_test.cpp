@@ -15,6 +15,12 @@
 namespace lintel::testing {
 namespace {
 
+std::shared_ptr<const TensorRequest> asks_for_tokens() {
+  auto request = std::make_shared<TensorRequest>();
+  request->tokens = true;
+  return request;
+}
+
 constexpr StreamingOptions kStreaming{.chunk_interval_ms = std::chrono::milliseconds(0),
                                       .outbox_tokens = 8};
 
@@ -109,7 +115,7 @@ TEST_CASE("whichever allocation fails, a ModelInfer call is answered once and ho
         answers = 0;
         tokens = 0;
         const auto run = std::make_shared<RowGatherer>(
-            std::make_shared<TensorRequest>(),
+            asks_for_tokens(),
             [&](const grpc::Status& ended, std::vector<RowValues> rows, ValueUse) {
               ++answers;
               status = copy_of(ended);
@@ -141,7 +147,7 @@ struct InferenceWire final : TokenWire {
   }
   void gone(grpc::Status, ValueUse) noexcept override { ++ends; }
 
-  StreamedResponse response{std::make_shared<const TensorRequest>(), {}};
+  StreamedResponse response{asks_for_tokens(), {}};
   int in_flight = 0;
   int ends = 0;
 };
@@ -183,9 +189,8 @@ TEST_CASE("whichever allocation fails, a streamed inference ends once and holds 
 
 TEST_CASE("a row that is done keeps no model while its call goes on") {
   CallFixture f("tokens");
-  const auto run =
-      std::make_shared<RowGatherer>(std::make_shared<TensorRequest>(),
-                                    [](const grpc::Status&, std::vector<RowValues>, ValueUse) {});
+  const auto run = std::make_shared<RowGatherer>(
+      asks_for_tokens(), [](const grpc::Status&, std::vector<RowValues>, ValueUse) {});
   std::vector<PreparedGeneration> rows;
   for (int i = 0; i < 2; ++i) rows.push_back(f.prepared(3));
   run->begin(std::move(rows));
@@ -204,7 +209,7 @@ TEST_CASE("a row that is done at once keeps no model either") {
   for (int i = 0; i < 200; ++i) {
     std::atomic<bool> done{false};
     const auto run = std::make_shared<RowGatherer>(
-        std::make_shared<TensorRequest>(),
+        asks_for_tokens(),
         [&](const grpc::Status&, std::vector<RowValues>, ValueUse) { done = true; });
     std::vector<PreparedGeneration> rows;
     rows.push_back(f.prepared(1));

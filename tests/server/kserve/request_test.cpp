@@ -1,5 +1,5 @@
 // What a ModelInfer request is read as.
-#include "server/kserve/request.h"
+#include "server/kserve/tensors/request.h"
 
 #include <catch2/catch.hpp>
 #include <map>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "inference/grpc_service.pb.h"
-#include "server/kserve/request.h"
+#include "server/kserve/tensors/request.h"
 #include "server/requests/violations.h"
 
 namespace lintel {

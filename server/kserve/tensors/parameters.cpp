@@ -1,4 +1,4 @@
-#include "server/kserve/parameters.h"
+#include "server/kserve/tensors/parameters.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "server/kserve/input_tensors.h"
+#include "server/kserve/tensors/input_tensors.h"
 
 #include <bit>
 #include <cstdint>

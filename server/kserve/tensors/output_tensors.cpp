@@ -1,4 +1,4 @@
-#include "server/kserve/output_tensors.h"
+#include "server/kserve/tensors/output_tensors.h"
 
 #include <algorithm>
 #include <bit>

@@ -10,7 +10,7 @@
 
 #include "inference/grpc_service.pb.h"
 #include "server/generation/token_sink.h"
-#include "server/kserve/request.h"
+#include "server/kserve/tensors/request.h"
 
 namespace lintel {
 

@@ -1,9 +1,9 @@
-#include "server/kserve/request.h"
+#include "server/kserve/tensors/request.h"
 
 #include <algorithm>
 
-#include "server/kserve/input_tensors.h"
-#include "server/kserve/parameters.h"
+#include "server/kserve/tensors/input_tensors.h"
+#include "server/kserve/tensors/parameters.h"
 
 namespace lintel {
 namespace {
