@@ -21,6 +21,7 @@ struct SamplingOptions {
   float repetition_penalty = 1.0f;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
+  int penalty_window = 0;  // penalties count the last so many values of the sequence; 0: all
   std::vector<std::pair<std::int32_t, float>> logit_bias;  // by token id, each id once
 
   bool operator==(const SamplingOptions&) const = default;
@@ -46,7 +47,8 @@ class Head {
   virtual void log2_probs(std::span<const float> output, std::span<double> out) const = 0;
 
   // One value; a pure function of its arguments. counts: occurrences of every token in the sequence
-  // so far, [V], or empty when no penalty is set or uses_counts() is false.
+  // so far, or among its last penalty_window values, [V]; empty when no penalty is set or
+  // supports_filters() is false.
   virtual std::int32_t sample(std::span<const float> output, const SamplingOptions& options,
                               std::span<const std::uint32_t> counts, DrawSource draw,
                               SamplingScratch& scratch) const = 0;

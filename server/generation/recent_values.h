@@ -1,4 +1,5 @@
 // RecentValues: the last values of one sequence, for a state that begins anew from them.
+// RecentCounts: how often each value is among them, for penalties that count no others.
 #pragma once
 
 #include <cstddef>
@@ -37,6 +38,46 @@ class RecentValues {
   }
 
   std::vector<std::int32_t> ring_;
+};
+
+// Of the last values of one sequence, and of fewer while it has fewer. Allocates in begin() and
+// when copied; zeroes what it held.
+class RecentCounts {
+ public:
+  RecentCounts() = default;
+  RecentCounts(const RecentCounts&) = default;
+  RecentCounts(RecentCounts&&) = default;
+  RecentCounts& operator=(const RecentCounts&) = default;
+  ~RecentCounts() { zero_memory(std::span(counts_)); }
+
+  // From now on of the last `window` values, each in 0 .. vocab_size-1. REQUIRES: it had none.
+  void begin(std::int64_t window, int vocab_size) {
+    window_ = static_cast<std::size_t>(window);
+    last_.begin(window);
+    counts_.resize(static_cast<std::size_t>(vocab_size));
+  }
+  // What one that has begun so takes, in bytes.
+  static std::size_t bytes(std::int64_t window, int vocab_size) {
+    return RecentValues::bytes(window) +
+           static_cast<std::size_t>(vocab_size) * sizeof(std::uint32_t);
+  }
+
+  bool empty() const { return counts_.empty(); }
+  // The next value of the sequence: the one that is `window` before it counts no more.
+  void put(std::int32_t value) {
+    const auto position = static_cast<std::int64_t>(num_values_);
+    if (num_values_ >= window_) --counts_[static_cast<std::size_t>(last_.at(position))];
+    last_.put(position, value);
+    ++counts_[static_cast<std::size_t>(value)];
+    ++num_values_;
+  }
+  std::span<const std::uint32_t> counts() const { return counts_; }  // [V]
+
+ private:
+  std::size_t window_ = 0;
+  std::size_t num_values_ = 0;  // that were put
+  RecentValues last_;
+  std::vector<std::uint32_t> counts_;  // [V]
 };
 
 }  // namespace lintel

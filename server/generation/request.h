@@ -1,6 +1,7 @@
 // GenerationRequest: what the scheduler runs, checked. Free of gRPC.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -49,8 +50,8 @@ struct GenerationRequest {
   // Whenever the state has taken so many values it begins anew from the last half of them: for text
   // longer than the model was trained on. Even, at least 2; 0: never.
   std::int64_t window = 0;
-  // With a window: the values of the sequence before the replay, the last `window` of them at
-  // least, or all.
+  // With a window, or penalties in one: the values of the sequence before the replay, the last of
+  // them that either needs at least, or all.
   std::vector<std::int32_t> recent;
   std::vector<std::int32_t>
       prompt;  // fed after the sequence's pending value, if any; empty with an
@@ -77,6 +78,11 @@ struct GenerationRequest {
   // What the caller keeps of this request until it is over, in bytes: all sequences of a Score,
   // for one, by which each has its share.
   std::size_t held_bytes = 0;
+
+  // Values of the sequence before this call that it needs beside its state, at most.
+  std::int64_t recent_wanted() const {
+    return std::max<std::int64_t>(window, sampling.penalty_window);
+  }
 };
 
 }  // namespace lintel

@@ -60,6 +60,7 @@ void SampleRun::pass_cached() {
   for (std::int64_t i = 0; i < cached_; ++i) {
     const std::int32_t value = context_.request.prompt[static_cast<std::size_t>(i)];
     drafts_.observe(value);
+    if (!recent_counts_.empty()) recent_counts_.put(value);
     if (log_ != nullptr) log_->append(value, ValueSource::kPrompt);
   }
 }
@@ -69,6 +70,7 @@ void SampleRun::begin(StepContext& step) {
     drafts_.begin(step.most_drafts, cached_ > 0 ? std::nullopt : sequence_->pending);
     for (const std::int32_t value : context_.request.replay) drafts_.observe(value);
   }
+  begin_penalty_window();
   pass_cached();
   if (context_.is_bytes) sequence_->generated_tail.reserve(kMaxStopStringBytes);
   if (context_.request.window > 0) begin_window(step);
@@ -83,6 +85,7 @@ void SampleRun::fork(const SampleRun& first) {
   num_values_ = first.num_values_;
   cached_ = first.cached_;
   recent_ = first.recent_;
+  recent_counts_ = first.recent_counts_;
   replayed_ = first.replayed_;
   own_sequence_.emplace(sequence_->clone());
   sequence_ = &*own_sequence_;
@@ -109,6 +112,20 @@ std::int32_t SampleRun::past(std::int64_t position) const {
   return index >= 0 && index < static_cast<std::int64_t>(replay.size())
              ? replay[static_cast<std::size_t>(index)]
              : recent_.at(position);
+}
+
+void SampleRun::begin_penalty_window() {
+  const GenerationRequest& request = context_.request;
+  if (!context_.uses_penalties || request.sampling.penalty_window == 0) return;
+  recent_counts_.begin(request.sampling.penalty_window, context_.model.config().vocab_size);
+  for (const std::int32_t value : request.recent) recent_counts_.put(value);
+  for (const std::int32_t value : request.replay) recent_counts_.put(value);
+}
+
+std::span<const std::uint32_t> SampleRun::penalty_counts() const {
+  if (!context_.uses_penalties) return {};
+  return recent_counts_.empty() ? std::span<const std::uint32_t>(sequence_->counts)
+                                : recent_counts_.counts();
 }
 
 void SampleRun::begin_window(StepContext& step) {
@@ -238,11 +255,9 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
 SampleRun::Placed SampleRun::decide(std::int64_t position, std::span<const float> output,
                                     StepContext& step) const {
   if (const auto value = known(position)) return {position, value->first, value->second};
-  const std::span<const std::uint32_t> counts =
-      context_.uses_penalties ? std::span<const std::uint32_t>(sequence_->counts)
-                              : std::span<const std::uint32_t>();
-  const std::int32_t value = context_.model.head().sample(
-      output, context_.request.sampling, counts, DrawSource{seed_, position}, step.sampling);
+  const std::int32_t value =
+      context_.model.head().sample(output, context_.request.sampling, penalty_counts(),
+                                   DrawSource{seed_, position}, step.sampling);
   return {position, value, ValueSource::kSampled};
 }
 
@@ -252,6 +267,7 @@ void SampleRun::place(const Placed& placed, std::span<const float> output, StepC
   note(placed);
   ++num_values_;
   if (!recent_.empty()) recent_.put(placed.position, placed.value);
+  if (!recent_counts_.empty()) recent_counts_.put(placed.value);
   drafts_.observe(placed.value);
   if (log_ != nullptr) log_->append(placed.value, placed.source);
   count(placed, step);  // before it is emitted: it is paid for, whether or not the sink throws

@@ -106,6 +106,9 @@ class SampleRun final : public DraftSource {
   std::int32_t past(std::int64_t position) const;
   // What would have come of the values that were not read.
   void pass_cached();
+  // The counts of the values that penalties are for.
+  std::span<const std::uint32_t> penalty_counts() const;
+  void begin_penalty_window();
   // Begins the ring of recent values, and the state where it is to begin.
   void begin_window(StepContext& step);
   // The state goes on from the value at `origin` of those that the sequence has.
@@ -140,7 +143,8 @@ class SampleRun final : public DraftSource {
   std::int64_t num_values_;  // of the sequence: the state may have fewer
   std::int64_t cached_ = 0;  // of the prompt
   std::int64_t keep_at_ = 0;
-  RecentValues recent_;  // with a window: those a state may begin anew from
+  RecentValues recent_;         // with a window: those a state may begin anew from
+  RecentCounts recent_counts_;  // with a window of penalties
   SampleDrafts drafts_;
   StopGate gate_;
   std::optional<FinishReason> reason_;

@@ -182,6 +182,16 @@ grpc::Status check_window_of_state(std::int64_t window, const SessionImage& imag
                       " values, which a window begins anew from"}});
 }
 
+grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base,
+                                  std::int64_t num_values) {
+  const std::int64_t first = std::max<std::int64_t>(num_values - penalty_window, 0);
+  if (penalty_window == 0 || base <= first) return {};
+  return invalid_argument(
+      {{"sampling.penalty_window", "of the last " + std::to_string(penalty_window) +
+                                       " values those before position " + std::to_string(base) +
+                                       " are no longer known"}});
+}
+
 CheckedGenerate check_generate(const v1::GenerateRequest& wire,
                                std::optional<std::vector<std::int32_t>> prompt,
                                const ServedModel& model, std::optional<std::int64_t> session_window,

@@ -29,6 +29,10 @@ inline constexpr std::int64_t kMostWindow = 65'536;
 std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violations& violations);
 // Whether an image has the values that a window begins anew from. Not OK where it lacks some.
 grpc::Status check_window_of_state(std::int64_t window, const SessionImage& image);
+// Whether the values that penalties count are known of a sequence that has num_values, those before
+// `base` no more. Not OK where they are not: to count others would be another request.
+grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base,
+                                  std::int64_t num_values);
 
 struct CheckedGenerate {
   // seed is set where the client gave one; deadline is left to the caller

@@ -78,7 +78,8 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
 }
 
 // What a call holds beside its sequences: what its samples guess from, what its session's sequence
-// lacks, what a window begins anew from, and the values that wait for a client that is slow.
+// lacks, what a window begins anew from, what penalties count, and the values that wait for a
+// client that is slow.
 std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
                        const GenerationRequest& request) {
   const Transformer& transformer = *model.transformer;
@@ -94,7 +95,18 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
       (request.replay.size() + request.drawn.size()) * sizeof(request.replay.front());
   const std::size_t windows = samples * RecentValues::bytes(request.window) +
                               request.recent.size() * sizeof(request.recent.front());
-  return guessing + replayed + windows + std::min(values, outbox) * (kOutboxValueBytes + tops);
+  const std::int64_t counted = request.sampling.penalty_window;
+  const std::size_t counts =
+      counted == 0 ? 0 : samples * RecentCounts::bytes(counted, transformer.config().vocab_size);
+  return guessing + replayed + windows + counts +
+         std::min(values, outbox) * (kOutboxValueBytes + tops);
+}
+
+// The first position of its sequence whose value is known.
+std::int64_t base_of(const GenerationTarget& target) {
+  if (target.initial != nullptr) return target.initial->image.base;
+  const SessionHistory* const history = target.lease ? target.lease.history() : nullptr;
+  return history == nullptr ? 0 : history->base();
 }
 
 // Where the sequence stands that the target is about.
@@ -117,9 +129,8 @@ void begin_with(const SessionImage& image, const ModelConfig& config, SequenceSt
     sequence.load(reader);
   }
   const auto end = image.values.end() - (image.position - sequence.next_position());
-  if (request.window > 0) {
-    request.recent.assign(end - std::min<std::int64_t>(end - image.values.begin(), request.window),
-                          end);
+  if (const std::int64_t recent = request.recent_wanted(); recent > 0) {
+    request.recent.assign(end - std::min<std::int64_t>(end - image.values.begin(), recent), end);
   }
   if (end == image.values.end()) return;
   request.replay.assign(end, image.values.end());
@@ -185,6 +196,11 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   if (grpc::Status placed = check_position(at, model, subject, checked); !placed.ok()) {
     return placed;
   }
+  if (grpc::Status counted =
+          check_penalty_window(request.sampling.penalty_window, base_of(target), at.num_values);
+      !counted.ok()) {
+    return counted;
+  }
   SharedAdapter adapter;
   const grpc::Status named =
       target.lease                ? check_session_adapter(wire.adapter(), target.lease, model)
@@ -192,7 +208,7 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
                                   : resolve_adapter(target.initial->image, model, &adapter);
   if (!named.ok()) return named;
   if (target.lease) {
-    Replay replay = target.lease.replay();
+    Replay replay = target.lease.replay(request.recent_wanted());
     request.replay = std::move(replay.values);
     request.replay_tail = std::move(replay.tail);
     request.recent = std::move(replay.recent);

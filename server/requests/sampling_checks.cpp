@@ -15,6 +15,7 @@ constexpr float kLowestTemperature = 1e-3f;
 constexpr float kHighestTemperature = 1e3f;
 constexpr float kLargestPenalty = 1e3f;
 constexpr float kLargestBias = 1e4f;
+constexpr std::uint32_t kLongestPenaltyWindow = 65'536;  // each sample keeps its values
 
 std::string text(float value) {
   std::ostringstream out;
@@ -84,6 +85,16 @@ class SamplingCheck {
     }
   }
 
+  void penalty_window(SamplingOptions& out) {
+    if (wire_.penalty_window() > kLongestPenaltyWindow) {
+      violations_.add("sampling.penalty_window", std::to_string(wire_.penalty_window()) +
+                                                     " is not from 0 to " +
+                                                     std::to_string(kLongestPenaltyWindow));
+      return;
+    }
+    out.penalty_window = static_cast<int>(wire_.penalty_window());
+  }
+
   void logit_bias(int vocab_size, SamplingOptions& out) {
     // A protobuf map has no order: sort, so that the same request is the same options.
     std::map<std::int32_t, float> sorted(wire_.logit_bias().begin(), wire_.logit_bias().end());
@@ -117,6 +128,7 @@ SamplingOptions read_sampling(const v1::Sampling& wire, const ModelConfig& confi
   if (head.supports_filters()) {
     check.filters(config.vocab_size, out);
     check.penalties(out);
+    check.penalty_window(out);
     check.logit_bias(config.vocab_size, out);
     return out;
   }
@@ -131,6 +143,7 @@ SamplingOptions read_sampling(const v1::Sampling& wire, const ModelConfig& confi
                type);
   check.refuse(wire.has_frequency_penalty() && wire.frequency_penalty() != 0.0f,
                "frequency_penalty", type);
+  check.refuse(wire.penalty_window() != 0, "penalty_window", type);
   check.refuse(!wire.logit_bias().empty(), "logit_bias", type);
   return out;
 }

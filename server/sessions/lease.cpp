@@ -49,7 +49,7 @@ bool SessionLease::adapter_ended() const {
 SequenceState& SessionLease::sequence() { return *record_->sequence; }
 SessionHistory* SessionLease::history() const { return record_->history.get(); }
 
-Replay SessionLease::replay() const {
+Replay SessionLease::replay(std::int64_t recent_wanted) const {
   Replay replay;
   if (record_->history == nullptr) return replay;
   const std::int64_t held = record_->sequence->next_position();
@@ -58,8 +58,8 @@ Replay SessionLease::replay() const {
     replay.values = record_->history->values(held, extent.position);
     replay.tail = record_->history->tail_at(extent.position);
   }
-  if (window() > 0) {
-    const std::int64_t first = std::max({held - window(), extent.base, std::int64_t{0}});
+  if (const std::int64_t recent = std::max(window(), recent_wanted); recent > 0) {
+    const std::int64_t first = std::max({held - recent, extent.base, std::int64_t{0}});
     if (first < held) replay.recent = record_->history->values(first, held);
   }
   return replay;

@@ -22,7 +22,7 @@ class SessionStore;
 struct Replay {
   std::vector<std::int32_t> values;
   std::string tail;  // SequenceState::generated_tail behind them
-  // With a window: those before them, as GenerationRequest::recent.
+  // Those before them, as GenerationRequest::recent.
   std::vector<std::int32_t> recent;
 };
 
@@ -48,8 +48,9 @@ class SessionLease {
   SequenceState& sequence();
   // What the sequence's values are appended to, as they come; null: one-shot.
   SessionHistory* history() const;
-  // What the sequence lacks of the history; mostly nothing.
-  Replay replay() const;
+  // What the sequence lacks of the history; mostly nothing. recent_wanted: values before them that
+  // the call needs, as far as there are any (a session's window are always among them).
+  Replay replay(std::int64_t recent_wanted = 0) const;
   // Values of the session, those that its sequence lacks included.
   std::int64_t num_values() const;
   // Values after which the session's state starts anew; 0: never.

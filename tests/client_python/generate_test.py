@@ -143,6 +143,10 @@ class TinyModelsTest(ServedTest):
                 changed = tokens(**{option: value})
                 self.assertEqual(changed, cli(flag, str(value)))
                 self.assertNotEqual(changed, plain)
+        penalised = {"frequency_penalty": 50}
+        windowed = tokens(penalty_window=3, **penalised)
+        self.assertEqual(windowed, cli("--frequency-penalty", "50", "--penalty-window", "3"))
+        self.assertNotEqual(windowed, tokens(**penalised))
         self.assertEqual(tokens(logit_bias={17: 1000.0}), [17] * 12)
         finished = self.client.generate([3], model="tokens", time_limit=1e-9)
         self.assertEqual(finished.samples()[0].result.finish_reason, FinishReason.DEADLINE)

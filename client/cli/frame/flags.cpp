@@ -176,6 +176,9 @@ void SamplingFlags::add_to(CLI::App& app, const std::string& seed_help) {
   add_parsed(app, "--frequency-penalty", frequency_penalty, parse_float, "X",
              "Subtracted from logits once per occurrence of the token [0]")
       ->group(group);
+  add_parsed(app, "--penalty-window", penalty_window, parse_uint32, "N",
+             "Penalties count the last N values only; 0: all of the sequence [0]")
+      ->group(group);
   add_repeated(app, "--logit-bias", logit_bias, "ID=VALUE", "Added to the logit of a token")
       ->group(group);
 }
@@ -189,6 +192,7 @@ void SamplingFlags::fill(v1::Sampling& sampling) const {
   if (repetition_penalty) sampling.set_repetition_penalty(*repetition_penalty);
   if (presence_penalty) sampling.set_presence_penalty(*presence_penalty);
   if (frequency_penalty) sampling.set_frequency_penalty(*frequency_penalty);
+  if (penalty_window) sampling.set_penalty_window(*penalty_window);
   for (const std::string& text : logit_bias) {
     const auto [id, value] = parse_bias("--logit-bias", text);
     if (!sampling.mutable_logit_bias()->insert({id, value}).second) {

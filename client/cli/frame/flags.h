@@ -76,6 +76,7 @@ struct SamplingFlags {
   std::optional<std::uint32_t> top_k;
   std::optional<float> top_p, min_p;
   std::optional<float> repetition_penalty, presence_penalty, frequency_penalty;
+  std::optional<std::uint32_t> penalty_window;
   std::vector<std::string> logit_bias;
 
   void add_to(CLI::App& app, const std::string& seed_help);

@@ -108,6 +108,12 @@ bool read_top_k(const Parameter& parameter, TensorRequest& request) {
   return count.has_value();
 }
 
+bool read_penalty_window(const Parameter& parameter, TensorRequest& request) {
+  const auto count = count_of(parameter);
+  if (count) request.settings.mutable_sampling()->set_penalty_window(*count);
+  return count.has_value();
+}
+
 bool read_seed(const Parameter& parameter, TensorRequest& request) {
   const auto seed = number_of<std::uint64_t>(parameter);
   if (seed) request.settings.mutable_sampling()->set_seed(*seed);
@@ -172,6 +178,7 @@ constexpr ParameterReader kParameters[] = {
     {"echo", read_echo},
     {"stop", read_stop_string},
     {"include_stop_str_in_output", read_stop_is_shown},
+    {"penalty_window", read_penalty_window},
     {"adapter", read_adapter},
     {"stream", read_flag<&TensorRequest::streams>},
     {"triton_enable_empty_final_response", read_flag<&TensorRequest::marks_final>},

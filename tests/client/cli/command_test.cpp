@@ -65,6 +65,8 @@ TEST_CASE("every generate flag reaches the request") {
                                   "-0.5",
                                   "--frequency-penalty",
                                   "0.25",
+                                  "--penalty-window",
+                                  "64",
                                   "--logit-bias",
                                   "3=-2",
                                   "--logit-bias",
@@ -117,6 +119,7 @@ TEST_CASE("every generate flag reaches the request") {
   CHECK(sampling.repetition_penalty() == 1.5f);
   CHECK(sampling.presence_penalty() == -0.5f);
   CHECK(sampling.frequency_penalty() == 0.25f);
+  CHECK(sampling.penalty_window() == 64);
   CHECK(sampling.logit_bias().at(3) == -2);
   CHECK(sampling.logit_bias().at(4) == 1.5f);
   REQUIRE(request.stop().strings_size() == 2);

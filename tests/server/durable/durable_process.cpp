@@ -38,7 +38,7 @@ std::shared_ptr<RecordingSink> DurableProcess::generate(GenerationRequest reques
                                                         const std::string& id, const Owner& owner) {
   auto leased = store.lease(id, owner);
   REQUIRE_FALSE(leased.refusal);
-  Replay replay = leased.lease.replay();
+  Replay replay = leased.lease.replay(request.recent_wanted());
   request.replay = std::move(replay.values);
   request.replay_tail = std::move(replay.tail);
   request.window = leased.lease.window();
@@ -69,7 +69,7 @@ DurableProcess::Call DurableProcess::call(GenerationRequest request, const std::
     tell(*opened.past, *call.sink);
     return call;
   }
-  Replay replay = leased.lease.replay();
+  Replay replay = leased.lease.replay(request.recent_wanted());
   request.replay = std::move(replay.values);
   request.replay_tail = std::move(replay.tail);
   request.window = leased.lease.window();

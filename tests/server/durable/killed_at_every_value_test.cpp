@@ -180,6 +180,7 @@ GenerationRequest rich_call(std::int64_t position) {
   request.top_log2_probs = 2;
   request.sampling.repetition_penalty = 1.3f;
   request.sampling.frequency_penalty = 0.2f;
+  request.sampling.penalty_window = position == 0 ? 0 : 9;
   for (const std::int64_t ahead : {2, 3, 4, 11, 23}) {
     request.given.push_back({position + 3 + ahead, static_cast<std::int32_t>(ahead)});
   }

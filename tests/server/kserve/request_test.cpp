@@ -36,6 +36,7 @@ TEST_CASE("every parameter reaches what it is named for, and that alone") {
       {"echo", {"1", "echo_prompt: true"}},
       {"stop", {"16", "stop { strings: \"16\" }"}},
       {"include_stop_str_in_output", {"1", "stop { include_in_output: true }"}},
+      {"penalty_window", {"16", "sampling { penalty_window: 16 }"}},
   };
   for (const auto& [name, expected] : in_settings) {
     CAPTURE(name);

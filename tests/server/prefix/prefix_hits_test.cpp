@@ -58,6 +58,7 @@ std::vector<GenerationRequest> requests_for(const Transformer& model) {
     if (model.head().supports_filters()) {
       if (i % 3 == 0) request.sampling.repetition_penalty = 1.5f;
       if (i % 4 == 1) request.sampling.frequency_penalty = 0.5f;
+      if (i % 5 == 1) request.sampling.penalty_window = 1 + below(12);
       if (i % 4 == 2) request.sampling.logit_bias = {{below(vocab), 5.0f}};
     }
     if (i % 5 == 3) request.stop.tokens = {below(vocab)};

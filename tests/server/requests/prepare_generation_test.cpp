@@ -75,6 +75,55 @@ TEST_CASE("what a call holds beside its sequence is counted, on a session as wit
   CHECK(f.store.bytes_in_use() == session);
 }
 
+TEST_CASE("what penalties in a window count is held by each sample, and counted") {
+  Preparing f;
+  const auto bytes_of = [&](std::uint32_t window, std::uint32_t samples) {
+    v1::GenerateRequest wire = request_for("tokens", {1, 2}, 20);
+    wire.mutable_sampling()->set_penalty_window(window);
+    wire.set_num_samples(samples);
+    PreparedGeneration prepared;
+    REQUIRE(prepare_generation(f.context, "", wire, std::nullopt, prepared).ok());
+    return f.store.bytes_in_use();
+  };
+  const std::size_t values = 1000 * sizeof(std::int32_t);
+  const std::size_t counts = 50 * sizeof(std::uint32_t);  // a vocabulary of 50
+  CHECK(bytes_of(1000, 1) == bytes_of(0, 1) + values + counts);
+  CHECK(bytes_of(1000, 3) == bytes_of(0, 3) + 3 * (values + counts));
+}
+
+TEST_CASE("penalties in a window are refused where a session has forgotten what they count") {
+  Preparing f;
+  const SharedModel model = f.registry.find("tokens");
+  // It keeps at least one value, in whole chunks: those before 1024 are gone.
+  const std::string id = f.store
+                             .create(model->name, model->transformer,
+                                     {.max_values = 10'000, .history_tokens = 1}, {}, nullptr)
+                             .info.id;
+  constexpr std::int64_t kValues = 3000;
+  std::int64_t base = 0;
+  {
+    const auto leased = f.store.lease(id);
+    for (int i = 0; i < kValues; ++i) {
+      leased.lease.history()->append(i % 50, ValueSource::kPrompt);
+    }
+    base = leased.lease.history()->base();
+    REQUIRE(base > 0);
+  }
+  const auto status_with = [&](std::int64_t window) {
+    v1::GenerateRequest wire = request_for("tokens", {1}, 20);
+    wire.set_session_id(id);
+    wire.mutable_sampling()->set_penalty_window(static_cast<std::uint32_t>(window));
+    PreparedGeneration prepared;
+    return prepare_generation(f.context, "", wire, std::nullopt, prepared);
+  };
+  CHECK(status_with(0).ok());
+  CHECK(status_with(kValues - base).ok());
+  const grpc::Status refused = status_with(kValues - base + 1);
+  CHECK(violated_fields(refused) == std::vector<std::string>{"sampling.penalty_window"});
+  CHECK_THAT(refused.error_message(),
+             Catch::Contains("before position " + std::to_string(base) + " are no longer known"));
+}
+
 TEST_CASE("a session goes on with the version that it began with") {
   Preparing f;
   const std::string id = f.new_session();

@@ -72,6 +72,19 @@ TEST_CASE("every number of sampling has a range, and NaN and infinity are outsid
   }
 }
 
+TEST_CASE("a window of penalties has a greatest length") {
+  TestServer server({"tokens"});
+  for (const std::uint32_t window : {0u, 1u, 65'536u}) {
+    v1::GenerateRequest request = request_for("tokens", {1}, 3);
+    request.mutable_sampling()->set_penalty_window(window);
+    CHECK(generate(server, request).status.ok());
+  }
+  v1::GenerateRequest request = request_for("tokens", {1}, 3);
+  request.mutable_sampling()->set_penalty_window(65'537);
+  CHECK(violated_fields(generate(server, request).status) ==
+        std::vector<std::string>{"sampling.penalty_window"});
+}
+
 TEST_CASE("a biased token has to be one of the model's") {
   TestServer server({"tokens"});
   for (const int token : {-1, 50, std::numeric_limits<int>::max()}) {
@@ -98,6 +111,7 @@ TEST_CASE("what means nothing to a mixture of logistics is refused by name") {
       {"sampling.repetition_penalty", [](v1::Sampling& s) { s.set_repetition_penalty(1.1f); }},
       {"sampling.presence_penalty", [](v1::Sampling& s) { s.set_presence_penalty(0.1f); }},
       {"sampling.frequency_penalty", [](v1::Sampling& s) { s.set_frequency_penalty(kNan); }},
+      {"sampling.penalty_window", [](v1::Sampling& s) { s.set_penalty_window(9); }},
       {"sampling.logit_bias", [](v1::Sampling& s) { (*s.mutable_logit_bias())[1] = 1; }},
   };
   for (const auto& [field, set] : refused) {

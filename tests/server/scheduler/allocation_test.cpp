@@ -39,7 +39,8 @@ TEST_CASE("steps of a warm worker allocate nothing", "[promise]") {
     request.top_log2_probs = i == 1 ? 3 : 0;
     request.sampling.top_k = i == 2 ? 10 : 0;
     request.sampling.top_p = i == 3 ? 0.9f : 1.0f;
-    request.sampling.frequency_penalty = i == 4 ? 0.2f : 0.0f;
+    request.sampling.frequency_penalty = i >= 3 ? 0.2f : 0.0f;
+    request.sampling.penalty_window = i == 3 ? 20 : 0;
     if (i == 5) request.sampling.logit_bias = {{11, 3.0f}};
     if (i == 0 && kind == TinyModel::kBytes) request.stop.strings = {"never to be seen"};
     core.scheduler.submit(

@@ -35,6 +35,7 @@ GenerationRequest next_call(std::int64_t position) {
   request.log2_probs = true;
   request.top_log2_probs = position % 5 == 0 ? 2 : 0;
   request.sampling.frequency_penalty = 0.5f;
+  request.sampling.penalty_window = position % 3 == 0 ? static_cast<int>(position / 3) : 0;
   if (position % 4 == 0) request.given = {{position + (request.prompt.empty() ? 1 : 2), 8}};
   return request;
 }

@@ -138,15 +138,13 @@ Core::Call Core::submit(const GenerationRequest& request, const std::string& ses
                     : store.lease(session_id, owner);
   REQUIRE(leased.refusal.error == SessionError::kNone);
   GenerationRequest wanted = request;
-  Replay replay = leased.lease.replay();
+  Replay replay = leased.lease.replay(request.sampling.penalty_window);
   if (!replay.values.empty()) {
     wanted.replay = std::move(replay.values);
     wanted.replay_tail = std::move(replay.tail);
   }
-  if (leased.lease.window() > 0) {
-    wanted.window = leased.lease.window();
-    wanted.recent = std::move(replay.recent);
-  }
+  if (leased.lease.window() > 0) wanted.window = leased.lease.window();
+  if (leased.lease.window() > 0 || wanted.recent.empty()) wanted.recent = std::move(replay.recent);
   call.error = scheduler.submit(std::move(wanted), std::move(leased.lease), call.sink, call.handle);
   return call;
 }
