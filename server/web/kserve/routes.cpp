@@ -1,7 +1,235 @@
 #include "server/web/kserve/routes.h"
 
-namespace lintel {
+#include <memory>
+#include <optional>
+#include <utility>
 
-void add_kserve_routes(HttpRoutes&, InnerCalls&) {}
+#include "inference/grpc_service.pb.h"
+#include "server/call/status.h"
+#include "server/web/forms/bounded_json.h"
+#include "server/web/forms/call_error.h"
+#include "server/web/forms/server_sent_events.h"
+#include "server/web/http_status.h"
+#include "server/web/kserve/generate_json.h"
+#include "server/web/kserve/infer_json.h"
+
+namespace lintel {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string method_of(const char* name) {
+  return std::string("/inference.GRPCInferenceService/") + name;
+}
+
+// The protocol's shape: {"error": message}.
+HttpAnswer error_answer(const HttpRequest&, int http_status, const grpc::Status& status) {
+  HttpAnswer answer =
+      json_answer(http_status, dumped(ordered_json{{"error", status.error_message()}}));
+  add_retry_header(read_call_error(status), answer.headers);
+  return answer;
+}
+
+HttpAnswer error_answer(const grpc::Status& status) {
+  return error_answer({}, http_status_of(status.error_code()), status);
+}
+
+HttpAnswer bad_request(const std::string& why) {
+  return error_answer(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, why));
+}
+
+// Asks a method of the service, and answers with what `shown` makes of its response.
+template <typename Response, typename Request, typename Shown>
+void ask(InnerCalls& calls, const SharedExchange& exchange, const char* method,
+         const Request& request, Shown shown) {
+  calls.unary(exchange, method_of(method), bytes_of(request),
+              [exchange, shown = std::move(shown)](
+                  const grpc::Status& status, grpc::ByteBuffer& bytes, const grpc::ClientContext&) {
+                Response response;
+                if (!status.ok()) return exchange->answer(error_answer(status));
+                if (!parse_from(bytes, response)) {
+                  return exchange->answer(error_answer(
+                      grpc::Status(grpc::StatusCode::INTERNAL, "a message is damaged")));
+                }
+                exchange->answer(shown(response));
+              });
+}
+
+// The model of a path, whose version may be a part of it.
+template <typename Request>
+Request model_request(const HttpRequest& http) {
+  Request request;
+  request.set_name(http.parameters.at(0));
+  if (http.parameters.size() > 1) request.set_version(http.parameters[1]);
+  return request;
+}
+
+HttpAnswer whether(const char* what, bool it_is) {
+  return json_answer(it_is ? 200 : 503, dumped(ordered_json{{what, it_is}}));
+}
+
+void is_live(InnerCalls& calls, const SharedExchange& exchange) {
+  ask<inference::ServerLiveResponse>(
+      calls, exchange, "ServerLive", inference::ServerLiveRequest(),
+      [](const auto& response) { return whether("live", response.live()); });
+}
+
+void is_ready(InnerCalls& calls, const SharedExchange& exchange) {
+  ask<inference::ServerReadyResponse>(
+      calls, exchange, "ServerReady", inference::ServerReadyRequest(),
+      [](const auto& response) { return whether("ready", response.ready()); });
+}
+
+void is_model_ready(InnerCalls& calls, const SharedExchange& exchange) {
+  const auto request = model_request<inference::ModelReadyRequest>(exchange->request());
+  ask<inference::ModelReadyResponse>(
+      calls, exchange, "ModelReady", request, [name = request.name()](const auto& response) {
+        return json_answer(response.ready() ? 200 : 503,
+                           dumped(ordered_json{{"name", name}, {"ready", response.ready()}}));
+      });
+}
+
+void describe_server(InnerCalls& calls, const SharedExchange& exchange) {
+  ask<inference::ServerMetadataResponse>(
+      calls, exchange, "ServerMetadata", inference::ServerMetadataRequest(),
+      [](const auto& response) {
+        auto extensions = ordered_json::array({"generate"});
+        for (const std::string& name : response.extensions()) extensions.push_back(name);
+        return json_answer(200, dumped(ordered_json{{"name", response.name()},
+                                                    {"version", response.version()},
+                                                    {"extensions", std::move(extensions)}}));
+      });
+}
+
+template <typename Tensors>
+ordered_json described(const Tensors& tensors) {
+  auto list = ordered_json::array();
+  for (const auto& tensor : tensors) {
+    const std::vector<std::int64_t> shape(tensor.shape().begin(), tensor.shape().end());
+    list.push_back({{"name", tensor.name()}, {"datatype", tensor.datatype()}, {"shape", shape}});
+  }
+  return list;
+}
+
+void describe_model(InnerCalls& calls, const SharedExchange& exchange) {
+  ask<inference::ModelMetadataResponse>(
+      calls, exchange, "ModelMetadata",
+      model_request<inference::ModelMetadataRequest>(exchange->request()),
+      [](const auto& response) {
+        const std::vector<std::string> versions(response.versions().begin(),
+                                                response.versions().end());
+        return json_answer(200, dumped(ordered_json{{"name", response.name()},
+                                                    {"versions", versions},
+                                                    {"platform", response.platform()},
+                                                    {"inputs", described(response.inputs())},
+                                                    {"outputs", described(response.outputs())}}));
+      });
+}
+
+// The inference that a body asks for of the model in the path; nothing: it was answered with why
+// not.
+using ReadBody = std::string (*)(const nlohmann::json&, inference::ModelInferRequest&);
+std::optional<inference::ModelInferRequest> read_inference(const SharedExchange& exchange,
+                                                           ReadBody read) {
+  const HttpRequest& http = exchange->request();
+  if (!http.header("inference-header-content-length").empty()) {
+    exchange->answer(bad_request(
+        "inference-header-content-length: the binary tensor data extension is not served: tensors "
+        "are JSON here, or of gRPC"));
+    return std::nullopt;
+  }
+  std::string wrong;
+  const auto json = parse_object(exchange->take_body(), wrong);
+  inference::ModelInferRequest request;
+  if (json) wrong = read(*json, request);
+  if (!wrong.empty()) {
+    exchange->answer(bad_request(wrong));
+    return std::nullopt;
+  }
+  request.set_model_name(http.parameters.at(0));
+  if (http.parameters.size() > 1) request.set_model_version(http.parameters[1]);
+  return request;
+}
+
+void infer(InnerCalls& calls, const SharedExchange& exchange) {
+  const auto request = read_inference(exchange, read_infer_request);
+  if (!request) return;
+  ask<inference::ModelInferResponse>(
+      calls, exchange, "ModelInfer", *request,
+      [](const auto& response) { return json_answer(200, dumped(infer_response_json(response))); });
+}
+
+void generate(InnerCalls& calls, const SharedExchange& exchange) {
+  const auto request = read_inference(exchange, read_generate_request);
+  if (!request) return;
+  ask<inference::ModelInferResponse>(
+      calls, exchange, "ModelInfer", *request, [](const auto& response) {
+        return json_answer(200, GenerateJson().of(response, /*is_last=*/true));
+      });
+}
+
+// The responses of ModelStreamInfer as events.
+class GenerateEvents final : public StreamAnswer {
+ public:
+  HttpAnswer head() override { return server_sent_head(); }
+  grpc::Status piece(grpc::ByteBuffer& bytes, std::string& out) override {
+    inference::ModelStreamInferResponse message;
+    if (!parse_from(bytes, message)) {
+      return grpc::Status(grpc::StatusCode::INTERNAL, "a message is damaged");
+    }
+    if (!message.error_message().empty()) {
+      // The protocol's stream tells no code. Before the first event this is the answer's status.
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, message.error_message());
+    }
+    const inference::ModelInferResponse& response = message.infer_response();
+    const auto marked = response.parameters().find("triton_final_response");
+    const bool is_last = marked == response.parameters().end() || marked->second.bool_param();
+    out = server_sent_event(json_.of(response, is_last));
+    return grpc::Status::OK;
+  }
+  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+    return status.ok() ? "" : server_sent_event(error_answer(status).body);
+  }
+  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+    return error_answer(status);
+  }
+
+ private:
+  GenerateJson json_;
+};
+
+void generate_stream(InnerCalls& calls, const SharedExchange& exchange) {
+  auto request = read_inference(exchange, read_generate_request);
+  if (!request) return;
+  auto& parameters = *request->mutable_parameters();
+  if (!parameters.contains("stream")) parameters["stream"].set_bool_param(true);
+  calls.stream(exchange, method_of("ModelStreamInfer"), bytes_of(*request),
+               std::make_unique<GenerateEvents>());
+}
+
+}  // namespace
+
+void add_kserve_routes(HttpRoutes& routes, InnerCalls& calls) {
+  using Answer = void (*)(InnerCalls&, const SharedExchange&);
+  const auto add = [&](const char* method, const std::string& path, Answer answer,
+                       bool is_open = false) {
+    routes.add({method, path,
+                [&calls, answer](const SharedExchange& exchange) { answer(calls, exchange); },
+                [](const HttpRequest& request, int http_status, const grpc::Status& status) {
+                  return error_answer(request, http_status, status);
+                },
+                is_open});
+  };
+  add("GET", "/v2/health/live", is_live, /*is_open=*/true);
+  add("GET", "/v2/health/ready", is_ready, /*is_open=*/true);
+  add("GET", "/v2", describe_server);
+  for (const std::string model : {"/v2/models/{}", "/v2/models/{}/versions/{}"}) {
+    add("GET", model, describe_model);
+    add("GET", model + "/ready", is_model_ready, /*is_open=*/true);
+    add("POST", model + "/infer", infer);
+    add("POST", model + "/generate", generate);
+    add("POST", model + "/generate_stream", generate_stream);
+  }
+}
 
 }  // namespace lintel

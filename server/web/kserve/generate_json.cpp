@@ -1,0 +1,73 @@
+#include "server/web/kserve/generate_json.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "server/web/forms/bounded_json.h"
+#include "server/web/kserve/infer_json.h"
+
+namespace lintel {
+namespace {
+
+using nlohmann::json;
+
+// A value, or a list of values, as an input of the inference protocol. `shape`: of its `size`
+// values.
+json input_of(const char* name, const char* datatype, const json& values, bool is_row) {
+  const json data = values.is_array() ? values : json::array({values});
+  const json shape = is_row ? json::array({1, data.size()}) : json::array({data.size()});
+  return {{"name", name}, {"datatype", datatype}, {"shape", shape}, {"data", data}};
+}
+
+}  // namespace
+
+std::string read_generate_request(const json& request, inference::ModelInferRequest& wire) {
+  json infer = {{"inputs", json::array()}, {"parameters", json::object()}};
+  for (const auto& [name, value] : request.items()) {
+    if (name == "id") {
+      infer["id"] = value;
+    } else if (name == "text_input") {
+      infer["inputs"].push_back(input_of("text_input", "BYTES", value, /*is_row=*/true));
+    } else if (name == "tokens") {
+      infer["inputs"].push_back(input_of("tokens", "INT64", value, /*is_row=*/true));
+    } else if (name == "stop") {
+      infer["inputs"].push_back(input_of("stop", "BYTES", value, /*is_row=*/false));
+    } else if (name == "outputs") {
+      if (!value.is_array()) return "outputs is not a list of names";
+      for (const json& output : value) infer["outputs"].push_back({{"name", output}});
+    } else if (name == "parameters") {
+      if (!value.is_object()) return "parameters is not an object";
+      infer["parameters"].update(value);
+    } else {
+      infer["parameters"][name] = value;
+    }
+  }
+  // A list of stop strings may stand among the parameters, too, as other servers have it.
+  json& parameters = infer["parameters"];
+  if (parameters.contains("stop")) {
+    infer["inputs"].push_back(input_of("stop", "BYTES", parameters["stop"], /*is_row=*/false));
+    parameters.erase("stop");
+  }
+  return read_infer_request(infer, wire);
+}
+
+std::string GenerateJson::of(const inference::ModelInferResponse& wire, bool is_last) {
+  nlohmann::ordered_json flat = {{"model_name", wire.model_name()},
+                                 {"model_version", wire.model_version()}};
+  if (!wire.id().empty()) flat["id"] = wire.id();
+  for (const auto& tensor : wire.outputs()) {
+    if (tensor.name() == "text_output") {
+      std::string text;
+      for (const std::string& piece : tensor.contents().bytes_contents()) utf8_.add(piece, text);
+      if (is_last) utf8_.end(text);
+      flat[tensor.name()] = std::move(text);
+    } else if (tensor.name() == "score") {
+      flat[tensor.name()] = tensor_values(tensor).at(0);
+    } else {
+      flat[tensor.name()] = tensor_values(tensor);
+    }
+  }
+  return dumped(flat);
+}
+
+}  // namespace lintel

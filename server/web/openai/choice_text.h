@@ -1,0 +1,50 @@
+// ChoiceText: a sample's values as OpenAI's API tells a choice.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/web/forms/utf8_text.h"
+
+namespace lintel {
+
+// Of a model of bytes the text is what its bytes spell; of a model of tokens, their ids with spaces
+// between. Used by one thread at a time.
+class ChoiceText {
+ public:
+  // first_offset: characters before the text, in what offsets count.
+  ChoiceText(bool is_bytes, bool logprobs, std::size_t first_offset)
+      : is_bytes_(is_bytes), logprobs_(logprobs), first_offset_(first_offset) {}
+
+  void add(const v1::Chunk& chunk);
+  // No value follows: what is held back of a character comes out.
+  void end();
+
+  // Bytes that take() would return.
+  std::size_t size() const;
+  // As JSON, what came since the last time: {"text":...,"index":...,"logprobs":...,
+  // "finish_reason":...}. finish_reason: empty: null, there is more.
+  std::string take(std::uint32_t index, const std::string& finish_reason);
+
+ private:
+  void add_value(std::int32_t token);
+  // Its name among tokens, as JSON: a byte that is no character of its own is "bytes:\xe2".
+  std::string token_name(std::int32_t token) const;
+  void add_logprobs(const v1::Chunk& chunk, int i, std::size_t offset);
+
+  const bool is_bytes_;
+  const bool logprobs_;
+  const std::size_t first_offset_;
+  Utf8Text utf8_;
+  std::size_t num_characters_ = 0;  // of ids' text
+  std::string text_;
+  // Lists of OpenAI's `logprobs`, without their brackets.
+  std::string tokens_, token_logprobs_, top_logprobs_, text_offset_;
+};
+
+// As OpenAI calls the reason.
+std::string finish_reason_of(v1::FinishReason reason);
+
+}  // namespace lintel
