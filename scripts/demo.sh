@@ -71,3 +71,9 @@ wait $server
 trap - EXIT
 echo "Original, occluded, completions: $out/completions.png, after $((SECONDS - start)) s"
 echo "$speed"
+page=()
+for name in mnist-linear-small mnist-softmax-small mnist-lsh1-small text-linear-small; do
+  [[ ! -f weights/$name/model.safetensors ]] || page+=(--model "weights/$name")
+done
+echo "To play with it in a browser, at http://127.0.0.1:8080/ :"
+echo "  $bin/lintel-server --http-listen 127.0.0.1:8080 ${page[*]}"

@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--training] [--bench] [--clients] [--docker] [--containers]
+Usage: scripts/setup.sh [--training] [--bench] [--clients] [--browser] [--docker] [--containers]
                         [--packages] [--sanitizers] [--check]
 
 Installs with apt (through sudo when not root) what is missing of:
@@ -12,6 +12,7 @@ Installs with apt (through sudo when not root) what is missing of:
   --training     PyTorch, NumPy and Matplotlib for training/ and its tests
   --bench        gnuplot, for the plots of lintel-bench
   --clients      grpcio and NumPy for client/python, Node for client/node (Debian's, unless there is one)
+  --browser      Chromium, and Node (Debian's, unless there is one), for the tests of the page
   --docker       PyYAML, npm and Compose, for the tests of docker/
   --containers   podman and debootstrap, for scripts/container_test.sh; nothing where Docker runs
   --packages     what scripts/package.sh and its test need: dpkg-dev, pip, lintian, debootstrap, zsh
@@ -37,6 +38,9 @@ for argument in "$@"; do
     --clients)
       packages+=(python3-grpcio python3-protobuf python3-numpy python3-pip python3-setuptools python3-wheel python3-venv mypy)
       if ! command -v node >/dev/null || ! command -v npm >/dev/null; then packages+=(nodejs npm); fi ;;
+    --browser)
+      packages+=(chromium)
+      command -v node >/dev/null || packages+=(nodejs) ;;
     --docker)
       packages+=(python3-yaml)
       command -v npm >/dev/null || packages+=(nodejs npm)

@@ -1,12 +1,12 @@
 // The page: tabs, who calls, and whether the server answers. Each tab is a module that is started when it is first
 // looked at: start(panel) makes it and returns {open, leave}, both optional.
-import { models } from './models.js';
-import { onUnauthenticated, useToken } from './rpc.js';
+import { models } from './wire/models.js';
+import { onUnauthenticated, useToken } from './wire/rpc.js';
 import { startTabs } from './tabs.js';
-import { start as digits } from './digits.js';
-import { start as race } from './race.js';
-import { start as server } from './server.js';
-import { start as text } from './text.js';
+import { start as digits } from './tabs/digits.js';
+import { start as race } from './tabs/race.js';
+import { start as server } from './tabs/server.js';
+import { start as text } from './tabs/text.js';
 
 const starts = { digits, text, race, server };
 const started = {};

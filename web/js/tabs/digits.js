@@ -1,14 +1,14 @@
 // Digits: pick, upload or draw one, brush what is hidden, and have it completed.
-import { Completion, completionRequest } from './completion.js';
-import { choice, field, h, options, say } from './dom.js';
-import { Editor } from './editor.js';
-import { fitDigit } from './fit.js';
-import { bytes, digits, duration, seconds, whole } from './format.js';
-import { MASKS } from './masks.js';
-import { attentionName, imageModels } from './models.js';
-import { download, drawHeat, drawImage, heatColour } from './paint.js';
-import { stream } from './rpc.js';
-import { sample, sampleTray } from './samples.js';
+import { Completion, completionRequest } from '../image/completion.js';
+import { choice, field, h, options, say } from '../dom.js';
+import { Editor } from '../image/editor.js';
+import { fitDigit } from '../image/fit.js';
+import { bytes, digits, duration, seconds, whole } from '../format.js';
+import { MASKS } from '../image/masks.js';
+import { attentionName, imageModels } from '../wire/models.js';
+import { download, drawHeat, drawImage, heatColour } from '../image/paint.js';
+import { stream } from '../wire/rpc.js';
+import { sample, sampleTray } from '../image/samples.js';
 
 const TOP = 16; // values of each distribution that the heat map's entropies are made of
 const SLOW = 700; // pixels a second, of all samples

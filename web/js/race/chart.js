@@ -1,5 +1,5 @@
 // Lines over an axis: drawn as SVG, coloured by style (.series-0, .series-1, ...).
-import { h, svg } from './dom.js';
+import { h, svg } from '../dom.js';
 
 const MARGIN = { left: 64, right: 12, top: 12, bottom: 40 };
 const HEIGHT = 260;

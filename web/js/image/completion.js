@@ -1,5 +1,5 @@
 // An occluded image as a request, and what comes back as images.
-import { toBase64 } from './base64.js';
+import { toBase64 } from '../wire/base64.js';
 import { knownRuns } from './masks.js';
 
 // Known values ahead of the first hidden one are the prompt; those behind it are given at their positions. A model has

@@ -1,15 +1,15 @@
 // Race: one image by every model of images that is loaded, with what a value takes and what the state has become
 // by then.
-import { Chart } from './chart.js';
-import { Completion, completionRequest } from './completion.js';
-import { choice, field, h, options, say } from './dom.js';
-import { bytes, digits, seconds } from './format.js';
-import { LapClock } from './laps.js';
-import { MASKS } from './masks.js';
-import { attentionName, imageModels, stateBytes } from './models.js';
-import { drawImage } from './paint.js';
-import { stream } from './rpc.js';
-import { sample, sampleTray } from './samples.js';
+import { Chart } from '../race/chart.js';
+import { Completion, completionRequest } from '../image/completion.js';
+import { choice, field, h, options, say } from '../dom.js';
+import { bytes, digits, seconds } from '../format.js';
+import { LapClock } from '../race/laps.js';
+import { MASKS } from '../image/masks.js';
+import { attentionName, imageModels, stateBytes } from '../wire/models.js';
+import { drawImage } from '../image/paint.js';
+import { stream } from '../wire/rpc.js';
+import { sample, sampleTray } from '../image/samples.js';
 
 const STREAMED = 14; // values of a message: often enough for a curve, seldom enough not to be what is measured
 const COLOURS = 8;

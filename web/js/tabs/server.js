@@ -1,8 +1,8 @@
 // Server: what is loaded, what runs, what waits, and which sessions there are, as the metrics have it.
-import { h, svg } from './dom.js';
-import { bytes, digits, duration, seconds, whole } from './format.js';
-import { attentionName, models } from './models.js';
-import { unary } from './rpc.js';
+import { h, svg } from '../dom.js';
+import { bytes, digits, duration, seconds, whole } from '../format.js';
+import { attentionName, models } from '../wire/models.js';
+import { unary } from '../wire/rpc.js';
 
 const EVERY = 1000; // ms between two looks
 const KEPT = 90; // looks that the curve has

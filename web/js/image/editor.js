@@ -1,5 +1,5 @@
 // The image that is completed: levels and what of them is hidden, with a brush for both, by pointer or keyboard.
-import { h, say } from './dom.js';
+import { h, say } from '../dom.js';
 
 const CELL = 14; // canvas pixels a value
 const HISTORY = 30;

@@ -1,7 +1,7 @@
 // One text of the tab Text: a session, its values, and its card.
-import { h, say } from './dom.js';
+import { h, say } from '../dom.js';
 import { bitsPerValue, byteName, characters, surprise, take } from './story.js';
-import { digits, duration, percent, whole } from './format.js';
+import { digits, duration, percent, whole } from '../format.js';
 
 export class BranchCard {
   running; // an AbortController, while it is written

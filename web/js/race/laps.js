@@ -1,18 +1,21 @@
 // The clock of a race: when values came, as time a value by position.
 
 export const BIN = 56; // positions that share a point of the curve: two rows of a digit
+const AT_ONCE = 1; // ms
 
 // What is late was held up by something else, for nothing comes too early: of several laps the fastest counts, at each
 // position by itself.
 export class LapClock {
   #began;
-  #last; // {position, now} of what came before
+  #last; // {position, now}: what is behind the last value that came, and when it came
+  #since; // the same of what came before it
   #soonest = []; // of each bin: ms from a lap's begin until its last value came, the least of all laps
   #fastest = Infinity; // ms a value of a whole lap
   #tokens;
 
   constructor(length) {
     this.length = length;
+    this.bins = Math.ceil(length / BIN);
   }
 
   // A lap begins at `now`, in ms.
@@ -26,14 +29,18 @@ export class LapClock {
   came(first, end, now) {
     if (end <= first) return;
     this.#tokens += end - first;
-    const since = this.#last ?? { position: end, now };
-    for (let bin = Math.floor(since.position / BIN); this.#edge(bin) <= end; ++bin) {
-      const share = end > since.position ? (this.#edge(bin) - since.position) / (end - since.position) : 1;
-      const at = since.now + share * (now - since.now) - this.#began;
-      if (this.#edge(bin) >= since.position) this.#soonest[bin] = Math.min(this.#soonest[bin] ?? Infinity, at);
-      if (this.#edge(bin) === this.length) break;
+    if (!this.#last) {
+      this.#last = this.#since = { position: end, now };
+      return;
     }
+    // What comes hardly later than what came before lay in the same buffer.
+    if (now - this.#last.now >= AT_ONCE) this.#since = this.#last;
     this.#last = { position: end, now };
+    const { position, now: then } = this.#since;
+    for (let bin = Math.floor(position / BIN); bin < this.bins && this.#edge(bin) <= end; ++bin) {
+      const at = then + ((this.#edge(bin) - position) / (end - position)) * (now - then) - this.#began;
+      this.#soonest[bin] = Math.min(this.#soonest[bin] ?? Infinity, at);
+    }
   }
 
   end(now) {

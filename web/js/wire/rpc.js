@@ -14,7 +14,7 @@ export class RpcError extends Error {
 
 // Who calls. In this tab's memory alone.
 const KEY = 'lintel-token';
-let token = sessionStorage.getItem(KEY) ?? '';
+let token = globalThis.sessionStorage?.getItem(KEY) ?? '';
 export function useToken(value) {
   token = value.trim();
   if (token) sessionStorage.setItem(KEY, token);

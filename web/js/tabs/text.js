@@ -1,12 +1,12 @@
 // Text: a prompt, sampling, and what comes of it, coloured by probability. Every text is a session of the server, so
 // that it can go on, be taken back, and fork at any character.
-import { toBase64 } from './base64.js';
-import { BranchCard } from './branch.js';
-import { field, h, options, say } from './dom.js';
-import { byteName, branchName, common } from './story.js';
-import { digits, percent } from './format.js';
-import { attentionName, textModels } from './models.js';
-import { stream, unary } from './rpc.js';
+import { toBase64 } from '../wire/base64.js';
+import { BranchCard } from '../text/branch.js';
+import { field, h, options, say } from '../dom.js';
+import { byteName, branchName, common } from '../text/story.js';
+import { digits, percent } from '../format.js';
+import { attentionName, textModels } from '../wire/models.js';
+import { stream, unary } from '../wire/rpc.js';
 
 const TOP = 8; // alternatives of a value
 
@@ -130,6 +130,7 @@ export function start(panel) {
       } finally {
         card.running = undefined;
         card.end();
+        mark();
       }
     });
   }

@@ -1,5 +1,5 @@
 // The digits to pick from: a sheet of 28x28 pixels each, drawn by a model of ours.
-import { h } from './dom.js';
+import { h } from '../dom.js';
 
 const SIZE = 28;
 const SHEET = 'digits.png';

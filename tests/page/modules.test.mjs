@@ -1,0 +1,286 @@
+// What of the page is no drawing: envelopes, requests, masks, fitting, the clock of a race, text.
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { fromBase64, toBase64 } from '../../web/js/wire/base64.js';
+import { ticks } from '../../web/js/race/chart.js';
+import { Completion, completionRequest, entropy } from '../../web/js/image/completion.js';
+import { END, EnvelopeReader, wrap } from '../../web/js/wire/envelope.js';
+import { fitDigit } from '../../web/js/image/fit.js';
+import { bytes, digits, duration, percent, seconds } from '../../web/js/format.js';
+import { BIN, LapClock } from '../../web/js/race/laps.js';
+import { MASKS, knownRuns } from '../../web/js/image/masks.js';
+import { attentionName, stateBytes } from '../../web/js/wire/models.js';
+import { bitsPerValue, branchName, characters, common, surprise, take } from '../../web/js/text/story.js';
+
+const close = (a, b, within = 1e-9) => assert.ok(Math.abs(a - b) <= within, `${a} is not ${b}`);
+
+describe('envelopes', () => {
+  const text = (message) => new TextDecoder().decode(message);
+  const envelopes = ['', 'a', 'x'.repeat(300)].map((t, i) => {
+    const whole = wrap(new TextEncoder().encode(t));
+    whole[0] = i === 2 ? END : 0;
+    return whole;
+  });
+
+  it('come out as they went in, wherever the pieces are cut', () => {
+    const all = Uint8Array.from(envelopes.flatMap((e) => [...e]));
+    for (let size = 1; size <= all.length; size += 7) {
+      const reader = new EnvelopeReader();
+      const out = [];
+      for (let at = 0; at < all.length; at += size) out.push(...reader.push(all.subarray(at, at + size)));
+      assert.deepEqual(out.map((e) => e.flags), [0, 0, END]);
+      assert.deepEqual(out.map((e) => text(e.message).length), [0, 1, 300]);
+      assert.equal(reader.rest, 0);
+    }
+  });
+
+  it('that are not whole are kept', () => {
+    const reader = new EnvelopeReader();
+    assert.deepEqual(reader.push(envelopes[1].subarray(0, 5)), []);
+    assert.equal(reader.rest, 5);
+    assert.equal(text(reader.push(envelopes[1].subarray(5))[0].message), 'a');
+  });
+
+  it('have the length in four bytes, the highest first', () => {
+    assert.deepEqual([...wrap(new Uint8Array(258)).subarray(0, 5)], [0, 0, 0, 1, 2]);
+  });
+});
+
+it('base64 gives back every byte', () => {
+  const all = Uint8Array.from({ length: 256 }, (_, i) => i);
+  assert.deepEqual(fromBase64(toBase64(all)), all);
+});
+
+describe('an occluded image', () => {
+  const image = Uint8Array.from({ length: 12 }, (_, i) => 10 * i);
+  const hide = (...positions) => Uint8Array.from({ length: 12 }, (_, i) => Number(positions.includes(i)));
+  const pixels = (values) => [...fromBase64(values.pixels)];
+
+  it('has what is known ahead of the first hidden value as its prompt, and the rest at its positions', () => {
+    const { fields, first, end } = completionRequest(image, hide(3, 6, 7));
+    assert.deepEqual([first, end, fields.maxNewTokens], [3, 8, 5]);
+    assert.deepEqual(pixels(fields.prompt), [0, 10, 20]);
+    assert.deepEqual(fields.given.map((g) => [g.position, pixels(g.values)]), [[4, [40, 50]]]);
+  });
+
+  it('whose first value is hidden begins with the start token', () => {
+    const { fields, image: known } = completionRequest(image, hide(0, 1), { startToken: 7 });
+    assert.deepEqual(pixels(fields.prompt), [7]);
+    assert.equal(known[0], 7);
+    assert.equal(fields.maxNewTokens, 1);
+  });
+
+  it('is a step for every value of a whole image', () => {
+    const { fields } = completionRequest(image, hide(3), { wholeImage: true });
+    assert.equal(fields.maxNewTokens, 11);
+    assert.deepEqual(fields.given.map((g) => [g.position, pixels(g.values).length]), [[1, 2], [4, 8]]);
+  });
+
+  it('is put together from what comes', () => {
+    const hidden = hide(3, 4);
+    const completion = new Completion(image, hidden, 2, 4);
+    const chunk = (sample, position, tokens, source = 'VALUE_SOURCE_SAMPLED') => ({
+      sample, firstPosition: String(position), source, tokens, log2Probs: tokens.map(() => -2),
+      top: tokens.map(() => ({ tokens: [0, 1], log2Probs: [-1, '-Infinity'] })),
+    });
+    assert.deepEqual(completion.take({ chunks: [chunk(0, 3, [200, 210]), chunk(1, 3, [100])] }), [[0, 3], [0, 4], [1, 3]]);
+    completion.take({ chunks: [chunk(1, 4, [40], 'VALUE_SOURCE_GIVEN')], finished: [{ sample: 1, seed: '5' }] });
+    assert.deepEqual([...completion.samples[0].pixels.subarray(2, 6)], [20, 200, 210, 50]);
+    assert.deepEqual(completion.samples.map((s) => [s.drawn, s.bits]), [[2, 4], [1, 2]]);
+    assert.equal(completion.samples[1].finish.seed, '5');
+    close(completion.spreads()[3], 50);
+    assert.ok(Number.isNaN(completion.spreads()[2]));
+    // One half for the best, the other spread over the two values that are not listed.
+    close(completion.entropies()[3], 1.5);
+    assert.ok(Number.isNaN(completion.entropies()[2]));
+  });
+
+  it('has the entropy of its distributions, in bits', () => {
+    close(entropy([-1, -1], 0), 1);
+    close(entropy([0], 255), 0);
+    close(entropy([-3, -3, -3, -3], 4), 3);
+  });
+});
+
+describe('masks', () => {
+  it('hide what their names say', () => {
+    const share = (name) => MASKS[name][1](28, 28).reduce((a, b) => a + b) / 784;
+    for (const half of ['bottom', 'top', 'left', 'right']) assert.equal(share(half), 0.5);
+    assert.deepEqual([share('all'), share('none'), share('box')], [1, 0, 0.25]);
+    close(share('random'), 0.7, 0.1);
+    assert.equal(MASKS.bottom[1](28, 28)[14 * 28], 1);
+    assert.equal(MASKS.left[1](28, 28)[13], 1);
+  });
+
+  it('are told as runs of what is known', () => {
+    assert.deepEqual(knownRuns([0, 0, 1, 0, 1, 1, 0], 0, 7), [[0, 2], [3, 4], [6, 7]]);
+    assert.deepEqual(knownRuns([0, 0, 1, 0], 1, 2), [[1, 2]]);
+  });
+});
+
+describe('a picture', () => {
+  const to = { width: 28, height: 28 };
+  const picture = (width, height, level) => {
+    const rgba = new Uint8ClampedArray(4 * width * height);
+    for (let i = 0; i < width * height; ++i) {
+      const v = level(i % width, Math.floor(i / width));
+      rgba.set([v, v, v, 255], 4 * i);
+    }
+    return rgba;
+  };
+  // A dark bar on white paper, off the middle.
+  const bar = (x, y) => (x >= 100 && x < 140 && y >= 20 && y < 180 ? 10 : 245);
+
+  it('of dark ink on paper becomes light on dark, in a box of 20 rows in the middle', () => {
+    const out = fitDigit(picture(400, 300, bar), 400, 300, to);
+    const inked = [...out.keys()].filter((i) => out[i] > 20);
+    const rows = inked.map((i) => Math.floor(i / 28));
+    const columns = inked.map((i) => i % 28);
+    assert.deepEqual([Math.min(...rows), Math.max(...rows)], [4, 23]);
+    assert.deepEqual([Math.min(...columns), Math.max(...columns)], [11, 16]);
+    assert.equal(out[0], 0);
+    assert.ok(out[14 * 28 + 14] > 230);
+  });
+
+  it('of light ink on a dark ground is not inverted', () => {
+    const light = fitDigit(picture(400, 300, (x, y) => 255 - bar(x, y)), 400, 300, to);
+    assert.deepEqual(light, fitDigit(picture(400, 300, bar), 400, 300, to));
+  });
+
+  it('of the very size is taken as it is', () => {
+    const out = fitDigit(picture(28, 28, (x, y) => (x === 3 && y === 4 ? 200 : 0)), 28, 28, to);
+    assert.equal(out[4 * 28 + 3], 200);
+    assert.equal(out.reduce((a, b) => a + b), 200);
+  });
+
+  it('with nothing on it is empty', () => {
+    assert.deepEqual(fitDigit(picture(50, 40, () => 255), 50, 40, to), new Uint8Array(784));
+  });
+});
+
+describe('the clock of a race', () => {
+  it('tells what a value takes by position, of the fastest of several laps', () => {
+    const clock = new LapClock(4 * BIN);
+    for (const hiccup of [50, 0]) {
+      let now = 1000 + hiccup;
+      clock.begin(now);
+      for (let at = 1; at < 4 * BIN; at += 10) {
+        const end = Math.min(4 * BIN, at + 10);
+        now += (end - at) * (at < 2 * BIN ? 0.1 : 0.2) + (at === 91 ? hiccup : 0);
+        clock.came(at, end, now);
+      }
+      clock.end(now);
+    }
+    const curve = clock.curve();
+    assert.deepEqual(curve.map(([at]) => at), [1.5 * BIN, 2.5 * BIN, 3.5 * BIN]);
+    close(curve[0][1], 100, 12);
+    close(curve[2][1], 200, 12);
+    close(clock.overall(), 150, 12);
+  });
+
+  it('shares time among values that arrive at once', () => {
+    const clock = new LapClock(3 * BIN);
+    clock.begin(0);
+    clock.came(0, 1, 1);
+    clock.came(1, 3 * BIN, 1 + (3 * BIN - 1) / 10);
+    close(clock.curve()[0][1], 100, 1e-6);
+    close(clock.curve()[1][1], 100, 1e-6);
+  });
+
+  it('takes what comes hardly later as having come at once', () => {
+    const clock = new LapClock(3 * BIN);
+    clock.begin(0);
+    clock.came(0, 1, 1);
+    clock.came(1, BIN, 21);
+    clock.came(BIN, 3 * BIN, 21.1);
+    close(clock.curve()[0][1], (1000 * 20.1) / (3 * BIN - 1), 1e-6);
+    close(clock.curve()[1][1], (1000 * 20.1) / (3 * BIN - 1), 1e-6);
+  });
+
+  it('takes a whole lap that comes at once', () => {
+    const clock = new LapClock(3 * BIN);
+    clock.begin(0);
+    clock.came(0, 3 * BIN, 3 * BIN);
+    clock.end(3 * BIN);
+    assert.deepEqual(clock.curve(), []);
+    close(clock.overall(), 1000);
+  });
+
+  it('knows nothing before something came', () => {
+    const clock = new LapClock(784);
+    clock.begin(0);
+    assert.deepEqual(clock.curve(), []);
+    assert.ok(Number.isNaN(clock.overall()));
+  });
+});
+
+describe('what a state takes', () => {
+  it('is constant, or lies between the points that the server tells', () => {
+    assert.equal(stateBytes({ stateBytes: '700', constantState: true }, 55), 700);
+    const growing = { stateBytes: '300', stateGrowth: [{}, { position: '10', bytes: '100' }, { position: '20', bytes: '300' }] };
+    assert.deepEqual([0, 5, 10, 15, 20, 99].map((at) => stateBytes(growing, at)), [0, 50, 100, 200, 300, 300]);
+    assert.equal(stateBytes({ stateBytes: '783', maxLength: '783' }, 100), 100);
+  });
+
+  it('is of a kind that has a name', () => {
+    const model = (attention, config) => ({ attention, configJson: JSON.stringify({ attention: config }) });
+    assert.equal(attentionName(model('linear', { feature_map: 'elu_plus_one' })), 'linear');
+    assert.equal(attentionName(model('linear', { feature_map: 'favor' })), 'linear, favor');
+    assert.equal(attentionName(model('lsh', { rounds: 1 })), 'lsh, 1 round');
+    assert.equal(attentionName({ name: 'not loaded' }), '');
+  });
+});
+
+describe('text', () => {
+  const values = (text, log2 = -1) => [...Buffer.from(text)].map((token) => ({ token, log2, source: 'VALUE_SOURCE_SAMPLED' }));
+
+  it('is told in characters, however many bytes they have', () => {
+    const out = characters(values('aé€😀b'));
+    assert.deepEqual(out.map((c) => c.text), ['a', 'é', '€', '😀', 'b']);
+    assert.deepEqual(out.map((c) => c.end - c.start), [1, 2, 3, 4, 1]);
+    assert.deepEqual(out.map((c) => c.log2), [-1, -2, -3, -4, -1]);
+  });
+
+  it('that makes no character is a mark for each byte', () => {
+    const out = characters([{ token: 0xc3, log2: -1 }, { token: 0x41, log2: -1 }, { token: 0xe2, log2: -1 }, { token: 0x82, log2: -1 }]);
+    assert.deepEqual(out.map((c) => c.text), ['\ufffd', 'A', '\ufffd', '\ufffd']);
+  });
+
+  it('is put together from what comes, wherever a branch began', () => {
+    const text = values('ab');
+    take(text, { chunks: [{ firstPosition: '2', source: 'VALUE_SOURCE_SAMPLED', tokens: [99], log2Probs: [-3], top: [{ tokens: [99, 100], log2Probs: [-3, -4] }] }] });
+    assert.equal(characters(text).map((c) => c.text).join(''), 'abc');
+    assert.deepEqual(text[2].top, [{ token: 99, log2: -3 }, { token: 100, log2: -4 }]);
+    close(bitsPerValue(text), 5 / 3);
+  });
+
+  it('is compared value by value', () => {
+    assert.equal(common(values('abcd'), values('abxd')), 2);
+    assert.equal(common(values(''), values('a')), 0);
+    assert.ok(Number.isNaN(bitsPerValue([])));
+  });
+
+  it('is more surprising the less probable it is', () => {
+    assert.deepEqual([surprise(0), surprise(-5), surprise(-10), surprise(-90), surprise(NaN)], [-0, 0.5, 1, 1, 0]);
+  });
+
+  it('has branches with names', () => {
+    assert.deepEqual([0, 25, 26, 52].map(branchName), ['A', 'Z', 'AA', 'BA']);
+  });
+});
+
+describe('numbers', () => {
+  it('are written for people', () => {
+    assert.deepEqual([0, 999, 68600, 3410000].map(bytes), ['0 B', '999 B', '68.6 KB', '3.41 MB']);
+    assert.deepEqual([0, 0.1234, 1.5, 12.34, 1234].map(digits), ['0', '0.123', '1.5', '12.3', '1,234']);
+    assert.deepEqual([-1, -6.65, -20].map(percent), ['50 %', '1.0 %', '< 0.01 %']);
+    assert.deepEqual([1e-4, 0.25, 90, 600, 7300].map(seconds), ['100 µs', '250 ms', '90 s', '10 min', '2 h']);
+    assert.deepEqual([duration('1.5s'), duration(undefined)], [1.5, 0]);
+  });
+
+  it('of an axis are round, and reach the highest', () => {
+    assert.deepEqual(ticks(380, 4), [0, 100, 200, 300, 400]);
+    assert.deepEqual(ticks(3.4e6, 4), [0, 1e6, 2e6, 3e6, 4e6]);
+    assert.deepEqual(ticks(0, 4), [0, 1]);
+  });
+});

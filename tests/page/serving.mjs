@@ -1,0 +1,31 @@
+// The real server with trained models and HTTP, for tests of the page. Needs LINTEL_SERVER, a binary.
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+
+const weights = (name) => fileURLToPath(new URL(`../../weights/${name}`, import.meta.url));
+
+// A lintel-server on ports of its own; `url` is where the page is.
+export async function serve(models, ...more) {
+  const flags = models.flatMap((name) => ['--model', weights(name)]);
+  flags.push('--listen', '127.0.0.1:0', '--http-listen', '127.0.0.1:0', '--workers', '1', ...more);
+  const child = spawn(process.env.LINTEL_SERVER, flags, { stdio: ['ignore', 'pipe', 'pipe'] });
+  const ended = new Promise((resolve) => child.once('exit', resolve));
+  let log = '';
+  child.stderr.on('data', (data) => (log += data));
+  await Promise.race([
+    new Promise((resolve) => createInterface(child.stdout).once('line', resolve)),
+    ended.then(() => assert.fail(`lintel-server did not start:\n${log}`)),
+  ]);
+  const url = /HTTP on (http:\/\/\S+)/.exec(log)?.[1];
+  assert.ok(url, `the log names no HTTP:\n${log}`);
+  return {
+    url: `${url}/`,
+    log: () => log,
+    stop() {
+      child.kill('SIGTERM');
+      return ended;
+    },
+  };
+}
