@@ -54,8 +54,10 @@ class PagedArray {
 
   // Becomes equal to `other`, which has pages of the same size.
   void assign(const PagedArray& other) {
-    clear();
-    grow_to(other.num_pages());
+    if (num_pages() != other.num_pages()) {
+      clear();
+      grow_to(other.num_pages());
+    }
     for (std::size_t i = 0; i < pages_.size(); ++i) {
       std::copy_n(other.page(i), page_elements_, page(i));
     }

@@ -55,16 +55,20 @@ SequenceState::~SequenceState() { forget(); }
 
 SequenceState SequenceState::clone() const {
   SequenceState copy(backends_, static_cast<int>(counts.size()), adapter_, limits_);
-  for (std::size_t i = 0; i < layers_.size(); ++i) copy.layers_[i]->assign(*layers_[i]);
-  copy.tokens_.assign(tokens_);
-  copy.origin = origin;
-  copy.pending = pending;
-  copy.counts = counts;
-  // Room for as much: a tail that grows leaves what it held in the memory that it outgrew.
-  copy.generated_tail.reserve(generated_tail.capacity());
-  copy.generated_tail = generated_tail;
-  copy.position_ = position_;
+  copy.assign(*this);
   return copy;
+}
+
+void SequenceState::assign(const SequenceState& other) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i]->assign(*other.layers_[i]);
+  tokens_.assign(other.tokens_);
+  origin = other.origin;
+  pending = other.pending;
+  counts = other.counts;
+  // Room for as much: a tail that grows leaves what it held in the memory that it outgrew.
+  generated_tail.reserve(other.generated_tail.capacity());
+  generated_tail = other.generated_tail;
+  position_ = other.position_;
 }
 
 void SequenceState::reset() {

@@ -43,6 +43,9 @@ class SequenceState {
 
   // A copy that shares nothing with this one.
   SequenceState clone() const;
+  // Becomes such a copy of `other`, a sequence of the same model and adapter; in the memory that it
+  // has, where states do not grow.
+  void assign(const SequenceState& other);
   // Back to an empty sequence, in place; everything it held is zeroed.
   void reset();
   // Bytes of the attention states, or the tokens, and of `counts`; at most

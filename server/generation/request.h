@@ -69,6 +69,10 @@ struct GenerationRequest {
   // prefix); 0: wherever it is worth it.
   std::int64_t cache_prefix_tokens = 0;
   int num_samples = 1;
+  // More than 1: so many copies of the sequence draw, are weighed by the probabilities they give to
+  // `given`, and the samples are chosen among them (server/particles). Particle i draws from seed +
+  // i. Neither a session, `stop`, `window` nor top_log2_probs with it; num_samples at most as many.
+  int particles = 1;
   std::vector<GivenValue> given;
   // Of a call that is run again: the values it had, from the first new position on. They are read
   // as a prompt is and told as when they were drawn, then it goes on.
@@ -83,6 +87,10 @@ struct GenerationRequest {
   std::int64_t recent_wanted() const {
     return std::max<std::int64_t>(window, sampling.penalty_window);
   }
+
+  bool uses_particles() const { return particles > 1; }
+  // That draw side by side, a row of a step each.
+  int num_sequences() const { return uses_particles() ? particles : num_samples; }
 };
 
 }  // namespace lintel

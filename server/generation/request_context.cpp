@@ -62,6 +62,7 @@ std::int64_t RequestContext::origin_at(std::int64_t position) const {
 bool RequestContext::needs_output(std::int64_t position) const {
   const auto known = known_value(position);
   if (!known) return true;
+  if (request.uses_particles() && known->second == ValueSource::kGiven) return true;
   const bool shown = known->second != ValueSource::kPrompt || request.echo_prompt;
   return shown && (request.log2_probs || request.top_log2_probs > 0);
 }

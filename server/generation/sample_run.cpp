@@ -66,14 +66,16 @@ void SampleRun::pass_cached() {
 }
 
 void SampleRun::begin(StepContext& step) {
-  if (step.most_drafts > 0 && context_.request.max_new_tokens > 0) {
+  const GenerationRequest& request = context_.request;
+  // Particles are weighed between what is known and what is drawn, which no guess may pass.
+  if (step.most_drafts > 0 && request.max_new_tokens > 0 && !request.uses_particles()) {
     drafts_.begin(step.most_drafts, cached_ > 0 ? std::nullopt : sequence_->pending);
-    for (const std::int32_t value : context_.request.replay) drafts_.observe(value);
+    for (const std::int32_t value : request.replay) drafts_.observe(value);
   }
   begin_penalty_window();
   pass_cached();
   if (context_.is_bytes) sequence_->generated_tail.reserve(kMaxStopStringBytes);
-  if (context_.request.window > 0) begin_window(step);
+  if (request.window > 0) begin_window(step);
   if (sequence_->next_position() == 0 && context_.prompt_end() > 0) {
     const auto first = known(0);
     place({0, first->first, first->second}, {}, step);
@@ -182,7 +184,8 @@ int SampleRun::rows_wanted(int limit) const {
   }
   int rows = 0;
   while (rows < most && known(next + rows)) ++rows;
-  return std::min(rows + 1, most);  // one more, to be sampled
+  if (rows > 0 && context_.request.uses_particles()) return rows;  // and then it waits
+  return std::min(rows + 1, most);                                 // one more, to be sampled
 }
 
 int SampleRun::prompt_rows_wanted(int limit) const {
@@ -249,6 +252,8 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
   if (!finished() && window > 0 && sequence_->num_values() == window) {
     begin_anew(context_.origin_at(num_values_), step);
   }
+  waits_ = context_.request.uses_particles() && !finished() &&
+           context_.given_value(num_values_ - 1) != nullptr && !known(num_values_);
   return true;
 }
 
@@ -317,8 +322,11 @@ void SampleRun::emit(const Placed& placed, std::span<const float> output, StepCo
   const bool shown = placed.source != ValueSource::kPrompt || request.echo_prompt;
   if (shown && !output.empty()) {
     const Head& head = context_.model.head();
-    if (request.log2_probs) {
-      event.log2_prob = static_cast<float>(head.log2_prob(output, placed.value));
+    const bool weighs = request.uses_particles() && placed.source == ValueSource::kGiven;
+    if (request.log2_probs || weighs) {
+      const double log2_prob = head.log2_prob(output, placed.value);
+      if (request.log2_probs) event.log2_prob = static_cast<float>(log2_prob);
+      if (weighs) outlet_.weigh(index_, log2_prob);
     }
     if (request.top_log2_probs > 0) {
       event.top = top_values(head, output, request.top_log2_probs, step);

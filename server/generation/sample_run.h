@@ -54,7 +54,16 @@ class SampleRun final : public DraftSource {
   // done.
   void begin_new_values(StepContext& step);
 
-  // Rows it could use in this step, at most `limit`. REQUIRES: not finished.
+  // Of a particle: known values have weighed it, and a value is drawn next, for which it waits
+  // until all particles have come as far.
+  bool waits() const { return waits_; }
+  void go_on() { waits_ = false; }
+  // Becomes what the particle `other` is. REQUIRES: both wait.
+  void become(const SampleRun& other) { sequence_->assign(*other.sequence_); }
+  // Values of the sequence.
+  std::int64_t num_values() const { return num_values_; }
+
+  // Rows it could use in this step, at most `limit`. REQUIRES: neither finished nor waiting.
   int rows_wanted(int limit) const;
   // Rows until the prompt is read, at most `limit`.
   int prompt_rows_wanted(int limit) const;
@@ -148,6 +157,7 @@ class SampleRun final : public DraftSource {
   SampleDrafts drafts_;
   StopGate gate_;
   std::optional<FinishReason> reason_;
+  bool waits_ = false;
   std::int64_t generated_ = 0;  // sampled and given
   std::int64_t given_ = 0;
   std::int64_t replayed_ = 0;

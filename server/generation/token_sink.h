@@ -47,9 +47,10 @@ struct SampleResult {
   std::int64_t drafted_tokens = 0;    // guessed and fed before they were drawn
   std::int64_t accepted_tokens = 0;   // of which right
   std::uint64_t seed = 0;
-  Duration queued{};      // submitted until in a batch
-  Duration prompt{};      // until the first new value (or the end)
-  Duration generation{};  // first new value until the last
+  std::optional<double> log2_evidence;  // of particles that came to their end
+  Duration queued{};                    // submitted until in a batch
+  Duration prompt{};                    // until the first new value (or the end)
+  Duration generation{};                // first new value until the last
   std::string stop_string;
   std::int64_t position = 0;  // values of the sequence so far
   std::string digest;         // of a session's history so far, hexadecimal

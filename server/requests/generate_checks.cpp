@@ -124,8 +124,37 @@ void check_time_limit(const google::protobuf::Duration& wire, CheckedGenerate& o
                    std::chrono::nanoseconds(wire.nanos());
 }
 
+// `most`: rows of a step. What would make particles end at different places, or be more than one
+// sequence's state can tell, is refused by name.
+void check_particles(const v1::GenerateRequest& wire, int most, GenerationRequest& out,
+                     Violations& violations) {
+  if (wire.particles() <= 1) return;
+  const std::string particles = std::to_string(wire.particles());
+  if (wire.particles() > static_cast<std::uint32_t>(most)) {
+    violations.add("particles", particles + " is more than " + std::to_string(most) +
+                                    ", the rows of the model's step");
+    return;
+  }
+  out.particles = static_cast<int>(wire.particles());
+  if (wire.num_samples() > wire.particles()) {
+    violations.add("num_samples", std::to_string(wire.num_samples()) + " is more than the " +
+                                      particles + " particles that samples are chosen from");
+  }
+  const auto refuse = [&](bool is_set, const char* field, const char* why) {
+    if (is_set) violations.add(field, std::string("cannot be combined with particles: ") + why);
+  };
+  refuse(!wire.session_id().empty(), "session_id", "a session has one state");
+  refuse(wire.stop().token_ids_size() > 0, "stop.token_ids",
+         "what has stopped cannot be weighed by what is given behind");
+  refuse(wire.stop().strings_size() > 0, "stop.strings",
+         "what has stopped cannot be weighed by what is given behind");
+  refuse(wire.window() != 0, "window", "their states go through the positions together");
+  refuse(wire.top_log2_probs() > 0, "top_log2_probs", "their values are told when others are gone");
+}
+
 void check_counts(const v1::GenerateRequest& wire, const ModelConfig& config,
-                  const RequestLimits& limits, CheckedGenerate& out, Violations& violations) {
+                  const RequestLimits& limits, int most_particles, CheckedGenerate& out,
+                  Violations& violations) {
   GenerationRequest& request = out.request;
   if (wire.has_max_new_tokens()) {
     out.max_new = wire.max_new_tokens();
@@ -146,6 +175,7 @@ void check_counts(const v1::GenerateRequest& wire, const ModelConfig& config,
       request.num_samples = static_cast<int>(wire.num_samples());
     }
   }
+  check_particles(wire, most_particles, request, violations);
   const int most_top = std::min(limits.max_top_log2_probs, config.vocab_size);
   if (wire.top_log2_probs() > static_cast<std::uint32_t>(most_top)) {
     violations.add("top_log2_probs", std::to_string(wire.top_log2_probs()) + " is more than " +
@@ -221,7 +251,7 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
                        std::to_string(request.prompt.size()) + " values of the prompt");
   }
   request.cache_prefix_tokens = wire.cache_prefix_tokens();
-  check_counts(wire, config, limits, out, violations);
+  check_counts(wire, config, limits, model.scheduler->options().max_batch_rows, out, violations);
   request.sampling = read_sampling(wire.sampling(), config, model.transformer->head(), violations);
   out.has_seed = wire.sampling().has_seed();
   request.seed = wire.sampling().seed();

@@ -13,6 +13,7 @@
 #include "server/generation/recent_values.h"
 #include "server/generation/speculation.h"
 #include "server/history/session_history.h"
+#include "server/particles/particle_set.h"
 #include "server/requests/call_checks.h"
 #include "server/requests/resolve/resolve_adapter.h"
 #include "server/requests/resolve/resolve_model.h"
@@ -77,12 +78,23 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
       {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" + clip(name) + "'"}});
 }
 
+// The same of particles: their values, and those that are told at once in the end.
+std::size_t particle_bytes(const ModelConfig& config, const GenerationRequest& request) {
+  std::int64_t most = request.max_new_tokens;
+  if (config.max_values() != 0) most = std::min(most, config.max_values());
+  const std::size_t values = static_cast<std::size_t>(most) + request.prompt.size();
+  return ParticleSet::bytes(request.particles, most) +
+         static_cast<std::size_t>(request.num_samples) * values * kOutboxValueBytes +
+         request.replay.size() * sizeof(request.replay.front());
+}
+
 // What a call holds beside its sequences: what its samples guess from, what its session's sequence
 // lacks, what a window begins anew from, what penalties count, and the values that wait for a
 // client that is slow.
 std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
                        const GenerationRequest& request) {
   const Transformer& transformer = *model.transformer;
+  if (request.uses_particles()) return particle_bytes(transformer.config(), request);
   const auto samples = static_cast<std::size_t>(request.num_samples);
   const bool drafts = request.max_new_tokens > 0 &&
                       guesses(model.scheduler->options().speculation, transformer.recomputes());
@@ -221,7 +233,7 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   } else {
     SessionStore::LeaseResult leased =
         context.store.lease_one_shot(model.name, model.transformer, values_needed(at, checked),
-                                     request.num_samples, caller, beside, std::move(adapter));
+                                     request.num_sequences(), caller, beside, std::move(adapter));
     if (leased.refusal) {
       return store_refusal(leased.refusal, context.store.options(), /*session_id=*/"", caller);
     }

@@ -25,7 +25,7 @@ std::size_t bytes_held_by(const GenerationRequest& request) {
   bytes += request.stop.tokens.capacity() * sizeof(request.stop.tokens.front());
   for (const std::string& text : request.stop.strings) bytes += sizeof(text) + text.capacity();
   bytes += request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias.front());
-  return bytes + static_cast<std::size_t>(request.num_samples) * sizeof(SampleRun);
+  return bytes + static_cast<std::size_t>(request.num_sequences()) * sizeof(SampleRun);
 }
 
 RequestContext context_of(GenerationRequest request, const Transformer& model,
@@ -57,10 +57,10 @@ RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
       prefixes_(prefixes),
       held_bytes_(bytes_held_by(context_.request)),
       submitted_(submitted) {
-  const int num_samples = context_.request.num_samples;
-  assert(num_samples >= 1);
-  samples_.reserve(static_cast<std::size_t>(num_samples));
-  for (int i = 0; i < num_samples; ++i) {
+  const int num_sequences = context_.request.num_sequences();
+  assert(num_sequences >= 1);
+  samples_.reserve(static_cast<std::size_t>(num_sequences));
+  for (int i = 0; i < num_sequences; ++i) {
     samples_.emplace_back(context_, outlet_, lease_.sequence(), i,
                           i == 0 ? lease_.history() : nullptr);
   }
@@ -140,6 +140,7 @@ void RunningRequest::fork_when_prompt_read(StepContext& step) {
   if (forked_ || !(first.prompt_read() || first.finished())) return;
   forked_ = true;
   for (std::size_t i = 1; i < samples_.size(); ++i) samples_[i].fork(first);
+  if (context_.request.uses_particles()) particles_.emplace(context_, samples_, outlet_);
   for (SampleRun& sample : samples_) sample.begin_new_values(step);
 }
 
@@ -147,7 +148,7 @@ void RunningRequest::propose(int max_rows, std::vector<RowRun>& runs) {
   if (failure_) return;
   const bool shares_prompt = !forked_ && samples_.size() > 1;
   for (SampleRun& sample : samples_) {
-    if (sample.finished()) continue;
+    if (sample.finished() || sample.waits()) continue;
     RowRun run;
     run.request = this;
     run.sample = &sample;
@@ -179,6 +180,7 @@ void RunningRequest::absorb(const RowRun& run, MatrixView<const float> outputs, 
 
 RunningRequest::Status RunningRequest::end_step(StepContext& step) {
   pay(step.now);
+  if (particles_) attempt([&] { particles_->gather(); });
   const bool is_last = slots() == 0;
   if (!failure_) lease_.keep_checkpoint();
   if (!failure_) keep_prefix();
@@ -195,22 +197,34 @@ RunningRequest::Status RunningRequest::end_step(StepContext& step) {
 
 void RunningRequest::report_finished(TimePoint now, bool is_last) {
   attempt([&] {
-    std::vector<SampleResult> results;
-    for (std::size_t i = 0; i < samples_.size(); ++i) {
-      if (reported_[i] || !samples_[i].finished()) continue;
-      reported_[i] = true;
-      results.push_back(samples_[i].result(submitted_, started_, now));
-      if (const SessionHistory* history = lease_.history()) {
-        results.back().digest = to_hex(history->extent().digest);
-      }
-      samples_[i].release();
-    }
+    const std::vector<SampleResult> results = take_results(now, is_last);
     if (is_last) release();
     for (const SampleResult& result : results) {
       outlet_.delivered = true;
       sink_->on_sample_finish(result);
     }
   });
+}
+
+std::vector<SampleResult> RunningRequest::take_results(TimePoint now, bool is_last) {
+  std::vector<SampleResult> results;
+  if (context_.request.uses_particles()) {
+    if (!is_last) return results;
+    SampleResult result = samples_.front().result(submitted_, started_, now);
+    if (particles_) particles_->complete(result);
+    for (; result.sample < context_.request.num_samples; ++result.sample) results.push_back(result);
+    return results;
+  }
+  for (std::size_t i = 0; i < samples_.size(); ++i) {
+    if (reported_[i] || !samples_[i].finished()) continue;
+    reported_[i] = true;
+    results.push_back(samples_[i].result(submitted_, started_, now));
+    if (const SessionHistory* history = lease_.history()) {
+      results.back().digest = to_hex(history->extent().digest);
+    }
+    samples_[i].release();
+  }
+  return results;
 }
 
 bool RunningRequest::take_resume(TimePoint now) {
@@ -225,6 +239,7 @@ bool RunningRequest::take_resume(TimePoint now) {
 
 void RunningRequest::release() {
   for (SampleRun& sample : samples_) sample.release();
+  particles_.reset();
   lease_ = SessionLease();
 }
 

@@ -13,6 +13,7 @@
 #include "server/generation/request_control.h"
 #include "server/generation/sample_run.h"
 #include "server/prefix/prefix_cache.h"
+#include "server/scheduler/particle_filter.h"
 #include "server/scheduler/row_planner.h"
 #include "server/sessions/session_store.h"
 
@@ -43,7 +44,7 @@ class RunningRequest {
   RunningRequest(const RunningRequest&) = delete;
   RunningRequest& operator=(const RunningRequest&) = delete;
 
-  // Rows of a step kept for it: one for every unfinished sample.
+  // Rows of a step kept for it: one for every unfinished sample or particle.
   int slots() const;
   // What it holds while it waits: the values it brought, the objects of its samples, and what its
   // caller keeps for it. Constant.
@@ -91,6 +92,7 @@ class RunningRequest {
   // Reports the samples that finished since the last call, and frees their memory; `is_last` gives
   // the lease back first.
   void report_finished(TimePoint now, bool is_last);
+  std::vector<SampleResult> take_results(TimePoint now, bool is_last);
   void release();
 
   SchedulerMetrics& metrics_;
@@ -101,8 +103,10 @@ class RunningRequest {
   const std::shared_ptr<RequestControl> control_;
   const RequestContext context_;
   Outlet outlet_;
-  std::vector<SampleRun> samples_;
-  std::vector<bool> reported_;  // per sample
+  std::vector<SampleRun> samples_;  // or particles, of which samples are chosen in the end
+  std::vector<bool> reported_;      // per sample
+  std::optional<ParticleFilter>
+      particles_;  // once they are forked; none: samples are what they are
 
   PrefixCache* const prefixes_;  // null: none
   std::int64_t keep_prefix_at_ = 0;

@@ -73,8 +73,11 @@ void Scheduler::run_worker(Worker& worker) {
 Scheduler::SubmitError Scheduler::submit(GenerationRequest request, SessionLease lease,
                                          std::shared_ptr<TokenSink> sink,
                                          const RequestHandle& handle) {
-  if (request.num_samples < 1 || request.num_samples > options_.max_batch_rows) {
+  const int sequences = request.num_sequences();
+  if (request.num_samples < 1 || request.num_samples > sequences ||
+      sequences > options_.max_batch_rows) {
     throw std::invalid_argument("Scheduler: num_samples is " + std::to_string(request.num_samples) +
+                                " and particles " + std::to_string(request.particles) +
                                 ", must be 1 to " + std::to_string(options_.max_batch_rows));
   }
   auto running = std::make_unique<RunningRequest>(std::move(request), std::move(lease),

@@ -79,9 +79,9 @@ class Scheduler {
 
   // Takes the request, or refuses it at once: then the sink is never called and the lease is given
   // back. `handle`: the caller's, of this request alone; the sink may use it before submit returns.
-  // REQUIRES: lease; the lease is of this model; num_samples <= max_batch_rows. Throws, the sink
-  // never called, std::invalid_argument for a request that cannot run (too many samples, or neither
-  // prompt nor pending value nor start token to begin with) and std::bad_alloc.
+  // REQUIRES: lease; the lease is of this model; num_sequences() <= max_batch_rows. Throws, the
+  // sink never called, std::invalid_argument for a request that cannot run (too many samples, or
+  // neither prompt nor pending value nor start token to begin with) and std::bad_alloc.
   SubmitError submit(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
                      const RequestHandle& handle = RequestHandle());
   // on_finish(kCancelled) within one step, or of the step after submit. Idempotent.

@@ -47,6 +47,7 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   wire.set_stop_string(result.stop_string);
   wire.set_position(result.position);
   wire.set_digest(result.digest);
+  if (result.log2_evidence) wire.set_log2_evidence(*result.log2_evidence);
   v1::Timings& timings = *wire.mutable_timings();
   write_duration(result.queued, *timings.mutable_queued());
   write_duration(result.prompt, *timings.mutable_prompt());

@@ -133,7 +133,7 @@ Core::Call Core::submit(const GenerationRequest& request, const std::string& ses
   Call call;
   call.sink = sink ? sink : std::make_shared<RecordingSink>(request.num_samples);
   auto leased = session_id.empty()
-                    ? store.lease_one_shot("tiny", model, /*max_values=*/0, request.num_samples,
+                    ? store.lease_one_shot("tiny", model, /*max_values=*/0, request.num_sequences(),
                                            owner, /*call_bytes=*/0, std::move(adapter))
                     : store.lease(session_id, owner);
   REQUIRE(leased.refusal.error == SessionError::kNone);
