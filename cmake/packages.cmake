@@ -14,6 +14,12 @@ find_package(OpenSSL REQUIRED)
 find_package(SQLite3 REQUIRED)
 find_package(Boost 1.74 REQUIRED)  # headers alone: Beast and Asio
 find_package(prometheus-cpp CONFIG REQUIRED)  # brings civetweb, which serves HTTP
+# libedit, which has no module: lines that are typed to `lintel generate --interactive`.
+find_path(LINTEL_EDIT_INCLUDE histedit.h REQUIRED)
+find_library(LINTEL_EDIT_LIBRARY edit REQUIRED)
+add_library(Edit::Edit UNKNOWN IMPORTED)
+set_target_properties(Edit::Edit PROPERTIES
+  IMPORTED_LOCATION ${LINTEL_EDIT_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${LINTEL_EDIT_INCLUDE})
 if(LINTEL_TESTS)
   find_package(Catch2 2 CONFIG REQUIRED)
 endif()

@@ -27,9 +27,9 @@ std::atomic<int> received{0};  // the signal that ended the command; 0: none
 }
 
 // Ctrl-C ends the call on the server; the command writes what it has and dies of the signal. A
-// second one does not wait for that. The signals are blocked in every thread and one waits for
-// them: cancelling takes locks, which a signal handler must not. Those that are ignored, by nohup
-// or in a shell's background, stay so.
+// second one does not wait for that. Where a command goes on behind what Ctrl-C ends, it does. The
+// signals are blocked in every thread and one waits for them: cancelling takes locks, which a
+// signal handler must not. Those that are ignored, by nohup or in a shell's background, stay so.
 void cancel_on_signals(lintel::cli::Console& console) {
   sigset_t signals;
   sigemptyset(&signals);
@@ -41,9 +41,11 @@ void cancel_on_signals(lintel::cli::Console& console) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread([signals, &console] {
     int number = 0;
-    sigwait(&signals, &number);
+    do {
+      sigwait(&signals, &number);
+    } while (number == SIGINT && console.interrupt());
     received = number;
-    console.cancellation().cancel();
+    console.cancel();
     sigwait(&signals, &number);
     die_of(number);
   }).detach();

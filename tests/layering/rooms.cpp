@@ -17,6 +17,7 @@ const std::map<std::string, std::regex> kPackages = {
     {"<boost>", std::regex("^boost/")},
     {"<cli>", std::regex("^CLI/")},
     {"<dnnl>", std::regex("^(dnnl|oneapi/dnnl)")},
+    {"<edit>", std::regex("^histedit\\.h")},
     {"<grpc>", std::regex("^(grpc|grpcpp|absl|google/protobuf)/")},
     {"<hwy>", std::regex("^hwy/")},
     {"<json>", std::regex("^nlohmann/")},

@@ -30,6 +30,7 @@ double parse_patience(std::string_view flag, std::string_view text) {
 }  // namespace
 
 void GenerateFlags::add_to(CLI::App& app, bool for_session) {
+  command = &app;
   auto* text =
       add_parsed(app, "--prompt", prompt, any_text, "TEXT", "Prompt for a model of bytes (text)");
   auto* ids = add_parsed(app, "--prompt-tokens", prompt_tokens, any_text, "ID,ID,...",
@@ -41,6 +42,8 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
   if (for_session) {
     app.add_option("ID", session_id, "The session to continue")->required();
   } else {
+    app.add_flag("--interactive", interactive,
+                 "Type to a session, and it answers: see /help there");
     add_text(app, "--session", session_id, "ID", "Continue this session");
     add_adapter_flag(app, adapter);
     add_text(app, "--initial-state", initial_state, "NAME",
@@ -92,6 +95,12 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
   app.add_flag("--echo", echo, "Print the prompt, too")->group("Output");
   add_parsed(app, "--tokens-per-message", tokens_per_message, parse_uint32, "N",
              "At most N tokens in a message; 1 streams each as it comes [the server decides]")
+      ->group("Output");
+  app.add_flag("--stats", stats,
+               "Say at the end how fast it was, on standard error, also where that is no terminal")
+      ->group("Output");
+  app.add_flag("--quiet", quiet,
+               "Say nothing on standard error but failures: no speed, no notes, no sign of life")
       ->group("Output");
   connection.add_to(app);
 }

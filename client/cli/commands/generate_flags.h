@@ -26,14 +26,14 @@ struct GenerateFlags {
   std::optional<std::uint32_t> tokens_per_message;
   double retry_seconds = 30;  // of sessions that outlive the server
   std::string format;         // "text", "tokens", "jsonl"; empty: by the model
+  bool stats = false, quiet = false;
+  bool interactive = false;
+  const CLI::App* command = nullptr;  // that has these flags
 
   // `for_session`: the session's id is the command's argument and --samples makes no sense.
   void add_to(CLI::App& app, bool for_session);
   // Reads the prompt's file, or standard input. Throws UsageError.
   v1::GenerateRequest request(Console& console) const;
 };
-
-// Calls the server and prints in the format asked for. Returns an ExitCode.
-int run_generate(const GenerateFlags& flags, Console& console);
 
 }  // namespace lintel::cli

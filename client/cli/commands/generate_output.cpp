@@ -146,8 +146,15 @@ void write_top(JsonWriter& json, const std::vector<v1::TopValues>& top) {
   json.end_array();
 }
 
+// What jsonl has of a sample beside what it always has.
+struct JsonParts {
+  bool prompt = false;
+  bool top = false;
+  bool text = false;
+};
+
 // What a sample's values are, in any state of it.
-void write_positions(JsonWriter& json, const Sample& sample, bool with_prompt, bool with_top) {
+void write_positions(JsonWriter& json, const Sample& sample, const JsonParts& parts) {
   json.field("first_position", sample.first_position);
   if (std::find(sample.given.begin(), sample.given.end(), true) != sample.given.end()) {
     json.key("given_positions").begin_array();
@@ -156,11 +163,11 @@ void write_positions(JsonWriter& json, const Sample& sample, bool with_prompt, b
     }
     json.end_array();
   }
-  if (with_top) {
+  if (parts.top) {
     json.key("top");
     write_top(json, sample.top);
   }
-  if (with_prompt) {
+  if (parts.prompt) {
     json.key("prompt");
     write_tokens(json, sample.prompt);
     json.key("prompt_log2_probs");
@@ -168,9 +175,17 @@ void write_positions(JsonWriter& json, const Sample& sample, bool with_prompt, b
   }
 }
 
-void write_values(JsonWriter& json, const Sample& sample) {
+// Bytes as text: those that are no UTF-8, at a cut for one, are U+FFFD there.
+std::string text_of(const std::vector<std::int32_t>& tokens) {
+  std::string text;
+  for (const std::int32_t token : tokens) append_byte(text, token);
+  return text;
+}
+
+void write_values(JsonWriter& json, const Sample& sample, const JsonParts& parts) {
   json.key("tokens");
   write_tokens(json, sample.tokens);
+  if (parts.text) json.field("text", text_of(sample.tokens));
   json.key("log2_probs");
   write_log2_probs(json, sample.log2_probs);
 }
@@ -178,11 +193,11 @@ void write_values(JsonWriter& json, const Sample& sample) {
 // A sample that a failure of the call cut short: the server's account of it is missing.
 std::string cut_sample_json(const Sample& sample, std::uint32_t index,
                             std::optional<std::uint64_t> seed, grpc::StatusCode code,
-                            bool with_prompt, bool with_top) {
+                            const JsonParts& parts) {
   JsonWriter json;
   json.begin_object();
   json.field("sample", index);
-  write_values(json, sample);
+  write_values(json, sample, parts);
   json.key("finish_reason");
   if (code == grpc::StatusCode::DEADLINE_EXCEEDED) {
     json.value(finish_reason_name(v1::FINISH_REASON_DEADLINE));
@@ -192,87 +207,22 @@ std::string cut_sample_json(const Sample& sample, std::uint32_t index,
     json.null();
   }
   if (seed) json.field("seed", *seed);
-  write_positions(json, sample, with_prompt, with_top);
+  write_positions(json, sample, parts);
   json.end_object();
   return json.take();
 }
 
-class JsonlPrinter : public GenerationPrinter {
- public:
-  JsonlPrinter(Console& console, const v1::GenerateRequest& request)
-      : console_(console),
-        request_(request),
-        with_prompt_(request.echo_prompt()),
-        with_top_(request.top_log2_probs() > 0) {}
-
-  void on_chunk(const v1::Chunk& chunk) override { collector_.add(chunk); }
-  void on_finish(const v1::SampleFinish& finish) override { collector_.finish(finish); }
-
-  void on_end() override {
-    for (const Sample& sample : collector_.samples()) print(sample);
-  }
-
-  void on_failure(grpc::StatusCode code) override {
-    const std::vector<Sample>& samples = collector_.samples();
-    for (std::uint32_t i = 0; i < samples.size(); ++i) {
-      const Sample& sample = samples[i];
-      if (sample.finish.reason() != v1::FINISH_REASON_UNSPECIFIED) {
-        print(sample);
-      } else if (!sample.tokens.empty() || !sample.prompt.empty()) {
-        console_.out(
-            cut_sample_json(sample, i, known_seed(request_, i), code, with_prompt_, with_top_) +
-            "\n");
-      }
-    }
-  }
-
- private:
-  void print(const Sample& sample) {
-    console_.out(sample_json(sample, with_prompt_, with_top_) + "\n");
-  }
-
-  Console& console_;
-  const v1::GenerateRequest& request_;
-  const bool with_prompt_;
-  const bool with_top_;
-  SampleCollector collector_;
-};
-
-}  // namespace
-
-std::unique_ptr<GenerationPrinter> make_printer(const std::string& format, Console& console,
-                                                const v1::GenerateRequest& request) {
-  const std::uint32_t num_samples = request.has_num_samples() ? request.num_samples() : 1;
-  if (format == "jsonl") return std::make_unique<JsonlPrinter>(console, request);
-  if (format == "tokens") {
-    return std::make_unique<TokensPrinter>(console, num_samples, request.log2_probs());
-  }
-  return std::make_unique<TextPrinter>(console, num_samples, request);
-}
-
-std::string finish_reason_name(v1::FinishReason reason) {
-  std::string name = v1::FinishReason_Name(reason);
-  const std::string prefix = "FINISH_REASON_";
-  if (name.rfind(prefix, 0) == 0) name.erase(0, prefix.size());
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return name.empty() ? std::to_string(static_cast<int>(reason)) : name;
-}
-
-double seconds_of(const google::protobuf::Duration& duration) {
-  return static_cast<double>(duration.seconds()) + duration.nanos() * 1e-9;
-}
-
-std::string sample_json(const Sample& sample, bool with_prompt, bool with_top) {
+// One sample as a line, without the newline.
+std::string sample_json(const Sample& sample, const JsonParts& parts) {
   const v1::SampleFinish& finish = sample.finish;
   JsonWriter json;
   json.begin_object();
   json.field("sample", finish.sample());
-  write_values(json, sample);
+  write_values(json, sample, parts);
   json.field("finish_reason", finish_reason_name(finish.reason()));
   if (!finish.stop_string().empty()) json.field("stop_string", finish.stop_string());
   json.field("seed", finish.seed());
-  write_positions(json, sample, with_prompt, with_top);
+  write_positions(json, sample, parts);
   json.field("prompt_tokens", finish.prompt_tokens());
   json.field("reused_tokens", finish.reused_tokens());
   json.field("generated_tokens", finish.generated_tokens());
@@ -292,6 +242,70 @@ std::string sample_json(const Sample& sample, bool with_prompt, bool with_top) {
   json.end_object();
   json.end_object();
   return json.take();
+}
+
+class JsonlPrinter : public GenerationPrinter {
+ public:
+  JsonlPrinter(Console& console, const v1::GenerateRequest& request, bool is_bytes)
+      : console_(console),
+        request_(request),
+        parts_{.prompt = request.echo_prompt(),
+               .top = request.top_log2_probs() > 0,
+               .text = is_bytes} {}
+
+  void on_chunk(const v1::Chunk& chunk) override { collector_.add(chunk); }
+  void on_finish(const v1::SampleFinish& finish) override { collector_.finish(finish); }
+
+  void on_end() override {
+    for (const Sample& sample : collector_.samples()) print(sample);
+  }
+
+  void on_failure(grpc::StatusCode code) override {
+    const std::vector<Sample>& samples = collector_.samples();
+    for (std::uint32_t i = 0; i < samples.size(); ++i) {
+      const Sample& sample = samples[i];
+      if (sample.finish.reason() != v1::FINISH_REASON_UNSPECIFIED) {
+        print(sample);
+      } else if (!sample.tokens.empty() || !sample.prompt.empty()) {
+        console_.out(cut_sample_json(sample, i, known_seed(request_, i), code, parts_) + "\n");
+      }
+    }
+  }
+
+ private:
+  void print(const Sample& sample) { console_.out(sample_json(sample, parts_) + "\n"); }
+
+  Console& console_;
+  const v1::GenerateRequest& request_;
+  const JsonParts parts_;
+  SampleCollector collector_;
+};
+
+}  // namespace
+
+std::unique_ptr<GenerationPrinter> make_printer(const PrintOptions& options, Console& console,
+                                                const v1::GenerateRequest& request) {
+  const std::uint32_t num_samples = request.has_num_samples() ? request.num_samples() : 1;
+  if (options.format == "jsonl") {
+    return std::make_unique<JsonlPrinter>(console, request, options.is_bytes);
+  }
+  if (options.format == "tokens") {
+    return std::make_unique<TokensPrinter>(console, num_samples, request.log2_probs());
+  }
+  return std::make_unique<TextPrinter>(console, num_samples, request);
+}
+
+std::string finish_reason_name(v1::FinishReason reason) {
+  std::string name = v1::FinishReason_Name(reason);
+  const std::string prefix = "FINISH_REASON_";
+  if (name.rfind(prefix, 0) == 0) name.erase(0, prefix.size());
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name.empty() ? std::to_string(static_cast<int>(reason)) : name;
+}
+
+double seconds_of(const google::protobuf::Duration& duration) {
+  return static_cast<double>(duration.seconds()) + duration.nanos() * 1e-9;
 }
 
 }  // namespace lintel::cli

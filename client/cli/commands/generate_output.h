@@ -29,15 +29,17 @@ class GenerationPrinter {
   virtual void on_failure(grpc::StatusCode code) = 0;
 };
 
-// `format` is text, tokens or jsonl. Console and request must outlive the printer.
-std::unique_ptr<GenerationPrinter> make_printer(const std::string& format, Console& console,
+struct PrintOptions {
+  std::string format;     // text, tokens or jsonl
+  bool is_bytes = false;  // the model's values: jsonl has them as text, too
+};
+
+// Console and request must outlive the printer.
+std::unique_ptr<GenerationPrinter> make_printer(const PrintOptions& options, Console& console,
                                                 const v1::GenerateRequest& request);
 
 // "length" for FINISH_REASON_LENGTH.
 std::string finish_reason_name(v1::FinishReason reason);
 double seconds_of(const google::protobuf::Duration& duration);
-
-// One sample as a line of jsonl, without the newline.
-std::string sample_json(const Sample& sample, bool with_prompt, bool with_top);
 
 }  // namespace lintel::cli

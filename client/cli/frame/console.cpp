@@ -112,6 +112,31 @@ std::string Console::read_file(const std::string& flag, const std::string& path)
   return bytes.str();
 }
 
+void Console::cancel() {
+  cancellation_.cancel();
+  interrupt();
+}
+
+bool Console::interrupt() {
+  const std::lock_guard lock(interruptible_mutex_);
+  if (interruptible_ == nullptr) return false;
+  interruptible_->cancellation().cancel();
+  return true;
+}
+
+Console::Interruptible::Interruptible(Console& console) : console_(console) {
+  const std::lock_guard lock(console_.interruptible_mutex_);
+  console_.interruptible_ = this;
+  // What ended the command just before ends this, too.
+  if (console_.cancellation_.cancelled()) cancellation_.cancel();
+}
+
+Console::Interruptible::~Interruptible() {
+  const std::lock_guard lock(console_.interruptible_mutex_);
+  console_.interruptible_ = nullptr;
+}
+
+bool Console::in_is_terminal() const { return isatty(in_) == 1; }
 bool Console::out_is_terminal() const { return isatty(out_) == 1; }
 bool Console::err_is_terminal() const { return isatty(err_) == 1; }
 

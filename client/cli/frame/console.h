@@ -1,6 +1,7 @@
 // Where a command reads and writes, and how it ends.
 #pragma once
 
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -34,7 +35,7 @@ class OutputClosed {};
 
 // Standard input, output and error of one command. Owns none of the descriptors.
 //
-// Threads: cancellation() from any thread; the rest from one at a time.
+// Threads: cancellation(), cancel() and interrupt() from any thread; the rest from one at a time.
 class Console {
  public:
   Console(int in, int out, int err) : in_(in), out_(out), err_(err) {}
@@ -54,11 +55,33 @@ class Console {
   // `path` when it cannot be read.
   std::string read_file(const std::string& flag, const std::string& path);
 
+  bool in_is_terminal() const;
   bool out_is_terminal() const;
   bool err_is_terminal() const;
+  int in_fd() const { return in_; }
   int err_fd() const { return err_; }
 
   Cancellation& cancellation() { return cancellation_; }
+  // Ends the command, from any thread: cancels cancellation(), and what Ctrl-C would.
+  void cancel();
+  // Ctrl-C, from any thread: ends what an Interruptible has. False: there is none, so that it is
+  // for the command.
+  bool interrupt();
+
+  // While it lives Ctrl-C ends the calls that run with its cancellation, and not the command.
+  class Interruptible {
+   public:
+    explicit Interruptible(Console& console);
+    ~Interruptible();
+    Interruptible(const Interruptible&) = delete;
+    Interruptible& operator=(const Interruptible&) = delete;
+
+    Cancellation& cancellation() { return cancellation_; }
+
+   private:
+    Console& console_;
+    Cancellation cancellation_;
+  };
 
  private:
   bool fill_input();  // false at the end
@@ -68,6 +91,8 @@ class Console {
   std::string in_buffer_;
   std::size_t in_position_ = 0;  // in in_buffer_
   Cancellation cancellation_;
+  std::mutex interruptible_mutex_;
+  Interruptible* interruptible_ = nullptr;  // guarded by interruptible_mutex_; null: none
 };
 
 }  // namespace lintel::cli

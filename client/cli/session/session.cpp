@@ -8,6 +8,7 @@
 #include "client/cli/commands/generate_flags.h"
 #include "client/cli/commands/generate_output.h"
 #include "client/cli/frame/table.h"
+#include "client/cli/generate/generate.h"
 #include "client/cli/session/session_commands.h"
 
 namespace lintel::cli {
