@@ -44,6 +44,15 @@ std::vector<GrayImage> cut(const GrayImage& sheet, int height, int width) {
 
 }  // namespace
 
+std::vector<GrayImage> read_whole_images(const std::filesystem::path& file) {
+  if (starts_like_png(file)) return {read_png(file)};
+  return read_idx_images(file);
+}
+
+bool is_colored_png(const std::filesystem::path& file) {
+  return starts_like_png(file) && png_has_colors(file);
+}
+
 std::vector<GrayImage> read_images(const std::filesystem::path& file, int height, int width) {
   const std::string wanted = size_text(height, width);
   if (starts_like_png(file)) {

@@ -13,4 +13,11 @@ namespace lintel {
 // the size wanted when they do not go together.
 std::vector<GrayImage> read_images(const std::filesystem::path& file, int height, int width);
 
+// The images of an IDX file, or a PNG as one image, whatever their size. Throws ImageError naming
+// the file.
+std::vector<GrayImage> read_whole_images(const std::filesystem::path& file);
+
+// Whether it is a PNG that has more than greys.
+bool is_colored_png(const std::filesystem::path& file);
+
 }  // namespace lintel

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::uint64_t kMaxPixels = 64'000'000;
 
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
 // libpng's simplified interface reports through its struct; nothing jumps, nothing is printed.
 class PngImage {
  public:
@@ -25,6 +27,27 @@ class PngImage {
   PngImage& operator=(const PngImage&) = delete;
 
   png_image* get() { return &image_; }
+  // Reads the header. The file has to stay open until the pixels are read.
+  File open(const std::filesystem::path& file) {
+    File stream(std::fopen(file.c_str(), "rb"), &std::fclose);
+    if (!stream) fail(std::string("cannot be opened: ") + std::strerror(errno));
+    check(png_image_begin_read_from_stdio(&image_, stream.get()));
+    const std::uint64_t pixels = std::uint64_t{image_.width} * image_.height;
+    if (pixels > kMaxPixels) {
+      fail(std::to_string(image_.width) + "x" + std::to_string(image_.height) +
+           " pixels, more than " + std::to_string(kMaxPixels));
+    }
+    return stream;
+  }
+  // The pixels in a format of libpng, transparency over black.
+  std::vector<std::uint8_t> read(png_uint_32 format) {
+    image_.format = format;
+    std::vector<std::uint8_t> bytes(PNG_IMAGE_SIZE(image_));
+    const png_color black{0, 0, 0};
+    check(png_image_finish_read(&image_, &black, bytes.data(), /*row_stride=*/0,
+                                /*colormap=*/nullptr));
+    return bytes;
+  }
   void check(int succeeded) {
     if (!succeeded) fail(image_.message);
   }
@@ -39,22 +62,21 @@ class PngImage {
 
 GrayImage read_png(const std::filesystem::path& file) {
   PngImage png(file);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream(std::fopen(file.c_str(), "rb"),
-                                                               &std::fclose);
-  if (!stream) png.fail(std::string("cannot be opened: ") + std::strerror(errno));
-  png.check(png_image_begin_read_from_stdio(png.get(), stream.get()));
-  const std::uint64_t pixels = std::uint64_t{png.get()->width} * png.get()->height;
-  if (pixels > kMaxPixels) {
-    png.fail(std::to_string(png.get()->width) + "x" + std::to_string(png.get()->height) +
-             " pixels, more than " + std::to_string(kMaxPixels));
-  }
-  png.get()->format = PNG_FORMAT_GRAY;
-  GrayImage image{static_cast<int>(png.get()->height), static_cast<int>(png.get()->width),
-                  std::vector<std::uint8_t>(pixels)};
-  const png_color black{0, 0, 0};
-  png.check(png_image_finish_read(png.get(), &black, image.pixels.data(), /*row_stride=*/0,
-                                  /*colormap=*/nullptr));
+  const File stream = png.open(file);
+  GrayImage image{static_cast<int>(png.get()->height), static_cast<int>(png.get()->width), {}};
+  image.pixels = png.read(PNG_FORMAT_GRAY);
   return image;
+}
+
+bool png_has_colors(const std::filesystem::path& file) {
+  PngImage png(file);
+  const File stream = png.open(file);
+  if ((png.get()->format & PNG_FORMAT_FLAG_COLOR) == 0) return false;
+  const std::vector<std::uint8_t> parts = png.read(PNG_FORMAT_RGB);
+  for (std::size_t i = 0; i < parts.size(); i += 3) {
+    if (parts[i] != parts[i + 1] || parts[i] != parts[i + 2]) return true;
+  }
+  return false;
 }
 
 std::string encode_png(const Canvas& canvas, int scale) {

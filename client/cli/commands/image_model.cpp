@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "client/cli/frame/flags.h"
+#include "client/image/fit.h"
 #include "client/image/image_file.h"
+#include "client/image/png.h"
 
 namespace lintel::cli {
 namespace {
@@ -20,6 +22,21 @@ void warn_if_inverted(const ImageModel& model, const ImageFileFlags& flags,
               (border > ground ? "light" : "dark") + " and the model's ground is " +
               (border > ground ? "dark" : "light") + "; try it with" + (flags.invert ? "out" : "") +
               " --invert\n");
+}
+
+// Whole pictures of any size, made such as the model's.
+std::vector<GrayImage> fitted_images(const ImageModel& model, const std::string& file) {
+  std::vector<GrayImage> images = read_whole_images(file);
+  for (GrayImage& image : images) {
+    try {
+      image = fit_digit(image, model.height, model.width);
+    } catch (const std::invalid_argument& error) {
+      throw ImageError(file + ": " + error.what());
+    }
+    if (model.start_token.value_or(0) < 128) continue;  // of a model that draws dark on light
+    for (std::uint8_t& pixel : image.pixels) pixel = static_cast<std::uint8_t>(~pixel);
+  }
+  return images;
 }
 
 }  // namespace
@@ -57,11 +74,16 @@ void ImageFileFlags::add_to(CLI::App& app, const std::string& images_help,
   add_text(app, "--index", index, "LIST",
            "Which images of the file, from 0, e.g. 0-9 or 3,5,8 [" + index_default + "]");
   app.add_flag("--invert", invert, "The file is dark on light: turn its greys round");
+  app.add_flag("--fit", fit,
+               "The file is a photograph of one digit, of any size, or has images of another size: "
+               "put as MNIST's are, light on dark, scaled, its centre of mass in the middle");
 }
 
 std::vector<IndexedImage> read_images_for(const ImageModel& model, const ImageFileFlags& flags,
                                           std::int64_t most, Console& console) {
-  const std::vector<GrayImage> file = read_images(flags.file, model.height, model.width);
+  const std::vector<GrayImage> file = flags.fit
+                                          ? fitted_images(model, flags.file)
+                                          : read_images(flags.file, model.height, model.width);
   const auto count = static_cast<std::int64_t>(file.size());
   const std::string first = "0-" + std::to_string(std::min(count, most) - 1);
   std::vector<IndexedImage> chosen;
@@ -73,7 +95,11 @@ std::vector<IndexedImage> read_images_for(const ImageModel& model, const ImageFi
     }
     chosen.push_back(std::move(one));
   }
-  warn_if_inverted(model, flags, chosen, console);
+  if (!flags.fit) warn_if_inverted(model, flags, chosen, console);
+  if (is_colored_png(flags.file)) {
+    console.err("lintel: --images " + flags.file +
+                " has colours; the model is grey, and sees how light they are\n");
+  }
   return chosen;
 }
 

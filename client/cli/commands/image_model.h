@@ -28,6 +28,7 @@ struct ImageFileFlags {
   std::string file;   // --images
   std::string index;  // --index
   bool invert = false;
+  bool fit = false;
 
   void add_to(CLI::App& app, const std::string& images_help, const std::string& index_default);
 };

@@ -251,6 +251,7 @@ void check_flags(const ScoreFlags& flags) {
   if (flags.images.file.empty()) {
     if (!flags.images.index.empty()) throw UsageError("--index goes with --images");
     if (flags.images.invert) throw UsageError("--invert goes with --images");
+    if (flags.images.fit) throw UsageError("--fit goes with --images");
   }
   std::error_code ignored;  // of files that are not there
   if (flags.input != "-" && std::filesystem::equivalent(flags.input, flags.output, ignored)) {

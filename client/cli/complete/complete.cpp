@@ -6,11 +6,11 @@
 
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/model_choice.h"
+#include "client/cli/complete/complete_picture.h"
 #include "client/cli/complete/complete_report.h"
 #include "client/cli/complete/watch.h"
 #include "client/cli/frame/output_file.h"
 #include "client/cli/frame/progress.h"
-#include "client/image/png.h"
 
 namespace lintel::cli {
 namespace {
@@ -20,7 +20,8 @@ Known pixels stay exactly as they are; the hidden ones are sampled in raster ord
 the pixels before it. Known pixels after a hidden one are fed in their places and do not bear on it: with
 top, left, box and random the model draws what goes with the pixels above, and to the left in the row, not
 with those that follow. A hidden first pixel becomes the model's start token. A PNG may hold many images of
-the model's size side by side; like MNIST it is light on dark, or --invert.
+the model's size side by side; like MNIST it is light on dark, or --invert. A photograph of one digit, of
+any size, is put as MNIST's are by --fit; the model is grey, and so is what it sees of colours.
 
 Seeds: sample i of the image with index j is drawn with seed S + 65536 j + i; image i drawn from nothing
 with S + i. `lintel generate` gives the same values for the same prompt and seed.
@@ -34,22 +35,25 @@ alone. A run that fails or is interrupted writes what was done by then, and its 
 Examples:
   lintel complete --images t10k-images-idx3-ubyte.gz --occlude bottom:14 --samples 4 --out grid.png --watch
   lintel complete --images digits.png --index 3,5,8 --occlude random:0.7 --json results.json
+  lintel complete --images photo.png --fit --samples 8 --animate digit.png --headings
   lintel complete --unconditional 100 --out digits.png --scale 1 --gap 0)";
 
 constexpr std::uint64_t kSeedsPerImage = 65536;
 constexpr std::int64_t kMaxGridPixels = 64'000'000;
+constexpr std::int64_t kMaxAnimatedPixels = 4'000'000;  // each frame is drawn
 
 struct CompleteFlags {
   ConnectionFlags connection;
   SamplingFlags sampling;
   ImageFileFlags images;
-  std::string occlude = "bottom:14", out, json, adapter;
+  std::string occlude = "bottom:14", out, animate, json, adapter;
   std::uint32_t samples = 1;
   std::optional<std::uint32_t> unconditional;
   std::uint32_t concurrency = 16;
   std::uint32_t scale = 3;
   std::uint32_t gap = 2;
   bool watch = false;
+  bool headings = false;
   CLI::Option* occlude_option = nullptr;
 };
 
@@ -181,20 +185,20 @@ CompletionOutcome complete_in_view(const CompleteFlags& flags, const Client& cli
   return run_completions(client, jobs, options, observer, console.cancellation());
 }
 
-// The files of --out and --json. Opened before there is anything to put into them.
+// The files of --out, --animate and --json. Opened before there is anything to put into them.
 struct Outputs {
   Outputs(const CompleteFlags& flags) {
     if (!flags.out.empty()) picture.emplace("--out", flags.out);
+    if (!flags.animate.empty()) animation.emplace("--animate", flags.animate);
     if (!flags.json.empty() && flags.json != "-") results.emplace("--json", flags.json);
   }
-  std::optional<OutputFile> picture, results;
+  std::optional<OutputFile> picture, animation, results;
 };
 
 void write_outputs(const CompleteFlags& flags, const CompletionRun& run, const ImageModel& model,
                    const GridStyle& style, Outputs& outputs, Console& console) {
-  if (outputs.picture) {
-    outputs.picture->write(encode_png(draw_grid(run, model, style), style.scale));
-  }
+  if (outputs.picture) outputs.picture->write(picture_png(run, model, style));
+  if (outputs.animation) outputs.animation->write(animation_png(run, model, style));
   if (flags.json.empty()) return;
   const std::string json = results_json(run) + "\n";
   outputs.results ? outputs.results->write(json) : console.out(json);
@@ -214,7 +218,9 @@ void write_part(const CompleteFlags& flags, CompletionRun run, const ImageModel&
   console.flush();
   console.err("lintel: " + std::to_string(num_done(run)) + " of " + std::to_string(wanted) +
               " images were done" +
-              (flags.out.empty() && flags.json.empty() ? "\n" : " and are written\n"));
+              (flags.out.empty() && flags.animate.empty() && flags.json.empty()
+                   ? "\n"
+                   : " and are written\n"));
 }
 
 // A name that promises another kind of picture.
@@ -235,6 +241,19 @@ void check_flags(const CompleteFlags& flags) {
     throw UsageError("--out " + flags.out + ": what is written is PNG; name it FILE.png");
   }
   if (flags.out == "-") throw UsageError("--out -: the picture goes into a file, FILE.png");
+  if (is_other_picture(flags.animate)) {
+    throw UsageError("--animate " + flags.animate +
+                     ": what is written is an animated PNG; name it FILE.png");
+  }
+  if (flags.animate == "-") {
+    throw UsageError("--animate -: the picture goes into a file, FILE.png");
+  }
+  if (flags.headings && flags.out.empty() && flags.animate.empty()) {
+    throw UsageError("--headings goes with --out or --animate");
+  }
+  if (flags.images.fit && flags.images.invert) {
+    throw UsageError("--invert goes without --fit, which looks at the border itself");
+  }
   if (!flags.unconditional) return;
   if (flags.samples != 1) {
     throw UsageError("--samples goes with --images; --unconditional N draws N");
@@ -244,6 +263,8 @@ void check_flags(const CompleteFlags& flags) {
   }
   if (!flags.images.index.empty()) throw UsageError("--index goes with --images");
   if (flags.images.invert) throw UsageError("--invert goes with --images");
+  if (flags.images.fit) throw UsageError("--fit goes with --images");
+  if (flags.headings) throw UsageError("--headings goes with --images");
 }
 
 int run_complete(const CompleteFlags& flags, Console& console) {
@@ -259,11 +280,17 @@ int run_complete(const CompleteFlags& flags, Console& console) {
   run.images = flags.unconditional ? empty_images(*flags.unconditional, model, seed)
                                    : choose_images(flags, model, occlusion, seed, console);
   const int samples = static_cast<int>(flags.samples);
-  const GridStyle style{static_cast<int>(flags.scale), static_cast<int>(flags.gap)};
-  if (!flags.out.empty() && grid_pixels(model, run.images.size(), samples,
-                                        flags.unconditional.has_value(), style) > kMaxGridPixels) {
+  const GridStyle style{static_cast<int>(flags.scale), static_cast<int>(flags.gap), flags.headings};
+  const std::int64_t pixels =
+      picture_pixels(model, run.images.size(), samples, flags.unconditional.has_value(), style);
+  if (!flags.out.empty() && pixels > kMaxGridPixels) {
     throw UsageError(
         "--out: the picture would have more than 64 million pixels; take fewer images "
+        "or a smaller --scale");
+  }
+  if (!flags.animate.empty() && pixels > kMaxAnimatedPixels) {
+    throw UsageError(
+        "--animate: the picture would have more than 4 million pixels; take fewer images "
         "or a smaller --scale");
   }
   CompletionOptions options;
@@ -306,6 +333,10 @@ void add_flags(CLI::App& command, CompleteFlags& flags) {
              "Draw N images from nothing instead");
   add_text(command, "--out", flags.out, "FILE.png",
            "Picture to write, a PNG: original, occluded and completions, a row for each image");
+  add_text(command, "--animate", flags.animate, "FILE.png",
+           "Animated picture to write, an APNG: the completions come pixel by pixel");
+  command.add_flag("--headings", flags.headings,
+                   "Say in the pictures what their columns are, and which images of the file");
   add_text(command, "--json", flags.json, "FILE", "Results to write; - is standard output");
   command.add_flag("--watch", flags.watch,
                    "Paint original, occluded and completions in the terminal, on standard error, "

@@ -67,14 +67,17 @@ std::int64_t grid_pixels(const ImageModel& model, std::size_t images, int sample
          style.scale;
 }
 
-Canvas draw_grid(const CompletionRun& run, const ImageModel& model, const GridStyle& style) {
+Canvas draw_grid(const CompletionRun& run, const ImageModel& model, const GridStyle& style,
+                 std::size_t shown) {
   std::vector<Canvas> cells;
-  const auto draw = [&](const Completion& sample) {
+  const bool unconditional = run.occlusion.empty();
+  const auto draw = [&](const CompletedImage& image, const Completion& sample) {
     Canvas cell(model.height, model.width, kHiddenPixel);
-    std::copy(sample.pixels.begin(), sample.pixels.end(), cell.cells.begin());
+    if (shown != kAllPixels && !unconditional) cell = occluded_canvas(image.original, image.hidden);
+    const std::size_t count = std::min(sample.pixels.size(), shown);
+    std::copy_n(sample.pixels.begin(), count, cell.cells.begin());
     cells.push_back(std::move(cell));
   };
-  const bool unconditional = run.occlusion.empty();
   int columns = square_side(run.images.size());
   for (const CompletedImage& image : run.images) {
     if (!unconditional) {
@@ -82,7 +85,7 @@ Canvas draw_grid(const CompletionRun& run, const ImageModel& model, const GridSt
       cells.push_back(occluded_canvas(image.original, image.hidden));
       columns = static_cast<int>(image.samples.size()) + 2;
     }
-    for (const Completion& sample : image.samples) draw(sample);
+    for (const Completion& sample : image.samples) draw(image, sample);
   }
   return arrange(cells, columns, style.gap);
 }
