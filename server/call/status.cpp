@@ -56,24 +56,33 @@ grpc::Status with_retry(grpc::StatusCode code, std::string_view message,
   return with_detail(code, std::string(message), retry_info(retry_after));
 }
 
-grpc::Status with_reason(grpc::StatusCode code, std::string_view message, const char* reason,
-                         const ErrorFacts& facts = {}) {
+google::rpc::ErrorInfo error_info(const char* reason, const ErrorFacts& facts = {}) {
   google::rpc::ErrorInfo info;
   info.set_reason(reason);
   info.set_domain("lintel");
   for (const auto& [name, value] : facts) {
     (*info.mutable_metadata())[name] = clipped(value, kMaxTextBytes);
   }
-  return with_detail(code, std::string(message), info);
+  return info;
 }
 
-grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::string_view name,
-                           std::string_view message) {
+grpc::Status with_reason(grpc::StatusCode code, std::string_view message, const char* reason,
+                         const ErrorFacts& facts = {}) {
+  return with_detail(code, std::string(message), error_info(reason, facts));
+}
+
+google::rpc::ResourceInfo resource_info(std::string_view type, std::string_view name,
+                                        std::string_view message) {
   google::rpc::ResourceInfo resource;
   resource.set_resource_type(std::string(type));
   resource.set_resource_name(clip(name));
   resource.set_description(std::string(message));
-  return with_detail(code, std::string(message), resource);
+  return resource;
+}
+
+grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::string_view name,
+                           std::string_view message) {
+  return with_detail(code, std::string(message), resource_info(type, name, message));
 }
 
 }  // namespace
@@ -112,6 +121,12 @@ grpc::Status session_busy(std::string_view id) {
                        "session " + clip(id) + " is in use by another call");
 }
 
+grpc::Status session_held(std::string_view id) {
+  const std::string message = "session " + clip(id) + " is held by another process for now";
+  return with_detail(grpc::StatusCode::ABORTED, message, resource_info("session", id, message),
+                     error_info("SESSION_HELD"));
+}
+
 grpc::Status failed_precondition(std::string_view type, std::string_view subject,
                                  std::string_view message) {
   google::rpc::PreconditionFailure failure;
@@ -131,8 +146,8 @@ grpc::Status out_of_range(std::string_view message, std::int64_t lowest, std::in
                      {{"lowest", std::to_string(lowest)}, {"highest", std::to_string(highest)}});
 }
 
-grpc::Status data_loss(std::string_view message) {
-  return with_reason(grpc::StatusCode::DATA_LOSS, message, "SNAPSHOT_DAMAGED");
+grpc::Status data_loss(const char* reason, std::string_view message) {
+  return with_reason(grpc::StatusCode::DATA_LOSS, message, reason);
 }
 
 grpc::Status resource_exhausted(std::string_view message, std::chrono::milliseconds retry_after) {
@@ -141,6 +156,12 @@ grpc::Status resource_exhausted(std::string_view message, std::chrono::milliseco
 
 grpc::Status unavailable(std::string_view message, std::chrono::milliseconds retry_after) {
   return with_retry(grpc::StatusCode::UNAVAILABLE, message, retry_after);
+}
+
+grpc::Status store_broken(std::chrono::milliseconds retry_after) {
+  return with_detail(grpc::StatusCode::UNAVAILABLE,
+                     "the session store is broken: it needs a restart", error_info("STORE_BROKEN"),
+                     retry_info(retry_after));
 }
 
 grpc::Status quota_exceeded(std::string_view identity, std::string_view limit,

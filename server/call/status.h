@@ -29,6 +29,9 @@ grpc::Status not_found(std::string_view type, std::string_view name, std::string
 
 // ABORTED with google.rpc.ResourceInfo: the session is in use by another call.
 grpc::Status session_busy(std::string_view id);
+// The same with google.rpc.ErrorInfo SESSION_HELD: in use by a process that may be gone, so that
+// asking again helps.
+grpc::Status session_held(std::string_view id);
 
 // FAILED_PRECONDITION with google.rpc.PreconditionFailure about `subject`.
 grpc::Status failed_precondition(std::string_view type, std::string_view subject,
@@ -43,12 +46,15 @@ grpc::Status wrong_state(const char* reason, std::string_view message, const Err
 // `highest`.
 grpc::Status out_of_range(std::string_view message, std::int64_t lowest, std::int64_t highest);
 
-// DATA_LOSS with google.rpc.ErrorInfo: bytes that came damaged, or not all of them, or too many.
-grpc::Status data_loss(std::string_view message);
+// DATA_LOSS with google.rpc.ErrorInfo: bytes that came, or were stored, are damaged, or not all of
+// them, or too many.
+grpc::Status data_loss(const char* reason, std::string_view message);
 
 // RESOURCE_EXHAUSTED and UNAVAILABLE with google.rpc.RetryInfo.
 grpc::Status resource_exhausted(std::string_view message, std::chrono::milliseconds retry_after);
 grpc::Status unavailable(std::string_view message, std::chrono::milliseconds retry_after);
+// The same with google.rpc.ErrorInfo STORE_BROKEN: the session store takes nothing until a restart.
+grpc::Status store_broken(std::chrono::milliseconds retry_after);
 
 // RESOURCE_EXHAUSTED with google.rpc.QuotaFailure and RetryInfo: an identity has or uses as much as
 // it may. `limit` says how much that is.

@@ -85,7 +85,14 @@ std::string encode_marks(const StoredMarks& marks) {
   to.text(marks.adapter_fingerprint);
   to.raw(marks.base_digest.bytes);
   put_marks(to, marks.marks);
+  to.text(marks.numerics);
+  to.varint(static_cast<std::uint64_t>(marks.numerics_changed_at));
   return text_of(to);
+}
+
+bool other_numerics(const SessionVault::Row& row, const StoredMarks& marks,
+                    const std::string& numerics) {
+  return row.position > 0 && (marks.numerics.empty() ? row.numerics : marks.numerics) != numerics;
 }
 
 std::optional<StoredMarks> decode_marks(const std::string& bytes) {
@@ -101,8 +108,19 @@ std::optional<StoredMarks> decode_marks(const std::string& bytes) {
   marks.adapter_fingerprint = from.text();
   marks.base_digest = from.digest();
   marks.marks = get_marks(from);
+  if (!from.all_read()) {  // else of a store from before they were told
+    marks.numerics = from.text();
+    marks.numerics_changed_at = static_cast<std::int64_t>(from.varint());
+  }
   if (!from.all_read()) return std::nullopt;
   return marks;
+}
+
+void note_numerics(const StoredCall& call, const SessionVault::Row& row, StoredMarks& marks) {
+  if (call.start > 0 && other_numerics(row, marks, call.numerics)) {
+    marks.numerics_changed_at = call.start;
+  }
+  marks.numerics = call.numerics == row.numerics ? "" : call.numerics;
 }
 
 std::string encode_call(const StoredCall& call) {

@@ -20,11 +20,18 @@ namespace lintel {
 struct StoredMarks {
   SessionOptions options;  // without max_values, durability and `initial`
   std::string adapter, adapter_fingerprint;
-  Digest base_digest;              // of the history up to the row's base
+  Digest base_digest;  // of the history up to the row's base
+  // That its last values were computed with; empty: as the row says. From where on they are other
+  // ones than those before them; 0: there are none such.
+  std::string numerics;
+  std::int64_t numerics_changed_at = 0;
   std::vector<HistoryMark> marks;  // of values from there on, those of a call in progress excluded
 };
 std::string encode_marks(const StoredMarks& marks);
 std::optional<StoredMarks> decode_marks(const std::string& bytes);
+// Whether the values of a session were computed with others than these.
+bool other_numerics(const SessionVault::Row& row, const StoredMarks& marks,
+                    const std::string& numerics);
 
 // Row.call.
 struct StoredCall {
@@ -36,6 +43,8 @@ struct StoredCall {
   std::vector<HistoryMark> marks;  // of all values it may have, from `start` on
 };
 std::string encode_call(const StoredCall& call);
+// The values of the call are the session's now.
+void note_numerics(const StoredCall& call, const SessionVault::Row& row, StoredMarks& marks);
 std::optional<StoredCall> decode_call(const std::string& bytes);
 
 // Of Row.last_calls, the oldest first.

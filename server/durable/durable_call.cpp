@@ -66,6 +66,9 @@ SessionRefusal DurableCall::begin(const SessionLease& lease, const GenerationReq
   {
     MutexLock lock(mutex_);
     call_.numerics = model_->numerics.hex;
+    numerics_changed_ =
+        call_.start > 0 &&
+        other_numerics(row_, decode_marks(row_.marks).value_or(StoredMarks()), call_.numerics);
     shown_end_ = call_.start + prompt_values;
     is_checked_ = call_.start == row_.position;
     id = row_.id;
@@ -169,6 +172,7 @@ void DurableCall::on_step_end() {
 void DurableCall::on_sample_finish(const SampleResult& result) {
   MutexLock lock(mutex_);
   result_ = result;
+  result_->numerics_changed = numerics_changed_;
 }
 
 void DurableCall::on_finish(RequestOutcome outcome) {

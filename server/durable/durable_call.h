@@ -27,8 +27,9 @@ class VaultBatch;
 
 // What a call asks for beside its values.
 struct CallTerms {
-  std::string id;  // empty: it cannot be repeated
-  Digest request;  // of all that makes its values
+  std::string id;                     // empty: it cannot be repeated
+  Digest request;                     // of all that makes its values, but for
+  std::optional<std::uint64_t> seed;  // of a repeat: nothing: the call's
   // Of a repeat: values before it are not told again.
   std::int64_t from_position = 0;
   std::optional<std::int64_t> expected_position;  // where its client believes the session stands
@@ -125,7 +126,8 @@ class DurableCall final : public TokenSink,
   SessionHistory* history_ = nullptr;  // of the lease
   StoredCall call_;
   SessionVault::Claim claim_;
-  bool has_claim_ = false;  // begin() was well
+  bool has_claim_ = false;         // begin() was well
+  bool numerics_changed_ = false;  // the values before it have another machine's bits
   // Constant once is_submitted_.
   std::shared_ptr<TokenSink> sink_;
   RequestHandle handle_;

@@ -185,6 +185,7 @@ void DurableCall::add_end(VaultBatch& batch) {
     batch.add(write, encode_change({.states = std::move(states)}));
   }
   marks.marks = marks_of(marks.marks, base, *history_, extent.position);
+  if (extent.position > call_.start) note_numerics(call_, row_, marks);
   change.last_calls = last_calls(extent.position);
   change.marks = encode_marks(marks);
   const auto expire_after = marks.options.expire_after.count() > 0 ? marks.options.expire_after
@@ -200,13 +201,15 @@ std::string DurableCall::last_calls(std::int64_t end) const {
   std::vector<LastCall> calls =
       decode_last_calls(row_.last_calls).value_or(std::vector<LastCall>());
   std::erase_if(calls, [&](const LastCall& call) { return call.id == terms_.id; });
+  SampleResult result = result_.value_or(SampleResult());
+  result.seed = call_.seed;
   calls.push_back({.id = terms_.id,
                    .request = terms_.request,
                    .start = call_.start,
                    .end = end,
                    .shown_end = shown_end_,
                    .finished = *outcome_ == RequestOutcome::kDone,
-                   .result = result_.value_or(SampleResult())});
+                   .result = std::move(result)});
   if (calls.size() > kLastCalls) calls.erase(calls.begin());
   return encode_last_calls(calls);
 }

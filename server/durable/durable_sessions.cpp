@@ -39,6 +39,10 @@ DurableSessions::Stats DurableSessions::stats() const {
   return {.brought_from_slot = from_slot_.load(),
           .brought_from_values = from_values_.load(),
           .calls_resumed = resumed_.load(),
+          .replayed_cold = replayed_cold_.load(),
+          .replayed_rewound = replayed_rewound_.load(),
+          .replayed_resumed = replayed_resumed_.load(),
+          .numerics_changed = numerics_changed_.load(),
           .states_stored = states_stored_.load() + writer_.states_stored(),
           .queued = threads_.queued()};
 }
@@ -60,6 +64,9 @@ SharedModel DurableSessions::model_of(const SessionVault::Row& row) const {
 
 void DurableSessions::tell_of_row(const SessionVault::Row& row, SessionInfo& info) const {
   info.expires = row.expires;
+  if (const std::optional<StoredMarks> marks = decode_marks(row.marks)) {
+    info.numerics_changed_at = marks->numerics_changed_at;
+  }
   if (row.call.empty() || info.busy) return;
   if (const std::optional<StoredCall> call = decode_call(row.call)) {
     info.interrupted = {
@@ -89,21 +96,32 @@ SessionInfo DurableSessions::info_of(const SessionVault::Row& row) const {
   return info;
 }
 
+bool DurableSessions::has_expired(const SessionVault::Row& row) const {
+  return row.expires <= clock_.wall_time();
+}
+
 std::optional<SessionInfo> DurableSessions::find(const std::string& id, const Owner& owner) {
   std::optional<SessionInfo> info = store_.get(id, owner);
   if (info && info->durability == Durability::kNone) return info;
   const SessionVault::Opened found = vault_.find(id, owner);
-  if (found.outcome == VaultOutcome::kNotFound && info && !info->busy) {
-    store_.remove(id, owner);  // it has expired: what is in memory is a copy of nothing
+  const bool is_gone = found.outcome == VaultOutcome::kNotFound ||
+                       (found.outcome == VaultOutcome::kDone && has_expired(found.row));
+  if (is_gone && !(info && info->busy)) {  // a call that runs keeps it
+    if (info) store_.remove(id, owner);    // a copy of nothing
     return std::nullopt;
   }
   if (found.outcome != VaultOutcome::kDone) return info;
   if (info) {
     tell_of_row(found.row, *info);
-  } else if (found.row.expires > clock_.wall_time()) {
+  } else {
     info = info_of(found.row);
   }
   return info;
+}
+
+SessionRefusal DurableSessions::absence(const std::string& id, const Owner& owner) {
+  if (vault_.find(id, owner).outcome == VaultOutcome::kCorrupt) return {SessionError::kDamaged};
+  return store_.absence(id, owner);
 }
 
 std::vector<SessionInfo> DurableSessions::list(const std::string& model,
@@ -119,10 +137,13 @@ std::vector<SessionInfo> DurableSessions::list(const std::string& model,
     const auto take_here = [&] { all.push_back(std::move(*next++)); };
     for (const SessionVault::Row& row : rows) {
       while (next != here.end() && next->id < row.id) take_here();
-      if (next != here.end() && next->id == row.id) {
+      const bool is_here = next != here.end() && next->id == row.id;
+      if (has_expired(row) && !(is_here && next->busy)) {
+        if (is_here) ++next;
+      } else if (is_here) {
         take_here();
         tell_of_row(row, all.back());
-      } else if (row.expires > clock_.wall_time()) {
+      } else {
         all.push_back(info_of(row));
       }
     }

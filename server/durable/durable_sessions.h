@@ -48,6 +48,8 @@ class DurableSessions {
     // quarter of them where the session is about to leave memory.
     std::int64_t park_tokens = 1024;
     std::chrono::seconds expire_after = std::chrono::hours(720);
+    // Whether a session whose values another machine computed, with other bits, goes on here.
+    bool takes_other_numerics = true;
     int threads = 2;           // 0: run() does the work itself, and values are written by write()
     std::size_t queue = 1024;  // of work that waits for them
   };
@@ -55,6 +57,10 @@ class DurableSessions {
   struct Stats {
     std::uint64_t brought_from_slot = 0, brought_from_values = 0;
     std::uint64_t calls_resumed = 0;
+    // Values that had to be read once more: of sessions that came back without their last state, of
+    // those that were taken back, and of calls that are run again.
+    std::uint64_t replayed_cold = 0, replayed_rewound = 0, replayed_resumed = 0;
+    std::uint64_t numerics_changed = 0;  // sessions that came back on a machine of other bits
     std::uint64_t states_stored = 0;
     std::size_t queued = 0;  // work that waits for a thread
   };
@@ -71,12 +77,15 @@ class DurableSessions {
   // when this returns kNone; else it is not, and for its maker to remove.
   SessionRefusal keep(const std::string& id, const Owner& owner);
   // Waits. Brings a durable session that is not in memory back; kNone also where it is there, or
-  // was never durable. kNotFound, kModelMismatch, kDamaged, kHeld, kStore..., and those of memory.
+  // was never durable. kNotFound (also of one that has expired), kModelMismatch, kDamaged, kHeld,
+  // kStore..., and those of memory. It may leave memory for others as soon as this returns.
   SessionRefusal bring(const std::string& id, const Owner& owner);
   // Waits. Brings it, and leases it: in between it may have left memory for others.
   SessionStore::LeaseResult lease(const std::string& id, const Owner& owner);
   // Waits. As the store's, also of sessions that are not in memory, which stay where they are.
   std::optional<SessionInfo> find(const std::string& id, const Owner& owner);
+  // Waits. Why find() has none: kNotFound, kUnloaded, kDamaged.
+  SessionRefusal absence(const std::string& id, const Owner& owner);
   std::vector<SessionInfo> list(const std::string& model, const std::string& after_id,
                                 std::size_t limit, const std::optional<Owner>& owner);
   SessionRefusal remove(const std::string& id, const Owner& owner);
@@ -97,8 +106,8 @@ class DurableSessions {
   };
   // Waits. A call on a session that is leased and durable: new, or run again, with the session
   // taken back to where it began; the lease of one that is past can go back. kCallInterrupted,
-  // kPositionMismatch, kNumericsChanged, kCallDiffers, kNoProbabilities, kOutOfRange, kStore...:
-  // the lease is to go back.
+  // kPositionMismatch, kNumericsChanged, kNumericsRefused, kCallDiffers, kNoProbabilities,
+  // kOutOfRange, kStore...: the lease is to go back.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model, const CallTerms& terms,
                            OpenedCall& opened);
 
@@ -129,6 +138,9 @@ class DurableSessions {
   // kNone, kNotFound, kDamaged, kStore...
   SessionRefusal look_up(const std::string& id, const Owner& owner, Cold& cold);
   SharedModel model_of(const SessionVault::Row& row) const;
+  bool has_expired(const SessionVault::Row& row) const;
+  // As bring(), but one in memory is taken as it is.
+  SessionRefusal ensure_in_memory(const std::string& id, const Owner& owner);
   SessionRefusal wake(const std::string& id, const Owner& owner);
   // The call is run again from `start` on.
   SessionRefusal run_again(SessionLease& lease, std::int64_t start, std::uint64_t seed,
@@ -156,6 +168,8 @@ class DurableSessions {
   // Held by what brings a session, changes it or removes it while no call has it.
   IdLocks locks_;
   std::atomic<std::uint64_t> from_slot_{0}, from_values_{0}, resumed_{0}, states_stored_{0};
+  std::atomic<std::uint64_t> replayed_cold_{0}, replayed_rewound_{0}, replayed_resumed_{0};
+  std::atomic<std::uint64_t> numerics_changed_{0};
   LostClaims lost_claims_;
   CallWriter writer_;
   WorkThreads threads_;  // last: their work uses the rest

@@ -6,6 +6,14 @@
 #include "server/durable/vault_batch.h"
 
 namespace lintel {
+namespace {
+
+// Whether something else is asked for than the call was about that has this name.
+bool differs(const CallTerms& terms, const Digest& request, std::uint64_t seed) {
+  return terms.request != request || (terms.seed && *terms.seed != seed);
+}
+
+}  // namespace
 
 SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel& model,
                                           const CallTerms& terms, OpenedCall& opened) {
@@ -18,6 +26,11 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
     lease.discard();  // the vault is the truth, and brings it back
     return {SessionError::kStoreAway};
   }
+  if (!options_.takes_other_numerics &&
+      (other_numerics(cold.row, cold.marks, model->numerics.hex) ||
+       (cold.call && cold.call->numerics != model->numerics.hex))) {
+    return {SessionError::kNumericsRefused, 0, 0, 0, cold.row.position};
+  }
   const auto begin = [&](bool draws) {
     opened.call = std::make_shared<DurableCall>(writer_, model, cold.row, terms, draws);
     lease.keep_with(opened.call);
@@ -25,7 +38,7 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
   const std::optional<StoredCall>& open = cold.call;
   const std::int64_t position = cold.row.position;
   if (open && !terms.id.empty() && open->id == terms.id) {
-    if (open->request != terms.request) return {SessionError::kCallDiffers};
+    if (differs(terms, open->request, open->seed)) return {SessionError::kCallDiffers};
     // What its client has seen may be more than what is stored, and would come out otherwise here.
     if (cold.row.durability != Durability::kToken && open->numerics != model->numerics.hex) {
       return {SessionError::kNumericsChanged, 0, 0, open->start, position};
@@ -38,7 +51,8 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
       return {SessionError::kCallInterrupted, 0, 0, open->start, position};
     }
     if (*terms.expected_position < open->start || *terms.expected_position > position) {
-      return {SessionError::kPositionMismatch, 0, 0, open->start, position};
+      return {SessionError::kPositionMismatch, 0, 0, open->start, position,
+              *terms.expected_position};
     }
     const SessionRefusal refusal = rewind(lease, *terms.expected_position);
     if (refusal) return refusal;
@@ -52,12 +66,12 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
       terms.id.empty() ? calls->end() : std::ranges::find(*calls, terms.id, &LastCall::id);
   if (known == calls->end()) {
     if (terms.expected_position && *terms.expected_position != position) {
-      return {SessionError::kPositionMismatch, 0, 0, 0, position};
+      return {SessionError::kPositionMismatch, 0, 0, -1, position, *terms.expected_position};
     }
     begin(/*draws=*/true);
     return {};
   }
-  if (known->request != terms.request) return {SessionError::kCallDiffers};
+  if (differs(terms, known->request, known->result.seed)) return {SessionError::kCallDiffers};
   const bool is_last = known + 1 == calls->end() && known->end == position;
   if (is_last && lease.history()->base() <= known->start) {
     begin(/*draws=*/!known->finished);
@@ -78,7 +92,9 @@ SessionRefusal DurableSessions::run_again(SessionLease& lease, std::int64_t star
   opened.seed = seed;
   opened.values = lease.history()->values(start, lease.history()->position());
   const SessionRefusal refusal = store_.rewind(lease, start);
-  if (!refusal) resumed_.fetch_add(1);
+  if (refusal) return refusal;
+  resumed_.fetch_add(1);
+  replayed_resumed_.fetch_add(opened.values.size());
   return refusal;
 }
 

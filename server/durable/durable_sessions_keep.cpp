@@ -46,6 +46,7 @@ SessionRefusal DurableSessions::keep(const std::string& id, const Owner& owner) 
                             .adapter = image.adapter,
                             .adapter_fingerprint = image.adapter_fingerprint,
                             .base_digest = image.base_digest,
+                            .numerics = made_as->numerics,
                             .marks = image.marks});
   row.created = info->created;
   row.used = info->last_used;
@@ -153,7 +154,7 @@ SessionRefusal DurableSessions::remove(const std::string& id, const Owner& owner
   if (refusal.error == SessionError::kBusy) return refusal;
   if (info && info->durability == Durability::kNone) return refusal;
   const SessionRefusal stored = remove_stored(id, owner);
-  return stored.error == SessionError::kNotFound ? refusal : stored;
+  return stored.error == SessionError::kNotFound && refusal ? refusal : stored;
 }
 
 SessionRefusal DurableSessions::remove_stored(const std::string& id, const Owner& owner) {
@@ -167,13 +168,17 @@ SessionRefusal DurableSessions::remove_stored(const std::string& id, const Owner
              .after = opened.row.digest,
              .position = opened.row.position},
             {});
-  return refusal_of(commit_and_release(batch, id, owner, opened.claim));
+  const VaultOutcome outcome = commit_and_release(batch, id, owner, opened.claim);
+  if (outcome == VaultOutcome::kDone && has_expired(opened.row)) return {SessionError::kNotFound};
+  return refusal_of(outcome);
 }
 
 SessionStore::CreateResult DurableSessions::rewind(const std::string& id, const Owner& owner,
                                                    std::int64_t position,
                                                    const std::optional<Digest>& expected) {
   SessionStore::CreateResult result;
+  result.refusal = bring(id, owner);
+  if (result.refusal) return result;
   SessionStore::LeaseResult leased = lease(id, owner);
   result.refusal = leased.refusal;
   if (!leased.lease) return result;
@@ -213,6 +218,11 @@ SessionRefusal DurableSessions::rewind(SessionLease& lease, std::int64_t positio
     std::erase_if(calls, [&](const LastCall& call) { return call.end > now.position; });
     StoredMarks marks = decode_marks(row.marks).value_or(StoredMarks());
     marks.marks = marks_of(marks.marks, row.base, *lease.history(), now.position);
+    const std::optional<StoredCall> given_up =
+        row.call.empty() ? std::nullopt : decode_call(row.call);
+    if (given_up && given_up->start < now.position) note_numerics(*given_up, row, marks);
+    replayed_rewound_.fetch_add(
+        static_cast<std::uint64_t>(now.position - lease.sequence().next_position()));
     batch.add(write, encode_change({.last_calls = encode_last_calls(calls),
                                     .marks = encode_marks(marks),
                                     .used = clock_.wall_time(),

@@ -16,7 +16,7 @@ SessionRefusal DurableSessions::look_up(const std::string& id, const Owner& owne
   SessionVault::Opened found = vault_.find(id, owner);
   if (found.outcome != VaultOutcome::kDone) return refusal_of(found.outcome);
   cold.row = std::move(found.row);
-  if (cold.row.expires <= clock_.wall_time()) return {SessionError::kNotFound};
+  if (has_expired(cold.row)) return {SessionError::kNotFound};
   std::optional<StoredMarks> marks = decode_marks(cold.row.marks);
   if (!marks) return {SessionError::kDamaged};
   cold.marks = *std::move(marks);
@@ -27,6 +27,10 @@ SessionRefusal DurableSessions::look_up(const std::string& id, const Owner& owne
     if (!cold.call) return {SessionError::kDamaged};
   }
   cold.model = model_of(cold.row);
+  if (cold.model != nullptr && other_numerics(cold.row, cold.marks, cold.model->numerics.hex)) {
+    cold.marks.options.numerics =
+        cold.marks.numerics.empty() ? cold.row.numerics : cold.marks.numerics;
+  }
   return {};
 }
 
@@ -35,7 +39,7 @@ SessionStore::LeaseResult DurableSessions::lease(const std::string& id, const Ow
   constexpr int kMostTries = 16;
   SessionStore::LeaseResult result;
   for (int i = 0; i < kMostTries; ++i) {
-    result.refusal = bring(id, owner);
+    result.refusal = ensure_in_memory(id, owner);  // open_call sees whether it has expired
     if (result.refusal) return result;
     SessionStore::LeaseResult leased = store_.lease(id, owner);
     if (leased.refusal.error != SessionError::kNotFound) return leased;
@@ -45,6 +49,11 @@ SessionStore::LeaseResult DurableSessions::lease(const std::string& id, const Ow
 }
 
 SessionRefusal DurableSessions::bring(const std::string& id, const Owner& owner) {
+  if (store_.get(id, owner) && !find(id, owner)) return store_.absence(id, owner);  // expired
+  return ensure_in_memory(id, owner);
+}
+
+SessionRefusal DurableSessions::ensure_in_memory(const std::string& id, const Owner& owner) {
   if (store_.get(id, owner)) return {};
   const IdLocks::Hold alone(locks_, id);
   if (store_.get(id, owner)) return {};  // somebody else has brought it
@@ -75,6 +84,11 @@ SessionRefusal DurableSessions::wake(const std::string& id, const Owner& owner) 
         stored, cold.model->name, cold.model->transformer, image, owner, std::move(adapter));
     if (woken.refusal) return woken.refusal;
     (image.state.empty() ? from_values_ : from_slot_).fetch_add(1);
+    const std::int64_t idle_at = cold.call ? cold.call->start : cold.row.position;
+    replayed_cold_.fetch_add(static_cast<std::uint64_t>(idle_at - image.state_position));
+    if (!cold.marks.options.numerics.empty() && numerics_changed_.fetch_add(1) == 0) {
+      spdlog::warn("the store has sessions that a machine of other bits computed");
+    }
     zero(image);
   } catch (const ModelError& error) {
     spdlog::error("a session in the store is damaged: {}", error.what());

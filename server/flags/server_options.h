@@ -50,6 +50,7 @@ struct ServerOptions {
     int store_threads = 2;
     std::size_t load_queue = 1024;
     std::chrono::seconds expire = std::chrono::hours(720);
+    bool takes_other_numerics = true;
   } durable;
 
   struct InitialStates {

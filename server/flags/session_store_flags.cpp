@@ -48,6 +48,11 @@ std::vector<Flag> session_store_flags() {
       duration_flag("--session-expire", durable, &Options::expire, std::chrono::seconds(1),
                     "A stored session that is unused for this long is removed, unless its maker "
                     "says"),
+      choice_flag<Options, bool>(
+          "--session-numerics", durable, &Options::takes_other_numerics, "WHAT",
+          {{"warn", true}, {"strict", false}},
+          "Of stored sessions whose values a machine of other bits computed: warn: they go on, the "
+          "log and Session.numerics_changed_at say so; strict: calls on them are refused"),
   };
 }
 

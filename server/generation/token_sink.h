@@ -52,8 +52,9 @@ struct SampleResult {
   Duration prompt{};                    // until the first new value (or the end)
   Duration generation{};                // first new value until the last
   std::string stop_string;
-  std::int64_t position = 0;  // values of the sequence so far
-  std::string digest;         // of a session's history so far, hexadecimal
+  std::int64_t position = 0;      // values of the sequence so far
+  std::string digest;             // of a session's history so far, hexadecimal
+  bool numerics_changed = false;  // the values before this call have another machine's bits
 };
 
 // How a whole request ended. With kDone, kCancelled, kDeadline, kShutdown and kAdapterEnded every

@@ -282,6 +282,15 @@ void collect_store(const DurableSessions& durable, std::chrono::duration<double>
   Family(out, MetricType::Counter, "session_calls_resumed_total",
          "Calls that were repeated by their call_id and went on")
       .add({}, stats.calls_resumed);
+  Family(out, MetricType::Counter, "session_replayed_tokens_total",
+         "Values of stored sessions that had to be read once more: without a state behind them, "
+         "after a rewind, of calls that were repeated")
+      .add({{"why", "cold"}}, stats.replayed_cold)
+      .add({{"why", "rewind"}}, stats.replayed_rewound)
+      .add({{"why", "resume"}}, stats.replayed_resumed);
+  Family(out, MetricType::Counter, "session_numerics_changed_total",
+         "Stored sessions that came back into memory on a machine of other bits")
+      .add({}, stats.numerics_changed);
   Family(out, MetricType::Gauge, "sessions_quarantined",
          "Stored sessions that are damaged, and set aside")
       .add({}, health.quarantined);

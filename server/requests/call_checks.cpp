@@ -12,13 +12,14 @@
 namespace lintel {
 namespace {
 
-// Of all that makes the values. When a repeat is sent, where it stands and how long it may take are
-// its own.
+// Of all that makes the values but the seed, which a repeat need not know. When a repeat is sent,
+// where it stands and how long it may take are its own.
 Digest digest_of_call(v1::GenerateRequest wire) {
   wire.clear_from_position();
   wire.clear_expected_position();
   wire.clear_time_limit();
   wire.clear_max_tokens_per_message();
+  wire.mutable_sampling()->clear_seed();
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
@@ -64,6 +65,7 @@ CallTerms check_call_terms(const v1::GenerateRequest& wire, const SessionLease& 
     terms.expected_position = wire.expected_position();
   }
   terms.id = id;
+  if (wire.sampling().has_seed()) terms.seed = wire.sampling().seed();
   terms.from_position = wire.from_position();
   terms.log2_probs = wire.log2_probs() || wire.top_log2_probs() > 0;
   terms.echo_prompt = wire.echo_prompt();
@@ -73,7 +75,7 @@ CallTerms check_call_terms(const v1::GenerateRequest& wire, const SessionLease& 
 
 SessionRefusal check_expected_position(const CallTerms& terms, std::int64_t num_values) {
   if (!terms.expected_position || *terms.expected_position == num_values) return {};
-  return {SessionError::kPositionMismatch, 0, 0, 0, num_values};
+  return {SessionError::kPositionMismatch, 0, 0, -1, num_values, *terms.expected_position};
 }
 
 }  // namespace lintel

@@ -28,6 +28,8 @@ struct SessionOptions {
   // store's own option says).
   Durability durability = Durability::kNone;
   std::chrono::seconds expire_after{0};
+  // That its values were computed with, where these are others than this machine's; else empty.
+  std::string numerics;
   // What it begins with; null: nothing was seen yet.
   std::shared_ptr<const SessionImage> initial;
 };
@@ -62,6 +64,7 @@ struct SessionInfo {
   Durability durability = Durability::kNone;
   bool in_memory = true;  // else it is in the store alone, until a call needs it
   std::optional<InterruptedCall> interrupted;
+  std::int64_t numerics_changed_at = 0;  // values before it had another machine's bits; 0: none
   std::chrono::system_clock::time_point expires;  // of a durable one: when unused until then
   std::chrono::system_clock::time_point created;
   std::chrono::system_clock::time_point last_used;

@@ -19,6 +19,7 @@ enum class SessionError {
   kCallInterrupted,   // a call has to be repeated or given up first
   kPositionMismatch,  // it does not stand where the caller believes
   kNumericsChanged,   // a call cannot be drawn anew here: other values would come of it
+  kNumericsRefused,   // another machine's bits are in it, and none such are gone on with here
   kCallDiffers,       // a repeat asks for something else than the call did
   kNoProbabilities,   // of a call that is told again, not run
   kHeld,              // by another process
@@ -40,9 +41,12 @@ struct SessionRefusal {
   std::size_t bytes_needed = 0;
   std::size_t bytes_free = 0;
   // Of kOutOfRange: the positions that there are. Of kCallInterrupted and kNumericsChanged: where
-  // the call began and what is stored of it. Of kPositionMismatch: `highest`, where it stands.
+  // the call began and what is stored of it. Of kPositionMismatch: `highest`, where it stands,
+  // `lowest`, where its interrupted call began (-1: there is none), and where its caller believes
+  // it to stand.
   std::int64_t lowest = 0;
   std::int64_t highest = 0;
+  std::int64_t expected = 0;
 
   // Whether it is one.
   explicit operator bool() const { return error != SessionError::kNone; }

@@ -24,6 +24,7 @@ DurableSessions::Options session_options(const ServerOptions::DurableOptions& op
   sessions.commit_interval = options.commit_interval_ms;
   sessions.park_tokens = options.park_tokens;
   sessions.expire_after = options.expire;
+  sessions.takes_other_numerics = options.takes_other_numerics;
   sessions.threads = options.store_threads;
   sessions.queue = options.load_queue;
   return sessions;

@@ -10,7 +10,7 @@ grpc::Status stopped_status(const ServedModel& model) {
 }
 
 grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
-                            const std::string& session_id) {
+                            const std::string& session_id, bool is_stored) {
   switch (outcome) {
     case RequestOutcome::kDone:
       return grpc::Status::OK;
@@ -29,9 +29,9 @@ grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
     case RequestOutcome::kAdapterEnded:
       return adapter_unloaded(model.name);
     case RequestOutcome::kNonFinite:
-      return non_finite(model.name, session_id);
+      return non_finite(model.name, session_id, is_stored);
     case RequestOutcome::kInternal:
-      return call_failed(model.name, session_id);
+      return call_failed(model.name, session_id, is_stored);
   }
   return grpc::Status::OK;
 }

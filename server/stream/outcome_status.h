@@ -14,7 +14,8 @@ namespace lintel {
 grpc::Status stopped_status(const ServedModel& model);
 
 // The status of a call whose request ended so; session_id is empty where it had no session.
+// is_stored: the session is in a store, too, which has it as it was.
 grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
-                            const std::string& session_id = "");
+                            const std::string& session_id = "", bool is_stored = false);
 
 }  // namespace lintel

@@ -17,6 +17,31 @@ constexpr std::chrono::milliseconds kLoadsRetry{1000};
 constexpr std::chrono::milliseconds kStoreRetry{500};
 constexpr std::chrono::milliseconds kStoreBrokenRetry{10'000};
 
+// Says which values are lost, where the caller saw more than there is.
+grpc::Status position_mismatch(const std::string& session, const SessionRefusal& refusal) {
+  const std::string position = std::to_string(refusal.highest);
+  const std::string expected = std::to_string(refusal.expected);
+  std::string text = session + " stands at position " + position + ", not at " + expected;
+  ErrorFacts facts = {{"position", position}, {"expected_position", expected}};
+  if (refusal.lowest >= 0) {
+    // Of an interrupted call, whose values can all be had again.
+    facts.emplace_back("start_position", std::to_string(refusal.lowest));
+    text += ", in a call that was interrupted: repeat it by its call_id";
+  } else if (refusal.expected > refusal.highest) {
+    text += ": the values at positions " + position + " to " +
+            std::to_string(refusal.expected - 1) + " are lost";
+  }
+  return wrong_state("POSITION_MISMATCH", text, facts);
+}
+
+// The end of what is said of a session whose call failed.
+std::string fate_of(std::string_view session_id, bool is_stored) {
+  const std::string session = "; session " + clip(session_id);
+  if (!is_stored) return session + " is gone";
+  return session +
+         " goes on from what is stored of it: give the call up by expected_position or Rewind";
+}
+
 }  // namespace
 
 grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view session_id) {
@@ -35,9 +60,7 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
           {{"start_position", number(refusal.lowest)},
            {"stored_position", number(refusal.highest)}});
     case SessionError::kPositionMismatch:
-      return wrong_state("POSITION_MISMATCH",
-                         session + " stands at position " + number(refusal.highest),
-                         {{"position", number(refusal.highest)}});
+      return position_mismatch(session, refusal);
     case SessionError::kNumericsChanged:
       return wrong_state("NUMERICS_CHANGED",
                          "the call that was interrupted on " + session +
@@ -45,6 +68,12 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
                              "expected_position or Rewind",
                          {{"start_position", number(refusal.lowest)},
                           {"stored_position", number(refusal.highest)}});
+    case SessionError::kNumericsRefused:
+      return wrong_state("NUMERICS_CHANGED",
+                         session +
+                             " was computed by a machine of other bits, and this server goes on "
+                             "with none such (--session-numerics strict)",
+                         {{"position", number(refusal.highest)}});
     case SessionError::kCallDiffers:
       return invalid_argument(
           {{"call_id", "was another call's on " + session + ": a repeat asks for the same"}});
@@ -54,30 +83,28 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
                              " is told again without log-probabilities",
                          {});
     case SessionError::kHeld:
-      return session_busy(session_id);
+      return session_held(session_id);
     case SessionError::kDamaged:
-      return data_loss(session + " is damaged in the store");
+      return data_loss("SESSION_DAMAGED", session + " is damaged in the store");
     case SessionError::kStoreFull:
       return resource_exhausted("the session store is full", kStoreRetry);
     case SessionError::kStoreBroken:
-      return unavailable("the session store is broken: it needs a restart", kStoreBrokenRetry);
+      return store_broken(kStoreBrokenRetry);
     default:
       return unavailable("the session store is busy or away", kStoreRetry);
   }
 }
 
-grpc::Status non_finite(std::string_view model, std::string_view session_id) {
+grpc::Status non_finite(std::string_view model, std::string_view session_id, bool is_stored) {
   const std::string cause = "model " + clip(model) + " produced a value that is not finite";
   if (session_id.empty()) return internal_error("model", model, cause);
-  return internal_error("session", session_id,
-                        cause + "; session " + clip(session_id) + " is gone");
+  return internal_error("session", session_id, cause + fate_of(session_id, is_stored));
 }
 
-grpc::Status call_failed(std::string_view model, std::string_view session_id) {
+grpc::Status call_failed(std::string_view model, std::string_view session_id, bool is_stored) {
   const std::string cause = "the server failed while running model " + clip(model);
   if (session_id.empty()) return internal_error("model", model, cause);
-  return internal_error("session", session_id,
-                        cause + "; session " + clip(session_id) + " is gone");
+  return internal_error("session", session_id, cause + fate_of(session_id, is_stored));
 }
 
 grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Options& store,

@@ -15,10 +15,10 @@
 namespace lintel {
 
 // INTERNAL: the model produced NaN or infinity, and the session (empty: a one-shot call) is gone.
-grpc::Status non_finite(std::string_view model, std::string_view session_id);
+grpc::Status non_finite(std::string_view model, std::string_view session_id, bool is_stored);
 
 // INTERNAL: the server failed, for want of memory most likely; a session it held is gone.
-grpc::Status call_failed(std::string_view model, std::string_view session_id);
+grpc::Status call_failed(std::string_view model, std::string_view session_id, bool is_stored);
 
 // The store's refusals; OK where it is none.
 grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Options& store,

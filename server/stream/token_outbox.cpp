@@ -264,7 +264,7 @@ void TokenOutbox::abandon(grpc::Status status) noexcept {
 
 grpc::Status TokenOutbox::status_of(RequestOutcome outcome) const {
   if (outcome == RequestOutcome::kDeadline && options_.deadline_ends_well) return grpc::Status::OK;
-  return outcome_status(outcome, *model_, options_.session_id);
+  return outcome_status(outcome, *model_, options_.session_id, options_.session_is_stored);
 }
 
 }  // namespace lintel

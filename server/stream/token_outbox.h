@@ -78,6 +78,7 @@ class TokenOutbox final : public TokenSink, public std::enable_shared_from_this<
     bool tells_sample_ends = false;   // they are entries, and make a message due
     bool deadline_ends_well = false;  // kDeadline is a time limit of the request's own
     std::string session_id;           // empty: one-shot
+    bool session_is_stored = false;   // it outlives the process
   };
 
   // `calls`: this one and all others, which share the machine's time for messages.

@@ -48,6 +48,7 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   wire.set_position(result.position);
   wire.set_digest(result.digest);
   if (result.log2_evidence) wire.set_log2_evidence(*result.log2_evidence);
+  wire.set_numerics_changed(result.numerics_changed);
   v1::Timings& timings = *wire.mutable_timings();
   write_duration(result.queued, *timings.mutable_queued());
   write_duration(result.prompt, *timings.mutable_prompt());
@@ -70,6 +71,7 @@ grpc::Status GenerateStream::begin(PreparedGeneration prepared, const StreamingO
   options.tells_sample_ends = true;
   options.deadline_ends_well = !prepared.deadline_is_calls;
   if (prepared.lease) options.session_id = prepared.lease.session_id();
+  options.session_is_stored = prepared.durable != nullptr;
   chunk_of_sample_.resize(static_cast<std::size_t>(request.num_samples));
   const auto outbox = std::make_shared<TokenOutbox>(static_cast<TokenWire&>(*this), prepared.model,
                                                     clock, calls(), std::move(options));

@@ -46,7 +46,7 @@ grpc::Status snapshot_refused(const SnapshotError& error) {
     text.remove_prefix(std::min(text.size(), text.find(' ') + 1));
     return invalid_argument({{"snapshot", std::string(text)}});
   }
-  return data_loss(error.what());
+  return data_loss("SNAPSHOT_DAMAGED", error.what());
 }
 
 grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model,

@@ -50,6 +50,7 @@ void write_session(const ServiceContext& context, const SessionInfo& info, v1::S
   wire.set_durability(
       static_cast<v1::Durability>(v1::DURABILITY_NONE + static_cast<int>(info.durability)));
   wire.set_in_memory(info.in_memory);
+  wire.set_numerics_changed_at(info.numerics_changed_at);
   if (info.interrupted) {
     wire.mutable_interrupted()->set_call_id(info.interrupted->call_id);
     wire.mutable_interrupted()->set_start_position(info.interrupted->start_position);
@@ -133,8 +134,9 @@ grpc::Status SessionService::get(CallScope& scope, const v1::GetSessionRequest& 
                                               ? context_.store.get(wire.id(), caller)
                                               : context_.durable->find(wire.id(), caller);
   if (!info) {
-    return store_refusal(context_.store.absence(wire.id(), caller), context_.store.options(),
-                         wire.id(), caller);
+    return refused(context_.durable == nullptr ? context_.store.absence(wire.id(), caller)
+                                               : context_.durable->absence(wire.id(), caller),
+                   scope, wire.id());
   }
   scope.set_model(info->model);
   write_session(context_, *info, session);

@@ -1,75 +1,13 @@
 // Calls on sessions that outlive the process.
 #include "server/durable/durable_call.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <optional>
-#include <vector>
 
-#include "tests/server/durable/durable_process.h"
-#include "tests/server/durable/dying_vault.h"
+#include "tests/server/durable/durable_calls.h"
 
 namespace lintel::testing {
 namespace {
-
-CallTerms named(const std::string& id, std::uint8_t request = 1) {
-  CallTerms terms{.id = id, .log2_probs = true};
-  terms.request.bytes[0] = std::byte{request};
-  return terms;
-}
-
-GenerationRequest tokens_call(std::size_t prompt, std::int64_t values, std::uint64_t seed) {
-  GenerationRequest request = tokens_request(prompt, values, seed);
-  request.log2_probs = true;
-  return request;
-}
-
-// A vault that outlives its processes.
-struct Calls {
-  explicit Calls(Durability level,
-                 std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kTokens))
-      : transformer(std::move(model)), durability(level) {
-    begin();
-  }
-  ~Calls() {
-    dying->die();
-    process.reset();
-  }
-  // The process dies, and another one begins.
-  void begin() {
-    if (dying) dying->die();
-    process.reset();
-    vault.end_claims();
-    dying.emplace(vault);
-    process.emplace(*dying, transformer, clock, options);
-  }
-  std::string kept(SessionOptions session = {.max_values = 1000}) {
-    session.durability = durability;
-    const std::string id = process->create(session);
-    REQUIRE_FALSE(process->durable.keep(id, kAlice));
-    return id;
-  }
-  std::int64_t stored(const std::string& id) { return vault.find(id, kAlice).row.position; }
-
-  const std::shared_ptr<const Transformer> transformer;
-  const Durability durability;
-  ManualClock clock;
-  MemoryVault vault{clock};
-  DurableSessions::Options options{.lazy_values = 7, .park_tokens = 20, .threads = 0};
-  std::optional<DyingVault> dying;
-  std::optional<DurableProcess> process;
-};
-
-// The same without a store.
-std::shared_ptr<RecordingSink> undisturbed(const std::shared_ptr<const Transformer>& model,
-                                           const std::vector<GenerationRequest>& calls,
-                                           SessionOptions session = {.max_values = 1000}) {
-  Core core(model, {.workers = 0, .speculation = Speculation::kOff});
-  const std::string id = core.store.create("tiny", model, session).info.id;
-  std::shared_ptr<RecordingSink> last;
-  for (const GenerationRequest& call : calls) last = core.generate(call, id);
-  return last;
-}
 
 TEST_CASE("a call's end is told when it is durable, and the session is free then", "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
@@ -248,217 +186,6 @@ TEST_CASE("a stream that holds too much back pauses, and goes on", "[durable]") 
   CHECK(slow->finishes == 1);
 }
 
-TEST_CASE("a repeat of a call that ended gives the same once more, from where it is wanted",
-          "[durable]") {
-  const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
-  const bool dies = GENERATE(false, true);
-  Calls calls(level);
-  const std::string id = calls.kept();
-  GenerationRequest request = tokens_call(5, 40, 3);
-  request.sampling.frequency_penalty = 0.5f;
-  request.top_log2_probs = 2;
-  calls.process->finish(tokens_call(4, 9, 1), id, named("a"));
-  const auto first = calls.process->finish(request, id, named("b"));
-  const SessionVault::Row row = calls.vault.find(id, kAlice).row;
-  if (dies) calls.begin();
-  request.seed = 77;  // its own counts
-  const auto again = calls.process->finish(request, id, named("b"));
-  CHECK(again->values == first->values);
-  CHECK(again->result().seed == first->result().seed);
-  CHECK(again->result().digest == first->result().digest);
-  CHECK(again->result().generated_tokens == first->result().generated_tokens);
-  CallTerms rest = named("b");
-  rest.from_position = 30;
-  const auto part = calls.process->finish(request, id, rest);
-  CHECK(part->values[0] == std::vector<Value>(first->values[0].end() - 28, first->values[0].end()));
-  CHECK(calls.vault.find(id, kAlice).row.digest == row.digest);
-  CHECK(calls.vault.find(id, kAlice).row.last_calls == row.last_calls);
-  // Then the session goes on.
-  const auto next = calls.process->finish(tokens_call(2, 9, 5), id, named("c"));
-  GenerationRequest same = request;
-  same.seed = 3;
-  CHECK(next->values ==
-        undisturbed(calls.transformer, {tokens_call(4, 9, 1), same, tokens_call(2, 9, 5)})->values);
-}
-
-TEST_CASE("one of the last calls is told again from the history", "[durable]") {
-  Calls calls(Durability::kInput);
-  const bool dies = GENERATE(false, true);
-  const std::string id = calls.kept();
-  GenerationRequest request = tokens_request(5, 40, 3);
-  request.given = {{9, 1}, {10, 2}, {20, 3}};
-  const auto first = calls.process->finish(request, id, {.id = "a"});
-  for (const char* const name : {"b", "c", "d"}) {
-    calls.process->finish(tokens_request(2, 5, 4), id, {.id = name});
-  }
-  if (dies) calls.begin();
-  const auto again = calls.process->call(request, id, {.id = "a"});
-  REQUIRE_FALSE(again.refusal);
-  CHECK(again.sink->values == first->values);
-  CHECK(again.sink->result().digest == first->result().digest);
-  CHECK(again.sink->result().position == 45);
-  CHECK(again.sink->result().seed == first->result().seed);
-  CHECK_FALSE(calls.process->store.get(id, kAlice)->busy);
-  CallTerms more{.id = "a", .log2_probs = true};
-  CHECK(calls.process->call(request, id, more).refusal.error == SessionError::kNoProbabilities);
-  CHECK(calls.process->call(request, id, named("a", 2)).refusal.error ==
-        SessionError::kCallDiffers);
-  CHECK_FALSE(calls.process->store.get(id, kAlice)->busy);
-  // Four are remembered.
-  calls.process->finish(tokens_request(2, 5, 4), id, {.id = "e"});
-  const std::int64_t position = calls.stored(id);
-  const auto anew = calls.process->finish(tokens_request(1, 5, 3), id, {.id = "a"});
-  CHECK(anew->values[0][0].position == position + 1);
-}
-
-TEST_CASE("of a call that is told again the prompt is not, whether it was read or not",
-          "[durable]") {
-  SessionHistory history({.vocab_size = 50, .max_values = 20});
-  for (int i = 0; i < 12; ++i) {
-    history.append(i, i < 7 ? ValueSource::kPrompt : ValueSource::kSampled);
-  }
-  LastCall call{.id = "a", .start = 2, .end = 12, .shown_end = 11};
-  call.result.cached_tokens = 3;
-  call.result.prompt_tokens = 2;
-  const auto calls = decode_last_calls(encode_last_calls({call}));
-  REQUIRE(calls);
-  const auto past = past_call(calls->at(0), history, /*echo_prompt=*/false, 0);
-  REQUIRE(past);
-  CHECK(past->first == 7);
-  CHECK(past->values == std::vector<std::int32_t>{7, 8, 9, 10});
-  CHECK(past_call(call, history, /*echo_prompt=*/true, 0)->first == 2);
-  CHECK(past_call(call, history, /*echo_prompt=*/true, 9)->values.size() == 2);
-  CHECK(past_call(call, history, /*echo_prompt=*/false, 30)->values.empty());
-}
-
-TEST_CASE("a call that was interrupted is repeated, given up, or in the way", "[durable]") {
-  const Durability level = GENERATE(Durability::kInput, Durability::kToken);
-  Calls calls(level);
-  const std::string id = calls.kept();
-  calls.process->finish(tokens_call(4, 6, 1), id, named("a"));
-  calls.process->call(tokens_call(5, 40, 3), id, named("b"));
-  for (int i = 0; i < 12; ++i) {
-    calls.process->model->scheduler->run_one_step();
-    calls.process->durable.write();
-  }
-  const std::int64_t stored = calls.stored(id);
-  REQUIRE(stored > 15);
-  REQUIRE(stored < 50);
-  calls.begin();
-
-  const SessionInfo info = *calls.process->durable.find(id, kAlice);
-  REQUIRE(info.interrupted);
-  CHECK(info.interrupted->call_id == "b");
-  CHECK(info.interrupted->start_position == 10);
-  CHECK(info.interrupted->stored_position == stored);
-  CHECK(calls.process->durable.list("", "", 9, kAlice).at(0).interrupted);
-  const auto refused = [&](const CallTerms& terms) {
-    const auto call = calls.process->call(tokens_call(1, 4, 9), id, terms);
-    CHECK_FALSE(calls.process->store.get(id, kAlice)->busy);
-    return call.refusal;
-  };
-  CHECK(refused(named("c")).error == SessionError::kCallInterrupted);
-  CHECK(refused({}).error == SessionError::kCallInterrupted);
-  CHECK(refused({}).lowest == 10);
-  CHECK(refused({}).highest == stored);
-  CHECK(refused(named("b", 2)).error == SessionError::kCallDiffers);
-  CallTerms expects = named("c");
-  for (const std::int64_t position : {std::int64_t{9}, stored + 1}) {
-    expects.expected_position = position;
-    CHECK(refused(expects).error == SessionError::kPositionMismatch);
-    CHECK(refused(expects).highest == stored);
-  }
-  // Copies of what is stored.
-  const auto fork = calls.process->store.fork(id, kAlice, 12, 1);
-  REQUIRE_FALSE(fork.refusal);
-  REQUIRE_FALSE(calls.process->durable.keep(fork.infos[0].id, kAlice));
-  CHECK_FALSE(calls.process->store.image(id, kAlice, stored, true, true).refusal);
-
-  const int way = GENERATE(0, 1, 2);
-  if (way == 0) {
-    const auto again = calls.process->finish(tokens_call(5, 40, 3), id, named("b"));
-    CHECK(again->values ==
-          undisturbed(calls.transformer, {tokens_call(4, 6, 1), tokens_call(5, 40, 3)})->values);
-  } else {
-    if (way == 1) {
-      expects.expected_position = 14;
-      const auto other = calls.process->finish(tokens_call(1, 4, 9), id, expects);
-      CHECK(other->values[0][0].position == 15);
-    } else {
-      REQUIRE_FALSE(calls.process->durable.rewind(id, kAlice, 14, std::nullopt).refusal);
-      expects.expected_position.reset();
-      calls.process->finish(tokens_call(1, 4, 9), id, expects);
-    }
-    const auto history = calls.process->store.history(id, kAlice, 0, std::nullopt);
-    CHECK(history.values.size() == 19);
-    CHECK_FALSE(calls.process->durable.find(id, kAlice)->interrupted);
-  }
-}
-
-TEST_CASE("a call whose values would come out otherwise is not drawn anew", "[durable]") {
-  const Durability level = GENERATE(Durability::kInput, Durability::kToken);
-  Calls calls(level);
-  const std::string id = calls.kept();
-  calls.process->call(tokens_call(5, 40, 3), id, named("b"));
-  for (int i = 0; i < 12; ++i) calls.process->model->scheduler->run_one_step();
-  calls.process->durable.write();
-  calls.begin();
-  calls.process->model->numerics.hex = "4567";
-  const auto again = calls.process->call(tokens_call(5, 40, 3), id, named("b"));
-  if (level == Durability::kToken) {  // whatever was seen is stored
-    CHECK_FALSE(again.refusal);
-    calls.process->run();
-  } else {
-    CHECK(again.refusal.error == SessionError::kNumericsChanged);
-    CHECK(again.refusal.highest == calls.stored(id));
-    CallTerms expects = named("c");
-    expects.expected_position = calls.stored(id);
-    calls.process->finish(tokens_call(1, 4, 9), id, expects);
-  }
-}
-
-TEST_CASE("a call that was cut off goes on where it was when it is repeated", "[durable]") {
-  const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
-  const bool dies = GENERATE(false, true);
-  const int how = GENERATE(0, 1, 2);
-  Calls calls(level);
-  const std::string id = calls.kept();
-  GenerationRequest request = tokens_call(5, 40, 3);
-  if (how == 1) request.deadline = calls.clock.now() + std::chrono::seconds(1);
-  const auto begun = calls.process->call(request, id, named("a"));
-  for (int i = 0; i < 12; ++i) calls.process->model->scheduler->run_one_step();
-  if (how == 0) calls.process->model->scheduler->cancel(begun.handle);
-  if (how == 1) calls.clock.advance(std::chrono::seconds(1));
-  if (how == 2) calls.process->model->scheduler->stop();
-  calls.process->run();
-  calls.process->durable.write();
-  CHECK(begun.sink->outcome == (how == 0   ? RequestOutcome::kCancelled
-                                : how == 1 ? RequestOutcome::kDeadline
-                                           : RequestOutcome::kShutdown));
-  const std::int64_t position = calls.stored(id);
-  CHECK(position == begun.sink->result().position);
-  CHECK(position < 45);
-  if (dies || how == 2) calls.begin();
-  CHECK_FALSE(calls.process->durable.find(id, kAlice)->interrupted);
-  request.deadline.reset();
-  const auto expected = undisturbed(calls.transformer, {request});
-  if (GENERATE(false, true)) {  // cut off once more, before it has come as far
-    const auto brief = calls.process->call(request, id, named("a"));
-    REQUIRE_FALSE(brief.refusal);
-    calls.process->model->scheduler->cancel(brief.handle);
-    calls.process->run();
-    CHECK(brief.sink->outcome == RequestOutcome::kCancelled);
-    CHECK(calls.stored(id) == position);
-    CHECK_FALSE(calls.process->durable.find(id, kAlice)->interrupted);
-  }
-  CallTerms rest = named("a");
-  rest.from_position = position;
-  const auto again = calls.process->finish(request, id, rest);
-  const auto& all = expected->values[0];
-  CHECK(again->values[0] == std::vector<Value>(all.begin() + (position - 5), all.end()));
-  CHECK(calls.stored(id) == 45);
-}
-
 TEST_CASE("a call ends when the store fails, the session is as the store has it, others go on",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
@@ -505,6 +232,37 @@ TEST_CASE("a call ends when the store fails, the session is as the store has it,
   const auto again = calls.process->finish(tokens_call(5, 40, 3), id, named("b"));
   CHECK(again->values ==
         undisturbed(calls.transformer, {tokens_call(4, 6, 1), tokens_call(5, 40, 3)})->values);
+}
+
+TEST_CASE("a call that comes to a value that is not finite leaves the session as it is stored",
+          "[durable]") {
+  const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
+  // The embedding of 49 overflows the first layer norm.
+  const auto poisonous = changed_model(TinyModel::kTokens, {}, [](ModelWeights& weights) {
+    for (float& x : weights.value_embedding.row(49)) x = 3e38f;
+  });
+  Calls calls(level, poisonous);
+  const std::string id = calls.kept();
+  calls.process->finish(tokens_call(4, 6, 1), id, named("a"));
+  GenerationRequest bad = tokens_call(5, 40, 3);
+  bad.given = {{22, 49}};
+  const auto fails = [&] {
+    const auto call = calls.process->call(bad, id, named("b"));
+    REQUIRE_FALSE(call.refusal);
+    calls.process->run();
+    CHECK(call.sink->outcome == RequestOutcome::kNonFinite);
+  };
+  fails();
+  CHECK_FALSE(calls.process->store.get(id, kAlice));
+  const SessionInfo info = *calls.process->durable.find(id, kAlice);
+  CHECK(info.interrupted.has_value() == (level != Durability::kCall));
+  CHECK(info.num_values >= 10);
+  fails();  // whenever it is repeated
+  CallTerms gives_up = named("c", 2);
+  gives_up.expected_position = 10;
+  const auto next = calls.process->finish(tokens_call(2, 9, 5), id, gives_up);
+  CHECK(next->values ==
+        undisturbed(poisonous, {tokens_call(4, 6, 1), tokens_call(2, 9, 5)})->values);
 }
 
 TEST_CASE("a store that has no room for a moment costs time only", "[durable]") {

@@ -277,6 +277,55 @@ TEST_CASE("a session that expired is gone, one that is used is not", "[durable]"
   CHECK_FALSE(room.process->durable.bring(other, kAlice));
 }
 
+TEST_CASE("a session in memory that has expired is gone for all that ask for it", "[durable]") {
+  Room room;
+  SessionOptions brief = kInput;
+  brief.expire_after = std::chrono::seconds(10);
+  const std::string id = room.kept(5, brief);
+  room.clock.advance(std::chrono::seconds(10));
+  REQUIRE(room.process->store.get(id, kAlice));
+  DurableSessions& durable = room.process->durable;
+  switch (GENERATE(range(0, 6))) {
+    case 0:
+      CHECK_FALSE(durable.find(id, kAlice));
+      break;
+    case 1:
+      CHECK(durable.list("", "", 10, kAlice).empty());
+      break;
+    case 2:
+      CHECK(durable.bring(id, kAlice).error == SessionError::kNotFound);
+      break;
+    case 3:
+      CHECK(durable.rewind(id, kAlice, 2, std::nullopt).refusal.error == SessionError::kNotFound);
+      break;
+    case 4:
+      CHECK(durable.remove(id, kAlice).error == SessionError::kNotFound);
+      break;
+    default:
+      CHECK(room.process->call(plain_call(1, 2, 3), id).refusal.error == SessionError::kNotFound);
+  }
+  CHECK(durable.absence(id, kAlice).error == SessionError::kNotFound);
+  CHECK(durable.sweep() <= 1);
+  CHECK_FALSE(durable.find(id, kAlice));
+}
+
+TEST_CASE("a call that runs keeps its session from expiring", "[durable]") {
+  Room room;
+  SessionOptions brief = kInput;
+  brief.expire_after = std::chrono::seconds(10);
+  const std::string id = room.kept(5, brief);
+  const auto call = room.process->call(plain_call(1, 20, 3), id, {.id = "a"});
+  REQUIRE_FALSE(call.refusal);
+  room.clock.advance(std::chrono::seconds(11));
+  CHECK(room.process->durable.sweep() == 0);
+  CHECK(room.process->durable.find(id, kAlice)->busy);
+  CHECK(room.process->durable.list("", "", 10, kAlice).size() == 1);
+  CHECK_FALSE(room.process->durable.bring(id, kAlice));
+  room.process->run();
+  CHECK(call.sink->outcome == RequestOutcome::kDone);
+  CHECK(room.process->durable.find(id, kAlice)->num_values == 26);
+}
+
 TEST_CASE("calls that bring one session at once bring it once", "[durable]") {
   Room room;
   const std::string id = room.kept(200);

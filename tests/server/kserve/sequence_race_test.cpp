@@ -6,7 +6,7 @@
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "server/kserve/sequences.h"
-#include "tests/server/support/service_fixture.h"
+#include "tests/server/support/service_parts.h"
 
 namespace lintel::testing {
 namespace {
@@ -25,39 +25,22 @@ class MeetingClock final : public ManualClock {
   mutable std::barrier<> meeting_{2};
 };
 
-// What a server's sequences need of it.
 struct Sequences {
-  explicit Sequences(SessionStore::Options store_options, const Clock& the_clock)
-      : clock(the_clock), store(store_options, clock) {
-    auto made = std::make_shared<ServedModel>();
-    made->name = "tokens";
-    made->transformer = tiny_models({"tokens"}).at("tokens");
-    model = made;
-    registry.add(model);
-  }
+  Sequences(const SessionStore::Options& store_options, const Clock& clock)
+      : parts(clock, store_options) {}
 
   // A call that names the sequence "s", and is over.
   grpc::Status find(bool start, ClientSequence& sequence, const Owner& owner = "") {
     TensorRequest request;
     request.sequence_id = "s";
     request.sequence_start = start;
-    GenerationTarget target{model, {}};
+    GenerationTarget target{parts.model(), {}};
     return sequences.find(owner, request, target, sequence);
   }
 
-  const Clock& clock;
-  const ServerOptions options = test_options();
-  SessionStore store;
-  ModelRegistry registry;
-  ModelManager manager{options.models, registry, store, clock};
-  ActiveCalls calls;
-  Quotas quotas{{}, clock};
-  RequestCounters counters;
-  const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
-  SharedModel model;
-  NamedStates states;
-  ClientSequences sequences{
-      {registry, manager, store, states, calls, gate, clock, options.streaming}};
+  ServiceParts parts;
+  SessionStore& store = parts.store;
+  ClientSequences sequences{parts.context()};
 };
 
 TEST_CASE("of two starts of one sequence that come at once one session stays, the name's") {
@@ -166,7 +149,7 @@ TEST_CASE("names of sequences that were evicted are forgotten, and others are no
   Sequences f({.session_memory_bytes = 1u << 26, .idle_timeout = std::chrono::seconds(10)}, clock);
   SequenceNames names(f.store);
   const auto start = [&](int name) {
-    const auto created = f.store.create("tokens", f.model->transformer, 0);
+    const auto created = f.store.create("tokens", f.parts.model()->transformer, 0);
     REQUIRE(created.refusal.error == SessionError::kNone);
     names.put("", "tokens", std::to_string(name), created.info.id);
   };

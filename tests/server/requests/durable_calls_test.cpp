@@ -6,7 +6,7 @@
 #include "server/durable/durable_sessions.h"
 #include "server/requests/prepare_generation.h"
 #include "server/vault/memory_vault.h"
-#include "tests/server/support/service_fixture.h"
+#include "tests/server/support/service_parts.h"
 #include "tests/support/manual_clock.h"
 
 namespace lintel::testing {
@@ -33,15 +33,6 @@ struct QuietSink final : TokenSink {
 };
 
 struct DurableRoom {
-  DurableRoom() {
-    auto made = std::make_shared<ServedModel>();
-    made->name = "tokens";
-    made->transformer = tiny_models({"tokens"}).at("tokens");
-    made->scheduler =
-        std::make_unique<Scheduler>(made->transformer, Scheduler::Options{.workers = 0}, clock);
-    model = made;
-    registry.add(made);
-  }
   ~DurableRoom() { model->scheduler->stop(); }
 
   std::string new_session(Durability durability) {
@@ -57,7 +48,7 @@ struct DurableRoom {
     return wire;
   }
   grpc::Status prepare(const v1::GenerateRequest& wire, PreparedGeneration& prepared) {
-    return prepare_generation(context, "", wire, std::nullopt, prepared);
+    return prepare_generation(parts.context(&durable), "", wire, std::nullopt, prepared);
   }
   grpc::Status refused(const v1::GenerateRequest& wire) {
     PreparedGeneration prepared;
@@ -87,20 +78,11 @@ struct DurableRoom {
   }
 
   ManualClock clock;
-  const ServerOptions options = test_options();
-  SessionStore store{{.session_memory_bytes = 1u << 26}, clock};
-  NamedStates states;
-  ModelRegistry registry;
-  ModelManager manager{options.models, registry, store, clock};
-  ActiveCalls calls;
-  Quotas quotas{{}, clock};
-  RequestCounters counters;
-  const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
+  ServiceParts parts{clock};
+  SessionStore& store = parts.store;
+  const SharedModel model = parts.model();
   MemoryVault vault{clock};
-  SharedModel model;
-  DurableSessions durable{vault, store, registry, clock, {.threads = 0}};
-  const ServiceContext context{registry, manager,           store,   states, calls, gate,
-                               clock,    options.streaming, &durable};
+  DurableSessions durable{vault, store, parts.registry, clock, {.threads = 0}};
 };
 
 TEST_CASE("what names a call is checked by name", "[durable]") {
@@ -136,7 +118,8 @@ TEST_CASE("what names a call is checked by name", "[durable]") {
     wire.set_expected_position(7);
     const grpc::Status status = f.refused(wire);
     CHECK(status.error_code() == Code::FAILED_PRECONDITION);
-    CHECK_THAT(status.error_message(), Contains("position 0"));
+    CHECK_THAT(status.error_message(),
+               Contains("at position 0, not at 7: the values at positions 0 to 6 are lost"));
     wire.set_expected_position(0);
     PreparedGeneration prepared;
     CHECK(f.prepare(wire, prepared).ok());
@@ -168,10 +151,17 @@ TEST_CASE("a repeat asks for what the call asked for, with the seed that it was 
   other.set_max_new_tokens(21);
   CHECK(f.refused(other).error_code() == Code::INVALID_ARGUMENT);
   CHECK_THAT(f.refused(other).error_message(), Contains("call_id"));
+  // With the seed that it was given, and with no other.
+  v1::GenerateRequest seeded = wire;
+  seeded.mutable_sampling()->set_seed(first->result.seed);
+  CHECK(f.run(seeded)->tokens == first->tokens);
+  seeded.mutable_sampling()->set_seed(first->result.seed + 1);
+  CHECK_THAT(f.refused(seeded).error_message(), Contains("call_id"));
   // No longer the last one.
   f.run(f.wire_for(id, "b"));
   CHECK(f.run(wire)->tokens == first->tokens);
   CHECK(f.run(rest)->tokens == part->tokens);
+  CHECK_THAT(f.refused(seeded).error_message(), Contains("call_id"));
   other = wire;
   other.set_call_id("c");
   CHECK(f.run(other)->tokens != first->tokens);
@@ -190,12 +180,24 @@ TEST_CASE("a call that was interrupted is in the way of others, until it is repe
   while (f.store.get(id)) f.durable.write();
   REQUIRE(f.durable.find(id, "")->interrupted);
 
+  v1::GenerateRequest unseeded = f.wire_for(id, "a");
+  unseeded.mutable_sampling()->clear_seed();
+  {
+    PreparedGeneration again;
+    REQUIRE(f.prepare(unseeded, again).ok());
+    CHECK(again.checked.request.seed == f.wire_for(id, "a").sampling().seed());
+  }
+  f.durable.write();
+  unseeded.mutable_sampling()->set_seed(1234);
+  CHECK_THAT(f.refused(unseeded).error_message(), Contains("call_id"));
   const grpc::Status refused = f.refused(f.wire_for(id, "b"));
   CHECK(refused.error_code() == Code::FAILED_PRECONDITION);
   CHECK_THAT(refused.error_message(), Contains("interrupted"));
   v1::GenerateRequest wire = f.wire_for(id, "b");
   wire.set_expected_position(row.position + 1);
-  CHECK_THAT(f.refused(wire).error_message(), Contains("position " + std::to_string(row.position)));
+  CHECK_THAT(f.refused(wire).error_message(),
+             Contains("position " + std::to_string(row.position)) && Contains("call_id") &&
+                 !Contains("lost"));
   PreparedGeneration prepared;
   REQUIRE(f.prepare(f.wire_for(id, "a"), prepared).ok());
   CHECK(prepared.checked.request.drawn.size() == brief->tokens.size());

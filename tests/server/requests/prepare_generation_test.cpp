@@ -3,76 +3,48 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/server/support/service_fixture.h"
+#include "tests/server/support/service_parts.h"
 
 namespace lintel::testing {
 namespace {
 
 struct Preparing {
-  Preparing() { serve(1); }
-  ~Preparing() {
-    for (const SharedModel& model : registry.all()) model->scheduler->stop();
-  }
-
-  // One more version of the model "tokens", with weights of its own.
-  SharedModel serve(std::int64_t version) {
-    auto made = std::make_shared<ServedModel>();
-    made->name = "tokens";
-    made->version = version;
-    made->transformer = tiny_models({"tokens"}).at("tokens");
-    made->scheduler = std::make_unique<Scheduler>(
-        made->transformer, Scheduler::Options{.workers = 0, .speculation = Speculation::kOn},
-        clock);
-    registry.add(made);
-    return made;
-  }
-
   std::string new_session() {
-    const SharedModel model = registry.find("tokens");
-    return store.create(model->name, model->transformer, 0).info.id;
+    return parts.store.create("tokens", parts.model()->transformer, 0).info.id;
   }
 
   grpc::Status prepare(const std::string& session_id, PreparedGeneration& prepared,
                        std::int32_t first_id = 1) {
     v1::GenerateRequest wire = request_for("tokens", {first_id, 2}, 20);
     wire.set_session_id(session_id);
-    return prepare_generation(context, "", wire, std::nullopt, prepared);
+    return prepare_generation(parts.context(), "", wire, std::nullopt, prepared);
   }
 
   const ManualClock clock;
-  const ServerOptions options = test_options();
-  SessionStore store{{.session_memory_bytes = 1u << 26}, clock};
-  NamedStates states;
-  ModelRegistry registry;
-  ModelManager manager{options.models, registry, store, clock};
-  ActiveCalls calls;
-  Quotas quotas{{}, clock};
-  RequestCounters counters;
-  const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
-  const ServiceContext context{registry, manager, store, states,
-                               calls,    gate,    clock, options.streaming};
+  ServiceParts parts{clock, {.session_memory_bytes = 1u << 26}, Speculation::kOn};
 };
 
 TEST_CASE("what a call holds beside its sequence is counted, on a session as without one") {
   Preparing f;
   const std::size_t state =
-      SessionStore::admitted_bytes(*f.registry.find("tokens")->transformer, /*num_tokens=*/0);
+      SessionStore::admitted_bytes(*f.parts.registry.find("tokens")->transformer, /*num_tokens=*/0);
   std::size_t beside = 0;
   {
     PreparedGeneration one_shot;
     REQUIRE(f.prepare("", one_shot).ok());
-    beside = f.store.bytes_in_use() - state;
+    beside = f.parts.store.bytes_in_use() - state;
     CHECK(beside > 0);
   }
   const std::string id = f.new_session();
-  const std::size_t session = f.store.bytes_in_use();
-  REQUIRE(session == SessionStore::session_bytes(*f.registry.find("tokens")->transformer, {}));
+  const std::size_t session = f.parts.store.bytes_in_use();
+  REQUIRE(session ==
+          SessionStore::session_bytes(*f.parts.registry.find("tokens")->transformer, {}));
   {
     PreparedGeneration on_session;
     REQUIRE(f.prepare(id, on_session).ok());
-    CHECK(f.store.bytes_in_use() - session == beside);
+    CHECK(f.parts.store.bytes_in_use() - session == beside);
   }
-  CHECK(f.store.bytes_in_use() == session);
+  CHECK(f.parts.store.bytes_in_use() == session);
 }
 
 TEST_CASE("what penalties in a window count is held by each sample, and counted") {
@@ -82,8 +54,8 @@ TEST_CASE("what penalties in a window count is held by each sample, and counted"
     wire.mutable_sampling()->set_penalty_window(window);
     wire.set_num_samples(samples);
     PreparedGeneration prepared;
-    REQUIRE(prepare_generation(f.context, "", wire, std::nullopt, prepared).ok());
-    return f.store.bytes_in_use();
+    REQUIRE(prepare_generation(f.parts.context(), "", wire, std::nullopt, prepared).ok());
+    return f.parts.store.bytes_in_use();
   };
   const std::size_t values = 1000 * sizeof(std::int32_t);
   const std::size_t counts = 50 * sizeof(std::uint32_t);  // a vocabulary of 50
@@ -93,16 +65,16 @@ TEST_CASE("what penalties in a window count is held by each sample, and counted"
 
 TEST_CASE("penalties in a window are refused where a session has forgotten what they count") {
   Preparing f;
-  const SharedModel model = f.registry.find("tokens");
+  const SharedModel model = f.parts.registry.find("tokens");
   // It keeps at least one value, in whole chunks: those before 1024 are gone.
-  const std::string id = f.store
+  const std::string id = f.parts.store
                              .create(model->name, model->transformer,
                                      {.max_values = 10'000, .history_tokens = 1}, {}, nullptr)
                              .info.id;
   constexpr std::int64_t kValues = 3000;
   std::int64_t base = 0;
   {
-    const auto leased = f.store.lease(id);
+    const auto leased = f.parts.store.lease(id);
     for (int i = 0; i < kValues; ++i) {
       leased.lease.history()->append(i % 50, ValueSource::kPrompt);
     }
@@ -114,7 +86,7 @@ TEST_CASE("penalties in a window are refused where a session has forgotten what 
     wire.set_session_id(id);
     wire.mutable_sampling()->set_penalty_window(static_cast<std::uint32_t>(window));
     PreparedGeneration prepared;
-    return prepare_generation(f.context, "", wire, std::nullopt, prepared);
+    return prepare_generation(f.parts.context(), "", wire, std::nullopt, prepared);
   };
   CHECK(status_with(0).ok());
   CHECK(status_with(kValues - base).ok());
@@ -127,7 +99,7 @@ TEST_CASE("penalties in a window are refused where a session has forgotten what 
 TEST_CASE("a session goes on with the version that it began with") {
   Preparing f;
   const std::string id = f.new_session();
-  f.serve(2);
+  f.parts.serve(2);
   PreparedGeneration prepared;
   REQUIRE(f.prepare(id, prepared).ok());
   CHECK(prepared.model->version == 1);
@@ -139,15 +111,15 @@ TEST_CASE("a session goes on with the version that it began with") {
 TEST_CASE("a session whose model takes no more requests went with it, and is free to be closed") {
   Preparing f;
   const std::string id = f.new_session();
-  const std::vector<SharedModel> retired = f.registry.retire("tokens", std::nullopt);
+  const std::vector<SharedModel> retired = f.parts.registry.retire("tokens", std::nullopt);
   REQUIRE(retired.size() == 1);
   PreparedGeneration prepared;
   const grpc::Status refused = f.prepare(id, prepared);
   CHECK(refused.error_code() == grpc::StatusCode::NOT_FOUND);
   CHECK_THAT(refused.error_message(), Catch::Contains("model was unloaded"));
   CHECK(prepared.model == nullptr);
-  CHECK(f.store.close_sessions(*retired[0]->transformer) == 1);
-  CHECK(f.store.num_sessions() == 0);
+  CHECK(f.parts.store.close_sessions(*retired[0]->transformer) == 1);
+  CHECK(f.parts.store.num_sessions() == 0);
 }
 
 TEST_CASE("a request that is refused leaves its session free") {
@@ -157,9 +129,9 @@ TEST_CASE("a request that is refused leaves its session free") {
   CHECK(f.prepare(id, prepared, /*first_id=*/-1).error_code() ==
         grpc::StatusCode::INVALID_ARGUMENT);
   CHECK(prepared.model != nullptr);  // the call is about it all the same
-  CHECK_FALSE(f.store.get(id)->busy);
+  CHECK_FALSE(f.parts.store.get(id)->busy);
   REQUIRE(f.prepare(id, prepared).ok());
-  CHECK(f.store.get(id)->busy);
+  CHECK(f.parts.store.get(id)->busy);
 }
 
 }  // namespace

@@ -120,6 +120,47 @@ TEST_CASE("a session whose calls count once they have ended is as before the int
   CHECK(generate(*server, f.request).only().tokens == twin_of(f.request).only().tokens);
 }
 
+// What is lost, as a program reads it.
+std::string fact_of(const grpc::Status& status, const std::string& name) {
+  const auto info = detail_of<google::rpc::ErrorInfo>(status);
+  return info ? info->metadata().at(name) : "";
+}
+
+TEST_CASE("a client that believes more than was kept is told by position what is lost") {
+  Interrupted f(v1::DURABILITY_CALL);
+  const auto server = f.stored.crashed();
+  v1::GenerateRequest request = call_on(f.session.id(), "another", {1, 2}, 3);
+  request.set_expected_position(4);  // of the prompt and a value that came
+  const grpc::Status refused = generate(*server, request).status;
+  CHECK(refused.error_code() == Code::FAILED_PRECONDITION);
+  CHECK(reason_of(refused) == "POSITION_MISMATCH");
+  CHECK(fact_of(refused, "position") == "0");
+  CHECK(fact_of(refused, "expected_position") == "4");
+  CHECK_THAT(refused.error_message(), Catch::Contains("the values at positions 0 to 3 are lost"));
+  request.set_expected_position(0);
+  CHECK(generate(*server, request).status.ok());
+  request.set_call_id("a third one");
+  request.set_expected_position(3);  // less than there is: nothing is lost, and nothing given up
+  CHECK_THAT(generate(*server, request).status.error_message(),
+             Catch::Contains("position 5, not at 3") && !Catch::Contains("lost"));
+}
+
+TEST_CASE(
+    "a client that believes more than is stored of an interrupted call is told to repeat it") {
+  Interrupted f(GENERATE(v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN));
+  const auto server = f.stored.crashed();
+  const std::int64_t position = get_session(*server, f.session.id()).position();
+  v1::GenerateRequest request = call_on(f.session.id(), "another", {1, 2}, 3);
+  request.set_expected_position(position + 9);
+  const grpc::Status refused = generate(*server, request).status;
+  CHECK(reason_of(refused) == "POSITION_MISMATCH");
+  CHECK(fact_of(refused, "position") == std::to_string(position));
+  CHECK(fact_of(refused, "start_position") == "0");
+  CHECK_THAT(refused.error_message(),
+             Catch::Contains("repeat it by its call_id") && !Catch::Contains("lost"));
+  CHECK(generate(*server, f.request).only().tokens == twin_of(f.request).only().tokens);
+}
+
 TEST_CASE("a server that is told to end stores what its calls came to") {
   Interrupted f(GENERATE(v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN));
   f.stored->server().drain(std::chrono::milliseconds(1));

@@ -130,6 +130,50 @@ TEST_CASE("a server that is killed is a pause: its sessions go on in the next on
              Contains("session store " + files.store + ": 1 sessions, 1 with an interrupted call"));
 }
 
+TEST_CASE("a session goes on on a machine of other bits and says so, or is refused there") {
+  const Files files;
+  v1::Session session;
+  {
+    Server server(files.flags());
+    REQUIRE(server.create(v1::DURABILITY_INPUT, &session).ok());
+    REQUIRE(server.generate(call_on(session.id(), "one", {1, 2, 3}, 20)).status.ok());
+  }
+  const auto elsewhere = [&](const std::string& numerics) {
+    std::vector<std::string> all = {"/usr/bin/env", "ONEDNN_MAX_CPU_ISA=AVX2"};
+    for (const std::string& flag : files.flags({"--session-numerics", numerics})) {
+      all.push_back(flag);
+    }
+    return all;
+  };
+  const auto found = [&](Server& server) {
+    v1::GetSessionRequest get;
+    get.set_id(session.id());
+    v1::Session now;
+    grpc::ClientContext context;
+    REQUIRE(server.sessions->Get(&context, get, &now).ok());
+    return now;
+  };
+  {
+    Server server(elsewhere("strict"));
+    if (found(server).numerics() == session.numerics()) {
+      WARN("this machine computes the same bits with and without AVX-512");
+      return;
+    }
+    const grpc::Status refused = server.generate(call_on(session.id(), "two", {4}, 3)).status;
+    CHECK(refused.error_code() == Code::FAILED_PRECONDITION);
+    CHECK(reason_of(refused) == "NUMERICS_CHANGED");
+    CHECK(found(server).numerics_changed_at() == 0);
+  }
+  Server server(elsewhere("warn"));
+  const Generated on = server.generate(call_on(session.id(), "two", {4}, 3));
+  REQUIRE(on.status.ok());
+  CHECK(on.only().finish.numerics_changed());
+  CHECK(found(server).numerics_changed_at() == 23);
+  server.process.send(SIGTERM);
+  CHECK(server.process.wait() == 0);
+  CHECK_THAT(server.process.err(), Contains("a machine of other bits"));
+}
+
 TEST_CASE(
     "a store that cannot be opened ends the start with its reason, before a model is loaded") {
   const Files files;

@@ -1,0 +1,56 @@
+// What a server has behind its port, for tests that need no port.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "server/requests/service_context.h"
+#include "tests/server/support/service_fixture.h"
+
+namespace lintel::testing {
+
+// A registry with one model, "tokens", whose scheduler its test steps, and what services share.
+struct ServiceParts {
+  // `clock` outlives it.
+  explicit ServiceParts(const Clock& of_test,
+                        const SessionStore::Options& sessions = {.session_memory_bytes = 1u << 26},
+                        Speculation speculation = Speculation::kAuto)
+      : clock(of_test), store(sessions, clock), speculation_(speculation) {
+    serve(/*version=*/1);
+  }
+  ~ServiceParts() {
+    for (const SharedModel& model : registry.all()) model->scheduler->stop();
+  }
+
+  // One more version of the model.
+  SharedModel serve(std::int64_t version) {
+    auto made = std::make_shared<ServedModel>();
+    made->name = "tokens";
+    made->version = version;
+    made->transformer = tiny_models({"tokens"}).at("tokens");
+    made->scheduler = std::make_unique<Scheduler>(
+        made->transformer, Scheduler::Options{.workers = 0, .speculation = speculation_}, clock);
+    registry.add(made);
+    return made;
+  }
+  SharedModel model() const { return registry.find("tokens"); }  // the newest
+  ServiceContext context(DurableSessions* durable = nullptr) {
+    return {registry, manager, store, states, calls, gate, clock, options.streaming, durable};
+  }
+
+  const Clock& clock;
+  const ServerOptions options = test_options();
+  SessionStore store;
+  NamedStates states;
+  ModelRegistry registry;
+  ModelManager manager{options.models, registry, store, clock};
+  ActiveCalls calls;
+  Quotas quotas{{}, clock};
+  RequestCounters counters;
+  const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
+
+ private:
+  const Speculation speculation_;
+};
+
+}  // namespace lintel::testing
