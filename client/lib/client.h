@@ -110,7 +110,9 @@ class Client {
                 const OnFinish& on_finish, Cancellation* cancellation) const;
   // How a call on a session that outlives the server is repeated when the server is away or the
   // connection is lost: under a random call_id, and from the first position that was not seen, so
-  // that each one is told once, and one finish. The deadline bounds all of it. Other calls are
+  // that each one is told once, and one finish. The deadline bounds all of it. A request that has a
+  // call_id keeps it, and its seed or the lack of one: the server knows the seed of an earlier try,
+  // but where it forgot the call (the level `call`) it draws another. Other calls are
   // never repeated; with a patience a call on a session that this client knows nothing of asks
   // get_session() first, once for each session.
   struct Pause {

@@ -59,10 +59,12 @@ void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chun
   if (request.session_id().empty() || patience.count() <= 0) durable = false;
 
   v1::GenerateRequest again = request;
-  if (again.call_id().empty()) again.set_call_id(random_call_id());
-  // Where the server knows nothing of the call any more it draws the values anew, of which some
-  // were seen.
-  if (!again.sampling().has_seed()) again.mutable_sampling()->set_seed(std::random_device{}());
+  if (again.call_id().empty()) {
+    again.set_call_id(random_call_id());
+    // Where the server knows nothing of the call any more it draws the values anew, of which some
+    // were seen. A call that its caller named may have its seed from an earlier try.
+    if (!again.sampling().has_seed()) again.mutable_sampling()->set_seed(std::random_device{}());
+  }
   SeenPositions seen(request.from_position());
   RepeatPauses pauses(patience);
   bool sent = false, finished = false, with_caller = false;

@@ -85,4 +85,33 @@ TEST_CASE("a session that is continued while its server is killed prints every v
   CHECK_FALSE(shown.contains("interrupted"));
 }
 
+TEST_CASE("a call that its command did not live to end is finished by its name") {
+  StoredServer server;
+  const std::string session = server.lintel({"session", "create", "--durability", "input"});
+  // Without a seed: the one that was drawn for it is the call's.
+  std::vector<std::string> command = {"session",         "continue", session,
+                                      "--prompt-tokens", "3,1,4",    "--max-new-tokens",
+                                      "20000",           "--format", "tokens"};
+  std::string seen;
+  {
+    Process cut_off(server.command(command));
+    cut_off.read_out_until(",");
+    server.kill();
+    cut_off.send(SIGKILL);
+    cut_off.wait();
+    seen = cut_off.out();
+  }
+  server.start();
+  const auto shown = nlohmann::json::parse(server.lintel({"session", "get", session, "--json"}));
+  REQUIRE(shown.contains("interrupted"));
+  command.insert(command.end(), {"--call-id", shown["interrupted"]["call_id"]});
+  const std::string finished = server.lintel(command);
+  CHECK(std::count(finished.begin(), finished.end(), ',') == 19999);
+  CHECK(finished.substr(0, seen.size()) == seen);
+  CHECK(server.lintel(command) == finished);  // of a call that has ended, too
+  const auto after = nlohmann::json::parse(server.lintel({"session", "get", session, "--json"}));
+  CHECK_FALSE(after.contains("interrupted"));
+  CHECK(after["position"] == 20003);
+}
+
 }  // namespace lintel::testing

@@ -65,6 +65,11 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
                "Of a session that outlives the server: go on where it was for so long after the "
                "server went away or the connection was lost, within --deadline; 0: fail at once "
                "[30]");
+    add_text(
+        app, "--call-id", call_id, "ID",
+        "Of a session that outlives the server: the call's name. The command that was cut off, "
+        "given once more with the name that `lintel session get` tells, finishes the call: the "
+        "same values [a random one]");
   } else {
     add_parsed(app, "--samples", samples, parse_uint32, "N",
                "Samples from the prompt; sample i has seed S + i [1]");
@@ -109,6 +114,7 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   v1::GenerateRequest request;
   request.set_model(connection.model);
   request.set_session_id(session_id);
+  request.set_call_id(call_id);
   request.set_adapter(adapter);
   request.set_initial_state(initial_state);
   request.set_window(window.value_or(0));

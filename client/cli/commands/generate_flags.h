@@ -25,6 +25,7 @@ struct GenerateFlags {
   std::optional<double> time_limit_seconds;
   std::optional<std::uint32_t> tokens_per_message;
   double retry_seconds = 30;  // of sessions that outlive the server
+  std::string call_id;        // of a call on such a session; empty: a random one
   std::string format;         // "text", "tokens", "jsonl"; empty: by the model
   bool stats = false, quiet = false;
   bool interactive = false;

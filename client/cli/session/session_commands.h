@@ -17,8 +17,8 @@ values have been seen: a fork or a rewind to P keeps the values before it.
 
 Of a server with a store sessions outlive it (--durability): a call that a crash or a restart cuts off is
 gone on with where it was, without a value lost or printed twice, and unused sessions wait in the store
-alone (cold) until the next call. A call that nobody went on with is shown as interrupted; rewind gives
-it up.
+alone (cold) until the next call. A call that nobody went on with is shown as interrupted: the same
+command with --call-id finishes it, rewind gives it up.
 
 Examples:
   id=$(lintel session create)

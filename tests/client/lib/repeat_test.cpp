@@ -110,6 +110,15 @@ TEST_CASE("a call that is killed at any value is repeated, and each position tol
   CHECK(distinct(server).size() == 1);
 }
 
+TEST_CASE("a call that its caller named keeps its name and its lack of a seed") {
+  DurableServer server;
+  v1::GenerateRequest request = call_in_session();
+  request.set_call_id("mine");
+  CHECK_FALSE(generate(server.client(), request).error);
+  CHECK(server.generate_requests().at(0).call_id() == "mine");
+  CHECK_FALSE(server.generate_requests().at(0).sampling().has_seed());
+}
+
 TEST_CASE("a call that is killed at every value is repeated for as long as values come") {
   DurableServer server;
   server.hang = true;
