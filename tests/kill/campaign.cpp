@@ -115,6 +115,7 @@ struct Guest {
   int cut_off = 0;     // times a call had to be repeated
   int in_stream = 0;   // of these: when some of its values had come
   int asked_anew = 0;  // calls that were repeated after they had ended
+  int unseeded = 0;    // calls whose seed the server drew
 
   std::string name() const { return script->model + ", " + v1::Durability_Name(level); }
 
@@ -135,6 +136,12 @@ struct Guest {
         v1::GenerateRequest request = script->calls[i].request;
         request.set_session_id(session);
         const bool durable = level != v1::DURABILITY_NONE;
+        // At the level call a call that has not ended is not known any more, nor is its seed.
+        if (durable && level != v1::DURABILITY_CALL && history_tokens == 0 && random() % 4 == 0) {
+          const std::int64_t before =
+              i == 0 ? 0 : script->calls[i - 1].expected.finishes[0].position();
+          let_draw_a_seed(visitor, request, before);
+        }
         if (durable) request.set_call_id("call " + std::to_string(++calls));
         compare("call " + std::to_string(i), expected, ask(client, request));
         if (durable && history_tokens == 0 && random() % 3 == 0) {
@@ -172,6 +179,21 @@ struct Guest {
         [&](const Client& client) { session = client.fork_session(request).at(0).id(); });
     same_past = false;
     ++forks;
+  }
+
+  // A call whose seed the server draws has one seed, however often it is cut off: called with that,
+  // it gives the same. Then the session stands at `before` again.
+  void let_draw_a_seed(const Visitor& visitor, v1::GenerateRequest request, std::int64_t before) {
+    const std::string name = "unseeded " + std::to_string(++unseeded);
+    request.mutable_sampling()->clear_seed();
+    request.set_call_id(name);
+    const SeenCall drawn = ask(visitor.client(), request);
+    compare(name + ", once more", drawn, ask(visitor.client(), request));
+    rewind_to(before, visitor);
+    request.set_call_id("seed of " + name);
+    request.mutable_sampling()->set_seed(drawn.finishes.at(0).seed());
+    compare(name + ", with its seed", drawn, ask(visitor.client(), request));
+    rewind_to(before, visitor);
   }
 
   // The same calls give the same values behind it.
@@ -313,6 +335,7 @@ class Campaign {
       cut_off_ += guest.cut_off;
       in_stream_ += guest.in_stream;
       asked_anew_ += guest.asked_anew;
+      unseeded_ += guest.unseeded;
       forks_ += guest.forks;
       rewinds_ += guest.rewinds;
     }
@@ -378,7 +401,8 @@ class Campaign {
               << " of them before it was ready\n"
               << "calls cut off " << cut_off_ << " times, " << in_stream_
               << " of them in mid-stream; " << asked_anew_ << " calls asked for once more, "
-              << forks_ << " forks, " << rewinds_ << " rewinds\n"
+              << unseeded_ << " without a seed, " << forks_ << " forks, " << rewinds_
+              << " rewinds\n"
               << "first starts: " << spread(starts_) << "\nrecoveries: " << spread(recoveries_)
               << "\n"
               << failed_ << " failed\n";
@@ -390,8 +414,8 @@ class Campaign {
   std::vector<std::int64_t> counts_;
   std::map<std::string, std::array<int, 3>> deaths_;
   std::vector<microseconds> starts_, recoveries_;
-  int before_ready_ = 0, failed_ = 0, cut_off_ = 0, in_stream_ = 0, asked_anew_ = 0, forks_ = 0,
-      rewinds_ = 0;
+  int before_ready_ = 0, failed_ = 0, cut_off_ = 0, in_stream_ = 0, asked_anew_ = 0, unseeded_ = 0,
+      forks_ = 0, rewinds_ = 0;
 };
 
 int run_campaign(int argc, char** argv) {
