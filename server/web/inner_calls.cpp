@@ -1,6 +1,5 @@
 #include "server/web/inner_calls.h"
 
-#include <grpcpp/support/client_callback.h>
 #include <grpcpp/support/slice.h>
 
 #include <algorithm>
@@ -8,7 +7,7 @@
 #include <vector>
 
 #include "server/auth/inner_call.h"
-#include "server/call/status.h"
+#include "server/call/guarded.h"
 
 namespace lintel {
 namespace {
@@ -20,107 +19,149 @@ bool is_metadata(std::string_view text) {
 
 }  // namespace
 
-// Lives until gRPC says that it is over.
-class InnerCalls::Unary {
- public:
-  static void start(InnerCalls& calls, const SharedExchange& exchange, const std::string& method,
-                    grpc::ByteBuffer request, UnaryDone done, const Timeout& timeout) {
-    auto call = std::make_shared<Unary>();
-    call->context = calls.context_for(exchange->request(), timeout);
-    call->request = std::move(request);
-    call->done = std::move(done);
-    // A weak one: the exchange must not keep the call that keeps the exchange.
-    exchange->when_gone([weak = std::weak_ptr<Unary>(call)] {
-      if (const auto running = weak.lock()) running->context->TryCancel();
-    });
-    calls.enter();
-    calls.stub_.UnaryCall(call->context.get(), method, {}, &call->request, &call->response,
-                          [call, &calls](grpc::Status status) {
-                            call->done(status, call->response, *call->context);
-                            call->done = nullptr;
-                            calls.leave();
-                          });
-  }
+// Runs what ends an exchange. Where there is no memory for that, its connection is cut.
+template <typename Function>
+void end_or_abort(const SharedExchange& exchange, Function function) noexcept {
+  const grpc::Status ended = guarded([&] {
+    function();
+    return grpc::Status::OK;
+  });
+  if (!ended.ok()) exchange->abort();
+}
 
-  std::unique_ptr<grpc::ClientContext> context;
-  grpc::ByteBuffer request, response;
-  UnaryDone done;
+// What a completed operation of gRPC's goes on with.
+class InnerCalls::Operation {
+ public:
+  explicit Operation(std::function<void(bool ok)> done) : done_(std::move(done)) {}
+  void operator()(bool ok) const { done_(ok); }
+
+ private:
+  const std::function<void(bool)> done_;
 };
 
-// A call of one request and many messages. Held by itself until gRPC says that it is over; a hold
-// of gRPC's keeps it open while the client, and not gRPC, decides when the next message is read.
-class InnerCalls::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                                 public std::enable_shared_from_this<Stream> {
+// Lives until its operation is over.
+class InnerCalls::Unary : public std::enable_shared_from_this<Unary> {
  public:
-  // Returns false where the next read is asked for by `next`, later.
-  using OnMessage = std::function<bool(grpc::ByteBuffer& message, Stream& stream)>;
-  using OnEnd = std::function<void(const grpc::Status&, const grpc::ClientContext&)>;
-
-  static void start(InnerCalls& calls, const SharedExchange& exchange, const std::string& method,
-                    grpc::ByteBuffer request, OnMessage on_message, OnEnd on_end,
-                    const Timeout& timeout) {
-    const auto stream = std::make_shared<Stream>();
-    stream->calls_ = &calls;
-    stream->context_ = calls.context_for(exchange->request(), timeout);
-    stream->request_ = std::move(request);
-    stream->on_message_ = std::move(on_message);
-    stream->on_end_ = std::move(on_end);
-    stream->self_ = stream;
-    exchange->when_gone([weak = std::weak_ptr<Stream>(stream)] {
+  void start(InnerCalls& calls, const SharedExchange& exchange, const std::string& method,
+             const grpc::ByteBuffer& request, UnaryDone done, const Timeout& timeout) {
+    context_ = calls.context_for(exchange->request(), timeout);
+    done_ = std::move(done);
+    exchange_ = exchange;
+    // A weak one: the exchange must not keep the call that keeps the exchange.
+    exchange->when_gone([weak = weak_from_this()] {
       if (const auto running = weak.lock()) running->context_->TryCancel();
     });
     calls.enter();
-    calls.stub_.PrepareBidiStreamingCall(stream->context_.get(), method, {}, stream.get());
-    stream->AddHold();
-    stream->StartWriteLast(&stream->request_, {});
-    stream->StartRead(&stream->message_);
-    stream->StartCall();
+    reader_ = calls.stub_.PrepareUnaryCall(context_.get(), method, request, &calls.queue_);
+    reader_->StartCall();
+    reader_->Finish(&response_, &status_, new Operation([self = shared_from_this(), &calls](bool) {
+      self->done_(self->status_, self->response_, *self->context_);
+      self->done_ = nullptr;
+      calls.leave();
+    }));
+  }
+
+ private:
+  SharedExchange exchange_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader_;
+  grpc::ByteBuffer response_;
+  grpc::Status status_;
+  UnaryDone done_;
+};
+
+// A call of one request and many messages. Its status is asked for when there are no more messages,
+// and not before: gRPC's transport within a process drops a message that nobody reads yet as soon
+// as somebody waits for the status (src/core/ext/transport/inproc/inproc_transport.cc, 1.51). Lives
+// until its last operation is over.
+class InnerCalls::Stream final : public std::enable_shared_from_this<Stream> {
+ public:
+  // Returns false where the next message is asked for by `next`, later.
+  using OnMessage = std::function<bool(grpc::ByteBuffer& message, Stream& stream)>;
+  using OnEnd = std::function<void(const grpc::Status&, const grpc::ClientContext&)>;
+
+  void start(InnerCalls& calls, const SharedExchange& exchange, const std::string& method,
+             grpc::ByteBuffer request, OnMessage on_message, OnEnd on_end, const Timeout& timeout) {
+    calls_ = &calls;
+    context_ = calls.context_for(exchange->request(), timeout);
+    request_ = std::move(request);
+    on_message_ = std::move(on_message);
+    on_end_ = std::move(on_end);
+    exchange_ = exchange;
+    exchange->when_gone([weak = weak_from_this()] {
+      if (const auto running = weak.lock()) running->context_->TryCancel();
+    });
+    calls.enter();
+    call_ = calls.stub_.PrepareCall(context_.get(), method, &calls.queue_);
+    call_->StartCall(operation([this](bool ok) {
+      if (!ok) return finish();
+      call_->WriteLast(request_, {}, operation([this](bool) { request_.Clear(); }));
+      next();
+    }));
   }
 
   // Reads the next message. REQUIRES: on_message returned false, and this was not called since.
-  void next() { StartRead(&message_); }
+  void next() {
+    call_->Read(&message_, operation([this](bool ok) {
+      if (!ok) return finish();
+      // What came before the cancellation did is passed over.
+      if (!failed_.ok() || on_message_(message_, *this)) next();
+    }));
+  }
+
   // Ends the call with a status of ours.
   void fail(grpc::Status status) {
     failed_ = std::move(status);
     context_->TryCancel();
-    StartRead(&message_);  // to its end, which comes now
-  }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) {
-      RemoveHold();
-      return;
-    }
-    if (!failed_.ok()) {  // what came before the cancellation did
-      StartRead(&message_);
-      return;
-    }
-    if (on_message_(message_, *this)) StartRead(&message_);
-  }
-
-  void OnDone(const grpc::Status& status) override {
-    on_end_(failed_.ok() ? status : failed_, *context_);
-    on_message_ = nullptr;
-    on_end_ = nullptr;
-    InnerCalls* const calls = calls_;
-    const std::shared_ptr<Stream> last = std::move(self_);
-    calls->leave();
+    next();  // to its end, which comes now
   }
 
  private:
+  template <typename Done>
+  Operation* operation(Done done) {
+    return new Operation([self = shared_from_this(), done](bool ok) { done(ok); });
+  }
+
+  void finish() {
+    call_->Finish(&status_, operation([this](bool) {
+      end_or_abort(exchange_, [this] { on_end_(failed_.ok() ? status_ : failed_, *context_); });
+      on_message_ = nullptr;
+      on_end_ = nullptr;
+      exchange_ = nullptr;
+      calls_->leave();
+    }));
+  }
+
   InnerCalls* calls_ = nullptr;
+  SharedExchange exchange_;
   std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer request_, message_;
   OnMessage on_message_;
   OnEnd on_end_;
-  grpc::Status failed_;
-  std::shared_ptr<Stream> self_;
+  grpc::Status failed_, status_;
 };
 
 InnerCalls::InnerCalls(std::shared_ptr<grpc::Channel> channel, std::string key)
-    : channel_(std::move(channel)), key_(std::move(key)), stub_(channel_) {}
+    : channel_(std::move(channel)), key_(std::move(key)), stub_(channel_) {
+  for (int i = 0; i < kThreads; ++i) {
+    threads_.emplace_back([this] { run(); });
+  }
+}
 
-InnerCalls::~InnerCalls() = default;
+InnerCalls::~InnerCalls() {
+  queue_.Shutdown();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void InnerCalls::run() {
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue_.Next(&tag, &ok)) {
+    const std::unique_ptr<Operation> operation(static_cast<Operation*>(tag));
+    (*operation)(ok);
+  }
+}
 
 std::unique_ptr<grpc::ClientContext> InnerCalls::context_for(const HttpRequest& request,
                                                              const Timeout& timeout) const {
@@ -139,7 +180,7 @@ std::unique_ptr<grpc::ClientContext> InnerCalls::context_for(const HttpRequest& 
 
 void InnerCalls::unary(const SharedExchange& exchange, const std::string& method,
                        grpc::ByteBuffer request, UnaryDone done, Timeout timeout) {
-  Unary::start(*this, exchange, method, std::move(request), std::move(done), timeout);
+  std::make_shared<Unary>()->start(*this, exchange, method, request, std::move(done), timeout);
 }
 
 void InnerCalls::stream(const SharedExchange& exchange, const std::string& method,
@@ -150,11 +191,11 @@ void InnerCalls::stream(const SharedExchange& exchange, const std::string& metho
     bool begun = false;
   };
   const auto state = std::make_shared<State>(State{std::move(answer)});
-  Stream::start(
+  std::make_shared<Stream>()->start(
       *this, exchange, method, std::move(request),
       [exchange, state](grpc::ByteBuffer& message, Stream& stream) {
         std::string piece;
-        grpc::Status status = state->answer->piece(message, piece);
+        grpc::Status status = guarded([&] { return state->answer->piece(message, piece); });
         if (!status.ok()) {
           stream.fail(std::move(status));
           return false;
@@ -181,10 +222,10 @@ void InnerCalls::stream(const SharedExchange& exchange, const std::string& metho
 void InnerCalls::gather(const SharedExchange& exchange, const std::string& method,
                         grpc::ByteBuffer request, EachMessage each, GatherDone done,
                         Timeout timeout) {
-  Stream::start(
+  std::make_shared<Stream>()->start(
       *this, exchange, method, std::move(request),
       [exchange, each = std::move(each)](grpc::ByteBuffer& message, Stream& stream) {
-        grpc::Status status = each(message);
+        grpc::Status status = guarded([&] { return each(message); });
         if (status.ok()) return true;
         stream.fail(std::move(status));
         return false;

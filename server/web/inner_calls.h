@@ -4,6 +4,7 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
@@ -13,6 +14,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
 
 #include "server/base/mutex.h"
 #include "server/web/http_exchange.h"
@@ -52,7 +56,8 @@ class InnerCalls {
 
   // As long as the call may take; nothing: as long as it takes.
   using Timeout = std::optional<std::chrono::milliseconds>;
-  // `method`: "/lintel.v1.ModelService/List". Functions are called by threads of gRPC.
+  // `method`: "/lintel.v1.ModelService/List". Functions are called by the object's threads, those
+  // of one call one at a time; they must not block.
 
   // `done` answers the exchange; the response is empty where the status is not OK.
   using UnaryDone = std::function<void(const grpc::Status&, grpc::ByteBuffer& response,
@@ -75,9 +80,12 @@ class InnerCalls {
   bool wait_until_none(std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
 
  private:
+  class Operation;
   class Unary;
   class Stream;
-  // What calls share. Counted: `none` is told when the last one ends.
+  static constexpr int kThreads = 2;
+
+  void run();
   std::unique_ptr<grpc::ClientContext> context_for(const HttpRequest& request,
                                                    const Timeout& timeout) const;
   void enter() EXCLUDES(mutex_);
@@ -86,6 +94,8 @@ class InnerCalls {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::string key_;
   grpc::GenericStub stub_;
+  grpc::CompletionQueue queue_;
+  std::vector<std::thread> threads_;
   Mutex mutex_;
   CondVar none_;
   int running_ GUARDED_BY(mutex_) = 0;
