@@ -11,7 +11,7 @@ export class LapClock {
   #since; // the same of what came before it
   #soonest = []; // of each bin: ms from a lap's begin until its last value came, the least of all laps
   #fastest = Infinity; // ms a value of a whole lap
-  #tokens;
+  #tokens = 0;
 
   constructor(length) {
     this.length = length;
@@ -21,7 +21,7 @@ export class LapClock {
   // A lap begins at `now`, in ms.
   begin(now) {
     this.#began = now;
-    this.#last = undefined;
+    this.#last = this.#since = { position: 0, now };
     this.#tokens = 0;
   }
 
@@ -29,10 +29,6 @@ export class LapClock {
   came(first, end, now) {
     if (end <= first) return;
     this.#tokens += end - first;
-    if (!this.#last) {
-      this.#last = this.#since = { position: end, now };
-      return;
-    }
     // What comes hardly later than what came before lay in the same buffer.
     if (now - this.#last.now >= AT_ONCE) this.#since = this.#last;
     this.#last = { position: end, now };
@@ -58,7 +54,6 @@ export class LapClock {
     const out = [];
     for (let bin = 1; bin < this.#soonest.length; ++bin) {
       const [before, after] = [this.#soonest[bin - 1], this.#soonest[bin]];
-      if (before === undefined || after === undefined) continue;
       const count = this.#edge(bin) - this.#edge(bin - 1);
       out.push([this.#edge(bin) - count / 2, (1000 * (after - before)) / count]);
     }
@@ -68,6 +63,6 @@ export class LapClock {
   // Microseconds a value over the fastest lap, its beginning and end included; of the one that runs until one has ended.
   overall() {
     if (this.#fastest < Infinity) return 1000 * this.#fastest;
-    return this.#last ? (1000 * (this.#last.now - this.#began)) / this.#tokens : NaN;
+    return this.#tokens > 0 ? (1000 * (this.#last.now - this.#began)) / this.#tokens : NaN;
   }
 }

@@ -37,6 +37,7 @@ export function start(panel) {
   const heatMost = h('span', {}, '');
   const heatNote = h('p', { class: 'hint' }, 'What the model is unsure of lights up here.');
   let heatKind = 'entropy';
+  const heatKinds = choice('Heat map of', [['entropy', 'Entropy'], ['spread', 'Spread']], heatKind, (kind) => ((heatKind = kind), paintHeat()));
   let heatSummary = heatNote.textContent;
   let heatValues;
 
@@ -89,7 +90,7 @@ export function start(panel) {
       h('div', { class: 'card' }, h('h2', {}, 'Completions'), results),
       h('div', { class: 'card' }, h('h2', {}, 'How unsure it was'),
         h('div', { class: 'heat' }, heat, h('div', {},
-          choice('Heat map of', [['entropy', 'Entropy'], ['spread', 'Spread']], heatKind, (kind) => ((heatKind = kind), paintHeat())),
+          heatKinds,
           h('p', { class: 'scale' }, h('span', {}, '0'), heatLegend, heatMost), heatNote))))));
 
   const context = heatLegend.getContext('2d');
@@ -110,6 +111,7 @@ export function start(panel) {
     const chosen = models.find((m) => m.name === model.value);
     if (!chosen) return;
     samples.max = chosen.limits?.maxSamples ?? 16;
+    particles.max = chosen.maxBatchRows ?? 64;
     if (chosen.image.width !== shape.width || chosen.image.height !== shape.height) {
       shape = { width: chosen.image.width, height: chosen.image.height };
       editor.reset(shape);
@@ -142,14 +144,15 @@ export function start(panel) {
     queue = [];
     heatValues = undefined;
     makeResults(count);
+    const looksAhead = Number(particles.value) > 1;
+    if (looksAhead && heatKind === 'entropy') heatKinds.children[1].click(); // whose distributions they were is not told
     const request = {
       model: chosen.name,
       ...fields,
       numSamples: count,
       log2Probs: true,
-      topLog2Probs: Math.min(TOP, chosen.limits?.maxTopLog2Probs ?? 0),
       sampling: { temperature: Number(temperature.value), ...(seed.value.trim() && { seed: seed.value.trim() }) },
-      ...(Number(particles.value) > 1 && { particles: Number(particles.value) }),
+      ...(looksAhead ? { particles: Number(particles.value) } : { topLog2Probs: Math.min(TOP, chosen.limits?.maxTopLog2Probs ?? 0) }),
     };
 
     running = new AbortController();
@@ -236,7 +239,10 @@ export function start(panel) {
     drawHeat(heat, shape, heatValues, most);
     const unit = heatKind === 'entropy' ? 'bits' : 'levels';
     heatMost.textContent = `${digits(most)} ${unit}`;
-    if (highest < 0) return;
+    if (highest < 0) {
+      heatNote.textContent = heatSummary = completion.tokens > 0 ? 'Not told of these.' : 'Nothing is drawn yet.';
+      return;
+    }
     const mean = there.reduce((sum, i) => sum + heatValues[i], 0) / there.length;
     heatSummary = `${digits(mean)} ${unit} on the average; least sure at row ${Math.floor(highest / shape.width) + 1}, column ${(highest % shape.width) + 1}: ${digits(heatValues[highest])} ${unit}.`;
     heatNote.textContent = heatSummary;

@@ -1,0 +1,30 @@
+// Makes docs/images/page-digits.png and page-race.png anew: LINTEL_SERVER=build/release/bin/lintel-server node
+// tests/page/pictures.mjs, on a machine that has nothing else to do.
+import { fileURLToPath } from 'node:url';
+import { Chromium } from './chromium.mjs';
+import { serve } from './serving.mjs';
+
+const picture = (name) => fileURLToPath(new URL(`../../docs/images/page-${name}.png`, import.meta.url));
+const server = await serve(['mnist-linear-small', 'mnist-favor-small', 'mnist-softmax-small', 'mnist-lsh1-small', 'mnist-lsh4-small']);
+const browser = await Chromium.start();
+try {
+  const page = await browser.page({ width: 1180, height: 880 });
+  const ready = (tab) => page.until(`document.querySelector('#${tab} .primary') && !document.querySelector('#${tab} .primary').disabled`);
+  const type = (tab, label, value) => page.evaluate(`[...document.querySelectorAll('#${tab} .field')].find((f) => f.firstElementChild.textContent === '${label}').querySelector('input').value = '${value}'`);
+  await page.go(server.url);
+  await ready('digits');
+  await type('digits', 'Completions', 10);
+  await type('digits', 'Seed', 2026);
+  await page.click('#digits .primary');
+  await page.until('/ pixels in /.test(document.querySelector("#digits .status").textContent)');
+  await page.screenshot(picture('digits'));
+  await page.click('#tab-race');
+  await ready('race');
+  await type('race', 'Laps', 40);
+  await page.click('#race .primary');
+  await page.until('/was first/.test(document.querySelector("#race .status").textContent)');
+  await page.screenshot(picture('race'));
+} finally {
+  await browser.stop();
+  await server.stop();
+}
