@@ -98,11 +98,14 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
   const bool is_stream_of_unary =
       format.protocol == RpcProtocol::kStream && !method->server_streaming();
   if (format.protocol == RpcProtocol::kUnknown || is_stream_of_unary) {
-    return refuse(415, invalid("content-type: " + clip(request.header("content-type")) +
-                               " is not taken by " + path + ", send application/json" +
-                               (method->server_streaming() ? ", application/connect+json or +proto"
-                                                           : " or application/proto") +
-                               ", or application/grpc-web"));
+    const std::string types = method->server_streaming()
+                                  ? "application/json, application/connect+json or +proto"
+                                  : "application/json, application/proto";
+    exchange->answer(rpc_refusal(
+        {}, 415,
+        invalid("content-type: " + clip(request.header("content-type")) + " is not taken by " +
+                path + ", which takes " + types + " and application/grpc-web")));
+    return;
   }
   if (const std::string what = unsupported_header(request, format); !what.empty()) {
     return refuse(501, {grpc::UNIMPLEMENTED, what});

@@ -49,6 +49,9 @@ using Socket = asio::basic_stream_socket<asio::generic::stream_protocol,
 constexpr std::size_t kGathered = std::size_t{16} << 10;
 // Read ahead while a request is answered: what its client sends meanwhile, or that it is gone.
 constexpr std::size_t kReadAhead = 4096;
+// What the system holds of an answer that its client does not take: without a bound some megabytes
+// for each of a thousand clients.
+constexpr int kSendBufferBytes = 128 << 10;
 // A refused request's rest is read for so long, and so far, for its client to get to the answer: a
 // socket that is closed with unread bytes takes the answer back.
 constexpr std::chrono::seconds kLingerTime{2};
@@ -182,16 +185,17 @@ class Connection final : public HttpConnection,
     phase_ = Phase::kIdle;
     release_body();
     if (house_.draining) return shut();
-    if (buffer_.size() > 0 && !reading_) return read_head();
+    if (buffer_.size() > 0) return read_head();
     allow(first_ ? house_.options.header_timeout_ms : house_.options.idle_timeout_ms);
     watch();
   }
 
-  // Reads while nobody else does: the next request's first bytes, or that the client is gone.
+  // Reads while nobody else does: the next request's first bytes, or that the client is gone. Once
+  // there are some it waits for their turn.
   void watch() {
-    if (reading_ || buffer_.size() >= kReadAhead) return;
+    if (reading_ || buffer_.size() > 0) return;
     reading_ = true;
-    stream_.async_read_some(buffer_.prepare(kReadAhead - buffer_.size()),
+    stream_.async_read_some(buffer_.prepare(kReadAhead),
                             [self = this->shared_from_this()](error_code error, std::size_t size) {
                               self->reading_ = false;
                               if (self->phase_ == Phase::kShut) return;
@@ -663,6 +667,7 @@ std::shared_ptr<HttpConnection> make_http_connection(asio::io_context& io, int f
     ::close(fd);
     throw boost::system::system_error(error);
   }
+  socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error);  // or as it is
   if (tls == nullptr) {
     return std::make_shared<Connection<Socket>>(std::move(socket), std::move(peer), house, nullptr);
   }

@@ -10,16 +10,17 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "server/base/mutex.h"
+#include "server/log/request_id.h"
 #include "server/port/listener.h"
 #include "server/web/port/http_connection.h"
 #include "server/web/port/peer_address.h"
+#include "server/web/port/response_head.h"
 #include "server/web/port/tls_contexts.h"
 
 namespace lintel {
@@ -33,7 +34,8 @@ struct HttpListener::Impl {
         tls(parts.certificates == nullptr ? nullptr
                                           : std::make_unique<TlsContexts>(parts.certificates)),
         io(parts.options.threads),
-        listener(*parts.options.listen, parts.options.write_timeout_ms) {
+        // The system's own bound, for clients that are not there, comes after ours for slow ones.
+        listener(*parts.options.listen, 2 * parts.options.write_timeout_ms) {
     if (tls != nullptr) tls->current();  // what OpenSSL does not take is told now
   }
 
@@ -89,12 +91,14 @@ struct HttpListener::Impl {
   // One connection too many hears why, unless it would have to be told through TLS.
   void refuse(int fd) const {
     if (tls == nullptr) {
-      constexpr std::string_view kAnswer =
-          "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
-          "content-length: 69\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
-          "{\"code\":\"unavailable\",\"message\":\"too many connections, try again later\"}";
+      const HttpAnswer answer = plain_refusal(
+          {}, 503, grpc::Status(grpc::UNAVAILABLE, "too many connections, try again later"));
+      const std::string text =
+          ResponseHead{answer, {{"retry-after", "1"}}, request_id_from({}), /*keep_alive=*/false}
+              .whole() +
+          answer.body;
       [[maybe_unused]] const ssize_t sent =
-          ::send(fd, kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+          ::send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     ::close(fd);
   }

@@ -95,6 +95,23 @@ void add_connections(ConnectionOptions& connections, Fields& fields) {
   fields.add("connections.max_age_grace_ms", max_age_grace_ms);
 }
 
+void add_http(HttpOptions& http, Fields& fields) {
+  auto& [listen, cors_origins, threads, max_connections, max_client_connections, max_header_bytes,
+         memory_bytes, header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms] =
+      http;
+  fields.add("http.listen", listen);
+  fields.add("http.cors_origins", cors_origins);
+  fields.add("http.threads", threads);
+  fields.add("http.max_connections", max_connections);
+  fields.add("http.max_client_connections", max_client_connections);
+  fields.add("http.max_header_bytes", max_header_bytes);
+  fields.add("http.memory_bytes", memory_bytes);
+  fields.add("http.header_timeout_ms", header_timeout_ms);
+  fields.add("http.body_timeout_ms", body_timeout_ms);
+  fields.add("http.idle_timeout_ms", idle_timeout_ms);
+  fields.add("http.write_timeout_ms", write_timeout_ms);
+}
+
 void add_callers(SecurityOptions& security, Quotas::Limits& identity, Fields& fields) {
   auto& [tls_cert, tls_key, tls_client_ca, admin_certificates, insecure_public, auth_tokens] =
       security;
@@ -139,11 +156,12 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
 
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
-  auto& [models, listen, connections, security, identity, sessions, prefixes, durable,
+  auto& [models, listen, connections, http, security, identity, sessions, prefixes, durable,
          initial_states, streaming, logging, monitoring, print_numerics] = options;
   add_models(models, fields);
   fields.add("listen", listen);
   add_connections(connections, fields);
+  add_http(http, fields);
   add_callers(security, identity, fields);
   add_sessions(sessions, fields);
   add_durable(durable, fields);

@@ -32,6 +32,7 @@ const std::map<std::string, std::string> kOtherName = {
     {"--load-model", "models.load"},
     {"--adapter", "models.adapters"},
     {"--max-message-size", "connections.max_message_bytes"},
+    {"--http-max-header-size", "http.max_header_bytes"},
     {"--max-metadata-size", "connections.max_metadata_bytes"},
     {"--max-connection-streams", "connections.max_streams"},
     {"--max-connection-age", "connections.max_age_ms"},
@@ -63,7 +64,7 @@ using CommandLine = std::map<std::string, std::string>;
 const CommandLine kBase = {
     {"--model", "m"},          {"--model-repository", "r"}, {"--tls-cert", "c"},
     {"--tls-key", "k"},        {"--tls-client-ca", "ca"},   {"--identity-tokens-per-second", "5"},
-    {"--initial-states", "i"}, {"--session-store", "s"},
+    {"--initial-states", "i"}, {"--session-store", "s"},    {"--http-listen", "127.0.0.1:7"},
 };
 
 // What the flags print instead of parsing, if they do.
@@ -107,6 +108,7 @@ std::string sample(const Flag& flag) {
       {"ADDRESS", "127.0.0.1:77"},
       {"SPEC", "softmax:scale=2"},
       {"NAME", "other"},
+      {"ORIGIN", "https://example.org"},
   };
   return samples.at(flag.value);
 }

@@ -1,0 +1,271 @@
+// lintel.v1 over HTTP: the same values as over gRPC, in every protocol.
+#include <absl/strings/escaping.h>
+#include <google/protobuf/util/json_util.h>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "lintel/v1/model.pb.h"
+#include "server/web/connect/envelope.h"
+#include "tests/server/support/http_client.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+struct Envelope {
+  int flags = 0;
+  std::string message;
+};
+
+// All of a body. REQUIRES: whole envelopes.
+std::vector<Envelope> envelopes(std::string_view body) {
+  std::vector<Envelope> all;
+  while (!body.empty()) {
+    REQUIRE(body.size() >= kEnvelopeHead);
+    std::size_t size = 0;
+    for (std::size_t i = 1; i < kEnvelopeHead; ++i) {
+      size = size << 8 | static_cast<unsigned char>(body[i]);
+    }
+    REQUIRE(body.size() >= kEnvelopeHead + size);
+    all.push_back(
+        {static_cast<unsigned char>(body[0]), std::string(body.substr(kEnvelopeHead, size))});
+    body.remove_prefix(kEnvelopeHead + size);
+  }
+  return all;
+}
+
+v1::GenerateRequest scored_request() {
+  v1::GenerateRequest request = request_for("bytes", {}, 50);
+  request.mutable_prompt()->set_text("The quick");
+  request.set_log2_probs(true);
+  request.set_top_log2_probs(2);
+  request.set_num_samples(2);
+  request.mutable_sampling()->set_temperature(0.9f);
+  return request;
+}
+
+std::string json_of(const google::protobuf::Message& message) {
+  std::string text;
+  REQUIRE(google::protobuf::util::MessageToJsonString(message, &text).ok());
+  return text;
+}
+
+template <typename Parse>
+Generated generated_by(const std::vector<Envelope>& messages, Parse parse) {
+  Generated out;
+  for (const Envelope& one : messages) {
+    if (one.flags != 0) continue;
+    v1::GenerateResponse message;
+    REQUIRE(parse(one.message, message));
+    take_message(message, out);
+  }
+  return out;
+}
+
+bool parse_bytes(const std::string& text, v1::GenerateResponse& message) {
+  return message.ParseFromString(text);
+}
+bool parse_json(const std::string& text, v1::GenerateResponse& message) {
+  return google::protobuf::util::JsonStringToMessage(text, &message).ok();
+}
+
+void check_equal(const Generated& one, const Generated& other) {
+  REQUIRE(one.samples.size() == other.samples.size());
+  for (const auto& [index, sample] : one.samples) {
+    const Sample& twin = other.samples.at(index);
+    CHECK(sample.tokens == twin.tokens);
+    CHECK(sample.log2_probs == twin.log2_probs);  // bit for bit
+    CHECK(sample.finish.seed() == twin.finish.seed());
+    CHECK(sample.finish.reason() == twin.finish.reason());
+    CHECK(twin.contiguous);
+    CHECK(twin.finishes == 1);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("HTTP gives the bits that gRPC gives, in every protocol") {
+  TestServer server({"bytes"}, with_http());
+  const int port = server.server().http_port();
+  const v1::GenerateRequest request = scored_request();
+  const Generated grpc = generate(server, request);
+  REQUIRE(grpc.status.ok());
+  REQUIRE(grpc.samples.size() == 2);
+
+  SECTION("Connect, proto") {
+    const HttpReply reply = post(port, kGeneratePath, envelope(0, request.SerializeAsString()),
+                                 "application/connect+proto");
+    CHECK(reply.status == 200);
+    CHECK(reply.header("content-type") == "application/connect+proto");
+    const auto messages = envelopes(reply.body);
+    CHECK(messages.back().flags == kEndOfStream);
+    CHECK(messages.back().message == "{}");
+    check_equal(grpc, generated_by(messages, parse_bytes));
+  }
+  SECTION("Connect, JSON") {
+    const HttpReply reply =
+        post(port, kGeneratePath, envelope(0, json_of(request)), "application/connect+json");
+    CHECK(reply.header("content-type") == "application/connect+json");
+    const auto messages = envelopes(reply.body);
+    CHECK(messages.back().message == "{}");
+    check_equal(grpc, generated_by(messages, parse_json));
+  }
+  SECTION("gRPC-Web") {
+    const HttpReply reply = post(port, kGeneratePath, envelope(0, request.SerializeAsString()),
+                                 "application/grpc-web+proto");
+    CHECK(reply.header("content-type") == "application/grpc-web+proto");
+    const auto messages = envelopes(reply.body);
+    CHECK(messages.back().flags == kTrailers);
+    CHECK(messages.back().message == "grpc-status: 0\r\n");
+    check_equal(grpc, generated_by(messages, parse_bytes));
+  }
+  SECTION("gRPC-Web, text") {
+    const std::string body = absl::Base64Escape(envelope(0, request.SerializeAsString()));
+    const HttpReply reply = post(port, kGeneratePath, body, "application/grpc-web-text");
+    CHECK(reply.header("content-type") == "application/grpc-web-text+proto");
+    std::string bytes;
+    REQUIRE(decode_base64(reply.body, &bytes));
+    const auto messages = envelopes(bytes);
+    CHECK(messages.back().message == "grpc-status: 0\r\n");
+    check_equal(grpc, generated_by(messages, parse_bytes));
+  }
+  SECTION("lines of JSON") {
+    v1::GenerateRequest without_prompt = request;
+    without_prompt.clear_prompt();
+    json body = json::parse(json_of(without_prompt));
+    body["prompt"]["text"] = "The quick";  // as it is
+    const HttpReply reply = post(port, kGeneratePath, body.dump(), "");
+    CHECK(reply.status == 200);
+    CHECK(reply.header("content-type") == "application/x-ndjson");
+    std::vector<Envelope> messages;
+    std::istringstream lines(reply.body);
+    std::map<unsigned, std::string> texts;
+    for (std::string line; std::getline(lines, line);) {
+      json message = json::parse(line);
+      for (auto& chunk : message.value("chunks", json::array())) {
+        texts[chunk.value("sample", 0U)] += chunk.at("text").get<std::string>();
+      }
+      for (const char* const part : {"chunks", "finished"}) {
+        if (!message.contains(part)) continue;
+        for (auto& one : message[part]) one.erase("text");
+      }
+      messages.push_back({0, message.dump()});
+    }
+    check_equal(grpc, generated_by(messages, parse_json));
+    // The tokens are bytes: with what is no UTF-8 replaced there are at least as many characters.
+    for (const auto& [sample, text] : texts) CHECK_FALSE(text.empty());
+  }
+}
+
+TEST_CASE("a unary method answers in Connect's JSON and in protobuf, and over gRPC-Web") {
+  TestServer server({"bytes", "image"}, with_http());
+  const int port = server.server().http_port();
+  const std::string path = "/lintel.v1.ModelService/List";
+  v1::ListModelsResponse expected;
+  grpc::ClientContext context;
+  REQUIRE(server.models->List(&context, {}, &expected).ok());
+
+  v1::ListModelsResponse listed;
+  const HttpReply as_json = post(port, path, "{}");
+  CHECK(as_json.header("content-type") == "application/json");
+  REQUIRE(google::protobuf::util::JsonStringToMessage(as_json.body, &listed).ok());
+  CHECK(listed.models_size() == expected.models_size());
+  const HttpReply as_proto = post(port, path, "", "application/proto");
+  CHECK(as_proto.header("content-type") == "application/proto");
+  REQUIRE(listed.ParseFromString(as_proto.body));
+  CHECK(listed.models(1).name() == expected.models(1).name());
+  const HttpReply as_web = post(port, path, envelope(0, ""), "application/grpc-web");
+  const auto frames = envelopes(as_web.body);
+  REQUIRE(frames.size() == 2);
+  REQUIRE(listed.ParseFromString(frames[0].message));
+  CHECK(listed.models_size() == 2);
+  CHECK(frames[1].message == "grpc-status: 0\r\n");
+}
+
+TEST_CASE("an error has the protocol's shape, gRPC's code and message, and its details") {
+  TestServer server({"bytes"}, with_http());
+  const int port = server.server().http_port();
+  v1::GenerateRequest wrong = request_for("bytes", {1}, 5);
+  wrong.mutable_sampling()->set_top_p(7);
+  const grpc::Status expected = generate(server, wrong).status;
+  REQUIRE(expected.error_code() == grpc::INVALID_ARGUMENT);
+
+  const HttpReply plain = post(port, kGeneratePath, json_of(wrong));
+  CHECK(plain.status == 400);
+  const json error = json::parse(plain.body);
+  CHECK(error["code"] == "invalid_argument");
+  CHECK(error["message"] == expected.error_message());
+  CHECK(error["details"][0]["type"] == "google.rpc.BadRequest");
+
+  const HttpReply connect =
+      post(port, kGeneratePath, envelope(0, json_of(wrong)), "application/connect+json");
+  CHECK(connect.status == 200);
+  const auto ends = envelopes(connect.body);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].flags == kEndOfStream);
+  CHECK(json::parse(ends[0].message)["error"] == error);
+
+  const HttpReply web =
+      post(port, kGeneratePath, envelope(0, wrong.SerializeAsString()), "application/grpc-web");
+  CHECK(web.status == 200);
+  CHECK(web.header("grpc-status") == "3");
+  CHECK(web.header("grpc-message") == expected.error_message());
+  CHECK_FALSE(web.header("grpc-status-details-bin").empty());
+
+  const HttpReply unary = post(port, "/lintel.v1.ModelService/Get", R"({"name":"nosuch"})");
+  CHECK(unary.status == 404);
+  CHECK(json::parse(unary.body)["code"] == "not_found");
+}
+
+TEST_CASE("what cannot be read or is not supported is refused by its name") {
+  TestServer server({"bytes"}, with_http());
+  const int port = server.server().http_port();
+  const std::string list = "/lintel.v1.ModelService/List";
+  const auto refusal = [&](int status, const std::string& path, std::string_view body,
+                           const std::string& type, const std::string& headers = "") {
+    const HttpReply reply = post(port, path, body, type, headers);
+    CHECK(reply.status == status);
+    CHECK(reply.whole);
+    return reply.body;
+  };
+  CHECK_THAT(refusal(400, kGeneratePath, R"({"promt":{}})", "application/json"), Contains("promt"));
+  CHECK_THAT(refusal(400, kGeneratePath, "{", "application/json"), Contains("invalid_argument"));
+  CHECK_THAT(refusal(400, kGeneratePath, std::string(100000, '['), "application/json"),
+             Contains("invalid_argument"));
+  CHECK_THAT(refusal(415, kGeneratePath, "{}", "text/xml"), Contains("text/xml"));
+  CHECK_THAT(refusal(415, list, "{}", "application/connect+json"), Contains("application/json"));
+  CHECK_THAT(refusal(501, list, "{}", "application/json", "Content-Encoding: gzip\r\n"),
+             Contains("gzip"));
+  CHECK_THAT(refusal(501, list, "{}", "application/json", "Connect-Protocol-Version: 2\r\n"),
+             Contains("connect-protocol-version"));
+  CHECK_THAT(refusal(400, list, "{}", "application/json", "Connect-Timeout-Ms: soon\r\n"),
+             Contains("timeout"));
+  CHECK_THAT(refusal(501, "/lintel.v1.SessionService/Restore", "{}", "application/json"),
+             Contains("use gRPC"));
+  // In envelopes the refusal is one, too.
+  CHECK_THAT(refusal(200, kGeneratePath, "abc", "application/connect+proto"),
+             Contains("five bytes"));
+  CHECK_THAT(refusal(200, kGeneratePath, envelope(kCompressed, "x"), "application/connect+proto"),
+             Contains("compressed"));
+  CHECK_THAT(refusal(200, kGeneratePath, envelope(0, "x") + "y", "application/connect+proto"),
+             Contains("one message"));
+}
+
+TEST_CASE("a call's timeout ends it over HTTP as over gRPC") {
+  TestServer server({"tokens"}, with_http());
+  const int port = server.server().http_port();
+  v1::GenerateRequest endless = request_for("tokens", {1}, 0);
+  endless.clear_max_new_tokens();
+  const HttpReply connect = post(port, kGeneratePath, envelope(0, json_of(endless)),
+                                 "application/connect+json", "Connect-Timeout-Ms: 50\r\n");
+  CHECK_THAT(envelopes(connect.body).back().message, Contains("deadline_exceeded"));
+  const HttpReply web = post(port, kGeneratePath, envelope(0, endless.SerializeAsString()),
+                             "application/grpc-web", "Grpc-Timeout: 50m\r\n");
+  const std::string trailers = web.body.empty() ? web.head : envelopes(web.body).back().message;
+  CHECK_THAT(trailers, Contains("grpc-status: 4"));
+}
+
+}  // namespace lintel::testing

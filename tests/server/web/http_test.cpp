@@ -1,0 +1,352 @@
+// The HTTP port: connections, limits, identities, and clients that are slow or gone.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "server/web/connect/envelope.h"
+#include "tests/server/support/calls_as.h"
+#include "tests/server/support/http_client.h"
+#include "tests/server/support/metrics_page.h"
+#include "tests/server/support/token_file.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+constexpr const char* kList = "/lintel.v1.ModelService/List";
+
+v1::GenerateRequest endless() {
+  v1::GenerateRequest request = request_for("tokens", {1}, 0);
+  request.clear_max_new_tokens();
+  return request;
+}
+
+std::string endless_post(const std::string& headers = "") {
+  return post_text(kGeneratePath, envelope(0, endless().SerializeAsString()),
+                   "application/connect+proto", headers);
+}
+
+ServerOptions unlimited() {
+  ServerOptions options = with_http();
+  options.models.limits.max_new_tokens = 1'000'000'000;
+  return options;
+}
+
+HttpReply post_as(TestServer& server, const std::string& who, const std::string& path,
+                  const std::string& body) {
+  const std::string token = who.empty() ? "" : "Authorization: Bearer token-" + who + "\r\n";
+  return post(server.server().http_port(), path, body, "application/json", token);
+}
+
+}  // namespace
+
+TEST_CASE("a connection serves one request after the other, also when they come at once") {
+  TestServer server({"bytes"}, with_http());
+  HttpClient client(server.server().http_port());
+  for (int i = 0; i < 3; ++i) {
+    client.send(post_text(kList, "{}", "application/json"));
+    CHECK(client.read().status == 200);
+  }
+  const std::string one = post_text(kList, "{}", "application/json");
+  client.send(one + one + "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n" + one);
+  CHECK(client.read().status == 200);
+  CHECK(client.read().status == 200);
+  CHECK(client.read().status == 404);
+  CHECK(client.read().status == 200);
+  client.send(post_text(kList, "{}", "application/json", "Connection: close\r\n"));
+  CHECK(client.read().header("connection") == "close");
+  CHECK(client.ended());
+}
+
+TEST_CASE("HTTP/1.0 clients, HEAD, chunked bodies and expectations are served") {
+  TestServer server({"bytes"}, with_http());
+  const int port = server.server().http_port();
+  const std::string body = R"({"prompt":{"text":"ab"},"maxNewTokens":3})";
+  const HttpReply old = request(port, "POST " + kGeneratePath + " HTTP/1.0\r\nContent-Length: " +
+                                          std::to_string(body.size()) + "\r\n\r\n" + body);
+  CHECK(old.status == 200);
+  CHECK(old.header("transfer-encoding").empty());
+  CHECK_THAT(old.body, Contains("\"finished\""));
+
+  const HttpReply chunked =
+      request(port, "POST " + std::string(kList) +
+                        " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                        "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n");
+  CHECK(chunked.status == 200);
+
+  HttpClient waiting(port);
+  waiting.send("POST " + std::string(kList) +
+               " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+               "Expect: 100-continue\r\n\r\n");
+  CHECK(waiting.read().status == 100);
+  waiting.send("{}");
+  CHECK(waiting.read().status == 200);
+  CHECK(
+      request(port, "GET " + std::string(kList) + " HTTP/1.1\r\nHost: x\r\n\r\n").header("allow") ==
+      "POST");
+}
+
+TEST_CASE("what is too long is refused by its limit, and the server goes on") {
+  ServerOptions options = with_http();
+  options.http.max_header_bytes = 2048;
+  options.connections.max_message_bytes = 8192;
+  TestServer server({"bytes"}, options);
+  const int port = server.server().http_port();
+  const HttpReply head =
+      post(port, kList, "{}", "application/json", "X-Long: " + std::string(4000, 'x') + "\r\n");
+  CHECK(head.status == 431);
+  CHECK_THAT(head.body, Contains("2048 bytes"));
+  const HttpReply body = post(port, kList, std::string(9000, ' '));
+  CHECK(body.status == 413);
+  CHECK_THAT(body.body, Contains("8192 bytes") && Contains("--max-message-size"));
+  const std::string chunk = "1000\r\n" + std::string(4096, ' ') + "\r\n";
+  const HttpReply chunked =
+      request(port, "POST " + std::string(kList) +
+                        " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk +
+                        chunk + chunk);
+  CHECK(chunked.status == 413);
+  CHECK(request(port, "NO SUCH THING\r\n\r\n").status == 400);
+  CHECK(request(port, "POST " + std::string(kList) + " HTTP/1.1\r\n\r\n").status == 400);
+  CHECK(post(port, kList, "{}").status == 200);
+}
+
+TEST_CASE("a client that is slow to say what it wants is told, and its connection ends") {
+  ServerOptions options = with_http();
+  options.http.header_timeout_ms = std::chrono::milliseconds(100);
+  options.http.body_timeout_ms = std::chrono::milliseconds(100);
+  options.http.idle_timeout_ms = std::chrono::milliseconds(100);
+  TestServer server({"bytes"}, options);
+  const int port = server.server().http_port();
+  HttpClient head(port);
+  head.send("POST /x HTTP/1.1\r\nHost: ");
+  const HttpReply late = head.read();
+  CHECK(late.status == 408);
+  CHECK_THAT(late.body, Contains("100 ms"));
+  CHECK(head.ended());
+  HttpClient body(port);
+  body.send("POST " + std::string(kList) + " HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+  CHECK(body.read().status == 408);
+  HttpClient idle(port);
+  idle.send(post_text(kList, "{}", "application/json"));
+  CHECK(idle.read().status == 200);
+  CHECK(idle.ended());
+  CHECK(HttpClient(port).ended());
+  CHECK(comes_to(server, "lintel_http_connections", 0));
+}
+
+TEST_CASE("connections beyond their number are answered with 503, and others take their place") {
+  ServerOptions options = with_http();
+  SECTION("of all clients") { options.http.max_connections = 2; }
+  SECTION("of one address") { options.http.max_client_connections = 2; }
+  TestServer server({"bytes"}, options);
+  const int port = server.server().http_port();
+  HttpClient one(port), two(port);
+  for (HttpClient* const client : {&one, &two}) {
+    client->send(post_text(kList, "{}", "application/json"));
+    CHECK(client->read().status == 200);
+  }
+  HttpClient three(port);
+  const HttpReply refused = three.read();
+  CHECK(refused.status == 503);
+  CHECK(refused.whole);
+  CHECK(json::parse(refused.body)["code"] == "unavailable");
+  one.close();
+  CHECK(eventually([&] { return post(port, kList, "{}").status == 200; }));
+  CHECK(values(server.server()).at("lintel_http_connections_refused_total") >= 1);
+}
+
+TEST_CASE("tokens and roles are asked for over HTTP as over gRPC") {
+  const TokenFile file;
+  ServerOptions options = with_http();
+  options.security.auth_tokens = file.path;
+  TestServer server({"bytes"}, options);
+  const std::string generate_body = R"({"prompt":{"text":"ab"},"maxNewTokens":3})";
+  const std::string score_path = "/lintel.v1.GenerationService/Score";
+  const std::string score_body = R"({"sequences":[{"text":"abc"}]})";
+
+  const HttpReply stranger = post_as(server, "", kGeneratePath, generate_body);
+  CHECK(stranger.status == 401);
+  CHECK(json::parse(stranger.body)["code"] == "unauthenticated");
+  CHECK(post_as(server, "nobody", kGeneratePath, generate_body).status == 401);
+  CHECK(post_as(server, "bob", kGeneratePath, generate_body).status == 200);
+  CHECK(post_as(server, "bob", score_path, score_body).status == 403);
+  CHECK(post_as(server, "carol", score_path, score_body).status == 200);
+  CHECK(post_as(server, "bob", "/lintel.v1.AdminService/GetLogLevel", "{}").status == 403);
+  CHECK(post_as(server, "root", "/lintel.v1.AdminService/GetLogLevel", "{}").status == 200);
+  // A stranger's body is not read.
+  HttpClient client(server.server().http_port());
+  client.send("POST " + kGeneratePath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n");
+  CHECK(client.read().status == 401);
+}
+
+TEST_CASE("who calls over gRPC cannot say that it calls over HTTP") {
+  const TokenFile file;
+  ServerOptions options = with_http();
+  options.security.auth_tokens = file.path;
+  TestServer server({"bytes"}, options);
+  grpc::ClientContext context;
+  set_token(context, "bob");
+  context.AddMetadata("lintel-inner-key", "");
+  context.AddMetadata("lintel-inner-certificate-bin", "root");
+  v1::ScoreRequest request;
+  request.add_sequences()->set_text("abc");
+  const auto reader = server.generation->Score(&context, request);
+  v1::ScoreResponse message;
+  CHECK_FALSE(reader->Read(&message));
+  CHECK(reader->Finish().error_code() == grpc::PERMISSION_DENIED);
+}
+
+TEST_CASE("an identity's streams over HTTP and gRPC are counted together") {
+  const TokenFile file;
+  ServerOptions options = unlimited();
+  options.security.auth_tokens = file.path;
+  options.identity.max_streams = 1;
+  TestServer server({"tokens"}, options);
+  HttpClient running(server.server().http_port());
+  running.send(endless_post("Authorization: Bearer token-bob\r\n"));
+  CHECK_THAT(running.read_raw(15), Contains("200 OK"));
+
+  CHECK(generate_as(server, "bob", request_for("tokens", {1}, 2)).error_code() ==
+        grpc::RESOURCE_EXHAUSTED);
+  const std::string body = R"({"prompt":{"tokens":{"ids":[1]}},"maxNewTokens":2})";
+  const HttpReply refused = post_as(server, "bob", kGeneratePath, body);
+  CHECK(refused.status == 429);
+  CHECK_FALSE(refused.header("retry-after").empty());
+  CHECK(post_as(server, "both", kGeneratePath, body).status == 200);
+  running.close();
+  CHECK(eventually([&] { return post_as(server, "bob", kGeneratePath, body).status == 200; }));
+}
+
+TEST_CASE("a client that goes in mid-stream ends its call") {
+  TestServer server({"tokens"}, unlimited());
+  HttpClient client(server.server().http_port());
+  client.send(endless_post());
+  CHECK_THAT(client.read_raw(100'000), Contains("200 OK"));
+  CHECK(comes_to(server, "lintel_streams", 1));
+  client.close();
+  CHECK(comes_to(server, "lintel_streams", 0));
+  CHECK(comes_to(server, "lintel_http_connections", 0));
+}
+
+TEST_CASE("a client that reads nothing stops its stream, and one that goes on gets all of it") {
+  ServerOptions options = unlimited();
+  options.streaming.outbox_tokens = 256;
+  TestServer server({"tokens"}, options);
+  v1::GenerateRequest request = request_for("tokens", {1}, 1'000'000);
+  request.set_max_tokens_per_message(16);
+  HttpClient client(plain_wire(server.server().http_port(), /*receive_buffer_bytes=*/4096));
+  client.send(post_text(kGeneratePath, envelope(0, request.SerializeAsString()),
+                        "application/connect+proto"));
+  const std::string generated = R"(lintel_tokens_total{model="tokens",kind="generated"})";
+  double before = -1;
+  int still = 0;  // looks at the same count
+  CHECK(eventually([&] {
+    const double count = values(server.server())[generated];
+    still = count > 0 && count == std::exchange(before, count) ? still + 1 : 0;
+    return still > 20;
+  }));
+  CHECK(before < 900'000);
+  const HttpReply reply = client.read();
+  CHECK(reply.whole);
+  CHECK(reply.body.ends_with(envelope(kEndOfStream, "{}")));
+}
+
+TEST_CASE("a client that takes nothing for the write timeout is gone") {
+  ServerOptions options = unlimited();
+  options.http.write_timeout_ms = std::chrono::milliseconds(200);
+  TestServer server({"tokens"}, options);
+  HttpClient client(plain_wire(server.server().http_port(), /*receive_buffer_bytes=*/4096));
+  client.send(endless_post());
+  CHECK_THAT(client.read_raw(15), Contains("200 OK"));
+  CHECK(comes_to(server, "lintel_streams", 0));
+  CHECK(values(server.server()).at("lintel_http_timeouts_total") == 1);
+}
+
+TEST_CASE("a drain lets streams end, closes idle connections and takes no new ones") {
+  TestServer server({"tokens"}, with_http());
+  const int port = server.server().http_port();
+  HttpClient idle(port), running(port);
+  idle.send(post_text(kList, "{}", "application/json"));
+  CHECK(idle.read().status == 200);
+  running.send(post_text(kGeneratePath,
+                         envelope(0, request_for("tokens", {1}, 3000).SerializeAsString()),
+                         "application/connect+proto"));
+  CHECK_THAT(running.read_raw(15), Contains("200 OK"));
+  CHECK(server.server().drain(std::chrono::seconds(60)));
+  CHECK(idle.ended());
+  std::string rest;
+  for (std::string more = "x"; !more.empty();) rest += more = running.read_raw(65536);
+  CHECK(rest.ends_with(envelope(kEndOfStream, "{}") + "\r\n0\r\n\r\n"));
+}
+
+TEST_CASE("pages of other origins call only where a flag names them") {
+  ServerOptions options = with_http();
+  const auto from = [](int port, const std::string& origin, const std::string& host = "localhost") {
+    return request(port, "POST " + std::string(kList) + " HTTP/1.1\r\nHost: " + host +
+                             "\r\nOrigin: " + origin +
+                             "\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
+  };
+  SECTION("no flag") {
+    TestServer server({"bytes"}, options);
+    const int port = server.server().http_port();
+    CHECK(from(port, "https://example.org").status == 403);
+    CHECK(from(port, "null").status == 403);
+    CHECK(from(port, "http://localhost").status == 200);
+    // A name of somebody else's that was made to point here.
+    CHECK(from(port, "http://evil.example", "evil.example").status == 403);
+    CHECK(from(port, "http://localhost").header("access-control-allow-origin").empty());
+  }
+  SECTION("one origin") {
+    options.http.cors_origins = {"https://example.org"};
+    TestServer server({"bytes"}, options);
+    const int port = server.server().http_port();
+    const HttpReply reply = from(port, "https://example.org");
+    CHECK(reply.status == 200);
+    CHECK(reply.header("access-control-allow-origin") == "https://example.org");
+    CHECK(reply.header("vary") == "origin");
+    CHECK(from(port, "https://example.com").status == 403);
+    const HttpReply preflight = request(
+        port, "OPTIONS " + std::string(kList) +
+                  " HTTP/1.1\r\nHost: x\r\nOrigin: https://example.org\r\n"
+                  "Access-Control-Request-Method: POST\r\n"
+                  "Access-Control-Request-Headers: content-type,connect-protocol-version\r\n\r\n");
+    CHECK(preflight.status == 204);
+    CHECK(preflight.header("access-control-allow-headers") ==
+          "content-type,connect-protocol-version");
+    CHECK(preflight.header("access-control-allow-methods") == "GET, POST");
+  }
+  SECTION("all") {
+    options.http.cors_origins = {"*"};
+    TestServer server({"bytes"}, options);
+    CHECK(from(server.server().http_port(), "https://anybody.example")
+              .header("access-control-allow-origin") == "*");
+  }
+}
+
+TEST_CASE("a page cannot make a browser send a form that is taken for JSON") {
+  ServerOptions options = with_http();
+  options.http.cors_origins = {"*"};
+  TestServer server({"bytes"}, options);
+  const int port = server.server().http_port();
+  const std::string form = "application/x-www-form-urlencoded";
+  CHECK(post(port, kList, "{}", form).status == 200);
+  CHECK(post(port, kList, "{}", form, "Origin: https://example.org\r\n").status == 415);
+  CHECK(post(port, kList, "{}", "text/plain").status == 415);
+}
+
+TEST_CASE("the request's id comes back, and HTTP requests are counted") {
+  TestServer server({"bytes"}, with_http());
+  const int port = server.server().http_port();
+  CHECK(post(port, kList, "{}", "application/json", "X-Request-Id: mine-7\r\n")
+            .header("x-request-id") == "mine-7");
+  CHECK(post(port, kList, "{}").header("x-request-id").size() == 32);
+  CHECK(request(port, "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n").status == 404);
+  CHECK(comes_to(server, R"(lintel_http_answers_total{status="2xx"})", 2));
+  CHECK(comes_to(server, R"(lintel_http_answers_total{status="4xx"})", 1));
+  CHECK(comes_to(server, R"(lintel_http_connections_accepted_total)", 3));
+  CHECK(comes_to(server, R"(lintel_requests_total{method="lintel.v1.ModelService/List",code="OK"})",
+                 2));
+}
+
+}  // namespace lintel::testing

@@ -1,0 +1,200 @@
+// The parts of HTTP that need no server: routes, envelopes, base64, JSON, origins.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/web/connect/envelope.h"
+#include "server/web/connect/plain_messages.h"
+#include "server/web/connect/rpc_errors.h"
+#include "server/web/connect/rpc_json.h"
+#include "server/web/http_routes.h"
+#include "server/web/http_status.h"
+#include "server/web/port/origin_rules.h"
+#include "server/web/port/response_head.h"
+
+namespace lintel::testing {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+TEST_CASE("a route is found by its method and path, and what stands for its wildcards is decoded") {
+  HttpRoutes routes;
+  for (const char* const path : {"/", "/v2/models/{}/infer", "/v2/models/all/infer",
+                                 "/v2/models/{}/versions/{}", "/files/{*}"}) {
+    routes.add({.method = "GET", .path = path, .handle = {}});
+  }
+  routes.add({.method = "POST", .path = "/v2/models/{}/infer", .handle = {}});
+  const auto path_of = [&](const char* method, const char* path) {
+    const auto found = routes.find(method, path);
+    return found.route == nullptr ? "none, " + found.allowed : found.route->path;
+  };
+  CHECK(path_of("GET", "/") == "/");
+  CHECK(path_of("HEAD", "/") == "/");
+  CHECK(path_of("PUT", "/") == "none, GET");
+  CHECK(path_of("GET", "") == "none, ");
+  CHECK(path_of("GET", "v2") == "none, ");
+  CHECK(path_of("GET", "/v2/models/all/infer") == "/v2/models/all/infer");
+  CHECK(path_of("PUT", "/v2/models/x/infer") == "none, GET, POST");
+  CHECK(path_of("GET", "/v2/models//infer") == "none, ");
+  CHECK(path_of("GET", "/v2/models/x/infer/") == "none, ");
+  CHECK(routes.find("GET", "/v2/models/a%2Fb%20c/infer").parameters ==
+        std::vector<std::string>{"a/b c"});
+  CHECK(routes.find("GET", "/v2/models/m/versions/3").parameters ==
+        std::vector<std::string>{"m", "3"});
+  CHECK(routes.find("GET", "/files/a/b").parameters == std::vector<std::string>{"a/b"});
+  CHECK(percent_decoded("%41%4a%zz%4") == "AJ%zz%4");
+}
+
+TEST_CASE("an envelope is opened only where it is one message, whole and not compressed") {
+  std::string_view message;
+  std::string why;
+  const std::string sealed = envelope(0, "hello");
+  CHECK(sealed == std::string("\0\0\0\0\5hello", 10));
+  REQUIRE(open_envelope(sealed, &message, &why));
+  CHECK(message == "hello");
+  for (std::size_t size = 0; size < sealed.size(); ++size) {
+    CHECK_FALSE(open_envelope(std::string_view(sealed).substr(0, size), &message, &why));
+  }
+  CHECK_FALSE(open_envelope(sealed + "x", &message, &why));
+  CHECK_FALSE(open_envelope(envelope(kCompressed, "x"), &message, &why));
+  CHECK_FALSE(open_envelope(envelope(kEndOfStream, "x"), &message, &why));
+  CHECK_FALSE(open_envelope(std::string("\0\xff\xff\xff\xffx", 6), &message, &why));
+  REQUIRE(open_envelope(envelope(0, ""), &message, &why));
+  CHECK(message.empty());
+}
+
+TEST_CASE("base64 is read in one piece or in several, and nothing else is") {
+  std::string bytes;
+  CHECK((decode_base64("", &bytes) && bytes.empty()));
+  CHECK((decode_base64("YWJj", &bytes) && bytes == "abc"));
+  CHECK((decode_base64("YQ==YmM=ZGVm", &bytes) && bytes == "abcdef"));
+  for (const char* const wrong : {"Y", "YW", "YWJ", "YQ=", "=", "====", "YQ===", "Y!==", "YWJj "}) {
+    INFO(wrong);
+    CHECK_FALSE(decode_base64(wrong, &bytes));
+  }
+}
+
+TEST_CASE("plain JSON takes text as it is, wherever there is some, and protobuf's takes base64") {
+  v1::GenerateRequest request;
+  const std::string text = R"({"prompt":{"text":"na\u00efve"},"stop":{"strings":["\n","end"]},
+      "given":[{"position":"5","values":{"text":"x"}}],"max_new_tokens":7})";
+  REQUIRE(read_plain_json(text, request).ok());
+  CHECK(request.prompt().text() == "na\xc3\xafve");
+  CHECK(request.stop().strings(1) == "end");
+  CHECK(request.given(0).values().text() == "x");
+  CHECK(request.max_new_tokens() == 7);
+  request.Clear();
+  REQUIRE(read_plain_json(R"({"prompt":{"pixels":"AAE="}})", request).ok());
+  CHECK(request.prompt().pixels() == std::string("\0\1", 2));
+  request.Clear();
+  REQUIRE(read_json(R"({"prompt":{"text":"YWI="}})", request).ok());
+  CHECK(request.prompt().text() == "ab");
+  CHECK_THAT(read_plain_json(R"({"prompt":{"txt":"x"}})", request).error_message(),
+             Contains("txt"));
+  CHECK_THAT(read_plain_json("{\"prompt\":", request).error_message(), Contains("JSON"));
+  CHECK_FALSE(read_plain_json(std::string(1'000'000, '['), request).ok());
+  CHECK_FALSE(read_plain_json("[]", request).ok());
+  CHECK_FALSE(read_plain_json("{\"prompt\":{\"text\":\"\xff\"}}", request).ok());
+}
+
+TEST_CASE("text in lines of JSON is whole characters, cut anywhere") {
+  const std::string text = "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z";
+  for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+    PlainMessages messages(/*with_text=*/true);
+    std::string together;
+    for (const std::string& part : {text.substr(0, cut), text.substr(cut)}) {
+      v1::GenerateResponse response;
+      v1::Chunk& chunk = *response.add_chunks();
+      for (const char c : part) chunk.add_tokens(static_cast<unsigned char>(c));
+      together += json::parse(messages.line(response))["chunks"][0]["text"].get<std::string>();
+    }
+    CHECK(together == text);
+  }
+  PlainMessages messages(/*with_text=*/true);
+  v1::GenerateResponse response;
+  response.add_chunks()->add_tokens(0xc3);
+  CHECK(json::parse(messages.line(response))["chunks"][0]["text"] == "");
+  response.clear_chunks();
+  response.add_finished()->set_stop_string("end");
+  const json end = json::parse(messages.line(response))["finished"][0];
+  CHECK(end["text"] == "\xef\xbf\xbd");
+  CHECK(end["stopString"] == "end");
+}
+
+TEST_CASE("whole characters are told from bytes that may go on") {
+  CHECK(whole_utf8("") == 0);
+  CHECK(whole_utf8("a\xc3") == 1);
+  CHECK(whole_utf8("a\xc3\xa4") == 3);
+  CHECK(whole_utf8("\xf0\x9f\x98") == 0);
+  CHECK(whole_utf8("\x80\x80\x80\x80") == 4);  // no character begins there
+}
+
+TEST_CASE("every gRPC code has Connect's name and HTTP status") {
+  // https://connectrpc.com/docs/protocol#error-codes
+  const std::tuple<int, const char*, int> table[] = {{1, "canceled", 499},
+                                                     {2, "unknown", 500},
+                                                     {3, "invalid_argument", 400},
+                                                     {4, "deadline_exceeded", 504},
+                                                     {5, "not_found", 404},
+                                                     {6, "already_exists", 409},
+                                                     {7, "permission_denied", 403},
+                                                     {8, "resource_exhausted", 429},
+                                                     {9, "failed_precondition", 400},
+                                                     {10, "aborted", 409},
+                                                     {11, "out_of_range", 400},
+                                                     {12, "unimplemented", 501},
+                                                     {13, "internal", 500},
+                                                     {14, "unavailable", 503},
+                                                     {15, "data_loss", 500},
+                                                     {16, "unauthenticated", 401}};
+  for (const auto& [code, name, status] : table) {
+    CHECK(connect_code_name(code) == name);
+    CHECK(http_status_of(code) == status);
+  }
+}
+
+TEST_CASE("an answer's headers end where they should, whatever their values quote") {
+  const HttpAnswer answer{200, {{"x-quote", "a\r\nset-cookie: b"}}, "body"};
+  const ResponseHead head{answer, {}, "id", true, false};
+  const std::string text = head.whole();
+  CHECK_THAT(text, Contains("x-quote: a  set-cookie: b\r\n"));
+  CHECK_THAT(text, Contains("content-length: 4\r\n"));
+  CHECK(text.ends_with("\r\n\r\n"));
+  CHECK(chunk_size_line(255) == "ff\r\n");
+  CHECK_THAT(grpc_trailers({grpc::NOT_FOUND, "a%\nb\xc3\xa4"})[1].second,
+             Catch::Equals("a%25%0Ab%C3%A4"));
+}
+
+TEST_CASE("any bytes for an envelope, base64 or JSON are read or refused") {
+  const std::uint64_t seed = std::random_device()();
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  const std::string starts[] = {envelope(0, "abcdef"), "YWJjZGVm", R"({"prompt":{"text":"ab"}})",
+                                R"({"given":[{"values":{"tokens":{"ids":[1,2]}}}]})"};
+  for (int i = 0; i < 20'000; ++i) {
+    std::string bytes = starts[random() % std::size(starts)];
+    for (std::size_t k = random() % 4 + 1; k > 0 && !bytes.empty(); --k) {
+      const std::size_t at = random() % bytes.size();
+      switch (random() % 3) {
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes.erase(at, random() % 4);
+          break;
+        default:
+          bytes.insert(at, bytes.substr(0, random() % 8));
+      }
+    }
+    std::string_view message;
+    std::string why, decoded;
+    if (open_envelope(bytes, &message, &why)) CHECK(message.size() + kEnvelopeHead == bytes.size());
+    decode_base64(bytes, &decoded);
+    v1::GenerateRequest request;
+    const grpc::Status read = read_plain_json(bytes, request);
+    CHECK((read.ok() || !read.error_message().empty()));
+  }
+}
+
+}  // namespace lintel::testing
