@@ -31,6 +31,12 @@ export async function serve(model, ...more) {
       child.kill('SIGTERM');
       return ended;
     },
+    // Of HTTP, with --http-listen.
+    async httpAddress() {
+      const address = () => /HTTP on (https?:\/\/\S+)/.exec(log)?.[1];
+      await eventually(address, 'the line about HTTP');
+      return address();
+    },
     // The sum of a metric over its labels.
     async metric(name) {
       const address = () => /metrics on (http:\/\/\S+)/.exec(log)?.[1];
