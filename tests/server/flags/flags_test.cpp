@@ -32,6 +32,7 @@ const std::map<std::string, std::string> kOtherName = {
     {"--load-model", "models.load"},
     {"--adapter", "models.adapters"},
     {"--max-message-size", "connections.max_message_bytes"},
+    {"--http-cors-origin", "http.cors_origins"},
     {"--http-max-header-size", "http.max_header_bytes"},
     {"--max-metadata-size", "connections.max_metadata_bytes"},
     {"--max-connection-streams", "connections.max_streams"},
