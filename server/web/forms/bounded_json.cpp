@@ -44,7 +44,7 @@ std::optional<nlohmann::json> parse_object(const std::string& body, std::string&
   return std::nullopt;
 }
 
-nlohmann::json short_number(float value) {
+nlohmann::ordered_json short_number(float value) {
   if (!std::isfinite(value)) return nullptr;
   char text[32];
   const auto written = std::to_chars(text, text + sizeof text - 1, value);

@@ -27,6 +27,6 @@ std::string dumped(const Json& json) {
 }
 
 // The shortest decimal that is read as this float; null where JSON has no number for it.
-nlohmann::json short_number(float value);
+nlohmann::ordered_json short_number(float value);
 
 }  // namespace lintel

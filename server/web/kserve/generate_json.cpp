@@ -9,20 +9,21 @@
 namespace lintel {
 namespace {
 
-using nlohmann::json;
+using FlatJson = nlohmann::json;
 
 // A value, or a list of values, as an input of the inference protocol. `shape`: of its `size`
 // values.
-json input_of(const char* name, const char* datatype, const json& values, bool is_row) {
-  const json data = values.is_array() ? values : json::array({values});
-  const json shape = is_row ? json::array({1, data.size()}) : json::array({data.size()});
+FlatJson input_of(const char* name, const char* datatype, const FlatJson& values, bool is_row) {
+  const FlatJson data = values.is_array() ? values : FlatJson::array({values});
+  const FlatJson shape =
+      is_row ? FlatJson::array({1, data.size()}) : FlatJson::array({data.size()});
   return {{"name", name}, {"datatype", datatype}, {"shape", shape}, {"data", data}};
 }
 
 }  // namespace
 
-std::string read_generate_request(const json& request, inference::ModelInferRequest& wire) {
-  json infer = {{"inputs", json::array()}, {"parameters", json::object()}};
+std::string read_generate_request(const FlatJson& request, inference::ModelInferRequest& wire) {
+  FlatJson infer = {{"inputs", FlatJson::array()}, {"parameters", FlatJson::object()}};
   for (const auto& [name, value] : request.items()) {
     if (name == "id") {
       infer["id"] = value;
@@ -34,7 +35,7 @@ std::string read_generate_request(const json& request, inference::ModelInferRequ
       infer["inputs"].push_back(input_of("stop", "BYTES", value, /*is_row=*/false));
     } else if (name == "outputs") {
       if (!value.is_array()) return "outputs is not a list of names";
-      for (const json& output : value) infer["outputs"].push_back({{"name", output}});
+      for (const FlatJson& output : value) infer["outputs"].push_back({{"name", output}});
     } else if (name == "parameters") {
       if (!value.is_object()) return "parameters is not an object";
       infer["parameters"].update(value);
@@ -43,7 +44,7 @@ std::string read_generate_request(const json& request, inference::ModelInferRequ
     }
   }
   // A list of stop strings may stand among the parameters, too, as other servers have it.
-  json& parameters = infer["parameters"];
+  FlatJson& parameters = infer["parameters"];
   if (parameters.contains("stop")) {
     infer["inputs"].push_back(input_of("stop", "BYTES", parameters["stop"], /*is_row=*/false));
     parameters.erase("stop");
