@@ -143,10 +143,12 @@ std::vector<std::int32_t> SessionHistory::values(std::int64_t from, std::int64_t
   from = std::max(from, base_);
   to = std::min(to, position_);
   if (from >= to) return values;
-  values.reserve(static_cast<std::size_t>(to - from));
-  for (std::int64_t p = from; p < to; ++p) {
-    const Place place = at(p);
-    values.push_back(place.chunk.value(place.index));
+  values.resize(static_cast<std::size_t>(to - from));
+  auto value = values.begin();
+  while (from < to) {  // a chunk at a time
+    const Place place = at(from);
+    const std::int64_t end = std::min(to, from - from % kChunkValues + kChunkValues);
+    for (std::size_t i = place.index; from < end; ++from) *value++ = place.chunk.value(i++);
   }
   return values;
 }
@@ -162,11 +164,14 @@ std::vector<HistoryMark> SessionHistory::marks(std::int64_t from, std::int64_t t
   MutexLock lock(mutex_);
   from = std::max(from, base_);
   to = std::min(to, position_);
-  for (std::int64_t p = from; p < to; ++p) {
+  for (std::int64_t p = from; p < to;) {  // a chunk at a time
     const Place place = at(p);
-    const ValueSource source = place.chunk.source(place.index);
-    const bool goes_on = !marks.empty() && marks.back().source == source;
-    if (!goes_on || place.chunk.new_match(place.index)) marks.push_back({p, source});
+    const std::int64_t end = std::min(to, p - p % kChunkValues + kChunkValues);
+    for (std::size_t i = place.index; p < end; ++i, ++p) {
+      const ValueSource source = place.chunk.source(i);
+      const bool goes_on = !marks.empty() && marks.back().source == source;
+      if (!goes_on || place.chunk.new_match(i)) marks.push_back({p, source});
+    }
   }
   if (from <= to && match_begins_at(to)) marks.push_back({to, ValueSource::kSampled});
   return marks;

@@ -37,7 +37,12 @@ struct SessionImage {
   Digest base_digest;                // and up to `base`
   // As SequenceState::save wrote it; empty: to be made by reading the values (base is 0 then).
   std::vector<std::byte> state;
+  // The same where it is not the image's own but lies in what the image was read from, which
+  // outlives it; a state is several hundred times the rest.
+  std::span<const std::byte> state_elsewhere;
   std::int64_t state_position = 0;  // values that the state holds, at most `position`
+
+  std::span<const std::byte> state_bytes() const { return state.empty() ? state_elsewhere : state; }
 };
 
 // Zeroes what was drawn and read, before its memory is given back.
@@ -46,6 +51,7 @@ inline void zero(SessionImage& image) {
   zero_memory(std::span(image.state));
   image.values.clear();
   image.state.clear();
+  image.state_elsewhere = {};
 }
 
 }  // namespace lintel

@@ -40,14 +40,19 @@ SequenceState NearestState::copy() const {
   return sequence;
 }
 
-std::vector<std::byte> NearestState::saved() const {
-  std::vector<std::byte> bytes;
-  if (is_empty()) return bytes;
-  if (sequence_ == nullptr) return record_.options.initial->state;
-  bytes.reserve(sequence_->saved_bytes());
-  StateByteWriter writer(bytes);
-  sequence_->save(writer);
-  return bytes;
+void NearestState::save(std::vector<std::byte>& to) const {
+  to.reserve(to.size() + saved_bytes());
+  if (sequence_ == nullptr) {
+    const std::vector<std::byte>& initial = record_.options.initial->state;
+    to.insert(to.end(), initial.begin(), initial.end());
+  } else {
+    StateByteWriter writer(to);
+    sequence_->save(writer);
+  }
+}
+
+std::size_t NearestState::saved_bytes() const {
+  return sequence_ == nullptr ? record_.options.initial->state.size() : sequence_->saved_bytes();
 }
 
 void remember_tail(SequenceState& sequence, const SessionHistory& history) {

@@ -1,7 +1,9 @@
 // NearestState: where a session's state can be taken up again on the way to a position.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "server/sessions/session_record.h"
 
@@ -22,8 +24,9 @@ class NearestState {
   bool is_empty() const { return num_values_ == 0; }
   bool is(const SequenceState& sequence) const { return sequence_ == &sequence; }
   SequenceState copy() const;
-  // As SequenceState::save writes it.
-  std::vector<std::byte> saved() const;
+  // Appends it as SequenceState::save writes it. REQUIRES: not empty.
+  void save(std::vector<std::byte>& to) const;
+  std::size_t saved_bytes() const;  // that save() appends
 
  private:
   const SessionRecord& record_;

@@ -84,6 +84,8 @@ SessionStore::ForkResult SessionStore::fork(const std::string& id, const Owner& 
   if (find(id, owner) != source.record || origin.unloaded) return refused(absence_of(id, owner));
   sessions_.merge(added);
   for (const auto& fork : forks) {
+    fork->of_owner = origin.of_owner;
+    ++fork->of_owner->count;
     note_use(*fork);
     session_bytes_ += fork->reservation.bytes();
     ++forked_;

@@ -23,9 +23,9 @@ void check_image(const SessionImage& image, const Transformer& model, std::int64
       image.base >= 0 && image.position >= image.base && num_values == image.position - image.base,
       "its values are not those from its base to its position");
   require(limit == 0 || image.position <= limit, "it has more values than the session may have");
-  require(!image.state.empty() || image.base == 0, "it has neither all values nor a state");
+  require(!image.state_bytes().empty() || image.base == 0, "it has neither all values nor a state");
   require(image.state_position >= image.base && image.state_position <= image.position &&
-              image.state.empty() == (image.state_position == 0),
+              image.state_bytes().empty() == (image.state_position == 0),
           "its state is not one of its values");
   const int vocab_size = model.head().num_values();
   require(std::all_of(image.values.begin(), image.values.end(),
@@ -63,8 +63,8 @@ SessionStore::Made SessionStore::new_session(const std::string& model_name,
     record.history = std::make_unique<SessionHistory>(history);
     if (image == nullptr) return made;
     SequenceState& sequence = *record.sequence;
-    if (!image->state.empty()) {
-      StateByteReader reader(image->state);
+    if (!image->state_bytes().empty()) {
+      StateByteReader reader(image->state_bytes());
       sequence.load(reader, image->state_position);
       if (sequence.next_position() != image->state_position || reader.bytes_left() > 0) {
         throw ModelError("session image: its state is not as long as it says");
@@ -114,13 +114,11 @@ SessionStore::CreateResult SessionStore::wake(const StoredSession& stored,
   record.stored = true;
   record.created_at = stored.created;
   MutexLock lock(mutex_);
-  if (!sessions_.emplace(record.id, made.record).second) {
+  if (!insert(made.record)) {
     result.refusal.error = SessionError::kBusy;
     return result;
   }
-  note_use(record);
   record.last_used_at = stored.last_used;
-  session_bytes_ += record.reservation.bytes();
   ++woken_;
   result.info = info_of(record);
   return result;
@@ -128,7 +126,8 @@ SessionStore::CreateResult SessionStore::wake(const StoredSession& stored,
 
 SessionStore::ImageResult SessionStore::image(const std::string& id, const Owner& owner,
                                               std::optional<std::int64_t> position,
-                                              bool with_history, bool with_state) {
+                                              bool with_history, bool with_state,
+                                              const StatePlace& place) {
   ImageResult result;
   const Source source = find_source(id, owner);
   result.refusal = source.refusal;
@@ -153,10 +152,8 @@ SessionStore::ImageResult SessionStore::image(const std::string& id, const Owner
     image.max_values = record.max_values;
     image.window = record.options.window;
     image.base = past->base();
-    if (with_state || image.base > 0) {
-      image.state = nearest.saved();
-      image.state_position = nearest.num_values();
-    }
+    const bool has_state = (with_state || image.base > 0) && !nearest.is_empty();
+    if (has_state) image.state_position = nearest.num_values();
     if (!with_history && image.state_position > 0) {
       // What the state lacks, what the tail behind that may reach back to, and what a window starts
       // anew from.
@@ -169,6 +166,7 @@ SessionStore::ImageResult SessionStore::image(const std::string& id, const Owner
     image.marks = past->marks(image.base, image.position);
     image.digest = past->extent().digest;
     image.base_digest = *past->digest_at(image.base);
+    if (has_state) nearest.save(place ? place(image, nearest.saved_bytes()) : image.state);
   } catch (const std::bad_alloc&) {
     result.refusal.error = SessionError::kOutOfMemory;
   }

@@ -20,6 +20,8 @@
 
 namespace lintel {
 
+struct OwnersSessions;  // session_store.h
+
 // Guarded by the store's mutex, but for `sequence`, `of_call` and `keeper`, which belong to the
 // lease while there is one, `history` and `checkpoints`, which guard themselves, and what never
 // changes.
@@ -49,6 +51,10 @@ struct SessionRecord {
   // changes places without asking for memory.
   std::list<SessionRecord*> aside{this};
   std::list<SessionRecord*>::iterator node = aside.begin();
+  // The same of its owner's order.
+  OwnersSessions* of_owner = nullptr;  // while it is in the map
+  std::list<SessionRecord*> owner_aside{this};
+  std::list<SessionRecord*>::iterator owner_node = owner_aside.begin();
 
   std::shared_ptr<LeaseKeeper> keeper;  // who takes the lease when it ends; null: the store
 

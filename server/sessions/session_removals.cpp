@@ -14,11 +14,12 @@ bool SessionStore::make_room(SessionError refused, const Owner& owner) {
       refused == SessionError::kOwnerTooManySessions || refused == SessionError::kOwnerOutOfMemory;
   Sessions::node_type gone;  // freed without the mutex
   MutexLock lock(mutex_);
-  const auto found = std::ranges::find_if(idle_stored_, [&](const SessionRecord* record) {
-    return !for_owner || record->reservation.owner() == owner;
-  });
-  if (found == idle_stored_.end()) return false;
-  gone = extract(sessions_.find((*found)->id));
+  const auto of_owner = for_owner ? owners_.find(owner) : owners_.end();
+  if (for_owner && of_owner == owners_.end()) return false;
+  const std::list<SessionRecord*>& order = for_owner ? of_owner->second.idle_stored : idle_stored_;
+  if (order.empty()) return false;
+  ++examined_;
+  gone = extract(sessions_.find(order.front()->id));
   ++parked_;
   return true;
 }

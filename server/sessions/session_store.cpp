@@ -152,9 +152,7 @@ SessionStore::CreateResult SessionStore::add(Made made) {
   if (made.record == nullptr) return result;
   MutexLock lock(mutex_);
   result.info = info_of(*made.record);
-  sessions_.emplace(made.record->id, made.record);
-  note_use(*made.record);
-  session_bytes_ += made.record->reservation.bytes();
+  insert(made.record);
   ++created_;
   return result;
 }
@@ -173,8 +171,9 @@ void SessionStore::set_stored(const std::string& id, const Owner& owner) {
   MutexLock lock(mutex_);
   const std::shared_ptr<SessionRecord> record = find(id, owner);
   if (record == nullptr || record->stored) return;
-  if (!record->busy) idle_stored_.splice(idle_stored_.end(), idle_, record->node);
+  if (!record->busy) end_idle(*record);
   record->stored = true;
+  if (!record->busy) begin_idle(*record);
 }
 
 std::vector<SessionStore::Named> SessionStore::idle_stored() const {
@@ -197,17 +196,51 @@ std::list<SessionRecord*>& SessionStore::order_of(const SessionRecord& record) {
   return record.stored ? idle_stored_ : idle_;
 }
 
-void SessionStore::note_use(SessionRecord& record) {
+void SessionStore::begin_idle(SessionRecord& record) {
   std::list<SessionRecord*>& order = order_of(record);
   order.splice(order.end(), record.aside);
+  if (!record.stored) return;
+  std::list<SessionRecord*>& of_owner = record.of_owner->idle_stored;
+  of_owner.splice(of_owner.end(), record.owner_aside);
+}
+
+void SessionStore::end_idle(SessionRecord& record) {
+  record.aside.splice(record.aside.end(), order_of(record), record.node);
+  if (!record.stored) return;
+  record.owner_aside.splice(record.owner_aside.end(), record.of_owner->idle_stored,
+                            record.owner_node);
+}
+
+bool SessionStore::insert(const std::shared_ptr<SessionRecord>& record) {
+  const auto owner = owners_.try_emplace(record->reservation.owner()).first;
+  bool is_new = false;
+  try {
+    is_new = sessions_.emplace(record->id, record).second;
+  } catch (...) {
+    if (owner->second.count == 0) owners_.erase(owner);
+    throw;
+  }
+  if (!is_new) return false;  // so that the owner has one
+  record->of_owner = &owner->second;
+  ++owner->second.count;
+  note_use(*record);
+  session_bytes_ += record->reservation.bytes();
+  return true;
+}
+
+void SessionStore::note_use(SessionRecord& record) {
+  begin_idle(record);
   record.last_used = clock_.now();
   record.last_used_at = clock_.wall_time();
 }
 
 SessionStore::Sessions::node_type SessionStore::extract(Sessions::iterator session) {
   SessionRecord& record = *session->second;
-  if (!record.busy) record.aside.splice(record.aside.end(), order_of(record), record.node);
+  if (!record.busy) end_idle(record);
   session_bytes_ -= record.reservation.bytes();
+  if (--std::exchange(record.of_owner, nullptr)->count == 0) {
+    owners_.erase(record.reservation.owner());
+  }
   return sessions_.extract(session);
 }
 
@@ -222,7 +255,7 @@ SessionStore::LeaseResult SessionStore::lease(const std::string& id, const Owner
   } else {
     record->busy = true;
     record->values_at_lease = record->state_values;
-    record->aside.splice(record->aside.end(), order_of(*record), record->node);
+    end_idle(*record);
     record->last_used = clock_.now();
     record->last_used_at = clock_.wall_time();
     ++busy_sessions_;

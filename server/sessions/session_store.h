@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -26,12 +27,17 @@
 
 namespace lintel {
 
+// An owner's sessions in the store, and of them those that are idle and outlive it, last used last.
+struct OwnersSessions {
+  std::size_t count = 0;
+  std::list<SessionRecord*> idle_stored;
+};
+
 // Thread-safe. One store for all models. Memory is admitted by admitted_bytes() before a state is
 // made, and counted until after it is zeroed and freed (promises 4 and 5). Idle sessions past the
 // timeout are evicted by evict_idle(), which the server calls periodically, and before anything is
 // refused for lack of memory or places; then those go that a store has, too, the longest unused
-// first. However many sessions there are, none of this looks at more of them than it evicts, but
-// where one owner's share is short.
+// first. However many sessions there are, none of this looks at more of them than it evicts.
 class SessionStore {
  public:
   static constexpr std::int64_t kHistoryTokens = 16384;
@@ -149,7 +155,14 @@ class SessionStore {
   // All that the session is. Without a history it is as short as the state allows; without a state,
   // or where there is none at hand, the history begins at 0. Of a busy session as fork.
   ImageResult image(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,
-                    bool with_history, bool with_state);
+                    bool with_history, bool with_state) {
+    return image(id, owner, position, with_history, with_state, nullptr);
+  }
+  // Where a state of so many bytes is appended in place of image.state, told once the rest of the
+  // image is known: what is made of both then needs no copy of the state. Not asked without one.
+  using StatePlace = std::function<std::vector<std::byte>&(const SessionImage&, std::size_t)>;
+  ImageResult image(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,
+                    bool with_history, bool with_state, const StatePlace& place);
   // A session out of an image, admitted as by create. Throws ModelError for one that is not of this
   // model, or contradicts itself.
   CreateResult restore(const std::string& model_name, std::shared_ptr<const Transformer> model,
@@ -242,7 +255,12 @@ class SessionStore {
   std::list<SessionRecord*>& order_of(const SessionRecord& record) REQUIRES(mutex_);
   // The session was used just now, and is idle: the last to be evicted.
   void note_use(SessionRecord& record) REQUIRES(mutex_);
-  // Takes an idle session out of the map, without asking for memory.
+  // Among the idle ones, as the last used, and out of them again.
+  void begin_idle(SessionRecord& record) REQUIRES(mutex_);
+  void end_idle(SessionRecord& record) REQUIRES(mutex_);
+  // Into the map, and idle; false: one of that id is there.
+  bool insert(const std::shared_ptr<SessionRecord>& record) REQUIRES(mutex_);
+  // Takes a session out of the map, without asking for memory.
   using Sessions = std::map<std::string, std::shared_ptr<SessionRecord>>;
   Sessions::node_type extract(Sessions::iterator session) REQUIRES(mutex_);
   static SessionInfo info_of(const SessionRecord& record);
@@ -265,6 +283,7 @@ class SessionStore {
   // store has.
   std::list<SessionRecord*> idle_ GUARDED_BY(mutex_);
   std::list<SessionRecord*> idle_stored_ GUARDED_BY(mutex_);
+  std::map<Owner, OwnersSessions> owners_ GUARDED_BY(mutex_);
   std::size_t busy_sessions_ GUARDED_BY(mutex_) = 0;
   std::size_t busy_bytes_ GUARDED_BY(mutex_) = 0;     // of sessions
   std::size_t session_bytes_ GUARDED_BY(mutex_) = 0;  // of sessions in the map

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "model/base/tensor.h"
 #include "server/snapshot/snapshot_header.h"
 #include "server/snapshot/snapshot_preamble.h"
 
@@ -86,58 +87,77 @@ void check_padding(std::span<const std::byte> body, const SnapshotLayout& layout
 
 }  // namespace
 
-std::vector<std::byte> write_snapshot(const SnapshotOf& snapshot) {
-  const SessionImage& image = snapshot.image;
-  const std::uint32_t width = width_of(image.values);
-  SnapshotHeader header{.of = {.image = {.model = image.model,
-                                         .adapter = image.adapter,
-                                         .adapter_fingerprint = image.adapter_fingerprint,
-                                         .max_values = image.max_values,
-                                         .window = image.window,
-                                         .base = image.base,
-                                         .position = image.position,
-                                         .digest = image.digest,
-                                         .base_digest = image.base_digest,
-                                         .state_position = image.state_position},
-                               .model_fingerprint = snapshot.model_fingerprint,
-                               .attention = snapshot.attention,
-                               .weight_type = snapshot.weight_type,
-                               .numerics = snapshot.numerics,
-                               .numerics_text = snapshot.numerics_text,
-                               .lintel_version = snapshot.lintel_version,
-                               .made = snapshot.made},
-                        .value_bytes = width,
-                        .layout = snapshot_layout({image.state.size(), image.values.size() * width,
-                                                   image.marks.size() * kSnapshotMarkBytes})};
+SnapshotDraft::SnapshotDraft(const SnapshotOf& about, const SessionImage& image,
+                             std::size_t state_bytes)
+    : value_bytes_(width_of(image.values)),
+      layout_(snapshot_layout({state_bytes, image.values.size() * value_bytes_,
+                               image.marks.size() * kSnapshotMarkBytes})) {
+  const SnapshotHeader header{.of = {.image = {.model = image.model,
+                                               .adapter = image.adapter,
+                                               .adapter_fingerprint = image.adapter_fingerprint,
+                                               .max_values = image.max_values,
+                                               .window = image.window,
+                                               .base = image.base,
+                                               .position = image.position,
+                                               .digest = image.digest,
+                                               .base_digest = image.base_digest,
+                                               .state_position = image.state_position},
+                                     .model_fingerprint = about.model_fingerprint,
+                                     .attention = about.attention,
+                                     .weight_type = about.weight_type,
+                                     .numerics = about.numerics,
+                                     .numerics_text = about.numerics_text,
+                                     .lintel_version = about.lintel_version,
+                                     .made = about.made},
+                              .value_bytes = value_bytes_,
+                              .layout = layout_};
   const std::string text = write_snapshot_header(header);
   assert(text.size() <= kMostSnapshotHeaderBytes);
-
-  std::vector<std::byte> bytes;
-  bytes.reserve(kSnapshotPreambleBytes + text.size() + header.layout.body_bytes);
-  bytes.resize(kSnapshotPreambleBytes);
+  header_bytes_ = text.size();
+  bytes_.reserve(kSnapshotPreambleBytes + text.size() + layout_.body_bytes);
+  bytes_.resize(kSnapshotPreambleBytes);
   const auto text_bytes = std::as_bytes(std::span(text));
-  bytes.insert(bytes.end(), text_bytes.begin(), text_bytes.end());
-  const std::size_t body = bytes.size();
-  bytes.insert(bytes.end(), image.state.begin(), image.state.end());
-  bytes.resize(body + header.layout.body_bytes);  // zeros behind each section
-  std::byte* to = bytes.data() + body + header.layout.sections[1].offset;
+  bytes_.insert(bytes_.end(), text_bytes.begin(), text_bytes.end());
+}
+
+SnapshotDraft::~SnapshotDraft() { zero_memory(std::span(bytes_)); }
+
+std::vector<std::byte> SnapshotDraft::finish(const SessionImage& image) {
+  const std::size_t body = kSnapshotPreambleBytes + header_bytes_;
+  assert(bytes_.size() == body + layout_.sections[0].bytes);
+  bytes_.resize(body + layout_.body_bytes);  // zeros behind each section
+  std::byte* to = bytes_.data() + body + layout_.sections[1].offset;
   for (const std::int32_t value : image.values) {
-    to = put_number(static_cast<std::uint32_t>(value), width, to);
+    to = put_number(static_cast<std::uint32_t>(value), value_bytes_, to);
   }
-  to = bytes.data() + body + header.layout.sections[2].offset;
+  to = bytes_.data() + body + layout_.sections[2].offset;
   for (const HistoryMark& mark : image.marks) {
     to = put_number(static_cast<std::uint64_t>(mark.position), 8, to);
     to = put_number(static_cast<std::uint64_t>(mark.source), 8, to);
   }
   const SnapshotPreamble preamble{
-      .header_bytes = static_cast<std::uint32_t>(text.size()),
-      .body_bytes = header.layout.body_bytes,
-      .checksum = digest_of(std::span(bytes).subspan(kSnapshotPreambleBytes))};
-  std::ranges::copy(preamble.encode(), bytes.begin());
-  return bytes;
+      .header_bytes = static_cast<std::uint32_t>(header_bytes_),
+      .body_bytes = layout_.body_bytes,
+      .checksum = digest_of(std::span(bytes_).subspan(kSnapshotPreambleBytes))};
+  std::ranges::copy(preamble.encode(), bytes_.begin());
+  return std::exchange(bytes_, {});
+}
+
+std::vector<std::byte> write_snapshot(const SnapshotOf& snapshot) {
+  const std::span<const std::byte> state = snapshot.image.state_bytes();
+  SnapshotDraft draft(snapshot, snapshot.image, state.size());
+  draft.bytes().insert(draft.bytes().end(), state.begin(), state.end());
+  return draft.finish(snapshot.image);
 }
 
 SnapshotOf read_snapshot(std::span<const std::byte> bytes) {
+  SnapshotOf of = view_snapshot(bytes);
+  const std::span<const std::byte> state = std::exchange(of.image.state_elsewhere, {});
+  of.image.state.assign(state.begin(), state.end());
+  return of;
+}
+
+SnapshotOf view_snapshot(std::span<const std::byte> bytes) {
   const SnapshotPreamble preamble = read_snapshot_preamble(bytes);
   check_snapshot_bytes(preamble, bytes.size());
   const auto rest = bytes.subspan(kSnapshotPreambleBytes);
@@ -155,7 +175,7 @@ SnapshotOf read_snapshot(std::span<const std::byte> bytes) {
     return body.subspan(header.layout.sections[i].offset, header.layout.sections[i].bytes);
   };
   SnapshotOf of = std::move(header.of);
-  of.image.state.assign(section(0).begin(), section(0).end());
+  of.image.state_elsewhere = section(0);
   of.image.values = values_of(section(1), header.value_bytes);
   of.image.marks = marks_of(section(2), of.image.position);
   return of;

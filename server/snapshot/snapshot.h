@@ -10,6 +10,7 @@
 
 #include "server/history/session_image.h"
 #include "server/snapshot/snapshot_error.h"
+#include "server/snapshot/snapshot_layout.h"
 
 namespace lintel {
 
@@ -31,10 +32,33 @@ inline constexpr std::size_t kMostSnapshotHeaderBytes = 64 << 10;
 // done with: they are what the session held.
 std::vector<std::byte> write_snapshot(const SnapshotOf& snapshot);
 
+// The same in two steps, for a state that is not copied to become part of it.
+class SnapshotDraft {
+ public:
+  // `about`: without its image; the image without its state, which will have so many bytes.
+  SnapshotDraft(const SnapshotOf& about, const SessionImage& image, std::size_t state_bytes);
+  ~SnapshotDraft();  // zeroes what was not finished
+  SnapshotDraft(const SnapshotDraft&) = delete;
+  SnapshotDraft& operator=(const SnapshotDraft&) = delete;
+
+  // The state is to be appended to this, which has room for it.
+  std::vector<std::byte>& bytes() { return bytes_; }
+  // `image`: the same as before. The draft is of no more use.
+  std::vector<std::byte> finish(const SessionImage& image);
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::size_t header_bytes_ = 0;
+  std::uint32_t value_bytes_ = 1;
+  SnapshotLayout layout_;
+};
+
 // Of all bytes of one, which may be a stranger's. Throws SnapshotError. What it returns is
 // consistent: lengths, order and ranges of everything but the state, which SequenceState::load
 // looks at, and the values, of which the caller knows the vocabulary. Takes memory by
 // bytes.size().
 SnapshotOf read_snapshot(std::span<const std::byte> bytes);
+// The same, but the state stays in `bytes`: SessionImage::state_elsewhere.
+SnapshotOf view_snapshot(std::span<const std::byte> bytes);
 
 }  // namespace lintel

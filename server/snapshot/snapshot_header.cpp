@@ -6,24 +6,21 @@
 
 #include "model/base/model_error.h"
 #include "model/config/json_fields.h"
+#include "server/snapshot/plain_header.h"
 
 namespace lintel {
 namespace {
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 constexpr const char* kFile = "header";
-constexpr std::int64_t kMostPosition = std::int64_t{1} << 62;
-constexpr std::size_t kMostTextBytes = 4096;
-constexpr std::int64_t kMostMillis = std::int64_t{1} << 53;
 
 std::string text_field(Fields& fields, const char* key) {
-  const std::string expected =
-      "a string of at most " + std::to_string(kMostTextBytes) + " bytes without control characters";
+  const std::string expected = "a string of at most " + std::to_string(kMostSnapshotTextBytes) +
+                               " bytes without control characters";
   const json& value = fields.value(key, expected);
   const auto is_plain = [](const std::string& text) {
-    return text.size() <= kMostTextBytes && std::ranges::none_of(text, [](char c) {
+    return text.size() <= kMostSnapshotTextBytes && std::ranges::none_of(text, [](char c) {
              return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
            });
   };
@@ -33,25 +30,9 @@ std::string text_field(Fields& fields, const char* key) {
   return value.get<std::string>();
 }
 
-std::optional<Digest> digest_from(const std::string& hex) {
-  Digest digest;
-  if (hex.size() != 2 * digest.bytes.size()) return std::nullopt;
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-  };
-  for (std::size_t i = 0; i < digest.bytes.size(); ++i) {
-    const int high = digit(hex[2 * i]);
-    const int low = digit(hex[2 * i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    digest.bytes[i] = static_cast<std::byte>(16 * high + low);
-  }
-  return digest;
-}
-
 Digest digest_field(Fields& fields, const char* key) {
   const std::string hex = text_field(fields, key);
-  const std::optional<Digest> digest = digest_from(hex);
+  const std::optional<Digest> digest = digest_from_hex(hex);
   if (!digest) fields.fail(key, found_text(hex), "32 hexadecimal digits, small letters");
   return *digest;
 }
@@ -126,6 +107,10 @@ void check_lengths(const Fields& fields, const SnapshotHeader& header) {
 }
 
 SnapshotHeader read_fields(std::string_view text, std::uint64_t body_bytes) {
+  if (std::optional<SnapshotHeader> plain = read_plain_header(text, body_bytes)) {
+    check_lengths(Fields(json::object(), kFile, ""), *plain);
+    return *std::move(plain);
+  }
   const json root = parse_strictly(text, kFile);
   if (!root.is_object()) throw ModelError("header: found no object");
   Fields fields(root, kFile, "");
@@ -135,10 +120,10 @@ SnapshotHeader read_fields(std::string_view text, std::uint64_t body_bytes) {
   image.model = text_field(fields, "model");
   image.adapter = text_field(fields, "adapter");
   image.adapter_fingerprint = text_field(fields, "adapter_fingerprint");
-  image.max_values = fields.integer("max_values", 0, kMostPosition);
-  image.window = fields.integer("window", 0, kMostPosition);
-  image.position =
-      fields.integer("position", 0, image.max_values == 0 ? kMostPosition : image.max_values);
+  image.max_values = fields.integer("max_values", 0, kMostSnapshotPosition);
+  image.window = fields.integer("window", 0, kMostSnapshotPosition);
+  image.position = fields.integer("position", 0,
+                                  image.max_values == 0 ? kMostSnapshotPosition : image.max_values);
   image.base = fields.integer("base", 0, image.position);
   image.state_position = fields.integer("state_position", 0, image.position);
   image.digest = digest_field(fields, "digest");
@@ -150,7 +135,7 @@ SnapshotHeader read_fields(std::string_view text, std::uint64_t body_bytes) {
   of.numerics_text = text_field(fields, "numerics_text");
   of.lintel_version = text_field(fields, "lintel_version");
   of.made = std::chrono::system_clock::time_point(
-      std::chrono::milliseconds(fields.integer("made_unix_millis", 0, kMostMillis)));
+      std::chrono::milliseconds(fields.integer("made_unix_millis", 0, kMostSnapshotMillis)));
   header.value_bytes = static_cast<std::uint32_t>(fields.integer("value_bytes", 1, 4));
   if (header.value_bytes == 3) fields.fail("value_bytes", "3", "1, 2 or 4");
   header.layout = read_sections(fields, body_bytes);
@@ -160,41 +145,6 @@ SnapshotHeader read_fields(std::string_view text, std::uint64_t body_bytes) {
 }
 
 }  // namespace
-
-std::string write_snapshot_header(const SnapshotHeader& header) {
-  const SnapshotOf& of = header.of;
-  const SessionImage& image = of.image;
-  ordered_json root;
-  root["model"] = image.model;
-  root["adapter"] = image.adapter;
-  root["adapter_fingerprint"] = image.adapter_fingerprint;
-  root["max_values"] = image.max_values;
-  root["window"] = image.window;
-  root["position"] = image.position;
-  root["base"] = image.base;
-  root["state_position"] = image.state_position;
-  root["digest"] = to_hex(image.digest);
-  root["base_digest"] = to_hex(image.base_digest);
-  root["model_fingerprint"] = of.model_fingerprint;
-  root["attention"] = of.attention;
-  root["weight_type"] = of.weight_type;
-  root["numerics"] = of.numerics;
-  root["numerics_text"] = of.numerics_text;
-  root["lintel_version"] = of.lintel_version;
-  root["made_unix_millis"] =
-      std::chrono::duration_cast<std::chrono::milliseconds>(of.made.time_since_epoch()).count();
-  root["value_bytes"] = header.value_bytes;
-  ordered_json& sections = root["sections"] = ordered_json::array();
-  for (std::size_t i = 0; i < kSnapshotSections.size(); ++i) {
-    const SnapshotLayout::Section& section = header.layout.sections[i];
-    sections.push_back(
-        {{"name", kSnapshotSections[i]}, {"offset", section.offset}, {"bytes", section.bytes}});
-  }
-  std::string text =
-      root.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
-  text.resize(snapshot_padded(text.size()), ' ');
-  return text;
-}
 
 SnapshotHeader read_snapshot_header(std::string_view text, std::uint64_t body_bytes) {
   try {

@@ -10,6 +10,8 @@ namespace {
 
 // More than any preamble and header, so that these are taken whole.
 constexpr std::size_t kLeastCapacity = 4096;
+// A snapshot of up to so many bytes may lie about them.
+constexpr std::uint64_t kAtOnce = 1 << 20;
 
 }  // namespace
 
@@ -38,6 +40,8 @@ void SnapshotReader::add(std::span<const std::byte> piece) {
   bytes_.insert(bytes_.end(), piece.begin(), piece.end());
 }
 
+SnapshotOf SnapshotReader::view() const { return view_snapshot(bytes_); }
+
 SnapshotOf SnapshotReader::finish() {
   SnapshotOf of = read_snapshot(bytes_);
   zero_memory(std::span(bytes_));
@@ -49,11 +53,14 @@ std::optional<std::uint64_t> SnapshotReader::total_bytes() const {
   return preamble_ ? std::optional(preamble_->total_bytes()) : std::nullopt;
 }
 
-// By doubling, and never beyond what is to come; what is outgrown is zeroed.
+// What says that it is small at once, else by doubling and never beyond what is to come; what is
+// outgrown is zeroed.
 void SnapshotReader::grow(std::size_t needed) {
   if (needed <= bytes_.capacity()) return;
   std::size_t capacity = std::max({needed, 2 * bytes_.capacity(), kLeastCapacity});
-  if (preamble_) {
+  if (preamble_ && preamble_->total_bytes() <= kAtOnce) {
+    capacity = std::max<std::size_t>(needed, preamble_->total_bytes());
+  } else if (preamble_) {
     capacity = std::max(needed, std::min<std::size_t>(capacity, preamble_->total_bytes()));
   }
   std::vector<std::byte> larger;

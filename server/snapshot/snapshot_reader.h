@@ -25,7 +25,9 @@ class SnapshotReader {
 
   // Throws SnapshotError; the reader is of no more use then.
   void add(std::span<const std::byte> piece);
-  // Once all pieces were added. As read_snapshot; zeroes the bytes.
+  // Once all pieces were added. As view_snapshot: the state stays here, as long as this lives.
+  SnapshotOf view() const;
+  // The same, as read_snapshot; zeroes the bytes.
   SnapshotOf finish();
 
   std::uint64_t bytes() const { return bytes_.size(); }  // that came

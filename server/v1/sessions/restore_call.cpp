@@ -142,11 +142,10 @@ grpc::Status RestoreCall::complete() {
   if (!header_) return invalid_argument({{"header", "is missing"}});
   SnapshotOf snapshot;
   try {
-    snapshot = reader_->finish();
+    snapshot = reader_->view();
   } catch (const SnapshotError& error) {
     return snapshot_refused(error);
   }
-  reader_.reset();
   grpc::Status status;
   if (model_ == nullptr) {
     model_ = resolve_model(snapshot.image.model, context_.models, &status, "model");
@@ -159,7 +158,7 @@ grpc::Status RestoreCall::complete() {
   if (!status.ok()) return status;
   image_ = std::move(snapshot.image);
   image_.model = model_->name;
-  if (header_->verify() && !image_.state.empty()) return begin_proof();
+  if (header_->verify() && !image_.state_bytes().empty()) return begin_proof();
   return end();
 }
 
@@ -244,7 +243,7 @@ grpc::Status RestoreCall::check_proof() {
     return store_refusal(proof.refusal, context_.store.options(), proof_id_, owner);
   }
   context_.store.remove(std::exchange(proof_id_, {}), owner);
-  if (proof.image.state == image_.state) return grpc::Status::OK;
+  if (std::ranges::equal(proof.image.state, image_.state_bytes())) return grpc::Status::OK;
   return unproven("its values lead to another one here");
 }
 

@@ -71,7 +71,7 @@ class RestoreCall final : public grpc::ServerReadReactor<Received<v1::RestoreSes
   std::shared_ptr<void> place_;
   std::optional<SessionMemory::Reservation> memory_;  // until what was read is gone
   std::optional<SnapshotReader> reader_;
-  SessionImage image_;
+  SessionImage image_;  // whose state lies in the reader
   Durability durability_ = Durability::kNone;
   SharedModel model_;
   SharedAdapter adapter_;

@@ -1,6 +1,7 @@
 // Snapshot and Restore.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -34,9 +35,15 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
   SessionMemory::Result admitted = context_.store.admit_bytes(caller, bytes);
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
 
+  const SnapshotOf about = snapshot_of({}, *model);
+  std::optional<SnapshotDraft> draft;
   SessionStore::ImageResult found = context_.store.image(
-      wire.id(), caller, checked.position, !wire.without_history(), !wire.without_state());
+      wire.id(), caller, checked.position, !wire.without_history(), !wire.without_state(),
+      [&](const SessionImage& image, std::size_t state_bytes) -> std::vector<std::byte>& {
+        return draft.emplace(about, image, state_bytes).bytes();
+      });
   if (found.refusal) return refused(found.refusal, scope, wire.id());
+  if (!draft) draft.emplace(about, found.image, 0);
   struct Sent {
     SessionMemory::Reservation memory;  // first: until the bytes are gone
     std::shared_ptr<void> place;
@@ -45,9 +52,8 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
   };
   const auto sent =
       std::make_shared<Sent>(Sent{std::move(admitted.reservation), std::move(place), {}, 0});
-  SnapshotOf snapshot = snapshot_of(std::move(found.image), *model);
-  sent->bytes = ZeroedBytes(write_snapshot(snapshot));
-  zero(snapshot.image);
+  sent->bytes = ZeroedBytes(draft->finish(found.image));
+  zero(found.image);
   const auto stream = std::make_shared<SnapshotStream>(
       [sent, most = checked.chunk_bytes](v1::SnapshotChunk& chunk) {
         const std::span<const std::byte> all = sent->bytes.span();

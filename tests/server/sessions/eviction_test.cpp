@@ -57,6 +57,37 @@ TEST_CASE("an eviction looks at what it evicts and one more") {
   CHECK(f.store.num_sessions() == 5000);
 }
 
+TEST_CASE(
+    "where an owner's share is short the longest unused of its stored sessions goes, and one is "
+    "looked at") {
+  const auto transformer = tiny_model(TinyModel::kTokens);
+  const ManualClock clock;
+  SessionStore store({.session_memory_bytes = 1u << 30, .max_sessions_per_owner = 50}, clock);
+  const auto create = [&](const Owner& owner) {
+    const auto made = store.create("tiny", transformer, 8, owner);
+    if (!made.refusal) store.set_stored(made.info.id, owner);
+    return made.info.id;
+  };
+  for (int i = 0; i < 50; ++i) create("bob");
+  std::vector<std::string> ids;
+  for (int i = 0; i < 50; ++i) ids.push_back(create("alice"));
+  { const auto used = store.lease(ids[0], "alice"); }
+  const auto held = store.lease(ids[1], "alice");
+  const std::uint64_t before = store.stats().examined;
+  REQUIRE_FALSE(create("alice").empty());
+  CHECK(store.stats().examined == before + 1);
+  CHECK_FALSE(store.get(ids[2], "alice"));
+  CHECK(store.remove(ids[3], "alice").error == SessionError::kNone);
+  CHECK_FALSE(create("alice").empty());
+  CHECK(store.get(ids[0], "alice"));
+  CHECK(store.get(ids[4], "alice"));
+  for (int i = 0; i < 48; ++i) CHECK_FALSE(create("alice").empty());
+  CHECK(store.get(ids[1], "alice"));
+  CHECK(store.list("", "", 1000, Owner("bob")).size() == 50);
+  CHECK(store.list("", "", 1000, Owner("alice")).size() == 50);
+  CHECK(store.idle_stored().size() == 99);
+}
+
 TEST_CASE("sessions are evicted in the order of their last use, and never under a lease") {
   EvictionFixture f(0);
   std::vector<std::string> ids;

@@ -20,6 +20,10 @@ TEST_CASE("a snapshot in pieces of any size is the whole one") {
       reader.add(std::span(bytes).subspan(at, std::min(size, bytes.size() - at)));
     }
     CHECK(reader.total_bytes() == bytes.size());
+    const SnapshotOf viewed = reader.view();
+    CHECK(viewed.image.state.empty());
+    CHECK(viewed.image.state_elsewhere.size() == small_snapshot().image.state.size());
+    CHECK(same(viewed, small_snapshot()));
     CHECK(same(reader.finish(), small_snapshot()));
   }
 }

@@ -44,6 +44,13 @@ TEST_CASE("a snapshot that is written reads back as it was") {
   const Bytes bytes = write_snapshot(of);
   CHECK(bytes.size() % 64 == 0);
   CHECK(same(read_snapshot(bytes), of));
+  // Where the state is written into it, it is the same.
+  SnapshotDraft draft(of, of.image, of.image.state.size());
+  const std::size_t capacity = draft.bytes().capacity();
+  draft.bytes().insert(draft.bytes().end(), of.image.state.begin(), of.image.state.end());
+  const Bytes drafted = draft.finish(of.image);
+  CHECK(drafted == bytes);
+  CHECK(drafted.capacity() == capacity);
   CHECK(write_snapshot(read_snapshot(bytes)) == bytes);
 }
 

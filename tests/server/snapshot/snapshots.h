@@ -48,7 +48,7 @@ inline bool same(const SnapshotOf& a, const SnapshotOf& b) {
          x.adapter_fingerprint == y.adapter_fingerprint && x.window == y.window &&
          x.max_values == y.max_values && x.base == y.base && x.position == y.position &&
          x.values == y.values && x.marks == y.marks && x.digest == y.digest &&
-         x.base_digest == y.base_digest && x.state == y.state &&
+         x.base_digest == y.base_digest && std::ranges::equal(x.state_bytes(), y.state_bytes()) &&
          x.state_position == y.state_position && a.model_fingerprint == b.model_fingerprint &&
          a.attention == b.attention && a.weight_type == b.weight_type && a.numerics == b.numerics &&
          a.numerics_text == b.numerics_text && a.lintel_version == b.lintel_version &&
