@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little);
 Acknowledged::Acknowledged(std::unique_ptr<VaultFile> file) : file_(std::move(file)) {
   AcknowledgedNote note;
   const auto bytes = std::as_writable_bytes(std::span(&note, 1));
-  if (file_->read(0, bytes) == bytes.size() &&
+  if (file_->read(0, bytes, {}) == bytes.size() &&
       note.hash == XXH3_64bits(&note.seq, sizeof(note.seq))) {
     found_ = note.seq;
   }

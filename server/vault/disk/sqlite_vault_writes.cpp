@@ -27,7 +27,7 @@ struct SqliteVault::Transaction {
     bool created = false;
   };
   std::vector<Step> steps;
-  std::map<SessionId, std::vector<StateRef>> states_before;  // of the sessions it touches
+  std::map<SessionId, std::vector<StateRef>> states_before;  // of sessions whose states may change
   std::vector<std::pair<SessionId, Held>> let_go;
   std::set<SessionId> fold;        // asked for
   std::vector<SessionId> folded;   // done, or set aside:
@@ -205,7 +205,9 @@ VaultOutcome SqliteVault::write(const Write& write, Transaction& transaction) {
 VaultOutcome SqliteVault::change(Tails::iterator found, const Write& write,
                                  Transaction& transaction) {
   Tail& tail = found->second;
-  const std::vector<StateRef> states = tail.session.row().states;
+  const bool is_values = write.kind == Kind::kValues;  // most writes are; no states change by them
+  const std::vector<StateRef> states =
+      is_values ? std::vector<StateRef>() : tail.session.row().states;
   const std::int64_t base = tail.session.row().base;
   VaultSession::Undo undo;
   const VaultOutcome outcome = tail.session.apply(write, &undo);
@@ -214,10 +216,11 @@ VaultOutcome SqliteVault::change(Tails::iterator found, const Write& write,
     return outcome;
   }
   transaction.steps.push_back({write.id, std::move(undo), tail.first_seq, tail.last_seq, false});
+  record(write, tail, transaction);
+  if (is_values) return VaultOutcome::kDone;
   transaction.states_before.try_emplace(write.id, states);
   transaction.names_states |=
       states != tail.session.row().states || base != tail.session.row().base;
-  record(write, tail, transaction);
   const bool removes = write.kind == Kind::kRemove, releases = write.kind == Kind::kRelease;
   if (removes) ++transaction.removed;
   const auto held = held_.find(write.id);

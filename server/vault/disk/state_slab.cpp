@@ -119,10 +119,7 @@ bool StateSlab::write(const std::string& session, std::int64_t position,
 
 bool StateSlab::read(const Slot& slot, std::int64_t position, std::span<std::byte> state) {
   SlotHead head;
-  if (file_->read(offset_of(slot.index), head) != head.size() ||
-      file_->read(offset_of(slot.index) + head.size(), state) != state.size()) {
-    return false;
-  }
+  if (file_->read(offset_of(slot.index), head, state) != head.size() + state.size()) return false;
   SlotFields fields;
   std::memcpy(&fields, head.data(), sizeof(fields));
   return std::memcmp(fields.magic, kSlotMagic, sizeof(fields.magic)) == 0 &&

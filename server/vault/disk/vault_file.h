@@ -26,8 +26,10 @@ class VaultFile {
   // Both parts as one write, unless the system takes less at once.
   virtual void write(std::uint64_t offset, std::span<const std::byte> head,
                      std::span<const std::byte> body) = 0;
-  // Returns how many bytes there were: fewer at the file's end alone.
-  virtual std::size_t read(std::uint64_t offset, std::span<std::byte> to) = 0;
+  // Fills `head`, then `body`, as one read. Returns how many bytes there were: fewer at the file's
+  // end alone.
+  virtual std::size_t read(std::uint64_t offset, std::span<std::byte> head,
+                           std::span<std::byte> body) = 0;
   // What was written is on the disk when it returns, and no longer held in memory.
   virtual void sync() = 0;
   // The bytes read as zeros from now on, and take no room where the file system can do that.

@@ -130,8 +130,10 @@ class DiskFile : public VaultFile {
     all.insert(all.end(), body.begin(), body.end());
     check(disk_.write(path_, offset, all));
   }
-  std::size_t read(std::uint64_t offset, std::span<std::byte> to) override {
-    return disk_.read(path_, offset, to);
+  std::size_t read(std::uint64_t offset, std::span<std::byte> head,
+                   std::span<std::byte> body) override {
+    const std::size_t of_head = disk_.read(path_, offset, head);
+    return of_head + disk_.read(path_, offset + of_head, body);
   }
   void sync() override { check(disk_.sync(path_)); }
   void punch(std::uint64_t offset, std::uint64_t bytes) override {
