@@ -47,7 +47,7 @@ void CallWriter::add(std::shared_ptr<DurableCall> call) {
     is_woken_ = true;
     woken_.notify_all();
   }
-  write(Calls{std::move(call)});
+  write(Calls{std::move(call)}, /*all_values=*/true);
 }
 
 void CallWriter::wake() {
@@ -68,15 +68,15 @@ void CallWriter::write() {
     MutexLock lock(mutex_);
     calls = calls_;
   }
-  write(calls);
+  write(calls, /*all_values=*/true);
 }
 
-void CallWriter::write(const Calls& calls) {
+void CallWriter::write(const Calls& calls, bool all_values) {
   const auto on_its_way = std::make_shared<CallBatch>();
   on_its_way->calls.reserve(calls.size());
   for (const std::shared_ptr<DurableCall>& call : calls) {
     const std::size_t before = on_its_way->batch.size();
-    guarded([&] { call->collect(on_its_way->batch); },
+    guarded([&] { call->collect(on_its_way->batch, all_values); },
             [&] {
               on_its_way->batch.cut(before);
               call->not_collected();
@@ -108,12 +108,18 @@ void CallWriter::remove(const DurableCall& call) {
   woken_.notify_all();
 }
 
-void CallWriter::wait(TimePoint began) {
+Duration CallWriter::gather_time(std::size_t streams) const {
+  constexpr std::size_t kStreamsOfAnInterval = 16;
+  constexpr std::size_t kMostIntervals = 4;
+  if (streams <= 1) return Duration::zero();
+  return options_.interval *
+         std::clamp(streams / kStreamsOfAnInterval, std::size_t{1}, kMostIntervals);
+}
+
+void CallWriter::wait(TimePoint began, std::size_t streams) {
   using Steady = std::chrono::steady_clock;
   TimePoint due = TimePoint::max();
-  std::size_t streams = 0;  // whose readers wait for values
   for (const std::shared_ptr<DurableCall>& call : calls_) {
-    if (call->durability() == Durability::kToken) ++streams;
     const Duration pause =
         call->is_urgent() ? options_.interval : std::min(kLook, options_.lazy_interval);
     due = std::min(due, Steady::now() + pause);
@@ -132,13 +138,24 @@ void CallWriter::wait(TimePoint began) {
 }
 
 void CallWriter::write_until_closed() {
+  TimePoint values_written{};
   while (true) {
     const TimePoint began = std::chrono::steady_clock::now();
-    has_values_ = false;
-    write();
+    Calls calls;
+    {
+      MutexLock lock(mutex_);
+      calls = calls_;
+    }
+    const auto streams = static_cast<std::size_t>(std::ranges::count(
+        calls, Durability::kToken, [](const auto& call) { return call->durability(); }));
+    const bool all_values = began - values_written >= gather_time(streams);
+    if (all_values) values_written = began;
+    has_values_ = !all_values;  // those that are left wait for the next interval
+    write(calls, all_values);
+    calls.clear();
     MutexLock lock(mutex_);
     if (closing_ && calls_.empty()) return;
-    wait(began);
+    wait(began, streams);
     is_woken_ = false;
   }
 }

@@ -48,9 +48,11 @@ class CallWriter {
   void add(std::shared_ptr<DurableCall> call) EXCLUDES(mutex_);
   // A call has something to write, or to write again.
   void wake() EXCLUDES(mutex_);
-  // A TOKEN call has values, which whoever reads them waits for: those of one such call are written
-  // at once, those of several every `interval`. Asked in every step; takes the lock only where
-  // nobody has asked since the last write.
+  // A TOKEN call has values, which whoever reads them waits for. Those of one such call are written
+  // at once, those of several every `interval`, and of more than 16 up to four times as seldom, for
+  // a record costs as much as the value in it; but the first ones of a call always with the next
+  // `interval`. Asked in every step; takes the lock only where nobody has asked since the last
+  // write.
   void wake_for_values() EXCLUDES(mutex_);
   // The call is over. It uses the writer no more: this may be the last one that the writer waits
   // for to be destroyed.
@@ -69,9 +71,11 @@ class CallWriter {
   using Calls = std::vector<std::shared_ptr<DurableCall>>;
 
   void write_until_closed() EXCLUDES(mutex_);
-  void write(const Calls& calls);
+  void write(const Calls& calls, bool all_values);
+  // For how long values of so many calls gather.
+  Duration gather_time(std::size_t streams) const;
   // Returns when something may be due. `began`: when it was written last.
-  void wait(TimePoint began) REQUIRES(mutex_);
+  void wait(TimePoint began, std::size_t streams) REQUIRES(mutex_);
 
   SessionVault& vault_;
   LostClaims& lost_;

@@ -69,7 +69,7 @@ SessionRefusal DurableCall::begin(const SessionLease& lease, const GenerationReq
     numerics_changed_ =
         call_.start > 0 &&
         other_numerics(row_, decode_marks(row_.marks).value_or(StoredMarks()), call_.numerics);
-    shown_end_ = call_.start + prompt_values;
+    first_drawn_ = shown_end_ = call_.start + prompt_values;
     is_checked_ = call_.start == row_.position;
     id = row_.id;
     owner = row_.owner;

@@ -75,8 +75,9 @@ class DurableCall final : public TokenSink,
   void on_finish(RequestOutcome outcome) override EXCLUDES(mutex_);
   void keep(SessionLease lease) noexcept override EXCLUDES(mutex_);
 
-  // Of the writer: what is to be written now, and what became of it.
-  void collect(VaultBatch& batch) EXCLUDES(mutex_);
+  // Of the writer: what is to be written now, and what became of it. Unless all_values, a TOKEN
+  // call's values but its first ones gather on.
+  void collect(VaultBatch& batch, bool all_values) EXCLUDES(mutex_);
   // There was no memory for what was collected: it is to be collected again.
   void not_collected() EXCLUDES(mutex_);
   void written(std::span<const VaultOutcome> outcomes) EXCLUDES(mutex_);
@@ -125,6 +126,7 @@ class DurableCall final : public TokenSink,
   // Constant after begin().
   SessionHistory* history_ = nullptr;  // of the lease
   StoredCall call_;
+  std::int64_t first_drawn_ = 0;  // position of the first value behind the prompt
   SessionVault::Claim claim_;
   bool has_claim_ = false;         // begin() was well
   bool numerics_changed_ = false;  // the values before it have another machine's bits

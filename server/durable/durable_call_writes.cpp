@@ -24,14 +24,17 @@ RequestOutcome outcome_of(VaultOutcome outcome) {
 
 }  // namespace
 
-void DurableCall::collect(VaultBatch& batch) {
+void DurableCall::collect(VaultBatch& batch, bool all_values) {
   {
     MutexLock lock(mutex_);
     if (is_over_ || writing_ != Writing::kNothing) return;
     const bool has_ended = lease_ && !runs_;
     if (!has_ended) {
       if (failure_ || (level_ == Durability::kCall && !is_long())) return;
-      return is_begun_ ? collect_values(batch) : collect_begin(batch);
+      if (!is_begun_) return collect_begin(batch);
+      const bool is_first = row_.position <= first_drawn_;
+      if (level_ == Durability::kToken && !all_values && !is_first) return;
+      return collect_values(batch);
     }
     writing_ = Writing::kEnd;
   }

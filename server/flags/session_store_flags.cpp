@@ -33,7 +33,8 @@ std::vector<Flag> session_store_flags() {
       duration_flag("--session-commit-interval", durable, &Options::commit_interval_ms,
                     milliseconds(0),
                     "What calls have to write is gathered for this long into one commit where "
-                    "several write; so much later come values at the level token"),
+                    "several write; so much later come values at the level token, and up to four "
+                    "times as much where more than 16 streams write"),
       number_flag("--session-park-tokens", durable, &Options::park_tokens, 1, 1'000'000'000,
                   "At a call's end the state is stored, too, if so many values have come since the "
                   "last time; a quarter of them where memory is short, and when the server ends. A "
