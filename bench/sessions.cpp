@@ -1,7 +1,12 @@
 // What sessions cost: copies of them, calls about them, and what outlives the server.
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "bench/commands.h"
 #include "bench/parts/sequence_plan.h"
@@ -26,12 +31,14 @@ Each repeat measures everything once, and each figure of a repeat is the median,
 --count calls. "At most" is what we want of this class of machine, and what stands beside a figure was
 measured next to it. Stores are made in --directory, on the disk that is to be measured, and
 removed; its caches are the system's. A killed process's store is a copy of the files of one that lives.
-What a level of durability costs streams is told against a server without a store, in the same repeat;
-where others use the machine, CPU tells more than tokens a second. --seconds should hold several whole
-sequences: at the end of each call a session's state is stored.
+What a level of durability costs streams is told against a server without a store, measured just before
+or after it; where others use the machine, CPU tells more than tokens a second. Of what is wanted a note
+says "Missed" where all repeats or their median are beyond it, "Not decided" where they do not agree: ask
+for more --repeats then. --seconds should hold several whole sequences.
 
 Examples:
   lintel-bench sessions
+  lintel-bench sessions --only levels --repeats 20 --seconds 20
   lintel-bench sessions --weight-type int8 --directory /var/lib/lintel --json)";
 
 struct SessionsFlags {
@@ -43,7 +50,11 @@ struct SessionsFlags {
   int count = 100;
   int streams = 64;
   double seconds = 8;
+  std::vector<std::string> only;  // groups of figures; empty: all
 };
+
+constexpr std::array kGroups = {"memory", "calls", "prompts", "commits",
+                                "states", "kill",  "levels"};
 
 class SessionsExperiment {
  public:
@@ -53,29 +64,40 @@ class SessionsExperiment {
                                    : std::make_unique<ModelFiles>(fs::path(flags.model))),
         model_(files_->load(flags.run.weight_type)),
         measurement_(flags.run, "sessions", words(), console),
-        progress_(console, 7, "groups of figures") {
+        progress_(
+            console,
+            static_cast<std::int64_t>(flags.only.empty() ? kGroups.size() : flags.only.size()),
+            "groups of figures") {
     set_up_logging({.level = "warn", .json = false});
   }
 
   int run() {
     const std::int64_t values = sequence_plan(model_->config()).values + 1;
+    const auto wants = [this](const char* group) {
+      return flags_.only.empty() || std::ranges::find(flags_.only, group) != flags_.only.end();
+    };
     const VaultPlan plan{.directory = flags_.directory.empty() ? fs::temp_directory_path()
                                                                : fs::path(flags_.directory),
                          .sessions = flags_.sessions,
                          .repeats = flags_.run.repeats,
                          .count = flags_.count};
     MadeSession session(model_, values);
-    add("In memory", copy_costs(session, flags_.run.repeats, flags_.count));
-    add("Calls", call_costs(model_, values, flags_.run.repeats, flags_.count));
-    add("Prompts that came before", prefix_costs(model_, values - 1, flags_.run.repeats));
-    add("On the disk", commit_costs(plan));
-    add("States on the disk", wake_costs(session, plan));
-    add("After a kill", open_costs(plan));
-    add("Streams by what outlives the server", level_costs(model_, {.directory = plan.directory,
-                                                                    .workers = flags_.run.workers,
-                                                                    .streams = flags_.streams,
-                                                                    .repeats = flags_.run.repeats,
-                                                                    .seconds = flags_.seconds}));
+    const int repeats = flags_.run.repeats, count = flags_.count;
+    if (wants("memory")) add("In memory", copy_costs(session, repeats, count));
+    if (wants("calls")) add("Calls", call_costs(model_, values, repeats, count));
+    if (wants("prompts")) {
+      add("Prompts that came before", prefix_costs(model_, values - 1, repeats));
+    }
+    if (wants("commits")) add("On the disk", commit_costs(plan));
+    if (wants("states")) add("States on the disk", wake_costs(session, plan));
+    if (wants("kill")) add("After a kill", open_costs(plan));
+    if (wants("levels")) {
+      add("Streams by what outlives the server", level_costs(model_, {.directory = plan.directory,
+                                                                      .workers = flags_.run.workers,
+                                                                      .streams = flags_.streams,
+                                                                      .repeats = repeats,
+                                                                      .seconds = flags_.seconds}));
+    }
     return measurement_.publish();
   }
 
@@ -100,7 +122,12 @@ class SessionsExperiment {
                             figure.most ? Cell::number(*figure.most) : Cell::none(),
                             text(figure.beside), text(figure.others)});
       measurement_.add(figure.name, figure.value.median);
-      if (figure.most && figure.value.median > *figure.most) {
+      if (!figure.most) continue;
+      // Where repeats do not agree it is for a quieter machine, or more of them, to say.
+      if (figure.value.least <= *figure.most && *figure.most < figure.value.most) {
+        table.notes.push_back(
+            "Not decided, some repeats are within and some beyond: " + figure.what + ".");
+      } else if (figure.value.median > *figure.most) {
         table.notes.push_back("Missed: " + figure.what + ".");
       }
     }
@@ -147,6 +174,24 @@ void add_sessions(CLI::App& app, cli::CommandLine& command_line) {
         return seconds;
       },
       "SECONDS", "Of each measurement of streams [8]");
+  std::string groups = "Of ";
+  for (const char* const group : kGroups) groups += std::string(group) + ", ";
+  cli::add_parsed(
+      *command, "--only", flags->only,
+      [](std::string_view flag, std::string_view text) {
+        std::vector<std::string> only;
+        std::istringstream words{std::string(text)};
+        for (std::string word; std::getline(words, word, ',');) only.push_back(word);
+        const bool all_known = std::ranges::all_of(only, [](const std::string& word) {
+          return std::ranges::find(kGroups, word) != kGroups.end();
+        });
+        if (only.empty() || !all_known) {
+          throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
+                                "': expected groups of figures, with commas between them");
+        }
+        return only;
+      },
+      "GROUPS", groups + "these alone, with commas between them [all]");
   flags->run.add_to(*command, {64}, /*batch_help=*/"");
   command->footer(kSessionsFooter);
   command->callback([flags, &command_line] {

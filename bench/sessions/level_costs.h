@@ -18,8 +18,8 @@ struct LevelPlan {
   double seconds = 2;  // of each measurement
 };
 
-// Each repeat has the levels in turn, a server without a store first, and what they lose is against
-// that one.
+// Each repeat has the levels in turn, beginning with another each time. What one loses is against a
+// server without a store that was measured just before or just after it.
 std::vector<SessionFigure> level_costs(const std::shared_ptr<const Transformer>& model,
                                        const LevelPlan& plan);
 

@@ -45,6 +45,7 @@ TEST_CASE("a command line that makes no sense is exit status 2, and says why") {
                                                        {"serve", "--seconds", "0"},
                                                        {"adapters", "--rank", "1025"},
                                                        {"sessions", "--count", "0"},
+                                                       {"sessions", "--only", "memory,all"},
                                                        {"occlusion"}};
   for (const auto& line : lines) {
     const Result result = bench.run(line);
@@ -137,6 +138,17 @@ TEST_CASE("sessions tells every figure by its name, beside what it is to be") {
       std::filesystem::directory_iterator(bench.path("")), [](const auto& entry) {
         return entry.path().filename().string().starts_with("lintel-bench");
       }));
+
+  const Result some =
+      bench.run({"sessions", "--model", bench.model("linear"), "--repeats", "1", "--count", "1",
+                 "--only", "memory,commits", "--directory", bench.path(""), "--json"});
+  INFO(some.err);
+  REQUIRE(some.code == 0);
+  const auto these = nlohmann::json::parse(some.out);
+  CHECK(these.contains("snapshot_us"));
+  CHECK(these.contains("commit_us"));
+  CHECK_FALSE(these.contains("snapshot_call_us"));
+  CHECK_FALSE(these.contains("wake_slot_ms"));
 
   const Result nowhere = bench.run({"sessions", "--model", bench.model("linear"), "--repeats", "1",
                                     "--count", "1", "--directory", bench.path("none")});
