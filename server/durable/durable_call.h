@@ -28,8 +28,8 @@ class VaultBatch;
 // What a call asks for beside its values.
 struct CallTerms {
   std::string id;                     // empty: it cannot be repeated
-  Digest request;                     // of all that makes its values, but for
-  std::optional<std::uint64_t> seed;  // of a repeat: nothing: the call's
+  Digest request;                     // of all that makes its values but the seed
+  std::optional<std::uint64_t> seed;  // nothing: a repeat has the seed that the call had
   // Of a repeat: values before it are not told again.
   std::int64_t from_position = 0;
   std::optional<std::int64_t> expected_position;  // where its client believes the session stands
