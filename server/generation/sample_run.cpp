@@ -94,6 +94,11 @@ void SampleRun::fork(const SampleRun& first) {
   gate_.replay(sequence_->generated_tail);
 }
 
+void SampleRun::become(const SampleRun& other) {
+  sequence_->assign(*other.sequence_);
+  recent_counts_ = other.recent_counts_;
+}
+
 void SampleRun::begin_new_values(StepContext& step) {
   if (num_values_ == 0 && context_.request.max_new_tokens > 0) {
     const auto first = known(0);

@@ -59,7 +59,7 @@ class SampleRun final : public DraftSource {
   bool waits() const { return waits_; }
   void go_on() { waits_ = false; }
   // Becomes what the particle `other` is. REQUIRES: both wait.
-  void become(const SampleRun& other) { sequence_->assign(*other.sequence_); }
+  void become(const SampleRun& other);
   // Values of the sequence.
   std::int64_t num_values() const { return num_values_; }
 

@@ -78,25 +78,24 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
       {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" + clip(name) + "'"}});
 }
 
-// The same of particles: their values, and those that are told at once in the end.
+// Values of particles, and those that are told at once in the end.
 std::size_t particle_bytes(const ModelConfig& config, const GenerationRequest& request) {
+  if (!request.uses_particles()) return 0;
   std::int64_t most = request.max_new_tokens;
   if (config.max_values() != 0) most = std::min(most, config.max_values());
-  const std::size_t values = static_cast<std::size_t>(most) + request.prompt.size();
   return ParticleSet::bytes(request.particles, most) +
-         static_cast<std::size_t>(request.num_samples) * values * kOutboxValueBytes +
-         request.replay.size() * sizeof(request.replay.front());
+         static_cast<std::size_t>(request.num_samples) * static_cast<std::size_t>(most) *
+             kOutboxValueBytes;
 }
 
 // What a call holds beside its sequences: what its samples guess from, what its session's sequence
-// lacks, what a window begins anew from, what penalties count, and the values that wait for a
-// client that is slow.
+// lacks, what a window begins anew from, what penalties count, what particles have drawn, and the
+// values that wait for a client that is slow.
 std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
                        const GenerationRequest& request) {
   const Transformer& transformer = *model.transformer;
-  if (request.uses_particles()) return particle_bytes(transformer.config(), request);
-  const auto samples = static_cast<std::size_t>(request.num_samples);
-  const bool drafts = request.max_new_tokens > 0 &&
+  const auto samples = static_cast<std::size_t>(request.num_sequences());
+  const bool drafts = request.max_new_tokens > 0 && !request.uses_particles() &&
                       guesses(model.scheduler->options().speculation, transformer.recomputes());
   const std::size_t guessing = drafts ? samples * Drafter::bytes(transformer.config()) : 0;
   const auto outbox = static_cast<std::size_t>(context.streaming.outbox_tokens);
@@ -110,7 +109,7 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
   const std::int64_t counted = request.sampling.penalty_window;
   const std::size_t counts =
       counted == 0 ? 0 : samples * RecentCounts::bytes(counted, transformer.config().vocab_size);
-  return guessing + replayed + windows + counts +
+  return guessing + replayed + windows + counts + particle_bytes(transformer.config(), request) +
          std::min(values, outbox) * (kOutboxValueBytes + tops);
 }
 

@@ -437,12 +437,22 @@ TEST_CASE("nothing new is asked of particles, and they say so") {
 }
 
 TEST_CASE("a particle is charged for as a sample is") {
+  struct Counting final : TokenAllowance {
+    Duration pay(std::int64_t tokens) override {
+      paid += tokens;
+      return Duration::zero();
+    }
+    std::int64_t paid = 0;
+  };
+  const auto allowance = std::make_shared<Counting>();
   Core core(tiny_model(TinyModel::kTokens));
   GenerationRequest request;
   request.prompt = {1, 2, 3};
   request.max_new_tokens = 10;
   request.particles = 5;
+  request.allowance = allowance;
   core.generate(request);
+  CHECK(allowance->paid == 53);
   CHECK(core.scheduler.stats().prompt_tokens == 3);
   CHECK(core.scheduler.stats().generated_tokens == 50);
 }
@@ -456,6 +466,16 @@ TEST_CASE("more particles than a step has rows, and more samples than particles,
   request.num_samples = 5;
   CHECK_THROWS_AS(core.submit(request), std::invalid_argument);
   CHECK(core.store.bytes_in_use() == 0);
+}
+
+TEST_CASE("penalties over a window count what a particle has become", "[promise]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  GenerationRequest request = particle_requests(*model)[1];
+  request.sampling.frequency_penalty = 0.7f;
+  request.sampling.penalty_window = 1000;  // all there are: as without a window, by other counts
+  GenerationRequest twin = request;
+  twin.sampling.penalty_window = 0;
+  require_twin(*Core(model).generate(request), filter_naively(*model, twin));
 }
 
 TEST_CASE("steps that resample particles allocate nothing", "[promise]") {
