@@ -232,14 +232,17 @@ export class Client {
   // Draws the pixels of `image` (a Uint8Array in raster order) where `hidden(i)` is true; the others
   // stay as they are. `onPixel(i, value)` sees each as it comes. TypeError for an image that is not of
   // the model's shape; warns of dark on light. An error that comes later has what was drawn: `image`.
-  async completeImage(image, hidden, { model = '', adapter = '', sampling, startToken = 0, onPixel, ...options } = {}) {
+  // Known pixels bear on hidden ones before them with `particles` above 1: GenerateRequest has it.
+  async completeImage(image, hidden, settings = {}) {
+    const { model = '', adapter = '', sampling, startToken = 0, particles = 0, onPixel, ...options } = settings;
     const positions = [...image.keys()].filter((i) => hidden(i));
     const out = Uint8Array.from(image);
     if (positions.length === 0) return out;
     checkImage(image, hidden, await this.model(model));
     if (hidden(0)) out[0] = startToken; // a model has no distribution over its first value
     const first = Math.max(positions[0] || positions[1] || 1, 1);
-    const end = Math.max(positions[positions.length - 1] + 1, first);
+    // What is known behind the last hidden pixel matters to particles alone.
+    const end = particles > 1 ? image.length : Math.max(positions[positions.length - 1] + 1, first);
     const given = [];
     for (let i = first; i < end; ++i) {
       if (hidden(i)) continue;
@@ -248,7 +251,8 @@ export class Client {
       given.push({ position: i, values: image.subarray(i, next) });
       i = next;
     }
-    const request = { model, adapter, prompt: out.subarray(0, first), maxNewTokens: end - first, given, sampling };
+    const prompt = out.subarray(0, first);
+    const request = { model, adapter, prompt, maxNewTokens: end - first, given, sampling, particles };
     try {
       for await (const { position, token } of this.generate(request, options)) {
         out[position] = token;

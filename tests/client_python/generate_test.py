@@ -54,6 +54,24 @@ class MnistTest(ServedTest):
         whole = self.client.complete_image(image, np.ones_like(mask), seed=3)
         np.testing.assert_array_equal(whole, image)
 
+    def test_particles_keep_what_is_known_and_tell_the_evidence(self):
+        options = dict(model="tokens", max_new_tokens=6, seed=9, given={4: [7, 8]})
+        (sample,) = self.client.generate([3, 1, 4], particles=8, **options).samples()
+        self.assertEqual(sample.tokens[1:3].tolist(), [7, 8])
+        self.assertLess(sample.result.log2_evidence, 0)
+        (plain,) = self.client.generate([3, 1, 4], **options).samples()
+        self.assertIsNone(plain.result.log2_evidence)
+        (one,) = self.client.generate([3, 1, 4], particles=1, **options).samples()
+        self.assertEqual(one.tokens.tolist(), plain.tokens.tolist())
+
+        image = np.zeros((28, 28), dtype=np.uint8)
+        image[8:20, 12:16] = 230
+        mask = np.zeros((28, 28), dtype=bool)
+        mask[3, 3:20] = True  # and all that follows is known
+        several = self.client.complete_image(image, mask, seed=3, particles=4, num_samples=2)
+        np.testing.assert_array_equal(several[0][~mask], image[~mask])
+        np.testing.assert_array_equal(several[1][~mask], image[~mask])
+
     def test_scores_are_the_bits_that_generation_reported(self):
         sample = self.client.generate(seed=1, log2_probs=True).samples()[0]
         image = np.append([0], sample.tokens).astype(np.uint8)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Completion:
     """An image as the model takes it: values in raster order, those up to the first hidden one as
     prompt, the known ones after it as spans that are fed in place of samples. What follows the last
-    hidden one changes nothing and is not sent.
+    hidden one changes nothing, but for particles, and is not sent.
     """
 
     def __init__(self, image: npt.NDArray[np.uint8], mask: npt.NDArray[np.bool_]) -> None:
@@ -69,11 +69,14 @@ class Completion:
     def first_is_hidden(self) -> bool:
         return bool(self._hidden[0])
 
-    def request(self, start_token: Optional[int]) -> dict[str, Any]:
+    def request(self, start_token: Optional[int], whole: bool = False) -> dict[str, Any]:
         """The arguments of generate(). A hidden first value becomes `start_token`: a model has no
-        distribution over it. REQUIRES: something is hidden.
+        distribution over it. whole: with what follows the last hidden value, for those who weigh it.
+        REQUIRES: something is hidden.
         """
         first, last = int(self._positions[0]), int(self._positions[-1])
+        if whole:
+            last = self._values.size - 1
         if first == 0:
             if start_token is None:
                 raise ValueError("the first value is hidden, and the model has no start token")

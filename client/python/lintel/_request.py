@@ -44,6 +44,7 @@ class Generates(Generic[GenerationT]):
         stop: Union[StopItem, Iterable[StopItem], None] = None,
         include_stop: bool = False,
         given: Optional[Given] = None,
+        particles: int = 0,
         num_samples: Optional[int] = None,
         log2_probs: bool = False,
         top_log2_probs: int = 0,
@@ -71,6 +72,8 @@ class Generates(Generic[GenerationT]):
         stop: token ids, and for byte models str or bytes; one or several.
         include_stop: the stop token or text is part of the output.
         given: values from a position on that are fed in place of samples: {position: values}.
+        particles: so many draw side by side, weighed by what they make of `given`, and the samples are
+            chosen among them: draws given all that is known, also what comes later. 0 or 1: none.
         num_samples: of one prompt; sample i is what seed + i gives. Not with a session.
         log2_probs, top_log2_probs: each value's log2-probability, and the N most likely values.
         echo_prompt: streams the prompt too.
@@ -90,6 +93,7 @@ class Generates(Generic[GenerationT]):
             top_log2_probs=top_log2_probs,
             echo_prompt=echo_prompt,
             num_samples=num_samples,
+            particles=particles,
             max_tokens_per_message=max_tokens_per_message,
             sampling=pb.Sampling(
                 temperature=temperature,

@@ -64,6 +64,7 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         model: str = "",
         adapter: str = "",
         num_samples: Optional[int] = None,
+        particles: int = 0,
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
         top_p: Optional[float] = None,
@@ -78,10 +79,11 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         plan.check_fits(served.name, served.image)
         start = served.image.start_token if served.image is not None else None
         generation = self.generate(
-            **plan.request(start),
+            **plan.request(start, whole=particles > 1),
             model=model,
             adapter=adapter,
             num_samples=num_samples,
+            particles=particles,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,

@@ -76,6 +76,7 @@ class Client(ClientBase[Calls, Generation]):
         model: str = "",
         adapter: str = "",
         num_samples: Optional[int] = None,
+        particles: int = 0,
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
         top_p: Optional[float] = None,
@@ -83,10 +84,10 @@ class Client(ClientBase[Calls, Generation]):
         timeout: Optional[float] = None,
     ) -> npt.NDArray[np.uint8]:
         """Draws the pixels where `mask` is true; the others stay as they are. Each is drawn given the
-        pixels before it, row by row: known ones behind it do not bear on it.
+        pixels before it, row by row: known ones behind it do not bear on it, unless with particles.
 
         image: uint8 [height, width] or [height, width, channels]; mask: bool, of the image's shape
-        or [height, width]. Returns an image, or [num_samples, ...] where a number is given.
+        or [height, width]. particles: as generate()'s. Returns an image, or [num_samples, ...] where a number is given.
         ValueError for an image that is not of the model's shape. Warns of dark on light where the
         model has one channel: those of MNIST were trained on light digits on black.
         """
@@ -97,10 +98,11 @@ class Client(ClientBase[Calls, Generation]):
         plan.check_fits(served.name, served.image)
         start = served.image.start_token if served.image is not None else None
         generation = self.generate(
-            **plan.request(start),
+            **plan.request(start, whole=particles > 1),
             model=model,
             adapter=adapter,
             num_samples=num_samples,
+            particles=particles,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,

@@ -85,6 +85,8 @@ class SampleResult:
     replayed_tokens: int = 0  # values the sequence had, read once more: after a rewind, say
     cached_tokens: int = 0  # of the prompt, not read: a state was kept of an earlier one
     digest: str = ""  # of the session's history after this call
+    # Of particles: log2 of an estimate of the probability of all that was given.
+    log2_evidence: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -256,6 +258,7 @@ def read_finish(wire: pb.SampleFinish) -> SampleResult:
         replayed_tokens=wire.replayed_tokens,
         cached_tokens=wire.cached_tokens,
         digest=wire.digest,
+        log2_evidence=wire.log2_evidence if wire.HasField("log2_evidence") else None,
         stop_string=wire.stop_string,
         timings=Timings(
             queued=_seconds(timings.queued),
