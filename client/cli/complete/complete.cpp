@@ -9,6 +9,7 @@
 #include "client/cli/complete/complete_picture.h"
 #include "client/cli/complete/complete_report.h"
 #include "client/cli/complete/watch.h"
+#include "client/cli/complete/ways.h"
 #include "client/cli/frame/output_file.h"
 #include "client/cli/frame/progress.h"
 
@@ -19,15 +20,17 @@ constexpr const char* kFooter = R"(
 Known pixels stay exactly as they are; the hidden ones are sampled in raster order, row by row, each given
 the pixels before it. Known pixels after a hidden one are fed in their places and do not bear on it: with
 top, left, box and random the model draws what goes with the pixels above, and to the left in the row, not
-with those that follow. A hidden first pixel becomes the model's start token. A PNG may hold many images of
+with those that follow. With --particles they do. A hidden first pixel becomes the model's start token. A PNG may hold many images of
 the model's size side by side; like MNIST it is light on dark, or --invert. A photograph of one digit, of
 any size, is put as MNIST's are by --fit; the model is grey, and so is what it sees of colours.
 
 Seeds: sample i of the image with index j is drawn with seed S + 65536 j + i; image i drawn from nothing
-with S + i. `lintel generate` gives the same values for the same prompt and seed.
+with S + i. `lintel generate` gives the same values for the same prompt and seed. --best-of N draws N times
+as many samples and keeps one of each N in a row; particle i draws with the seed of sample i.
 
 results.json: model, fingerprint, weight_type, adapter (where there is one), occlusion, images [{index, seed, hidden_pixels, samples
-[{seed, tokens (the whole image), log2_prob (of the sampled pixels), log2_prob_given, finish_reason,
+[{seed, best_of or particles (above 1), log2_evidence (with particles: of all pixels known behind the
+first hidden one, whatever the hidden ones are), tokens (the whole image), log2_prob (of the sampled pixels), log2_prob_given, finish_reason,
 counts, queued_seconds, seconds}]}], totals. The speed counts every completed image, and every value
 produced after a prompt. It is the last line of standard output, which with --json - holds the results
 alone. A run that fails or is interrupted writes what was done by then, and its exit status is not 0.
@@ -35,6 +38,7 @@ alone. A run that fails or is interrupted writes what was done by then, and its 
 Examples:
   lintel complete --images t10k-images-idx3-ubyte.gz --occlude bottom:14 --samples 4 --out grid.png --watch
   lintel complete --images digits.png --index 3,5,8 --occlude random:0.7 --json results.json
+  lintel complete --images digits.png --occlude left:14 --best-of 32 --particles 1,8,32 --out ways.png --headings
   lintel complete --images photo.png --fit --samples 8 --animate digit.png --headings
   lintel complete --unconditional 100 --out digits.png --scale 1 --gap 0)";
 
@@ -48,6 +52,7 @@ struct CompleteFlags {
   ImageFileFlags images;
   std::string occlude = "bottom:14", out, animate, json, adapter;
   std::uint32_t samples = 1;
+  std::vector<int> best_of, particles;
   std::optional<std::uint32_t> unconditional;
   std::uint32_t concurrency = 16;
   std::uint32_t scale = 3;
@@ -108,8 +113,10 @@ std::vector<CompletedImage> empty_images(std::uint32_t count, const ImageModel& 
   return images;
 }
 
+// A job for each image in each way, image by image.
 std::vector<CompletionJob> make_jobs(const std::vector<CompletedImage>& images,
-                                     const ImageModel& model, int samples) {
+                                     const ImageModel& model, const std::vector<Way>& ways,
+                                     int samples) {
   std::vector<CompletionJob> jobs;
   for (const CompletedImage& image : images) {
     if (image.hidden[0] && !model.start_token) {
@@ -117,8 +124,10 @@ std::vector<CompletionJob> make_jobs(const std::vector<CompletedImage>& images,
     }
     GrayImage known = image.original;
     known.pixels.resize(image.hidden.size());  // black where drawn from nothing
-    jobs.push_back(
-        {plan_completion(known, image.hidden, model.start_token.value_or(0)), image.seed, samples});
+    const CompletionPlan plan = plan_completion(known, image.hidden, model.start_token.value_or(0));
+    for (const Way& way : ways) {
+      jobs.push_back({plan, image.seed, samples * way.best_of, way.particles});
+    }
   }
   return jobs;
 }
@@ -149,11 +158,19 @@ CompletionOutcome complete_in_view(const CompleteFlags& flags, const Client& cli
                                    const std::vector<CompletedImage>& images,
                                    const std::vector<CompletionJob>& jobs, const ImageModel& model,
                                    CompletionOptions options, Console& console) {
-  const int samples = jobs.front().samples;
+  // The frames of an image: its lead, then the samples of its jobs.
+  const std::size_t ways = jobs.size() / images.size();
   const int lead = lead_frames(images.front());
+  int samples = 0;
+  std::vector<int> first_of_way;
+  for (std::size_t way = 0; way < ways; ++way) {
+    first_of_way.push_back(lead + samples);
+    samples += jobs[way].samples;
+  }
   const int group = lead + samples;
-  const auto frame_of = [group](std::size_t job, int offset) {
-    return job * static_cast<std::size_t>(group) + static_cast<std::size_t>(offset);
+  const auto frame_of = [&](std::size_t job, int sample) {
+    return job / ways * static_cast<std::size_t>(group) +
+           static_cast<std::size_t>(first_of_way[job % ways] + sample);
   };
   std::unique_ptr<Watch> watch;
   if (flags.watch && console.err_is_terminal()) {
@@ -161,24 +178,23 @@ CompletionOutcome complete_in_view(const CompleteFlags& flags, const Client& cli
     if (Watch::fits(terminal, model.height, model.width)) {
       watch =
           std::make_unique<Watch>(console, terminal, first_frames(images, model, samples), group);
-      for (std::size_t job = 0; job < jobs.size(); ++job) {
-        for (int i = 0; i < lead; ++i) watch->finish(frame_of(job, i));
+      for (std::size_t image = 0; image < images.size(); ++image) {
+        for (int i = 0; i < lead; ++i) watch->finish(frame_of(image * ways, i - lead));
       }
       options.max_tokens_per_message = 1;
     }
   }
-  Progress progress(console, static_cast<std::int64_t>(jobs.size()) * samples, "images", !watch);
+  Progress progress(console, static_cast<std::int64_t>(images.size()) * samples, "images", !watch);
   std::mutex progress_mutex;
   CompletionObserver observer;
   if (watch) {
     observer.on_chunk = [&](std::size_t job, int sample, const v1::Chunk& chunk) {
       const std::vector<std::int16_t> pixels(chunk.tokens().begin(), chunk.tokens().end());
-      watch->set(frame_of(job, lead + sample), static_cast<std::size_t>(chunk.first_position()),
-                 pixels);
+      watch->set(frame_of(job, sample), static_cast<std::size_t>(chunk.first_position()), pixels);
     };
   }
   observer.on_finish = [&](std::size_t job, int sample) {
-    if (watch) watch->finish(frame_of(job, lead + sample));
+    if (watch) watch->finish(frame_of(job, sample));
     const std::lock_guard lock(progress_mutex);
     progress.add(1);
   };
@@ -255,6 +271,12 @@ void check_flags(const CompleteFlags& flags) {
     throw UsageError("--invert goes without --fit, which looks at the border itself");
   }
   if (!flags.unconditional) return;
+  if (!flags.particles.empty()) {
+    throw UsageError("--particles goes with --images; --unconditional knows no pixel beforehand");
+  }
+  if (!flags.best_of.empty()) {
+    throw UsageError("--best-of goes with --images; --unconditional N draws N");
+  }
   if (flags.samples != 1) {
     throw UsageError("--samples goes with --images; --unconditional N draws N");
   }
@@ -279,10 +301,12 @@ int run_complete(const CompleteFlags& flags, Console& console) {
   if (!flags.unconditional) run.occlusion = occlusion.text();
   run.images = flags.unconditional ? empty_images(*flags.unconditional, model, seed)
                                    : choose_images(flags, model, occlusion, seed, console);
+  const std::vector<Way> ways = ways_of(flags.best_of, flags.particles);
   const int samples = static_cast<int>(flags.samples);
+  const int columns = samples * static_cast<int>(ways.size());
   const GridStyle style{static_cast<int>(flags.scale), static_cast<int>(flags.gap), flags.headings};
   const std::int64_t pixels =
-      picture_pixels(model, run.images.size(), samples, flags.unconditional.has_value(), style);
+      picture_pixels(model, run.images.size(), columns, flags.unconditional.has_value(), style);
   if (!flags.out.empty() && pixels > kMaxGridPixels) {
     throw UsageError(
         "--out: the picture would have more than 64 million pixels; take fewer images "
@@ -300,13 +324,18 @@ int run_complete(const CompleteFlags& flags, Console& console) {
   options.concurrency = static_cast<int>(flags.concurrency);
   options.max_samples_per_call = run.model.limits().max_samples();
   options.patience = flags.connection.deadline();
-  const std::vector<CompletionJob> jobs = make_jobs(run.images, model, samples);
+  const std::vector<CompletionJob> jobs = make_jobs(run.images, model, ways, samples);
 
   const auto start = std::chrono::steady_clock::now();
   auto outcome = complete_in_view(flags, client, run.images, jobs, model, options, console);
   run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (std::size_t i = 0; i < run.images.size(); ++i) {
-    run.images[i].samples = std::move(outcome.results[i]);
+    for (std::size_t way = 0; way < ways.size(); ++way) {
+      for (Completion& sample :
+           keep_best(std::move(outcome.results[i * ways.size() + way]), ways[way].best_of)) {
+        run.images[i].samples.push_back(std::move(sample));
+      }
+    }
   }
   if (outcome.error) {
     write_part(flags, std::move(run), model, style, outputs, console);
@@ -329,6 +358,14 @@ void add_flags(CLI::App& command, CompleteFlags& flags) {
           ->capture_default_str();
   add_parsed(command, "--samples", flags.samples, in_range(1, kSeedsPerImage), "K",
              "Completions of each image [1]");
+  add_parsed(
+      command, "--particles", flags.particles, parse_counts, "N[,N...]",
+      "Complete each image N times at once, each weighed by the known pixels as they come, and "
+      "choose from those: known pixels then bear on hidden ones before them. At most the "
+      "model's rows of a step; 1: as without. Several N: in each of these ways, to compare");
+  add_parsed(command, "--best-of", flags.best_of, parse_counts, "N[,N...]",
+             "Complete each image N times and keep the one whose pixels, known and drawn, are the "
+             "most probable together");
   add_parsed(command, "--unconditional", flags.unconditional, in_range(1, 1'000'000), "N",
              "Draw N images from nothing instead");
   add_text(command, "--out", flags.out, "FILE.png",

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <set>
 
+#include "client/cli/complete/ways.h"
 #include "client/image/apng.h"
 #include "client/image/letters.h"
 #include "client/image/png.h"
@@ -38,8 +39,10 @@ void write_headings(Canvas& picture, const CompletionRun& run, const ImageModel&
   const int column_width = (model.width + style.gap) * style.scale;
   const int row_height = (model.height + style.gap) * style.scale;
   std::vector<std::string> columns = {"original", run.occlusion};
-  for (std::size_t i = 0; i < run.images.front().samples.size(); ++i) {
-    columns.push_back("sample " + std::to_string(i + 1));
+  const std::vector<Completion>& samples = run.images.front().samples;
+  const bool compares = std::ranges::any_of(samples, is_not_plain);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    columns.push_back(compares ? way_name(samples[i]) : "sample " + std::to_string(i + 1));
   }
   for (std::size_t i = 0; i < columns.size(); ++i) {
     write_text(picture, kMargin * margins.letter, margins.left + static_cast<int>(i) * column_width,

@@ -40,6 +40,11 @@ void write_sample(JsonWriter& json, const Completion& sample) {
   const v1::Timings& timings = sample.finish.timings();
   json.begin_object();
   json.field("seed", sample.finish.seed());
+  if (sample.best_of > 1) json.field("best_of", sample.best_of);
+  if (sample.particles > 1) {
+    json.field("particles", sample.particles);
+    json.field("log2_evidence", sample.finish.log2_evidence());
+  }
   json.key("tokens").begin_array();
   for (const std::uint8_t pixel : sample.pixels) json.value(pixel);
   json.end_array();

@@ -21,9 +21,10 @@ struct Call {
 std::vector<Call> cut_into_calls(const std::vector<CompletionJob>& jobs, std::uint32_t limit) {
   std::vector<Call> calls;
   for (std::size_t job = 0; job < jobs.size(); ++job) {
-    const int most = limit == 0 ? jobs[job].samples
-                                : static_cast<int>(std::min<std::uint32_t>(
-                                      limit, static_cast<std::uint32_t>(jobs[job].samples)));
+    int most = limit == 0 ? jobs[job].samples
+                          : static_cast<int>(std::min<std::uint32_t>(
+                                limit, static_cast<std::uint32_t>(jobs[job].samples)));
+    if (jobs[job].particles > 1) most = std::min(most, jobs[job].particles);
     for (int first = 0; first < jobs[job].samples; first += most) {
       calls.push_back({job, first, std::min(most, jobs[job].samples - first)});
     }
@@ -42,6 +43,7 @@ v1::GenerateRequest make_request(const CompletionJob& job, const Call& call,
   request.mutable_sampling()->set_seed(job.seed + static_cast<std::uint64_t>(call.first_sample));
   request.set_num_samples(static_cast<std::uint32_t>(call.samples));
   request.set_log2_probs(true);
+  if (job.particles > 1) request.set_particles(static_cast<std::uint32_t>(job.particles));
   for (const CompletionPlan::Span& span : job.plan.given) {
     v1::GivenSpan& given = *request.add_given();
     given.set_position(span.position);
@@ -65,6 +67,7 @@ class Runner {
     for (const CompletionJob& job : jobs_) {
       Completion empty;
       empty.pixels = job.plan.prompt;  // grows to the whole image in raster order
+      empty.particles = job.particles;
       results_.emplace_back(static_cast<std::size_t>(job.samples), empty);
     }
   }

@@ -20,14 +20,18 @@ struct Completion {
   double log2_prob = 0;              // of the sampled pixels together, under the model
   double log2_prob_given = 0;        // of the known pixels after the first hidden one
   v1::SampleFinish finish;
+  int particles = 1;  // that it was chosen from
+  int best_of = 1;    // completions of which it is the most probable
   bool done = false;  // else only so many pixels of it came as there are
 };
 
-// An image to complete `samples` times. Sample i is drawn with seed `seed` + i.
+// An image to complete `samples` times. Sample i is drawn with seed `seed` + i; with more than one
+// particle, those of a call are chosen from as many that are drawn so.
 struct CompletionJob {
   CompletionPlan plan;
   std::uint64_t seed = 0;
   int samples = 1;
+  int particles = 1;  // GenerateRequest.particles
 };
 
 struct CompletionOptions {

@@ -118,6 +118,76 @@ TEST_CASE("the picture shows original, occluded and completions") {
   }
 }
 
+TEST_CASE("ways to complete are run side by side, and of the best of some one is kept") {
+  FakeServer server;
+  Digits digits;
+  const std::string out = digits.path("ways.png");
+  const auto result = run_lintel({"complete",  "--address",   server.address(),
+                                  "--images",  digits.file(), "--index",
+                                  "1,2",       "--occlude",   "box:2,1,2,3",
+                                  "--samples", "2",           "--best-of",
+                                  "3",         "--particles", "1,4",
+                                  "--seed",    "7",           "--json",
+                                  "-",         "--out",       out,
+                                  "--scale",   "1",           "--gap",
+                                  "0"});
+  INFO(result.err);
+  REQUIRE(result.code == cli::kOk);
+  CHECK(read_png(out).width == (2 + 3 * 2) * kWidth);
+  const auto json = nlohmann::json::parse(result.out);
+  CHECK(json["totals"]["images"] == 12);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto& samples = json["images"][i]["samples"];
+    const std::uint64_t first_seed = 7 + 65536 * (i + 1);
+    REQUIRE(samples.size() == 6);
+    const auto total = [&](std::uint64_t seed) {
+      double sum = 0;
+      for (int p = 11; p < kSize; ++p) sum += fake_log2_prob(seed, p);
+      return sum;
+    };
+    for (std::uint64_t k = 0; k < 2; ++k) {
+      std::uint64_t best = first_seed + 3 * k;
+      for (std::uint64_t seed = best + 1; seed < first_seed + 3 * k + 3; ++seed) {
+        if (total(seed) > total(best)) best = seed;
+      }
+      CHECK(samples[k]["best_of"] == 3);
+      CHECK(samples[k]["seed"] == best);
+      CHECK_FALSE(samples[k].contains("particles"));
+      CHECK(samples[2 + k]["seed"] == first_seed + k);
+      CHECK_FALSE(samples[2 + k].contains("best_of"));
+      CHECK_FALSE(samples[2 + k].contains("particles"));
+      CHECK(samples[4 + k]["particles"] == 4);
+      CHECK(samples[4 + k].contains("log2_evidence"));
+    }
+  }
+  std::size_t with_particles = 0;
+  for (const v1::GenerateRequest& request : server.generate_requests()) {
+    if (request.particles() == 0) continue;
+    ++with_particles;
+    CHECK(request.particles() == 4);
+    CHECK(request.num_samples() == 2);
+  }
+  CHECK(with_particles == 2);
+}
+
+TEST_CASE("particles and the best of some are for images that are there, and counted from 1") {
+  FakeServer server;
+  Digits digits;
+  for (const char* const flag : {"--particles", "--best-of"}) {
+    auto result =
+        run_lintel({"complete", "--address", server.address(), "--unconditional", "3", flag, "4"});
+    CHECK(result.code == cli::kUsage);
+    CHECK_THAT(result.err, Catch::Contains(std::string(flag) + " goes with --images"));
+    for (const char* const counts : {"0", "4,", "4,x", "5000"}) {
+      result = run_lintel(
+          {"complete", "--address", server.address(), "--images", digits.file(), flag, counts});
+      CHECK(result.code == cli::kUsage);
+      CHECK_THAT(result.err, Catch::Contains(flag));
+    }
+  }
+  CHECK(server.generate_requests().empty());
+}
+
 TEST_CASE("images are drawn from nothing in a square, and the sheet can be read again") {
   FakeServer server;
   Digits digits;
