@@ -35,7 +35,9 @@ async function open(options = {}, tab = '') {
 afterEach(async () => {
   if (!page) return;
   assert.deepEqual(page.complaints, []);
-  const elsewhere = page.requests.filter((url) => !/^(data|blob):/.test(url) && new URL(url).origin !== new URL(server.url).origin && url !== 'about:blank');
+  const elsewhere = page.requests.filter(
+    (url) => !/^(data|blob):/.test(url) && new URL(url).origin !== new URL(server.url).origin && url !== 'about:blank',
+  );
   assert.deepEqual(elsewhere, []);
   assert.ok(page.requests.length > 10); // they are seen
   await page.close();
@@ -45,17 +47,29 @@ afterEach(async () => {
 const shot = (name) => page.screenshot(join(SCREENSHOTS, `${name}.png`));
 const text = (selector) => page.evaluate(`document.querySelector(${JSON.stringify(selector)}).textContent`);
 const count = (selector) => page.evaluate(`document.querySelectorAll(${JSON.stringify(selector)}).length`);
-const set = (selector, value) => page.evaluate(`(() => { const e = document.querySelector(${JSON.stringify(selector)}); e.value = ${JSON.stringify(value)}; e.dispatchEvent(new Event('change')); })()`);
-const ready = (tab) => page.until(`document.querySelector('#${tab} .primary') && !document.querySelector('#${tab} .primary').disabled`, `${tab} to be ready`);
+const set = (selector, value) =>
+  page.evaluate(
+    `(() => { const e = document.querySelector(${JSON.stringify(selector)}); e.value = ${JSON.stringify(value)}; e.dispatchEvent(new Event('change')); })()`,
+  );
+const ready = (tab) =>
+  page.until(
+    `document.querySelector('#${tab} .primary') && !document.querySelector('#${tab} .primary').disabled`,
+    `${tab} to be ready`,
+  );
 // The field of a tab by its label.
-const fieldOf = (tab, label, value) => page.evaluate(`(() => {
+const fieldOf = (tab, label, value) =>
+  page.evaluate(`(() => {
   const field = [...document.querySelectorAll('#${tab} .field')].find((f) => f.firstElementChild.textContent === ${JSON.stringify(label)});
   const control = field.querySelector('input, select, textarea');
   control.value = ${JSON.stringify(value)};
   control.dispatchEvent(new Event('change'));
 })()`);
-const press = (tab, label) => page.evaluate(`[...document.querySelectorAll('#${tab} button')].find((b) => b.textContent === ${JSON.stringify(label)}).click()`);
-const hiddenShare = async () => Number(/(\d+) % hidden/.exec(await page.evaluate('document.querySelector(".editor").getAttribute("aria-label")'))[1]);
+const press = (tab, label) =>
+  page.evaluate(
+    `[...document.querySelectorAll('#${tab} button')].find((b) => b.textContent === ${JSON.stringify(label)}).click()`,
+  );
+const hiddenShare = async () =>
+  Number(/(\d+) % hidden/.exec(await page.evaluate('document.querySelector(".editor").getAttribute("aria-label")'))[1]);
 
 async function complete() {
   await ready('digits');
@@ -64,7 +78,8 @@ async function complete() {
 }
 
 // The levels of a canvas, row by row.
-const levels = (selector) => page.evaluate(`(() => { const c = document.querySelector(${JSON.stringify(selector)});
+const levels = (selector) =>
+  page.evaluate(`(() => { const c = document.querySelector(${JSON.stringify(selector)});
   const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height);
   return Array.from({ length: data.length / 4 }, (_, i) => Math.max(data[4 * i], data[4 * i + 1], data[4 * i + 2])); })()`);
 
@@ -78,8 +93,14 @@ describe('Digits', () => {
     assert.match(await text('.results'), /bits · likeliest/);
     assert.match(await text('#digits .heat .hint'), /bits on the average/);
     const first = await levels('.results canvas');
-    assert.ok(first.slice(0, 392).some((v) => v > 200), 'the upper half is that of the digit');
-    assert.ok(first.slice(392).some((v) => v > 100), 'something was drawn below it');
+    assert.ok(
+      first.slice(0, 392).some((v) => v > 200),
+      'the upper half is that of the digit',
+    );
+    assert.ok(
+      first.slice(392).some((v) => v > 100),
+      'something was drawn below it',
+    );
     await shot('digits-light');
 
     // The same seed draws the same.
@@ -88,9 +109,13 @@ describe('Digits', () => {
     assert.deepEqual(await levels('.results canvas'), first);
 
     const folder = mkdtempSync(join(tmpdir(), 'lintel-download-'));
-    await browser.send('Browser.setDownloadBehavior', { behavior: 'allow', downloadPath: folder, browserContextId: page.contextId });
+    await browser.send('Browser.setDownloadBehavior', {
+      behavior: 'allow',
+      downloadPath: folder,
+      browserContextId: page.contextId,
+    });
     await press('digits', 'Download PNG');
-    for (const end = Date.now() + PATIENCE; !readdirSync(folder).includes('lintel-digits.png'); ) {
+    for (const end = Date.now() + PATIENCE; !readdirSync(folder).includes('lintel-digits.png');) {
       assert.ok(Date.now() < end, 'nothing was downloaded');
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
@@ -122,7 +147,10 @@ describe('Digits', () => {
     assert.ok(dot >= 1);
     for (let i = 0; i < 10; ++i) await page.key('ArrowUp', 8); // shift
     assert.ok((await hiddenShare()) > dot);
-    await page.until('/^row 10, column 15, hidden/.test(document.querySelector("#news").textContent)', 'what the brush is at');
+    await page.until(
+      '/^row 10, column 15, hidden/.test(document.querySelector("#news").textContent)',
+      'what the brush is at',
+    );
     assert.equal(await page.evaluate('document.querySelector("#digits .primary").disabled'), false);
   });
 
@@ -137,7 +165,10 @@ describe('Digits', () => {
     const file = join(mkdtempSync(join(tmpdir(), 'lintel-upload-')), 'five.png');
     writeFileSync(file, readFileSync(fileURLToPath(new URL('../../weights/demo-digits.png', import.meta.url))));
     const { root } = await page.send('DOM.getDocument');
-    const { nodeId } = await page.send('DOM.querySelector', { nodeId: root.nodeId, selector: '#digits-upload' });
+    const { nodeId } = await page.send('DOM.querySelector', {
+      nodeId: root.nodeId,
+      selector: '#digits-upload',
+    });
     await page.send('DOM.setFileInputFiles', { nodeId, files: [file] });
     await page.until('/five.png: centred/.test(document.querySelector("#digits .status").textContent)', 'the upload');
     rmSync(file);
@@ -166,9 +197,14 @@ describe('Digits', () => {
 
 describe('Text', () => {
   const branch = (n) => `.branch:nth-child(${n})`;
-  const written = (n) => page.until(`document.querySelectorAll('.branch').length >= ${n} && /seed/.test(document.querySelector('${branch(n)} .hint:last-child').textContent)`, `branch ${n}`);
+  const written = (n) =>
+    page.until(
+      `document.querySelectorAll('.branch').length >= ${n} && /seed/.test(document.querySelector('${branch(n)} .hint:last-child').textContent)`,
+      `branch ${n}`,
+    );
   const wordsOf = (n) => text(`${branch(n)} .text`);
-  const choose = (n, character) => page.evaluate(`document.querySelectorAll('${branch(n)} .text span')[${character}].click()`);
+  const choose = (n, character) =>
+    page.evaluate(`document.querySelectorAll('${branch(n)} .text span')[${character}].click()`);
 
   it('writes, forks, rewinds and goes on', async () => {
     await open({}, '#text');
@@ -186,7 +222,7 @@ describe('Text', () => {
     const { x, y } = await page.middle('.branch .text span:nth-child(30)');
     await page.mouse('mouseMoved', x, y);
     await page.until('document.querySelectorAll(".alternatives li").length === 8', 'alternatives');
-    assert.equal(await count('.alternatives .taken') <= 1, true);
+    assert.equal((await count('.alternatives .taken')) <= 1, true);
     await page.mouse('mouseMoved', 5, 5);
     await page.evaluate('document.querySelector(".branch .text").focus()');
     for (let i = 0; i < 21; ++i) await page.key('ArrowRight');
@@ -211,7 +247,9 @@ describe('Text', () => {
     await choose(1, 29);
     await press('text', 'Rewind to it');
     await page.until(`document.querySelectorAll('${branch(1)} .text span').length === 30`, 'the rewind');
-    await page.evaluate(`[...document.querySelectorAll('${branch(1)} button')].find((b) => b.textContent === 'Continue').click()`);
+    await page.evaluate(
+      `[...document.querySelectorAll('${branch(1)} button')].find((b) => b.textContent === 'Continue').click()`,
+    );
     await written(1);
     assert.equal((await wordsOf(1)).slice(0, 76), first, 'what was taken back is drawn again');
     await shot('text-light');
@@ -220,10 +258,11 @@ describe('Text', () => {
     assert.equal(await sessions(), 3);
     await page.evaluate(`document.querySelector('${branch(2)} button[aria-label="Delete branch B"]').click()`);
     await page.until('document.querySelectorAll(".branch").length === 2', 'the branch to go');
-    for (const end = Date.now() + PATIENCE; (await sessions()) !== 2; ) assert.ok(Date.now() < end, 'the session stays');
+    for (const end = Date.now() + PATIENCE; (await sessions()) !== 2;) assert.ok(Date.now() < end, 'the session stays');
   });
 
-  const sessions = () => page.evaluate(`fetch('/lintel.v1.ModelService/Statistics', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}' })
+  const sessions = () =>
+    page.evaluate(`fetch('/lintel.v1.ModelService/Statistics', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}' })
     .then((r) => r.json()).then((s) => Number(s.idleSessions ?? 0) + Number(s.busySessions ?? 0))`);
 });
 
@@ -235,17 +274,28 @@ describe('Race', () => {
     await fieldOf('race', 'Laps', '3');
     await page.click('#race .primary');
     await page.until('/was first/.test(document.querySelector("#race .status").textContent)', 'the race');
-    const rows = await page.evaluate('[...document.querySelectorAll("#race tbody tr")].map((r) => [...r.children].map((c) => c.textContent))');
-    assert.deepEqual(rows.map((r) => [r[0], r[1], r[7]]), [
-      ['mnist-linear-small', 'linear', '3'], ['mnist-lsh1-small', 'lsh, 1 round', '3'], ['mnist-softmax-small', 'softmax', '3'],
-    ]);
-    for (const row of rows) for (const cell of row.slice(2, 5)) assert.ok(Number(cell.replace(',', '')) > 0, row.join());
+    const rows = await page.evaluate(
+      '[...document.querySelectorAll("#race tbody tr")].map((r) => [...r.children].map((c) => c.textContent))',
+    );
+    assert.deepEqual(
+      rows.map((r) => [r[0], r[1], r[7]]),
+      [
+        ['mnist-linear-small', 'linear', '3'],
+        ['mnist-lsh1-small', 'lsh, 1 round', '3'],
+        ['mnist-softmax-small', 'softmax', '3'],
+      ],
+    );
+    for (const row of rows)
+      for (const cell of row.slice(2, 5)) assert.ok(Number(cell.replace(',', '')) > 0, row.join());
     assert.equal(rows[0][5], rows[0][6], 'the state of linear attention stays');
     assert.match(rows[2][5], / KB$/);
     assert.match(rows[2][6], / MB$/, 'that of softmax grows');
     assert.equal(await count('#race .chart .line'), 6);
     for (let lane = 1; lane <= 3; ++lane) {
-      assert.ok((await levels(`.lane:nth-child(${lane}) canvas`)).slice(392).some((v) => v > 100), `lane ${lane}`);
+      assert.ok(
+        (await levels(`.lane:nth-child(${lane}) canvas`)).slice(392).some((v) => v > 100),
+        `lane ${lane}`,
+      );
     }
     await shot('race-light');
   });
@@ -253,10 +303,12 @@ describe('Race', () => {
   it('runs all at once, too, and only those that take part', async () => {
     await open({}, '#race');
     await ready('race');
-    await page.evaluate('[...document.querySelectorAll(".entrants label")].find((l) => /lsh1/.test(l.textContent)).click()');
+    await page.evaluate(
+      '[...document.querySelectorAll(".entrants label")].find((l) => /lsh1/.test(l.textContent)).click()',
+    );
     assert.equal(await count('.lane'), 2);
     await fieldOf('race', 'Laps', '1');
-    await press('race', 'All at once');
+    await page.click('#race-order label:last-of-type');
     await page.click('#race .primary');
     await page.until('/was first/.test(document.querySelector("#race .status").textContent)', 'the race');
     assert.equal(await count('#race tbody tr'), 2);
@@ -268,7 +320,8 @@ describe('Server', () => {
     await open({}, '#server');
     await page.until('document.querySelectorAll("#server tbody tr").length >= 5', 'the tables');
     const all = await text('#server');
-    for (const name of ['mnist-linear-small', 'mnist-softmax-small', 'mnist-lsh1-small', 'text-linear-small']) assert.ok(all.includes(name), name);
+    for (const name of ['mnist-linear-small', 'mnist-softmax-small', 'mnist-lsh1-small', 'text-linear-small'])
+      assert.ok(all.includes(name), name);
     assert.match(all, /constant/);
     // What is done now is seen.
     const before = await page.evaluate('Number(document.querySelector(".tile small").textContent.replace(/\\D/g, ""))');
@@ -278,9 +331,14 @@ describe('Server', () => {
     await page.click('#tab-digits');
     await complete();
     await page.click('#tab-server');
-    await page.until(`Number(document.querySelector('.tile small').textContent.replace(/\\D/g, '')) >= ${before} + 4 * 392`, 'what was drawn');
+    await page.until(
+      `Number(document.querySelector('.tile small').textContent.replace(/\\D/g, '')) >= ${before} + 4 * 392`,
+      'what was drawn',
+    );
     await shot('server-light');
-    await page.evaluate(`fetch('/lintel.v1.SessionService/Delete', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ id: window.made }) }).then((r) => r.text())`);
+    await page.evaluate(
+      `fetch('/lintel.v1.SessionService/Delete', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ id: window.made }) }).then((r) => r.text())`,
+    );
   });
 });
 
@@ -288,7 +346,10 @@ describe('The page', () => {
   it('goes by keyboard from tab to tab, as ARIA has it', async () => {
     await open();
     await page.evaluate('document.querySelector("#tab-digits").focus()');
-    const state = () => page.evaluate('[document.activeElement.id, [...document.querySelectorAll("[role=tab]")].filter((t) => t.getAttribute("aria-selected") === "true").map((t) => t.id).join(), [...document.querySelectorAll("[role=tabpanel]")].filter((p) => !p.hidden).map((p) => p.id).join(), location.hash].join(" ")');
+    const state = () =>
+      page.evaluate(
+        '[document.activeElement.id, [...document.querySelectorAll("[role=tab]")].filter((t) => t.getAttribute("aria-selected") === "true").map((t) => t.id).join(), [...document.querySelectorAll("[role=tabpanel]")].filter((p) => !p.hidden).map((p) => p.id).join(), location.hash].join(" ")',
+      );
     await page.key('ArrowRight');
     assert.equal(await state(), 'tab-text tab-text text #text');
     await page.key('End');
@@ -309,10 +370,26 @@ describe('The page', () => {
     }
     await complete0();
     const { nodes } = await page.send('Accessibility.getFullAXTree');
-    const roles = new Set(['button', 'textbox', 'spinbutton', 'combobox', 'checkbox', 'slider', 'tab', 'image', 'application', 'group', 'progressbar', 'table']);
+    const roles = new Set([
+      'button',
+      'textbox',
+      'spinbutton',
+      'combobox',
+      'checkbox',
+      'slider',
+      'tab',
+      'image',
+      'application',
+      'group',
+      'progressbar',
+      'table',
+    ]);
     const seen = nodes.filter((n) => !n.ignored && roles.has(n.role?.value));
     assert.ok(seen.length > 10);
-    assert.deepEqual(seen.filter((n) => !n.name?.value?.trim()).map((n) => n.role.value), []);
+    assert.deepEqual(
+      seen.filter((n) => !n.name?.value?.trim()).map((n) => n.role.value),
+      [],
+    );
 
     async function complete0() {
       await page.click('#tab-digits');
@@ -344,7 +421,11 @@ describe('The page', () => {
     await open();
   });
 
-  for (const [name, options] of [['dark', { scheme: 'dark' }], ['phone', { width: 360, height: 740, mobile: true }], ['phone-dark', { width: 360, height: 740, mobile: true, scheme: 'dark' }]]) {
+  for (const [name, options] of [
+    ['dark', { scheme: 'dark' }],
+    ['phone', { width: 360, height: 740, mobile: true }],
+    ['phone-dark', { width: 360, height: 740, mobile: true, scheme: 'dark' }],
+  ]) {
     it(`keeps within the width, and is kept as pictures: ${name}`, async () => {
       await open(options);
       await complete();

@@ -18,9 +18,22 @@ export class Chromium {
     const browser = new Chromium();
     browser.profile = mkdtempSync(join(tmpdir(), 'lintel-page-'));
     // No sandbox: a test may run as root in a container. Nothing is loaded but what the test serves.
-    const flags = ['--headless=new', '--no-sandbox', '--remote-debugging-pipe', '--disable-gpu', '--disable-dev-shm-usage',
-      '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-default-apps', '--disable-sync',
-      '--hide-scrollbars', '--force-color-profile=srgb', `--user-data-dir=${browser.profile}`, 'about:blank'];
+    const flags = [
+      '--headless=new',
+      '--no-sandbox',
+      '--remote-debugging-pipe',
+      '--disable-gpu',
+      '--disable-dev-shm-usage',
+      '--no-first-run',
+      '--disable-background-networking',
+      '--disable-component-update',
+      '--disable-default-apps',
+      '--disable-sync',
+      '--hide-scrollbars',
+      '--force-color-profile=srgb',
+      `--user-data-dir=${browser.profile}`,
+      'about:blank',
+    ];
     const child = spawn(binary, flags, { stdio: ['ignore', 'ignore', 'pipe', 'pipe', 'pipe'] });
     browser.child = child;
     browser.log = '';
@@ -72,7 +85,9 @@ export class Chromium {
     this.#pages.set(sessionId, page);
     for (const domain of ['Page', 'Runtime', 'Network', 'Log']) await page.send(`${domain}.enable`);
     await page.send('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile });
-    await page.send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value: scheme }] });
+    await page.send('Emulation.setEmulatedMedia', {
+      features: [{ name: 'prefers-color-scheme', value: scheme }],
+    });
     return page;
   }
 
@@ -83,7 +98,10 @@ export class Chromium {
   }
 }
 
-const KEYS = { ' ': { code: 'Space', key: ' ', text: ' ', windowsVirtualKeyCode: 32 }, Enter: { code: 'Enter', key: 'Enter', text: '\r', windowsVirtualKeyCode: 13 } };
+const KEYS = {
+  ' ': { code: 'Space', key: ' ', text: ' ', windowsVirtualKeyCode: 32 },
+  Enter: { code: 'Enter', key: 'Enter', text: '\r', windowsVirtualKeyCode: 13 },
+};
 
 class Page {
   requests = []; // addresses of all that was asked for
@@ -99,7 +117,8 @@ class Page {
 
   event(method, params) {
     if (method === 'Network.requestWillBeSent') this.requests.push(params.request.url);
-    if (method === 'Runtime.exceptionThrown') this.complaints.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
+    if (method === 'Runtime.exceptionThrown')
+      this.complaints.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
     if (method === 'Runtime.consoleAPICalled' && ['error', 'warning', 'assert'].includes(params.type)) {
       this.complaints.push(params.args.map((a) => a.value ?? a.description).join(' '));
     }
@@ -111,19 +130,28 @@ class Page {
   async go(url) {
     const { errorText } = await this.send('Page.navigate', { url });
     assert.equal(errorText, undefined, url);
-    await this.until(`location.href.split('#')[0] === ${JSON.stringify(url.split('#')[0])} && document.readyState === 'complete'`, `${url} to load`);
+    await this.until(
+      `location.href.split('#')[0] === ${JSON.stringify(url.split('#')[0])} && document.readyState === 'complete'`,
+      `${url} to load`,
+    );
   }
 
   // The value of an expression, awaited.
   async evaluate(expression) {
-    const { result, exceptionDetails } = await this.send('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true, userGesture: true });
-    if (exceptionDetails) throw new Error(`${expression}\n${exceptionDetails.exception?.description ?? exceptionDetails.text}`);
+    const { result, exceptionDetails } = await this.send('Runtime.evaluate', {
+      expression,
+      awaitPromise: true,
+      returnByValue: true,
+      userGesture: true,
+    });
+    if (exceptionDetails)
+      throw new Error(`${expression}\n${exceptionDetails.exception?.description ?? exceptionDetails.text}`);
     return result.value;
   }
 
   // Waits for an expression to be true, and gives its value.
   async until(expression, what = expression) {
-    for (const end = Date.now() + PATIENCE; ; ) {
+    for (const end = Date.now() + PATIENCE; ;) {
       const value = await this.evaluate(expression);
       if (value) return value;
       if (Date.now() > end) {
@@ -135,7 +163,20 @@ class Page {
   }
 
   async key(key, modifiers = 0) {
-    const what = KEYS[key] ?? { key, code: key, windowsVirtualKeyCode: { ArrowLeft: 37, ArrowUp: 38, ArrowRight: 39, ArrowDown: 40, Tab: 9, Home: 36, End: 35, Escape: 27 }[key] };
+    const what = KEYS[key] ?? {
+      key,
+      code: key,
+      windowsVirtualKeyCode: {
+        ArrowLeft: 37,
+        ArrowUp: 38,
+        ArrowRight: 39,
+        ArrowDown: 40,
+        Tab: 9,
+        Home: 36,
+        End: 35,
+        Escape: 27,
+      }[key],
+    };
     await this.send('Input.dispatchKeyEvent', { type: 'keyDown', modifiers, ...what });
     await this.send('Input.dispatchKeyEvent', { type: 'keyUp', modifiers, ...what, text: undefined });
   }
@@ -146,12 +187,20 @@ class Page {
 
   // Where an element's middle is, in view.
   async middle(selector) {
-    return this.evaluate(`(() => { const e = document.querySelector(${JSON.stringify(selector)}); e.scrollIntoView({ block: 'center' });
+    return this
+      .evaluate(`(() => { const e = document.querySelector(${JSON.stringify(selector)}); e.scrollIntoView({ block: 'center' });
       const b = e.getBoundingClientRect(); return { x: b.x + b.width / 2, y: b.y + b.height / 2, width: b.width, height: b.height }; })()`);
   }
 
   async mouse(type, x, y, buttons = 0) {
-    await this.send('Input.dispatchMouseEvent', { type, x, y, button: type === 'mouseMoved' && !buttons ? 'none' : 'left', buttons, clickCount: 1 });
+    await this.send('Input.dispatchMouseEvent', {
+      type,
+      x,
+      y,
+      button: type === 'mouseMoved' && !buttons ? 'none' : 'left',
+      buttons,
+      clickCount: 1,
+    });
   }
 
   async click(selector) {
@@ -164,7 +213,11 @@ class Page {
   async screenshot(file) {
     const { cssContentSize } = await this.send('Page.getLayoutMetrics');
     const clip = { x: 0, y: 0, width: cssContentSize.width, height: cssContentSize.height, scale: 1 };
-    const { data } = await this.send('Page.captureScreenshot', { format: 'png', clip, captureBeyondViewport: true });
+    const { data } = await this.send('Page.captureScreenshot', {
+      format: 'png',
+      clip,
+      captureBeyondViewport: true,
+    });
     writeFileSync(file, Buffer.from(data, 'base64'));
   }
 

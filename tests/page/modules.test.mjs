@@ -3,11 +3,11 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { fromBase64, toBase64 } from '../../web/js/wire/base64.js';
 import { ticks } from '../../web/js/race/chart.js';
-import { Completion, completionRequest, entropy } from '../../web/js/image/completion.js';
+import { Completion, completionRequest, entropy, firstKnown, segmentRequest } from '../../web/js/image/completion.js';
 import { END, EnvelopeReader, wrap } from '../../web/js/wire/envelope.js';
 import { fitDigit } from '../../web/js/image/fit.js';
 import { bytes, digits, duration, percent, seconds } from '../../web/js/format.js';
-import { BIN, LapClock } from '../../web/js/race/laps.js';
+import { LapClock } from '../../web/js/race/laps.js';
 import { MASKS, knownRuns } from '../../web/js/image/masks.js';
 import { attentionName, stateBytes } from '../../web/js/wire/models.js';
 import { bitsPerValue, branchName, characters, common, surprise, take } from '../../web/js/text/story.js';
@@ -28,8 +28,14 @@ describe('envelopes', () => {
       const reader = new EnvelopeReader();
       const out = [];
       for (let at = 0; at < all.length; at += size) out.push(...reader.push(all.subarray(at, at + size)));
-      assert.deepEqual(out.map((e) => e.flags), [0, 0, END]);
-      assert.deepEqual(out.map((e) => text(e.message).length), [0, 1, 300]);
+      assert.deepEqual(
+        out.map((e) => e.flags),
+        [0, 0, END],
+      );
+      assert.deepEqual(
+        out.map((e) => text(e.message).length),
+        [0, 1, 300],
+      );
       assert.equal(reader.rest, 0);
     }
   });
@@ -55,38 +61,80 @@ describe('an occluded image', () => {
   const image = Uint8Array.from({ length: 12 }, (_, i) => 10 * i);
   const hide = (...positions) => Uint8Array.from({ length: 12 }, (_, i) => Number(positions.includes(i)));
   const pixels = (values) => [...fromBase64(values.pixels)];
+  const given = (request) => request.given.map((g) => [g.position, pixels(g.values)]);
 
   it('has what is known ahead of the first hidden value as its prompt, and the rest at its positions', () => {
-    const { fields, first, end } = completionRequest(image, hide(3, 6, 7));
-    assert.deepEqual([first, end, fields.maxNewTokens], [3, 8, 5]);
-    assert.deepEqual(pixels(fields.prompt), [0, 10, 20]);
-    assert.deepEqual(fields.given.map((g) => [g.position, pixels(g.values)]), [[4, [40, 50]]]);
+    const request = completionRequest(image, hide(3, 6, 7));
+    assert.equal(request.maxNewTokens, 5);
+    assert.deepEqual(pixels(request.prompt), [0, 10, 20]);
+    assert.deepEqual(given(request), [[4, [40, 50]]]);
   });
 
   it('whose first value is hidden begins with the start token', () => {
-    const { fields, image: known } = completionRequest(image, hide(0, 1), { startToken: 7 });
-    assert.deepEqual(pixels(fields.prompt), [7]);
-    assert.equal(known[0], 7);
-    assert.equal(fields.maxNewTokens, 1);
+    const hidden = hide(0, 1);
+    assert.deepEqual([...firstKnown(image, hidden, 7).subarray(0, 2)], [7, 10]);
+    assert.deepEqual(firstKnown(image, hide(1), 7), image);
+    const request = completionRequest(firstKnown(image, hidden, 7), hidden);
+    assert.deepEqual(pixels(request.prompt), [7]);
+    assert.equal(request.maxNewTokens, 1);
   });
 
-  it('is a step for every value of a whole image', () => {
-    const { fields } = completionRequest(image, hide(3), { wholeImage: true });
-    assert.equal(fields.maxNewTokens, 11);
-    assert.deepEqual(fields.given.map((g) => [g.position, pixels(g.values).length]), [[1, 2], [4, 8]]);
+  it('goes on segment by segment', () => {
+    const hidden = hide(3, 6);
+    const first = segmentRequest(image, hidden, 1, 5);
+    assert.deepEqual(
+      [pixels(first.prompt), first.maxNewTokens, given(first)],
+      [
+        [0],
+        4,
+        [
+          [1, [10, 20]],
+          [4, [40]],
+        ],
+      ],
+    );
+    const second = segmentRequest(image, hidden, 5, 9);
+    assert.deepEqual(
+      [second.prompt, second.maxNewTokens, given(second)],
+      [
+        undefined,
+        4,
+        [
+          [5, [50]],
+          [7, [70, 80]],
+        ],
+      ],
+    );
   });
 
   it('is put together from what comes', () => {
     const hidden = hide(3, 4);
     const completion = new Completion(image, hidden, 2, 4);
     const chunk = (sample, position, tokens, source = 'VALUE_SOURCE_SAMPLED') => ({
-      sample, firstPosition: String(position), source, tokens, log2Probs: tokens.map(() => -2),
+      sample,
+      firstPosition: String(position),
+      source,
+      tokens,
+      log2Probs: tokens.map(() => -2),
       top: tokens.map(() => ({ tokens: [0, 1], log2Probs: [-1, '-Infinity'] })),
     });
-    assert.deepEqual(completion.take({ chunks: [chunk(0, 3, [200, 210]), chunk(1, 3, [100])] }), [[0, 3], [0, 4], [1, 3]]);
-    completion.take({ chunks: [chunk(1, 4, [40], 'VALUE_SOURCE_GIVEN')], finished: [{ sample: 1, seed: '5' }] });
+    assert.deepEqual(completion.take({ chunks: [chunk(0, 3, [200, 210]), chunk(1, 3, [100])] }), [
+      [0, 3],
+      [0, 4],
+      [1, 3],
+    ]);
+    completion.take({
+      chunks: [chunk(1, 4, [40], 'VALUE_SOURCE_GIVEN')],
+      finished: [{ sample: 1, seed: '5' }],
+    });
     assert.deepEqual([...completion.samples[0].pixels.subarray(2, 6)], [20, 200, 210, 50]);
-    assert.deepEqual(completion.samples.map((s) => [s.drawn, s.bits]), [[2, 4], [1, 2]]);
+    assert.deepEqual(
+      completion.samples.map((s) => [s.drawn, s.bits]),
+      [
+        [2, 4],
+        [1, 2],
+      ],
+    );
     assert.equal(completion.samples[1].finish.seed, '5');
     close(completion.spreads()[3], 50);
     assert.ok(Number.isNaN(completion.spreads()[2]));
@@ -113,7 +161,11 @@ describe('masks', () => {
   });
 
   it('are told as runs of what is known', () => {
-    assert.deepEqual(knownRuns([0, 0, 1, 0, 1, 1, 0], 0, 7), [[0, 2], [3, 4], [6, 7]]);
+    assert.deepEqual(knownRuns([0, 0, 1, 0, 1, 1, 0], 0, 7), [
+      [0, 2],
+      [3, 4],
+      [6, 7],
+    ]);
     assert.deepEqual(knownRuns([0, 0, 1, 0], 1, 2), [[1, 2]]);
   });
 });
@@ -143,91 +195,62 @@ describe('a picture', () => {
   });
 
   it('of light ink on a dark ground is not inverted', () => {
-    const light = fitDigit(picture(400, 300, (x, y) => 255 - bar(x, y)), 400, 300, to);
+    const light = fitDigit(
+      picture(400, 300, (x, y) => 255 - bar(x, y)),
+      400,
+      300,
+      to,
+    );
     assert.deepEqual(light, fitDigit(picture(400, 300, bar), 400, 300, to));
   });
 
   it('of the very size is taken as it is', () => {
-    const out = fitDigit(picture(28, 28, (x, y) => (x === 3 && y === 4 ? 200 : 0)), 28, 28, to);
+    const out = fitDigit(
+      picture(28, 28, (x, y) => (x === 3 && y === 4 ? 200 : 0)),
+      28,
+      28,
+      to,
+    );
     assert.equal(out[4 * 28 + 3], 200);
-    assert.equal(out.reduce((a, b) => a + b), 200);
+    assert.equal(
+      out.reduce((a, b) => a + b),
+      200,
+    );
   });
 
   it('with nothing on it is empty', () => {
-    assert.deepEqual(fitDigit(picture(50, 40, () => 255), 50, 40, to), new Uint8Array(784));
+    assert.deepEqual(
+      fitDigit(
+        picture(50, 40, () => 255),
+        50,
+        40,
+        to,
+      ),
+      new Uint8Array(784),
+    );
   });
 });
 
 describe('the clock of a race', () => {
-  it('tells what a value takes by position, of the fastest of several laps', () => {
-    const clock = new LapClock(4 * BIN);
-    for (const hiccup of [50, 0]) {
-      let now = 1000 + hiccup;
-      clock.begin(now);
-      for (let at = 1; at < 4 * BIN; at += 10) {
-        const end = Math.min(4 * BIN, at + 10);
-        now += (end - at) * (at < 2 * BIN ? 0.1 : 0.2) + (at === 91 ? hiccup : 0);
-        clock.came(at, end, now);
-      }
-      clock.end(now);
-    }
-    const curve = clock.curve();
-    assert.deepEqual(curve.map(([at]) => at), [1.5 * BIN, 2.5 * BIN, 3.5 * BIN]);
-    close(curve[0][1], 100, 12);
-    close(curve[2][1], 200, 12);
-    close(clock.overall(), 150, 12);
-  });
-
-  it('shares time among values that arrive at once', () => {
-    const clock = new LapClock(3 * BIN);
-    clock.begin(0);
-    clock.came(0, 1, 1);
-    clock.came(1, 3 * BIN, 1 + (3 * BIN - 1) / 10);
-    close(clock.curve()[0][1], 100, 1e-6);
-    close(clock.curve()[1][1], 100, 1e-6);
-  });
-
-  it('takes what comes hardly later as having come at once', () => {
-    const clock = new LapClock(3 * BIN);
-    clock.begin(0);
-    clock.came(0, 1, 1);
-    clock.came(1, BIN, 21);
-    clock.came(BIN, 3 * BIN, 21.1);
-    close(clock.curve()[0][1], (1000 * 20.1) / (3 * BIN - 1), 1e-6);
-    close(clock.curve()[1][1], (1000 * 20.1) / (3 * BIN - 1), 1e-6);
-  });
-
-  it('takes a whole lap that comes at once', () => {
-    const clock = new LapClock(3 * BIN);
-    clock.begin(0);
-    clock.came(0, 3 * BIN, 3 * BIN);
-    clock.end(3 * BIN);
-    assert.deepEqual(clock.curve().map(([, micros]) => micros), [1000, 1000]);
-    close(clock.overall(), 1000);
-  });
-
-  it('never tells less than no time, however laps come', () => {
-    const clock = new LapClock(14 * BIN);
-    let seed = 1;
-    const random = () => (seed = (seed * 48271) % 2147483647) / 2147483647;
-    for (let lap = 0; lap < 20; ++lap) {
-      let now = 0;
-      clock.begin(now);
-      for (let at = 0; at < 14 * BIN; ) {
-        const end = Math.min(14 * BIN, at + 1 + Math.floor(200 * random()));
-        now += 20 * random() ** 4;
-        clock.came(at, end, now);
-        at = end;
-      }
-      clock.end(now);
-      for (const [, micros] of clock.curve()) assert.ok(micros >= 0, String(micros));
-    }
-    assert.equal(clock.curve().length, 13);
+  it('tells what a value takes by position, of the fastest of several laps at each', () => {
+    const clock = new LapClock();
+    clock.took(1, 57, 100);
+    clock.took(57, 85, 300);
+    assert.deepEqual(clock.curve(), [
+      [29, 100],
+      [71, 300],
+    ]);
+    clock.took(1, 57, 130);
+    clock.took(57, 85, 200);
+    assert.deepEqual(clock.curve(), [
+      [29, 100],
+      [71, 200],
+    ]);
+    close(clock.overall(), (56 * 100 + 28 * 200) / 84);
   });
 
   it('knows nothing before something came', () => {
-    const clock = new LapClock(784);
-    clock.begin(0);
+    const clock = new LapClock();
     assert.deepEqual(clock.curve(), []);
     assert.ok(Number.isNaN(clock.overall()));
   });
@@ -236,8 +259,14 @@ describe('the clock of a race', () => {
 describe('what a state takes', () => {
   it('is constant, or lies between the points that the server tells', () => {
     assert.equal(stateBytes({ stateBytes: '700', constantState: true }, 55), 700);
-    const growing = { stateBytes: '300', stateGrowth: [{}, { position: '10', bytes: '100' }, { position: '20', bytes: '300' }] };
-    assert.deepEqual([0, 5, 10, 15, 20, 99].map((at) => stateBytes(growing, at)), [0, 50, 100, 200, 300, 300]);
+    const growing = {
+      stateBytes: '300',
+      stateGrowth: [{}, { position: '10', bytes: '100' }, { position: '20', bytes: '300' }],
+    };
+    assert.deepEqual(
+      [0, 5, 10, 15, 20, 99].map((at) => stateBytes(growing, at)),
+      [0, 50, 100, 200, 300, 300],
+    );
     assert.equal(stateBytes({ stateBytes: '783', maxLength: '783' }, 100), 100);
   });
 
@@ -251,25 +280,61 @@ describe('what a state takes', () => {
 });
 
 describe('text', () => {
-  const values = (text, log2 = -1) => [...Buffer.from(text)].map((token) => ({ token, log2, source: 'VALUE_SOURCE_SAMPLED' }));
+  const values = (text, log2 = -1) =>
+    [...Buffer.from(text)].map((token) => ({ token, log2, source: 'VALUE_SOURCE_SAMPLED' }));
 
   it('is told in characters, however many bytes they have', () => {
     const out = characters(values('aé€😀b'));
-    assert.deepEqual(out.map((c) => c.text), ['a', 'é', '€', '😀', 'b']);
-    assert.deepEqual(out.map((c) => c.end - c.start), [1, 2, 3, 4, 1]);
-    assert.deepEqual(out.map((c) => c.log2), [-1, -2, -3, -4, -1]);
+    assert.deepEqual(
+      out.map((c) => c.text),
+      ['a', 'é', '€', '😀', 'b'],
+    );
+    assert.deepEqual(
+      out.map((c) => c.end - c.start),
+      [1, 2, 3, 4, 1],
+    );
+    assert.deepEqual(
+      out.map((c) => c.log2),
+      [-1, -2, -3, -4, -1],
+    );
   });
 
   it('that makes no character is a mark for each byte', () => {
-    const out = characters([{ token: 0xc3, log2: -1 }, { token: 0x41, log2: -1 }, { token: 0xe2, log2: -1 }, { token: 0x82, log2: -1 }]);
-    assert.deepEqual(out.map((c) => c.text), ['\ufffd', 'A', '\ufffd', '\ufffd']);
+    const out = characters([
+      { token: 0xc3, log2: -1 },
+      { token: 0x41, log2: -1 },
+      { token: 0xe2, log2: -1 },
+      { token: 0x82, log2: -1 },
+    ]);
+    assert.deepEqual(
+      out.map((c) => c.text),
+      ['\ufffd', 'A', '\ufffd', '\ufffd'],
+    );
   });
 
   it('is put together from what comes, wherever a branch began', () => {
     const text = values('ab');
-    take(text, { chunks: [{ firstPosition: '2', source: 'VALUE_SOURCE_SAMPLED', tokens: [99], log2Probs: [-3], top: [{ tokens: [99, 100], log2Probs: [-3, -4] }] }] });
-    assert.equal(characters(text).map((c) => c.text).join(''), 'abc');
-    assert.deepEqual(text[2].top, [{ token: 99, log2: -3 }, { token: 100, log2: -4 }]);
+    take(text, {
+      chunks: [
+        {
+          firstPosition: '2',
+          source: 'VALUE_SOURCE_SAMPLED',
+          tokens: [99],
+          log2Probs: [-3],
+          top: [{ tokens: [99, 100], log2Probs: [-3, -4] }],
+        },
+      ],
+    });
+    assert.equal(
+      characters(text)
+        .map((c) => c.text)
+        .join(''),
+      'abc',
+    );
+    assert.deepEqual(text[2].top, [
+      { token: 99, log2: -3 },
+      { token: 100, log2: -4 },
+    ]);
     close(bitsPerValue(text), 5 / 3);
   });
 

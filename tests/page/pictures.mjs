@@ -5,12 +5,22 @@ import { Chromium } from './chromium.mjs';
 import { serve } from './serving.mjs';
 
 const picture = (name) => fileURLToPath(new URL(`../../docs/images/page-${name}.png`, import.meta.url));
-const server = await serve(['mnist-linear-small', 'mnist-favor-small', 'mnist-softmax-small', 'mnist-lsh1-small', 'mnist-lsh4-small']);
+const server = await serve([
+  'mnist-linear-small',
+  'mnist-favor-small',
+  'mnist-softmax-small',
+  'mnist-lsh1-small',
+  'mnist-lsh4-small',
+]);
 const browser = await Chromium.start();
 try {
   const page = await browser.page({ width: 1180, height: 880 });
-  const ready = (tab) => page.until(`document.querySelector('#${tab} .primary') && !document.querySelector('#${tab} .primary').disabled`);
-  const type = (tab, label, value) => page.evaluate(`[...document.querySelectorAll('#${tab} .field')].find((f) => f.firstElementChild.textContent === '${label}').querySelector('input').value = '${value}'`);
+  const ready = (tab) =>
+    page.until(`document.querySelector('#${tab} .primary') && !document.querySelector('#${tab} .primary').disabled`);
+  const type = (tab, label, value) =>
+    page.evaluate(
+      `[...document.querySelectorAll('#${tab} .field')].find((f) => f.firstElementChild.textContent === '${label}').querySelector('input').value = '${value}'`,
+    );
   await page.go(server.url);
   await ready('digits');
   await type('digits', 'Completions', 10);

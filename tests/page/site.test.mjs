@@ -5,8 +5,16 @@ import { after, before, describe, it } from 'node:test';
 import { serve } from './serving.mjs';
 
 const ROOT = new URL('../../', import.meta.url);
-const modules = readdirSync(new URL('web/js', ROOT), { recursive: true }).filter((name) => name.endsWith('.js')).map((name) => `js/${name}`);
-const TYPES = { html: 'text/html', css: 'text/css', js: 'text/javascript', svg: 'image/svg+xml', png: 'image/png' };
+const modules = readdirSync(new URL('web/js', ROOT), { recursive: true })
+  .filter((name) => name.endsWith('.js'))
+  .map((name) => `js/${name}`);
+const TYPES = {
+  html: 'text/html',
+  css: 'text/css',
+  js: 'text/javascript',
+  svg: 'image/svg+xml',
+  png: 'image/png',
+};
 
 let server;
 before(async () => (server = await serve(['text-linear-small'])));
@@ -17,7 +25,11 @@ const get = (path, headers = {}, method = 'GET') => fetch(server.url + path, { m
 describe('the page', () => {
   it('is what is in web/, each file with its type', async () => {
     assert.ok(modules.length > 15);
-    for (const [path, file] of [['', 'web/index.html'], ['digits.png', 'weights/demo-digits.png'], ...['style.css', 'icon.svg', ...modules].map((f) => [f, `web/${f}`])]) {
+    for (const [path, file] of [
+      ['', 'web/index.html'],
+      ['digits.png', 'weights/demo-digits.png'],
+      ...['style.css', 'icon.svg', ...modules].map((f) => [f, `web/${f}`]),
+    ]) {
       const response = await get(path);
       assert.equal(response.status, 200, path);
       assert.equal(response.headers.get('content-type').split(';')[0], TYPES[file.split('.').pop()], path);
@@ -27,8 +39,10 @@ describe('the page', () => {
 
   it('says what it may do, and that it may not be shown in another', async () => {
     const { headers } = await get('');
-    assert.equal(headers.get('content-security-policy'),
-      "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+    assert.equal(
+      headers.get('content-security-policy'),
+      "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    );
     assert.equal(headers.get('x-content-type-options'), 'nosniff');
     assert.equal(headers.get('referrer-policy'), 'no-referrer');
   });
@@ -68,7 +82,9 @@ describe('the page', () => {
   it('names nothing that is elsewhere', () => {
     for (const name of ['index.html', 'style.css', ...modules]) {
       const code = readFileSync(new URL(`web/${name}`, ROOT), 'utf8').replace(/^\s*\/\/.*$/gm, '');
-      const links = (code.match(/https?:\/\/[^'")\s]*/g) ?? []).filter((link) => !link.startsWith('http://www.w3.org/'));
+      const links = (code.match(/https?:\/\/[^'")\s]*/g) ?? []).filter(
+        (link) => !link.startsWith('http://www.w3.org/'),
+      );
       assert.deepEqual(links, [], name);
     }
   });

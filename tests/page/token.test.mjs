@@ -49,7 +49,10 @@ it('asks for a token until it has one that is known', async () => {
   await page.go(`${server.url}?again`);
   await page.until('document.querySelector("#connection").dataset.state === "good"', 'the connection');
   assert.equal(await page.evaluate('localStorage.length + document.cookie.length'), 0);
-  assert.deepEqual(page.complaints.filter((c) => !/status of 401/.test(c)), []);
+  assert.deepEqual(
+    page.complaints.filter((c) => !/status of 401/.test(c)),
+    [],
+  );
   const other = await browser.page();
   await other.go(server.url);
   await other.until(isOpen, 'the question of another tab');

@@ -1,5 +1,5 @@
 // The page: tabs, who calls, and whether the server answers. Each tab is a module that is started when it is first
-// looked at: start(panel) makes it and returns {open, leave}, both optional.
+// looked at: start() brings it to life and returns {open, leave}, both optional.
 import { models } from './wire/models.js';
 import { onUnauthenticated, useToken } from './wire/rpc.js';
 import { startTabs } from './tabs.js';
@@ -20,13 +20,17 @@ onUnauthenticated((why) => {
     document.getElementById('token-why').textContent = why;
     value.value = '';
     dialog.returnValue = 'cancel';
-    dialog.addEventListener('close', () => {
-      asking = undefined;
-      const given = dialog.returnValue === 'use' && value.value.trim() !== '';
-      if (given) useToken(value.value);
-      value.value = '';
-      resolve(given);
-    }, { once: true });
+    dialog.addEventListener(
+      'close',
+      () => {
+        asking = undefined;
+        const given = dialog.returnValue === 'use' && value.value.trim() !== '';
+        if (given) useToken(value.value);
+        value.value = '';
+        resolve(given);
+      },
+      { once: true },
+    );
     dialog.showModal();
   });
   return asking;
@@ -46,7 +50,7 @@ async function connect() {
 
 startTabs(
   (name) => {
-    started[name] ??= starts[name](document.getElementById(name));
+    started[name] ??= starts[name]();
     started[name].open?.();
   },
   (name) => started[name].leave?.(),

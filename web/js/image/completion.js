@@ -2,29 +2,36 @@
 import { toBase64 } from '../wire/base64.js';
 import { knownRuns } from './masks.js';
 
-// Known values ahead of the first hidden one are the prompt; those behind it are given at their positions. A model has
-// no distribution over its first value: a hidden one is its start token. `wholeImage` has the prompt end behind the
-// first value, so that every pixel is a step of its own.
-export function completionRequest(image, hidden, { startToken = 0, wholeImage = false } = {}) {
-  const count = image.length;
-  const known = Uint8Array.from(image);
-  if (hidden[0]) known[0] = startToken;
+// A model has no distribution over its first value: one that is hidden is its start token.
+export function firstKnown(image, hidden, startToken) {
+  const out = Uint8Array.from(image);
+  if (hidden[0]) out[0] = startToken;
+  return out;
+}
+
+const pixels = (image, from, to) => ({ pixels: toBase64(image.subarray(from, to)) });
+
+// Of what is known in [first, end), at its positions.
+const givenSpans = (image, hidden, first, end) =>
+  knownRuns(hidden, first, end).map(([from, to]) => ({ position: from, values: pixels(image, from, to) }));
+
+// Fields of a request for all that is hidden. Known values ahead of the first hidden one are the prompt, those behind it
+// are given. image: as firstKnown gives it.
+export function completionRequest(image, hidden) {
   let first = 1;
-  while (!wholeImage && first < count && !hidden[first]) ++first;
-  let end = count;
-  while (!wholeImage && end > first && !hidden[end - 1]) --end;
+  while (first < image.length && !hidden[first]) ++first;
+  let end = image.length;
+  while (end > first && !hidden[end - 1]) --end;
+  return { prompt: pixels(image, 0, first), maxNewTokens: end - first, given: givenSpans(image, hidden, first, end) };
+}
+
+// Fields of a request that goes on with a session that has the values before `first`, up to `end`. The
+// first one brings the first value.
+export function segmentRequest(image, hidden, first, end) {
   return {
-    first,
-    end,
-    image: known,
-    fields: {
-      prompt: { pixels: toBase64(known.subarray(0, first)) },
-      maxNewTokens: end - first,
-      given: knownRuns(hidden, first, end).map(([from, to]) => ({
-        position: from,
-        values: { pixels: toBase64(known.subarray(from, to)) },
-      })),
-    },
+    ...(first === 1 && { prompt: pixels(image, 0, 1) }),
+    maxNewTokens: end - first,
+    given: givenSpans(image, hidden, first, end),
   };
 }
 

@@ -1,5 +1,5 @@
 // The image that is completed: levels and what of them is hidden, with a brush for both, by pointer or keyboard.
-import { h, say } from '../dom.js';
+import { say } from '../dom.js';
 
 const CELL = 14; // canvas pixels a value
 const HISTORY = 30;
@@ -23,16 +23,24 @@ export class Editor {
   #stroke; // the last point of the one that goes on
 
   // changed(hidden): whenever image or mask are other ones.
-  constructor(shape, changed) {
+  constructor(canvas, shape, changed) {
+    this.canvas = canvas;
     this.changed = changed;
-    this.canvas = h('canvas', {
-      class: 'editor', tabIndex: 0, role: 'application', 'aria-roledescription': 'drawing board',
-      'aria-describedby': 'editor-keys',
-      onpointerdown: (e) => this.#down(e), onpointermove: (e) => this.#move(e),
-      onpointerup: () => this.#up(), onpointercancel: () => this.#up(), onkeydown: (e) => this.#key(e),
-      onfocus: () => this.draw(), onblur: () => this.draw(),
-    });
+    canvas.addEventListener('pointerdown', (event) => this.#down(event));
+    canvas.addEventListener('pointermove', (event) => this.#move(event));
+    canvas.addEventListener('pointerup', () => (this.#stroke = undefined));
+    canvas.addEventListener('pointercancel', () => (this.#stroke = undefined));
+    canvas.addEventListener('keydown', (event) => this.#key(event));
+    canvas.addEventListener('focus', () => this.draw());
+    canvas.addEventListener('blur', () => this.draw());
     this.reset(shape);
+  }
+
+  clear() {
+    this.remember();
+    this.image = new Uint8Array(this.image.length);
+    this.hidden = new Uint8Array(this.hidden.length);
+    this.update();
   }
 
   reset({ width, height }) {
@@ -81,7 +89,11 @@ export class Editor {
     for (let i = 0; i < this.image.length; ++i) {
       const [x, y] = [(i % this.width) * CELL, Math.floor(i / this.width) * CELL];
       const v = this.image[i];
-      context.fillStyle = this.hidden[i] ? ((i + Math.floor(i / this.width)) % 2 ? '#4a3b31' : '#3b2f28') : `rgb(${v},${v},${v})`;
+      context.fillStyle = this.hidden[i]
+        ? (i + Math.floor(i / this.width)) % 2
+          ? '#4a3b31'
+          : '#3b2f28'
+        : `rgb(${v},${v},${v})`;
       context.fillRect(x, y, CELL, CELL);
       if (!this.hidden[i] || v < 64) continue;
       // What is there is still told, faintly.
@@ -92,7 +104,10 @@ export class Editor {
     const { x, y } = this.#cursor;
     const r = this.radius - 0.5;
     context.lineWidth = 3;
-    for (const [style, dash] of [['#000', []], ['#ffb25c', [6, 4]]]) {
+    for (const [style, dash] of [
+      ['#000', []],
+      ['#ffb25c', [6, 4]],
+    ]) {
       context.strokeStyle = style;
       context.setLineDash(dash);
       context.strokeRect((x - r + 0.5) * CELL, (y - r + 0.5) * CELL, 2 * r * CELL, 2 * r * CELL);
@@ -104,7 +119,11 @@ export class Editor {
   #stamp(x, y) {
     const r = this.mode === 'draw' ? this.radius * 0.5 + 0.5 : this.radius - 0.5;
     for (let row = Math.max(0, Math.floor(y - r)); row <= Math.min(this.height - 1, Math.ceil(y + r)); ++row) {
-      for (let column = Math.max(0, Math.floor(x - r)); column <= Math.min(this.width - 1, Math.ceil(x + r)); ++column) {
+      for (
+        let column = Math.max(0, Math.floor(x - r));
+        column <= Math.min(this.width - 1, Math.ceil(x + r));
+        ++column
+      ) {
         const distance = Math.hypot(column - x, row - y);
         const near = Math.min(1, Math.max(0, r + 0.5 - distance));
         const inside = this.mode === 'draw' ? near > 0 : distance <= r + 0.25;
@@ -140,10 +159,6 @@ export class Editor {
     }
     this.#stroke = to;
     this.update();
-  }
-
-  #up() {
-    this.#stroke = undefined;
   }
 
   #key(event) {

@@ -8,10 +8,14 @@ const all = (width, height, hide) => {
 
 export const MASKS = {
   bottom: ['Bottom half', (w, h) => all(w, h, (x, y) => y >= h / 2)],
+  thirds: ['Lower two thirds', (w, h) => all(w, h, (x, y) => y >= Math.ceil(h / 3))],
   top: ['Top half', (w, h) => all(w, h, (x, y) => y < h / 2)],
   left: ['Left half', (w, h) => all(w, h, (x) => x < w / 2)],
   right: ['Right half', (w, h) => all(w, h, (x) => x >= w / 2)],
-  box: ['Middle', (w, h) => all(w, h, (x, y) => Math.abs(x + 0.5 - w / 2) < w / 4 && Math.abs(y + 0.5 - h / 2) < h / 4)],
+  box: [
+    'Middle',
+    (w, h) => all(w, h, (x, y) => Math.abs(x + 0.5 - w / 2) < w / 4 && Math.abs(y + 0.5 - h / 2) < h / 4),
+  ],
   random: ['70 % at random', (w, h) => all(w, h, () => Math.random() < 0.7)],
   all: ['Everything', (w, h) => all(w, h, () => true)],
   none: ['Nothing', (w, h) => all(w, h, () => false)],

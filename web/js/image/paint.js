@@ -5,7 +5,13 @@ const DRAWN = [255, 178, 92];
 const HIDDEN = [64, 52, 44];
 
 // From dark over red to pale yellow, for heat: stops at 0, 1/4, 1/2, 3/4 and 1.
-const HEAT = [[10, 8, 24], [92, 20, 82], [196, 52, 56], [245, 142, 40], [255, 240, 170]];
+const HEAT = [
+  [10, 8, 24],
+  [92, 20, 82],
+  [196, 52, 56],
+  [245, 142, 40],
+  [255, 240, 170],
+];
 
 export function heatColour(share) {
   const at = Math.min(1, Math.max(0, share)) * (HEAT.length - 1);
@@ -36,7 +42,9 @@ export function drawImage(canvas, { width, height }, pixels, hidden, here, tint 
 
 // values: from 0 to `most`, NaN for none.
 export function drawHeat(canvas, { width, height }, values, most) {
-  draw(canvas, width, height, (i) => (Number.isNaN(values[i]) ? [44, 44, 46] : heatColour(most > 0 ? values[i] / most : 0)));
+  draw(canvas, width, height, (i) =>
+    Number.isNaN(values[i]) ? [44, 44, 46] : heatColour(most > 0 ? values[i] / most : 0),
+  );
 }
 
 // Canvases in a row, each enlarged, as one PNG under `name`.
@@ -55,7 +63,10 @@ export function download(canvases, name, scale = 8) {
     x += canvas.width * scale + gap;
   }
   sheet.toBlob((blob) => {
-    const link = Object.assign(document.createElement('a'), { href: URL.createObjectURL(blob), download: name });
+    const link = Object.assign(document.createElement('a'), {
+      href: URL.createObjectURL(blob),
+      download: name,
+    });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   }, 'image/png');

@@ -12,7 +12,10 @@ function load() {
     const image = new Image();
     image.src = SHEET;
     await image.decode();
-    const canvas = Object.assign(document.createElement('canvas'), { width: image.width, height: image.height });
+    const canvas = Object.assign(document.createElement('canvas'), {
+      width: image.width,
+      height: image.height,
+    });
     const context = canvas.getContext('2d', { willReadFrequently: true });
     context.drawImage(image, 0, 0);
     return context;
@@ -29,9 +32,8 @@ export async function sample(digit) {
   return Uint8Array.from({ length: SIZE * SIZE }, (_, i) => data[4 * i]);
 }
 
-// A row of buttons; pick(levels) gets the one that is pressed.
-export function sampleTray(pick) {
-  const tray = h('div', { class: 'tray', role: 'group', 'aria-label': 'Digits to begin with' });
+// Fills `tray` with a button for each; pick(levels) gets the one that is pressed.
+export function sampleTray(tray, pick) {
   PICKED.forEach(async (_, digit) => {
     const canvas = h('canvas', { width: SIZE, height: SIZE });
     const button = h('button', { type: 'button', 'aria-label': `A ${digit}` }, canvas);
@@ -46,5 +48,4 @@ export function sampleTray(pick) {
       pick(levels);
     });
   });
-  return tray;
 }

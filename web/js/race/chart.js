@@ -38,7 +38,10 @@ export class Chart {
 
   draw() {
     if (!this.width) return;
-    const inner = { width: this.width - MARGIN.left - MARGIN.right, height: HEIGHT - MARGIN.top - MARGIN.bottom };
+    const inner = {
+      width: this.width - MARGIN.left - MARGIN.right,
+      height: HEIGHT - MARGIN.top - MARGIN.bottom,
+    };
     const highest = Math.max(0, ...this.series.flatMap((s) => s.points.map((p) => p[1])));
     const yTicks = ticks(highest, 4);
     const xTicks = ticks(this.xMost, this.width < 420 ? 3 : 6).filter((x) => x <= this.xMost);
@@ -52,15 +55,21 @@ export class Chart {
         svg('text', { class: 'tick', x: MARGIN.left - 8, y: y(v) + 4, 'text-anchor': 'end' }, this.format(v)),
       ]),
       ...xTicks.map((v) => svg('text', { class: 'tick', x: x(v), y: HEIGHT - 20, 'text-anchor': 'middle' }, String(v))),
-      svg('text', { class: 'tick', x: MARGIN.left + inner.width / 2, y: HEIGHT - 3, 'text-anchor': 'middle' }, this.xTitle),
-      ...this.series.filter((s) => s.points.length > 0).flatMap(({ points, index }) => {
-        const line = points.map(([px, py], i) => `${i ? 'L' : 'M'}${x(px).toFixed(1)} ${y(py).toFixed(1)}`).join('');
-        const [endX, endY] = points.at(-1);
-        return [
-          svg('path', { class: `line series-${index}`, d: line }),
-          svg('circle', { class: `dot series-${index}`, cx: x(endX), cy: y(endY), r: 4 }),
-        ];
-      }),
+      svg(
+        'text',
+        { class: 'tick', x: MARGIN.left + inner.width / 2, y: HEIGHT - 3, 'text-anchor': 'middle' },
+        this.xTitle,
+      ),
+      ...this.series
+        .filter((s) => s.points.length > 0)
+        .flatMap(({ points, index }) => {
+          const line = points.map(([px, py], i) => `${i ? 'L' : 'M'}${x(px).toFixed(1)} ${y(py).toFixed(1)}`).join('');
+          const [endX, endY] = points.at(-1);
+          return [
+            svg('path', { class: `line series-${index}`, d: line }),
+            svg('circle', { class: `dot series-${index}`, cx: x(endX), cy: y(endY), r: 4 }),
+          ];
+        }),
     );
   }
 }

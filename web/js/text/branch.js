@@ -1,45 +1,78 @@
 // One text of the tab Text: a session, its values, and its card.
 import { h, say } from '../dom.js';
-import { bitsPerValue, byteName, characters, surprise, take } from './story.js';
 import { digits, duration, percent, whole } from '../format.js';
+import { glyph } from './inspector.js';
+import { bitsPerValue, characters, surprise, take } from './story.js';
 
 export class BranchCard {
-  running; // an AbortController, while it is written
   shared = 0; // values that are the same in the branch it came from
+  #writing; // {abort: an AbortController, over: a promise, end: resolves it}, while it is written
   #spans = []; // a character each
   #at = -1; // the character that the keyboard is at
   #frame;
 
   // from: {card, position} of the branch it forked from. onLook(character) when one is pointed at, with nothing when
-  // none is; onPin(character) when one is chosen.
-  constructor({ name, sessionId, values, from, onContinue, onStop, onDelete, onLook, onPin }) {
-    Object.assign(this, { name, sessionId, values, from, onLook, onPin });
-    this.shared = values.length;
+  // none is; onChoose(character) when one is chosen.
+  constructor({ name, sessionId, values, from, onContinue, onDelete, onLook, onChoose }) {
+    Object.assign(this, { name, sessionId, values, from, onLook, onChoose });
     this.go = h('button', { type: 'button', onclick: onContinue }, 'Continue');
-    this.stop = h('button', { type: 'button', onclick: onStop, hidden: true }, 'Stop');
+    this.stop = h('button', { type: 'button', onclick: () => this.#writing?.abort.abort(), hidden: true }, 'Stop');
+    const remove = h('button', { type: 'button', 'aria-label': `Delete branch ${name}`, onclick: onDelete }, 'Delete');
     this.note = h('p', { class: 'hint' }, '');
     this.view = h('div', {
-      class: 'text', tabIndex: 0, role: 'group', 'aria-label': `Branch ${name}. Arrow keys go from character to character, enter chooses one.`,
-      onkeydown: (e) => this.#key(e), onpointerover: (e) => this.#look(e.target), onpointerleave: () => this.onLook(),
-      onclick: (e) => this.#pin(this.#spans.indexOf(e.target)), onblur: () => this.#move(-1),
+      class: 'text',
+      tabIndex: 0,
+      role: 'group',
+      'aria-label': `Branch ${name}. Arrow keys go from character to character, enter chooses one.`,
+      onkeydown: (event) => this.#key(event),
+      onpointerover: (event) => this.#look(event.target),
+      onpointerleave: () => this.onLook(),
+      onclick: (event) => this.#choose(this.#spans.indexOf(event.target)),
+      onblur: () => this.#move(-1),
     });
-    this.element = h('article', { class: 'card branch' },
-      h('header', { class: 'row' }, h('h3', {}, name), h('p', { class: 'hint' }, from ? `from ${from.card.name} at ${from.position}` : ''),
-        this.go, this.stop, h('button', { type: 'button', 'aria-label': `Delete branch ${name}`, onclick: onDelete }, 'Delete')),
-      this.view, this.note);
+    const origin = from ? `from ${from.card.name} at ${from.position}` : '';
+    this.element = h(
+      'article',
+      { class: 'card branch' },
+      h('header', { class: 'row' }, h('h3', {}, name), h('p', { class: 'hint' }, origin), this.go, this.stop, remove),
+      this.view,
+      this.note,
+    );
     this.draw();
   }
 
   text() {
-    return characters(this.values).map((c) => c.text).join('');
+    return characters(this.values)
+      .map((c) => c.text)
+      .join('');
   }
 
+  get running() {
+    return this.#writing !== undefined;
+  }
+
+  // It is written from now on; gives the signal that stops it.
   begin() {
+    this.#writing = { abort: new AbortController() };
+    this.#writing.over = new Promise((resolve) => (this.#writing.end = resolve));
     [this.go.hidden, this.stop.hidden] = [true, false];
-    this.began = performance.now();
     this.count = 0;
-    this.first = undefined;
+    this.first = undefined; // when the first new value came
     this.finish = undefined;
+    return this.#writing.abort.signal;
+  }
+
+  end() {
+    this.#writing.end();
+    this.#writing = undefined;
+    [this.go.hidden, this.stop.hidden] = [false, true];
+    this.draw();
+  }
+
+  // Stops it, and waits until it has.
+  async stopped() {
+    this.#writing?.abort.abort();
+    await this.#writing?.over;
   }
 
   take(message) {
@@ -55,11 +88,6 @@ export class BranchCard {
       this.draw();
       this.view.scrollTop = this.view.scrollHeight;
     });
-  }
-
-  end() {
-    [this.go.hidden, this.stop.hidden] = [false, true];
-    this.draw();
   }
 
   rewind(position) {
@@ -86,7 +114,9 @@ export class BranchCard {
         this.values[character.start].source === 'VALUE_SOURCE_PROMPT' ? 'prompt' : '',
         character.end <= this.shared ? 'shared' : '',
         i === this.#at ? 'at' : '',
-      ].filter(Boolean).join(' ');
+      ]
+        .filter(Boolean)
+        .join(' ');
     });
     this.note.textContent = this.#summary();
   }
@@ -97,7 +127,8 @@ export class BranchCard {
     if (!Number.isNaN(bits)) parts.push(`${digits(bits)} bits a byte`);
     const perToken = duration(this.finish?.timings?.perToken);
     if (perToken > 0) parts.push(`${whole(1 / perToken)} tokens/s`);
-    else if (this.running && this.count > 1) parts.push(`${whole((1000 * (this.count - 1)) / (performance.now() - this.first))} tokens/s`);
+    else if (this.running && this.count > 1)
+      parts.push(`${whole((1000 * (this.count - 1)) / (performance.now() - this.first))} tokens/s`);
     if (this.finish?.seed !== undefined) parts.push(`seed ${this.finish.seed}`);
     return parts.join(' · ');
   }
@@ -107,8 +138,8 @@ export class BranchCard {
     if (i >= 0) this.onLook(this.characters[i]);
   }
 
-  #pin(i) {
-    if (i >= 0) this.onPin(this.characters[i]);
+  #choose(i) {
+    if (i >= 0) this.onChoose(this.characters[i]);
   }
 
   #move(to) {
@@ -120,13 +151,18 @@ export class BranchCard {
     span.scrollIntoView({ block: 'nearest' });
     const { text, log2 } = this.characters[to];
     this.onLook(this.characters[to]);
-    say(`${[...text].map((c) => (c.trim() ? c : byteName(c.charCodeAt(0)))).join('')}, ${Number.isNaN(log2) ? 'no probability' : percent(log2)}`);
+    say(`${glyph(text)}, ${Number.isNaN(log2) ? 'no probability' : percent(log2)}`);
   }
 
   #key(event) {
     const last = this.#spans.length - 1;
-    const to = { ArrowRight: this.#at + 1, ArrowLeft: this.#at < 0 ? last : this.#at - 1, Home: 0, End: last }[event.key];
-    if (event.key === 'Enter' && this.#at >= 0) this.#pin(this.#at);
+    const to = {
+      ArrowRight: this.#at + 1,
+      ArrowLeft: this.#at < 0 ? last : this.#at - 1,
+      Home: 0,
+      End: last,
+    }[event.key];
+    if (event.key === 'Enter' && this.#at >= 0) this.#choose(this.#at);
     else if (to !== undefined && last >= 0) this.#move(Math.max(0, Math.min(last, to)));
     else return;
     event.preventDefault();

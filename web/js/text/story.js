@@ -14,7 +14,7 @@ function lengthOf(lead) {
 // their sum, NaN where one has none. Bytes that make no character are one each, as U+FFFD.
 export function characters(values) {
   const out = [];
-  for (let start = 0; start < values.length; ) {
+  for (let start = 0; start < values.length;) {
     let end = Math.min(values.length, start + lengthOf(values[start].token));
     let text;
     try {
@@ -42,7 +42,12 @@ export function take(values, { chunks = [] }) {
   for (const { firstPosition = 0, source, tokens = [], log2Probs = [], top = [] } of chunks) {
     tokens.forEach((token, i) => {
       const ranked = top[i] && (top[i].tokens ?? []).map((t, n) => ({ token: t, log2: Number(top[i].log2Probs[n]) }));
-      values[Number(firstPosition) + i] = { token, source, log2: log2Probs[i] === undefined ? undefined : Number(log2Probs[i]), top: ranked };
+      values[Number(firstPosition) + i] = {
+        token,
+        source,
+        log2: log2Probs[i] === undefined ? undefined : Number(log2Probs[i]),
+        top: ranked,
+      };
     });
   }
 }

@@ -14,7 +14,9 @@ export function models(again = false) {
 export async function imageModels() {
   const fit = (await models()).filter((m) => m.modality === 'image' && m.image.channels === 1 && m.vocabSize <= 256);
   const own = (m) => Number(attentionName(m) === 'linear');
-  return fit.sort((a, b) => own(b) - own(a) || Number(b.parameters) - Number(a.parameters) || a.name.localeCompare(b.name));
+  return fit.sort(
+    (a, b) => own(b) - own(a) || Number(b.parameters) - Number(a.parameters) || a.name.localeCompare(b.name),
+  );
 }
 
 export async function textModels() {
@@ -34,7 +36,14 @@ export function stateBytes(model, position) {
   const points = (model.stateGrowth ?? []).map((p) => [Number(p.position ?? 0), Number(p.bytes ?? 0)]);
   if (points.length === 0) {
     const most = Number(model.stateBytes ?? 0);
-    points.push(...(model.constantState ? [[0, most]] : [[0, 0], [Number(model.maxLength ?? 1), most]]));
+    points.push(
+      ...(model.constantState
+        ? [[0, most]]
+        : [
+            [0, 0],
+            [Number(model.maxLength ?? 1), most],
+          ]),
+    );
   }
   const next = points.findIndex(([at]) => at >= position);
   if (next < 0) return points.at(-1)[1];

@@ -28,14 +28,26 @@ export function onUnauthenticated(ask) {
 }
 
 // What an HTTP status means where no error of ours came with it (a proxy's, for one).
-const CODES = { 400: 'internal', 401: 'unauthenticated', 403: 'permission_denied', 404: 'unimplemented', 429: 'unavailable', 502: 'unavailable', 503: 'unavailable', 504: 'unavailable' };
+const CODES = {
+  400: 'internal',
+  401: 'unauthenticated',
+  403: 'permission_denied',
+  404: 'unimplemented',
+  429: 'unavailable',
+  502: 'unavailable',
+  503: 'unavailable',
+  504: 'unavailable',
+};
 
 async function refusal(response) {
   const body = await response.text();
   try {
     return new RpcError(JSON.parse(body));
   } catch {
-    return new RpcError({ code: CODES[response.status], message: `HTTP ${response.status} ${body.slice(0, 200)}` });
+    return new RpcError({
+      code: CODES[response.status],
+      message: `HTTP ${response.status} ${body.slice(0, 200)}`,
+    });
   }
 }
 
@@ -43,7 +55,14 @@ async function post(method, type, body, { signal, keepalive } = {}) {
   const headers = { 'Content-Type': type, 'Connect-Protocol-Version': '1' };
   if (token) headers.Authorization = `Bearer ${token}`;
   try {
-    return await fetch(`/lintel.v1.${method}`, { method: 'POST', headers, body, signal, keepalive, cache: 'no-store' });
+    return await fetch(`/lintel.v1.${method}`, {
+      method: 'POST',
+      headers,
+      body,
+      signal,
+      keepalive,
+      cache: 'no-store',
+    });
   } catch (error) {
     if (signal?.aborted) throw new RpcError({ code: 'canceled' });
     throw new RpcError({ code: 'unavailable', message: `the server does not answer (${error.message})` });
@@ -79,7 +98,9 @@ export async function* stream(method, request, { signal } = {}) {
   const either = signal ? AbortSignal.any([signal, leave.signal]) : leave.signal;
   try {
     const body = await withToken(async () => {
-      const response = await post(method, 'application/connect+json', wrap(utf8.encode(JSON.stringify(request))), { signal: either });
+      const response = await post(method, 'application/connect+json', wrap(utf8.encode(JSON.stringify(request))), {
+        signal: either,
+      });
       if (!response.ok) throw await refusal(response);
       return peek(response.body.getReader());
     });
