@@ -54,16 +54,7 @@ class MnistTest(ServedTest):
         whole = self.client.complete_image(image, np.ones_like(mask), seed=3)
         np.testing.assert_array_equal(whole, image)
 
-    def test_particles_keep_what_is_known_and_tell_the_evidence(self):
-        options = dict(model="tokens", max_new_tokens=6, seed=9, given={4: [7, 8]})
-        (sample,) = self.client.generate([3, 1, 4], particles=8, **options).samples()
-        self.assertEqual(sample.tokens[1:3].tolist(), [7, 8])
-        self.assertLess(sample.result.log2_evidence, 0)
-        (plain,) = self.client.generate([3, 1, 4], **options).samples()
-        self.assertIsNone(plain.result.log2_evidence)
-        (one,) = self.client.generate([3, 1, 4], particles=1, **options).samples()
-        self.assertEqual(one.tokens.tolist(), plain.tokens.tolist())
-
+    def test_an_image_completed_by_particles_keeps_all_that_is_known(self):
         image = np.zeros((28, 28), dtype=np.uint8)
         image[8:20, 12:16] = 230
         mask = np.zeros((28, 28), dtype=bool)
@@ -108,6 +99,16 @@ class TinyModelsTest(ServedTest):
                                       stop=text[5], include_stop=True).samples()[0]
         self.assertEqual(sample.result.finish_reason, FinishReason.STOP_TOKEN)
         self.assertEqual(sample.text, text[:text.index(text[5]) + 1])
+
+    def test_particles_keep_what_is_known_and_tell_the_evidence(self):
+        options = dict(model="tokens", max_new_tokens=6, seed=9, given={4: [7, 8]})
+        (sample,) = self.client.generate([3, 1, 4], particles=8, **options).samples()
+        self.assertEqual(sample.tokens[1:3].tolist(), [7, 8])
+        self.assertLess(sample.result.log2_evidence, 0)
+        (plain,) = self.client.generate([3, 1, 4], **options).samples()
+        self.assertIsNone(plain.result.log2_evidence)
+        (one,) = self.client.generate([3, 1, 4], particles=1, **options).samples()
+        self.assertEqual(one.tokens.tolist(), plain.tokens.tolist())
 
     def test_given_values_echo_top_values_and_samples(self):
         options = dict(model="tokens", max_new_tokens=6, seed=9, given={4: [7, 8]}, num_samples=3,
