@@ -42,7 +42,7 @@ std::string compressed(const std::string& bytes) {
 AnimatedPng::AnimatedPng(const Canvas& first)
     : shown_(first.height, first.width, kGapPixel), height_(first.height), width_(first.width) {
   // Unlike any: all of it is new.
-  std::fill(shown_.cells.begin(), shown_.cells.end(), std::int16_t{-3});
+  std::fill(shown_.cells.begin(), shown_.cells.end(), Cell{-3});
   add(first, std::chrono::milliseconds(0));
 }
 

@@ -124,7 +124,8 @@ float border_median(const Field& field) {
   return *middle;
 }
 
-// The value between 0 and 255 that parts the values into two with the greatest variance between.
+// The value between 0 and 255 that parts the values into two with the greatest variance between;
+// the middle of them where several do.
 double otsu_threshold(const std::vector<float>& values) {
   std::array<double, 256> counts{};
   for (const float value : values) {
@@ -135,19 +136,19 @@ double otsu_threshold(const std::vector<float>& values) {
     total += counts[i];
     moment += static_cast<double>(i) * counts[i];
   }
-  double below = 0, below_moment = 0, best = -1, threshold = 0;
+  double below = 0, below_moment = 0, best = 0, first = 0, last = 0;
   for (std::size_t i = 0; i + 1 < counts.size(); ++i) {
     below += counts[i];
     below_moment += static_cast<double>(i) * counts[i];
     if (below == 0 || below == total) continue;
     const double apart = below_moment / below - (moment - below_moment) / (total - below);
     const double variance = below * (total - below) * apart * apart;
-    if (variance > best) {
-      best = variance;
-      threshold = static_cast<double>(i) + 0.5;
-    }
+    if (variance < best) continue;
+    last = static_cast<double>(i) + 0.5;
+    if (variance > best) first = last;
+    best = variance;
   }
-  return threshold;
+  return (first + last) / 2;
 }
 
 // How far each pixel is from the ground, in the direction of the ink: 0 to 255.

@@ -10,6 +10,22 @@ Canvas to_canvas(const GrayImage& image) {
   return canvas;
 }
 
+Canvas values_canvas(const std::vector<std::int16_t>& values, int height, int width, int channels) {
+  Canvas canvas(height, width, kHiddenPixel);
+  if (channels == 1) {
+    std::copy(values.begin(), values.end(), canvas.cells.begin());
+    return canvas;
+  }
+  for (std::size_t i = 0; i < canvas.cells.size(); ++i) {
+    const std::int16_t* const parts = &values[3 * i];
+    if (*std::min_element(parts, parts + 3) < 0) continue;
+    canvas.cells[i] =
+        rgb_cell({static_cast<std::uint8_t>(parts[0]), static_cast<std::uint8_t>(parts[1]),
+                  static_cast<std::uint8_t>(parts[2])});
+  }
+  return canvas;
+}
+
 double border_mean(const std::vector<GrayImage>& images) {
   double sum = 0;
   std::int64_t count = 0;
@@ -37,8 +53,7 @@ Canvas arrange(const std::vector<Canvas>& images, int columns, int gap) {
     const int left = (i % columns) * (width + gap);
     for (int row = 0; row < height; ++row) {
       for (int column = 0; column < width; ++column) {
-        const std::int16_t cell =
-            i < count ? images[static_cast<std::size_t>(i)].at(row, column) : std::int16_t{0};
+        const Cell cell = i < count ? images[static_cast<std::size_t>(i)].at(row, column) : 0;
         canvas.set(top + row, left + column, cell);
       }
     }
@@ -46,10 +61,19 @@ Canvas arrange(const std::vector<Canvas>& images, int columns, int gap) {
   return canvas;
 }
 
-Rgb color_of(std::int16_t cell) {
+// Colours lie above all greys.
+constexpr Cell kColor = 1 << 24;
+
+Cell rgb_cell(Rgb color) { return kColor | color.red << 16 | color.green << 8 | color.blue; }
+
+Rgb color_of(Cell cell) {
   if (cell == kHiddenPixel) return {58, 84, 128};
   if (cell == kGapPixel) return {24, 32, 48};
-  const auto gray = static_cast<std::uint8_t>(std::clamp<std::int16_t>(cell, 0, 255));
+  if (cell >= kColor) {
+    return {static_cast<std::uint8_t>(cell >> 16 & 255), static_cast<std::uint8_t>(cell >> 8 & 255),
+            static_cast<std::uint8_t>(cell & 255)};
+  }
+  const auto gray = static_cast<std::uint8_t>(std::clamp(cell, 0, 255));
   return {gray, gray, gray};
 }
 

@@ -1,4 +1,4 @@
-// Grey images, and the canvas on which they are laid out for people.
+// Images as a model has them, and the canvas on which they are laid out for people.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ class ImageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// 8-bit grey, 0 black. pixels[row * width + column].
+// 8-bit grey, 0 black. pixels[row * width + column]. One of a model with three channels is as wide
+// as its values: red, green and blue of a pixel stand side by side (see values_canvas).
 struct GrayImage {
   int height = 0;
   int width = 0;
@@ -26,25 +27,26 @@ struct GrayImage {
 // empty.
 double border_mean(const std::vector<GrayImage>& images);
 
-// What a cell of a canvas shows: a grey value 0..255, or one of these.
-inline constexpr std::int16_t kHiddenPixel = -1;  // not known, or not yet
-inline constexpr std::int16_t kGapPixel = -2;     // between images
+// What a cell of a canvas shows: a grey value 0..255, a colour (rgb_cell), or one of these.
+using Cell = std::int32_t;
+inline constexpr Cell kHiddenPixel = -1;  // not known, or not yet
+inline constexpr Cell kGapPixel = -2;     // between images
 
 // Pixels for looking at: images side by side, hidden parts and gaps told apart from every grey.
 struct Canvas {
   Canvas() = default;
-  Canvas(int canvas_height, int canvas_width, std::int16_t fill)
+  Canvas(int canvas_height, int canvas_width, Cell fill)
       : height(canvas_height),
         width(canvas_width),
         cells(static_cast<std::size_t>(canvas_height) * static_cast<std::size_t>(canvas_width),
               fill) {}
 
-  std::int16_t at(int row, int column) const { return cells[index(row, column)]; }
-  void set(int row, int column, std::int16_t value) { cells[index(row, column)] = value; }
+  Cell at(int row, int column) const { return cells[index(row, column)]; }
+  void set(int row, int column, Cell value) { cells[index(row, column)] = value; }
 
   int height = 0;
   int width = 0;
-  std::vector<std::int16_t> cells;  // [height, width]
+  std::vector<Cell> cells;  // [height, width]
 
  private:
   std::size_t index(int row, int column) const {
@@ -54,6 +56,10 @@ struct Canvas {
 };
 
 Canvas to_canvas(const GrayImage& image);
+
+// Of values, -1 where one is hidden, in a model's order: [height, width * channels], channels
+// innermost. A pixel of three is hidden until all of it is there. REQUIRES: 1 or 3 channels.
+Canvas values_canvas(const std::vector<std::int16_t>& values, int height, int width, int channels);
 
 // Lays images of one size out in a grid, `columns` wide, with `gap` cells between them. What is
 // left of the last row is black. REQUIRES: images not empty, all of one size; columns >= 1; gap >=
@@ -65,7 +71,11 @@ struct Rgb {
   friend bool operator==(const Rgb&, const Rgb&) = default;
 };
 
-// Greys as they are, hidden a muted blue, gaps a darker one.
-Rgb color_of(std::int16_t cell);
+// The cell that shows a colour.
+Cell rgb_cell(Rgb color);
+// Greys and colours as they are, hidden a muted blue, gaps a darker one.
+Rgb color_of(Cell cell);
+// Whether it shows a grey.
+inline bool is_gray(Cell cell) { return cell >= 0 && cell < 256; }
 
 }  // namespace lintel

@@ -42,6 +42,17 @@ std::vector<GrayImage> cut(const GrayImage& sheet, int height, int width) {
   return images;
 }
 
+// A PNG's images, of `channels` values a pixel.
+std::vector<GrayImage> cut_sheet(const std::filesystem::path& file, const GrayImage& sheet,
+                                 int height, int width, int channels) {
+  const int pixels = sheet.width / channels;
+  if (sheet.height % height != 0 || pixels % width != 0) {
+    throw ImageError(file.string() + ": " + size_text(sheet.height, pixels) +
+                     " pixels are no whole number of images of " + size_text(height, width));
+  }
+  return cut(sheet, height, width * channels);
+}
+
 }  // namespace
 
 std::vector<GrayImage> read_whole_images(const std::filesystem::path& file) {
@@ -53,15 +64,17 @@ bool is_colored_png(const std::filesystem::path& file) {
   return starts_like_png(file) && png_has_colors(file);
 }
 
+std::vector<GrayImage> read_color_images(const std::filesystem::path& file, int height, int width) {
+  if (!starts_like_png(file)) {
+    throw ImageError(file.string() + ": is no PNG, and the model's images have colours");
+  }
+  return cut_sheet(file, read_png_colors(file), height, width, /*channels=*/3);
+}
+
 std::vector<GrayImage> read_images(const std::filesystem::path& file, int height, int width) {
   const std::string wanted = size_text(height, width);
   if (starts_like_png(file)) {
-    const GrayImage sheet = read_png(file);
-    if (sheet.height % height != 0 || sheet.width % width != 0) {
-      throw ImageError(file.string() + ": " + size_text(sheet.height, sheet.width) +
-                       " pixels are no whole number of images of " + wanted);
-    }
-    return cut(sheet, height, width);
+    return cut_sheet(file, read_png(file), height, width, /*channels=*/1);
   }
   std::vector<GrayImage> images = read_idx_images(file);
   const GrayImage& first = images.front();

@@ -13,8 +13,12 @@ namespace lintel {
 // the size wanted when they do not go together.
 std::vector<GrayImage> read_images(const std::filesystem::path& file, int height, int width);
 
-// The images of an IDX file, or a PNG as one image, whatever their size. Throws ImageError naming
-// the file.
+// Of a PNG the colours, three values a pixel: images as wide as three times `width`. Throws as
+// read_images, and for IDX files, which have none.
+std::vector<GrayImage> read_color_images(const std::filesystem::path& file, int height, int width);
+
+// The images of an IDX file, or a PNG as one image, whatever their size. Throws
+// ImageError naming the file.
 std::vector<GrayImage> read_whole_images(const std::filesystem::path& file);
 
 // Whether it is a PNG that has more than greys.

@@ -8,7 +8,7 @@
 namespace lintel {
 namespace {
 
-constexpr std::int16_t kInk = 205;
+constexpr Cell kInk = 205;
 
 struct Letter {
   char name;

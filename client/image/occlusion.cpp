@@ -134,12 +134,12 @@ CompletionPlan plan_completion(const GrayImage& image, const std::vector<bool>& 
   return plan;
 }
 
-Canvas occluded_canvas(const GrayImage& image, const std::vector<bool>& hidden) {
-  Canvas canvas = to_canvas(image);
+Canvas occluded_canvas(const GrayImage& image, const std::vector<bool>& hidden, int channels) {
+  std::vector<std::int16_t> values(image.pixels.begin(), image.pixels.end());
   for (std::size_t i = 0; i < hidden.size(); ++i) {
-    if (hidden[i]) canvas.cells[i] = kHiddenPixel;
+    if (hidden[i]) values[i] = -1;
   }
-  return canvas;
+  return values_canvas(values, image.height, image.width / channels, channels);
 }
 
 }  // namespace lintel

@@ -52,7 +52,8 @@ struct CompletionPlan {
 CompletionPlan plan_completion(const GrayImage& image, const std::vector<bool>& hidden,
                                std::uint8_t start_token);
 
-// The image with its hidden pixels marked, for looking at.
-Canvas occluded_canvas(const GrayImage& image, const std::vector<bool>& hidden);
+// The image with its hidden pixels marked, for looking at. hidden: of each of its values.
+// REQUIRES: 1 or 3 channels, which are as many values a pixel.
+Canvas occluded_canvas(const GrayImage& image, const std::vector<bool>& hidden, int channels = 1);
 
 }  // namespace lintel

@@ -68,6 +68,14 @@ GrayImage read_png(const std::filesystem::path& file) {
   return image;
 }
 
+GrayImage read_png_colors(const std::filesystem::path& file) {
+  PngImage png(file);
+  const File stream = png.open(file);
+  GrayImage image{static_cast<int>(png.get()->height), 3 * static_cast<int>(png.get()->width), {}};
+  image.pixels = png.read(PNG_FORMAT_RGB);
+  return image;
+}
+
 bool png_has_colors(const std::filesystem::path& file) {
   PngImage png(file);
   const File stream = png.open(file);
@@ -81,7 +89,7 @@ bool png_has_colors(const std::filesystem::path& file) {
 
 std::string encode_png(const Canvas& canvas, int scale) {
   const bool gray = std::all_of(canvas.cells.begin(), canvas.cells.end(),
-                                [](std::int16_t cell) { return cell >= 0; });
+                                [](Cell cell) { return is_gray(cell); });
   PngImage png("PNG");
   const int height = canvas.height * scale;
   const int width = canvas.width * scale;

@@ -33,11 +33,17 @@ std::string color_code(Rgb color, TerminalStyle style) {
          std::to_string(color.blue);
 }
 
-char ascii_of(std::int16_t upper, std::int16_t lower) {
+// How light a cell is, 0 to 255: of colours the luma of Rec. 601.
+int lightness(Cell cell) {
+  const Rgb color = color_of(cell);
+  return is_gray(cell) ? cell : (299 * color.red + 587 * color.green + 114 * color.blue) / 1000;
+}
+
+char ascii_of(Cell upper, Cell lower) {
   static constexpr std::string_view kRamp = " .:-=+*#%@";
   if (upper == kGapPixel || lower == kGapPixel) return ' ';
   if (upper == kHiddenPixel || lower == kHiddenPixel) return '?';
-  const auto mean = static_cast<std::size_t>((upper + lower) / 2);
+  const auto mean = static_cast<std::size_t>((lightness(upper) + lightness(lower)) / 2);
   return kRamp[mean * (kRamp.size() - 1) / 255];
 }
 
@@ -75,9 +81,9 @@ std::string paint(const Canvas& canvas, TerminalStyle style) {
   for (int row = 0; row < canvas.height; row += 2) {
     std::string last;
     for (int column = 0; column < canvas.width; ++column) {
-      const std::int16_t upper = canvas.at(row, column);
+      const Cell upper = canvas.at(row, column);
       const bool has_lower = row + 1 < canvas.height;
-      const std::int16_t lower = has_lower ? canvas.at(row + 1, column) : kGapPixel;
+      const Cell lower = has_lower ? canvas.at(row + 1, column) : kGapPixel;
       if (style == TerminalStyle::kAscii) {
         out += ascii_of(upper, has_lower ? lower : upper);
         continue;

@@ -26,6 +26,9 @@ void warn_if_inverted(const ImageModel& model, const ImageFileFlags& flags,
 
 // Whole pictures of any size, made such as the model's.
 std::vector<GrayImage> fitted_images(const ImageModel& model, const std::string& file) {
+  if (model.channels > 1) {
+    throw UsageError("--fit is for digits, which are grey; this model's images have colours");
+  }
   std::vector<GrayImage> images = read_whole_images(file);
   for (GrayImage& image : images) {
     try {
@@ -47,9 +50,10 @@ ImageModel image_model(const v1::Model& model) {
                      ", not of images");
   }
   const v1::ImageShape& shape = model.image();
-  if (shape.channels() != 1) {
+  if (shape.channels() != 1 && shape.channels() != 3) {
     throw UsageError("model " + model.name() + " has " + std::to_string(shape.channels()) +
-                     " channels; only grey images can be read and drawn");
+                     " channels; only grey images and those of red, green and blue can be read "
+                     "and drawn");
   }
   constexpr std::uint32_t kMaxSide = 4096;
   if (shape.height() == 0 || shape.width() == 0 || shape.height() > kMaxSide ||
@@ -57,7 +61,8 @@ ImageModel image_model(const v1::Model& model) {
     throw Failure("model " + model.name() + ": images of " + std::to_string(shape.height()) + "x" +
                   std::to_string(shape.width()));
   }
-  ImageModel image{static_cast<int>(shape.height()), static_cast<int>(shape.width()), std::nullopt};
+  ImageModel image{static_cast<int>(shape.height()), static_cast<int>(shape.width()),
+                   static_cast<int>(shape.channels()), std::nullopt};
   if (shape.has_start_token()) {
     if (shape.start_token() < 0 || shape.start_token() > 255) {
       throw Failure("model " + model.name() + ": start token " +
@@ -81,8 +86,9 @@ void ImageFileFlags::add_to(CLI::App& app, const std::string& images_help,
 
 std::vector<IndexedImage> read_images_for(const ImageModel& model, const ImageFileFlags& flags,
                                           std::int64_t most, Console& console) {
-  const std::vector<GrayImage> file = flags.fit
-                                          ? fitted_images(model, flags.file)
+  const std::vector<GrayImage> file = flags.fit ? fitted_images(model, flags.file)
+                                      : model.channels == 3
+                                          ? read_color_images(flags.file, model.height, model.width)
                                           : read_images(flags.file, model.height, model.width);
   const auto count = static_cast<std::int64_t>(file.size());
   const std::string first = "0-" + std::to_string(std::min(count, most) - 1);
@@ -95,6 +101,7 @@ std::vector<IndexedImage> read_images_for(const ImageModel& model, const ImageFi
     }
     chosen.push_back(std::move(one));
   }
+  if (model.channels > 1) return chosen;
   if (!flags.fit) warn_if_inverted(model, flags, chosen, console);
   if (is_colored_png(flags.file)) {
     console.err("lintel: --images " + flags.file +

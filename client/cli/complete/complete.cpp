@@ -22,7 +22,8 @@ the pixels before it. Known pixels after a hidden one are fed in their places an
 top, left, box and random the model draws what goes with the pixels above, and to the left in the row, not
 with those that follow. With --particles they do. A hidden first pixel becomes the model's start token. A PNG may hold many images of
 the model's size side by side; like MNIST it is light on dark, or --invert. A photograph of one digit, of
-any size, is put as MNIST's are by --fit; the model is grey, and so is what it sees of colours.
+any size, is put as MNIST's are by --fit. Of a model of colours each pixel is three values, and tokens have
+all of them; what a grey one sees of colours is how light they are.
 
 Seeds: sample i of the image with index j is drawn with seed S + 65536 j + i; image i drawn from nothing
 with S + i. `lintel generate` gives the same values for the same prompt and seed. --best-of N draws N times
@@ -81,6 +82,15 @@ Occlusion parse_occlusion(const std::string& text) {
   }
 }
 
+// A mask of pixels as one of their values.
+std::vector<bool> of_values(const std::vector<bool>& pixels, int channels) {
+  std::vector<bool> values;
+  for (const bool pixel : pixels) {
+    values.insert(values.end(), static_cast<std::size_t>(channels), pixel);
+  }
+  return values;
+}
+
 // The images chosen, with their masks.
 std::vector<CompletedImage> choose_images(const CompleteFlags& flags, const ImageModel& model,
                                           const Occlusion& occlusion, std::uint64_t seed,
@@ -92,7 +102,8 @@ std::vector<CompletedImage> choose_images(const CompleteFlags& flags, const Imag
     image.seed = seed + kSeedsPerImage * static_cast<std::uint64_t>(one.index);
     image.original = std::move(one.image);
     try {
-      image.hidden = occlusion.hidden(model.height, model.width, image.seed);
+      image.hidden =
+          of_values(occlusion.hidden(model.height, model.width, image.seed), model.channels);
     } catch (const std::invalid_argument& error) {
       throw UsageError(std::string("--occlude: ") + error.what());
     }
@@ -105,7 +116,8 @@ std::vector<CompletedImage> choose_images(const CompleteFlags& flags, const Imag
 std::vector<CompletedImage> empty_images(std::uint32_t count, const ImageModel& model,
                                          std::uint64_t seed) {
   std::vector<CompletedImage> images(count);
-  const auto size = static_cast<std::size_t>(model.height) * static_cast<std::size_t>(model.width);
+  const auto size = static_cast<std::size_t>(model.height * model.width) *
+                    static_cast<std::size_t>(model.channels);
   for (std::uint32_t i = 0; i < count; ++i) {
     images[i].seed = seed + i;
     images[i].hidden.assign(size, true);
@@ -140,14 +152,14 @@ std::vector<Canvas> first_frames(const std::vector<CompletedImage>& images, cons
                                  int samples) {
   std::vector<Canvas> frames;
   for (const CompletedImage& image : images) {
-    GrayImage known{model.height, model.width, image.original.pixels};
+    GrayImage known{model.height, model.width * model.channels, image.original.pixels};
     known.pixels.resize(image.hidden.size());
-    Canvas frame = occluded_canvas(known, image.hidden);
+    Canvas frame = occluded_canvas(known, image.hidden, model.channels);
     if (lead_frames(image) > 0) {
-      frames.push_back(to_canvas(image.original));
+      frames.push_back(occluded_canvas(image.original, {}, model.channels));
       frames.push_back(frame);
     }
-    if (image.hidden[0]) frame.cells[0] = model.start_token.value_or(0);
+    if (image.hidden[0] && model.channels == 1) frame.cells[0] = model.start_token.value_or(0);
     for (int i = 0; i < samples; ++i) frames.push_back(frame);
   }
   return frames;
@@ -186,11 +198,30 @@ CompletionOutcome complete_in_view(const CompleteFlags& flags, const Client& cli
   }
   Progress progress(console, static_cast<std::int64_t>(images.size()) * samples, "images", !watch);
   std::mutex progress_mutex;
+  std::vector<std::vector<std::uint8_t>> colors(
+      model.channels == 1 ? 0 : images.size() * static_cast<std::size_t>(group));
   CompletionObserver observer;
   if (watch) {
     observer.on_chunk = [&](std::size_t job, int sample, const v1::Chunk& chunk) {
-      const std::vector<std::int16_t> pixels(chunk.tokens().begin(), chunk.tokens().end());
-      watch->set(frame_of(job, sample), static_cast<std::size_t>(chunk.first_position()), pixels);
+      const std::size_t frame = frame_of(job, sample);
+      const auto first = static_cast<std::size_t>(chunk.first_position());
+      if (model.channels == 1) {
+        watch->set(frame, first, std::vector<Cell>(chunk.tokens().begin(), chunk.tokens().end()));
+        return;
+      }
+      // A pixel is shown with its last value. Each sample's are one thread's.
+      std::vector<std::uint8_t>& values = colors[frame];
+      if (values.empty()) {
+        values = jobs[job].plan.prompt;
+        values.resize(images[job / ways].hidden.size());
+      }
+      for (std::size_t i = 0; i < static_cast<std::size_t>(chunk.tokens_size()); ++i) {
+        if (first + i >= values.size()) return;
+        values[first + i] = static_cast<std::uint8_t>(chunk.tokens(static_cast<int>(i)));
+        if ((first + i) % 3 != 2) continue;
+        const std::uint8_t* const parts = &values[first + i - 2];
+        watch->set(frame, (first + i) / 3, {rgb_cell({parts[0], parts[1], parts[2]})});
+      }
     };
   }
   observer.on_finish = [&](std::size_t job, int sample) {

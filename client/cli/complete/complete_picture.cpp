@@ -83,9 +83,10 @@ std::string animation_png(const CompletionRun& run, const ImageModel& model,
                           const GridStyle& style) {
   // Viewers take less than 20 ms for a mistake.
   constexpr std::chrono::milliseconds kBegin{500}, kPixel{20}, kEnd{2500};
-  std::set<std::size_t> drawn;  // positions that any of them hides
+  const auto channels = static_cast<std::size_t>(model.channels);
+  std::set<std::size_t> drawn;  // the last values of pixels that any of them hides
   for (const CompletedImage& image : run.images) {
-    for (std::size_t i = 0; i < image.hidden.size(); ++i) {
+    for (std::size_t i = channels - 1; i < image.hidden.size(); i += channels) {
       if (image.hidden[i]) drawn.insert(i);
     }
   }

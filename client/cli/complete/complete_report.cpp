@@ -77,17 +77,21 @@ Canvas draw_grid(const CompletionRun& run, const ImageModel& model, const GridSt
   std::vector<Canvas> cells;
   const bool unconditional = run.occlusion.empty();
   const auto draw = [&](const CompletedImage& image, const Completion& sample) {
-    Canvas cell(model.height, model.width, kHiddenPixel);
-    if (shown != kAllPixels && !unconditional) cell = occluded_canvas(image.original, image.hidden);
+    std::vector<std::int16_t> values(image.hidden.size(), -1);
+    if (shown != kAllPixels && !unconditional) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (!image.hidden[i]) values[i] = image.original.pixels[i];
+      }
+    }
     const std::size_t count = std::min(sample.pixels.size(), shown);
-    std::copy_n(sample.pixels.begin(), count, cell.cells.begin());
-    cells.push_back(std::move(cell));
+    std::copy_n(sample.pixels.begin(), count, values.begin());
+    cells.push_back(values_canvas(values, model.height, model.width, model.channels));
   };
   int columns = square_side(run.images.size());
   for (const CompletedImage& image : run.images) {
     if (!unconditional) {
-      cells.push_back(to_canvas(image.original));
-      cells.push_back(occluded_canvas(image.original, image.hidden));
+      cells.push_back(occluded_canvas(image.original, {}, model.channels));
+      cells.push_back(occluded_canvas(image.original, image.hidden, model.channels));
       columns = static_cast<int>(image.samples.size()) + 2;
     }
     for (const Completion& sample : image.samples) draw(image, sample);
@@ -99,6 +103,7 @@ std::int64_t num_done(const CompletionRun& run) { return totals_of(run).images; 
 
 std::string results_json(const CompletionRun& run) {
   const Totals totals = totals_of(run);
+  const auto channels = std::max<std::int64_t>(run.model.image().channels(), 1);
   JsonWriter json;
   json.begin_object();
   json.field("model", run.model.name()).field("fingerprint", run.model.fingerprint());
@@ -112,7 +117,8 @@ std::string results_json(const CompletionRun& run) {
     json.key("index");
     image.index < 0 ? json.null() : json.value(image.index);
     json.field("seed", image.seed);
-    json.field("hidden_pixels", std::count(image.hidden.begin(), image.hidden.end(), true));
+    json.field("hidden_pixels",
+               std::count(image.hidden.begin(), image.hidden.end(), true) / channels);
     json.key("samples").begin_array();
     for (const Completion& sample : image.samples) {
       if (sample.done) write_sample(json, sample);

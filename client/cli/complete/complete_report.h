@@ -10,10 +10,10 @@
 namespace lintel::cli {
 
 struct CompletedImage {
-  std::int64_t index = -1;  // in the file; -1: drawn from nothing
-  std::uint64_t seed = 0;   // of its first sample
-  GrayImage original;       // empty when drawn from nothing
-  std::vector<bool> hidden;
+  std::int64_t index = -1;   // in the file; -1: drawn from nothing
+  std::uint64_t seed = 0;    // of its first sample
+  GrayImage original;        // its values; empty when drawn from nothing
+  std::vector<bool> hidden;  // of each value: all of a pixel's, or none
   std::vector<Completion> samples;
 };
 

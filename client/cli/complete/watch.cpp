@@ -34,8 +34,7 @@ Watch::Watch(Console& console, const TerminalInfo& terminal, std::vector<Canvas>
 
 Watch::~Watch() { end(); }
 
-void Watch::set(std::size_t image, std::size_t first_pixel,
-                const std::vector<std::int16_t>& pixels) {
+void Watch::set(std::size_t image, std::size_t first_pixel, const std::vector<Cell>& pixels) {
   const std::lock_guard lock(mutex_);
   auto& cells = images_[image].cells;
   if (first_pixel > cells.size() || pixels.size() > cells.size() - first_pixel) return;

@@ -30,7 +30,7 @@ class Watch {
   // Whether the terminal is large enough for one image.
   static bool fits(const TerminalInfo& terminal, int height, int width);
 
-  void set(std::size_t image, std::size_t first_pixel, const std::vector<std::int16_t>& pixels);
+  void set(std::size_t image, std::size_t first_pixel, const std::vector<Cell>& pixels);
   void finish(std::size_t image);  // all its pixels are set
   // Paints what is left to be painted and gives the terminal back. Idempotent.
   void end();

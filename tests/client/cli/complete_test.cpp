@@ -288,7 +288,7 @@ TEST_CASE("what cannot be completed is refused before it is tried") {
   CHECK(server.generate_requests().empty());
   server.model.mutable_image()->clear_start_token();
   CHECK(code_of({"--images", digits.file(), "--occlude", "top:1"}) == cli::kUsage);
-  server.model.mutable_image()->set_channels(3);
+  server.model.mutable_image()->set_channels(4);
   CHECK(code_of({"--unconditional", "1"}) == cli::kUsage);
   server.model.set_modality("bytes");
   CHECK(code_of({"--unconditional", "1"}) == cli::kUsage);
