@@ -42,12 +42,7 @@ struct TokensServer : ServerProcess {
   nlohmann::json session(const std::string& id) const {
     return lintel({"session", "get", id, "--json"}).json();
   }
-  std::size_t num_sessions() const {
-    std::size_t count = 0;
-    std::istringstream in(lintel({"session", "list", "--json"}).out);
-    for (std::string line; std::getline(in, line);) ++count;
-    return count;
-  }
+  std::size_t num_sessions() const { return lintel({"session", "list", "--json"}).json().size(); }
 };
 
 const std::vector<std::string> kShort = {"--max-new-tokens", "6", "--seed", "9"};

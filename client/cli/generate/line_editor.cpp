@@ -74,7 +74,8 @@ class LineEditor::Terminal {
     EditLine* const editor = editor_.get();
     el_set(editor, EL_CLIENTDATA, this);
     el_set(editor, EL_PROMPT, &prompt_of);
-    el_set(editor, EL_EDITOR, "emacs");
+    // Which keys are letters is asked of the locale here.
+    characters_.use([&] { return el_set(editor, EL_EDITOR, "emacs"); });
     el_set(editor, EL_HIST, &history, history_.get());
     el_set(editor, EL_GETCFN, &read_character);
     el_set(editor, EL_SIGNAL, 0);  // a thread waits for signals
