@@ -41,6 +41,7 @@ class Interactive {
       console_.err("lintel: " + setting_.model.name() + ", session " + conversation_.session() +
                    "; /help says what can be typed, Ctrl-D ends\n");
     }
+    catch_interrupts();
     if (first_.has_text() || first_.has_tokens()) {
       attempt([this] { say(first_); });
     }
@@ -54,6 +55,11 @@ class Interactive {
   }
 
  private:
+  // Between turns Ctrl-C, which is a key while a line is edited, ends nothing: who types is there.
+  void catch_interrupts() {
+    if (editor_.edits()) idle_.emplace(console_);
+  }
+
   // Lines up to one that does not end with a backslash.
   std::optional<std::string> read() {
     std::string all;
@@ -103,7 +109,14 @@ class Interactive {
   }
 
   void say(const v1::Values& values) {
-    conversation_.say(values);
+    idle_.reset();  // from here on it is the turn's
+    try {
+      conversation_.say(values);
+    } catch (...) {
+      catch_interrupts();
+      throw;
+    }
+    catch_interrupts();
     if (!conversation_.ended_by_default() || told_limit_ || setting_.flags.quiet) return;
     told_limit_ = true;  // once
     console_.err("lintel: stopped after " + std::to_string(conversation_.most_values()) +
@@ -187,6 +200,7 @@ class Interactive {
   LineEditor editor_;
   const v1::Values first_;  // --prompt
   Conversation conversation_;
+  std::optional<Console::Interruptible> idle_;
   bool done_ = false, detached_ = false, failed_ = false, told_limit_ = false;
 };
 
