@@ -11,8 +11,8 @@ Installs with apt (through sudo when not root) what is missing of:
   (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, ...
   --training     PyTorch, NumPy and Matplotlib for training/ and its tests
   --bench        gnuplot, for the plots of lintel-bench
-  --clients      grpcio and NumPy for client/python, Node for client/node (Debian's, unless there is one)
   --browser      Chromium, and Node (Debian's, unless there is one), for the tests of the page
+  --clients      grpcio and NumPy for client/python, Node for client/node (Debian's, unless there is one), curl
   --docker       PyYAML, npm and Compose, for the tests of docker/
   --containers   podman and debootstrap, for scripts/container_test.sh; nothing where Docker runs
   --packages     what scripts/package.sh and its test need: dpkg-dev, pip, lintian, debootstrap, zsh
@@ -36,7 +36,7 @@ for argument in "$@"; do
     --training) packages+=(python3-torch python3-numpy python3-matplotlib python3-pil libopenblas0-pthread) ;;  # the reference BLAS is 50 times slower
     --bench) packages+=(gnuplot-nox) ;;
     --clients)
-      packages+=(python3-grpcio python3-protobuf python3-numpy python3-pip python3-setuptools python3-wheel python3-venv mypy)
+      packages+=(curl python3-grpcio python3-protobuf python3-numpy python3-pip python3-setuptools python3-wheel python3-venv mypy)
       if ! command -v node >/dev/null || ! command -v npm >/dev/null; then packages+=(nodejs npm); fi ;;
     --browser)
       packages+=(chromium)
