@@ -72,7 +72,7 @@ class ComposeTest(unittest.TestCase):
 
     def test_the_server_takes_its_flags(self):
         given = flags(self.server["command"])
-        for name in ("--listen", "--metrics-listen"):  # serving() has its own
+        for name in ("--listen", "--metrics-listen", "--http-listen"):  # serving() has its own
             del given[name]
         given["--model"] = manifests.ROOT + given["--model"]
         with tempfile.TemporaryDirectory() as directory:

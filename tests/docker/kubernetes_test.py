@@ -109,15 +109,17 @@ class ManifestTests:
 
     def test_ports_are_those_that_the_server_listens_on(self):
         variant = self.variant
-        listen, metrics = (int(variant.config[key].rpartition(":")[2])
-                           for key in ("listen", "metrics-listen"))
+        listen, metrics, http = (int(variant.config[key].rpartition(":")[2])
+                                 for key in ("listen", "metrics-listen", "http-listen"))
         self.assertEqual(variant.port("grpc"), listen)
         self.assertEqual(variant.port("metrics"), metrics)
-        (service,) = variant.one("Service")["spec"]["ports"]
-        self.assertEqual(variant.port(service["targetPort"]), listen)
+        self.assertEqual(variant.port("http"), http)
+        served = [variant.port(port["targetPort"])
+                  for port in variant.one("Service")["spec"]["ports"]]
+        self.assertEqual(served, [listen, http])
         allowed = [port["port"] for rule in variant.one("NetworkPolicy")["spec"]["ingress"]
                    for port in rule["ports"]]
-        self.assertEqual(allowed, [listen, metrics])
+        self.assertEqual(allowed, [listen, http, metrics])
         annotations = variant.pod["metadata"]["annotations"]
         self.assertEqual(int(annotations["prometheus.io/port"]), metrics)
         for name, probe in variant.probes().items():

@@ -49,7 +49,7 @@ class ReadmeTest(unittest.TestCase):
             named = re.findall(r"(?:127\.0\.0\.1|0\.0\.0\.0|localhost|HOST|server):(\d+)",
                                read(name))
             # Metrics, Prometheus and Grafana have theirs.
-            self.assertEqual(set(named) - {"9464", "9090", "3000"}, {port}, name)
+            self.assertEqual(set(named) - {"9464", "9090", "3000", "8080"}, {port}, name)
 
     def test_the_secrets_are_made_as_described_and_a_server_serves_with_them(self):
         (block,) = re.findall(r"### Certificate and tokens.*?```\n(.*?)```",
