@@ -32,6 +32,7 @@ Examples:
   lintel-bench serve --shape mnist-small --concurrency 1,16,64
   lintel-bench serve --model weights/mnist-linear-small --attention softmax
   lintel-bench serve --model weights/text-linear
+  lintel-bench serve --shape mnist-small --concurrency 64 --http
   lintel-bench serve --target HOST:50051 --tls-ca ca.pem --token @alice.token)";
 
 struct ServeFlags {
@@ -44,13 +45,14 @@ struct ServeFlags {
   std::string attention;
   std::vector<int> concurrency = {1, 8, 64};
   double seconds = 2;
+  bool http = false;
   SequencePlan sequence;  // of --target
 };
 
 struct Level {
   int clients = 0;
   Summary tokens_per_second;
-  std::optional<Summary> in_process;
+  std::optional<Summary> in_process, http;
   std::vector<double> first_token, between_tokens;  // seconds
 };
 
@@ -100,7 +102,8 @@ class ServeExperiment {
       server_ =
           std::make_unique<OwnServer>(model_, OwnServer::Options{.workers = flags.run.workers,
                                                                  .rows = flags.run.batch.back(),
-                                                                 .speculation = Speculation::kOff});
+                                                                 .speculation = Speculation::kOff,
+                                                                 .http = flags.http});
   }
 
   int run() {
@@ -139,10 +142,16 @@ class ServeExperiment {
                      .warm_up = std::chrono::duration<double>(flags_.seconds / 4),
                      .window = std::chrono::duration<double>(flags_.seconds)};
     Level level{.clients = clients};
-    std::vector<double> served, in_process;
+    std::vector<double> served, in_process, http;
     for (int r = 0; r < flags_.run.repeats; ++r) {
       load.values_per_message = 0;
       served.push_back(run_load(load).tokens_per_second);
+      if (flags_.http) {
+        LoadOptions over_http = load;
+        over_http.http = true;
+        over_http.address = server_->http_address();
+        http.push_back(run_load(over_http).tokens_per_second);
+      }
       load.values_per_message = 1;
       const LoadResult seen = run_load(load);
       level.first_token.insert(level.first_token.end(), seen.first_token_seconds.begin(),
@@ -154,6 +163,7 @@ class ServeExperiment {
     }
     level.tokens_per_second = summarize(served);
     if (own_) level.in_process = summarize(in_process);
+    if (flags_.http) level.http = summarize(http);
     return level;
   }
 
@@ -196,6 +206,9 @@ class ServeExperiment {
                             "p99 "},
                 .rows = {},
                 .notes = {}};
+    if (flags_.http) {
+      table.columns.insert(table.columns.end(), {"through HTTP, tokens/s", "share of gRPC's"});
+    }
     for (const Level& level : levels) {
       std::vector<Cell> row = {Cell::text(std::to_string(level.clients)),
                                Cell::measured(level.tokens_per_second)};
@@ -208,6 +221,10 @@ class ServeExperiment {
           row.push_back(seconds->empty() ? Cell::none()
                                          : Cell::number(1000 * quantile(*seconds, share)));
         }
+      }
+      if (level.http) {
+        row.push_back(Cell::measured(*level.http));
+        row.push_back(Cell::number(level.http->median / level.tokens_per_second.median, 2));
       }
       table.rows.push_back(std::move(row));
     }
@@ -264,6 +281,8 @@ void add_serve(CLI::App& app, cli::CommandLine& command_line) {
   cli::add_text(*command, "--model", flags->model, "DIR", "A model directory, in place of --shape");
   cli::add_text(*command, "--attention", flags->attention, "SPEC",
                 "In place of the model's own, as lintel-server takes it");
+  command->add_flag("--http", flags->http,
+                    "Also through HTTP, as Connect's streams have it; not with --target");
   cli::add_parsed(*command, "--concurrency", flags->concurrency, parse_counts, "N[,N...]",
                   "Clients at a time [1,8,64]");
   cli::add_parsed(
@@ -281,6 +300,9 @@ void add_serve(CLI::App& app, cli::CommandLine& command_line) {
   command->footer(kServeFooter);
   command->callback([flags, &command_line] {
     command_line.run = [flags, &command_line] {
+      if (flags->http && !flags->target.empty()) {
+        throw cli::UsageError("--http: a server is started in this process, not with --target");
+      }
       return ServeExperiment(*flags, command_line.console).run();
     };
   });

@@ -6,9 +6,11 @@
 #include <atomic>
 #include <exception>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <thread>
 
+#include "bench/web/connect_client.h"
 #include "client/lib/client.h"
 
 namespace lintel::bench {
@@ -51,11 +53,13 @@ class LoadClient {
       : options_(options),
         seed_(first_seed),
         channel_(open_channel(options)),
-        client_(channel_, std::chrono::minutes(10), options.token) {}
+        client_(channel_, std::chrono::minutes(10), options.token),
+        http_(options.http ? std::make_unique<ConnectClient>(options.address) : nullptr) {}
 
   // Returns when there is a connection, or none in time: the first call then says why.
   bool connect() {
-    return channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectTime);
+    return http_ != nullptr ||
+           channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectTime);
   }
 
   // Sessions to begin with: made beforehand, so that making them is not measured.
@@ -82,7 +86,10 @@ class LoadClient {
       }
     }
   }
-  void stop() { cancellation_.cancel(); }
+  void stop() {
+    cancellation_.cancel();
+    if (http_ != nullptr) http_->stop();
+  }
 
   std::int64_t tokens() const { return tokens_; }
   const LoadResult& seen() const { return seen_; }
@@ -136,29 +143,34 @@ class LoadClient {
     request.set_max_tokens_per_message(static_cast<std::uint32_t>(options_.values_per_message));
     const Clock::time_point begin = Clock::now();
     std::optional<Clock::time_point> last;
-    client_.generate(
-        request,
-        [&](const v1::Chunk& chunk) {
-          if (chunk.source() != v1::VALUE_SOURCE_SAMPLED) return;
-          const Clock::time_point now = Clock::now();
-          if (window.holds(now)) {
-            tokens_ += chunk.tokens_size();
-            if (!last && window.holds(begin)) {
-              seen_.first_token_seconds.push_back(seconds_between(begin, now));
-            }
-            if (last && window.holds(*last)) {
-              seen_.between_tokens_seconds.push_back(seconds_between(*last, now));
-            }
-          }
-          last = now;
-        },
-        &cancellation_);
+    const auto on_chunk = [&](const v1::Chunk& chunk) {
+      if (chunk.source() != v1::VALUE_SOURCE_SAMPLED) return;
+      const Clock::time_point now = Clock::now();
+      if (window.holds(now)) {
+        tokens_ += chunk.tokens_size();
+        if (!last && window.holds(begin)) {
+          seen_.first_token_seconds.push_back(seconds_between(begin, now));
+        }
+        if (last && window.holds(*last)) {
+          seen_.between_tokens_seconds.push_back(seconds_between(*last, now));
+        }
+      }
+      last = now;
+    };
+    if (http_ == nullptr) {
+      client_.generate(request, on_chunk, &cancellation_);
+    } else {
+      http_->generate(request, [&](const v1::GenerateResponse& message) {
+        for (const v1::Chunk& chunk : message.chunks()) on_chunk(chunk);
+      });
+    }
   }
 
   const LoadOptions& options_;
   std::uint64_t seed_;
   const std::shared_ptr<grpc::Channel> channel_;
   const Client client_;
+  const std::unique_ptr<ConnectClient> http_;  // null: over gRPC
   Cancellation cancellation_;
   std::vector<std::string> made_, ahead_;  // sessions
   std::int64_t tokens_ = 0;                // in the window

@@ -14,6 +14,7 @@ namespace lintel::bench {
 
 struct LoadOptions {
   std::string address;  // HOST:PORT or unix:PATH
+  bool http = false;    // over HTTP, in plain text, at HOST:PORT
   Tls tls;
   std::string token;           // see Client::Options
   std::string model;           // may be empty where one is served

@@ -13,6 +13,10 @@ ServerOptions options_of(const OwnServer::Options& options) {
   server.models.scheduling.speculation = options.speculation;
   server.sessions.session_memory_bytes = this_machine().memory_bytes / 2;
   server.durable.store = options.session_store;
+  if (options.http) {
+    server.http.listen = ListenAddress{"127.0.0.1", 0, ""};
+    server.http.max_client_connections = server.http.max_connections;
+  }
   return server;
 }
 
