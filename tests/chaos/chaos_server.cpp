@@ -126,6 +126,10 @@ ChaosServer::ChaosServer(const Options& options) : credentials_(options.credenti
   }
   for (const std::string& model : models) words.insert(words.end(), {"--model", model});
   words.insert(words.end(), options.flags.begin(), options.flags.end());
+  if (options.http) {  // a port that was free a moment ago
+    http_port_ = Socket::listen().port();
+    words.insert(words.end(), {"--http-listen", "127.0.0.1:" + std::to_string(http_port_)});
+  }
   // Unless the shell sends it elsewhere, the log goes to a file: a pipe that nobody reads fills up.
   words[2] = "exec 2>" + path("log") + "\n" + options.shell;
   process_ = std::make_unique<Process>(words);
@@ -137,7 +141,7 @@ ChaosServer::ChaosServer(const Options& options) : credentials_(options.credenti
   }
   address_ = out.substr(ready.size(), out.size() - ready.size() - 1);
   for (const int listening : listening_ports(pid())) {
-    if (listening != port()) metrics_port_ = listening;
+    if (listening != port() && listening != http_port_) metrics_port_ = listening;
   }
   channel_ = new_channel(address_, credentials_);
   reference_ = generate_reference();

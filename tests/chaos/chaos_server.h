@@ -56,6 +56,7 @@ class ChaosServer {
     std::vector<std::string> flags;
     std::vector<std::string> models;  // directories; none: "tokens"
     std::string max_new_tokens = "1000000000";
+    bool http = false;                  // also serves HTTP, on http_port()
     std::string shell = "exec \"$@\"";  // what /bin/sh does to start the program, "$@"
     std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   };
@@ -66,6 +67,7 @@ class ChaosServer {
   const std::string& address() const { return address_; }
   int port() const;
   int metrics_port() const { return metrics_port_; }
+  int http_port() const { return http_port_; }
   pid_t pid() const { return process_->pid(); }
   // A connection that is there from the beginning.
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
@@ -103,7 +105,7 @@ class ChaosServer {
   TemporaryDirectory directory_;
   std::unique_ptr<Process> process_;
   std::string address_;
-  int metrics_port_ = 0;
+  int metrics_port_ = 0, http_port_ = 0;
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::shared_ptr<grpc::Channel> channel_;
   Answer reference_;
