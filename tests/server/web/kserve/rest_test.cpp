@@ -1,0 +1,214 @@
+// The Open Inference Protocol over HTTP, and Triton's generate.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "server/web/forms/utf8_text.h"
+#include "tests/server/support/http_client.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+struct RestServer : TestServer {
+  RestServer() : TestServer({"image", "bytes", "tokens"}, with_http()) {}
+  HttpReply get(const std::string& path) {
+    return request(server().http_port(), "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+  }
+  HttpReply send(const std::string& path, const json& body, const std::string& headers = "") {
+    return post(server().http_port(), path, body.dump(), "application/json", headers);
+  }
+  json sent(const std::string& path, const json& body) {
+    const HttpReply reply = send(path, body);
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return json::parse(reply.body);
+  }
+  std::string text(const std::string& prompt, unsigned count) {
+    v1::GenerateRequest request = request_for("bytes", {}, count);
+    request.mutable_prompt()->set_text(prompt);
+    const Generated generated = generate(*this, request);
+    std::string bytes, text;
+    for (const int token : generated.only().tokens) {
+      bytes.push_back(static_cast<char>(token));
+    }
+    Utf8Text utf8;
+    utf8.add(bytes, text);
+    utf8.end(text);
+    return text;
+  }
+};
+
+json tensor(const std::string& name, const std::string& datatype, const json& shape,
+            const json& data) {
+  return {{"name", name}, {"datatype", datatype}, {"shape", shape}, {"data", data}};
+}
+
+json infer_body(const json& input, int max_new_tokens) {
+  return {{"id", "mine"},
+          {"inputs", {input}},
+          {"parameters", {{"max_new_tokens", max_new_tokens}, {"seed", 7}}}};
+}
+
+const json& output(const json& response, const std::string& name) {
+  for (const json& one : response["outputs"]) {
+    if (one["name"] == name) return one;
+  }
+  FAIL("there is no output " << name);
+  throw 0;
+}
+
+}  // namespace
+
+TEST_CASE("health and what is served are told as the protocol has it") {
+  RestServer server;
+  CHECK(json::parse(server.get("/v2/health/live").body)["live"] == true);
+  CHECK(json::parse(server.get("/v2/health/ready").body)["ready"] == true);
+  const json about = json::parse(server.get("/v2").body);
+  CHECK(about["name"] == "lintel");
+  CHECK(about["extensions"][0] == "generate");
+  for (const char* path : {"/v2/models/bytes", "/v2/models/bytes/versions/1"}) {
+    const json model = json::parse(server.get(path).body);
+    CHECK(model["name"] == "bytes");
+    CHECK(model["versions"] == json({"1"}));
+    CHECK(model["platform"] == "lintel");
+    CHECK(model["inputs"][1] ==
+          json({{"name", "text_input"}, {"datatype", "BYTES"}, {"shape", {-1, 1}}}));
+    CHECK(json::parse(server.get(std::string(path) + "/ready").body)["ready"] == true);
+  }
+  const HttpReply none = server.get("/v2/models/nosuch");
+  CHECK(none.status == 404);
+  CHECK_THAT(json::parse(none.body)["error"].get<std::string>(), Contains("nosuch"));
+  CHECK(server.get("/v2/models/nosuch/ready").status == 503);
+  CHECK(server.get("/v2/models/bytes/versions/2/ready").status == 503);
+}
+
+TEST_CASE("an inference over HTTP gives the values that gRPC gives, of tokens and of text") {
+  RestServer server;
+  const std::string path = "/v2/models/tokens/versions/1/infer";
+  const std::vector<std::int32_t> expected =
+      generate(server, request_for("tokens", {1, 2, 3}, 6)).only().tokens;
+  for (const char* type : {"INT32", "INT64"}) {
+    for (const json& data : {json({1, 2, 3}), json({{1, 2, 3}})}) {  // flat, and as its shape
+      const json got = server.sent(path, infer_body(tensor("tokens", type, {1, 3}, data), 6));
+      CHECK(got["model_name"] == "tokens");
+      CHECK(got["model_version"] == "1");
+      CHECK(got["id"] == "mine");
+      CHECK(output(got, "tokens")["datatype"] == "INT32");
+      CHECK(output(got, "tokens")["shape"] == json({1, 6}));
+      CHECK(output(got, "tokens")["data"] == json(expected));
+    }
+  }
+  json body = infer_body(tensor("text_input", "BYTES", {2, 1}, {"Hello", "Hi"}), 8);
+  body["outputs"] = {{{"name", "text_output"}, {"parameters", {{"binary_data", false}}}},
+                     {{"name", "log2_probs"}},
+                     {{"name", "score"}}};
+  body["parameters"]["binary_data_output"] = false;
+  body["parameters"]["echo"] = true;
+  const json got = server.sent("/v2/models/bytes/infer", body);
+  CHECK(output(got, "text_output")["data"][0] == "Hello" + server.text("Hello", 8));
+  CHECK(output(got, "log2_probs")["data"][0].is_null());  // JSON has no NaN
+  CHECK(output(got, "score")["data"][0].get<double>() < 0);
+}
+
+TEST_CASE("generate is flat, and generate_stream the same in events") {
+  RestServer server;
+  const json whole =
+      server.sent("/v2/models/bytes/generate",
+                  {{"text_input", "Hello"}, {"max_tokens", 60}, {"parameters", {{"seed", 7}}}});
+  CHECK(whole["model_name"] == "bytes");
+  CHECK(whole["model_version"] == "1");
+  CHECK(whole["text_output"] == server.text("Hello", 60));
+  const json scored =
+      server.sent("/v2/models/bytes/generate", {{"text_input", "Hello"},
+                                                {"outputs", {"text_output", "score", "log2_probs"}},
+                                                {"top_log2_probs", 2},
+                                                {"max_tokens", 3}});
+  CHECK(scored["score"].get<double>() < 0);
+  CHECK(scored["log2_probs"].size() == 3);
+  CHECK(scored["top_tokens"].size() == 6);
+
+  const HttpReply stream = server.send(
+      "/v2/models/bytes/generate_stream",
+      {{"text_input", "Hello"},
+       {"parameters",
+        {{"stream", true}, {"max_tokens", 60}, {"seed", 7}, {"max_tokens_per_message", 1}}}});
+  CHECK(stream.status == 200);
+  CHECK(stream.header("content-type") == "text/event-stream");
+  std::string text;
+  int pieces = 0;
+  for (std::size_t at = 0; at < stream.body.size(); ++pieces) {
+    const std::size_t end = stream.body.find("\n\n", at);
+    REQUIRE(stream.body.substr(at, 6) == "data: ");
+    text += json::parse(stream.body.substr(at + 6, end - at - 6))["text_output"];
+    at = end + 2;
+  }
+  CHECK(text == whole["text_output"]);
+  CHECK(pieces >= 60);
+}
+
+TEST_CASE("a list of stop strings ends what is generated") {
+  RestServer server;
+  const std::string whole = server.text("Hello", 60);
+  // A part of it that is plain ASCII.
+  std::size_t at = 10;
+  while (static_cast<unsigned char>(whole[at]) >= 0x80) ++at;
+  const std::string stop = whole.substr(at, 1);
+  const json got =
+      server.sent("/v2/models/bytes/generate", {{"text_input", "Hello"},
+                                                {"stop", {"not to be found", stop}},
+                                                {"parameters", {{"max_tokens", 60}, {"seed", 7}}}});
+  CHECK(got["text_output"] == whole.substr(0, whole.find(stop)));
+}
+
+TEST_CASE("what the protocol's REST does not express is refused by name") {
+  RestServer server;
+  const auto refusal = [&](const std::string& path, const json& body,
+                           const std::string& headers = "") {
+    const HttpReply reply = server.send(path, body, headers);
+    INFO(reply.body);
+    CHECK((reply.status == 400 || reply.status == 404));
+    return json::parse(reply.body)["error"].get<std::string>();
+  };
+  const std::string infer = "/v2/models/tokens/infer";
+  const json input = tensor("tokens", "INT32", {1, 1}, {1});
+  CHECK_THAT(refusal(infer, infer_body(input, 1), "Inference-Header-Content-Length: 5\r\n"),
+             Contains("inference-header-content-length"));
+  json binary = input;
+  binary.erase("data");
+  binary["parameters"] = {{"binary_data_size", 4}};
+  CHECK_THAT(refusal(infer, infer_body(binary, 1)),
+             Contains("inputs[0].parameters.binary_data_size"));
+  json body = infer_body(input, 1);
+  body["outputs"] = {{{"name", "tokens"}, {"parameters", {{"binary_data", true}}}}};
+  CHECK_THAT(refusal(infer, body), Contains("outputs[0].parameters.binary_data"));
+  body = infer_body(input, 1);
+  body["parameters"]["binary_data_output"] = true;
+  CHECK_THAT(refusal(infer, body), Contains("binary_data_output"));
+  body = infer_body(input, 1);
+  body["parameters"]["nonsense"] = 1;
+  CHECK_THAT(refusal(infer, body), Contains("parameters[nonsense]"));
+  body["parameters"]["nonsense"] = {1};
+  CHECK_THAT(refusal(infer, body), Contains("parameters.nonsense"));
+  body = infer_body(input, 1);
+  body["surplus"] = 1;
+  CHECK_THAT(refusal(infer, body), Contains("surplus"));
+  CHECK_THAT(refusal(infer, infer_body(tensor("tokens", "INT32", {1, 1}, {1'000'000'000'000}), 1)),
+             Contains("inputs[0].data[0]"));
+  CHECK_THAT(refusal(infer, infer_body(tensor("tokens", "FP32", {1, 1}, {1}), 1)),
+             Contains("datatype"));
+  CHECK_THAT(refusal(infer, infer_body(tensor("tokens", "INT32", {1, 2}, {1}), 1)),
+             Contains("shape"));
+  CHECK_THAT(refusal("/v2/models/tokens/generate", {{"text_input", "x"}}),
+             Contains("modality bytes only"));
+  CHECK_THAT(refusal("/v2/models/tokens/generate_stream", {{"text_input", "x"}}),
+             Contains("modality bytes only"));
+  CHECK_THAT(refusal("/v2/models/nosuch/generate_stream", {{"text_input", "x"}}),
+             Contains("nosuch"));
+  CHECK_THAT(refusal("/v2/models/bytes/generate", {{"text_input", "x"}, {"bad_words", "y"}}),
+             Contains("bad_words"));
+}
+
+}  // namespace lintel::testing

@@ -1,0 +1,349 @@
+// /v1/completions and /v1/models.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "server/web/forms/utf8_text.h"
+#include "tests/server/support/http_client.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+struct OpenAiServer : TestServer {
+  OpenAiServer() : TestServer({"image", "bytes", "tokens"}, with_http()) {}
+  HttpReply complete(const json& body) {
+    return post(server().http_port(), "/v1/completions", body.dump());
+  }
+  json completed(const json& body) {
+    const HttpReply reply = complete(body);
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    CHECK(reply.header("content-type") == "application/json");
+    return json::parse(reply.body);
+  }
+};
+
+json completion_of(const std::string& prompt, int max_tokens) {
+  return {{"model", "bytes"}, {"prompt", prompt}, {"max_tokens", max_tokens}, {"seed", 7}};
+}
+
+std::string spelled(const std::vector<std::int32_t>& tokens) {
+  std::string bytes, text;
+  for (const std::int32_t token : tokens) bytes.push_back(static_cast<char>(token));
+  Utf8Text utf8;
+  utf8.add(bytes, text);
+  utf8.end(text);
+  return text;
+}
+
+v1::GenerateRequest text_request(const std::string& prompt, unsigned max_new_tokens) {
+  v1::GenerateRequest request = request_for("bytes", {}, max_new_tokens);
+  request.mutable_prompt()->set_text(prompt);
+  return request;
+}
+
+// The events of a stream, without "data: ".
+std::vector<std::string> events(const std::string& body) {
+  std::vector<std::string> all;
+  std::size_t at = 0;
+  while (at < body.size()) {
+    const std::size_t end = body.find("\n\n", at);
+    REQUIRE(end != std::string::npos);
+    REQUIRE(body.substr(at, 6) == "data: ");
+    all.push_back(body.substr(at + 6, end - at - 6));
+    at = end + 2;
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a completion is the text that Generate generates, with what it took") {
+  OpenAiServer server;
+  const Generated generated = generate(server, text_request("Hello", 30));
+  const json got = server.completed(completion_of("Hello", 30));
+  CHECK(got["object"] == "text_completion");
+  CHECK(got["model"] == "bytes");
+  CHECK_THAT(got["id"].get<std::string>(), Catch::StartsWith("cmpl-"));
+  REQUIRE(got["choices"].size() == 1);
+  CHECK(got["choices"][0]["text"] == spelled(generated.only().tokens));
+  CHECK(got["choices"][0]["index"] == 0);
+  CHECK(got["choices"][0]["logprobs"].is_null());
+  CHECK(got["choices"][0]["finish_reason"] == "length");
+  CHECK(got["usage"]["prompt_tokens"] == 5);
+  CHECK(got["usage"]["completion_tokens"] == 30);
+  CHECK(got["usage"]["total_tokens"] == 35);
+  CHECK(got["usage"]["prompt_tokens_details"]["cached_tokens"] == 0);
+  // OpenAI's own default.
+  json body = completion_of("Hello", 0);
+  body.erase("max_tokens");
+  CHECK(server.completed(body)["usage"]["completion_tokens"] == 16);
+}
+
+TEST_CASE("texts, ids and lists of ids are prompts, each with n choices of their own seeds") {
+  OpenAiServer server;
+  json body = completion_of("", 9);
+  body["prompt"] = {"one", "another"};
+  body["n"] = 2;
+  const json texts = server.completed(body);
+  REQUIRE(texts["choices"].size() == 4);
+  for (int i = 0; i < 4; ++i) {
+    v1::GenerateRequest request = text_request(i < 2 ? "one" : "another", 9);
+    request.mutable_sampling()->set_seed(7 + static_cast<unsigned>(i));
+    CHECK(texts["choices"][i]["index"] == i);
+    CHECK(texts["choices"][i]["text"] == spelled(generate(server, request).only().tokens));
+  }
+  CHECK(texts["usage"]["prompt_tokens"] == 10);  // each prompt is read once
+  CHECK(texts["usage"]["completion_tokens"] == 36);
+  json as_ids = completion_of("", 9);
+  as_ids["prompt"] = {111, 110, 101};
+  const json ids = server.completed(as_ids);
+  CHECK(ids["choices"][0]["text"] == texts["choices"][0]["text"]);
+  as_ids["prompt"] = {{111, 110, 101}, {111, 110, 101}};
+  CHECK(server.completed(as_ids)["choices"].size() == 2);
+  // A model of tokens has no text: ids, as they are.
+  const json tokens = server.completed(
+      {{"model", "tokens"}, {"prompt", {1, 2, 3}}, {"max_tokens", 4}, {"seed", 7}});
+  const Generated generated = generate(server, request_for("tokens", {1, 2, 3}, 4));
+  std::string expected;
+  for (const int id : generated.only().tokens) {
+    expected += (expected.empty() ? "" : " ") + std::to_string(id);
+  }
+  CHECK(tokens["choices"][0]["text"] == expected);
+}
+
+TEST_CASE("every parameter of sampling reaches the sampler") {
+  OpenAiServer server;
+  const json plain = completion_of("Hello", 40);
+  const std::string drawn = server.completed(plain)["choices"][0]["text"];
+  for (const auto& [name, value] : std::map<std::string, json>{{"temperature", 0.3},
+                                                               {"top_p", 0.2},
+                                                               {"seed", -8},
+                                                               {"frequency_penalty", 2.0},
+                                                               {"presence_penalty", 2.0},
+                                                               {"logit_bias", {{"97", 100}}},
+                                                               {"top_k", 2},
+                                                               {"min_p", 0.9},
+                                                               {"repetition_penalty", 5.0}}) {
+    CAPTURE(name);
+    json body = plain;
+    body[name] = value;
+    CHECK(server.completed(body)["choices"][0]["text"] != drawn);
+    body[name] = nullptr;
+    if (name != "seed") CHECK(server.completed(body)["choices"][0]["text"] == drawn);
+  }
+  json biased = plain;
+  biased["logit_bias"] = {{"97", 100}};
+  CHECK(server.completed(biased)["choices"][0]["text"] == std::string(40, 'a'));
+}
+
+TEST_CASE("a stop string ends a choice without being in it, alone or in a list") {
+  OpenAiServer server;
+  json body = completion_of("Hello", 40);
+  body["logit_bias"] = {{"97", 20}, {"98", 20}};  // of a and b
+  const std::string whole = server.completed(body)["choices"][0]["text"];
+  const std::string stop = whole.substr(11, 4);
+  for (const json& given : {json(stop), json({"zzz", stop})}) {
+    body["stop"] = given;
+    const json got = server.completed(body);
+    CHECK(got["choices"][0]["text"] == whole.substr(0, whole.find(stop)));
+    CHECK(got["choices"][0]["finish_reason"] == "stop");
+  }
+}
+
+TEST_CASE("logprobs are natural logarithms, with the best values, their names and their places") {
+  OpenAiServer server;
+  v1::GenerateRequest request = text_request("Hey\xc3\xa9", 12);
+  request.set_log2_probs(true);
+  request.set_top_log2_probs(3);
+  request.set_echo_prompt(true);
+  const Sample sample = generate(server, request).only();
+  json body = completion_of("Hey\xc3\xa9", 12);
+  body["logprobs"] = 3;
+  body["echo"] = true;
+  const json choice = server.completed(body)["choices"][0];
+  CHECK(choice["text"] == spelled(sample.tokens));
+  const json& logprobs = choice["logprobs"];
+  REQUIRE(logprobs["tokens"].size() == 17);
+  REQUIRE(logprobs["token_logprobs"].size() == 17);
+  REQUIRE(logprobs["top_logprobs"].size() == 17);
+  REQUIRE(logprobs["text_offset"].size() == 17);
+  CHECK(logprobs["tokens"][0] == "H");
+  CHECK(logprobs["tokens"][3] == "bytes:\\xc3");
+  CHECK(logprobs["tokens"][4] == "bytes:\\xa9");
+  CHECK(logprobs["token_logprobs"][0].is_null());  // nothing comes before it
+  CHECK(logprobs["top_logprobs"][0].is_null());
+  // The bytes of a character are where it begins.
+  for (int i = 0; i < 5; ++i) CHECK(logprobs["text_offset"][i] == std::min(i, 3));
+  CHECK(logprobs["text_offset"][5] == 4);
+  for (std::size_t i = 1; i < 17; ++i) {
+    const double expected = sample.log2_probs[i - 1] * std::numbers::ln2;
+    CHECK(logprobs["token_logprobs"][i].get<double>() == Approx(expected).epsilon(1e-6));
+    const json& top = logprobs["top_logprobs"][i];
+    CHECK(top.contains(logprobs["tokens"][i].get<std::string>()));
+    CHECK((top.size() == 3 || top.size() == 4));  // its own, if it is not of the best
+  }
+  // Without an echo, places count the prompt's characters.
+  body["echo"] = false;
+  body["logprobs"] = 0;
+  const json alone = server.completed(body)["choices"][0]["logprobs"];
+  CHECK(alone["text_offset"][0] == 4);
+  CHECK(alone["tokens"].size() == 12);
+  CHECK(alone["top_logprobs"][0].size() == 1);
+}
+
+TEST_CASE("an echo of nothing new is a score") {
+  OpenAiServer server;
+  json body = completion_of("Hello", 0);
+  body["echo"] = true;
+  body["logprobs"] = 0;
+  const json got = server.completed(body);
+  CHECK(got["choices"][0]["text"] == "Hello");
+  CHECK(got["choices"][0]["logprobs"]["token_logprobs"].size() == 5);
+  CHECK(got["usage"]["completion_tokens"] == 0);
+}
+
+TEST_CASE("a stream's pieces are the whole answer's text, never half a character") {
+  OpenAiServer server;
+  json body = completion_of("Hello", 200);
+  body["n"] = 2;
+  body["prompt"] = {"Hello", "Hi"};
+  const json whole = server.completed(body);
+  body["stream"] = true;
+  body["stream_options"] = {{"include_usage", true}};
+  const HttpReply reply = server.complete(body);
+  REQUIRE(reply.status == 200);
+  CHECK(reply.header("content-type") == "text/event-stream");
+  const std::vector<std::string> all = events(reply.body);
+  REQUIRE(all.size() > 6);
+  CHECK(all.back() == "[DONE]");
+  CHECK(json::parse(all[all.size() - 2])["choices"].empty());
+  CHECK(json::parse(all[all.size() - 2])["usage"] == whole["usage"]);
+  std::vector<std::string> texts(4);
+  std::vector<int> ends(4);
+  for (std::size_t i = 0; i + 2 < all.size(); ++i) {
+    const json event = json::parse(all[i]);  // which it is only if no character is cut
+    CHECK(event["object"] == "text_completion");
+    CHECK(event["usage"].is_null());
+    const json& choice = event["choices"][0];
+    const auto index = choice["index"].get<std::size_t>();
+    CHECK(ends[index] == 0);  // nothing follows a choice's end
+    texts[index] += choice["text"].get<std::string>();
+    if (!choice["finish_reason"].is_null()) ++ends[index];
+  }
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(texts[i] == whole["choices"][i]["text"]);
+    CHECK(ends[i] == 1);
+  }
+}
+
+TEST_CASE("values of a prompt that came before are told as cached") {
+  ServerOptions options = with_http();
+  TestServer server({"bytes"}, options);
+  const std::string body = completion_of(std::string(200, 'x'), 3).dump();
+  std::int64_t cached = 0;
+  for (int i = 0; i < 3; ++i) {
+    const HttpReply reply = post(server.server().http_port(), "/v1/completions", body);
+    REQUIRE(reply.status == 200);
+    const json usage = json::parse(reply.body)["usage"];
+    CHECK(usage["prompt_tokens"] == 200);
+    cached = usage["prompt_tokens_details"]["cached_tokens"];
+  }
+  CHECK(cached > 0);
+  CHECK(cached <= 200);
+}
+
+TEST_CASE("models are listed and told by name") {
+  OpenAiServer server;
+  const int port = server.server().http_port();
+  const HttpReply list = request(port, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n");
+  REQUIRE(list.status == 200);
+  const json models = json::parse(list.body);
+  CHECK(models["object"] == "list");
+  REQUIRE(models["data"].size() == 3);
+  CHECK(models["data"][0]["id"] == "bytes");
+  CHECK(models["data"][0]["object"] == "model");
+  const HttpReply one = request(port, "GET /v1/models/tokens HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(json::parse(one.body)["id"] == "tokens");
+  const HttpReply none = request(port, "GET /v1/models/nosuch HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(none.status == 404);
+  CHECK(json::parse(none.body)["error"]["code"] == "model_not_found");
+}
+
+TEST_CASE("what cannot be done is refused in OpenAI's shape, by OpenAI's names") {
+  OpenAiServer server;
+  struct Case {
+    const char* name;
+    json value;
+    const char* param;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"suffix", "x", "suffix", "suffix: is not served"},
+      {"best_of", 2, "best_of", "best_of: is not served"},
+      {"nonsense", 1, "nonsense", "nonsense: is not a parameter of this server"},
+      {"temperature", -1, "temperature", "temperature: -1"},
+      {"temperature", "hot", "temperature", "is not a number"},
+      {"max_tokens", -1, "max_tokens", "whole number"},
+      {"max_tokens", 100'000'000, "max_tokens", "max_tokens: 100000000 is more than"},
+      {"n", 0, "n", "n: 0 is not from 1"},
+      {"n", 4'000'000'000u, "n", "n: 4000000000"},
+      {"logprobs", 100'000, "logprobs", "logprobs: 100000 is more than"},
+      {"top_p", 1.5, "top_p", "top_p: 1.5"},
+      {"stop", json::array({""}), "stop", "stop[0]: is empty"},
+      {"stop", 5, "stop", "is not a text"},
+      {"logit_bias", {{"x", 1}}, "logit_bias", "not a token id"},
+      {"logit_bias", {{"999", 1}}, "logit_bias", "logit_bias[999]"},
+      {"prompt", json::array(), "prompt", "is not a text"},
+      {"prompt", {1, "a"}, "prompt", "is not a text"},
+      {"prompt", {1, 999}, "prompt", "prompt[1]: value 999"},
+      {"prompt", "", "prompt", "prompt: is empty"},
+      {"stream", 1, "stream", "is not true or false"},
+      {"stream_options", {{"include_usage", true}}, "stream_options", "goes with stream"},
+      {"model", "image", "model", "is of images"},
+      {"adapter", "nosuch", "", "nosuch"},
+  };
+  for (const Case& wrong : cases) {
+    CAPTURE(wrong.name, wrong.value);
+    json body = completion_of("Hello", 5);
+    body[wrong.name] = wrong.value;
+    const HttpReply reply = server.complete(body);
+    CHECK((reply.status == 400 || reply.status == 404));
+    const json error = json::parse(reply.body)["error"];
+    CHECK_THAT(error["message"].get<std::string>(), Contains(wrong.message));
+    CHECK(error["type"] == "invalid_request_error");
+    CHECK(error["param"] == (*wrong.param == '\0' ? json() : json(wrong.param)));
+  }
+  json unknown = completion_of("Hello", 5);
+  unknown["model"] = "nosuch";
+  const HttpReply missing = server.complete(unknown);
+  CHECK(missing.status == 404);
+  CHECK(json::parse(missing.body)["error"]["code"] == "model_not_found");
+  const HttpReply broken = post(server.server().http_port(), "/v1/completions", "{");
+  CHECK(broken.status == 400);
+  CHECK_THAT(json::parse(broken.body)["error"]["message"].get<std::string>(), Contains("JSON"));
+  const HttpReply chat = post(server.server().http_port(), "/v1/chat/completions", "{}");
+  CHECK(chat.status == 404);
+  // Also of a stream, which has not begun.
+  json streamed = completion_of("", 5);
+  streamed["stream"] = true;
+  CHECK(server.complete(streamed).status == 400);
+}
+
+TEST_CASE("an answer that would not fit is ended, and says to stream it") {
+  ServerOptions options = with_http();
+  options.models.limits.max_new_tokens = 10'000'000;
+  TestServer server({"tokens"}, options);
+  const json body = {
+      {"model", "tokens"}, {"prompt", {1}}, {"max_tokens", 10'000'000}, {"logprobs", 49}, {"n", 8}};
+  const HttpReply reply = post(server.server().http_port(), "/v1/completions", body.dump());
+  CHECK(reply.status == 400);
+  CHECK_THAT(json::parse(reply.body)["error"]["message"].get<std::string>(),
+             Contains("max_tokens: the answer is larger than"));
+}
+
+}  // namespace lintel::testing
