@@ -23,7 +23,6 @@ HttpAnswer page_answer(const PageFile& file, std::string_view if_none_match) {
   answer.headers = {{"etag", std::string(file.etag)},
                     {"cache-control", "no-cache"},  // asked for anew each time, sent if it changed
                     {"content-security-policy", kContentSecurityPolicy},
-                    {"x-content-type-options", "nosniff"},
                     {"referrer-policy", "no-referrer"},
                     {"cross-origin-opener-policy", "same-origin"},
                     {"cross-origin-resource-policy", "same-origin"}};
