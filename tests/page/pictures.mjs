@@ -23,14 +23,14 @@ try {
     );
   await page.go(server.url);
   await ready('digits');
-  await type('digits', 'Completions', 10);
+  await type('digits', 'Completions', 8);
   await type('digits', 'Seed', 2026);
   await page.click('#digits .primary');
   await page.until('/ pixels in /.test(document.querySelector("#digits .status").textContent)');
   await page.screenshot(picture('digits'));
   await page.click('#tab-race');
   await ready('race');
-  await type('race', 'Laps', 40);
+  await type('race', 'Laps', 10);
   await page.click('#race .primary');
   await page.until('/was first/.test(document.querySelector("#race .status").textContent)');
   await page.screenshot(picture('race'));
