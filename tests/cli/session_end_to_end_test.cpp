@@ -87,7 +87,8 @@ TEST_CASE("a session that is continued while its server is killed prints every v
 
 TEST_CASE("a call that its command did not live to end is finished by its name") {
   StoredServer server;
-  const std::string session = server.lintel({"session", "create", "--durability", "input"});
+  const std::string session =
+      server.lintel({"session", "create", "--durability", "input", "--history-tokens", "32768"});
   // Without a seed: the one that was drawn for it is the call's.
   std::vector<std::string> command = {"session",         "continue", session,
                                       "--prompt-tokens", "3,1,4",    "--max-new-tokens",

@@ -123,7 +123,7 @@ TEST_CASE("a photograph of any size is put as the model has its images") {
   for (const auto& token : tokens) light += token.get<int>() > 128;
   CHECK(light >= 4);  // a stroke of four pixels' height, light on dark
   CHECK(light <= 8);
-  CHECK(pictures.complete({"--images", pictures.path("photo.png")}).code == cli::kFailed);
+  CHECK(pictures.complete({"--images", pictures.path("photo.png")}).code == cli::kUsage);
   const CommandResult paper = pictures.complete({"--images", pictures.path("paper.png"), "--fit"});
   CHECK(paper.code == cli::kFailed);
   CHECK_THAT(paper.err, Catch::Contains("paper.png: nothing is drawn on it"));

@@ -43,6 +43,7 @@ const std::map<std::string, std::string> kOtherName = {
     {"--identity-memory", "sessions.bytes_per_owner"},
     {"--prefix-cache-memory", "prefixes.memory_bytes"},
     {"--initial-states", "initial_states.directory"},
+    {"--session-numerics", "durable.takes_other_numerics"},
     {"--prefill-rows", "models.scheduling.prefill_rows_per_step"},
     {"--log-format", "logging.json"},
 };

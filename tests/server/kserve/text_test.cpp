@@ -192,8 +192,8 @@ TEST_CASE("an echoed prompt without new values is what Score says of it") {
   REQUIRE(probs.size() == 10);
   CHECK(std::isnan(probs[0]));  // nothing comes before it
 
-  const Result scored = server.lintel(
-      {"score", "--model", "bytes", "--text", server.write("text", "Hello, you"), "--context", "10"});
+  const Result scored = server.lintel({"score", "--model", "bytes", "--text",
+                                       server.write("text", "Hello, you"), "--context", "10"});
   INFO(scored.err + scored.out);
   REQUIRE(scored.code == 0);
   const double score = output_of(response, "score").contents().fp64_contents(0);

@@ -35,7 +35,8 @@ GenerationRequest next_call(std::int64_t position) {
   request.log2_probs = true;
   request.top_log2_probs = position % 5 == 0 ? 2 : 0;
   request.sampling.frequency_penalty = 0.5f;
-  request.sampling.penalty_window = position % 3 == 0 ? static_cast<int>(position / 3) : 0;
+  // Of positions whose images hold the values that it counts.
+  request.sampling.penalty_window = position % 6 == 0 ? static_cast<int>(position / 3) : 0;
   if (position % 4 == 0) request.given = {{position + (request.prompt.empty() ? 1 : 2), 8}};
   return request;
 }
@@ -90,7 +91,9 @@ void at_every_position(const Transformer& model, const std::vector<std::int32_t>
     if (position % kStep != 0 && !is_last) continue;
     CAPTURE(position);
     SequenceState copy = sequence.clone();
-    check(position, generate_naively(model, next_call(position), 0, copy).values);
+    GenerationRequest call = next_call(position);
+    call.recent.assign(values.begin(), values.begin() + position);
+    check(position, generate_naively(model, call, 0, copy).values);
   }
 }
 

@@ -210,6 +210,15 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
   if (prompt.empty() && sequence.num_values() == 0 && !given_at(0)) {
     prompt.push_back(config.image.start_token);
   }
+  std::vector<std::int32_t> past = request.recent;
+  const auto counts_of_window = [&] {
+    const auto window = static_cast<std::size_t>(request.sampling.penalty_window);
+    std::vector<std::uint32_t> counts(sequence.counts.size());
+    for (std::size_t i = past.size() - std::min(window, past.size()); i < past.size(); ++i) {
+      ++counts[static_cast<std::size_t>(past[i])];
+    }
+    return counts;
+  };
   std::size_t read = 0;
   std::int64_t produced = 0;
   while (true) {
@@ -236,7 +245,8 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
       value.source = ValueSource::kGiven;
     } else {
       value.token = model.head().sample(
-          output, request.sampling, sequence.counts,
+          output, request.sampling,
+          request.sampling.penalty_window > 0 ? counts_of_window() : sequence.counts,
           {request.seed + static_cast<std::uint64_t>(sample), position}, scratch);
     }
     if (value.source != ValueSource::kPrompt) ++produced;
@@ -245,6 +255,7 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
     }
     if (!output.empty()) value.top = most_likely(model.head(), output, request.top_log2_probs);
     sequence.pending = value.token;
+    past.push_back(value.token);
     if (!sequence.counts.empty()) ++sequence.counts[static_cast<std::size_t>(value.token)];
     const auto& stops = request.stop.tokens;
     const bool stopped = value.source == ValueSource::kSampled &&
