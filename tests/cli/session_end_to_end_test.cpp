@@ -87,8 +87,7 @@ TEST_CASE("a session that is continued while its server is killed prints every v
 
 TEST_CASE("a call that its command did not live to end is finished by its name") {
   StoredServer server;
-  const std::string session =
-      server.lintel({"session", "create", "--durability", "input", "--history-tokens", "32768"});
+  const std::string session = server.lintel({"session", "create", "--durability", "input"});
   // Without a seed: the one that was drawn for it is the call's.
   std::vector<std::string> command = {"session",         "continue", session,
                                       "--prompt-tokens", "3,1,4",    "--max-new-tokens",
@@ -109,10 +108,14 @@ TEST_CASE("a call that its command did not live to end is finished by its name")
   const std::string finished = server.lintel(command);
   CHECK(std::count(finished.begin(), finished.end(), ',') == 19999);
   CHECK(finished.substr(0, seen.size()) == seen);
-  CHECK(server.lintel(command) == finished);  // of a call that has ended, too
   const auto after = nlohmann::json::parse(server.lintel({"session", "get", session, "--json"}));
   CHECK_FALSE(after.contains("interrupted"));
   CHECK(after["position"] == 20003);
+  // One that has ended, too, while its values are in the history.
+  command[6] = "10";
+  command.back() = "a short one";
+  const std::string ended = server.lintel(command);
+  CHECK(server.lintel(command) == ended);
 }
 
 }  // namespace lintel::testing

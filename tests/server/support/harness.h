@@ -121,8 +121,8 @@ class Core {
   Scheduler scheduler;
 };
 
-// The naive twin of the scheduler: one sample, one row a step, straight from the definitions. Values
-// before a sequence's end that a window of penalties counts are in the request's `recent`.
+// The naive twin of the scheduler: one sample, one row a step, straight from the definitions.
+// Values before a sequence's end that a window of penalties counts are in the request's `recent`.
 struct TwinResult {
   std::vector<Value> values;
   FinishReason reason = FinishReason::kLength;
