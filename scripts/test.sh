@@ -30,7 +30,8 @@ step "tests, $(nproc) at a time$took"
 progress=()
 [[ ! -t 1 ]] || progress=(--progress)
 status=0
-ctest --preset "$preset" -j "$(nproc)" "${progress[@]}" "$@" || status=$?
+# A browser that hangs is started once more; what fails is not.
+ctest --preset "$preset" -j "$(nproc)" --repeat after-timeout:3 "${progress[@]}" "$@" || status=$?
 if ((status == 0 && $# == 0)); then echo "$((SECONDS - built))" >"$last"; fi
 echo "test.sh: packages $((installed - start)) s, build $((built - installed)) s, tests $((SECONDS - built)) s"
 exit $status
