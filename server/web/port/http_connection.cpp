@@ -198,6 +198,7 @@ class Connection final : public HttpConnection,
     stream_.async_read_some(buffer_.prepare(kReadAhead),
                             [self = this->shared_from_this()](error_code error, std::size_t size) {
                               self->reading_ = false;
+                              self->note(error);
                               if (self->phase_ == Phase::kShut) return;
                               if (error) return self->shut();
                               self->buffer_.commit(size);
@@ -483,6 +484,7 @@ class Connection final : public HttpConnection,
         asio::buffer(in_flight_.data() + written_, in_flight_.size() - written_),
         [self = this->shared_from_this()](error_code error, std::size_t size) {
           self->writing_ = false;
+          self->note(error);
           if (self->phase_ == Phase::kShut) return;
           if (error) return self->shut();
           self->written_ += size;
@@ -520,6 +522,12 @@ class Connection final : public HttpConnection,
   }
 
   // Closes the connection; whoever still answers on it hears that its client is gone.
+  // The kernel, too, knows when a client takes nothing, and may be the first to say so: once, to
+  // whichever of reading and writing asks first.
+  void note(error_code error) {
+    if (error == asio::error::timed_out) house_.counters.timeouts++;
+  }
+
   void shut() {
     if (phase_ == Phase::kShut) return;
     if (phase_ == Phase::kAnswering) house_.counters.answers[0]++;
