@@ -1,16 +1,12 @@
 #include "server/web/port/http_connection.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/stream.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -24,13 +20,15 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
-#include "server/call/call_scope.h"
 #include "server/call/status.h"
-#include "server/log/logging.h"
 #include "server/log/request_id.h"
 #include "server/web/http_status.h"
+#include "server/web/port/answer_bytes.h"
+#include "server/web/port/client_deadline.h"
+#include "server/web/port/connection_exchange.h"
+#include "server/web/port/request_gate.h"
+#include "server/web/port/request_head.h"
 #include "server/web/port/response_head.h"
 #include "server/web/port/tls_contexts.h"
 
@@ -40,9 +38,7 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
-using SteadyTime = std::chrono::steady_clock::time_point;
-using Socket = asio::basic_stream_socket<asio::generic::stream_protocol,
-                                         asio::strand<asio::io_context::executor_type>>;
+using Socket = asio::basic_stream_socket<asio::generic::stream_protocol, ConnectionStrand>;
 
 // What waits to be written before a stream is told to wait: enough for the pieces of a step, little
 // enough for a thousand clients that read nothing.
@@ -57,29 +53,14 @@ constexpr int kSendBufferBytes = 128 << 10;
 constexpr std::chrono::seconds kLingerTime{2};
 constexpr std::size_t kLingerBytes = std::size_t{1} << 20;
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](unsigned char c) {
-    return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  });
-  return result;
-}
-
-// "http://host/path" names a path, too: clients that believe to speak to a proxy write so.
-std::string_view without_authority(std::string_view target) {
-  if (!target.starts_with("http://") && !target.starts_with("https://")) return target;
-  const std::size_t path = target.find('/', target.find("://") + 3);
-  return path == std::string_view::npos ? std::string_view("/") : target.substr(path);
-}
-
 // The two kinds of streams, for what differs.
 Socket& socket_of(Socket& socket) { return socket; }
 Socket& socket_of(asio::ssl::stream<Socket>& stream) { return stream.next_layer(); }
 
 template <typename Stream>
 class Connection final : public HttpConnection,
+                         public AnsweringConnection,
                          public std::enable_shared_from_this<Connection<Stream>> {
-  class Exchange;
   using Parser = http::request_parser<http::string_body>;
 
  public:
@@ -91,28 +72,33 @@ class Connection final : public HttpConnection,
         peer_(std::move(peer)),
         tls_(std::move(tls)),
         stream_(std::move(socket), more...),
-        timer_(socket_of(stream_).get_executor()) {}
+        deadline_(strand()) {}
 
   ~Connection() override { release_body(); }
 
   void start(std::function<void()> closed) override {
-    asio::post(timer_.get_executor(), [self = this->shared_from_this(), closed]() mutable {
+    asio::post(strand(), [self = this->shared_from_this(), closed]() mutable {
       self->closed_ = std::move(closed);
+      self->deadline_.bind(self->weak_from_this(),
+                           [connection = self.get()] { connection->on_expired(); });
       self->handshake();
     });
   }
 
   void drain() override {
-    asio::post(timer_.get_executor(), [self = this->shared_from_this()] {
+    asio::post(strand(), [self = this->shared_from_this()] {
       if (self->phase_ == Phase::kIdle) self->shut();
     });
   }
 
   void close() override {
-    asio::post(timer_.get_executor(), [self = this->shared_from_this()] { self->shut(); });
+    asio::post(strand(), [self = this->shared_from_this()] { self->shut(); });
   }
 
  private:
+  ConnectionStrand strand() override { return socket_of(stream_).get_executor(); }
+  bool is_shut() const override { return phase_ == Phase::kShut; }
+
   enum class Phase {
     kHandshake,
     kIdle,       // between two requests
@@ -125,27 +111,8 @@ class Connection final : public HttpConnection,
 
   // --- Waiting ---------------------------------------------------------------------------------
 
-  // From now on the client has this long; nothing: as long as it likes.
-  void allow(std::optional<std::chrono::steady_clock::duration> time) {
-    deadline_ = time ? std::chrono::steady_clock::now() + *time : SteadyTime::max();
-    if (!time || (timer_waits_ && timer_.expiry() <= deadline_)) return;  // it looks again then
-    timer_.expires_at(deadline_);
-    timer_waits_ = true;
-    const int wait = ++timer_wait_;
-    timer_.async_wait([weak = this->weak_from_this(), wait](error_code) {
-      if (const auto self = weak.lock()) self->on_timer(wait);
-    });
-  }
-
-  void on_timer(int wait) {
-    if (wait != timer_wait_) return;  // another wait took its place
-    timer_waits_ = false;
-    if (phase_ == Phase::kShut || deadline_ == SteadyTime::max()) return;
-    const auto left = deadline_ - std::chrono::steady_clock::now();
-    if (left > std::chrono::steady_clock::duration::zero()) {
-      allow(left);
-      return;
-    }
+  void on_expired() {
+    if (phase_ == Phase::kShut) return;
     if (phase_ != Phase::kIdle && phase_ != Phase::kLingering) house_.counters.timeouts++;
     if (phase_ == Phase::kBody || (phase_ == Phase::kHead && !writing_)) {
       const auto& options = house_.options;
@@ -164,13 +131,19 @@ class Connection final : public HttpConnection,
     return std::to_string(time.count()) + " ms";
   }
 
+  // The kernel, too, knows when a client takes nothing, and may be the first to say so: once, to
+  // whichever of reading and writing asks first.
+  void count_timeout(error_code error) {
+    if (error == asio::error::timed_out) house_.counters.timeouts++;
+  }
+
   // --- Reading ---------------------------------------------------------------------------------
 
   void handshake() {
     if constexpr (std::is_same_v<Stream, Socket>) {
       await_request();
     } else {
-      allow(house_.options.header_timeout_ms);
+      deadline_.allow(house_.options.header_timeout_ms);
       stream_.async_handshake(
           asio::ssl::stream_base::server, [self = this->shared_from_this()](error_code error) {
             if (self->phase_ == Phase::kShut) return;
@@ -186,7 +159,7 @@ class Connection final : public HttpConnection,
     release_body();
     if (house_.draining) return shut();
     if (buffer_.size() > 0) return read_head();
-    allow(first_ ? house_.options.header_timeout_ms : house_.options.idle_timeout_ms);
+    deadline_.allow(first_ ? house_.options.header_timeout_ms : house_.options.idle_timeout_ms);
     watch();
   }
 
@@ -198,7 +171,7 @@ class Connection final : public HttpConnection,
     stream_.async_read_some(buffer_.prepare(kReadAhead),
                             [self = this->shared_from_this()](error_code error, std::size_t size) {
                               self->reading_ = false;
-                              self->note(error);
+                              self->count_timeout(error);
                               if (self->phase_ == Phase::kShut) return;
                               if (error) return self->shut();
                               self->buffer_.commit(size);
@@ -214,7 +187,7 @@ class Connection final : public HttpConnection,
     parser_.emplace();
     parser_->header_limit(static_cast<std::uint32_t>(house_.options.max_header_bytes));
     parser_->body_limit(house_.max_body_bytes);
-    allow(house_.options.header_timeout_ms);
+    deadline_.allow(house_.options.header_timeout_ms);
     reading_ = true;
     http::async_read_header(stream_, buffer_, *parser_,
                             [self = this->shared_from_this()](error_code error, std::size_t) {
@@ -243,7 +216,6 @@ class Connection final : public HttpConnection,
       keep_alive_ = false;
       return refuse(400, invalid("the request is no HTTP/1.1: " + error.message()));
     }
-    request_ = HttpRequest();
     take_head();
     if (too_long) return refuse_body();
     route_request();
@@ -252,16 +224,7 @@ class Connection final : public HttpConnection,
   // The parsed head, as routes get it.
   void take_head() {
     const auto& message = parser_->get();
-    request_.method = std::string(message.method_string());
-    const std::string_view target =
-        without_authority(std::string_view(message.target().data(), message.target().size()));
-    const std::size_t question = std::min(target.find('?'), target.size());
-    request_.path = std::string(target.substr(0, question));
-    if (question < target.size()) request_.query = std::string(target.substr(question + 1));
-    for (const auto& field : message) {
-      request_.headers.emplace_back(lower({field.name_string().data(), field.name_string().size()}),
-                                    std::string(field.value().data(), field.value().size()));
-    }
+    request_ = request_of_head(message);
     request_.peer = peer_;
     request_.certificate = certificate_;
     request_.request_id = request_id_from(request_.header("x-request-id"));
@@ -269,45 +232,15 @@ class Connection final : public HttpConnection,
     keep_alive_ = message.keep_alive() && !house_.draining;
   }
 
-  // What can be refused before the body is read is.
   void route_request() {
-    if (!http_10_ && request_.header("host").empty()) {
-      return refuse(400, invalid("the request needs one header host"));
+    if (std::optional<HttpAnswer> answer = answer_head(house_, request_, http_10_, route_)) {
+      return answer_now(std::move(*answer));
     }
-    if (!house_.origins.takes(request_)) {
-      return refuse(403,
-                    permission_denied("pages of " + clip(request_.header("origin")) +
-                                      " may not call: --http-cors-origin names those that may"));
-    }
-    HttpRoutes::Found found = house_.routes.find(request_.method, request_.path);
-    if (OriginRules::is_preflight(request_)) {
-      if (found.route == nullptr && found.allowed.empty()) return refuse_path();
-      return answer_now(house_.origins.preflight(request_));
-    }
-    if (found.route == nullptr) {
-      if (found.allowed.empty()) return refuse_path();
-      HttpAnswer answer = plain_refusal(
-          request_, 405,
-          grpc::Status(grpc::UNIMPLEMENTED, request_.path + " takes " + found.allowed));
-      answer.headers.emplace_back("allow", found.allowed);
-      return answer_now(std::move(answer));
-    }
-    route_ = found.route;
-    request_.parameters = std::move(found.parameters);
-    if (house_.tokens != nullptr && !route_->is_open) {
-      Identity caller;
-      const grpc::Status known =
-          identify(*house_.tokens, bearer_token(request_.header("authorization")), caller);
-      if (!known.ok()) return refuse(401, known);
-    }
-    if (const std::string_view expected = request_.header("expect"); !expected.empty()) {
-      if (lower(expected) != "100-continue") {
-        return refuse(417, invalid("expect: " + clip(expected) + " is not known here"));
-      }
-      if (!parser_->is_done()) gathered_ = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (!request_.header("expect").empty() && !parser_->is_done()) {
+      bytes_.add("HTTP/1.1 100 Continue\r\n\r\n");
     }
     phase_ = Phase::kBody;
-    allow(house_.options.body_timeout_ms);
+    deadline_.allow(house_.options.body_timeout_ms);
     flush();
     read_body();
   }
@@ -354,16 +287,8 @@ class Connection final : public HttpConnection,
                                                            " bytes (--max-message-size)"));
   }
 
-  void refuse_path() {
-    answer_now(
-        plain_refusal(request_, 404,
-                      grpc::Status(grpc::NOT_FOUND, "there is nothing at " + clip(request_.path))));
-  }
-
   void refuse(int http_status, const grpc::Status& status) {
-    const bool shaped = route_ != nullptr && route_->refuse;
-    answer_now(shaped ? route_->refuse(request_, http_status, status)
-                      : plain_refusal(request_, http_status, status));
+    answer_now(refusal(request_, route_, http_status, status));
   }
 
   // Without a route. What is left of the request's body is not read: the connection ends with the
@@ -371,32 +296,22 @@ class Connection final : public HttpConnection,
   void answer_now(HttpAnswer answer) {
     if (parser_ && !parser_->is_done()) keep_alive_ = false;
     if (request_.request_id.empty()) request_.request_id = request_id_from({});
-    LogFields fields;
-    fields.add("request_id", request_.request_id);
-    fields.add("peer", peer_);
-    fields.add("via", "http");
-    fields.add("method", clip(request_.method));
-    fields.add("path", clip(request_.path));
-    fields.add("status", static_cast<std::int64_t>(answer.status));
-    {
-      const LogScope scope(fields);
-      spdlog::info("request refused");
-    }
+    log_refusal(request_, peer_, answer.status);
     begin_answering();
     send_whole(std::move(answer));
   }
 
   void begin_answering() {
     phase_ = Phase::kAnswering;
-    allow(std::nullopt);
+    deadline_.allow(std::nullopt);
     answer_ended_ = false;
     bodiless_ = request_.method == "HEAD";
   }
 
   void begin_exchange() {
     begin_answering();
-    const auto exchange = std::make_shared<Exchange>(this->shared_from_this(), std::move(request_),
-                                                     std::move(parser_->get().body()));
+    const auto exchange = std::make_shared<ConnectionExchange>(
+        this->shared_from_this(), std::move(request_), std::move(parser_->get().body()));
     release_body();
     parser_.reset();
     request_ = HttpRequest();
@@ -412,8 +327,8 @@ class Connection final : public HttpConnection,
   }
 
   static void fail(HttpExchange& exchange, const HttpRoute& route, const grpc::Status& status) {
-    const auto refuse = route.refuse ? route.refuse : HttpRefusal(&plain_refusal);
-    exchange.answer(refuse(exchange.request(), http_status_of(status.error_code()), status));
+    exchange.answer(
+        refusal(exchange.request(), &route, http_status_of(status.error_code()), status));
   }
 
   ResponseHead head_of(const HttpAnswer& answer, const HttpRequest& request) const {
@@ -423,36 +338,33 @@ class Connection final : public HttpConnection,
 
   void send_whole(HttpAnswer answer) { send_whole(std::move(answer), request_); }
 
-  void send_whole(HttpAnswer answer, const HttpRequest& request) {
+  void send_whole(HttpAnswer answer, const HttpRequest& request) override {
     count(answer.status);
-    gathered_ += head_of(answer, request).whole();
-    if (!bodiless_) gathered_ += answer.body;
+    bytes_.begin(head_of(answer, request).whole(), /*chunked=*/false, bodiless_);
+    bytes_.add_body(answer.body);
     answer_ended_ = true;
     flush();
   }
 
-  void begin_pieces(const HttpAnswer& head, const HttpRequest& request) {
+  void begin_pieces(const HttpAnswer& head, const HttpRequest& request) override {
     count(head.status);
     if (http_10_) keep_alive_ = false;  // its end is the connection's
-    gathered_ += head_of(head, request).in_pieces();
-    add_piece(head.body);
+    bytes_.begin(head_of(head, request).in_pieces(), /*chunked=*/!http_10_, bodiless_);
+    bytes_.add_piece(head.body);
     flush();
   }
 
-  void add_piece(std::string_view piece) {
-    if (piece.empty() || bodiless_) return;  // an empty one would be the last
-    if (http_10_) {
-      gathered_ += piece;
-      return;
-    }
-    gathered_ += chunk_size_line(piece.size());
-    gathered_ += piece;
-    gathered_ += "\r\n";
+  void write_piece(std::string_view piece, std::function<void(bool)> taken) override {
+    bytes_.add_piece(piece);
+    taken_ = std::move(taken);
+    flush();
+    tell_taken();
   }
 
-  void end_pieces(std::string_view last) {
-    add_piece(last);
-    if (!http_10_ && !bodiless_) gathered_ += "0\r\n\r\n";
+  void when_gone(std::function<void()> gone) override { gone_ = std::move(gone); }
+
+  void end_pieces(std::string_view last) override {
+    bytes_.add_last_piece(last);
     answer_ended_ = true;
     flush();
   }
@@ -467,35 +379,30 @@ class Connection final : public HttpConnection,
   // Writes what has gathered, one write at a time, and goes on when that is out.
   void flush() {
     if (phase_ == Phase::kShut || writing_) return;
-    if (written_ == in_flight_.size()) {
-      written_ = 0;
-      in_flight_.clear();
-      std::swap(in_flight_, gathered_);
-      if (in_flight_.capacity() > 4 * kGathered && in_flight_.empty()) in_flight_ = {};
-    }
+    const std::string_view next = bytes_.in_flight();
     tell_taken();
-    if (in_flight_.empty()) {
+    if (next.empty()) {
       if (answer_ended_ && phase_ == Phase::kAnswering) finish_answer();
       return;
     }
     writing_ = true;
-    if (phase_ == Phase::kAnswering) allow(house_.options.write_timeout_ms);
-    stream_.async_write_some(
-        asio::buffer(in_flight_.data() + written_, in_flight_.size() - written_),
-        [self = this->shared_from_this()](error_code error, std::size_t size) {
-          self->writing_ = false;
-          self->note(error);
-          if (self->phase_ == Phase::kShut) return;
-          if (error) return self->shut();
-          self->written_ += size;
-          if (self->phase_ == Phase::kAnswering) self->allow(std::nullopt);
-          self->flush();
-        });
+    if (phase_ == Phase::kAnswering) deadline_.allow(house_.options.write_timeout_ms);
+    stream_.async_write_some(asio::buffer(next.data(), next.size()),
+                             [self = this->shared_from_this()](error_code error, std::size_t size) {
+                               self->writing_ = false;
+                               self->count_timeout(error);
+                               if (self->phase_ == Phase::kShut) return;
+                               if (error) return self->shut();
+                               self->bytes_.written(size);
+                               if (self->phase_ == Phase::kAnswering)
+                                 self->deadline_.allow(std::nullopt);
+                               self->flush();
+                             });
   }
 
   // Whoever streams may go on once little waits.
   void tell_taken() {
-    if (taken_ && gathered_.size() < kGathered) std::exchange(taken_, nullptr)(true);
+    if (taken_ && bytes_.gathered() < kGathered) std::exchange(taken_, nullptr)(true);
   }
 
   void finish_answer() {
@@ -510,7 +417,7 @@ class Connection final : public HttpConnection,
     phase_ = Phase::kLingering;
     error_code ignored;
     socket_of(stream_).shutdown(Socket::shutdown_send, ignored);
-    allow(kLingerTime);
+    deadline_.allow(kLingerTime);
     linger();
   }
 
@@ -521,22 +428,15 @@ class Connection final : public HttpConnection,
     watch();
   }
 
-  // Closes the connection; whoever still answers on it hears that its client is gone.
-  // The kernel, too, knows when a client takes nothing, and may be the first to say so: once, to
-  // whichever of reading and writing asks first.
-  void note(error_code error) {
-    if (error == asio::error::timed_out) house_.counters.timeouts++;
-  }
-
-  void shut() {
+  void shut() override {
     if (phase_ == Phase::kShut) return;
     if (phase_ == Phase::kAnswering) house_.counters.answers[0]++;
     phase_ = Phase::kShut;
     error_code ignored;
-    timer_.cancel();
+    deadline_.cancel();
     socket_of(stream_).close(ignored);
     release_body();
-    gathered_.clear();
+    bytes_.drop_gathered();
     if (taken_) std::exchange(taken_, nullptr)(false);
     if (gone_) std::exchange(gone_, nullptr)();
     if (closed_) std::exchange(closed_, nullptr)();
@@ -551,13 +451,7 @@ class Connection final : public HttpConnection,
 
   Phase phase_ = Phase::kHandshake;
   bool first_ = true;  // request of the connection
-  asio::basic_waitable_timer<std::chrono::steady_clock,
-                             asio::wait_traits<std::chrono::steady_clock>,
-                             asio::strand<asio::io_context::executor_type>>
-      timer_;
-  SteadyTime deadline_ = SteadyTime::max();
-  bool timer_waits_ = false;
-  int timer_wait_ = 0;  // the number of the last one
+  ClientDeadline deadline_;
 
   boost::beast::flat_buffer buffer_;  // what came and was not looked at
   bool reading_ = false;
@@ -571,95 +465,10 @@ class Connection final : public HttpConnection,
   bool keep_alive_ = true;
   bool bodiless_ = false;      // an answer to HEAD
   bool answer_ended_ = false;  // nothing is added to it any more
-  std::string gathered_;       // to be written next
-  std::string in_flight_;
-  std::size_t written_ = 0;  // of in_flight_
+  AnswerBytes bytes_;
   bool writing_ = false;
   std::function<void(bool)> taken_;  // told when there is room
   std::function<void()> gone_;       // told when the client is gone
-};
-
-// What a route has of a connection, for one request. Everything is posted to the strand; what comes
-// after the connection went on is of an earlier request and dropped: an exchange is over with its
-// answer.
-template <typename Stream>
-class Connection<Stream>::Exchange final : public HttpExchange {
- public:
-  Exchange(std::shared_ptr<Connection> connection, HttpRequest request, std::string body)
-      : connection_(std::move(connection)), request_(std::move(request)), body_(std::move(body)) {}
-
-  ~Exchange() override {
-    if (over_.load()) return;
-    post([request = std::move(request_), begun = begun_.load()](Connection& connection) mutable {
-      if (begun) return connection.shut();
-      connection.send_whole(
-          plain_refusal(request, 500, grpc::Status(grpc::INTERNAL, "nobody answered")), request);
-    });
-  }
-
-  const HttpRequest& request() const override { return request_; }
-  std::string take_body() override { return std::move(body_); }
-
-  void answer(HttpAnswer answer) override {
-    if (begun_.load() || over_.exchange(true)) return;
-    post([answer = std::move(answer), request = request_](Connection& connection) mutable {
-      connection.send_whole(std::move(answer), request);
-    });
-  }
-
-  void begin(HttpAnswer head) override {
-    if (over_.load() || begun_.exchange(true)) return;
-    post([head = std::move(head), request = request_](Connection& connection) {
-      connection.begin_pieces(head, request);
-    });
-  }
-
-  void write(std::string piece, std::function<void(bool)> taken) override {
-    asio::post(
-        connection_->timer_.get_executor(),
-        [connection = connection_, piece = std::move(piece), taken = std::move(taken)]() mutable {
-          if (connection->phase_ == Phase::kShut) return taken(false);
-          connection->add_piece(piece);
-          connection->taken_ = std::move(taken);
-          connection->flush();
-          connection->tell_taken();
-        });
-  }
-
-  void end(std::string last_piece) override {
-    if (!begun_.load() || over_.exchange(true)) return;
-    post([last = std::move(last_piece)](Connection& connection) { connection.end_pieces(last); });
-  }
-
-  void abort() override {
-    if (over_.exchange(true)) return;
-    post([](Connection& connection) { connection.shut(); });
-  }
-
-  void when_gone(std::function<void()> gone) override {
-    if (over_.load()) return;
-    asio::post(connection_->timer_.get_executor(),
-               [connection = connection_, gone = std::move(gone)]() mutable {
-                 if (connection->phase_ == Phase::kShut) return gone();
-                 connection->gone_ = std::move(gone);
-               });
-  }
-
- private:
-  // Runs `function` on the strand, unless the connection is shut by then.
-  template <typename Function>
-  void post(Function function) {
-    asio::post(connection_->timer_.get_executor(),
-               [connection = connection_, function = std::move(function)]() mutable {
-                 if (connection->phase_ != Phase::kShut) function(*connection);
-               });
-  }
-
-  const std::shared_ptr<Connection> connection_;
-  HttpRequest request_;
-  std::string body_;
-  std::atomic<bool> begun_{false};  // in pieces
-  std::atomic<bool> over_{false};
 };
 
 }  // namespace

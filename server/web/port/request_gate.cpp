@@ -1,0 +1,74 @@
+#include "server/web/port/request_gate.h"
+
+#include <spdlog/spdlog.h>
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "server/call/call_scope.h"
+#include "server/call/status.h"
+#include "server/log/logging.h"
+#include "server/web/http_status.h"
+#include "server/web/port/request_head.h"
+
+namespace lintel {
+
+HttpAnswer refusal(const HttpRequest& request, const HttpRoute* route, int http_status,
+                   const grpc::Status& status) {
+  const bool shaped = route != nullptr && route->refuse;
+  return shaped ? route->refuse(request, http_status, status)
+                : plain_refusal(request, http_status, status);
+}
+
+std::optional<HttpAnswer> answer_head(const HttpHouse& house, HttpRequest& request, bool is_http_10,
+                                      const HttpRoute*& route) {
+  const auto refused = [&](int http_status, grpc::StatusCode code, const std::string& what) {
+    return refusal(request, route, http_status, grpc::Status(code, what));
+  };
+  if (!is_http_10 && request.header("host").empty()) {
+    return refused(400, grpc::INVALID_ARGUMENT, "the request needs one header host");
+  }
+  if (!house.origins.takes(request)) {
+    return refusal(request, route, 403,
+                   permission_denied("pages of " + clip(request.header("origin")) +
+                                     " may not call: --http-cors-origin names those that may"));
+  }
+  HttpRoutes::Found found = house.routes.find(request.method, request.path);
+  if (found.route == nullptr && found.allowed.empty()) {
+    return refused(404, grpc::NOT_FOUND, "there is nothing at " + clip(request.path));
+  }
+  if (OriginRules::is_preflight(request)) return house.origins.preflight(request);
+  if (found.route == nullptr) {
+    HttpAnswer answer = refused(405, grpc::UNIMPLEMENTED, request.path + " takes " + found.allowed);
+    answer.headers.emplace_back("allow", found.allowed);
+    return answer;
+  }
+  route = found.route;
+  request.parameters = std::move(found.parameters);
+  if (house.tokens != nullptr && !route->is_open) {
+    Identity caller;
+    const grpc::Status known =
+        identify(*house.tokens, bearer_token(request.header("authorization")), caller);
+    if (!known.ok()) return refusal(request, route, 401, known);
+  }
+  const std::string_view expected = request.header("expect");
+  if (!expected.empty() && lower(expected) != "100-continue") {
+    return refused(417, grpc::INVALID_ARGUMENT, "expect: " + clip(expected) + " is not known here");
+  }
+  return std::nullopt;
+}
+
+void log_refusal(const HttpRequest& request, const std::string& peer, int http_status) {
+  LogFields fields;
+  fields.add("request_id", request.request_id);
+  fields.add("peer", peer);
+  fields.add("via", "http");
+  fields.add("method", clip(request.method));
+  fields.add("path", clip(request.path));
+  fields.add("status", static_cast<std::int64_t>(http_status));
+  const LogScope scope(fields);
+  spdlog::info("request refused");
+}
+
+}  // namespace lintel

@@ -1,0 +1,28 @@
+// What a request is refused for by its first line and headers, before its body is read.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <optional>
+#include <string>
+
+#include "server/web/http_message.h"
+#include "server/web/http_routes.h"
+#include "server/web/port/http_connection.h"
+
+namespace lintel {
+
+// In the shape of the route; null: there is none, and the shape is plain_refusal's.
+HttpAnswer refusal(const HttpRequest& request, const HttpRoute* route, int http_status,
+                   const grpc::Status& status);
+
+// Nothing: the request goes to `route`, and has its parameters. Also what has no body to wait for:
+// the answer to a browser that asks whether a page may call. Where a route was found `route` is
+// set, whatever comes back. `is_http_10`: then no host is needed.
+std::optional<HttpAnswer> answer_head(const HttpHouse& house, HttpRequest& request, bool is_http_10,
+                                      const HttpRoute*& route);
+
+// A line of the log: what no call's line will tell of.
+void log_refusal(const HttpRequest& request, const std::string& peer, int http_status);
+
+}  // namespace lintel
