@@ -55,7 +55,8 @@ class InnerCalls::Unary : public std::enable_shared_from_this<Unary> {
     reader_ = calls.stub_.PrepareUnaryCall(context_.get(), method, request, &calls.queue_);
     reader_->StartCall();
     reader_->Finish(&response_, &status_, new Operation([self = shared_from_this(), &calls](bool) {
-      self->done_(self->status_, self->response_, *self->context_);
+      end_or_abort(self->exchange_,
+                   [&] { self->done_(self->status_, self->response_, *self->context_); });
       self->done_ = nullptr;
       calls.leave();
     }));
