@@ -3,24 +3,24 @@
 
 #include <cassert>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <span>
+
+#include "model/base/page_arena.h"
 
 namespace lintel {
 
 inline constexpr std::size_t kAlignment = 64;  // bytes: a cache line and an AVX-512 register
 
 struct AlignedFree {
-  void operator()(void* p) const noexcept { std::free(p); }
+  void operator()(void* p) const noexcept { free_block(p); }
 };
 
 template <typename T>
 using AlignedArray = std::unique_ptr<T[], AlignedFree>;
 
-// `count` zeroed elements at a 64-byte boundary. Throws std::bad_alloc.
+// `count` zeroed elements at a 64-byte boundary, large ones in huge pages. Throws std::bad_alloc.
 template <typename T>
 AlignedArray<T> make_aligned(std::size_t count);
 
@@ -92,11 +92,9 @@ class Matrix {
 
 template <typename T>
 AlignedArray<T> make_aligned(std::size_t count) {
-  const std::size_t bytes = (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-  void* p = std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes);
-  if (p == nullptr) throw std::bad_alloc();
-  std::uninitialized_value_construct_n(static_cast<T*>(p), count);
-  return AlignedArray<T>(static_cast<T*>(p));
+  T* const p = static_cast<T*>(allocate_block(count * sizeof(T)));
+  std::uninitialized_value_construct_n(p, count);
+  return AlignedArray<T>(p);
 }
 
 }  // namespace lintel

@@ -47,6 +47,8 @@ void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
 
 namespace lintel::testing {
 
+void count_allocation() { ++allocations; }
+
 AllocationCount::AllocationCount() : start_(allocations) {}
 std::size_t AllocationCount::so_far() const { return allocations - start_; }
 

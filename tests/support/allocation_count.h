@@ -1,5 +1,5 @@
-// Counts what operator new and aligned_alloc are asked for on the calling thread, and has operator
-// new fail there.
+// Counts what operator new, aligned_alloc and the arena of large blocks are asked for on the
+// calling thread, and has operator new fail there.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,9 @@ class AllocationCount {
  private:
   std::size_t start_;
 };
+
+// For those that count what is not operator new's.
+void count_allocation();
 
 // While it lives operator new fails once on the calling thread, after `successes` allocations.
 class FailingAllocation {

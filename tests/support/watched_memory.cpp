@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "model/base/page_arena.h"
+#include "tests/support/allocation_count.h"
+
 namespace lintel::testing {
 namespace {
 
@@ -31,8 +34,7 @@ FreedMemory::FreedMemory(std::span<const std::byte> needle) : least_bytes_(0), n
 
 FreedMemory::~FreedMemory() { freed_memory = nullptr; }
 
-void FreedMemory::look(const void* block) {
-  const std::size_t size = malloc_usable_size(const_cast<void*>(block));
+void FreedMemory::look(const void* block, std::size_t size) {
   if (size < least_bytes_ + kSlack) return;
   ++blocks_;
   const std::span bytes(static_cast<const std::byte*>(block), size);
@@ -79,20 +81,44 @@ void note_aligned(const void* block, std::size_t bytes) {
   }
 }
 
+namespace {
+
+void look_at_freed(const void* block, std::size_t bytes) {
+  if (freed_memory != nullptr) freed_memory->look(block, bytes);
+  for (auto* blocks = aligned_blocks; blocks != nullptr; blocks = blocks->outer()) {
+    blocks->note_freed(block);
+  }
+}
+
+}  // namespace
 }  // namespace lintel::testing
+
+// The linker puts these around lintel::allocate_block and free_block (--wrap). Small blocks are
+// malloc's, which is watched itself.
+extern "C" void* __real__ZN6lintel14allocate_blockEm(std::size_t bytes);
+extern "C" void __real__ZN6lintel10free_blockEPv(void* block);
+
+extern "C" void* __wrap__ZN6lintel14allocate_blockEm(std::size_t bytes) {
+  void* const block = __real__ZN6lintel14allocate_blockEm(bytes);
+  if (bytes >= lintel::kLeastArenaBytes) {
+    lintel::testing::count_allocation();
+    lintel::testing::note_aligned(block, bytes);
+  }
+  return block;
+}
+
+extern "C" void __wrap__ZN6lintel10free_blockEPv(void* block) {
+  const std::size_t bytes = lintel::page_arena().bytes_of(block);
+  if (bytes > 0) lintel::testing::look_at_freed(block, bytes);
+  __real__ZN6lintel10free_blockEPv(block);
+}
 
 #ifdef LINTEL_WATCHED_MEMORY
 extern "C" void __libc_free(void* block);
 
 // Replaces the C library's for the whole test program.
 extern "C" void free(void* block) noexcept {
-  using namespace lintel::testing;
-  if (block != nullptr) {
-    if (freed_memory != nullptr) freed_memory->look(block);
-    for (auto* blocks = aligned_blocks; blocks != nullptr; blocks = blocks->outer()) {
-      blocks->note_freed(block);
-    }
-  }
+  if (block != nullptr) lintel::testing::look_at_freed(block, malloc_usable_size(block));
   __libc_free(block);
 }
 #endif

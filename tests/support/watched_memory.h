@@ -27,8 +27,8 @@ class FreedMemory {
   std::size_t blocks() const { return blocks_; }
   std::size_t dirty() const { return dirty_; }
 
-  // For free() only.
-  void look(const void* block);
+  // For those that free only. The last 64 bytes may not have been asked for.
+  void look(const void* block, std::size_t bytes);
 
  private:
   const std::size_t least_bytes_;
@@ -51,7 +51,7 @@ class AlignedBlocks {
   std::vector<std::vector<std::byte>> contents() const;
   bool all_zero() const;
 
-  // For aligned_alloc() and free() only.
+  // For those that make and free blocks only.
   void note_made(const void* block, std::size_t bytes);
   void note_freed(const void* block);
   AlignedBlocks* outer() const { return outer_; }
@@ -64,7 +64,7 @@ class AlignedBlocks {
   std::size_t count_ = 0;
 };
 
-// What the test program's aligned_alloc() has to tell.
+// What the test program's aligned_alloc() and its like have to tell.
 void note_aligned(const void* block, std::size_t bytes);
 
 }  // namespace lintel::testing

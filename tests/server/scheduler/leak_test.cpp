@@ -1,10 +1,9 @@
 // Memory: what sessions take they give back, and nothing of one shows in the next.
-#include <malloc.h>
-
 #include <catch2/catch.hpp>
 
 #include "tests/server/support/adapters_room.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/memory_in_use.h"
 
 namespace lintel::testing {
 namespace {
@@ -31,9 +30,9 @@ TEST_CASE("10,000 sessions opened, used and closed leave memory where it was") {
     }
   };
   use_sessions(500);  // what is allocated once
-  const std::size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  const std::size_t before = memory_in_use();
   use_sessions(10000);
-  const std::size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+  const std::size_t after = memory_in_use();
   // Less than a byte a session: a few blocks of the allocator's and the test's own.
   INFO("before " << before << " bytes, after " << after);
   REQUIRE(after < before + 8192);
@@ -52,9 +51,9 @@ TEST_CASE("sessions with an adapter leave memory where it was, and share its wei
     }
   };
   use_sessions(500);
-  const std::size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  const std::size_t before = memory_in_use();
   use_sessions(5000);
-  const std::size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+  const std::size_t after = memory_in_use();
   INFO("before " << before << " bytes, after " << after);
   CHECK(after < before + 8192);
   CHECK(core.store.bytes_in_use() == 0);
@@ -63,12 +62,12 @@ TEST_CASE("sessions with an adapter leave memory where it was, and share its wei
   // Many open ones take as much as without an adapter.
   const auto open = [&](const SharedAdapter& with) {
     std::vector<std::string> ids;
-    const std::size_t from = mallinfo2().uordblks + mallinfo2().hblkhd;
+    const std::size_t from = memory_in_use();
     for (std::uint64_t i = 0; i < 200; ++i) {
       ids.push_back(core.new_session(0, with));
       core.generate(use(i), ids.back());
     }
-    const std::size_t taken = mallinfo2().uordblks + mallinfo2().hblkhd - from;
+    const std::size_t taken = memory_in_use() - from;
     CHECK(core.store.bytes_in_use() >= taken - 200 * 64);  // the test's own list
     for (const std::string& id : ids) core.store.remove(id);
     return taken;
@@ -89,9 +88,9 @@ TEST_CASE("10,000 open sessions take hardly more than their states") {
   constexpr std::size_t kPaperStateBytes = 271360;
   Core core(model);
   core.generate(use(0), core.new_session());  // what is allocated once
-  const std::size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  const std::size_t before = memory_in_use();
   for (std::size_t i = 0; i < kSessions; ++i) core.generate(use(i), core.new_session());
-  const std::size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+  const std::size_t after = memory_in_use();
   REQUIRE(core.store.num_sessions() == kSessions + 1);
   const std::size_t state_bytes = model->state_bytes(0);
   const std::size_t beside = (after - before) / kSessions - state_bytes;

@@ -1,12 +1,11 @@
 // What sessions are admitted for is what they take.
-#include <malloc.h>
-
 #include <catch2/catch.hpp>
 #include <map>
 #include <tuple>
 
 #include "model/config/attention_spec.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/memory_in_use.h"
 
 namespace lintel::testing {
 namespace {
@@ -14,11 +13,6 @@ namespace {
 using Error = SessionError;
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-std::size_t allocated() {
-  const struct mallinfo2 info = mallinfo2();
-  return info.uordblks + info.hblkhd;
-}
-
 TEST_CASE("sessions take no more memory than they were admitted for, and not much less") {
   const std::string attention = GENERATE(from_range(attention_types()));
   const auto kind = GENERATE(TinyModel::kBytes, TinyModel::kImage, TinyModel::kTokens);
@@ -53,9 +47,9 @@ TEST_CASE("sessions take no more memory than they were admitted for, and not muc
   };
   for (int i = 0; i < 20; ++i) use();  // what is allocated once
   const std::size_t admitted_before = core.store.bytes_in_use();
-  const std::size_t before = allocated();
+  const std::size_t before = memory_in_use();
   for (std::size_t i = 0; i < kSessions; ++i) use();
-  const std::size_t taken = (allocated() - before) / kSessions;
+  const std::size_t taken = (memory_in_use() - before) / kSessions;
   const std::size_t admitted = (core.store.bytes_in_use() - admitted_before) / kSessions;
   INFO("taken " << taken << " bytes, admitted " << admitted);
   CHECK(taken <= admitted);

@@ -1,0 +1,17 @@
+// How many bytes the process has taken and not given back.
+#pragma once
+
+#include <malloc.h>
+
+#include <cstddef>
+
+#include "model/base/page_arena.h"
+
+namespace lintel::testing {
+
+inline std::size_t memory_in_use() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd + page_arena().used_bytes();
+}
+
+}  // namespace lintel::testing
