@@ -18,7 +18,7 @@ std::string HttpReply::header(const std::string& name) const {
   return head.substr(value, head.find("\r\n", value) - value);
 }
 
-Wire plain_wire(int port, int receive_buffer_bytes) {
+int connect_to(int port, int receive_buffer_bytes) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (receive_buffer_bytes > 0) {
     ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof(receive_buffer_bytes));
@@ -28,6 +28,11 @@ Wire plain_wire(int port, int receive_buffer_bytes) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   REQUIRE(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  return fd;
+}
+
+Wire plain_wire(int port, int receive_buffer_bytes) {
+  const int fd = connect_to(port, receive_buffer_bytes);
   return {[fd](std::string_view bytes) {
             while (!bytes.empty()) {
               const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);

@@ -34,6 +34,9 @@ struct Wire {
   std::function<void()> close;
 };
 
+// A socket that is connected to 127.0.0.1. receive_buffer_bytes: what the system takes in for it;
+// 0: as it likes.
+int connect_to(int port, int receive_buffer_bytes = 0);
 Wire plain_wire(int port, int receive_buffer_bytes = 0);
 
 class HttpClient {

@@ -135,6 +135,34 @@ TEST_CASE("a client that is slow to say what it wants is told, and its connectio
   CHECK(comes_to(server, "lintel_http_connections", 0));
 }
 
+TEST_CASE("bodies that are being read share their memory, and give it back") {
+  ServerOptions options = with_http();
+  options.http.memory_bytes = 10'000;
+  TestServer server({"bytes"}, options);
+  const int port = server.server().http_port();
+  const auto send_part = [](HttpClient& client) {
+    client.send("POST " + std::string(kList) +
+                " HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n" + std::string(6000, ' '));
+  };
+  HttpClient one(port), other(port);
+  send_part(one);
+  CHECK(comes_to(server, "lintel_http_body_bytes", 6000));
+  send_part(other);
+  const HttpReply refused = other.read();
+  CHECK(refused.status == 503);
+  CHECK_THAT(refused.body, Contains("--http-memory"));
+  CHECK_FALSE(refused.header("retry-after").empty());
+  other.close();
+  CHECK(comes_to(server, "lintel_http_body_bytes", 6000));
+  one.send(std::string(2998, ' ') + "{}");
+  CHECK(one.read().status == 200);
+  CHECK(comes_to(server, "lintel_http_body_bytes", 0));
+  send_part(one);  // as many again
+  CHECK(comes_to(server, "lintel_http_body_bytes", 6000));
+  one.close();
+  CHECK(comes_to(server, "lintel_http_body_bytes", 0));
+}
+
 TEST_CASE("connections beyond their number are answered with 503, and others take their place") {
   ServerOptions options = with_http();
   SECTION("of all clients") { options.http.max_connections = 2; }
@@ -178,6 +206,17 @@ TEST_CASE("tokens and roles are asked for over HTTP as over gRPC") {
   HttpClient client(server.server().http_port());
   client.send("POST " + kGeneratePath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n");
   CHECK(client.read().status == 401);
+}
+
+TEST_CASE("plain HTTP that other machines reach takes the role admin from everybody") {
+  ServerOptions options = with_http();
+  options.security.insecure_public = true;
+  const bool is_public = GENERATE(false, true);
+  if (is_public) options.http.listen = ListenAddress{"0.0.0.0", 0, ""};
+  TestServer server({"bytes"}, options);
+  const HttpReply reply = post_as(server, "", "/lintel.v1.AdminService/GetLogLevel", "{}");
+  CHECK(reply.status == (is_public ? 403 : 200));
+  CHECK(post_as(server, "", kList, "{}").status == 200);
 }
 
 TEST_CASE("who calls over gRPC cannot say that it calls over HTTP") {
