@@ -4,32 +4,11 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=$1
+source "$here/../npm_packages.sh"
 
-skip() {
-  echo "SKIPPED: $1" >&2
-  exit 77
-}
-command -v node >/dev/null || skip "no node (scripts/setup.sh --clients installs it)"
-command -v npm >/dev/null || skip "no npm (scripts/setup.sh --clients installs it)"
-node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 18 || (a === 18 && b >= 15) ? 0 : 1)' ||
-  skip "node $(node --version) is older than 18.15"
-
-mkdir -p "$work"
-cp "$here"/{package.json,.npmrc} "$work/"
+need_node 18.15
+install_packages "$here" "$work"
 cd "$work"
-if ! cmp -s "$here/package-lock.json" installed-lock.json; then
-  cp "$here/package-lock.json" .
-  status=0
-  npm ci --ignore-scripts --no-audit --no-fund --fetch-retries=3 --fetch-retry-mintimeout=1000 \
-    --fetch-retry-maxtimeout=5000 >npm.log 2>&1 || status=$?
-  if ((status != 0)); then
-    cat npm.log >&2
-    grep -Eq 'code (ENOTFOUND|EAI_AGAIN|ECONN[A-Z]*|ENETUNREACH|EHOSTUNREACH|ETIMEDOUT|ERR_SOCKET_TIMEOUT|E[45][0-9][0-9])$' npm.log &&
-      skip "no registry answers"
-    exit $status
-  fi
-  cp package-lock.json installed-lock.json
-fi
 export LINTEL_ROOT=${here%/tests/client_web} LINTEL_DESCRIPTORS=$work/lintel.pb
 "${PROTOC:-protoc}" -I "$LINTEL_ROOT/proto" --include_imports --descriptor_set_out="$LINTEL_DESCRIPTORS" \
   "$LINTEL_ROOT"/proto/lintel/v1/*.proto

@@ -1,38 +1,20 @@
 // The official clients of Connect and gRPC-Web from npm against the real server, over HTTP/1.1.
-//
-// Needs LINTEL_SERVER and LINTEL_WRITE_TINY_MODELS, two binaries, LINTEL_ROOT, the repository,
-// LINTEL_DESCRIPTORS, what protoc knows of lintel.v1, and to be run where the clients are installed.
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { after, before, describe, it } from 'node:test';
-import { pathToFileURL } from 'node:url';
+import { describe, it } from 'node:test';
+import { endless, eventually, load, request, servedSuite, service } from './house.mjs';
 
-const { LINTEL_DESCRIPTORS, LINTEL_ROOT, LINTEL_WRITE_TINY_MODELS } = process.env;
-const installed = createRequire(join(process.cwd(), 'package.json'));
-const load = (name) => import(pathToFileURL(installed.resolve(name)));
-const { createFileRegistry, fromBinary } = await load('@bufbuild/protobuf');
-const { FileDescriptorSetSchema } = await load('@bufbuild/protobuf/wkt');
 const { Code, ConnectError, createClient } = await load('@connectrpc/connect');
 const node = await load('@connectrpc/connect-node');
 const web = await load('@connectrpc/connect-web');
-const { eventually, serve } = await import(pathToFileURL(join(LINTEL_ROOT, 'tests/client_node/serving.mjs')));
 
-const registry = createFileRegistry(fromBinary(FileDescriptorSetSchema, readFileSync(LINTEL_DESCRIPTORS)));
-const service = (name) => registry.getService(`lintel.v1.${name}`);
-
-let directory;
-let server;
+let house;
 
 const transports = {
-  'Connect from Node, proto': () => node.createConnectTransport({ baseUrl: server.http, httpVersion: '1.1', useBinaryFormat: true }),
-  'Connect from Node, JSON': () => node.createConnectTransport({ baseUrl: server.http, httpVersion: '1.1', useBinaryFormat: false }),
-  'Connect by fetch': () => web.createConnectTransport({ baseUrl: server.http }),
-  'gRPC-Web from Node': () => node.createGrpcWebTransport({ baseUrl: server.http, httpVersion: '1.1' }),
-  'gRPC-Web by fetch': () => web.createGrpcWebTransport({ baseUrl: server.http }),
+  'Connect from Node, proto': () => node.createConnectTransport({ baseUrl: house.http, httpVersion: '1.1', useBinaryFormat: true }),
+  'Connect from Node, JSON': () => node.createConnectTransport({ baseUrl: house.http, httpVersion: '1.1', useBinaryFormat: false }),
+  'Connect by fetch': () => web.createConnectTransport({ baseUrl: house.http }),
+  'gRPC-Web from Node': () => node.createGrpcWebTransport({ baseUrl: house.http, httpVersion: '1.1' }),
+  'gRPC-Web by fetch': () => web.createGrpcWebTransport({ baseUrl: house.http }),
 };
 
 async function values(client, request) {
@@ -46,27 +28,8 @@ async function values(client, request) {
   return tokens;
 }
 
-const request = {
-  model: 'bytes',
-  prompt: { form: { case: 'text', value: new TextEncoder().encode('The quick') } },
-  maxNewTokens: 200,
-  sampling: { seed: 7n },
-};
-
-// Of a model whose sequences have no end.
-const endless = { model: 'tokens', prompt: { form: { case: 'tokens', value: { ids: [1] } } } };
-
 describe('clients from npm over HTTP', () => {
-  before(async () => {
-    directory = mkdtempSync(join(tmpdir(), 'lintel-web-'));
-    execFileSync(LINTEL_WRITE_TINY_MODELS, [directory]);
-    server = await serve(join(directory, 'bytes'), '--model', join(directory, 'tokens'), '--http-listen', '127.0.0.1:0', '--max-new-tokens', '1000000000');
-    server.http = await server.httpAddress();
-  });
-  after(async () => {
-    if (server) assert.equal(await server.stop(), 0);
-    rmSync(directory, { recursive: true, force: true });
-  });
+  house = servedSuite();
 
   let expected; // by the first
   for (const [name, transport] of Object.entries(transports)) {
@@ -114,7 +77,7 @@ describe('clients from npm over HTTP', () => {
           }
         };
         await assert.rejects(consume(), (error) => error.code === Code.Canceled);
-        await eventually(async () => (await server.metric('lintel_streams')) === 0, 'the end of the call');
+        await eventually(async () => (await house.server.metric('lintel_streams')) === 0, 'the end of the call');
       });
     });
   }
