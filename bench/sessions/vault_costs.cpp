@@ -31,16 +31,25 @@ constexpr int kValuesOfACommit = 4;
 constexpr int kInterrupted = 64;
 constexpr std::int64_t kValuesOfASession = 784;
 
-// Appends to a file of its own, each time onto the disk.
+// Blocks of so many bytes in a file of its own: appended, each time onto the disk, and read from
+// it.
 class PlainFile {
  public:
   PlainFile(const fs::path& path, std::size_t bytes)
-      : bytes_(bytes), file_(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {
+      : bytes_(bytes), file_(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {
     if (file_ < 0) throw std::system_error(errno, std::generic_category(), path.string());
   }
   ~PlainFile() { close(file_); }
   PlainFile(const PlainFile&) = delete;
   PlainFile& operator=(const PlainFile&) = delete;
+  // None of it is in the system's caches.
+  void forget() const { posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED); }
+  void read(int block, std::span<std::byte> bytes) const {
+    if (pread(file_, bytes.data(), bytes_.size(), static_cast<off_t>(bytes_.size()) * block) !=
+        static_cast<ssize_t>(bytes_.size())) {
+      throw std::system_error(errno, std::generic_category(), "pread");
+    }
+  }
   void append() const {
     if (write(file_, bytes_.data(), bytes_.size()) != static_cast<ssize_t>(bytes_.size()) ||
         fdatasync(file_) != 0) {
@@ -129,9 +138,10 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const VaultPlan& pla
   for (StoredSession& each : sessions) each.open(vault);
 
   Sequences replay(model, 1);
-  Repeats put, synced, median, slowest, values;
+  constexpr int kPlainBlocks = 20;
+  Repeats put, synced, read, median, slowest, values;
   for (int r = 0; r < plan.repeats; ++r) {
-    std::vector<double> puts, syncs, wakes;
+    std::vector<double> puts, syncs, reads, wakes;
     std::vector<SessionVault::StateRef> states;
     VaultWrites named;
     for (StoredSession& each : sessions) {
@@ -143,8 +153,14 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const VaultPlan& pla
     }
     named.commit_to(vault);
     vault.sync_states();  // and they are no longer held in memory
-    for (int i = 0; i < 20; ++i) syncs.push_back(microseconds_of(1, [&] { plain.append(); })[0]);
+    for (int i = 0; i < kPlainBlocks; ++i) {
+      syncs.push_back(microseconds_of(1, [&] { plain.append(); })[0]);
+    }
     std::vector<std::byte> bytes(state.size());
+    plain.forget();
+    for (int i = 0; i < kPlainBlocks; ++i) {
+      reads.push_back(microseconds_of(1, [&] { plain.read(i, bytes); })[0]);
+    }
     for (const SessionVault::StateRef& ref : states) {
       wakes.push_back(microseconds_of(1, [&] {
         if (vault.read_state(ref, bytes) != VaultOutcome::kDone) {
@@ -157,6 +173,7 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const VaultPlan& pla
     }
     put.add(quantile(puts, 0.5));
     synced.add(quantile(syncs, 0.5));
+    read.add(1e-3 * quantile(reads, 0.5));
     median.add(1e-3 * quantile(wakes, 0.5));
     slowest.add(1e-3 * quantile(wakes, 0.99));
     values.add(1e-3 * microseconds_of(1, [&] {
@@ -166,11 +183,13 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const VaultPlan& pla
   }
   const std::string beside =
       "write and fdatasync of as much " + format_number(synced.median(), 3) + " us";
+  const std::string from_disk =
+      "the disk's part: pread of as much " + format_number(read.median(), 3) + " ms";
   const char* const others = "SGLang's HiCache: gigabytes of keys and values a second";
   return {
       {"put_state_us", "state into a slot, p50", "us", put.summary(), {}, beside, ""},
       {"wake_slot_ms", "woken from a slot that is not in memory, p50", "ms", median.summary(), 0.3,
-       "", others},
+       from_disk, others},
       {"wake_slot_p99_ms", "p99", "ms", slowest.summary(), 0.8, "", others},
       {"wake_values_ms",
        "woken from " + std::to_string(session.values().size()) + " values, one thread", "ms",

@@ -115,6 +115,14 @@ std::size_t Dense::most_weight_bytes(std::size_t in_features, std::size_t out_fe
   return bytes;
 }
 
+bool is_faster_than_f32(WeightType type) {
+  follow_instruction_set_of_onednn();
+  if (type == WeightType::kF32) return false;
+  if (onednn_library().worthwhile(type) || has_special_tiles(type)) return true;
+  // bf16 is widened to f32 then; int8 has four inputs in two instructions.
+  return type == WeightType::kInt8 && kernel_target() == "AVX2";
+}
+
 std::string dense_kernels_description(WeightType type) {
   follow_instruction_set_of_onednn();
   if (!onednn_library().worthwhile(type)) return multiply_description(type);

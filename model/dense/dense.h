@@ -72,4 +72,7 @@ std::string dense_kernels_description(WeightType type);
 // The same for every type: "f32 highway (AVX3), bf16 avx512_bf16, int8 avx512_vnni".
 std::string dense_kernels_description();
 
+// Whether this machine has kernels for the type that outdo those for f32, whatever the shape.
+bool is_faster_than_f32(WeightType type);
+
 }  // namespace lintel

@@ -365,8 +365,10 @@ void finish_sums(const Product& product, const std::uint32_t* raw) {
                                              : HWY_DYNAMIC_DISPATCH(FinishFloats)(product, raw);
 }
 
+bool has_special_tiles(WeightType type) { return special_tiles(type) != nullptr; }
+
 std::string multiply_description(WeightType type) {
-  if (special_tiles(type) == nullptr) return "highway (" + kernel_target() + ")";
+  if (!has_special_tiles(type)) return "highway (" + kernel_target() + ")";
   return type == WeightType::kInt8 ? "avx512_vnni" : "avx512_bf16";
 }
 

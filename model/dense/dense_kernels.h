@@ -67,6 +67,9 @@ void multiply(const Product& product, bool portable = false);
 // without gaps, int32 for int8 and f32 else. For sums that others have computed.
 void finish_sums(const Product& product, const std::uint32_t* raw);
 
+// Whether there are instructions for the type alone, and multiply() takes them.
+bool has_special_tiles(WeightType type);
+
 // Which kernels multiply() takes for a type: "avx512_vnni", "highway (AVX2)".
 std::string multiply_description(WeightType type);
 

@@ -85,7 +85,6 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
     options->logging.json = asks_for_json(argc, argv, *config);
     throw;
   }
-  parsed.models.weight_type_given = app.count("--weight-type") > 0;
   options->logging = parsed.logging;  // also for what is found wrong from here on
   check_together(parsed, app.count("--prefill-rows") > 0);
   *options = std::move(parsed);

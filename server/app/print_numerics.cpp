@@ -2,8 +2,10 @@
 
 #include <ostream>
 
+#include "model/files/model_files.h"
 #include "model/network/transformer.h"
 #include "model/numerics/numerics.h"
+#include "server/models/fastest_type.h"
 #include "server/models/start_sources.h"
 #include "server/repository/model_repository.h"
 
@@ -11,8 +13,10 @@ namespace lintel {
 
 void print_numerics(const ModelOptions& options, std::ostream& out) {
   for (const ModelSource& source : start_sources(options, ModelRepository(options.repository))) {
-    const auto model = Transformer::load(
-        source.directory, {.weight_type = options.weight_type, .attention = options.attention});
+    const ModelFiles files(source.directory);
+    const auto model =
+        load_as_planned(files, plan_to_load(files, options.weight_type, options.attention))
+            .transformer;
     const Numerics numerics = numerics_of(*model);
     out << source.name << '\t' << source.version << '\t' << numerics.hex << '\t' << numerics.text
         << '\n';

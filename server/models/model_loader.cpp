@@ -12,6 +12,7 @@
 #include "model/config/names.h"
 #include "model/files/model_files.h"
 #include "server/models/batch_rows.h"
+#include "server/models/fastest_type.h"
 #include "server/models/self_check.h"
 
 namespace lintel {
@@ -73,14 +74,18 @@ ModelError there_twice(const ServedModel& model, const std::string& adapter) {
 
 std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const {
   const ModelFiles files(source.directory);
-  const Transformer::Options options{.weight_type = options_.weight_type,
-                                     .attention = options_.attention};
-  const ModelSize size = measure_model(files, options);
-  ModelMemory::Reservation reservation = admit(source.name, size);
-  std::shared_ptr<const Transformer> transformer = Transformer::load(files, options);
+  LoadPlan plan = plan_to_load(files, options_.weight_type, options_.attention);
+  ModelMemory::Reservation reservation = admit(source.name, plan.size);
+  LoadedModel loaded = load_as_planned(files, plan);
+  std::shared_ptr<const Transformer> transformer = std::move(loaded.transformer);
   check_session_memory(sessions_, source.name, *transformer);
-  reservation.shrink_to(size.resident_bytes);
+  plan.options.weight_type = transformer->weight_type();
+  reservation.shrink_to(measure_model(files, plan.options).resident_bytes);
   log_loaded(source, *transformer);
+  if (!loaded.reason.empty()) {
+    spdlog::info("model {}: served in {}: {} (--weight-type auto)", source.name,
+                 to_string(transformer->weight_type()), loaded.reason);
+  }
 
   const int rows = batch_rows(*transformer);
   spdlog::info("model {}: {} workers of {} rows", source.name, options_.scheduling.workers, rows);
@@ -90,7 +95,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
     spdlog::error("model {}: {}", source.name, warnings.back());
   }
   return serve(source, counted(std::move(transformer), std::move(reservation)), std::move(warnings),
-               rows);
+               rows, std::move(loaded.reason));
 }
 
 std::vector<AdapterSource> ModelLoader::adapter_sources(const ServedModel& model) const {
@@ -163,7 +168,7 @@ std::shared_ptr<ServedModel> ModelLoader::serve(
     std::shared_ptr<const Transformer> transformer) const {
   const int rows = batch_rows(*transformer);
   std::vector<std::string> warnings = transformer->warnings();
-  return serve({name, version, {}}, std::move(transformer), std::move(warnings), rows);
+  return serve({name, version, {}}, std::move(transformer), std::move(warnings), rows, "");
 }
 
 ModelMemory::Reservation ModelLoader::admit(const std::string& name, const ModelSize& size) const {
@@ -182,8 +187,8 @@ int ModelLoader::batch_rows(const Transformer& model) const {
 
 std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
                                                 std::shared_ptr<const Transformer> transformer,
-                                                std::vector<std::string> warnings,
-                                                int batch_rows) const {
+                                                std::vector<std::string> warnings, int batch_rows,
+                                                std::string type_reason) const {
   Scheduler::Options scheduling = options_.scheduling;
   scheduling.max_batch_rows = batch_rows;
   scheduling.prefill_rows_per_step = std::min(scheduling.prefill_rows_per_step, batch_rows);
@@ -197,6 +202,7 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   served->limits = options_.limits;
   served->limits.max_samples = std::min(served->limits.max_samples, batch_rows);
   served->directory = source.directory;
+  served->weight_type_reason = std::move(type_reason);
   spdlog::info("model {}: numerics {} ({})", source.name, served->numerics.hex,
                served->numerics.text);
   for (const AdapterSource& adapter : adapter_sources(*served)) load_adapter(*served, adapter);

@@ -66,7 +66,8 @@ class ModelLoader {
   int batch_rows(const Transformer& model) const;
   std::shared_ptr<ServedModel> serve(const ModelSource& source,
                                      std::shared_ptr<const Transformer> transformer,
-                                     std::vector<std::string> warnings, int batch_rows) const;
+                                     std::vector<std::string> warnings, int batch_rows,
+                                     std::string type_reason) const;
 
   const ModelOptions& options_;
   const SessionStore::Options& sessions_;

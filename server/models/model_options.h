@@ -31,11 +31,10 @@ struct ModelOptions {
   std::vector<ModelDirectory> directories;  // loaded at the start; names differ
   // Loaded with their models, beside those in the models' directories; names of a model differ.
   std::vector<AdapterDirectory> adapters;
-  std::filesystem::path repository;  // ModelRepository; empty: nothing is loaded at run time
-  std::vector<std::string> load;     // of the repository, at the start; "*": all
-  std::size_t memory_bytes = 0;      // of all models and adapters together; 0: no bound
-  WeightType weight_type = WeightType::kF32;
-  bool weight_type_given = false;          // chosen by whoever started the server
+  std::filesystem::path repository;        // ModelRepository; empty: nothing is loaded at run time
+  std::vector<std::string> load;           // of the repository, at the start; "*": all
+  std::size_t memory_bytes = 0;            // of all models and adapters together; 0: no bound
+  std::optional<WeightType> weight_type;   // nothing: of each model, load_in_fastest_type()
   std::optional<AttentionSpec> attention;  // of every model, in place of its own
   // Of each model. max_batch_rows 0: batch_rows_for() of the model.
   Scheduler::Options scheduling{.max_batch_rows = 0};

@@ -31,6 +31,7 @@ struct ServedModel {
   // requests use them.
   const std::unique_ptr<AdapterTable> adapters = std::make_unique<AdapterTable>();
   std::unique_ptr<Scheduler> scheduler;
+  std::string weight_type_reason;     // why its weight type; empty: it was given, or is f32
   Numerics numerics;                  // of this machine with this model
   RequestLimits limits;               // max_samples no more than max_batch_rows
   std::vector<std::string> warnings;  // what an operator should know

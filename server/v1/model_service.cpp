@@ -85,6 +85,7 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_trained_length(config.trained_length);
   wire.set_parameters(transformer.num_parameters());
   wire.set_weight_type(to_string(transformer.weight_type()));
+  wire.set_weight_type_reason(model.weight_type_reason);
   wire.set_kernels(transformer.kernels());
   wire.set_weight_bytes(static_cast<std::int64_t>(transformer.weight_bytes()));
   // The last value of a sequence is never fed. Unbounded growing states have no size to report.

@@ -82,6 +82,9 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   json.field("vocab_size", model.vocab_size()).field("max_length", model.max_length());
   if (model.trained_length() > 0) json.field("trained_length", model.trained_length());
   json.field("parameters", model.parameters()).field("weight_type", model.weight_type());
+  if (!model.weight_type_reason().empty()) {
+    json.field("weight_type_reason", model.weight_type_reason());
+  }
   json.field("kernels", model.kernels());
   json.field("weight_bytes", model.weight_bytes()).field("state_bytes", model.state_bytes());
   json.field("constant_state", model.constant_state());
@@ -125,6 +128,8 @@ std::string describe(const v1::Model& model) {
                              : std::to_string(model.trained_length()) + " values"},
       {"parameters", std::to_string(model.parameters())},
       {"weights", model.weight_type() + ", " + std::to_string(model.weight_bytes()) + " bytes"},
+      {"why", model.weight_type_reason().empty() ? "as --weight-type has it, or too small to gain"
+                                                 : model.weight_type_reason()},
       {"kernels", model.kernels()},
       {"session state", std::to_string(model.state_bytes()) + " bytes" +
                             (model.constant_state() ? ", constant" : ", at its largest")},

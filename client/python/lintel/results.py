@@ -154,6 +154,7 @@ class Model:
     max_length: int  # positions that can be fed; 0: unbounded
     parameters: int
     weight_type: str
+    weight_type_reason: str  # what `--weight-type auto` found; empty where nothing was compared
     weight_bytes: int
     state_bytes: int  # of a session of max_length values
     constant_state: bool  # the state does not grow with the sequence
@@ -290,6 +291,7 @@ def read_model(wire: model_pb2.Model) -> Model:
         max_length=wire.max_length,
         parameters=wire.parameters,
         weight_type=wire.weight_type,
+        weight_type_reason=wire.weight_type_reason,
         weight_bytes=wire.weight_bytes,
         state_bytes=wire.state_bytes,
         constant_state=wire.constant_state,

@@ -34,8 +34,7 @@ TEST_CASE("defaults serve one model on the loopback") {
   REQUIRE(options.models.directories.size() == 1);
   CHECK(options.models.directories[0].name == "digits");
   CHECK(options.listen.to_string(options.listen.port) == "127.0.0.1:50051");
-  CHECK(options.models.weight_type == WeightType::kF32);
-  CHECK_FALSE(options.models.weight_type_given);
+  CHECK_FALSE(options.models.weight_type.has_value());
   CHECK(options.models.scheduling.workers >= 1);
   CHECK(options.models.scheduling.max_batch_rows == 0);
   CHECK(options.sessions.session_memory_bytes == std::size_t{1} << 30);
@@ -93,7 +92,6 @@ TEST_CASE("values reach their options as they are meant") {
   CHECK(options.sessions.bytes_per_owner == 13 * 1024);
   CHECK(options.models.scheduling.speculation == Speculation::kOff);
   CHECK(options.models.weight_type == WeightType::kBf16);
-  CHECK(options.models.weight_type_given);
   REQUIRE(options.models.attention.has_value());
   CHECK(options.models.attention->type == "lsh");
   CHECK(options.models.attention->seed == 7u);
