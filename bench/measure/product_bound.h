@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "model/config/config.h"
-#include "model/dense/weight_type.h"
+#include "model/dense/kernels/weight_type.h"
 
 namespace lintel::bench {
 

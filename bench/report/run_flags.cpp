@@ -17,6 +17,16 @@ WeightType parse_weight_type(std::string_view flag, std::string_view text) {
                         "': expected f32, bf16 or int8");
 }
 
+KernelChoice parse_kernels(std::string_view flag, std::string_view text) {
+  const auto choice = kernels_named(text);
+  if (!choice) {
+    throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
+                          "': expected auto, own or onednn");
+  }
+  choose_kernels(*choice);
+  return *choice;
+}
+
 std::string drawn_run_id() {
   char text[16];
   std::snprintf(text, sizeof text, "%08x", std::random_device()());
@@ -75,6 +85,11 @@ void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch, const std::
   cli::add_parsed(app, "--weight-type", weight_type, parse_weight_type, "TYPE",
                   "What the matrices are computed in: f32, bf16 or int8 [f32]")
       ->check(describe::offers({"f32", "bf16", "int8"}))
+      ->group("Measuring");
+  cli::add_parsed(app, "--kernels", kernels, parse_kernels, "WHOSE",
+                  "Who multiplies the matrices: our own kernels, oneDNN, or auto, for each weight "
+                  "type what is faster on this machine [auto]")
+      ->check(describe::offers({"auto", "own", "onednn"}))
       ->group("Measuring");
   cli::add_text(app, "--json", json, "FILE",
                 "Write the tables as JSON; without FILE, or -: print them")

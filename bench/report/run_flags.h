@@ -8,7 +8,8 @@
 #include "bench/report/plot.h"
 #include "bench/report/report.h"
 #include "client/cli/frame/flags.h"
-#include "model/dense/weight_type.h"
+#include "model/dense/kernels/kernel_choice.h"
+#include "model/dense/kernels/weight_type.h"
 
 namespace lintel::bench {
 
@@ -17,11 +18,12 @@ struct RunFlags {
   int workers = 0;         // set to the number of cores by add_to
   std::vector<int> batch;  // sequences a worker steps together, increasing
   WeightType weight_type = WeightType::kF32;
-  std::string run;      // empty: drawn by chance
-  std::string json;     // file, "-", or empty
-  std::string csv;      // file, "-", or empty
-  std::string against;  // file or empty
-  std::string plot;     // file or empty
+  KernelChoice kernels = KernelChoice::kAuto;  // chosen for the process when it is parsed
+  std::string run;                             // empty: drawn by chance
+  std::string json;                            // file, "-", or empty
+  std::string csv;                             // file, "-", or empty
+  std::string against;                         // file or empty
+  std::string plot;                            // file or empty
 
   // `batch_help` empty: the sub-command has no --batch; without workers it runs on one.
   void add_to(CLI::App& app, std::vector<int> default_batch, const std::string& batch_help,

@@ -12,7 +12,7 @@
 #include "model/adapters/adapter_files.h"
 #include "model/adapters/low_rank.h"
 #include "model/base/tensor.h"
-#include "model/dense/prefetch_list.h"
+#include "model/dense/kernels/prefetch_list.h"
 
 namespace lintel {
 

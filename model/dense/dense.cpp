@@ -1,12 +1,13 @@
 #include "model/dense/dense.h"
 
+#include <algorithm>
 #include <cassert>
+#include <cstdint>
 #include <stdexcept>
 #include <vector>
 
-#include "hwy/targets.h"
-#include "model/dense/dense_kernels.h"
 #include "model/dense/dense_onednn.h"
+#include "model/dense/kernels/dense_kernels.h"
 #include "model/dense/library_product.h"
 #include "model/simd/kernels.h"
 
@@ -16,23 +17,30 @@ namespace {
 // ONEDNN_MAX_CPU_ISA makes oneDNN behave as on a lesser machine: our own kernels follow it.
 void follow_instruction_set_of_onednn() {
   [[maybe_unused]] static const bool once = [] {
-    if (!onednn_has_avx512()) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
+    limit_instruction_set(onednn_instruction_set());
     return true;
   }();
+}
+
+// From how many rows on a library multiplies; kNever: not at all.
+constexpr std::size_t kNever = SIZE_MAX;
+std::size_t rows_for_library(const ProductLibrary& library, WeightType type, KernelChoice kernels) {
+  if (kernels == KernelChoice::kOneDnn) return 1;
+  return kernels == KernelChoice::kAuto ? library.worthwhile_rows(type) : kNever;
 }
 
 }  // namespace
 
 struct Dense::Impl {
-  PackedWeights weights;
+  PackedWeights weights;  // without their cells where the library multiplies all rows
   Fused fused = Fused::kNone;
   std::unique_ptr<LibraryProduct> library;  // of the same weights; null where it does not pay
+  std::size_t library_rows = kNever;        // from which on it multiplies
   std::string why_not;                      // the library that would pay does not run
 
   void apply(const Product& product) const {
-    const bool by_library = library != nullptr && (weights.type != WeightType::kInt8 ||
-                                                   product.rows >= LibraryProduct::kLeastInt8Rows);
-    by_library ? library->multiply(product) : multiply(product);
+    library != nullptr&& product.rows >= library_rows ? library->multiply(product)
+                                                      : multiply(product);
   }
 };
 
@@ -50,10 +58,15 @@ Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::si
            .library = nullptr,
            .why_not = ""});
   const ProductLibrary& library = options.library != nullptr ? *options.library : onednn_library();
-  if (!library.worthwhile(options.weight_type)) return;
+  impl_->library_rows = rows_for_library(library, options.weight_type, options.kernels);
+  if (impl_->library_rows == kNever) return;
   std::string why_not;
   impl_->library = LibraryProduct::make(library, impl_->weights, why_not);
-  if (impl_->library == nullptr) impl_->why_not = "not " + library.name() + ": " + why_not;
+  if (impl_->library == nullptr) {
+    impl_->why_not = "not " + library.name() + ": " + why_not;
+  } else if (impl_->library_rows <= 1) {
+    impl_->weights.drop_cells();
+  }
 }
 
 Dense::~Dense() = default;
@@ -68,6 +81,7 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output,
   assert(output != Output::kAdd || impl_->fused == Fused::kNone);
   impl_->apply({.weights = &weights,
                 .x = x.cells(),
+                .x_stride = x.stride(),
                 .x_scales = x.scales(),
                 .x_zero = x.zero(),
                 .rows = y.rows(),
@@ -94,38 +108,44 @@ std::size_t Dense::weight_bytes() const {
 }
 
 std::string Dense::kernels() const {
-  if (impl_->library != nullptr) return impl_->library->description();
   const std::string own = multiply_description(impl_->weights.type);
-  return impl_->why_not.empty() ? own : own + ", " + impl_->why_not;
+  if (impl_->library == nullptr) {
+    return impl_->why_not.empty() ? own : own + ", " + impl_->why_not;
+  }
+  const std::string theirs = impl_->library->description();
+  if (impl_->library_rows <= 1) return theirs;
+  return theirs + ", below " + std::to_string(impl_->library_rows) + " rows " + own;
 }
 
 std::size_t Dense::most_weight_bytes(std::size_t in_features, std::size_t out_features,
                                      WeightType type) {
   follow_instruction_set_of_onednn();
+  const std::size_t own = PackedWeights::bytes_of(type, in_features, out_features);
+  const std::size_t from = rows_for_library(onednn_library(), type, chosen_kernels());
+  if (from == kNever) return own;
+  // oneDNN's blocks, what it keeps for each output of int8, and our vectors of each output.
   const auto up_to = [](std::size_t n, std::size_t block) {
     return (n + block - 1) / block * block;
   };
-  const std::size_t width = up_to(out_features, kGroupWidth);
-  std::size_t bytes = width * (num_cells(type, in_features) + 3) * sizeof(std::uint32_t);
-  // oneDNN's blocks, and what it keeps for each output of int8.
-  if (onednn_library().worthwhile(type)) {
-    bytes += up_to(out_features, 64) * (num_cells(type, up_to(in_features, 64)) + 1) *
-             sizeof(std::uint32_t);
-  }
-  return bytes;
+  const std::size_t theirs = up_to(out_features, kGroupWidth) *
+                             (num_cells(type, up_to(in_features, 64)) + 1 + 3) *
+                             sizeof(std::uint32_t);
+  return from <= 1 ? std::max(own, theirs) : own + theirs;
 }
 
 bool is_faster_than_f32(WeightType type) {
   follow_instruction_set_of_onednn();
   if (type == WeightType::kF32) return false;
-  if (onednn_library().worthwhile(type) || has_special_tiles(type)) return true;
+  if (has_special_tiles(type)) return true;
+  if (rows_for_library(onednn_library(), type, chosen_kernels()) != kNever) return true;
   // bf16 is widened to f32 then; int8 has four inputs in two instructions.
   return type == WeightType::kInt8 && kernel_target() == "AVX2";
 }
 
 std::string dense_kernels_description(WeightType type) {
   follow_instruction_set_of_onednn();
-  if (!onednn_library().worthwhile(type)) return multiply_description(type);
+  const std::size_t from = rows_for_library(onednn_library(), type, chosen_kernels());
+  if (from == kNever) return multiply_description(type);
   constexpr std::size_t kSize = 256;
   const std::vector<float> weight(kSize * kSize, 1.0f);
   return Dense(weight, std::vector<float>(kSize), kSize, kSize, {.weight_type = type}).kernels();

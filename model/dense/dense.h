@@ -8,8 +8,9 @@
 
 #include "model/base/tensor.h"
 #include "model/dense/dense_input.h"
-#include "model/dense/prefetch_list.h"
-#include "model/dense/weight_type.h"
+#include "model/dense/kernels/kernel_choice.h"
+#include "model/dense/kernels/prefetch_list.h"
+#include "model/dense/kernels/weight_type.h"
 
 namespace lintel {
 
@@ -29,7 +30,8 @@ class Dense {
   struct Options {
     WeightType weight_type = WeightType::kF32;
     Fused fused = Fused::kNone;
-    // What multiplies where it is worthwhile. Null: this machine's. Outlives the layer.
+    KernelChoice kernels = chosen_kernels();
+    // The library that is chosen from. Null: oneDNN. Outlives the layer.
     const ProductLibrary* library = nullptr;
   };
 
@@ -42,8 +44,9 @@ class Dense {
   Dense& operator=(Dense&&) noexcept;
 
   // Rows 0 .. y.rows() - 1 of x, which are prepared. y: [rows, out_features]. Allocates nothing,
-  // but on machines with AMX, where oneDNN does. prefetch: taken from while our own kernels
-  // compute. REQUIRES: x has this layer's weight type and in_features; kAdd goes with Fused::kNone.
+  // but where oneDNN multiplies, which does. prefetch: taken from while our own kernels compute,
+  // but on AMX, which has nothing to gain by it. REQUIRES: x has this layer's weight type and
+  // in_features; kAdd goes with Fused::kNone.
   void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore,
              PrefetchList* prefetch = nullptr) const;
 
@@ -54,11 +57,12 @@ class Dense {
   WeightType weight_type() const;
   std::size_t in_features() const;
   std::size_t out_features() const;
-  std::size_t weight_bytes() const;  // of the packed form
-  // An upper bound of weight_bytes() on this machine, told beforehand.
+  // Of the packed form: one copy, but where a library multiplies int8 of many rows alone.
+  std::size_t weight_bytes() const;
+  // An upper bound of weight_bytes() on this machine with chosen_kernels(), told beforehand.
   static std::size_t most_weight_bytes(std::size_t in_features, std::size_t out_features,
                                        WeightType type);
-  // The kernels that run: "avx512_vnni", "onednn (avx512_core_amx) in blocks of 2 to 64 rows".
+  // The kernels that run: "amx_int8", "onednn (avx512_core_amx) in blocks of 2 to 64 rows".
   std::string kernels() const;
 
  private:

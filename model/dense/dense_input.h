@@ -6,7 +6,7 @@
 #include <span>
 
 #include "model/base/tensor.h"
-#include "model/dense/weight_type.h"
+#include "model/dense/kernels/weight_type.h"
 
 namespace lintel {
 
@@ -22,15 +22,18 @@ class DenseInput {
 
   WeightType type() const { return type_; }
   std::size_t cols() const { return cols_; }
-  MatrixView<float> values() { return values_.view(); }  // [max_rows, cols]
+  // [max_rows, cols], with gaps between the rows.
+  MatrixView<float> values() { return {values_.get(), max_rows_, cols_, value_stride_}; }
 
   // REQUIRES: first + count <= max_rows.
   void prepare(std::size_t first, std::size_t count);
   // Row r from values that lie elsewhere; values() may or may not hold them afterwards.
   void assign(std::size_t r, std::span<const float> values);
 
-  // For the kernels: cells of rows without gaps, the scale of each row, the byte for 0.
+  // For the kernels: cells of rows (as Product::x), how far apart these are, the scale of each row,
+  // the byte for 0.
   const std::uint32_t* cells() const;
+  std::size_t stride() const { return stride_; }
   const float* scales() const { return scales_.get(); }
   std::int32_t zero() const { return range_ == Range::kSigned ? 128 : 0; }
 
@@ -39,10 +42,12 @@ class DenseInput {
 
   WeightType type_ = WeightType::kF32;
   Range range_ = Range::kSigned;
+  std::size_t max_rows_ = 0;
   std::size_t cols_ = 0;
-  std::size_t row_cells_ = 0;
-  Matrix values_;                      // [max_rows, cols]
-  AlignedArray<std::uint32_t> cells_;  // [max_rows, row_cells]; none for f32
+  std::size_t stride_ = 0;             // of cells
+  std::size_t value_stride_ = 0;       // of values
+  AlignedArray<float> values_;         // [max_rows, value_stride]
+  AlignedArray<std::uint32_t> cells_;  // [max_rows in whole tiles, stride]; none for f32
   AlignedArray<float> scales_;         // [max_rows]; int8 only
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/base/tensor.h"
+#include "model/dense/kernels/tile_scope.h"
 
 namespace lintel {
 namespace {
@@ -35,6 +36,10 @@ std::unique_ptr<LibraryProduct> LibraryProduct::make(const ProductLibrary& libra
                                                      std::string& why_not) {
   const ProductShape shape{weights.type, weights.row_cells, weights.out_features};
   std::unique_ptr<LibraryMatrix> matrix = library.new_matrix(shape);
+  if (matrix == nullptr) {
+    why_not = "it has no such product here";
+    return nullptr;
+  }
   std::vector<std::size_t> row_counts = library.proven_rows(shape, *matrix);
   if (row_counts.empty() || row_counts.back() < kLeastBlock) {
     why_not = "its bits depend on the number of rows";
@@ -63,7 +68,7 @@ void LibraryProduct::multiply(const Product& product) const {
     const std::size_t padded_rows = block_rows(product.rows - r);
     Product block = product;
     block.rows = std::min(padded_rows, product.rows - r);
-    block.x += r * weights_->row_cells;
+    block.x += r * block.x_stride;
     if (block.x_scales != nullptr) block.x_scales += r;
     block.y += r * product.y_stride;
     multiply_block(block, padded_rows);
@@ -78,31 +83,33 @@ std::size_t LibraryProduct::block_rows(std::size_t rows) const {
 
 void LibraryProduct::multiply_block(const Product& block, std::size_t padded_rows) const {
   thread_local Buffer inputs, outputs;
-  const std::uint32_t* x = block.x;
-  if (padded_rows > block.rows) {
-    const std::size_t cells = block.rows * weights_->row_cells;
-    const std::size_t padded_cells = padded_rows * weights_->row_cells;
-    std::uint32_t* const padded = inputs.of(padded_cells);
-    std::copy_n(block.x, cells, padded);
-    std::fill(padded + cells, padded + padded_cells, 0u);
-    x = padded;
+  const std::size_t row_cells = weights_->row_cells;
+  std::uint32_t* const x = inputs.of(padded_rows * row_cells);
+  for (std::size_t r = 0; r < block.rows; ++r) {
+    std::copy_n(block.x + r * block.x_stride, row_cells, x + r * row_cells);
   }
+  std::fill(x + block.rows * row_cells, x + padded_rows * row_cells, 0u);
   std::uint32_t* const sums = outputs.of(padded_rows * weights_->out_features);
   matrix_->multiply(x, padded_rows, sums);
+  forget_tiles();
   finish_sums(block, sums);
 }
 
 bool LibraryProduct::has_our_bits() const {
   const std::size_t rows = row_counts_.back();
-  const auto x = make_aligned<std::uint32_t>(rows * weights_->row_cells);
-  for (std::size_t i = 0; i < rows * weights_->row_cells; ++i) {
-    x[i] = static_cast<std::uint32_t>((i + 1) * 2654435761u);  // bytes of any value
+  const std::size_t stride = input_stride(weights_->row_cells);
+  const auto x = make_aligned<std::uint32_t>(rows * stride);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < weights_->row_cells; ++c) {  // bytes of any value
+      x[r * stride + c] = static_cast<std::uint32_t>((r * stride + c + 1) * 2654435761u);
+    }
   }
   const std::vector<float> scales(rows, 1.0f);
   Matrix theirs(rows, weights_->out_features);
   Matrix ours(rows, weights_->out_features);
   Product product{.weights = weights_,
                   .x = x.get(),
+                  .x_stride = stride,
                   .x_scales = scales.data(),
                   .x_zero = 128,
                   .rows = rows,
@@ -118,10 +125,7 @@ std::string LibraryProduct::description() const {
   const std::string least = std::to_string(row_counts_.front());
   const std::string most = std::to_string(row_counts_.back());
   return library_->name() + " in blocks of " + (least == most ? least : least + " to " + most) +
-         " rows" +
-         (weights_->type == WeightType::kInt8 ? ", below " + std::to_string(kLeastInt8Rows) +
-                                                    " rows " + multiply_description(weights_->type)
-                                              : "");
+         " rows";
 }
 
 }  // namespace lintel

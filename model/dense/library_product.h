@@ -13,13 +13,9 @@ namespace lintel {
 // Const and shareable between threads.
 class LibraryProduct {
  public:
-  // Rows from which on int8 is worthwhile: for fewer our own kernels are. Both have the same bits
-  // there; bf16 sums are in another order, so it is all rows or none.
-  static constexpr std::size_t kLeastInt8Rows = 16;
-
-  // Null where too few numbers of rows agree, or int8 does not have the bits of our own kernels:
-  // `why_not` then says so of the library, "its ...". `weights` outlives the product, as does
-  // `library`.
+  // Null where the library has no such product, too few numbers of rows agree, or int8 does not
+  // have the bits of our own kernels: `why_not` then says so. `weights` outlives the product, as
+  // does `library`; its cells are not needed any more.
   static std::unique_ptr<LibraryProduct> make(const ProductLibrary& library,
                                               const PackedWeights& weights, std::string& why_not);
 

@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<std::size_t, 6> kRowCounts = {2, 8, 16, 32, 48, 64};
 constexpr std::size_t kMostRows = kRowCounts.back();
 
-// Inputs without structure: bytes of any value, or pairs of bf16 between 2^-8 and 1 of either sign.
+// Inputs without structure: bytes of any value, or f32 or bf16 between 2^-8 and 1 of either sign.
 // Their sums are rounded at nearly every step, so no two orders of summation agree in all outputs.
 AlignedArray<std::uint32_t> any_inputs(const ProductShape& shape, std::size_t rows) {
   auto x = make_aligned<std::uint32_t>(rows * shape.row_cells);
@@ -23,7 +23,7 @@ AlignedArray<std::uint32_t> any_inputs(const ProductShape& shape, std::size_t ro
   for (std::size_t i = 0; i < rows * shape.row_cells; ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     const auto random = static_cast<std::uint32_t>(state >> 32);
-    x[i] = shape.type == WeightType::kInt8 ? random : (random & 0x83ff83ffu) | 0x3c003c00u;
+    x[i] = any_cell(shape.type, random);
   }
   return x;
 }
@@ -86,6 +86,18 @@ class Comparison {
 };
 
 }  // namespace
+
+std::uint32_t any_cell(WeightType type, std::uint32_t random) {
+  switch (type) {
+    case WeightType::kF32:
+      return (random & 0x83ffffffu) | 0x3c000000u;
+    case WeightType::kBf16:
+      return (random & 0x83ff83ffu) | 0x3c003c00u;
+    case WeightType::kInt8:
+      return random;
+  }
+  return random;
+}
 
 const std::vector<std::size_t>& ProductLibrary::proven_rows(const ProductShape& shape,
                                                             LibraryMatrix& matrix) const {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "model/dense/dense_kernels.h"
-#include "model/dense/weight_type.h"
+#include "model/dense/kernels/dense_kernels.h"
+#include "model/dense/kernels/weight_type.h"
 
 namespace lintel {
 
@@ -28,6 +28,9 @@ struct ProductShape {
   std::size_t in_features() const { return row_cells * inputs_per_cell(type); }
   auto operator<=>(const ProductShape&) const = default;
 };
+
+// A cell of any value: bytes, or f32 or bf16 between 2^-8 and 1 of either sign.
+std::uint32_t any_cell(WeightType type, std::uint32_t random);
 
 // The weights of one layer in a library's layout. multiply() is shareable between threads.
 class LibraryMatrix {
@@ -50,8 +53,12 @@ class ProductLibrary {
   virtual ~ProductLibrary() = default;
 
   virtual std::string name() const = 0;  // "onednn (avx512_core_amx)"
-  // Whether it is faster than our own kernels on this machine.
-  virtual bool worthwhile(WeightType type) const = 0;
+  // From how many rows on it is faster than our own kernels on this machine; SIZE_MAX: never. 1,
+  // or of int8 more: its sums are exact whoever adds them, those of the others are in another
+  // order, so it is all rows or none. A table, not a race of clocks: the bits of a session must not
+  // depend on what else ran when the server started.
+  virtual std::size_t worthwhile_rows(WeightType type) const = 0;
+  // Null where it has no such product on this machine.
   virtual std::unique_ptr<LibraryMatrix> new_matrix(const ProductShape& shape) const = 0;
 
   // Numbers of rows at which a product of this shape gives a row the same bits wherever it stands

@@ -12,7 +12,7 @@
 #include "model/attention/attention.h"
 #include "model/base/tensor.h"
 #include "model/dense/dense_input.h"
-#include "model/dense/prefetch_list.h"
+#include "model/dense/kernels/prefetch_list.h"
 #include "model/network/drafts.h"
 #include "model/network/transformer_parts.h"
 #include "model/network/workspace.h"

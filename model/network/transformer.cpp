@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/adapters/adapter.h"
+#include "model/dense/kernels/tile_scope.h"
 #include "model/files/tensor_list.h"
 #include "model/network/stepper.h"
 #include "model/network/transformer_parts.h"
@@ -87,6 +88,7 @@ SequenceState Transformer::new_sequence(std::shared_ptr<const Adapter> adapter) 
 MatrixView<const float> Transformer::step(std::span<const StepRow> rows,
                                           Workspace& workspace) const {
   assert(!rows.empty() && rows.size() <= workspace.max_rows());
+  const TileScope tiles;  // one for all products of the step
   return impl_->stepper->step(rows, *workspace.buffers_);
 }
 

@@ -2,6 +2,7 @@
 // machines the tests do not run on.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,7 +23,10 @@ class OddLibrary : public ProductLibrary {
   explicit OddLibrary(OrderOf order_of) : order_of_(std::move(order_of)) {}
 
   std::string name() const override { return "odd"; }
-  bool worthwhile(WeightType type) const override { return type != WeightType::kF32; }
+  // int8 in batches, as on AMX oneDNN would be beside kernels without it.
+  std::size_t worthwhile_rows(WeightType type) const override {
+    return type == WeightType::kF32 ? SIZE_MAX : type == WeightType::kBf16 ? 1 : 16;
+  }
   std::unique_ptr<LibraryMatrix> new_matrix(const ProductShape& shape) const override;
 
   // Products by their number of rows since forget().

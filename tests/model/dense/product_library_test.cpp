@@ -40,6 +40,10 @@ struct Problem {
     return Dense(weight.values(), bias.values(), weight.cols(), weight.rows(),
                  {.weight_type = type, .fused = fused, .library = library});
   }
+  Dense by_onednn(WeightType type) const {
+    return Dense(weight.values(), bias.values(), weight.cols(), weight.rows(),
+                 {.weight_type = type, .kernels = KernelChoice::kOneDnn});
+  }
   PackedWeights packed(WeightType type) const {
     return {type, weight.values(), bias.values(), weight.cols(), weight.rows()};
   }
@@ -246,15 +250,7 @@ TEST_CASE("a model whose shapes differ says how many products run on what", "[li
   CHECK(own->kernels() == dense_kernels_description(WeightType::kF32));
 }
 
-// oneDNN, also where our own kernels are faster.
-class WillingOneDnn final : public ProductLibrary {
- public:
-  std::string name() const override { return onednn_library().name(); }
-  bool worthwhile(WeightType type) const override { return type != WeightType::kF32; }
-  std::unique_ptr<LibraryMatrix> new_matrix(const ProductShape& shape) const override {
-    return onednn_library().new_matrix(shape);
-  }
-};
+bool onednn_has_avx512() { return onednn_instruction_set() >= InstructionSet::kAvx512; }
 
 // Without vpdpbusd oneDNN adds pairs of products in 16 bits.
 bool saturates(WeightType type) {
@@ -262,14 +258,14 @@ bool saturates(WeightType type) {
 }
 
 TEST_CASE("oneDNN's products have the bits of ours in int8, and are near in bf16", "[library]") {
-  const WeightType type = GENERATE(WeightType::kBf16, WeightType::kInt8);
-  if (!onednn_has_avx512()) return;  // oneDNN 2.6 has no such products below
+  const WeightType type = GENERATE(from_range(kWeightTypes));
+  if (type != WeightType::kF32 && !onednn_has_avx512())
+    return;  // oneDNN 2.6 has no such products below
   for (const auto& [in, out] : std::vector<std::pair<int, int>>{{256, 192}, {51, 70}}) {
     const Problem problem(in, out);
     const PackedWeights weights = problem.packed(type);
-    const WillingOneDnn library;
     std::string why_not;
-    const auto onednn = LibraryProduct::make(library, weights, why_not);
+    const auto onednn = LibraryProduct::make(onednn_library(), weights, why_not);
     CAPTURE(to_string(type), in, out, why_not);
     if (saturates(type)) {
       CHECK(onednn == nullptr);
@@ -281,13 +277,16 @@ TEST_CASE("oneDNN's products have the bits of ours in int8, and are near in bf16
     constexpr std::size_t kRows = 300;  // beyond what one of its primitives takes
     DenseInput input(type, kRows, in);
     const Matrix x = normal_matrix(kRows, in, 3);
-    std::ranges::copy(x.values(), input.values().data());
+    for (std::size_t r = 0; r < x.rows(); ++r) {
+      std::ranges::copy(x.row(r), input.values().row(r).begin());
+    }
     input.prepare(0, kRows);
     for (const bool add : {false, true}) {
       Matrix own = normal_matrix(kRows, out, 5);
       Matrix theirs = normal_matrix(kRows, out, 5);
       Product product{.weights = &weights,
                       .x = input.cells(),
+                      .x_stride = input.stride(),
                       .x_scales = input.scales(),
                       .x_zero = input.zero(),
                       .rows = kRows,
@@ -311,15 +310,15 @@ TEST_CASE("oneDNN's products have the bits of ours in int8, and are near in bf16
 // On this machine and, where ONEDNN_MAX_CPU_ISA says so, as on another: without bf16 instructions
 // one row alone has other bits than among two.
 TEST_CASE("a layer of oneDNN keeps the bits of a row in any batch", "[library]") {
-  const WeightType type = GENERATE(WeightType::kBf16, WeightType::kInt8);
-  if (!onednn_has_avx512()) return;
-  const WillingOneDnn library;
+  const WeightType type = GENERATE(from_range(kWeightTypes));
+  if (type != WeightType::kF32 && !onednn_has_avx512()) return;
+  const ProductLibrary& library = onednn_library();
   double milliseconds = 0.0;
   for (const auto& [in, out] :
        std::vector<std::pair<int, int>>{{256, 768}, {1024, 256}, {640, 320}, {51, 70}}) {
     const Problem problem(in, out);
     const auto begin = std::chrono::steady_clock::now();
-    const Dense dense = problem.dense(type, &library);
+    const Dense dense = problem.by_onednn(type);
     milliseconds +=
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     CAPTURE(to_string(type), in, out, dense.kernels());

@@ -1,4 +1,4 @@
-#include "model/dense/weight_type.h"
+#include "model/dense/kernels/weight_type.h"
 
 namespace lintel {
 

@@ -1,7 +1,7 @@
 // Tiles for instructions that Highway has no words for. Only dense_kernels.cpp includes this.
 #pragma once
 
-#include "model/dense/dense_tiles.h"
+#include "model/dense/kernels/dense_tiles.h"
 
 namespace lintel {
 

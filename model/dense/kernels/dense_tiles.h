@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "model/dense/dense_kernels.h"
+#include "model/dense/kernels/dense_kernels.h"
 
 namespace lintel {
 

@@ -1,4 +1,4 @@
-#include "model/dense/dense_avx512.h"
+#include "model/dense/kernels/dense_avx512.h"
 
 #include "hwy/base.h"
 #include "model/simd/simd_targets.h"
@@ -123,7 +123,7 @@ HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::siz
     LINTEL_UNROLL
     for (int r = 0; r < kRows; ++r) sums[r][v] = start;
   }
-  const std::uint32_t* x = product.x + row * row_cells;
+  const std::uint32_t* x = product.x + row * product.x_stride;
   const std::uint32_t* w = weights.group(group);
   for (std::size_t c = 0; c < row_cells; ++c, w += kGroupWidth) {
     __m512i columns[kVectors];
@@ -146,7 +146,7 @@ HWY_INLINE void compute_tile(const Product& product, std::size_t group, std::siz
     }
     LINTEL_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const __m512i cell = _mm512_set1_epi32(static_cast<int>(x[r * row_cells + c]));
+      const __m512i cell = _mm512_set1_epi32(static_cast<int>(x[r * product.x_stride + c]));
       LINTEL_UNROLL
       for (int v = 0; v < kVectors; ++v) Type::add(sums[r][v], cell, columns[v]);
     }

@@ -1,0 +1,253 @@
+// Highway includes this file once per instruction set: the order matters.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "model/dense/kernels/dense_kernels.cpp"
+#include "model/simd/simd_targets.h"
+#include "hwy/foreach_target.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "model/dense/kernels/dense_outputs-inl.h"
+// clang-format on
+
+#include "model/dense/kernels/dense_kernels.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "model/dense/kernels/dense_amx.h"
+#include "model/dense/kernels/dense_avx512.h"
+#include "model/dense/kernels/dense_tiles.h"
+#include "model/simd/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lintel {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr size_t kGroupVectors = kGroupWidth / kLanes;
+// Vectors of columns of a tile of six rows: as many sums as registers allow beside the operands.
+constexpr size_t kTileVectors = kLanes == 16 ? 4 : kLanes == 1 ? 1 : 2;
+
+struct F32 : FloatOutput {
+  static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
+    sum = hn::MulAdd(hn::BitCast(F(), hn::Set(U(), x)), hn::BitCast(F(), w), sum);
+  }
+};
+
+// Widened to f32: exact, so one more rounding per product is all that differs from vdpbf16ps.
+struct Bf16 : FloatOutput {
+  static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
+    const VU high = hn::Set(U(), 0xffff0000u);
+    sum = hn::MulAdd(hn::BitCast(F(), hn::Set(U(), x << 16)),
+                     hn::BitCast(F(), hn::ShiftLeft<16>(w)), sum);
+    sum = hn::MulAdd(hn::BitCast(F(), hn::Set(U(), x & 0xffff0000u)),
+                     hn::BitCast(F(), hn::And(w, high)), sum);
+  }
+};
+
+// By way of wider integers: sums of two products of bytes do not fit 16 bits (vpmaddubsw
+// saturates).
+struct Int8 : Int8Output {
+  static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+    const hn::Repartition<int16_t, I> halves;
+    const auto bytes = hn::BitCast(halves, w);
+    const VI even = hn::BitCast(I(), hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes)));
+    const VI odd = hn::BitCast(I(), hn::ShiftRight<8>(bytes));
+    const VI x_even = hn::Set(I(), static_cast<int32_t>(x & 0x00ff00ffu));
+    const VI x_odd = hn::Set(I(), static_cast<int32_t>((x >> 8) & 0x00ff00ffu));
+    sum = hn::Add(sum, hn::Add(multiply_halves(x_even, even), multiply_halves(x_odd, odd)));
+#else
+    const VI bytes = hn::BitCast(I(), w);
+    const auto byte_of_x = [x](int i) HWY_ATTR {
+      return hn::Set(I(), static_cast<int32_t>((x >> (8 * i)) & 0xffu));
+    };
+    sum = hn::Add(sum, hn::Mul(byte_of_x(0), hn::ShiftRight<24>(hn::ShiftLeft<24>(bytes))));
+    sum = hn::Add(sum, hn::Mul(byte_of_x(1), hn::ShiftRight<24>(hn::ShiftLeft<16>(bytes))));
+    sum = hn::Add(sum, hn::Mul(byte_of_x(2), hn::ShiftRight<24>(hn::ShiftLeft<8>(bytes))));
+    sum = hn::Add(sum, hn::Mul(byte_of_x(3), hn::ShiftRight<24>(bytes)));
+#endif
+  }
+#if HWY_TARGET == HWY_AVX3
+  // The sum of the two products of 16-bit halves, in every 32-bit lane.
+  static HWY_INLINE VI multiply_halves(VI a, VI b) { return VI{_mm512_madd_epi16(a.raw, b.raw)}; }
+#elif HWY_TARGET == HWY_AVX2
+  static HWY_INLINE VI multiply_halves(VI a, VI b) { return VI{_mm256_madd_epi16(a.raw, b.raw)}; }
+#endif
+};
+
+// What a part of a tile asks the caches for: one thing, for every combination costs compile time.
+enum class Ask { kNothing, kAhead, kOther };
+
+// kRows rows times kVectors vectors of columns from `column` on, `offset` within their group.
+template <class Type, size_t kRows, size_t kVectors, Ask kAsk>
+HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t row, size_t column,
+                             const float* other) {
+  const size_t row_cells = product.weights->row_cells;
+  typename Type::Sum sums[kRows][kVectors];
+  LINTEL_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const auto start = Type::start(product, column + v * kLanes);
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) sums[r][v] = start;
+  }
+  const uint32_t* x = product.x + row * product.x_stride;
+  for (size_t c = 0; c < row_cells; ++c, w += kGroupWidth) {
+    VU columns[kVectors];
+    if (kAsk == Ask::kOther) {
+      hwy::Prefetch(other);
+      other += PrefetchList::kLineFloats;
+    }
+    LINTEL_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      if (kAsk == Ask::kAhead) hwy::Prefetch(w + kFetchAhead + v * kLanes);
+      columns[v] = hn::Load(U(), w + v * kLanes);
+    }
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      const uint32_t cell = x[r * product.x_stride + c];
+      LINTEL_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) Type::add(sums[r][v], cell, columns[v]);
+    }
+  }
+  LINTEL_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    if (column + v * kLanes >= product.weights->out_features) break;
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      store(product, row + r, column + v * kLanes,
+            Type::finish(product, row + r, column + v * kLanes, sums[r][v]));
+    }
+  }
+}
+
+// Few rows take more columns at once: the chains must be many to hide the latency of an addition.
+template <class Type, size_t kRows, size_t kVectors>
+void tile(const Product& product, size_t group, size_t row, const Fetch& fetch) {
+  for (size_t v = 0; v < kGroupVectors; v += kVectors) {
+    const size_t column = group * kGroupWidth + v * kLanes;
+    if (column >= product.weights->out_features) return;
+    const uint32_t* w = product.weights->group(group) + v * kLanes;
+    // The next group is left to the hardware here.
+    if (fetch.lines == Fetch::Lines::kAhead) {
+      compute_part<Type, kRows, kVectors, Ask::kAhead>(product, w, row, column, nullptr);
+    } else if (fetch.other != nullptr && v == 0) {
+      compute_part<Type, kRows, kVectors, Ask::kOther>(product, w, row, column, fetch.other);
+    } else {
+      compute_part<Type, kRows, kVectors, Ask::kNothing>(product, w, row, column, nullptr);
+    }
+  }
+}
+
+template <class Type>
+void run_all(const Product& product) {
+  constexpr size_t kWide = std::min(kGroupVectors, 2 * kTileVectors);
+  constexpr size_t kWidest = std::min(kGroupVectors, 4 * kTileVectors);
+  run_tiles(product, {tile<Type, 6, kTileVectors>, tile<Type, 4, kTileVectors>,
+                      tile<Type, 2, kWide>, tile<Type, 1, kWidest>});
+}
+
+template <class Output>
+void finish_all(const Product& product, const uint32_t* raw) {
+  for (size_t row = 0; row < product.rows; ++row) {
+    finish_row<Output>(product, row, 0, product.weights->out_features,
+                       raw + row * product.weights->out_features);
+  }
+}
+
+void FinishFloats(const Product& product, const uint32_t* raw) {
+  finish_all<FloatOutput>(product, raw);
+}
+void FinishInt8(const Product& product, const uint32_t* raw) {
+  finish_all<Int8Output>(product, raw);
+}
+
+bool IsAvx512() { return HWY_TARGET == HWY_AVX3; }
+void MultiplyF32(const Product& product) { run_all<F32>(product); }
+void MultiplyBf16(const Product& product) { run_all<Bf16>(product); }
+void MultiplyInt8(const Product& product) { run_all<Int8>(product); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lintel
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lintel {
+namespace {
+
+HWY_EXPORT(FinishFloats);
+HWY_EXPORT(FinishInt8);
+HWY_EXPORT(IsAvx512);
+HWY_EXPORT(MultiplyF32);
+HWY_EXPORT(MultiplyBf16);
+HWY_EXPORT(MultiplyInt8);
+
+std::atomic<InstructionSet> most_allowed{InstructionSet::kAmx};
+std::atomic<bool> on_twin_tiles{false};
+
+// Where Highway is held below AVX-512, as tests do, so are the others.
+bool may_use(InstructionSet set) {
+  return HWY_DYNAMIC_DISPATCH(IsAvx512)() && set <= most_allowed.load(std::memory_order_relaxed);
+}
+
+bool runs_on_tiles(WeightType type) {
+  if (type == WeightType::kF32) return false;
+  return on_twin_tiles.load(std::memory_order_relaxed) ||
+         (may_use(InstructionSet::kAmx) && amx_available());
+}
+
+const TileSet* special_tiles(WeightType type) {
+  const bool allowed = may_use(type == WeightType::kBf16 ? InstructionSet::kAvx512Bf16
+                                                         : InstructionSet::kAvx512Vnni);
+  return allowed ? avx512_tiles(type) : nullptr;
+}
+
+}  // namespace
+
+void limit_instruction_set(InstructionSet most) {
+  if (most < InstructionSet::kAvx512) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
+  most_allowed.store(most, std::memory_order_relaxed);
+}
+
+void use_twin_tiles(bool use) { on_twin_tiles.store(use, std::memory_order_relaxed); }
+
+void multiply(const Product& product, bool portable) {
+  const WeightType type = product.weights->type;
+  if (!portable && runs_on_tiles(type)) {
+    return on_twin_tiles.load(std::memory_order_relaxed) ? multiply_on_twin_tiles(product)
+                                                         : multiply_on_amx(product);
+  }
+  if (const TileSet* tiles = portable ? nullptr : special_tiles(type)) {
+    return run_tiles(product, *tiles);
+  }
+  switch (type) {
+    case WeightType::kF32:
+      return HWY_DYNAMIC_DISPATCH(MultiplyF32)(product);
+    case WeightType::kBf16:
+      return HWY_DYNAMIC_DISPATCH(MultiplyBf16)(product);
+    case WeightType::kInt8:
+      return HWY_DYNAMIC_DISPATCH(MultiplyInt8)(product);
+  }
+}
+
+void finish_sums(const Product& product, const std::uint32_t* raw) {
+  product.weights->type == WeightType::kInt8 ? HWY_DYNAMIC_DISPATCH(FinishInt8)(product, raw)
+                                             : HWY_DYNAMIC_DISPATCH(FinishFloats)(product, raw);
+}
+
+bool has_special_tiles(WeightType type) {
+  return runs_on_tiles(type) || special_tiles(type) != nullptr;
+}
+
+std::string multiply_description(WeightType type) {
+  if (runs_on_tiles(type)) {
+    const std::string name = type == WeightType::kInt8 ? "amx_int8" : "amx_bf16";
+    return on_twin_tiles.load(std::memory_order_relaxed) ? name + " (twin)" : name;
+  }
+  if (special_tiles(type) == nullptr) return "highway (" + kernel_target() + ")";
+  return type == WeightType::kInt8 ? "avx512_vnni" : "avx512_bf16";
+}
+
+}  // namespace lintel
+#endif  // HWY_ONCE

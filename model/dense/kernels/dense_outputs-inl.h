@@ -1,0 +1,99 @@
+// What becomes of a sum: bias, scale, activation, and where it is stored. Included by kernels once
+// for every instruction set, after Highway's own headers: the guard toggles with the set.
+#if defined(LINTEL_MODEL_DENSE_OUTPUTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINTEL_MODEL_DENSE_OUTPUTS_INL_H_
+#undef LINTEL_MODEL_DENSE_OUTPUTS_INL_H_
+#else
+#define LINTEL_MODEL_DENSE_OUTPUTS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "model/dense/kernels/dense_kernels.h"
+#include "model/simd/simd_targets.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lintel {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F = hn::CappedTag<float, 16>;
+using U = hn::RebindToUnsigned<F>;
+using I = hn::RebindToSigned<F>;
+using VF = hn::Vec<F>;
+using VU = hn::Vec<U>;
+using VI = hn::Vec<I>;
+
+constexpr size_t kLanes = hn::MaxLanes(F());
+
+// f32 and bf16: y = sum + b.
+struct FloatOutput {
+  using Sum = VF;
+  static HWY_INLINE Sum start(const Product&, size_t) { return hn::Zero(F()); }
+  static HWY_INLINE VF finish(const Product& product, size_t, size_t column, Sum sum) {
+    return hn::Add(sum, hn::Load(F(), product.weights->bias.get() + column));
+  }
+};
+
+// int8: inputs are off by x_zero, so the sums are off by x_zero times the sum of the weights.
+struct Int8Output {
+  using Sum = VI;
+  static HWY_INLINE Sum start(const Product& product, size_t column) {
+    const VI sums = hn::Load(I(), product.weights->sums.get() + column);
+    return hn::Mul(sums, hn::Set(I(), -product.x_zero));
+  }
+  static HWY_INLINE VF finish(const Product& product, size_t row, size_t column, Sum sum) {
+    const VF unit = hn::Mul(hn::Set(F(), product.x_scales[row]),
+                            hn::Load(F(), product.weights->scales.get() + column));
+    return hn::MulAdd(hn::ConvertTo(F(), sum), unit,
+                      hn::Load(F(), product.weights->bias.get() + column));
+  }
+};
+
+HWY_INLINE void store(const Product& product, size_t row, size_t column, VF value) {
+  float* y = product.y + row * product.y_stride + column;
+  // In this order NaN stays NaN on x86: it shall be seen, not become 0.
+  if (product.relu) value = hn::Max(hn::Zero(F()), value);
+  const size_t width = product.weights->out_features - column;
+  if (width >= kLanes) {
+    if (product.add) value = hn::Add(hn::LoadU(F(), y), value);
+    hn::StoreU(value, F(), y);
+    return;
+  }
+  HWY_ALIGN float last[kLanes];
+  hn::Store(value, F(), last);
+  for (size_t i = 0; i < width; ++i) y[i] = product.add ? y[i] + last[i] : last[i];
+}
+
+template <class Output>
+HWY_INLINE void finish_lanes(const Product& product, size_t row, size_t column,
+                             const uint32_t* sums) {
+  const auto start = Output::start(product, column);
+  const auto sum = hn::Add(start, hn::BitCast(hn::DFromV<decltype(start)>(), hn::LoadU(U(), sums)));
+  store(product, row, column, Output::finish(product, row, column, sum));
+}
+
+// Columns first .. first + count - 1 of a row, of sums that have everything but what start() and
+// finish() add. REQUIRES: `first` is a multiple of 16; a count that is none ends the row.
+template <class Output>
+HWY_INLINE HWY_MAYBE_UNUSED void finish_row(const Product& product, size_t row, size_t first,
+                                            size_t count, const uint32_t* sums) {
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) finish_lanes<Output>(product, row, first + i, sums + i);
+  if (i == count) return;
+  HWY_ALIGN uint32_t last[kLanes] = {};
+  std::copy(sums + i, sums + count, last);
+  finish_lanes<Output>(product, row, first + i, last);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lintel
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard
