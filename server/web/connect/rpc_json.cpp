@@ -3,7 +3,9 @@
 #include <absl/strings/escaping.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace lintel {
 namespace {
@@ -41,6 +43,23 @@ void spell_text(Json& json, const pb::Descriptor* type) {
   }
 }
 
+// Whether more objects and lists than kMostDepth are open at once. By itself, for a parser that
+// asks at each of them goes through all that came before in the same list.
+bool is_too_deep(std::string_view json) {
+  int depth = 0;
+  bool in_text = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_text && c == '\\') ++i;
+    if (c == '"') in_text = !in_text;
+    if (in_text) continue;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (depth > kMostDepth) return true;
+  }
+  return false;
+}
+
 // A sentence of protobuf's, as one of ours.
 grpc::Status no_such_message(std::string_view why) {
   return {grpc::INVALID_ARGUMENT, "the request's JSON: " + std::string(why)};
@@ -71,19 +90,14 @@ std::string write_json(const pb::Message& message) {
 }
 
 grpc::Status read_plain_json(const std::string& json, pb::Message& message) {
-  bool too_deep = false;
-  const auto watch = [&too_deep](int depth, Json::parse_event_t, Json&) {
-    too_deep = too_deep || depth > kMostDepth;
-    return !too_deep;
-  };
+  if (is_too_deep(json)) return no_such_message("it is nested too deeply");
   Json parsed;
   try {
-    parsed = Json::parse(json.empty() ? "{}" : json, watch);
-  } catch (const Json::parse_error& error) {
+    parsed = Json::parse(json.empty() ? "{}" : json);
+  } catch (const Json::exception& error) {  // no JSON, or a number that no double holds
     const std::string what = error.what();  // "[json.exception.parse_error.101] ..."
     return no_such_message(what.substr(std::min(what.find("] ") + 2, what.size())));
   }
-  if (too_deep) return no_such_message("it is nested too deeply");
   spell_text(parsed, message.GetDescriptor());
   return read_json(parsed.dump(), message);
 }

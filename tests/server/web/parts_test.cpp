@@ -94,8 +94,24 @@ TEST_CASE("plain JSON takes text as it is, wherever there is some, and protobuf'
              Contains("txt"));
   CHECK_THAT(read_plain_json("{\"prompt\":", request).error_message(), Contains("JSON"));
   CHECK_FALSE(read_plain_json(std::string(1'000'000, '['), request).ok());
+  CHECK_THAT(
+      read_plain_json(R"({"prompt":{"text":"x"},"max_new_tokens":1e999})", request).error_message(),
+      Contains("1e999"));
+  request.Clear();
+  const std::string brackets(100, '[');  // in a text they are no lists
+  REQUIRE(read_plain_json(R"({"prompt":{"text":"\"\\)" + brackets + "\"}}", request).ok());
+  CHECK(request.prompt().text() == "\"\\" + brackets);
   CHECK_FALSE(read_plain_json("[]", request).ok());
   CHECK_FALSE(read_plain_json("{\"prompt\":{\"text\":\"\xff\"}}", request).ok());
+}
+
+TEST_CASE("a list of very many objects is refused in little time") {
+  std::string text = "{\"given\":[{}";
+  for (int i = 0; i < 300'000; ++i) text += ",{}";
+  v1::GenerateRequest request;
+  CHECK_FALSE(read_plain_json(text, request).ok());  // it has no end
+  CHECK(read_plain_json(text + "]}", request).ok());
+  CHECK(request.given_size() == 300'001);
 }
 
 TEST_CASE("text in lines of JSON is whole characters, cut anywhere") {
