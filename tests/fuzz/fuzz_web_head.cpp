@@ -1,0 +1,10 @@
+// libFuzzer target: bytes as a request's first line and headers.
+#include <cstddef>
+#include <cstdint>
+
+#include "tests/fuzz/web_inputs.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  lintel::fuzz::try_web_head({reinterpret_cast<const char*>(data), size});
+  return 0;
+}

@@ -1,0 +1,173 @@
+#include "tests/fuzz/web_inputs.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "inference/grpc_service.pb.h"
+#include "lintel/v1/generation.pb.h"
+#include "server/log/request_id.h"
+#include "server/web/connect/envelope.h"
+#include "server/web/connect/rpc_json.h"
+#include "server/web/forms/bounded_json.h"
+#include "server/web/kserve/generate_json.h"
+#include "server/web/kserve/infer_json.h"
+#include "server/web/openai/completion_request.h"
+#include "server/web/port/request_gate.h"
+#include "server/web/port/request_head.h"
+#include "server/web/port/response_head.h"
+
+namespace lintel::fuzz {
+namespace {
+
+namespace http = boost::beast::http;
+
+constexpr std::size_t kLongestRefusal = 1000;
+
+void require(bool condition, const char* promise) {
+  if (!condition) throw std::logic_error(std::string("broken promise: ") + promise);
+}
+
+void check_refusal(const std::string& why) {
+  require(!why.empty(), "a refusal says why");
+  require(why.size() < kLongestRefusal, "a refusal is short");
+}
+
+bool try_inference(const nlohmann::json& json,
+                   std::string (*read)(const nlohmann::json&, inference::ModelInferRequest&)) {
+  inference::ModelInferRequest wire, again;
+  const std::string wrong = read(json, wire);
+  if (!wrong.empty()) {
+    check_refusal(wrong);
+    return false;
+  }
+  require(again.ParseFromString(wire.SerializeAsString()), "what is read can be sent on");
+  return true;
+}
+
+bool try_completion(const std::string& body) {
+  OpenAiError error;
+  const std::optional<CompletionRequest> request = read_completion_request(body, error);
+  if (!request) {
+    check_refusal(error.message);
+    return false;
+  }
+  require(!request->model.empty() && !request->prompts.empty(), "there are a model and a prompt");
+  const v1::GenerateRequest last = generate_request(*request, request->prompts.size() - 1);
+  require(last.model() == request->model, "a request is of the completion's model");
+  v1::GenerateRequest again;
+  require(again.ParseFromString(last.SerializeAsString()), "what is read can be sent on");
+  return true;
+}
+
+bool try_message(const std::string& body,
+                 grpc::Status (*read)(const std::string&, google::protobuf::Message&)) {
+  v1::GenerateRequest request, again;
+  const grpc::Status status = read(body, request);
+  if (!status.ok()) {
+    require(!status.error_message().empty(), "a refusal says why");
+    return false;
+  }
+  google::protobuf::util::DefaultFieldComparator comparator;
+  comparator.set_treat_nan_as_equal(true);
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.set_field_comparator(&comparator);
+  require(read_json(write_json(request), again).ok(), "what is written reads back");
+  require(differencer.Compare(request, again), "and is the same");
+  return true;
+}
+
+// The routes' kinds, answered by nobody.
+const HttpRoutes& some_routes() {
+  static const HttpRoutes routes = [] {
+    HttpRoutes all;
+    all.add({.method = "GET", .path = "/", .handle = {}});
+    all.add({.method = "GET", .path = "/js/{*}", .handle = {}});
+    all.add({.method = "GET", .path = "/v1/models/{}", .handle = {}});
+    all.add({.method = "POST", .path = "/v1/completions", .handle = {}});
+    all.add({.method = "POST", .path = "/v2/models/{}/versions/{}/infer", .handle = {}});
+    all.add({.method = "POST", .path = "/lintel.v1.ModelService/List", .handle = {}});
+    return all;
+  }();
+  return routes;
+}
+
+// What goes back is one head, whatever of the request it quotes.
+void check_head(const std::string& head) {
+  require(head.starts_with("HTTP/1.1 ") && head.find("\r\n\r\n") == head.size() - 4,
+          "a head ends once");
+  const auto lines = std::ranges::count(head, '\n');
+  require(lines == std::ranges::count(head, '\r') && lines < 20, "a value never ends its line");
+}
+
+}  // namespace
+
+bool try_web_frame(std::string_view bytes) {
+  std::string_view message;
+  std::string why, decoded;
+  const bool opened = open_envelope(bytes, &message, &why);
+  if (opened) {
+    require(envelope(0, message) == bytes, "what is opened was sealed");
+  } else {
+    check_refusal(why);
+  }
+  const bool is_base64 = decode_base64(bytes, &decoded);
+  require(!is_base64 || (bytes.size() % 4 == 0 && decoded.size() <= bytes.size() / 4 * 3),
+          "four characters are three bytes at most");
+  return opened || is_base64;
+}
+
+bool try_web_json(std::string_view bytes) {
+  const std::string body(bytes);
+  std::string why;
+  const std::optional<nlohmann::json> json = parse_object(body, why);
+  bool taken = false;
+  if (json) {
+    taken |= try_inference(*json, read_infer_request);
+    taken |= try_inference(*json, read_generate_request);
+  } else {
+    check_refusal(why);
+  }
+  taken |= try_completion(body);
+  taken |= try_message(body, read_json);
+  taken |= try_message(body, read_plain_json);
+  return taken;
+}
+
+bool try_web_head(std::string_view bytes) {
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(16 << 10);
+  parser.body_limit(1 << 20);
+  boost::system::error_code error;
+  parser.put(boost::asio::buffer(bytes.data(), bytes.size()), error);
+  if (!parser.is_header_done()) return false;
+
+  HttpOptions options;
+  options.listen = ListenAddress{"127.0.0.1", 8080, ""};
+  HttpCounters counters;
+  const OriginRules origins({"https://example.org"}, /*is_local=*/true);
+  const HttpHouse house{options, some_routes(), origins, nullptr, 1 << 20, counters};
+  HttpRequest request = request_of_head(parser.get());
+  request.request_id = request_id_from(request.header("x-request-id"));
+  const HttpRoute* route = nullptr;
+  const bool is_http_10 = parser.get().version() < 11;
+  const std::optional<HttpAnswer> answer = answer_head(house, request, is_http_10, route);
+  const HttpAnswer back = answer.value_or(HttpAnswer{});
+  const ResponseHead head{back, origins.headers_for(request), request.request_id, true, is_http_10};
+  check_head(head.whole());
+  check_head(head.in_pieces());
+  if (answer) return answer->status < 400;
+  require(route != nullptr, "what is not answered has a route");
+  for (const std::string& parameter : request.parameters) {
+    require(parameter.size() <= request.path.size(), "a parameter is a part of the path");
+  }
+  return true;
+}
+
+}  // namespace lintel::fuzz

@@ -1,0 +1,49 @@
+#include "tests/fuzz/web_seeds.h"
+
+namespace lintel::fuzz {
+
+std::vector<std::string> web_frame_seeds() {
+  const auto sealed = [](const std::string& message) {
+    return std::string(4, '\0') + static_cast<char>(message.size()) + message;
+  };
+  return {sealed(""),
+          sealed("\n\6tokens"),
+          sealed(R"({"name":"tokens"})"),
+          "AAAAAAgKBnRva2Vucw==",
+          "AAAAAAA=CgZ0b2tlbnM=",
+          "AAAAAAgKBnRva2Vu"};
+}
+
+std::vector<std::string> web_json_seeds() {
+  return {
+      // The Open Inference Protocol's.
+      R"({"id":"7","inputs":[{"name":"tokens","datatype":"INT64","shape":[1,3],"data":[[1,2,3]]},
+ {"name":"text_input","datatype":"BYTES","shape":[1,1],"data":["na\u00efve"]}],
+ "parameters":{"max_new_tokens":5,"temperature":0.5,"echo":true,"binary_data_output":false},
+ "outputs":[{"name":"tokens","parameters":{"binary_data":false}}]})",
+      // Triton's.
+      R"({"text_input":"The ","stop":["\n","end"],"outputs":["text_output","score"],
+ "parameters":{"stop":"x","seed":18446744073709551615},"max_tokens":-1})",
+      // OpenAI's.
+      R"({"model":"text","prompt":["a",[1,2],"\ud83d\ude00"],"max_tokens":3,"n":2,"echo":true,"logprobs":2,
+ "stop":["x"],"logit_bias":{"65":-100},"seed":-1,"stream":true,"stream_options":{"include_usage":true}})",
+      R"({"model":"text","prompt":[1,2,3],"temperature":1e-3,"top_p":1,"user":"u","suffix":null})",
+      // Ours, with bytes as base64 and as text.
+      R"({"prompt":{"text":"VGhl"},"maxNewTokens":20,"sampling":{"temperature":0.9,"seed":"7",
+ "logitBias":{"65":-1.5}},"stop":{"strings":["Cg=="]},"given":[{"position":"5","values":{"tokens":{"ids":[1]}}}]})",
+      R"({"prompt":{"text":"The "},"max_new_tokens":20,"stop":{"strings":["\n"]}})"};
+}
+
+std::vector<std::string> web_head_seeds() {
+  return {
+      "POST /lintel.v1.ModelService/List HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+      "Content-Type: application/json\r\nX-Request-Id: mine-7\r\nExpect: 100-continue\r\n\r\n",
+      "GET http://localhost:8080/v1/models/a%2Fb%20c?x=%41 HTTP/1.1\r\nHost: localhost:8080\r\n"
+      "Origin: http://localhost:8080\r\n\r\n",
+      "POST /v2/models/m/versions/3/infer HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+      "OPTIONS /v1/completions HTTP/1.1\r\nHost: [::1]:80\r\nOrigin: https://example.org\r\n"
+      "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x, y\r\n\r\n",
+      "HEAD /js/wire/base64.js HTTP/1.1\r\nHost: [::1]\r\nOrigin: http://[::1]\r\n\r\n"};
+}
+
+}  // namespace lintel::fuzz
