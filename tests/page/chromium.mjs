@@ -6,12 +6,27 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-export const PATIENCE = 120_000; // ms for what must happen soon, on a machine that is busy with other things
+// On a machine that is busy with other things, in ms: for what must happen soon, for Chromium's answer to a command,
+// and for each part of the account of one that has none. All of it together stays below the test's own time limit.
+export const PATIENCE = 60_000;
+const ANSWER = 45_000;
+const ACCOUNT = 5_000;
+
+class Late extends Error {}
+
+function within(time, promise, what) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Late(`${what} within ${time / 1000} s`)), time);
+  });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
 
 export class Chromium {
   #next = 0;
-  #waiting = new Map(); // id -> {resolve, reject}
+  #waiting = new Map(); // id -> {resolve, reject, sessionId}
   #pages = new Map(); // session id -> Page
+  #over; // why there is no Chromium any more
   #rest = '';
 
   static async start(binary = process.env.LINTEL_CHROMIUM ?? 'chromium') {
@@ -38,18 +53,27 @@ export class Chromium {
     browser.child = child;
     browser.log = '';
     child.stderr.on('data', (data) => (browser.log += data));
-    browser.ended = new Promise((resolve) => child.once('exit', resolve));
-    child.once('error', (error) => browser.#fail(error));
-    browser.ended.then(() => browser.#fail(new Error(`Chromium ended:\n${browser.log.slice(-2000)}`)));
+    // With all its processes: they share its standard error, and go on to write to the profile when the first has gone.
+    browser.ended = new Promise((resolve) => child.once('close', resolve));
+    child.once('error', (error) => browser.#end(error));
+    child.once('exit', () => browser.#end(new Error(`Chromium ended\n${browser.#account()}`)));
     child.stdio[3].on('error', () => {});
     child.stdio[4].setEncoding('utf8').on('data', (data) => browser.#read(data));
     await browser.send('Browser.getVersion');
     return browser;
   }
 
-  #fail(error) {
-    for (const { reject } of this.#waiting.values()) reject(error);
-    this.#waiting.clear();
+  #end(error) {
+    this.#over = error;
+    this.#fail(error, () => true);
+  }
+
+  #fail(error, isMeant) {
+    for (const [id, waiting] of this.#waiting) {
+      if (!isMeant(waiting)) continue;
+      this.#waiting.delete(id);
+      waiting.reject(error);
+    }
   }
 
   #read(data) {
@@ -58,6 +82,9 @@ export class Chromium {
     for (const text of messages) {
       const { id, sessionId, method, params, result, error } = JSON.parse(text);
       if (id === undefined) {
+        if (method === 'Inspector.targetCrashed') {
+          this.#fail(new Error(`a page crashed\n${this.#account()}`), (waiting) => waiting.sessionId === sessionId);
+        }
         this.#pages.get(sessionId)?.event(method, params);
         continue;
       }
@@ -68,12 +95,26 @@ export class Chromium {
     }
   }
 
-  send(method, params = {}, sessionId) {
+  // A command's result. Where none comes in `patience` ms it fails with an account of what its page was like.
+  async send(method, params = {}, sessionId, patience = ANSWER) {
+    if (this.#over) throw this.#over;
     const id = ++this.#next;
-    return new Promise((resolve, reject) => {
-      this.#waiting.set(id, { resolve, reject });
+    const answer = new Promise((resolve, reject) => {
+      this.#waiting.set(id, { resolve, reject, sessionId });
       this.child.stdio[3].write(`${JSON.stringify({ id, method, params, sessionId })}\0`);
     });
+    try {
+      return await within(patience, answer, `Chromium did not answer ${method}`);
+    } catch (error) {
+      if (!(error instanceof Late) || patience === ACCOUNT) throw error;
+      const page = await this.#pages.get(sessionId)?.account();
+      error.message += `: ${JSON.stringify(params).slice(0, 500)}\n${page ?? ''}\n${this.#account()}`;
+      throw error;
+    }
+  }
+
+  #account() {
+    return `Chromium's log ends with:\n${this.log.slice(-2000)}`;
   }
 
   // A page of its own browser context: nothing is shared with others.
@@ -83,7 +124,12 @@ export class Chromium {
     const { sessionId } = await this.send('Target.attachToTarget', { targetId, flatten: true });
     const page = new Page(this, sessionId, browserContextId);
     this.#pages.set(sessionId, page);
-    for (const domain of ['Page', 'Runtime', 'Network', 'Log']) await page.send(`${domain}.enable`);
+    for (const domain of ['Inspector', 'Page', 'Runtime', 'Network', 'Log']) await page.send(`${domain}.enable`);
+    const { LINTEL_MUTATION } = process.env; // a defect of scripts/mutate.sh
+    if (LINTEL_MUTATION) {
+      const source = `globalThis.LINTEL_MUTATION = (name) => name === ${JSON.stringify(LINTEL_MUTATION)}`;
+      await page.send('Page.addScriptToEvaluateOnNewDocument', { source });
+    }
     await page.send('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile });
     await page.send('Emulation.setEmulatedMedia', {
       features: [{ name: 'prefers-color-scheme', value: scheme }],
@@ -93,7 +139,8 @@ export class Chromium {
 
   async stop() {
     this.child.kill('SIGTERM');
-    await this.ended;
+    // Nothing of it is needed any more.
+    await within(ANSWER, this.ended, 'Chromium did not end').catch(() => (this.child.kill('SIGKILL'), this.ended));
     rmSync(this.profile, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 });
   }
 }
@@ -106,6 +153,7 @@ const KEYS = {
 class Page {
   requests = []; // addresses of all that was asked for
   complaints = []; // of the console, exceptions, what was refused
+  #last = []; // what happened last, for the account of a page that hangs
 
   constructor(browser, sessionId, contextId) {
     Object.assign(this, { browser, sessionId, contextId });
@@ -116,6 +164,8 @@ class Page {
   }
 
   event(method, params) {
+    this.#last.push(`${method} ${JSON.stringify(params).slice(0, 200)}`);
+    if (this.#last.length > 20) this.#last.shift();
     if (method === 'Network.requestWillBeSent') this.requests.push(params.request.url);
     if (method === 'Runtime.exceptionThrown')
       this.complaints.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
@@ -125,6 +175,37 @@ class Page {
     if (method === 'Log.entryAdded' && ['error', 'warning'].includes(params.entry.level)) {
       this.complaints.push(`${params.entry.text} ${params.entry.url ?? ''}`);
     }
+  }
+
+  // What the page is like, of which no part may be had where it hangs: its state, whether it paints, how it looks, and
+  // what happened last.
+  async account() {
+    const part = async (name, make) => {
+      try {
+        return `${name}: ${await make()}`;
+      } catch (error) {
+        return `${name}: ${error.message}`;
+      }
+    };
+    const evaluate = async (expression) => {
+      const params = { expression, awaitPromise: true, returnByValue: true };
+      const { result } = await this.browser.send('Runtime.evaluate', params, this.sessionId, ACCOUNT);
+      return result.value;
+    };
+    const file = join(process.env.LINTEL_SCREENSHOTS ?? tmpdir(), `hung-${process.pid}.png`);
+    return [
+      await part('page', () =>
+        evaluate(`[location.href, document.readyState, document.visibilityState, document.hasFocus() ? 'focused' : 'unfocused',
+          document.body?.innerText.slice(0, 1000)].join('\\n')`),
+      ),
+      await part('frames', () =>
+        evaluate(`Promise.race([new Promise((resolve) => requestAnimationFrame(() => resolve('are painted'))),
+          new Promise((resolve) => setTimeout(resolve, 2000, 'none in 2 s'))])`),
+      ),
+      await part('picture', () => this.screenshot(file, ACCOUNT).then(() => file)),
+      `complaints: ${this.complaints.join('\n')}`,
+      `last events:\n${this.#last.join('\n')}`,
+    ].join('\n');
   }
 
   async go(url) {
@@ -155,8 +236,7 @@ class Page {
       const value = await this.evaluate(expression);
       if (value) return value;
       if (Date.now() > end) {
-        const seen = await this.evaluate('document.body.innerText');
-        assert.fail(`${what} did not come about\ncomplaints: ${this.complaints.join('\n')}\npage:\n${seen}`);
+        assert.fail(`${what} did not come about\n${await this.account()}`);
       }
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
@@ -210,14 +290,11 @@ class Page {
   }
 
   // The whole page as a PNG.
-  async screenshot(file) {
-    const { cssContentSize } = await this.send('Page.getLayoutMetrics');
+  async screenshot(file, patience = ANSWER) {
+    const send = (method, params) => this.browser.send(method, params, this.sessionId, patience);
+    const { cssContentSize } = await send('Page.getLayoutMetrics');
     const clip = { x: 0, y: 0, width: cssContentSize.width, height: cssContentSize.height, scale: 1 };
-    const { data } = await this.send('Page.captureScreenshot', {
-      format: 'png',
-      clip,
-      captureBeyondViewport: true,
-    });
+    const { data } = await send('Page.captureScreenshot', { format: 'png', clip, captureBeyondViewport: true });
     writeFileSync(file, Buffer.from(data, 'base64'));
   }
 

@@ -15,6 +15,7 @@ const SHIFT = 8;
 const at = watchedPages();
 const hiddenShare = async () =>
   Number(/(\d+) % hidden/.exec(await at.page.evaluate('document.querySelector("#digits-editor").ariaLabel'))[1]);
+const lastFrame = () => at.page.until('document.querySelectorAll(".best").length === 1', 'the last frame');
 const isDisabled = () => at.page.evaluate('document.querySelector("#digits-complete").disabled');
 const focusEditor = () => at.page.evaluate('document.querySelector("#digits-editor").focus()');
 
@@ -23,6 +24,7 @@ describe('Digits', () => {
     await at.open();
     await at.set('#digits-seed', '7');
     await at.complete();
+    await lastFrame();
     assert.equal(await at.count('.results figure'), 4);
     assert.match(await at.text('.results'), /bits · likeliest/);
     assert.match(await at.text('#heat-note'), /bits on the average/);
@@ -40,11 +42,11 @@ describe('Digits', () => {
     await at.shot('digits-light');
 
     await at.complete();
-    await at.page.until('document.querySelectorAll(".best").length === 1', 'the last frame');
+    await lastFrame();
     assert.deepEqual(await at.levels('.results canvas'), first);
     await at.set('#digits-seed', '8');
     await at.complete();
-    await at.page.until('document.querySelectorAll(".best").length === 1', 'the last frame');
+    await lastFrame();
     assert.notDeepEqual(await at.levels('.results canvas'), first);
   });
 

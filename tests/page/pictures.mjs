@@ -35,6 +35,6 @@ try {
   await page.until('/was first/.test(document.querySelector("#race .status").textContent)');
   await page.screenshot(picture('race'));
 } finally {
-  await browser.stop();
   await server.stop();
+  await browser.stop();
 }

@@ -18,8 +18,12 @@ export async function serve(models, ...more) {
     new Promise((resolve) => createInterface(child.stdout).once('line', resolve)),
     ended.then(() => assert.fail(`lintel-server did not start:\n${log}`)),
   ]);
-  const url = /HTTP on (http:\/\/\S+)/.exec(log)?.[1];
-  assert.ok(url, `the log names no HTTP:\n${log}`);
+  // Log and output come by two pipes: the line was written before the server was ready, and may be read after it.
+  let url;
+  while (!(url = /HTTP on (http:\/\/\S+)/.exec(log)?.[1])) {
+    assert.equal(child.exitCode, null, log);
+    await new Promise((resolve) => child.stderr.once('data', resolve));
+  }
   return {
     url: `${url}/`,
     log: () => log,

@@ -21,9 +21,12 @@ before(async () => {
   browser = await Chromium.start();
 });
 after(async () => {
-  await browser?.stop();
-  await server?.stop();
-  rmSync(folder, { recursive: true });
+  try {
+    await browser?.stop();
+  } finally {
+    await server?.stop(); // a server that stays keeps this process from ending
+    rmSync(folder, { recursive: true });
+  }
 });
 
 it('asks for a token until it has one that is known', async () => {

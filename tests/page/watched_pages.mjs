@@ -22,8 +22,11 @@ export function watchedPages() {
     browser = await Chromium.start();
   });
   after(async () => {
-    await browser?.stop();
-    await server?.stop();
+    try {
+      await browser?.stop();
+    } finally {
+      await server?.stop(); // a server that stays keeps this process from ending
+    }
   });
   afterEach(async () => {
     if (!page) return;
