@@ -20,7 +20,7 @@ from lintel_training.checkpoint import load as load_checkpoint
 from lintel_training.export import export_model, load_model
 from lintel_training.lora import MODULES, adapt, without_adapter
 from lintel_training.selection import parse_labels, stroke_width
-import test_run
+from running import RunCase
 
 GOLDEN = os.path.join(REPOSITORY, "tests", "golden", "zoo", "lora")
 TOKENS = torch.randint(0, 17, (2, 30), generator=torch.Generator().manual_seed(2))
@@ -169,10 +169,8 @@ class SelectionTest(unittest.TestCase):
             self.assertAlmostEqual(found, expected * 16 / (16 + expected), places=4)
 
 
-class LoraRunTest(unittest.TestCase):
-    """Runs over images of 5 x 4, as in test_run.py."""
-
-    setUp, path, result = test_run.RunTest.setUp, test_run.RunTest.path, test_run.RunTest.result
+class LoraRunTest(RunCase):
+    """Runs over images of 5 x 4."""
 
     def train(self, out, *flags):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
