@@ -1,6 +1,7 @@
 #include "server/durable/call_records.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -87,6 +88,13 @@ std::string encode_marks(const StoredMarks& marks) {
   put_marks(to, marks.marks);
   to.text(marks.numerics);
   to.varint(static_cast<std::uint64_t>(marks.numerics_changed_at));
+  if (!marks.bases.empty()) {
+    to.varint(marks.bases.size());
+    for (const HistoryBase& base : marks.bases) {
+      to.number(base.position);
+      to.raw(base.digest.bytes);
+    }
+  }
   return text_of(to);
 }
 
@@ -111,6 +119,14 @@ std::optional<StoredMarks> decode_marks(const std::string& bytes) {
   if (!from.all_read()) {  // else of a store from before they were told
     marks.numerics = from.text();
     marks.numerics_changed_at = static_cast<std::int64_t>(from.varint());
+  }
+  if (!from.all_read()) {
+    for (std::uint64_t left = from.varint(); from.ok() && left > 0; --left) {
+      HistoryBase base;
+      base.position = from.number<std::int64_t>();
+      base.digest = from.digest();
+      marks.bases.push_back(base);
+    }
   }
   if (!from.all_read()) return std::nullopt;
   return marks;
@@ -185,10 +201,45 @@ std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes)
   return calls;
 }
 
-void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state) {
-  constexpr std::size_t kMostStates = 2;
+void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state,
+               std::int64_t start) {
   states.push_back(state);
-  if (states.size() > kMostStates) states.erase(states.begin(), states.end() - kMostStates);
+  while (states.size() > kMostStates) {
+    std::size_t least = 0;
+    double least_loss = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i + 1 < states.size(); ++i) {
+      const std::int64_t after = states[i + 1].position;
+      if (states[i].position <= start && start < after) continue;
+      const std::int64_t before = i == 0 ? 0 : states[i - 1].position;
+      // Without it there is a gap; how long, against how far one has to go back to feel it.
+      const double loss =
+          static_cast<double>(after - before) / static_cast<double>(state.position - before);
+      if (loss >= least_loss) continue;
+      least_loss = loss;
+      least = i;
+    }
+    states.erase(states.begin() + static_cast<std::ptrdiff_t>(least));
+  }
+}
+
+std::int64_t let_go_of_values(const std::vector<LastCall>& calls, std::int64_t base,
+                              StoredMarks& marks) {
+  std::int64_t wanted = std::numeric_limits<std::int64_t>::max();
+  for (const LastCall& call : calls) wanted = std::min(wanted, call.start);
+  const auto kept = std::ranges::upper_bound(marks.bases, wanted, {}, &HistoryBase::position);
+  if (kept == marks.bases.begin()) return base;
+  base = (kept - 1)->position;
+  marks.base_digest = (kept - 1)->digest;
+  marks.bases.erase(marks.bases.begin(), kept);
+  return base;
+}
+
+std::vector<HistoryMark> marks_from(std::int64_t base, std::vector<HistoryMark> marks) {
+  const auto behind = std::ranges::upper_bound(marks, base, {}, &HistoryMark::position);
+  if (behind == marks.begin()) return marks;
+  marks.erase(marks.begin(), behind - 1);
+  marks.front().position = base;
+  return marks;
 }
 
 void append_marks(const StoredCall& call, std::int64_t base, std::int64_t position,

@@ -16,6 +16,14 @@
 
 namespace lintel {
 
+// A position and the digest of the history up to there.
+struct HistoryBase {
+  std::int64_t position = 0;
+  Digest digest;
+
+  bool operator==(const HistoryBase&) const = default;
+};
+
 // Row.marks.
 struct StoredMarks {
   SessionOptions options;  // without max_values, durability and `initial`
@@ -26,6 +34,15 @@ struct StoredMarks {
   std::string numerics;
   std::int64_t numerics_changed_at = 0;
   std::vector<HistoryMark> marks;  // of values from there on, those of a call in progress excluded
+  // Where histories in memory began once they had let go of earlier values, ascending and behind
+  // the row's base: the last one is where that of a session which comes back begins. Values before
+  // it are kept for calls that may be told again.
+  std::vector<HistoryBase> bases;
+
+  // The lowest position that the session can go back to.
+  std::int64_t oldest(const SessionVault::Row& row) const {
+    return bases.empty() ? row.base : bases.back().position;
+  }
 };
 std::string encode_marks(const StoredMarks& marks);
 std::optional<StoredMarks> decode_marks(const std::string& bytes);
@@ -60,9 +77,20 @@ inline constexpr std::size_t kLastCalls = 4;
 std::string encode_last_calls(const std::vector<LastCall>& calls);
 std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes);
 
-// Row.states with one more, which is the latest; of the others the last one stays, for a call that
-// is repeated begins before the latest.
-void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state);
+// Most of Row.states.
+inline constexpr std::size_t kMostStates = 4;
+// Row.states with one more, which is the latest. Where they become too many, that one goes without
+// which the least is lost (going back d values takes reading about d of them anew), but not the
+// last one at or before `start`, from where a call may have to be run again.
+void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state,
+               std::int64_t start);
+
+// The vault need not keep values that neither memory has nor one of `calls`: moves
+// marks.base_digest and marks.bases on. Returns the row's new base.
+std::int64_t let_go_of_values(const std::vector<LastCall>& calls, std::int64_t base,
+                              StoredMarks& marks);
+// Those of values from `base` on.
+std::vector<HistoryMark> marks_from(std::int64_t base, std::vector<HistoryMark> marks);
 
 // `marks` behind those of a history that ends where a call starts, for the values that it has up to
 // `position`.

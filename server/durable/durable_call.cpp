@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <utility>
 
+#include "model/base/tensor.h"
 #include "server/base/guarded.h"
 #include "server/durable/vault_batch.h"
 
@@ -33,7 +35,7 @@ std::vector<HistoryMark> marks_of_call(std::int64_t start, std::int64_t prompt_v
 }  // namespace
 
 DurableCall::DurableCall(CallWriter& writer, SharedModel model, SessionVault::Row row,
-                         CallTerms terms, bool draws)
+                         CallTerms terms, std::int64_t start, bool draws)
     : writer_(writer),
       terms_(std::move(terms)),
       level_(row.durability),
@@ -43,10 +45,13 @@ DurableCall::DurableCall(CallWriter& writer, SharedModel model, SessionVault::Ro
   MutexLock lock(mutex_);
   was_open_ = !row_.call.empty();
   is_begun_ = was_open_ || !draws_ || level_ == Durability::kCall;
+  call_.start = start;
+  next_checkpoint_ = next_checkpoint();
   last_write_ = writer_.clock().now();
 }
 
 DurableCall::~DurableCall() {
+  zero_memory(std::span(checkpoint_));
   MutexLock lock(mutex_);
   if (!has_claim_ || is_over_) return;
   // The writer never had it, for want of memory.
@@ -57,11 +62,13 @@ DurableCall::~DurableCall() {
 SessionRefusal DurableCall::begin(const SessionLease& lease, const GenerationRequest& request,
                                   std::int64_t prompt_values) {
   history_ = lease.history();
+  goes_on_at_ = history_->position();
   call_ = {.id = terms_.id,
            .request = terms_.request,
-           .start = history_->position(),
+           .start = call_.start,
            .seed = request.seed,
-           .marks = marks_of_call(history_->position(), prompt_values, request.given)};
+           .marks = marks_of_call(call_.start, prompt_values, request.given)};
+  checkpoint_.reserve(checkpoint_bytes(request));  // rather than in a step
   std::string id, owner;
   {
     MutexLock lock(mutex_);
@@ -69,8 +76,10 @@ SessionRefusal DurableCall::begin(const SessionLease& lease, const GenerationReq
     numerics_changed_ =
         call_.start > 0 &&
         other_numerics(row_, decode_marks(row_.marks).value_or(StoredMarks()), call_.numerics);
-    first_drawn_ = shown_end_ = call_.start + prompt_values;
-    is_checked_ = call_.start == row_.position;
+    first_drawn_ = call_.start + prompt_values;
+    shown_end_ = std::max(first_drawn_, goes_on_at_);
+    drawn_end_ = row_.position;
+    is_checked_ = goes_on_at_ == row_.position;
     id = row_.id;
     owner = row_.owner;
   }
@@ -95,6 +104,7 @@ SessionRefusal DurableCall::begin(const SessionLease& lease, const GenerationReq
 Scheduler::SubmitError DurableCall::submit(GenerationRequest request, SessionLease lease,
                                            std::shared_ptr<TokenSink> sink,
                                            const RequestHandle& handle) {
+  skip_past(request);
   SharedModel model;
   {
     MutexLock lock(mutex_);
@@ -173,6 +183,25 @@ void DurableCall::on_sample_finish(const SampleResult& result) {
   MutexLock lock(mutex_);
   result_ = result;
   result_->numerics_changed = numerics_changed_;
+  // Of the whole call, whatever of it this run came to.
+  result_->reused_tokens = call_.start;
+  result_->prompt_tokens += std::min(goes_on_at_, first_drawn_) - call_.start;
+  result_->generated_tokens += std::max<std::int64_t>(goes_on_at_ - first_drawn_, 0);
+  result_->given_tokens += skipped_given_;
+  result_->replayed_tokens +=
+      std::max<std::int64_t>(std::min(result.position, drawn_end_) - goes_on_at_, 0);
+}
+
+void DurableCall::skip_past(GenerationRequest& request) {
+  const std::int64_t past = goes_on_at_ - call_.start;
+  const auto of_prompt = std::min(past, static_cast<std::int64_t>(request.prompt.size()));
+  request.prompt.erase(request.prompt.begin(), request.prompt.begin() + of_prompt);
+  request.max_new_tokens -= std::max<std::int64_t>(goes_on_at_ - first_drawn_, 0);
+  const auto behind =
+      std::ranges::lower_bound(request.given, goes_on_at_, {}, &GivenValue::position);
+  MutexLock lock(mutex_);
+  skipped_given_ = behind - request.given.begin();
+  request.given.erase(request.given.begin(), behind);
 }
 
 void DurableCall::on_finish(RequestOutcome outcome) {

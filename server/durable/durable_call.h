@@ -1,6 +1,8 @@
 // DurableCall: a call on a session that outlives the process.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -53,18 +55,21 @@ class DurableCall final : public TokenSink,
   // Values that wait to be seen; with more the request pauses.
   static constexpr std::size_t kMostHeld = 4096;
 
-  // row: the session's, as the vault has it. The writer outlives the call.
+  // row: the session's, as the vault has it; start: values before the call. The writer outlives it.
   // draws: it may come to values that the vault does not have; else all of it is run again.
   DurableCall(CallWriter& writer, SharedModel model, SessionVault::Row row, CallTerms terms,
-              bool draws);
+              std::int64_t start, bool draws);
   ~DurableCall() override;
 
+  // What a call with such a request holds for states that are stored on its way.
+  std::size_t checkpoint_bytes(const GenerationRequest& request) const EXCLUDES(mutex_);
   // Waits, for the claim alone: the writer has the call when it returns. `lease`: the session,
-  // taken back to where the call begins, whose keeper the call is. prompt_values: as the sequence
-  // takes them, a start token included. Refused: nothing is held.
+  // where the call begins or goes on, whose keeper the call is. prompt_values: of the whole call,
+  // as the sequence takes them, a start token included. Refused: nothing is held.
   SessionRefusal begin(const SessionLease& lease, const GenerationRequest& request,
                        std::int64_t prompt_values) EXCLUDES(mutex_);
-  // Once, after begin(). As the scheduler's; `sink` outlives the call.
+  // Once, after begin(). As the scheduler's; `sink` outlives the call. request: the whole call's;
+  // of one that goes on the rest is run.
   Scheduler::SubmitError submit(GenerationRequest request, SessionLease lease,
                                 std::shared_ptr<TokenSink> sink, const RequestHandle& handle)
       EXCLUDES(mutex_);
@@ -74,6 +79,7 @@ class DurableCall final : public TokenSink,
   void on_step_end() override EXCLUDES(mutex_);
   void on_finish(RequestOutcome outcome) override EXCLUDES(mutex_);
   void keep(SessionLease lease) noexcept override EXCLUDES(mutex_);
+  void at_rest(const SequenceState& sequence) noexcept override EXCLUDES(mutex_);
 
   // Of the writer: what is to be written now, and what became of it. Unless all_values, a TOKEN
   // call's values but its first ones gather on.
@@ -112,8 +118,17 @@ class DurableCall final : public TokenSink,
   bool goes_on(const SessionHistory::Extent& extent) REQUIRES(mutex_);
   // The state behind the last value, in a slot; nothing where it is not worth it, or finds no room.
   void put_state(SessionLease& lease) EXCLUDES(mutex_);
+  // A state of the call's way, with all values up to now.
+  void collect_checkpoint(VaultBatch& batch) EXCLUDES(mutex_);
+  // Puts what lies in checkpoint_, and zeroes that; nothing where there was no room.
+  std::optional<SessionVault::StateRef> put_checkpoint(const SessionVault::SessionId& id,
+                                                       std::int64_t position) noexcept;
+  // Position from which on a state is due once more.
+  std::int64_t next_checkpoint() const REQUIRES(mutex_);
+  // What lies before where it goes on is not asked for again.
+  void skip_past(GenerationRequest& request) EXCLUDES(mutex_);
   // What the row has of calls once this one has ended so.
-  std::string last_calls(std::int64_t end) const REQUIRES(mutex_);
+  std::vector<LastCall> last_calls(std::int64_t end) const REQUIRES(mutex_);
   void add_end(VaultBatch& batch) REQUIRES(mutex_);
   void fail(RequestOutcome why) REQUIRES(mutex_);
   // After a refusal of the vault: whether there is still hope.
@@ -127,6 +142,8 @@ class DurableCall final : public TokenSink,
   SessionHistory* history_ = nullptr;  // of the lease
   StoredCall call_;
   std::int64_t first_drawn_ = 0;  // position of the first value behind the prompt
+  std::int64_t goes_on_at_ = 0;   // the first that this run comes to
+  std::int64_t drawn_end_ = 0;    // behind the last that an earlier run came to
   SessionVault::Claim claim_;
   bool has_claim_ = false;         // begin() was well
   bool numerics_changed_ = false;  // the values before it have another machine's bits
@@ -146,6 +163,7 @@ class DurableCall final : public TokenSink,
   Writing writing_ GUARDED_BY(mutex_) = Writing::kNothing;
   std::int64_t writing_to_ GUARDED_BY(mutex_) = 0;  // position and digest after it
   Digest writing_digest_ GUARDED_BY(mutex_);
+  std::optional<std::vector<SessionVault::StateRef>> writing_states_ GUARDED_BY(mutex_);
   TimePoint last_write_ GUARDED_BY(mutex_);
   std::optional<TimePoint> failing_since_ GUARDED_BY(mutex_);
   std::optional<RequestOutcome> failure_ GUARDED_BY(mutex_);  // of the vault
@@ -157,7 +175,15 @@ class DurableCall final : public TokenSink,
   std::optional<SampleResult> result_ GUARDED_BY(mutex_);
   std::optional<RequestOutcome> outcome_ GUARDED_BY(mutex_);
   std::int64_t shown_end_ GUARDED_BY(mutex_) = 0;  // behind the last value that came
+  std::int64_t skipped_given_ GUARDED_BY(mutex_) =
+      0;  // given values that this run does not come to
   bool is_over_ GUARDED_BY(mutex_) = false;
+
+  // A state on its way to the vault: the worker's until checkpoint_at_ says how many values it has,
+  // then whoever collects has it, and zeroes that.
+  std::vector<std::byte> checkpoint_;
+  std::int64_t checkpoint_at_ GUARDED_BY(mutex_) = 0;
+  std::atomic<std::int64_t> next_checkpoint_;  // due where the sequence has so many
 
   std::vector<Held> held_ GUARDED_BY(mutex_);
   bool delivering_ GUARDED_BY(mutex_) = false;

@@ -2,11 +2,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <new>
 #include <span>
 #include <utility>
 
-#include "model/base/state_bytes.h"
 #include "model/base/tensor.h"
 #include "server/durable/durable_call.h"
 #include "server/durable/vault_batch.h"
@@ -25,20 +23,24 @@ RequestOutcome outcome_of(VaultOutcome outcome) {
 }  // namespace
 
 void DurableCall::collect(VaultBatch& batch, bool all_values) {
+  bool has_ended = false;
   {
     MutexLock lock(mutex_);
     if (is_over_ || writing_ != Writing::kNothing) return;
-    const bool has_ended = lease_ && !runs_;
+    has_ended = lease_ && !runs_;
     if (!has_ended) {
       if (failure_ || (level_ == Durability::kCall && !is_long())) return;
       if (!is_begun_) return collect_begin(batch);
       const bool is_first = row_.position <= first_drawn_;
-      if (level_ == Durability::kToken && !all_values && !is_first) return;
-      return collect_values(batch);
+      if (checkpoint_at_ == 0 || history_->position() < row_.position) {
+        if (level_ == Durability::kToken && !all_values && !is_first) return;
+        return collect_values(batch);
+      }
     }
-    writing_ = Writing::kEnd;
+    writing_ = has_ended ? Writing::kEnd : Writing::kValues;
   }
-  collect_end(batch);
+  if (has_ended) return collect_end(batch);
+  collect_checkpoint(batch);
 }
 
 bool DurableCall::is_long() {
@@ -133,37 +135,7 @@ void DurableCall::collect_end(VaultBatch& batch) {
 void DurableCall::not_collected() {
   MutexLock lock(mutex_);
   writing_ = Writing::kNothing;
-}
-
-void DurableCall::put_state(SessionLease& lease) {
-  const SessionHistory::Extent extent = history_->extent();
-  const SequenceState& sequence = lease.sequence();
-  {
-    MutexLock lock(mutex_);
-    const std::int64_t last = row_.states.empty() ? 0 : row_.states.back().position;
-    const bool drops_values = extent.base > row_.base;
-    const bool is_worth_it =
-        lease.transformer().constant_state() &&
-        writer_.options().pays_to_park(extent.position - last, lease.memory_is_short());
-    if (std::exchange(state_was_tried_, true) || sequence.next_position() != extent.position ||
-        extent.position <= last || (!drops_values && !is_worth_it)) {
-      return;
-    }
-  }
-  try {
-    std::vector<std::byte> bytes;
-    bytes.reserve(sequence.saved_bytes());
-    StateByteWriter writer(bytes);
-    sequence.save(writer);
-    SessionVault::StateRef ref{.position = extent.position};
-    const VaultOutcome put = writer_.vault().put_state(lease.session_id(), bytes, &ref);
-    zero_memory(std::span(bytes));
-    if (put != VaultOutcome::kDone) return;
-    writer_.count_state();
-    MutexLock lock(mutex_);
-    state_ = ref;
-  } catch (const std::bad_alloc&) {  // it costs time only
-  }
+  writing_states_.reset();
 }
 
 void DurableCall::add_end(VaultBatch& batch) {
@@ -174,22 +146,26 @@ void DurableCall::add_end(VaultBatch& batch) {
   write.position = extent.position;
   StoredMarks marks = decode_marks(row_.marks).value_or(StoredMarks());
   RowChange change;
-  std::int64_t base = row_.base;
   if (state_) {
     std::vector<SessionVault::StateRef> states = row_.states;
-    add_state(states, *state_);
-    // Values that memory has let go of, the vault need not keep: a state stands for them.
-    if (extent.base > base) {
-      base = extent.base;
-      std::erase_if(states, [&](const auto& state) { return state.position < base; });
-      marks.base_digest = *history_->digest_at(base);
-      change.base = base;
+    add_state(states, *state_, call_.start);
+    // For values that memory has let go of a state stands.
+    if (extent.base > marks.oldest(row_)) {
+      marks.bases.push_back({extent.base, *history_->digest_at(extent.base)});
+      std::erase_if(states, [&](const auto& state) { return state.position < extent.base; });
     }
     batch.add(write, encode_change({.states = std::move(states)}));
   }
+  const std::vector<LastCall> calls = last_calls(extent.position);
+  const std::int64_t base = let_go_of_values(calls, row_.base, marks);
+  if (base > row_.base) change.base = base;
+  if (extent.base > call_.start) {  // memory has let go of its first values
+    std::erase_if(marks.marks, [&](const auto& mark) { return mark.position > call_.start; });
+    append_marks(call_, row_.base, extent.base, marks.marks);
+  }
   marks.marks = marks_of(marks.marks, base, *history_, extent.position);
   if (extent.position > call_.start) note_numerics(call_, row_, marks);
-  change.last_calls = last_calls(extent.position);
+  change.last_calls = calls.empty() ? "" : encode_last_calls(calls);
   change.marks = encode_marks(marks);
   const auto expire_after = marks.options.expire_after.count() > 0 ? marks.options.expire_after
                                                                    : writer_.options().expire_after;
@@ -199,10 +175,10 @@ void DurableCall::add_end(VaultBatch& batch) {
   batch.add(write, encode_change(change));
 }
 
-std::string DurableCall::last_calls(std::int64_t end) const {
-  if (terms_.id.empty() || end == call_.start || !outcome_ || !draws_) return row_.last_calls;
+std::vector<LastCall> DurableCall::last_calls(std::int64_t end) const {
   std::vector<LastCall> calls =
       decode_last_calls(row_.last_calls).value_or(std::vector<LastCall>());
+  if (terms_.id.empty() || end == call_.start || !outcome_ || !draws_) return calls;
   std::erase_if(calls, [&](const LastCall& call) { return call.id == terms_.id; });
   SampleResult result = result_.value_or(SampleResult());
   result.seed = call_.seed;
@@ -214,7 +190,7 @@ std::string DurableCall::last_calls(std::int64_t end) const {
                    .finished = *outcome_ == RequestOutcome::kDone,
                    .result = std::move(result)});
   if (calls.size() > kLastCalls) calls.erase(calls.begin());
-  return encode_last_calls(calls);
+  return calls;
 }
 
 void DurableCall::written(std::span<const VaultOutcome> outcomes) {
@@ -232,6 +208,7 @@ void DurableCall::written(std::span<const VaultOutcome> outcomes) {
       if (was != Writing::kRelease) {
         row_.position = writing_to_;
         row_.digest = writing_digest_;
+        if (writing_states_) row_.states = *std::move(writing_states_);
       }
     } else if (was == Writing::kRelease) {
       if (*refused == VaultOutcome::kFull || *refused == VaultOutcome::kUnavailable) {
@@ -240,6 +217,7 @@ void DurableCall::written(std::span<const VaultOutcome> outcomes) {
     } else if (!is_patient(*refused, was)) {
       fail(outcome_of(*refused));
     }
+    writing_states_.reset();
     is_over = was == Writing::kRelease || (was == Writing::kEnd && is_done);
     // Over, nothing is collected of it any more.
     if (!is_over) writing_ = Writing::kNothing;

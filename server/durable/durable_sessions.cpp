@@ -79,12 +79,13 @@ SessionInfo DurableSessions::info_of(const SessionVault::Row& row) const {
   info.id = row.id;
   info.model = row.model;
   if (const SharedModel model = model_of(row)) info.transformer = model->transformer.get();
+  info.oldest_position = row.base;
   if (const std::optional<StoredMarks> marks = decode_marks(row.marks)) {
     info.adapter = marks->adapter;
     info.window = marks->options.window;
+    info.oldest_position = marks->oldest(row);
   }
   info.num_values = row.position;
-  info.oldest_position = row.base;
   info.digest = to_hex(row.digest);
   info.has_pending = row.position > 0;
   info.max_values = row.max_values;

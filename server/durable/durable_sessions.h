@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -99,17 +101,22 @@ class DurableSessions {
   // What a call runs on, or what it gave when it was run.
   struct OpenedCall {
     std::shared_ptr<DurableCall> call;  // the keeper of the lease; null: it is past
-    // Of a call that is run again: its seed, and the values it had, from its first on.
+    // Where it begins. Of a call that is run again: its seed, and the values it had from where the
+    // session stands now, which is behind those that nobody needs once more.
     std::optional<std::uint64_t> seed;
+    std::int64_t start = 0;
     std::vector<std::int32_t> values;
-    std::optional<PastCall> past;
+    std::shared_ptr<PastCall> past;
   };
   // Waits. A call on a session that is leased and durable: new, or run again, with the session
-  // taken back to where it began; the lease of one that is past can go back. kCallInterrupted,
+  // taken back on its way; the lease of one that is past can go back. kCallInterrupted,
   // kPositionMismatch, kNumericsChanged, kNumericsRefused, kCallDiffers, kNoProbabilities,
   // kOutOfRange, kStore...: the lease is to go back.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model, const CallTerms& terms,
                            OpenedCall& opened);
+  // Waits. Values [first, first + values.size()) of a call that is past, for as long as the session
+  // has that call.
+  VaultOutcome read_past(const PastCall& call, std::int64_t first, std::span<std::int32_t> values);
 
   // What is due of running calls is queued when it returns: where there are no threads.
   void write() { writer_.write(); }
@@ -142,14 +149,25 @@ class DurableSessions {
   // As bring(), but one in memory is taken as it is.
   SessionRefusal ensure_in_memory(const std::string& id, const Owner& owner);
   SessionRefusal wake(const std::string& id, const Owner& owner);
-  // The call is run again from `start` on.
-  SessionRefusal run_again(SessionLease& lease, std::int64_t start, std::uint64_t seed,
-                           OpenedCall& opened);
+  // A call is run again that has the values [start, where the session stands): the session goes
+  // back to `at`, the first of them that its client, or what may stop it, needs once more.
+  SessionRefusal run_again(SessionLease& lease, const SessionVault::Row& row, std::int64_t start,
+                           std::int64_t at, std::uint64_t seed, OpenedCall& opened);
+  // The latest state with `least` to `most` values that can be read, and how many it has; 0: there
+  // is none.
+  std::int64_t read_state(const SessionVault::Row& row, std::int64_t least, std::int64_t most,
+                          std::vector<std::byte>& state);
+  // As SessionStore::rewind, from the nearest state in memory or in the vault.
+  SessionRefusal go_back(SessionLease& lease, const SessionVault::Row& row, std::int64_t position,
+                         const std::optional<Digest>& expected);
   // Its values, and the latest state that leads to them.
   SessionRefusal read_image(const Cold& cold, SessionImage& image);
   SessionRefusal remove_stored(const std::string& id, const Owner& owner);
   // What stores the state of an idle session where that pays, and gives its claim back.
   bool park(const std::string& id, const Owner& owner, VaultBatch& batch);
+  // The state of a session whose claim the caller has, for a write to name; nothing where there is
+  // no room.
+  std::optional<SessionVault::StateRef> put_state(SessionLease& lease);
   // Of a session that was just made: its state, so that it wakes without reading its values.
   bool store_state(const std::string& id, const Owner& owner, const SessionImage& image);
   SessionInfo info_of(const SessionVault::Row& row) const;

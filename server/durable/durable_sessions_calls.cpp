@@ -1,9 +1,12 @@
 // DurableSessions: what a call is to a session, and what there was before it.
 #include <algorithm>
+#include <span>
 #include <utility>
 
+#include "model/base/tensor.h"
 #include "server/durable/durable_sessions.h"
 #include "server/durable/vault_batch.h"
+#include "server/generation/request.h"
 
 namespace lintel {
 namespace {
@@ -11,6 +14,25 @@ namespace {
 // Whether something else is asked for than the call was about that has this name.
 bool differs(const CallTerms& terms, const Digest& request, std::uint64_t seed) {
   return terms.request != request || (terms.seed && *terms.seed != seed);
+}
+
+// Position of its first value behind the prompt.
+std::int64_t first_new_of(const StoredCall& call) {
+  const auto behind = std::ranges::find_if(
+      call.marks, [](const HistoryMark& mark) { return mark.source != ValueSource::kPrompt; });
+  return behind == call.marks.end() ? call.start : behind->position;
+}
+
+std::int64_t first_new_of(const LastCall& call) {
+  return call.start + call.result.cached_tokens + call.result.prompt_tokens;
+}
+
+// The first of the values [start, end) that a repeat needs once more: one that is told again, or
+// those from `least` on.
+std::int64_t needed_from(const CallTerms& terms, std::int64_t start, std::int64_t first_new,
+                         std::int64_t least, std::int64_t end) {
+  const std::int64_t told = std::max(terms.from_position, terms.echo_prompt ? start : first_new);
+  return std::clamp(std::min(told, least), start, end);
 }
 
 }  // namespace
@@ -31,10 +53,15 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
        (cold.call && cold.call->numerics != model->numerics.hex))) {
     return {SessionError::kNumericsRefused, 0, 0, 0, cold.row.position};
   }
-  const auto begin = [&](bool draws) {
-    opened.call = std::make_shared<DurableCall>(writer_, model, cold.row, terms, draws);
+  const auto begin = [&](std::int64_t start, bool draws) {
+    opened.start = start;
+    opened.call = std::make_shared<DurableCall>(writer_, model, cold.row, terms, start, draws);
     lease.keep_with(opened.call);
   };
+  // Where the last of a call's values may have stopped it, or what they are the beginning of, that
+  // is to be found once more.
+  const bool is_bytes = model->transformer->config().modality == ModalityKind::kBytes;
+  const std::int64_t stops = is_bytes ? kMaxStopStringBytes : 1;
   const std::optional<StoredCall>& open = cold.call;
   const std::int64_t position = cold.row.position;
   if (open && !terms.id.empty() && open->id == terms.id) {
@@ -43,8 +70,10 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
     if (cold.row.durability != Durability::kToken && open->numerics != model->numerics.hex) {
       return {SessionError::kNumericsChanged, 0, 0, open->start, position};
     }
-    begin(/*draws=*/true);
-    return run_again(lease, open->start, open->seed, opened);
+    begin(open->start, /*draws=*/true);
+    const std::int64_t at =
+        needed_from(terms, open->start, first_new_of(*open), position - stops, position);
+    return run_again(lease, cold.row, open->start, at, open->seed, opened);
   }
   if (open) {
     if (!terms.expected_position) {
@@ -68,34 +97,70 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
     if (terms.expected_position && *terms.expected_position != position) {
       return {SessionError::kPositionMismatch, 0, 0, -1, position, *terms.expected_position};
     }
-    begin(/*draws=*/true);
+    begin(position, /*draws=*/true);
     return {};
   }
   if (differs(terms, known->request, known->result.seed)) return {SessionError::kCallDiffers};
   const bool is_last = known + 1 == calls->end() && known->end == position;
-  if (is_last && lease.history()->base() <= known->start) {
-    begin(/*draws=*/!known->finished);
-    const SessionRefusal refusal = run_again(lease, known->start, known->result.seed, opened);
+  if (is_last && (!known->finished || terms.log2_probs)) {
+    begin(known->start, /*draws=*/!known->finished);
+    // One that was cut off has met no stop; what may be the beginning of one is in bytes alone.
+    const std::int64_t from = position - (known->finished || is_bytes ? stops : 0);
+    const std::int64_t at = needed_from(terms, known->start, first_new_of(*known), from, position);
+    const SessionRefusal refusal =
+        run_again(lease, cold.row, known->start, at, known->result.seed, opened);
     if (refusal.error != SessionError::kOutOfRange) return refusal;
     // No state leads there any more: it is told, but not run.
     lease.keep_with(nullptr);
     opened = {};
   }
   if (terms.log2_probs) return {SessionError::kNoProbabilities};
-  opened.past = past_call(*known, *lease.history(), terms.echo_prompt, terms.from_position);
-  if (opened.past) return {};
-  return {SessionError::kOutOfRange, 0, 0, lease.history()->base(), position};
+  std::optional<Digest> digest = lease.history()->digest_at(known->end);
+  opened.past = PastCall::of(*this, cold.row, cold.marks, *known, digest, terms);
+  if (opened.past != nullptr) return {};
+  return {SessionError::kOutOfRange, 0, 0, cold.row.base, position};
 }
 
-SessionRefusal DurableSessions::run_again(SessionLease& lease, std::int64_t start,
-                                          std::uint64_t seed, OpenedCall& opened) {
+SessionRefusal DurableSessions::run_again(SessionLease& lease, const SessionVault::Row& row,
+                                          std::int64_t start, std::int64_t at, std::uint64_t seed,
+                                          OpenedCall& opened) {
   opened.seed = seed;
-  opened.values = lease.history()->values(start, lease.history()->position());
-  const SessionRefusal refusal = store_.rewind(lease, start);
-  if (refusal) return refusal;
+  opened.start = start;
+  opened.values = lease.history()->values(at, row.position);
+  if (const SessionRefusal refusal = go_back(lease, row, at, std::nullopt)) return refusal;
   resumed_.fetch_add(1);
-  replayed_resumed_.fetch_add(opened.values.size());
+  replayed_resumed_.fetch_add(
+      static_cast<std::uint64_t>(row.position - lease.sequence().next_position()));
+  return {};
+}
+
+SessionRefusal DurableSessions::go_back(SessionLease& lease, const SessionVault::Row& row,
+                                        std::int64_t position,
+                                        const std::optional<Digest>& expected) {
+  // The session's own state, where it is one of those, is nearer than what was stored before it.
+  const std::int64_t own = lease.sequence().next_position();
+  const std::int64_t least = std::max(lease.history()->base(), own <= position ? own + 1 : 1);
+  std::vector<std::byte> state;
+  SessionStore::StoredState stored;
+  stored.num_values = read_state(row, least, position, state);
+  stored.bytes = state;
+  const SessionRefusal refusal = store_.rewind(lease, position, expected, &stored);
+  zero_memory(std::span(state));
   return refusal;
+}
+
+VaultOutcome DurableSessions::read_past(const PastCall& past, std::int64_t first,
+                                        std::span<std::int32_t> values) {
+  const VaultOutcome read = vault_.read_values(past.session(), first, values);
+  if (read != VaultOutcome::kDone) return read;
+  // They are that call's where it is there still: what takes back a call's values forgets the call.
+  const SessionVault::Opened found = vault_.find(past.session(), past.owner());
+  if (found.outcome != VaultOutcome::kDone) return found.outcome;
+  const auto calls = decode_last_calls(found.row.last_calls);
+  const bool is_there = calls && std::ranges::any_of(*calls, [&](const LastCall& call) {
+                          return encode_last_calls({call}) == encode_last_calls({past.call()});
+                        });
+  return is_there ? VaultOutcome::kDone : VaultOutcome::kNotFound;
 }
 
 }  // namespace lintel

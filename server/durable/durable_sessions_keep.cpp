@@ -3,6 +3,7 @@
 #include <span>
 #include <utility>
 
+#include "model/base/state_bytes.h"
 #include "model/base/tensor.h"
 #include "server/durable/durable_sessions.h"
 #include "server/durable/vault_batch.h"
@@ -12,6 +13,11 @@ namespace lintel {
 namespace {
 
 using Kind = SessionVault::Write::Kind;
+
+// Whether one is stored that is left where the session goes back to `position`.
+bool keeps_state(const SessionVault::Row& row, std::int64_t position) {
+  return !row.states.empty() && row.states.front().position <= position;
+}
 
 }  // namespace
 
@@ -138,7 +144,7 @@ bool DurableSessions::park(const std::string& id, const Owner& owner, VaultBatch
     zero(image);
     if (is_put) {
       std::vector<SessionVault::StateRef> states = opened.row.states;
-      add_state(states, ref);
+      add_state(states, ref, states.empty() ? 0 : states.back().position);
       batch.add(write, encode_change({.states = std::move(states)}));
     }
   }
@@ -198,12 +204,23 @@ SessionStore::CreateResult DurableSessions::rewind(const std::string& id, const 
   return result;
 }
 
+std::optional<SessionVault::StateRef> DurableSessions::put_state(SessionLease& lease) {
+  std::vector<std::byte> bytes;
+  StateByteWriter writer(bytes);
+  lease.sequence().save(writer);
+  SessionVault::StateRef ref{.position = lease.sequence().next_position()};
+  const VaultOutcome put = vault_.put_state(lease.session_id(), bytes, &ref);
+  zero_memory(std::span(bytes));
+  if (put != VaultOutcome::kDone) return std::nullopt;
+  return ref;
+}
+
 SessionRefusal DurableSessions::rewind(SessionLease& lease, std::int64_t position,
                                        const std::optional<Digest>& expected) {
   const SessionVault::Opened opened = vault_.open(lease.session_id(), lease.owner(), nullptr);
   if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened.outcome);
   const SessionVault::Row& row = opened.row;
-  const SessionRefusal refusal = store_.rewind(lease, position, expected);
+  const SessionRefusal refusal = go_back(lease, row, position, expected);
   const SessionHistory::Extent now = lease.history()->extent();
   SessionVault::Write write{.kind = Kind::kRewind,
                             .id = row.id,
@@ -212,6 +229,19 @@ SessionRefusal DurableSessions::rewind(SessionLease& lease, std::int64_t positio
                             .after = now.digest,
                             .position = now.position};
   VaultBatch batch;
+  std::optional<SessionVault::StateRef> state;
+  if (!refusal && row.base > 0 && !keeps_state(row, now.position)) {
+    state = put_state(lease);
+    if (!state) {  // as it was: without one nothing would lead there
+      lease.discard();
+      write.after = row.digest;
+      write.kind = Kind::kRelease;
+      write.position = row.position;
+      batch.add(write, {});
+      commit_and_release(batch, row.id, row.owner, opened.claim);
+      return {SessionError::kStoreFull};
+    }
+  }
   if (!refusal) {
     std::vector<LastCall> calls =
         decode_last_calls(row.last_calls).value_or(std::vector<LastCall>());
@@ -228,6 +258,8 @@ SessionRefusal DurableSessions::rewind(SessionLease& lease, std::int64_t positio
                                     .used = clock_.wall_time(),
                                     .expires = expiry(marks.options)}));
     write.before = now.digest;
+    write.kind = Kind::kState;
+    if (state) batch.add(write, encode_change({.states = {{*state}}}));
   } else {
     write.after = row.digest;
   }

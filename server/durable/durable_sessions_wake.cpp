@@ -104,30 +104,37 @@ SessionRefusal DurableSessions::read_image(const Cold& cold, SessionImage& image
   image.model = row.model;
   image.max_values = row.max_values;
   image.window = cold.marks.options.window;
-  image.base = row.base;
+  image.base = cold.marks.oldest(row);
   image.position = row.position;
   image.digest = row.digest;
-  image.base_digest = cold.marks.base_digest;
+  image.base_digest =
+      cold.marks.bases.empty() ? cold.marks.base_digest : cold.marks.bases.back().digest;
+  // A call that is repeated may begin anew where it began; open_call() knows better.
+  const std::int64_t latest = cold.call ? cold.call->start : row.position;
+  image.state_position = read_state(row, image.base, latest, image.state);
+  if (image.state_position < image.base) {
+    // Without the values before its base the state behind them is no cache.
+    if (row.base > 0) return {SessionError::kDamaged};
+    image.base = 0;
+    image.base_digest = cold.marks.base_digest;
+  }
   image.marks = cold.marks.marks;
   if (cold.call) append_marks(*cold.call, row.base, row.position, image.marks);
-  image.values.resize(static_cast<std::size_t>(row.position - row.base));
-  const VaultOutcome read = vault_.read_values(row.id, row.base, image.values);
-  if (read != VaultOutcome::kDone) return refusal_of(read);
+  image.marks = marks_from(image.base, std::move(image.marks));
+  image.values.resize(static_cast<std::size_t>(row.position - image.base));
+  return refusal_of(vault_.read_values(row.id, image.base, image.values));
+}
 
-  // A call that is repeated begins anew where it began.
-  const std::int64_t latest = cold.call ? cold.call->start : row.position;
+std::int64_t DurableSessions::read_state(const SessionVault::Row& row, std::int64_t least,
+                                         std::int64_t most, std::vector<std::byte>& state) {
   for (const SessionVault::StateRef& ref : std::views::reverse(row.states)) {
-    if (ref.position > latest || ref.position < row.base) continue;
-    image.state.resize(ref.bytes);
-    if (vault_.read_state(ref, image.state) == VaultOutcome::kDone) {
-      image.state_position = ref.position;
-      return {};
-    }
+    if (ref.position > most) continue;
+    if (ref.position < least) break;
+    state.resize(ref.bytes);
+    if (vault_.read_state(ref, state) == VaultOutcome::kDone) return ref.position;
   }
-  image.state.clear();
-  // Without the values before its base the state behind them is no cache.
-  if (row.base > 0) return {SessionError::kDamaged};
-  return {};
+  state.clear();
+  return 0;
 }
 
 }  // namespace lintel

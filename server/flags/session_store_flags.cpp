@@ -35,10 +35,12 @@ std::vector<Flag> session_store_flags() {
                     "What calls have to write is gathered for this long into one commit where "
                     "several write; so much later come values at the level token, and up to four "
                     "times as much where more than 16 streams write"),
-      number_flag("--session-park-tokens", durable, &Options::park_tokens, 1, 1'000'000'000,
-                  "At a call's end the state is stored, too, if so many values have come since the "
-                  "last time; a quarter of them where memory is short, and when the server ends. A "
-                  "session that is not in memory reads the others anew, at the speed of a prompt"),
+      number_flag(
+          "--session-park-tokens", durable, &Options::park_tokens, 1, 1'000'000'000,
+          "The state is stored, too, on a call's way and at its end, if so many values have "
+          "come since the last time; at its end a quarter of them where memory is short, and "
+          "when the server ends. A session that is not in memory reads the others anew, at "
+          "the speed of a prompt"),
       bytes_flag("--session-store-size", durable, &Options::store_size_bytes, 1 << 20, kMostBytes,
                  "Room on the disk for states of each size; where it is full, sessions read their "
                  "values anew"),

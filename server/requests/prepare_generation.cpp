@@ -165,9 +165,10 @@ grpc::Status open_call(const ServiceContext& context, const Owner& caller, const
   return store_refusal(refusal, context.store.options(), lease.session_id(), caller);
 }
 
-// The values that a call had when it was run, but for its prompt's.
+// The values that a call had when it was run, but for its prompt's, of which so many are left.
 void take_drawn(std::vector<std::int32_t> values, std::int64_t prompt_values,
                 GenerationRequest& request) {
+  prompt_values = std::max<std::int64_t>(prompt_values, 0);
   if (static_cast<std::int64_t>(values.size()) <= prompt_values) return;
   request.drawn.assign(values.begin() + prompt_values, values.end());
 }
@@ -202,13 +203,15 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
       return grpc::Status::OK;
     }
   }
-  const SequencePosition at = position_of(target, request);
+  SequencePosition at = position_of(target, request);
+  const std::int64_t stands_at = at.num_values;
+  if (opened.call != nullptr) at = {opened.start, /*has_pending=*/opened.start > 0, at.max_values};
   const std::string& subject = target.lease ? target.lease.session_id() : model.name;
   if (grpc::Status placed = check_position(at, model, subject, checked); !placed.ok()) {
     return placed;
   }
   if (grpc::Status counted =
-          check_penalty_window(request.sampling.penalty_window, base_of(target), at.num_values);
+          check_penalty_window(request.sampling.penalty_window, base_of(target), stands_at);
       !counted.ok()) {
     return counted;
   }
@@ -225,8 +228,9 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
     request.recent = std::move(replay.recent);
   }
   const std::int64_t prompt_values = prompt_values_of(at, model, request);
-  take_drawn(std::move(opened.values), prompt_values, request);
-  const std::size_t beside = call_bytes(context, model, request);
+  take_drawn(std::move(opened.values), at.num_values + prompt_values - stands_at, request);
+  std::size_t beside = call_bytes(context, model, request);
+  if (opened.call != nullptr) beside += opened.call->checkpoint_bytes(request);
   if (target.lease) {
     target.lease.hold(beside);
   } else {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,7 +38,7 @@ struct PreparedGeneration {
   // Of a session that outlives the process; null: it does not.
   std::shared_ptr<DurableCall> durable;
   // What the call gave when it was run; then there is no lease, and nothing is to run.
-  std::optional<PastCall> past;
+  std::shared_ptr<PastCall> past;
 };
 
 // Not OK: nothing is held. `deadline`: the call's. With a store it waits.

@@ -74,6 +74,7 @@ std::int64_t SessionLease::window() const { return record_->options.window; }
 
 void SessionLease::keep_checkpoint() noexcept {
   const SequenceState& sequence = *record_->sequence;
+  if (record_->keeper != nullptr) record_->keeper->at_rest(sequence);
   if (!record_->checkpoints.is_due(sequence.next_position())) return;
   try {
     record_->checkpoints.take(sequence);

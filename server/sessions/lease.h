@@ -55,8 +55,8 @@ class SessionLease {
   std::int64_t num_values() const;
   // Values after which the session's state starts anew; 0: never.
   std::int64_t window() const;
-  // Between two steps: keeps a copy of the sequence where one is due. Where there is no memory for
-  // it, there is none.
+  // Between two steps: keeps a copy of the sequence where one is due, and shows it to the keeper.
+  // Where there is no memory for a copy, there is none.
   void keep_checkpoint() noexcept;
   // Most values the sequence may hold: the model's limit, or a session's own if lower. 0:
   // unbounded.

@@ -3,6 +3,7 @@
 
 namespace lintel {
 
+class SequenceState;
 class SessionLease;
 
 class LeaseKeeper {
@@ -11,6 +12,9 @@ class LeaseKeeper {
   // The lease, in place of the session's going back: it stays busy for as long as the keeper has
   // it. By whoever let go of it last; must not block.
   virtual void keep(SessionLease lease) noexcept = 0;
+  // Between two steps of the call, by its worker: the session's sequence, at rest for as long as
+  // this takes; must not block.
+  virtual void at_rest(const SequenceState& sequence) noexcept = 0;
 };
 
 }  // namespace lintel

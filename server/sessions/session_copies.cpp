@@ -1,8 +1,11 @@
 // SessionStore: fork, rewind and history.
+#include <algorithm>
 #include <cassert>
 #include <new>
 #include <utility>
 
+#include "model/adapters/adapter.h"
+#include "model/base/state_bytes.h"
 #include "server/sessions/nearest_state.h"
 #include "server/sessions/session_record.h"
 #include "server/sessions/session_store.h"
@@ -117,17 +120,29 @@ SessionStore::CreateResult SessionStore::rewind(const std::string& id, const Own
 }
 
 SessionRefusal SessionStore::rewind(SessionLease& lease, std::int64_t position,
-                                    const std::optional<Digest>& expected) {
+                                    const std::optional<Digest>& expected,
+                                    const StoredState* stored) {
   SessionRecord& record = *lease.record_;
   const SessionHistory::Extent extent = record.history->extent();
   if (expected && *expected != extent.digest) return {SessionError::kDigestMismatch};
   SequenceState& sequence = *record.sequence;
   const NearestState nearest(record, &sequence, extent.base, position);
-  if (position < extent.base || position > extent.position || !nearest) {
+  const bool takes_stored = stored != nullptr && extent.base <= stored->num_values &&
+                            stored->num_values <= position &&
+                            stored->num_values > std::max<std::int64_t>(nearest.num_values(), 0);
+  if (position < extent.base || position > extent.position || (!nearest && !takes_stored)) {
     return out_of_range(record);
   }
   try {
-    if (nearest.is_empty()) {
+    if (takes_stored) {
+      // Until the old one is gone.
+      const SessionMemory::Reservation both =
+          memory_.take(lease.owner(), record.reservation.bytes());
+      SequenceState loaded = record.model->new_sequence(weights_of(record.adapter));
+      StateByteReader reader(stored->bytes);
+      loaded.load(reader, stored->num_values);
+      sequence = std::move(loaded);
+    } else if (nearest.is_empty()) {
       sequence.reset();
     } else if (!nearest.is(sequence)) {
       // Until the old one is gone.

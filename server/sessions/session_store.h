@@ -149,9 +149,16 @@ class SessionStore {
   // Takes back all values from `position` on, if the history is the expected one.
   CreateResult rewind(const std::string& id, const Owner& owner, std::int64_t position,
                       const std::optional<Digest>& expected);
-  // The same of a session that is leased.
+  // A state of a session that its store has, as SequenceState::save wrote it.
+  struct StoredState {
+    std::int64_t num_values = 0;
+    std::span<const std::byte> bytes;
+  };
+  // The same of a session that is leased. stored: another state to go back to, which is taken where
+  // none at hand is as near.
   SessionRefusal rewind(SessionLease& lease, std::int64_t position,
-                        const std::optional<Digest>& expected = std::nullopt);
+                        const std::optional<Digest>& expected = std::nullopt,
+                        const StoredState* stored = nullptr);
   // All that the session is. Without a history it is as short as the state allows; without a state,
   // or where there is none at hand, the history begins at 0. Of a busy session as fork.
   ImageResult image(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,

@@ -7,6 +7,7 @@
 #include "server/base/guarded.h"
 #include "server/call/status.h"
 #include "server/durable/durable_call.h"
+#include "server/durable/past_call.h"
 #include "server/stream/outcome_status.h"
 #include "server/stream/refusals.h"
 
@@ -61,6 +62,17 @@ grpc::Status TokenOutbox::submit(GenerationRequest request, SessionLease lease,
   return submit_status(
       model->scheduler->submit(std::move(request), std::move(lease), shared_from_this(), handle_),
       *model);
+}
+
+void TokenOutbox::tell(std::shared_ptr<PastCall> past) {
+  bool is_gone = false;
+  {
+    MutexLock lock(mutex_);
+    past_ = past;
+    is_gone = abandoned_.has_value();
+  }
+  if (is_gone) past->cancel();
+  past->tell(shared_from_this());
 }
 
 bool TokenOutbox::has_room() const {
@@ -122,6 +134,7 @@ void TokenOutbox::on_finish(RequestOutcome outcome) {
       ended_ = out_of_memory();
     }
     model_.reset();
+    past_.reset();
   }
   pump();
 }
@@ -234,15 +247,18 @@ void TokenOutbox::pump() {
 
 void TokenOutbox::written(bool ok) {
   SharedModel resumed;
+  std::shared_ptr<PastCall> past;
   {
     MutexLock lock(mutex_);
     is_busy_ = false;
     if (ok && paused_ && waiting_.load() <= static_cast<std::size_t>(options_.outbox_tokens) / 2) {
       paused_ = false;
       resumed = model_;
+      past = past_;
     }
   }
   if (!ok) return gone();
+  if (past != nullptr) past->resume();
   if (resumed != nullptr) resumed->scheduler->resume(handle_);
   pump();
 }
@@ -251,14 +267,17 @@ void TokenOutbox::gone() noexcept { abandon(cancelled()); }
 
 void TokenOutbox::abandon(grpc::Status status) noexcept {
   SharedModel model;
+  std::shared_ptr<PastCall> past;
   {
     MutexLock lock(mutex_);
+    past = past_;
     if (!abandoned_) abandoned_ = std::move(status);
     std::vector<OutboxEntry>().swap(handed_over_);
     waiting_.store(0);
     model = model_;
   }
   if (model != nullptr) model->scheduler->cancel(handle_);
+  if (past != nullptr) past->cancel();
   pump();
 }
 

@@ -22,6 +22,7 @@
 namespace lintel {
 
 class DurableCall;
+class PastCall;
 
 // A value, or the end of a sample.
 struct OutboxEntry {
@@ -89,6 +90,8 @@ class TokenOutbox final : public TokenSink, public std::enable_shared_from_this<
   // a session that outlives the process: stands between the scheduler and the outbox; else null.
   grpc::Status submit(GenerationRequest request, SessionLease lease,
                       const std::shared_ptr<DurableCall>& durable = nullptr) EXCLUDES(mutex_);
+  // Once, in its place: tells a call that was run before.
+  void tell(std::shared_ptr<PastCall> past) EXCLUDES(mutex_);
   // The message is out; not `ok`: it never will be, the client is gone.
   void written(bool ok) EXCLUDES(mutex_);
   // The client is gone. Idempotent; may come before submit().
@@ -148,6 +151,7 @@ class TokenOutbox final : public TokenSink, public std::enable_shared_from_this<
 
   mutable Mutex mutex_;
   SharedModel model_ GUARDED_BY(mutex_);  // until the request is over: a slow reader keeps no model
+  std::shared_ptr<PastCall> past_ GUARDED_BY(mutex_);        // that is told; until it is over
   std::vector<OutboxEntry> handed_over_ GUARDED_BY(mutex_);  // after those in hand
   std::atomic<std::size_t> waiting_{
       0};                             // values handed over and not taken; changed under the mutex

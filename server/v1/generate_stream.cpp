@@ -78,7 +78,7 @@ grpc::Status GenerateStream::begin(PreparedGeneration prepared, const StreamingO
   // Before it runs: a write may be out, and the stream with it, before submit() returns.
   if (!set_outbox(outbox)) return cancelled();
   if (prepared.past) {  // it has been run
-    tell(*prepared.past, *outbox);
+    outbox->tell(std::move(prepared.past));
     return grpc::Status::OK;
   }
   grpc::Status submitted = guarded([&] {

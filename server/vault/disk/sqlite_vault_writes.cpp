@@ -222,13 +222,17 @@ VaultOutcome SqliteVault::change(Tails::iterator found, const Write& write,
   transaction.names_states |=
       states != tail.session.row().states || base != tail.session.row().base;
   const bool removes = write.kind == Kind::kRemove, releases = write.kind == Kind::kRelease;
+  const bool ends = write.kind == Kind::kEnd;
   if (removes) ++transaction.removed;
   const auto held = held_.find(write.id);
-  if (held != held_.end() && (removes || releases || write.kind == Kind::kEnd)) {
+  if (held != held_.end() && (removes || releases || ends)) {
     transaction.let_go.emplace_back(write.id, std::move(held->second));
     held_.erase(held);
   }
-  if (removes || releases || write.kind == Kind::kState) transaction.fold.insert(write.id);
+  // States that a call stores on its way are told of in the journal alone, as its values are.
+  const bool is_idle = tail.session.row().call.empty();
+  const bool has_new_states = transaction.states_before.at(write.id) != tail.session.row().states;
+  if (removes || releases || (is_idle && has_new_states)) transaction.fold.insert(write.id);
   return VaultOutcome::kDone;
 }
 

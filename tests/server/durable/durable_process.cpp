@@ -1,5 +1,6 @@
 #include "tests/server/durable/durable_process.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <utility>
 
@@ -66,7 +67,8 @@ DurableProcess::Call DurableProcess::call(GenerationRequest request, const std::
   if (call.refusal) return call;
   if (opened.past) {
     leased.lease = SessionLease();
-    tell(*opened.past, *call.sink);
+    call.past = opened.past;
+    opened.past->tell(call.sink);
     return call;
   }
   Replay replay = leased.lease.replay(request.recent_wanted());
@@ -75,11 +77,13 @@ DurableProcess::Call DurableProcess::call(GenerationRequest request, const std::
   request.window = leased.lease.window();
   request.recent = std::move(replay.recent);
   if (opened.seed) request.seed = *opened.seed;
-  const bool starts_image = leased.lease.num_values() == 0 && request.prompt.empty() &&
+  const bool starts_image = opened.start == 0 && request.prompt.empty() &&
                             (request.given.empty() || request.given[0].position > 0);
   const auto prompt = starts_image ? 1 : static_cast<std::ptrdiff_t>(request.prompt.size());
-  if (static_cast<std::ptrdiff_t>(opened.values.size()) > prompt) {
-    request.drawn.assign(opened.values.begin() + prompt, opened.values.end());
+  const std::ptrdiff_t left =
+      std::max<std::ptrdiff_t>(opened.start + prompt - leased.lease.num_values(), 0);
+  if (static_cast<std::ptrdiff_t>(opened.values.size()) > left) {
+    request.drawn.assign(opened.values.begin() + left, opened.values.end());
   }
   call.refusal = opened.call->begin(leased.lease, request, prompt);
   if (call.refusal) return call;

@@ -37,6 +37,7 @@ struct DurableProcess {
     std::shared_ptr<RecordingSink> sink;
     RequestHandle handle;
     SessionRefusal refusal;
+    std::shared_ptr<PastCall> past;  // that is told in place of running
   };
   Call call(GenerationRequest request, const std::string& id, const CallTerms& terms = {},
             std::shared_ptr<RecordingSink> sink = nullptr, const Owner& owner = kAlice);

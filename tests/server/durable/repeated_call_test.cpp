@@ -73,22 +73,29 @@ TEST_CASE("one of the last calls is told again from the history", "[durable]") {
 
 TEST_CASE("of a call that is told again the prompt is not, whether it was read or not",
           "[durable]") {
-  SessionHistory history({.vocab_size = 50, .max_values = 20});
-  for (int i = 0; i < 12; ++i) {
-    history.append(i, i < 7 ? ValueSource::kPrompt : ValueSource::kSampled);
-  }
+  Calls room(Durability::kInput);
   LastCall call{.id = "a", .start = 2, .end = 12, .shown_end = 11};
   call.result.cached_tokens = 3;
   call.result.prompt_tokens = 2;
   const auto calls = decode_last_calls(encode_last_calls({call}));
   REQUIRE(calls);
-  const auto past = past_call(calls->at(0), history, /*echo_prompt=*/false, 0);
-  REQUIRE(past);
-  CHECK(past->first == 7);
-  CHECK(past->values == std::vector<std::int32_t>{7, 8, 9, 10});
-  CHECK(past_call(call, history, /*echo_prompt=*/true, 0)->first == 2);
-  CHECK(past_call(call, history, /*echo_prompt=*/true, 9)->values.size() == 2);
-  CHECK(past_call(call, history, /*echo_prompt=*/false, 30)->values.empty());
+  SessionVault::Row row;
+  row.position = 12;
+  const auto told = [&](bool echo_prompt, std::int64_t from_position) {
+    CallTerms terms{.from_position = from_position};
+    terms.echo_prompt = echo_prompt;
+    const auto past = PastCall::of(room.process->durable, row, {}, calls->at(0), {}, terms);
+    return past == nullptr ? std::pair<std::int64_t, std::int64_t>(-1, -1)
+                           : std::pair(past->first(), past->end());
+  };
+  using Range = std::pair<std::int64_t, std::int64_t>;
+  CHECK(told(false, 0) == Range(7, 11));
+  CHECK(told(true, 0) == Range(2, 11));
+  CHECK(told(true, 9) == Range(9, 11));
+  CHECK(told(false, 30) == Range(30, 30));
+  row.base = 3;  // the vault has not all of it
+  CHECK(told(true, 0) == Range(-1, -1));
+  CHECK(told(true, 3) == Range(3, 11));
 }
 
 TEST_CASE("a call that was interrupted is repeated, given up, or in the way", "[durable]") {

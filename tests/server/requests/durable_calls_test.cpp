@@ -64,7 +64,7 @@ struct DurableRoom {
     REQUIRE(status.ok());
     auto sink = std::make_shared<QuietSink>();
     if (prepared.past) {
-      tell(*prepared.past, *sink);
+      prepared.past->tell(sink);
       return sink;
     }
     REQUIRE(prepared.durable != nullptr);

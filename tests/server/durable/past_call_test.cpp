@@ -1,0 +1,163 @@
+// Calls that are told again from the vault: longer than the history in memory, to slow readers, to
+// readers that go, of sessions that are taken back meanwhile.
+#include "server/durable/past_call.h"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "tests/server/durable/durable_calls.h"
+
+namespace lintel::testing {
+namespace {
+
+const SessionOptions kShortHistory{.max_values = 30'000, .history_tokens = 1024};
+
+// A session with one finished call of so many values, far more than its history in memory has.
+struct Told : Calls {
+  explicit Told(Durability level = Durability::kInput, std::int64_t values = 5000)
+      : Calls(level), id(kept(kShortHistory)), request(tokens_request(5, values, 3)) {
+    request.given = {{9, 1}, {10, 2}, {2000, 3}};
+    first = process->finish(request, id, {.id = "a"});
+  }
+  DurableProcess::Call again(std::int64_t from_position = 0,
+                             std::shared_ptr<RecordingSink> sink = nullptr) {
+    return process->call(request, id, {.id = "a", .from_position = from_position}, std::move(sink));
+  }
+
+  const std::string id;
+  GenerationRequest request;
+  std::shared_ptr<RecordingSink> first;
+};
+
+TEST_CASE("a finished call that is longer than the history in memory is had again", "[durable]") {
+  const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
+  const bool dies = GENERATE(false, true);
+  const bool is_last = GENERATE(false, true);
+  Told told(level);
+  if (!is_last) told.process->finish(tokens_request(2, 9, 4), told.id, {.id = "b"});
+  if (dies) told.begin();
+  const auto again = told.again();
+  REQUIRE_FALSE(again.refusal);
+  CHECK(again.sink->values == told.first->values);
+  CHECK(again.sink->result().digest == told.first->result().digest);
+  CHECK(again.sink->result().position == 5005);
+  CHECK(again.sink->result().generated_tokens == 5000);
+  CHECK(again.sink->outcome == RequestOutcome::kDone);
+  CHECK_FALSE(told.process->store.get(told.id, kAlice)->busy);
+  for (const std::int64_t from : {6, 1500, 1501, 3000, 5004, 5005, 9000}) {
+    const auto part = told.again(from);
+    REQUIRE_FALSE(part.refusal);
+    const std::size_t left = static_cast<std::size_t>(std::max<std::int64_t>(5005 - from, 0));
+    CHECK(part.sink->values[0] ==
+          std::vector<Value>(told.first->values[0].end() - static_cast<std::ptrdiff_t>(left),
+                             told.first->values[0].end()));
+    CHECK(part.sink->result().digest == told.first->result().digest);
+  }
+  // Nobody else's.
+  CHECK(told.process->call(told.request, told.id, {.id = "a"}, nullptr, "bob").refusal.error ==
+        SessionError::kNotFound);
+  // And the session goes on as it would have.
+  const auto next = told.process->finish(tokens_request(2, 30, 6), told.id, {.id = "c"});
+  std::vector<GenerationRequest> all{told.request, tokens_request(2, 9, 4),
+                                     tokens_request(2, 30, 6)};
+  if (is_last) all.erase(all.begin() + 1);
+  CHECK(next->values == undisturbed(told.transformer, all, kShortHistory)->values);
+}
+
+TEST_CASE("a reader that is slow is waited for, and little is read ahead of it", "[durable]") {
+  Told told;
+  const auto sink = std::make_shared<RecordingSink>();
+  sink->room = 10;
+  const auto again = told.again(0, sink);
+  REQUIRE_FALSE(again.refusal);
+  const std::size_t piece = PastCall::kPieceValues;
+  CHECK(sink->values[0].size() == piece);
+  CHECK(sink->finishes == 0);
+  CHECK_FALSE(told.process->store.get(told.id, kAlice)->busy);
+  sink->room = 10;
+  again.past->resume();
+  CHECK(sink->values[0].size() == 2 * piece);
+  sink->room = 1'000'000;
+  again.past->resume();
+  CHECK(sink->finishes == 1);
+  CHECK(sink->values == told.first->values);
+  again.past->resume();
+  again.past->cancel();
+  CHECK(sink->finishes == 1);
+}
+
+TEST_CASE("a reader that goes is told nothing more", "[durable]") {
+  Told told;
+  const auto sink = std::make_shared<RecordingSink>();
+  sink->room = 10;
+  const auto again = told.again(0, sink);
+  again.past->cancel();
+  CHECK(sink->finishes == 1);
+  CHECK(sink->outcome == RequestOutcome::kCancelled);
+  CHECK(sink->values[0].size() == static_cast<std::size_t>(PastCall::kPieceValues));
+  CHECK_FALSE(sink->results[0]);
+}
+
+TEST_CASE("what a session was taken back to meanwhile is not told for what it was", "[durable]") {
+  Told told;
+  const auto sink = std::make_shared<RecordingSink>();
+  sink->room = 10;
+  const auto again = told.again(0, sink);
+  SECTION("taken back") {
+    REQUIRE_FALSE(told.process->durable.rewind(told.id, kAlice, 5004, std::nullopt).refusal);
+    told.process->finish(tokens_request(1, 9, 8), told.id, {.id = "z"});
+  }
+  SECTION("removed") { REQUIRE_FALSE(told.process->durable.remove(told.id, kAlice)); }
+  sink->room = 1'000'000;
+  again.past->resume();
+  CHECK(sink->outcome == RequestOutcome::kStoreAway);
+  CHECK(sink->values[0].size() == static_cast<std::size_t>(PastCall::kPieceValues));
+}
+
+TEST_CASE("a store keeps the values of calls that it remembers, and not those before",
+          "[durable]") {
+  Told told(Durability::kInput, 3000);
+  const auto base = [&] { return told.vault.find(told.id, kAlice).row.base; };
+  CHECK(base() == 0);
+  CHECK(told.process->durable.find(told.id, kAlice)->oldest_position > 1000);
+  GenerationRequest next = tokens_request(1, 3000, 4);
+  for (const char* const name : {"b", "c", "d"}) {
+    told.process->finish(next, told.id, {.id = name});
+  }
+  CHECK(base() == 0);
+  CHECK(told.again().sink->values == told.first->values);
+  const auto e = told.process->finish(next, told.id, {.id = "e"});
+  CHECK(base() > 1000);
+  CHECK(base() <= 3005);
+  const auto b = told.process->call(next, told.id, {.id = "b"});
+  REQUIRE_FALSE(b.refusal);
+  CHECK(b.sink->values[0].size() == 3000);
+  told.begin();
+  const auto again = told.process->call(next, told.id, {.id = "e"});
+  CHECK(again.sink->values == e->values);
+  CHECK(again.sink->result().digest == e->result().digest);
+  CHECK(told.process->call(next, told.id, {.id = "b"}).sink->result().digest ==
+        b.sink->result().digest);
+}
+
+TEST_CASE("a session whose first values the store has let go of is taken back and wakes",
+          "[durable]") {
+  Calls calls(Durability::kInput);
+  calls.options.park_tokens = 100'000;
+  calls.begin();
+  SessionOptions session{.max_values = 30'000, .history_tokens = 2048};
+  session.checkpoint_every = 500;
+  session.checkpoint_keep = 4;
+  const std::string id = calls.kept(session);
+  calls.process->finish(tokens_request(5, 6000, 3), id);  // without a name: it is not remembered
+  REQUIRE(calls.vault.find(id, kAlice).row.base > 2000);
+  REQUIRE_FALSE(calls.process->durable.rewind(id, kAlice, 5800, std::nullopt).refusal);
+  const auto before = calls.process->store.history(id, kAlice, 5000, std::nullopt).values;
+  calls.begin();
+  REQUIRE_FALSE(calls.process->durable.bring(id, kAlice));
+  CHECK(calls.process->store.history(id, kAlice, 5000, std::nullopt).values == before);
+  CHECK(calls.process->finish(tokens_request(1, 9, 4), id, {.id = "b"})->values[0].size() == 9);
+}
+
+}  // namespace
+}  // namespace lintel::testing
