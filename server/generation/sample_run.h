@@ -44,6 +44,8 @@ class SampleRun final : public DraftSource {
   // read, and the prompt is read up to its value `keep_at` in one step and on in another (0: it
   // need not).
   void begin_behind(std::int64_t cached, std::int64_t keep_at);
+  // A step of its prompt ends where it has so many values; 0: it does not.
+  void stop_at(std::int64_t keep_at) { keep_at_ = keep_at; }
   // Takes the first value of an empty sequence, if it is the replay's or prompt's: it needs no row.
   void begin(StepContext& step);
   // Whether the prompt is read, but for feeding its last value.

@@ -241,6 +241,9 @@ void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& ou
   Family(out, MetricType::Counter, "prefix_cache_misses_total",
          "Prompts that might have had one, and were read from their beginning")
       .add({}, stats.misses);
+  Family(out, MetricType::Counter, "prefix_cache_joins_total",
+         "Of the hits, prompts that waited for another that began alike to be read")
+      .add({}, stats.joins);
   Family(out, MetricType::Counter, "prefix_cache_saved_tokens_total",
          "Values of prompts that were not read")
       .add({}, stats.saved_tokens);

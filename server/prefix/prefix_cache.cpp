@@ -102,7 +102,21 @@ std::int64_t PrefixCache::place_for(const Transformer& model, const Tree::Walk& 
     place = walk.matched;
   }
   if (place < options_.least_tokens) return 0;
-  return model.state_bytes(place) <= options_.memory_bytes / kLargestStateShare ? place : 0;
+  return may_keep(model, place) ? place : 0;
+}
+
+std::int64_t PrefixCache::look_up(const Reader& reader,
+                                  std::span<const std::int32_t> prompt) noexcept {
+  std::int64_t cached = 0;
+  change([&](Tree::Gone& gone) REQUIRES(mutex_) {
+    const Tree::Walk walk = tree_.walk(tree_.root(key_of(reader), reader.adapter, gone), prompt);
+    if (walk.nearest != nullptr) cached = walk.nearest->end;
+  });
+  return cached;
+}
+
+bool PrefixCache::may_keep(const Transformer& model, std::int64_t num_values) const {
+  return model.state_bytes(num_values) <= options_.memory_bytes / kLargestStateShare;
 }
 
 void PrefixCache::keep(const Reader& reader, std::span<const std::int32_t> values,
@@ -179,6 +193,7 @@ void PrefixCache::forget_gone_adapters() noexcept {
 PrefixCache::Stats PrefixCache::stats() const {
   return {.hits = hits_.load(),
           .misses = misses_.load(),
+          .joins = joins_.load(),
           .saved_tokens = saved_tokens_.load(),
           .evictions = evictions_.load(),
           .bytes = bytes_.load()};

@@ -42,6 +42,7 @@ class PrefixCache final : public SpareMemory {
   };
   struct Stats {
     std::uint64_t hits = 0, misses = 0;  // prompts
+    std::uint64_t joins = 0;             // of the hits: those that waited for another to be read
     std::uint64_t saved_tokens = 0;      // not read, of hits
     std::uint64_t evictions = 0;         // states that went for want of memory
     std::size_t bytes = 0;               // held now
@@ -71,6 +72,13 @@ class PrefixCache final : public SpareMemory {
   // is worth it. Where there is no memory for anything, nothing is cached. REQUIRES: takes().
   Beginning begin(const Reader& reader, std::span<const std::int32_t> prompt, std::int64_t asked,
                   SequenceState& sequence) noexcept;
+  // How many values the longest beginning of the prompt has that is kept.
+  std::int64_t look_up(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
+  // Whether a state of so many values may be kept.
+  bool may_keep(const Transformer& model, std::int64_t num_values) const;
+  std::int64_t least_tokens() const { return options_.least_tokens; }
+  // One hit more that has waited for another prompt to be read (PrefixReadings).
+  void count_join() noexcept { joins_.fetch_add(1, std::memory_order_relaxed); }
   // Keeps a copy of the sequence, whose values are these. Without memory for it nothing happens.
   void keep(const Reader& reader, std::span<const std::int32_t> values,
             const SequenceState& sequence) noexcept;
@@ -103,6 +111,7 @@ class PrefixCache final : public SpareMemory {
   std::atomic<std::size_t> bytes_{0};  // held(), to be read without the mutex
   std::atomic<std::uint64_t> hits_{0};
   std::atomic<std::uint64_t> misses_{0};
+  std::atomic<std::uint64_t> joins_{0};
   std::atomic<std::uint64_t> saved_tokens_{0};
   std::atomic<std::uint64_t> evictions_{0};
 

@@ -14,6 +14,7 @@
 #include "server/base/mutex.h"
 #include "server/base/thread_annotations.h"
 #include "server/base/waiting_room.h"
+#include "server/prefix/prefix_readings.h"
 #include "server/scheduler/running_request.h"
 
 namespace lintel {
@@ -52,6 +53,9 @@ class RequestQueue {
   // Told when requests have left the queue, and when it was closed.
   WaitingRoom& waiting_room() { return waiting_room_; }
 
+  // Prompts that requests of these workers read.
+  PrefixReadings& readings() { return readings_; }
+
   // How many rows a worker runs now.
   void set_running_rows(int worker, int rows) {
     running_rows_[static_cast<std::size_t>(worker)].store(rows);
@@ -87,6 +91,7 @@ class RequestQueue {
   std::vector<std::atomic<int>> running_rows_;  // of each worker
 
   WaitingRoom waiting_room_;
+  PrefixReadings readings_{[this] { wake(); }};
   mutable Mutex mutex_;
   CondVar woken_;
   Requests queue_ GUARDED_BY(mutex_);

@@ -46,7 +46,7 @@ RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
                                std::shared_ptr<TokenSink> sink,
                                std::shared_ptr<RequestControl> control, const Transformer& model,
                                TimePoint submitted, SchedulerMetrics& counters,
-                               PrefixCache* prefixes)
+                               PrefixCache* prefixes, PrefixReadings* readings)
     : metrics_(counters),
       in_flight_(counters.in_flight),
       lease_(std::move(lease)),
@@ -55,6 +55,7 @@ RunningRequest::RunningRequest(GenerationRequest request, SessionLease lease,
       context_(context_of(std::move(request), model, lease_)),
       outlet_(*sink_, *control_, context_.request.num_samples),
       prefixes_(prefixes),
+      readings_(readings),
       held_bytes_(bytes_held_by(context_.request)),
       submitted_(submitted) {
   const int num_sequences = context_.request.num_sequences();
@@ -93,37 +94,83 @@ bool RunningRequest::start(StepContext& step) {
   step.now = std::max(step.now, submitted_);
   started_ = step.now;
   step.metrics.queued.observe(step.now - submitted_);
+  return go_on(step);
+}
+
+bool RunningRequest::go_on(StepContext& step) {
+  if (has_begun_) return true;
   const std::uint64_t before = values_of(step);
   attempt([&] {
-    begin_behind_prefix();
+    if (waits_for_prefix(step.now)) return;
+    has_begun_ = true;
+    begin_behind_prefix(step.now);
     samples_.front().begin(step);
     fork_when_prompt_read(step);
   });
+  if (!failure_ && !has_begun_) return false;
   unpaid_tokens_ += static_cast<std::int64_t>(values_of(step) - before);
   pay(step.now);
   return failure_ || slots() == 0 || !throttled_until_;
 }
 
-void RunningRequest::begin_behind_prefix() {
+bool RunningRequest::takes_prefix() const {
   const GenerationRequest& request = context_.request;
   // Who wants the prompt's values back, with what the model says of them, has it read; and a window
   // begins anew from values that a state behind them does not have.
-  if (prefixes_ == nullptr || request.echo_prompt || request.window > 0) return;
+  if (prefixes_ == nullptr || request.echo_prompt || request.window > 0) return false;
   // What a sequence has seen before is known to its session alone.
-  if (context_.first_position > 0 || lease_.sequence().next_position() > 0) return;
-  if (!prefixes_->takes(context_.model, request.prompt.size())) return;
-  const PrefixCache::Beginning beginning =
-      prefixes_->begin({context_.model, lease_.adapter(), lease_.owner()}, request.prompt,
-                       request.cache_prefix_tokens, lease_.sequence());
-  keep_prefix_at_ = beginning.keep_at;
-  samples_.front().begin_behind(beginning.cached, beginning.keep_at);
+  return context_.first_position == 0 && prefixes_->takes(context_.model, request.prompt.size());
 }
 
-void RunningRequest::keep_prefix() {
-  if (keep_prefix_at_ == 0 || lease_.sequence().next_position() != keep_prefix_at_) return;
-  const auto size = static_cast<std::size_t>(std::exchange(keep_prefix_at_, 0));
-  prefixes_->keep({context_.model, lease_.adapter(), lease_.owner()},
-                  std::span(context_.request.prompt).first(size), lease_.sequence());
+bool RunningRequest::waits_for_prefix(TimePoint now) {
+  wait_ = {};
+  if (readings_ == nullptr || !takes_prefix() || (wait_until_ && now >= *wait_until_)) return false;
+  const std::vector<std::int32_t>& prompt = context_.request.prompt;
+  if (!prefixes_->may_keep(context_.model, static_cast<std::int64_t>(prompt.size()))) return false;
+  const std::int64_t cached = prefixes_->look_up(reader(), prompt);
+  wait_ = readings_->wait_for(prefix_key(), prompt, cached, prefixes_->least_tokens(), now);
+  if (wait_.reading == nullptr) return false;
+  if (!wait_until_) wait_until_ = now + wait_.longest;
+  return true;
+}
+
+void RunningRequest::begin_behind_prefix(TimePoint now) {
+  if (!takes_prefix()) return;
+  const GenerationRequest& request = context_.request;
+  const PrefixCache::Beginning beginning =
+      prefixes_->begin(reader(), request.prompt, request.cache_prefix_tokens, lease_.sequence());
+  if (wait_until_ && beginning.cached > 0) prefixes_->count_join();
+  keep_prefix_at_ = beginning.keep_at;
+  samples_.front().begin_behind(beginning.cached, beginning.keep_at);
+  const std::int64_t left = static_cast<std::int64_t>(request.prompt.size()) - beginning.cached;
+  if (readings_ == nullptr || left < prefixes_->least_tokens()) return;
+  reading_ = readings_->begin(prefix_key(), request.prompt, beginning.cached, now);
+}
+
+void RunningRequest::keep_prefix(TimePoint now) {
+  if (keep_prefix_at_ == 0 && reading_ == nullptr) return;
+  const std::vector<std::int32_t>& prompt = context_.request.prompt;
+  const std::int64_t at = lease_.sequence().next_position();
+  const bool is_waited_for = reading_ != nullptr && readings_->next_wanted(*reading_) == at;
+  if (at == keep_prefix_at_ || is_waited_for) {
+    prefixes_->keep(reader(), std::span(prompt).first(static_cast<std::size_t>(at)),
+                    lease_.sequence());
+  }
+  if (at >= keep_prefix_at_) keep_prefix_at_ = 0;
+  if (reading_ == nullptr) return;
+  readings_->advance(*reading_, at);
+  if (at >= static_cast<std::int64_t>(prompt.size())) end_reading(now);
+}
+
+void RunningRequest::stop_where_wanted() {
+  if (reading_ == nullptr) return;
+  const std::int64_t wanted = readings_->next_wanted(*reading_);
+  const bool is_own_next = keep_prefix_at_ > 0 && (wanted == 0 || keep_prefix_at_ < wanted);
+  samples_.front().stop_at(is_own_next ? keep_prefix_at_ : wanted);
+}
+
+void RunningRequest::end_reading(TimePoint now) {
+  if (reading_ != nullptr) readings_->end(*std::exchange(reading_, nullptr), now);
 }
 
 void RunningRequest::pay(TimePoint now) {
@@ -146,6 +193,7 @@ void RunningRequest::fork_when_prompt_read(StepContext& step) {
 
 void RunningRequest::propose(int max_rows, std::vector<RowRun>& runs) {
   if (failure_) return;
+  stop_where_wanted();
   const bool shares_prompt = !forked_ && samples_.size() > 1;
   for (SampleRun& sample : samples_) {
     if (sample.finished() || sample.waits()) continue;
@@ -183,7 +231,7 @@ RunningRequest::Status RunningRequest::end_step(StepContext& step) {
   if (particles_) attempt([&] { particles_->gather(); });
   const bool is_last = slots() == 0;
   if (!failure_) lease_.keep_checkpoint();
-  if (!failure_) keep_prefix();
+  if (!failure_) keep_prefix(step.now);
   if (!failure_) report_finished(step.now, is_last);
   attempt([&] {
     if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();
@@ -228,6 +276,9 @@ std::vector<SampleResult> RunningRequest::take_results(TimePoint now, bool is_la
 }
 
 bool RunningRequest::take_resume(TimePoint now) {
+  if (wait_.reading != nullptr && !wait_.reading->has_passed(wait_.values) && now < *wait_until_) {
+    return false;
+  }
   if (control_->resumed.exchange(false)) outlet_.full = false;
   if (throttled_until_ && now >= *throttled_until_) {
     throttled_until_.reset();
@@ -238,6 +289,7 @@ bool RunningRequest::take_resume(TimePoint now) {
 }
 
 void RunningRequest::release() {
+  end_reading(TimePoint());
   for (SampleRun& sample : samples_) sample.release();
   particles_.reset();
   lease_ = SessionLease();

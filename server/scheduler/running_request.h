@@ -13,6 +13,7 @@
 #include "server/generation/request_control.h"
 #include "server/generation/sample_run.h"
 #include "server/prefix/prefix_cache.h"
+#include "server/prefix/prefix_readings.h"
 #include "server/scheduler/particle_filter.h"
 #include "server/scheduler/row_planner.h"
 #include "server/sessions/session_store.h"
@@ -36,10 +37,12 @@ class InFlight {
 // the sink or of memory ends the request with kInternal.
 class RunningRequest {
  public:
-  // prefixes: what earlier prompts left; outlives it; null: nothing.
+  // prefixes: what earlier prompts left, readings: those that are being read; both outlive it;
+  // null: nothing.
   RunningRequest(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
                  std::shared_ptr<RequestControl> control, const Transformer& model,
-                 TimePoint submitted, SchedulerMetrics& counters, PrefixCache* prefixes = nullptr);
+                 TimePoint submitted, SchedulerMetrics& counters, PrefixCache* prefixes = nullptr,
+                 PrefixReadings* readings = nullptr);
   ~RunningRequest();
   RunningRequest(const RunningRequest&) = delete;
   RunningRequest& operator=(const RunningRequest&) = delete;
@@ -57,6 +60,8 @@ class RunningRequest {
   // Joins a batch; what needs no row happens now. Returns whether it may go on at once, or begins
   // with a pause.
   bool start(StepContext& step);
+  // The same once take_resume() has let it go on.
+  bool go_on(StepContext& step);
   // The rows it could use in a step of at most `max_rows`.
   void propose(int max_rows, std::vector<RowRun>& runs);
   // The step failed: ends at end_step with kInternal.
@@ -67,10 +72,14 @@ class RunningRequest {
   enum class Status { kRunning, kPaused, kEnded };
   // Tells the sink what finished in this step. A paused request gives up its rows.
   Status end_step(StepContext& step);
-  // Whether a paused request may go on: its sink has room, and it has what its tokens cost.
+  // Whether a paused request may go on: its sink has room, it has what its tokens cost, and need
+  // not wait for another that reads the beginning of its prompt.
   bool take_resume(TimePoint now);
-  // When a paused request that has nothing to pay with should be asked again.
-  std::optional<TimePoint> next_payment() const { return throttled_until_; }
+  // When a paused request that has nothing to pay with, or waits for another, should be asked
+  // again.
+  std::optional<TimePoint> next_payment() const {
+    return wait_.reading != nullptr ? wait_until_ : throttled_until_;
+  }
 
   // Ends it from outside. kCancelled, kDeadline, kShutdown and kAdapterEnded flush and report what
   // there is; kInternal discards the session, whose state is in doubt. No effect when ended.
@@ -82,10 +91,21 @@ class RunningRequest {
   // Runs `body` unless something failed before; what it throws becomes failure_.
   template <typename Body>
   void attempt(Body&& body) noexcept;
+  // Whether the prompt may begin with what another left.
+  bool takes_prefix() const;
+  // Whether another reads a beginning of the prompt that is worth waiting for.
+  bool waits_for_prefix(TimePoint now);
   // Where the prompt has a beginning that was read before, the sequence goes on behind it.
-  void begin_behind_prefix();
-  // Keeps the state where a later prompt may go on from it.
-  void keep_prefix();
+  void begin_behind_prefix(TimePoint now);
+  // Keeps the state where another prompt may go on from it.
+  void keep_prefix(TimePoint now);
+  // Its next step ends where a state is to be kept.
+  void stop_where_wanted();
+  void end_reading(TimePoint now);
+  PrefixCache::Reader reader() const { return {context_.model, lease_.adapter(), lease_.owner()}; }
+  PrefixPartKey prefix_key() const {
+    return {&context_.model, lease_.adapter().get(), lease_.owner()};
+  }
   void fork_when_prompt_read(StepContext& step);
   // Pays for what the step has given so far, and notes how long to pause.
   void pay(TimePoint now);
@@ -108,8 +128,13 @@ class RunningRequest {
   std::optional<ParticleFilter>
       particles_;  // once they are forked; none: samples are what they are
 
-  PrefixCache* const prefixes_;  // null: none
+  PrefixCache* const prefixes_;     // null: none
+  PrefixReadings* const readings_;  // null: none
   std::int64_t keep_prefix_at_ = 0;
+  PrefixReadings::Shared reading_;       // its own, while it reads its prompt
+  PrefixReadings::Wait wait_;            // for another's
+  std::optional<TimePoint> wait_until_;  // it has waited, and does no longer than that
+  bool has_begun_ = false;
 
   const std::size_t held_bytes_;
   const TimePoint submitted_;

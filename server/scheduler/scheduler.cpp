@@ -80,9 +80,9 @@ Scheduler::SubmitError Scheduler::submit(GenerationRequest request, SessionLease
                                 " and particles " + std::to_string(request.particles) +
                                 ", must be 1 to " + std::to_string(options_.max_batch_rows));
   }
-  auto running = std::make_unique<RunningRequest>(std::move(request), std::move(lease),
-                                                  std::move(sink), handle.control_, *model_,
-                                                  clock_.now(), *metrics_, prefixes_);
+  auto running = std::make_unique<RunningRequest>(
+      std::move(request), std::move(lease), std::move(sink), handle.control_, *model_, clock_.now(),
+      *metrics_, prefixes_, &queue_->readings());
   RequestQueue::Push pushed = RequestQueue::Push::kClosed;
   try {
     pushed = queue_->push(running);

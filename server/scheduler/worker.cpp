@@ -115,9 +115,14 @@ void Worker::move_resumed() {
 void Worker::admit() {
   int own = own_rows();
   while (!resumed_.empty() && own + resumed_.front()->slots() <= options_.max_rows) {
-    own += resumed_.front()->slots();
-    active_.push_back(std::move(resumed_.front()));
+    std::unique_ptr<RunningRequest> request = std::move(resumed_.front());
     resumed_.pop_front();
+    if (!request->go_on(step_)) {
+      paused_.push_back(std::move(request));
+      continue;
+    }
+    own += request->slots();
+    active_.push_back(std::move(request));
   }
   publish_rows();
   while (resumed_.empty()) {
