@@ -66,6 +66,8 @@ void DurableSessions::tell_of_row(const SessionVault::Row& row, SessionInfo& inf
   info.expires = row.expires;
   if (const std::optional<StoredMarks> marks = decode_marks(row.marks)) {
     info.numerics_changed_at = marks->numerics_changed_at;
+    info.numerics = marks->numerics.empty() ? row.numerics : marks->numerics;
+    info.numerics_before = marks->numerics.empty() ? "" : row.numerics;
   }
   if (row.call.empty() || info.busy) return;
   if (const std::optional<StoredCall> call = decode_call(row.call)) {

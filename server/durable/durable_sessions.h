@@ -118,6 +118,9 @@ class DurableSessions {
   // has that call.
   VaultOutcome read_past(const PastCall& call, std::int64_t first, std::span<std::int32_t> values);
 
+  // Waits. Whether the session began with a call of this name, which can be repeated.
+  bool began_with(const std::string& id, const Owner& owner, const std::string& call_id);
+
   // What is due of running calls is queued when it returns: where there are no threads.
   void write() { writer_.write(); }
 

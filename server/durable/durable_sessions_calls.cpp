@@ -121,6 +121,17 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
   return {SessionError::kOutOfRange, 0, 0, cold.row.base, position};
 }
 
+bool DurableSessions::began_with(const std::string& id, const Owner& owner,
+                                 const std::string& call_id) {
+  Cold cold;
+  if (call_id.empty() || look_up(id, owner, cold)) return false;
+  if (cold.call && cold.call->start == 0) return cold.call->id == call_id;
+  const auto calls = decode_last_calls(cold.row.last_calls);
+  return calls && std::ranges::any_of(*calls, [&](const LastCall& call) {
+           return call.start == 0 && call.id == call_id;
+         });
+}
+
 SessionRefusal DurableSessions::run_again(SessionLease& lease, const SessionVault::Row& row,
                                           std::int64_t start, std::int64_t at, std::uint64_t seed,
                                           OpenedCall& opened) {

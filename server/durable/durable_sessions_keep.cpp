@@ -52,7 +52,8 @@ SessionRefusal DurableSessions::keep(const std::string& id, const Owner& owner) 
                             .adapter = image.adapter,
                             .adapter_fingerprint = image.adapter_fingerprint,
                             .base_digest = image.base_digest,
-                            .numerics = made_as->numerics,
+                            .numerics = info->numerics,
+                            .numerics_changed_at = info->numerics_changed_at,
                             .marks = image.marks});
   row.created = info->created;
   row.used = info->last_used;

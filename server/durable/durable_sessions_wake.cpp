@@ -22,6 +22,7 @@ SessionRefusal DurableSessions::look_up(const std::string& id, const Owner& owne
   cold.marks = *std::move(marks);
   cold.marks.options.max_values = cold.row.max_values;
   cold.marks.options.durability = cold.row.durability;
+  cold.marks.options.numerics_changed_at = cold.marks.numerics_changed_at;
   if (!cold.row.call.empty()) {
     cold.call = decode_call(cold.row.call);
     if (!cold.call) return {SessionError::kDamaged};

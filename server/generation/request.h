@@ -79,6 +79,8 @@ struct GenerationRequest {
   std::vector<std::int32_t> drawn;
   std::optional<TimePoint> deadline;
   std::shared_ptr<TokenAllowance> allowance;  // null: as many tokens as there are
+  // The values of its session were computed with other numerics than it is.
+  bool numerics_changed = false;
   // What the caller keeps of this request until it is over, in bytes: all sequences of a Score,
   // for one, by which each has its share.
   std::size_t held_bytes = 0;

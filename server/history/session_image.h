@@ -22,8 +22,8 @@ struct HistoryMark {
   bool operator==(const HistoryMark&) const = default;
 };
 
-// What a snapshot carries, and what a session is restored from.
-struct SessionImage {
+// What of an image is no list.
+struct SessionImageHead {
   std::string model;    // its name
   std::string adapter;  // empty: none
   std::string adapter_fingerprint;
@@ -31,16 +31,20 @@ struct SessionImage {
   std::int64_t window = 0;      // values after which the state starts anew; 0: never
   std::int64_t base = 0;        // the history begins here; what lies before is in the state alone
   std::int64_t position = 0;    // values of the sequence, the pending one included
+  Digest digest;                // of the history up to `position`
+  Digest base_digest;           // and up to `base`
+  std::int64_t state_position = 0;  // values that the state holds, at most `position`
+};
+
+// What a snapshot carries, and what a session is restored from.
+struct SessionImage : SessionImageHead {
   std::vector<std::int32_t> values;  // [base, position); empty where the history was left out
   std::vector<HistoryMark> marks;    // of them, ascending
-  Digest digest;                     // of the history up to `position`
-  Digest base_digest;                // and up to `base`
   // As SequenceState::save wrote it; empty: to be made by reading the values (base is 0 then).
   std::vector<std::byte> state;
   // The same where it is not the image's own but lies in what the image was read from, which
   // outlives it; a state is several hundred times the rest.
   std::span<const std::byte> state_elsewhere;
-  std::int64_t state_position = 0;  // values that the state holds, at most `position`
 
   std::span<const std::byte> state_bytes() const { return state.empty() ? state_elsewhere : state; }
 };

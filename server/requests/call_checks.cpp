@@ -14,7 +14,10 @@ namespace {
 
 // Of all that makes the values but the seed, which a repeat need not know. When a repeat is sent,
 // where it stands and how long it may take are its own.
-Digest digest_of_call(v1::GenerateRequest wire) {
+Digest digest_of_call(v1::GenerateRequest wire, const std::vector<std::int32_t>* prompt) {
+  if (prompt != nullptr) {
+    wire.mutable_prompt()->mutable_tokens()->mutable_ids()->Assign(prompt->begin(), prompt->end());
+  }
   wire.clear_from_position();
   wire.clear_expected_position();
   wire.clear_time_limit();
@@ -32,8 +35,8 @@ Digest digest_of_call(v1::GenerateRequest wire) {
 
 }  // namespace
 
-CallTerms check_call_terms(const v1::GenerateRequest& wire, const SessionLease& lease,
-                           Violations& violations) {
+CallTerms check_call_terms(const v1::GenerateRequest& wire, const std::vector<std::int32_t>* prompt,
+                           const SessionLease& lease, Violations& violations) {
   CallTerms terms;
   const std::string& id = wire.call_id();
   const bool is_durable = lease && lease.durability() != Durability::kNone;
@@ -69,7 +72,7 @@ CallTerms check_call_terms(const v1::GenerateRequest& wire, const SessionLease& 
   terms.from_position = wire.from_position();
   terms.log2_probs = wire.log2_probs() || wire.top_log2_probs() > 0;
   terms.echo_prompt = wire.echo_prompt();
-  if (is_durable && violations.empty()) terms.request = digest_of_call(wire);
+  if (is_durable && violations.empty()) terms.request = digest_of_call(wire, prompt);
   return terms;
 }
 

@@ -64,11 +64,7 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
   if (!wire.initial_state().empty()) {
     return invalid_argument({{"initial_state", "is for calls without a session, which has begun"}});
   }
-  const SessionRefusal refusal =
-      context.durable == nullptr
-          ? lease_session(context, wire.session_id(), caller, target)
-          : take_lease(context, context.durable->lease(wire.session_id(), caller), target);
-  if (refusal) {
+  if (const auto refusal = lease_session(context, wire.session_id(), caller, target)) {
     return store_refusal(refusal, context.store.options(), wire.session_id(), caller);
   }
   const std::string& name = target.model->name;
@@ -183,9 +179,11 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   Violations violations;
   std::optional<std::int64_t> session_window;
   if (target.lease) session_window = target.lease.window();
+  const bool has_other_prompt = prompt.has_value();
   CheckedGenerate checked =
       check_generate(wire, std::move(prompt), model, session_window, violations);
-  const CallTerms terms = check_call_terms(wire, target.lease, violations);
+  const CallTerms terms = check_call_terms(
+      wire, has_other_prompt ? &checked.request.prompt : nullptr, target.lease, violations);
   if (!violations.empty()) return violations.status();
   GenerationRequest& request = checked.request;
 
@@ -226,6 +224,7 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
     request.replay = std::move(replay.values);
     request.replay_tail = std::move(replay.tail);
     request.recent = std::move(replay.recent);
+    request.numerics_changed = target.lease.is_foreign();
   }
   const std::int64_t prompt_values = prompt_values_of(at, model, request);
   take_drawn(std::move(opened.values), at.num_values + prompt_values - stands_at, request);
@@ -289,7 +288,10 @@ std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
 
 SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
                              const Owner& caller, GenerationTarget& target) {
-  return take_lease(context, context.store.lease(session_id, caller), target);
+  return take_lease(context,
+                    context.durable == nullptr ? context.store.lease(session_id, caller)
+                                               : context.durable->lease(session_id, caller),
+                    target);
 }
 
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,

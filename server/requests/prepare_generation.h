@@ -25,7 +25,8 @@ struct GenerationTarget {
 };
 
 // A session's lease first, then the model that it knows: what is leased is neither closed nor
-// evicted. Of those in memory alone. The registry is asked unless `target` has that model already.
+// evicted. Where there is a store it waits. The registry is asked unless `target` has that model
+// already.
 // kUnloaded also where the model takes no more requests and closes its sessions next.
 SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
                              const Owner& caller, GenerationTarget& target);

@@ -36,8 +36,9 @@ CheckedList check_list(const v1::ListSessionsRequest& wire, Violations& violatio
     out.page_size = static_cast<std::size_t>(wire.page_size());
   }
   const std::string& token = wire.page_token();
-  const bool is_id =
-      token.size() == 32 && token.find_first_not_of("0123456789abcdef") == std::string::npos;
+  // Ids of sessions that have names are twice as long (SessionOptions::id_prefix).
+  const bool is_id = (token.size() == 32 || token.size() == 64) &&
+                     token.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (!token.empty() && !is_id) {
     violations.add("page_token", "'" + clip(token) + "' is not a next_page_token of this server");
   }

@@ -269,6 +269,7 @@ std::vector<SampleResult> RunningRequest::take_results(TimePoint now, bool is_la
     results.push_back(samples_[i].result(submitted_, started_, now));
     if (const SessionHistory* history = lease_.history()) {
       results.back().digest = to_hex(history->extent().digest);
+      results.back().numerics_changed = context_.request.numerics_changed;
     }
     samples_[i].release();
   }

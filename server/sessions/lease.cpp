@@ -72,6 +72,11 @@ std::int64_t SessionLease::num_values() const {
 
 std::int64_t SessionLease::window() const { return record_->options.window; }
 
+bool SessionLease::is_foreign() const {
+  // Only who has the lease changes it.
+  return num_values() > 0 && num_values() <= record_->foreign_values;
+}
+
 void SessionLease::keep_checkpoint() noexcept {
   const SequenceState& sequence = *record_->sequence;
   if (record_->keeper != nullptr) record_->keeper->at_rest(sequence);

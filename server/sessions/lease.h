@@ -55,6 +55,8 @@ class SessionLease {
   std::int64_t num_values() const;
   // Values after which the session's state starts anew; 0: never.
   std::int64_t window() const;
+  // Whether there are values, all of them computed with other numerics than this machine's.
+  bool is_foreign() const;
   // Between two steps: keeps a copy of the sequence where one is due, and shows it to the keeper.
   // Where there is no memory for a copy, there is none.
   void keep_checkpoint() noexcept;

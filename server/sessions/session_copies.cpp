@@ -52,6 +52,11 @@ SessionStore::ForkResult SessionStore::fork(const std::string& id, const Owner& 
 
   SessionOptions session = origin.options;
   session.durability = durability.value_or(session.durability);
+  session.id_prefix.clear();  // a copy has no name
+  const std::int64_t foreign = [&] {
+    MutexLock lock(mutex_);
+    return std::min(origin.foreign_values, values);
+  }();
   std::vector<std::shared_ptr<SessionRecord>> forks;
   Sessions added;
   try {
@@ -73,6 +78,7 @@ SessionStore::ForkResult SessionStore::fork(const std::string& id, const Owner& 
       fork->state_values = fork->sequence->next_position();
       if (fork->state_values == values) remember_tail(*fork->sequence, *fork->history);
       fork->checkpoints.share(origin.checkpoints, values);
+      fork->foreign_values = foreign;
       added.emplace(fork->id, fork);
     }
     result.infos.reserve(forks.size());
@@ -157,6 +163,8 @@ SessionRefusal SessionStore::rewind(SessionLease& lease, std::int64_t position,
   }
   if (sequence.next_position() == position) remember_tail(sequence, *record.history);
   record.values_at_lease = sequence.next_position();  // nothing was added
+  MutexLock lock(mutex_);
+  record.foreign_values = std::min(record.foreign_values, position);
   return {};
 }
 

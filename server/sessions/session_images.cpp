@@ -80,6 +80,7 @@ SessionStore::Made SessionStore::new_session(const std::string& model_name,
       throw ModelError("session image: its values do not have the digest that it says");
     }
     record.state_values = sequence.next_position();
+    if (!record.options.numerics.empty()) record.foreign_values = image->position;
   } catch (const std::bad_alloc&) {
     made.record = nullptr;
     made.refusal.error = SessionError::kOutOfMemory;

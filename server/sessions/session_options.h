@@ -28,8 +28,15 @@ struct SessionOptions {
   // store's own option says).
   Durability durability = Durability::kNone;
   std::chrono::seconds expire_after{0};
-  // That its values were computed with, where these are others than this machine's; else empty.
+  // That its values were computed with when it came into memory, where these are others than this
+  // machine's; else empty. Those before numerics_changed_at with yet others; 0: there are none
+  // such.
   std::string numerics;
+  std::string numerics_text;  // the same for people; empty: not known
+  std::int64_t numerics_changed_at = 0;
+  // What its id begins with, before the part that cannot be guessed: a session that has a name is
+  // found by it in a store. Empty: nothing.
+  std::string id_prefix;
   // What it begins with; null: nothing was seen yet.
   std::shared_ptr<const SessionImage> initial;
 };
@@ -64,7 +71,12 @@ struct SessionInfo {
   Durability durability = Durability::kNone;
   bool in_memory = true;  // else it is in the store alone, until a call needs it
   std::optional<InterruptedCall> interrupted;
-  std::int64_t numerics_changed_at = 0;  // values before it had another machine's bits; 0: none
+  // That its last values were computed with (empty: this machine's), and those before
+  // numerics_changed_at (empty: not known); 0: there are none such.
+  std::string numerics;
+  std::string numerics_text;  // of either, for people
+  std::string numerics_before;
+  std::int64_t numerics_changed_at = 0;
   std::chrono::system_clock::time_point expires;  // of a durable one: when unused until then
   std::chrono::system_clock::time_point created;
   std::chrono::system_clock::time_point last_used;

@@ -65,6 +65,7 @@ struct SessionRecord {
   bool removed = false;              // somebody was done with it while it was busy
   std::int64_t state_values = 0;     // of the sequence, as of the last time the session was idle
   std::int64_t values_at_lease = 0;  // the same when its lease began
+  std::int64_t foreign_values = 0;   // its first values, of options.numerics
   TimePoint last_used;
   std::chrono::system_clock::time_point created_at;
   std::chrono::system_clock::time_point last_used_at;

@@ -126,7 +126,7 @@ SessionStore::Made SessionStore::new_record(const std::string& model_name,
   if (made.refusal) return made;
   try {
     auto record = std::make_shared<SessionRecord>(std::move(admitted.reservation), session);
-    if (takes_place) record->id = random_id();
+    if (takes_place) record->id = session.id_prefix + random_id();
     record->model_name = model_name;
     record->model = std::move(model);
     record->adapter = std::move(adapter);
@@ -350,6 +350,12 @@ SessionInfo SessionStore::info_of(const SessionRecord& record) {
   info.max_values = record.max_values;
   info.window = record.options.window;
   info.durability = record.options.durability;
+  const std::int64_t foreign = record.foreign_values;
+  const bool has_own = info.num_values > foreign;  // values that this machine computed
+  info.numerics = has_own ? "" : record.options.numerics;
+  info.numerics_text = record.options.numerics_text;
+  info.numerics_before = has_own ? record.options.numerics : "";
+  info.numerics_changed_at = has_own && foreign > 0 ? foreign : record.options.numerics_changed_at;
   info.created = record.created_at;
   info.last_used = record.last_used_at;
   return info;

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "server/snapshot/header_fields.h"
 
 namespace lintel {
 namespace {
@@ -15,34 +16,34 @@ bool stands_for_itself(char c) { return c >= 0x20 && c < 0x7f && c != '"' && c !
 class HeaderWriter {
  public:
   void name(std::string_view key) {
-    text += text.empty() || text.back() == '[' || text.back() == '{' ? "" : ",";
-    if (text.empty()) text += '{';
-    text += '"';
-    text += key;
-    text += "\":";
+    out += out.empty() || out.back() == '[' || out.back() == '{' ? "" : ",";
+    if (out.empty()) out += '{';
+    out += '"';
+    out += key;
+    out += "\":";
   }
-  void field(std::string_view key, const std::string& value) {
+  void text(std::string_view key, const std::string& value) {
     name(key);
     if (std::ranges::all_of(value, stands_for_itself)) {
-      text += '"';
-      text += value;
-      text += '"';
+      out += '"';
+      out += value;
+      out += '"';
     } else {
       using nlohmann::json;
-      text += json(value).dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
-                               json::error_handler_t::replace);
+      out += json(value).dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
+                              json::error_handler_t::replace);
     }
   }
-  void field(std::string_view key, std::uint64_t value) {
+  void digest(std::string_view key, const Digest& value) { text(key, to_hex(value)); }
+  void number(std::string_view key, std::int64_t value, std::int64_t = 0, std::int64_t = 0) {
     name(key);
-    text += std::to_string(value);
+    out += std::to_string(value);
   }
-  void field(std::string_view key, std::int64_t value) {
-    name(key);
-    text += std::to_string(value);
+  void number_unless_0(std::string_view key, std::int64_t value, std::int64_t) {
+    if (value != 0) number(key, value);
   }
 
-  std::string text;
+  std::string out;
 };
 
 // Reads fields in the order in which they are written; `ok` is false from the first other one on.
@@ -60,23 +61,24 @@ class HeaderReader {
     skip(key);
     skip("\":");
   }
-  std::string text(std::string_view key) {
+  void text(std::string_view key, std::string& value) {
     name(first_ ? "{" : ",", key);
     first_ = false;
     skip("\"");
     const auto end = std::ranges::find_if_not(left_, stands_for_itself);
     const auto size = static_cast<std::size_t>(end - left_.begin());
     ok = ok && size <= kMostSnapshotTextBytes;
-    if (!ok) return {};
-    std::string value(left_.substr(0, size));
+    if (!ok) return;
+    value = left_.substr(0, size);
     left_.remove_prefix(size);
     skip("\"");
-    return value;
   }
-  Digest digest(std::string_view key) {
-    const std::optional<Digest> value = digest_from_hex(text(key));
-    ok = ok && value.has_value();
-    return value.value_or(Digest());
+  void digest(std::string_view key, Digest& value) {
+    std::string hex;
+    text(key, hex);
+    const std::optional<Digest> digest = digest_from_hex(hex);
+    ok = ok && digest.has_value();
+    value = digest.value_or(Digest());
   }
   std::int64_t number(std::int64_t low, std::int64_t high) {
     std::int64_t value = 0;
@@ -86,9 +88,12 @@ class HeaderReader {
     left_.remove_prefix(static_cast<std::size_t>(end - left_.data()));
     return value;
   }
-  std::int64_t number(std::string_view key, std::int64_t low, std::int64_t high) {
+  void number(std::string_view key, std::int64_t& value, std::int64_t low, std::int64_t high) {
     name(",", key);
-    return number(low, high);
+    value = number(low, high);
+  }
+  void number_unless_0(std::string_view key, std::int64_t& value, std::int64_t high) {
+    if (left_.starts_with(",\"" + std::string(key) + "\"")) number(key, value, 1, high);
   }
 
   bool ok = true;
@@ -117,68 +122,26 @@ std::optional<Digest> digest_from_hex(std::string_view hex) {
 }
 
 std::string write_snapshot_header(const SnapshotHeader& header) {
-  const SnapshotOf& of = header.of;
-  const SessionImage& image = of.image;
   HeaderWriter to;
-  to.field("model", image.model);
-  to.field("adapter", image.adapter);
-  to.field("adapter_fingerprint", image.adapter_fingerprint);
-  to.field("max_values", image.max_values);
-  to.field("window", image.window);
-  to.field("position", image.position);
-  to.field("base", image.base);
-  to.field("state_position", image.state_position);
-  to.field("digest", to_hex(image.digest));
-  to.field("base_digest", to_hex(image.base_digest));
-  to.field("model_fingerprint", of.model_fingerprint);
-  to.field("attention", of.attention);
-  to.field("weight_type", of.weight_type);
-  to.field("numerics", of.numerics);
-  to.field("numerics_text", of.numerics_text);
-  to.field("lintel_version", of.lintel_version);
-  to.field(
-      "made_unix_millis",
-      std::int64_t{std::chrono::duration_cast<std::chrono::milliseconds>(of.made.time_since_epoch())
-                       .count()});
-  to.field("value_bytes", std::uint64_t{header.value_bytes});
+  SnapshotHeader fields = header;  // without lists
+  each_header_field(to, fields);
   to.name("sections");
   for (std::size_t i = 0; i < kSnapshotSections.size(); ++i) {
-    to.text += i == 0 ? "[{" : ",{";
-    to.field("name", std::string(kSnapshotSections[i]));
-    to.field("offset", header.layout.sections[i].offset);
-    to.field("bytes", header.layout.sections[i].bytes);
-    to.text += '}';
+    to.out += i == 0 ? "[{" : ",{";
+    to.text("name", std::string(kSnapshotSections[i]));
+    to.number("offset", static_cast<std::int64_t>(header.layout.sections[i].offset));
+    to.number("bytes", static_cast<std::int64_t>(header.layout.sections[i].bytes));
+    to.out += '}';
   }
-  to.text += "]}";
-  to.text.resize(snapshot_padded(to.text.size()), ' ');
-  return to.text;
+  to.out += "]}";
+  to.out.resize(snapshot_padded(to.out.size()), ' ');
+  return to.out;
 }
 
 std::optional<SnapshotHeader> read_plain_header(std::string_view text, std::uint64_t body_bytes) {
   HeaderReader from(text);
   SnapshotHeader header;
-  SnapshotOf& of = header.of;
-  SessionImage& image = of.image;
-  image.model = from.text("model");
-  image.adapter = from.text("adapter");
-  image.adapter_fingerprint = from.text("adapter_fingerprint");
-  image.max_values = from.number("max_values", 0, kMostSnapshotPosition);
-  image.window = from.number("window", 0, kMostSnapshotPosition);
-  image.position =
-      from.number("position", 0, image.max_values == 0 ? kMostSnapshotPosition : image.max_values);
-  image.base = from.number("base", 0, image.position);
-  image.state_position = from.number("state_position", 0, image.position);
-  image.digest = from.digest("digest");
-  image.base_digest = from.digest("base_digest");
-  of.model_fingerprint = from.text("model_fingerprint");
-  of.attention = from.text("attention");
-  of.weight_type = from.text("weight_type");
-  of.numerics = from.text("numerics");
-  of.numerics_text = from.text("numerics_text");
-  of.lintel_version = from.text("lintel_version");
-  of.made = std::chrono::system_clock::time_point(
-      std::chrono::milliseconds(from.number("made_unix_millis", 0, kMostSnapshotMillis)));
-  header.value_bytes = static_cast<std::uint32_t>(from.number("value_bytes", 1, 4));
+  each_header_field(from, header);
   from.name(",", "sections");
   const auto most = static_cast<std::int64_t>(
       std::min(body_bytes, static_cast<std::uint64_t>(kMostSnapshotPosition)));
@@ -188,8 +151,10 @@ std::optional<SnapshotHeader> read_plain_header(std::string_view text, std::uint
     from.skip("\"");
     from.skip(kSnapshotSections[i]);
     from.skip("\"");
-    from.number("offset", 0, most);
-    sizes[i] = static_cast<std::uint64_t>(from.number("bytes", 0, most));
+    std::int64_t offset = 0, bytes = 0;
+    from.number("offset", offset, 0, most);
+    from.number("bytes", bytes, 0, most);
+    sizes[i] = static_cast<std::uint64_t>(bytes);
     from.skip("}");
   }
   if (!from.ok || header.value_bytes == 3) return std::nullopt;

@@ -18,9 +18,4 @@ std::optional<SnapshotHeader> read_plain_header(std::string_view text, std::uint
 // Digests as the header has them; nothing for other text.
 std::optional<Digest> digest_from_hex(std::string_view hex);
 
-// Ranges of the header's numbers, and of its texts.
-inline constexpr std::int64_t kMostSnapshotPosition = std::int64_t{1} << 62;
-inline constexpr std::size_t kMostSnapshotTextBytes = 4096;
-inline constexpr std::int64_t kMostSnapshotMillis = std::int64_t{1} << 53;
-
 }  // namespace lintel

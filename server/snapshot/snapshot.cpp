@@ -87,30 +87,14 @@ void check_padding(std::span<const std::byte> body, const SnapshotLayout& layout
 
 }  // namespace
 
-SnapshotDraft::SnapshotDraft(const SnapshotOf& about, const SessionImage& image,
+SnapshotDraft::SnapshotDraft(const SnapshotAbout& about, const SessionImage& image,
                              std::size_t state_bytes)
     : value_bytes_(width_of(image.values)),
       layout_(snapshot_layout({state_bytes, image.values.size() * value_bytes_,
                                image.marks.size() * kSnapshotMarkBytes})) {
-  const SnapshotHeader header{.of = {.image = {.model = image.model,
-                                               .adapter = image.adapter,
-                                               .adapter_fingerprint = image.adapter_fingerprint,
-                                               .max_values = image.max_values,
-                                               .window = image.window,
-                                               .base = image.base,
-                                               .position = image.position,
-                                               .digest = image.digest,
-                                               .base_digest = image.base_digest,
-                                               .state_position = image.state_position},
-                                     .model_fingerprint = about.model_fingerprint,
-                                     .attention = about.attention,
-                                     .weight_type = about.weight_type,
-                                     .numerics = about.numerics,
-                                     .numerics_text = about.numerics_text,
-                                     .lintel_version = about.lintel_version,
-                                     .made = about.made},
-                              .value_bytes = value_bytes_,
-                              .layout = layout_};
+  SnapshotHeader header{.of = {}, .value_bytes = value_bytes_, .layout = layout_};
+  static_cast<SnapshotAbout&>(header.of) = about;
+  static_cast<SessionImageHead&>(header.of.image) = image;
   const std::string text = write_snapshot_header(header);
   assert(text.size() <= kMostSnapshotHeaderBytes);
   header_bytes_ = text.size();

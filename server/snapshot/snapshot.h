@@ -14,16 +14,20 @@
 
 namespace lintel {
 
-// A session, and what it was computed by.
-struct SnapshotOf {
-  SessionImage image;
+// What a session was computed by.
+struct SnapshotAbout {
   std::string model_fingerprint;  // Transformer::fingerprint
   std::string attention;          // that ran, as Model.attention
   std::string weight_type;
-  std::string numerics;  // equal ones go on bit for bit
+  std::string numerics;  // that its last values were computed with; equal ones go on bit for bit
   std::string numerics_text;
-  std::string lintel_version;                  // that wrote it
+  std::int64_t numerics_changed_at = 0;  // values before it were with others; 0: there are none
+  std::string lintel_version;            // that wrote it
   std::chrono::system_clock::time_point made;  // to the millisecond
+};
+
+struct SnapshotOf : SnapshotAbout {
+  SessionImage image;
 };
 
 inline constexpr std::size_t kMostSnapshotHeaderBytes = 64 << 10;
@@ -35,8 +39,8 @@ std::vector<std::byte> write_snapshot(const SnapshotOf& snapshot);
 // The same in two steps, for a state that is not copied to become part of it.
 class SnapshotDraft {
  public:
-  // `about`: without its image; the image without its state, which will have so many bytes.
-  SnapshotDraft(const SnapshotOf& about, const SessionImage& image, std::size_t state_bytes);
+  // `image`: without its state, which will have so many bytes.
+  SnapshotDraft(const SnapshotAbout& about, const SessionImage& image, std::size_t state_bytes);
   ~SnapshotDraft();  // zeroes what was not finished
   SnapshotDraft(const SnapshotDraft&) = delete;
   SnapshotDraft& operator=(const SnapshotDraft&) = delete;

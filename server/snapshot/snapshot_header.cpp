@@ -6,6 +6,7 @@
 
 #include "model/base/model_error.h"
 #include "model/config/json_fields.h"
+#include "server/snapshot/header_fields.h"
 #include "server/snapshot/plain_header.h"
 
 namespace lintel {
@@ -36,6 +37,20 @@ Digest digest_field(Fields& fields, const char* key) {
   if (!digest) fields.fail(key, found_text(hex), "32 hexadecimal digits, small letters");
   return *digest;
 }
+
+// What each_header_field() asks, of parsed JSON.
+struct JsonFields {
+  void text(const char* key, std::string& value) { value = text_field(fields, key); }
+  void digest(const char* key, Digest& value) { value = digest_field(fields, key); }
+  void number(const char* key, std::int64_t& value, std::int64_t low, std::int64_t high) {
+    value = fields.integer(key, low, high);
+  }
+  void number_unless_0(const char* key, std::int64_t& value, std::int64_t high) {
+    if (fields.has(key)) value = fields.integer(key, 1, high);
+  }
+
+  Fields& fields;
+};
 
 SnapshotLayout read_sections(Fields& fields, std::uint64_t body_bytes) {
   const json& list = fields.value("sections", "a list of the sections");
@@ -115,28 +130,8 @@ SnapshotHeader read_fields(std::string_view text, std::uint64_t body_bytes) {
   if (!root.is_object()) throw ModelError("header: found no object");
   Fields fields(root, kFile, "");
   SnapshotHeader header;
-  SnapshotOf& of = header.of;
-  SessionImage& image = of.image;
-  image.model = text_field(fields, "model");
-  image.adapter = text_field(fields, "adapter");
-  image.adapter_fingerprint = text_field(fields, "adapter_fingerprint");
-  image.max_values = fields.integer("max_values", 0, kMostSnapshotPosition);
-  image.window = fields.integer("window", 0, kMostSnapshotPosition);
-  image.position = fields.integer("position", 0,
-                                  image.max_values == 0 ? kMostSnapshotPosition : image.max_values);
-  image.base = fields.integer("base", 0, image.position);
-  image.state_position = fields.integer("state_position", 0, image.position);
-  image.digest = digest_field(fields, "digest");
-  image.base_digest = digest_field(fields, "base_digest");
-  of.model_fingerprint = text_field(fields, "model_fingerprint");
-  of.attention = text_field(fields, "attention");
-  of.weight_type = text_field(fields, "weight_type");
-  of.numerics = text_field(fields, "numerics");
-  of.numerics_text = text_field(fields, "numerics_text");
-  of.lintel_version = text_field(fields, "lintel_version");
-  of.made = std::chrono::system_clock::time_point(
-      std::chrono::milliseconds(fields.integer("made_unix_millis", 0, kMostSnapshotMillis)));
-  header.value_bytes = static_cast<std::uint32_t>(fields.integer("value_bytes", 1, 4));
+  JsonFields each{fields};
+  each_header_field(each, header);
   if (header.value_bytes == 3) fields.fail("value_bytes", "3", "1, 2 or 4");
   header.layout = read_sections(fields, body_bytes);
   fields.finish();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,9 +26,11 @@ struct NamedState {
   const SessionMemory::Reservation memory;  // first: until the state is zeroed and freed
   std::string name;
   bool is_public = false;
-  std::string model_identity;  // of the weights, and what they run as
-  std::string numerics;        // of the model that computed it
-  SessionImage image;          // its values as few as its state allows
+  std::string model_identity;            // of the weights, and what they run as
+  std::string numerics;                  // that it was computed with
+  std::string numerics_text;             // the same for people
+  std::int64_t numerics_changed_at = 0;  // the values before it with others; 0: there are none such
+  SessionImage image;                    // its values as few as its state allows
 };
 
 // Thread-safe. A name is its owner's, or everybody's; an owner's own goes before a public one.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,22 +11,10 @@
 #include "server/call/received.h"
 #include "server/call/unary_call.h"
 #include "server/requests/service_context.h"
+#include "server/requests/store_work.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {
-
-// Has a thread of the store run `work`, whose lines of the log are the call's. RESOURCE_EXHAUSTED:
-// too much waits, and it is not run. REQUIRES: there is a store.
-inline grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
-                                 std::function<void()> work) {
-  const bool taken = context.durable->run([log_fields, work = std::move(work)] {
-    const LogScope log(log_fields);
-    work();
-  });
-  if (taken) return grpc::Status::OK;
-  return resource_exhausted("too many calls wait for the session store",
-                            std::chrono::milliseconds(200));
-}
 
 // answer(), but `body(scope, wire)` may run after the method has returned, so that it holds what it
 // needs; without a store it runs at once.

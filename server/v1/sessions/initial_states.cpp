@@ -90,6 +90,8 @@ std::shared_ptr<NamedState> read_state(const fs::path& path, bool accept_other_n
   state->name = name;
   state->is_public = true;
   state->numerics = snapshot.numerics;
+  state->numerics_text = snapshot.numerics_text;
+  state->numerics_changed_at = snapshot.numerics_changed_at;
   state->model_identity = model_identity(*model);
   return state;
 }

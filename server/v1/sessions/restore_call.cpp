@@ -12,10 +12,12 @@
 #include "server/requests/resolve/resolve_adapter.h"
 #include "server/requests/resolve/resolve_model.h"
 #include "server/requests/session_checks.h"
+#include "server/requests/store_work.h"
 #include "server/stream/outcome_status.h"
 #include "server/stream/refusals.h"
 #include "server/v1/sessions/restored_image.h"
 #include "server/v1/sessions/session_service.h"
+#include "server/v1/sessions/snapshot_bytes.h"
 #include "server/v1/store_calls.h"
 
 namespace lintel {
@@ -118,7 +120,7 @@ grpc::Status RestoreCall::take_header(const v1::RestoreHeader& header) {
                                     std::to_string(most) + ", the most a session can have"}});
   }
   status = check_durability(header.durability(), "header.durability", context_.durable,
-                            default_durability(context_.durable), &durability_);
+                            default_durability(context_.durable), &options_.durability);
   if (!status.ok()) return status;
   const auto total = static_cast<std::size_t>(header.total_bytes());
   place_ = places_.take();
@@ -156,6 +158,7 @@ grpc::Status RestoreCall::complete() {
   if (!status.ok()) return status;
   status = resolve_adapter(snapshot.image, *model_, &adapter_);
   if (!status.ok()) return status;
+  take_numerics(snapshot, *model_, options_);
   image_ = std::move(snapshot.image);
   image_.model = model_->name;
   if (header_->verify() && !image_.state_bytes().empty()) return begin_proof();
@@ -164,9 +167,9 @@ grpc::Status RestoreCall::complete() {
 
 grpc::Status RestoreCall::end() {
   SessionInfo made;
-  grpc::Status status = restore(image_, durability_, made);
+  grpc::Status status = restore(image_, options_, made);
   if (!status.ok()) return status;
-  if (context_.durable == nullptr || durability_ == Durability::kNone) {
+  if (context_.durable == nullptr || options_.durability == Durability::kNone) {
     answer(made);
     return status;
   }
@@ -247,12 +250,12 @@ grpc::Status RestoreCall::check_proof() {
   return unproven("its values lead to another one here");
 }
 
-grpc::Status RestoreCall::restore(const SessionImage& image, Durability durability,
+grpc::Status RestoreCall::restore(const SessionImage& image, const SessionOptions& options,
                                   SessionInfo& made) {
   const Owner& owner = call_.scope.caller().name;
   try {
-    auto restored = context_.store.restore(model_->name, model_->transformer, image, owner,
-                                           adapter_, {.durability = durability});
+    auto restored =
+        context_.store.restore(model_->name, model_->transformer, image, owner, adapter_, options);
     made = std::move(restored.info);
     return store_refusal(restored.refusal, context_.store.options(), /*session_id=*/"", owner);
   } catch (const ModelError& error) {
@@ -262,7 +265,7 @@ grpc::Status RestoreCall::restore(const SessionImage& image, Durability durabili
 
 grpc::Status RestoreCall::restore_proof(const SessionImage& image) {
   SessionInfo made;
-  grpc::Status status = restore(image, Durability::kNone, made);
+  grpc::Status status = restore(image, SessionOptions(), made);
   if (status.ok()) proof_id_ = std::move(made.id);
   return status;
 }

@@ -49,7 +49,7 @@ class RestoreCall final : public grpc::ServerReadReactor<Received<v1::RestoreSes
   // Whether the values led to the snapshot's state.
   grpc::Status check_proof();
   // A session of the image, or why there is none.
-  grpc::Status restore(const SessionImage& image, Durability durability, SessionInfo& made);
+  grpc::Status restore(const SessionImage& image, const SessionOptions& options, SessionInfo& made);
   // The answer, if nothing went wrong; where the session is to outlive the server it comes by a
   // thread of the store. OK: the call is over, or in the hands of that thread.
   grpc::Status end();
@@ -71,8 +71,8 @@ class RestoreCall final : public grpc::ServerReadReactor<Received<v1::RestoreSes
   std::shared_ptr<void> place_;
   std::optional<SessionMemory::Reservation> memory_;  // until what was read is gone
   std::optional<SnapshotReader> reader_;
-  SessionImage image_;  // whose state lies in the reader
-  Durability durability_ = Durability::kNone;
+  SessionImage image_;      // whose state lies in the reader
+  SessionOptions options_;  // of the session that is made of it
   SharedModel model_;
   SharedAdapter adapter_;
   std::string proof_id_;  // of the session that proves; empty: none

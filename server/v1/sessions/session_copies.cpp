@@ -7,6 +7,7 @@
 
 #include "server/call/status.h"
 #include "server/requests/session_checks.h"
+#include "server/requests/store_work.h"
 #include "server/stream/refusals.h"
 #include "server/v1/open_stream.h"
 #include "server/v1/sessions/session_service.h"

@@ -7,6 +7,7 @@
 #include "server/requests/resolve/resolve_model.h"
 #include "server/requests/resolve/resolve_state.h"
 #include "server/requests/session_checks.h"
+#include "server/requests/store_work.h"
 #include "server/stream/refusals.h"
 #include "server/v1/store_calls.h"
 
@@ -62,17 +63,6 @@ void write_session(const ServiceContext& context, const SessionInfo& info, v1::S
   }
 }
 
-grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info) {
-  if (context.durable == nullptr || info.durability == Durability::kNone) return grpc::Status::OK;
-  if (const SessionRefusal refusal = context.durable->keep(info.id, owner)) {
-    context.store.remove(info.id, owner);
-    return store_refusal(refusal, context.store.options(), /*session_id=*/"", owner);
-  }
-  // With what the store says of it.
-  if (auto kept = context.durable->find(info.id, owner)) info = *std::move(kept);
-  return grpc::Status::OK;
-}
-
 grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionRequest& wire,
                                     v1::Session& session) {
   if (context_.calls.closed()) return shutting_down();
@@ -109,6 +99,9 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
     status = check_window_of_state(options.window, initial->image);
     if (!status.ok()) return status;
     options.initial = {initial, &initial->image};
+    if (initial->numerics != model->numerics.hex) options.numerics = initial->numerics;
+    options.numerics_text = initial->numerics_text;
+    options.numerics_changed_at = initial->numerics_changed_at;
   }
   status = initial == nullptr ? resolve_adapter(wire.adapter(), *model, &adapter)
                               : resolve_adapter(initial->image, *model, &adapter);

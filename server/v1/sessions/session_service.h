@@ -87,10 +87,6 @@ class SessionService final : public BoundedService {
   Places copies_;  // of calls that hold what sessions are, on its way in or out
 };
 
-// Of a session that was just made: what of it is to outlive the server does when this says OK;
-// else it is gone again. Waits where there is a store.
-grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info);
-
 // A session as the wire has it.
 void write_session(const ServiceContext& context, const SessionInfo& info, v1::Session& wire);
 

@@ -35,15 +35,22 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
   SessionMemory::Result admitted = context_.store.admit_bytes(caller, bytes);
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
 
-  const SnapshotOf about = snapshot_of({}, *model);
+  SnapshotOf about = snapshot_of({}, *model);
+  // Of a stored session the store knows it.
+  const std::optional<SessionInfo> stored =
+      context_.durable == nullptr ? std::nullopt : context_.durable->find(wire.id(), caller);
   std::optional<SnapshotDraft> draft;
   SessionStore::ImageResult found = context_.store.image(
       wire.id(), caller, checked.position, !wire.without_history(), !wire.without_state(),
       [&](const SessionImage& image, std::size_t state_bytes) -> std::vector<std::byte>& {
+        tell_numerics(stored ? *stored : info, image.position, about);
         return draft.emplace(about, image, state_bytes).bytes();
       });
   if (found.refusal) return refused(found.refusal, scope, wire.id());
-  if (!draft) draft.emplace(about, found.image, 0);
+  if (!draft) {
+    tell_numerics(stored ? *stored : info, found.image.position, about);
+    draft.emplace(about, found.image, 0);
+  }
   struct Sent {
     SessionMemory::Reservation memory;  // first: until the bytes are gone
     std::shared_ptr<void> place;

@@ -11,6 +11,7 @@
 #include "server/requests/resolve/resolve_state.h"
 #include "server/requests/session_checks.h"
 #include "server/v1/sessions/session_service.h"
+#include "server/v1/sessions/snapshot_bytes.h"
 #include "server/v1/store_calls.h"
 
 namespace lintel {
@@ -84,7 +85,14 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
       std::make_shared<NamedState>(std::move(admitted.reservation), std::move(found.image));
   state->name = wire.name();
   state->is_public = wire.is_public();
-  state->numerics = model->numerics.hex;
+  SnapshotOf about = snapshot_of({}, *model);
+  const std::optional<SessionInfo> stored = context_.durable == nullptr
+                                                ? std::nullopt
+                                                : context_.durable->find(wire.session_id(), caller);
+  tell_numerics(stored ? *stored : info, state->image.position, about);
+  state->numerics = about.numerics;
+  state->numerics_text = about.numerics_text;
+  state->numerics_changed_at = about.numerics_changed_at;
   state->model_identity = model_identity(*model);
   write_state(*state, response);
   return context_.states.save(caller, state) ? grpc::Status::OK : full;

@@ -9,6 +9,7 @@
 
 #include "model/base/tensor.h"
 #include "server/models/served_model.h"
+#include "server/sessions/session_options.h"
 #include "server/snapshot/snapshot.h"
 
 namespace lintel {
@@ -36,7 +37,13 @@ class ZeroedBytes {
 std::size_t most_snapshot_bytes(const Transformer& model, std::int64_t num_values,
                                 std::int64_t history_values);
 
-// The image with what its model is, for write_snapshot().
+// The image with what its model is, for write_snapshot(): of values that the model computes here.
 SnapshotOf snapshot_of(SessionImage image, const ServedModel& model);
+
+// What the first `position` values of a session were computed with, told in place of what the model
+// computes with here.
+void tell_numerics(const SessionInfo& session, std::int64_t position, SnapshotOf& snapshot);
+// The same the other way: of a session that is made of these values.
+void take_numerics(const SnapshotOf& snapshot, const ServedModel& model, SessionOptions& session);
 
 }  // namespace lintel

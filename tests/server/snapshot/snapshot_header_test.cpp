@@ -50,6 +50,18 @@ TEST_CASE("every key of the header is needed, of its type and of no more than it
              Contains("digest"));
 }
 
+TEST_CASE("where the numerics changed is told only where they did, and within the values") {
+  const auto with = [](std::int64_t position) {
+    return refusal_with([&](ordered_json& h, Bytes&) { h["numerics_changed_at"] = position; });
+  };
+  CHECK(parts_of(write_snapshot(small_snapshot())).header.find("numerics_changed_at") ==
+        std::string::npos);
+  CHECK(with(1) == "taken");
+  CHECK(with(8) == "taken");
+  CHECK_THAT(with(0), Contains("numerics_changed_at"));
+  CHECK_THAT(with(9), Contains("numerics_changed_at"));
+}
+
 TEST_CASE("positions that have nothing to do with each other are refused") {
   const auto with = [](const char* key, auto value) {
     return refusal_with([&](ordered_json& h, Bytes&) { h[key] = value; });
