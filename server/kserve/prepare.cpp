@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "model/config/names.h"
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
@@ -29,21 +31,38 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
                                              {target.model, std::move(target.lease)}, row);
     if (!status.ok()) return status;
     GenerationRequest& ready = row.checked.request;
-    if (row.checked.has_seed) ready.seed += i;
+    if (row.checked.has_seed) ready.seed += i * request.num_samples;
     ready.allowance = allowance;
     const auto echoed = static_cast<std::int64_t>(ready.echo_prompt ? ready.prompt.size() : 0);
-    longest = std::max(longest, echoed + ready.max_new_tokens);
+    const auto told = row.past ? static_cast<std::int64_t>(row.past->values.size())
+                               : echoed + ready.max_new_tokens;
+    longest = std::max(longest, told);
   }
   if (!request.streams) {
     const std::size_t bytes = most_response_bytes(request, longest);
     if (bytes > kMaxMessageBytes) {
       return invalid_argument(
           {{"parameters[max_new_tokens]",
-            std::to_string(request.prompts.size()) + " rows may need " + std::to_string(bytes) +
-                " bytes, more than the " + std::to_string(kMaxMessageBytes) + " of one response"}});
+            std::to_string(request.prompts.size() * request.num_samples) + " rows may need " +
+                std::to_string(bytes) + " bytes, more than the " +
+                std::to_string(kMaxMessageBytes) + " of one response"}});
     }
   }
   return grpc::Status::OK;
+}
+
+// Whether a call was refused since its sequence holds all its values.
+bool is_complete(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (status.error_code() != grpc::StatusCode::FAILED_PRECONDITION ||
+      !details.ParseFromString(status.error_details())) {
+    return false;
+  }
+  return std::ranges::any_of(details.details(), [](const auto& detail) {
+    google::rpc::PreconditionFailure failure;
+    return detail.UnpackTo(&failure) && failure.violations_size() > 0 &&
+           failure.violations(0).type() == "SEQUENCE_COMPLETE";
+  });
 }
 
 // Text is of models whose tokens are bytes.
@@ -83,13 +102,14 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   GenerationTarget target{model, {}};
   status = sequences.find(stream.scope.caller().name, *request, target, infer.sequence);
   if (!status.ok()) return status;
+  request->tells_position = infer.sequence.is_stored;
   status = prepare_rows(context, call, std::move(target), *request, stream, infer.rows);
   request->settings.Clear();
   request->prompts = {};  // they are in infer.rows
   if (!status.ok()) {
     infer.rows.clear();  // gives the session back
     // A sequence that is complete takes no value, but the request that ends it ends it.
-    const bool is_over = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION;
+    const bool is_over = is_complete(status);
     if (infer.sequence.is_new) {
       sequences.end(infer.sequence);
     } else if (is_over) {
@@ -114,7 +134,7 @@ std::shared_ptr<RowGatherer> new_row_gatherer(
       infer.request, [&sequences, request = infer.request, sequence = infer.sequence, &response,
                       on_done = std::move(on_done)](const grpc::Status& ended,
                                                     std::vector<RowValues> rows, ValueUse used) {
-        sequences.end_if_last(sequence);
+        sequences.end_if_last(sequence, ended.ok());
         const grpc::Status written = guarded([&] {
           if (ended.ok()) write_tensor_response(*request, rows, response);
           if (request->marks_final) mark_final(response, true);

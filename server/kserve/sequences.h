@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "server/base/mutex.h"
+#include "server/kserve/stored_sequences.h"
 #include "server/kserve/tensors/request.h"
 #include "server/requests/prepare_generation.h"
 #include "server/requests/service_context.h"
@@ -48,37 +49,44 @@ class SequenceNames {
 };
 
 // The session of a call that names a sequence.
-struct ClientSequence {
-  Owner owner;
-  std::string model, name;
+struct ClientSequence : SequenceName {
   std::string session_id;  // empty: no sequence
   bool is_new = false;
   bool ends = false;
+  bool is_stored = false;  // it outlives the server
 };
 
 // Thread-safe.
 class ClientSequences {
  public:
   explicit ClientSequences(const ServiceContext& context)
-      : context_(context), names_(context.store) {}
+      : context_(context), names_(context.store), stored_(context) {}
 
   // Leases the sequence that the request goes on with or starts. `target`: the model that it names,
   // and then what it runs on; a sequence goes on with the version that it began with. Where the
-  // request names no sequence nothing happens.
+  // request names no sequence nothing happens. Waits where there is a store.
   grpc::Status find(const Owner& owner, const TensorRequest& request, GenerationTarget& target,
                     ClientSequence& sequence);
   void end(const ClientSequence& sequence) noexcept;
-  // The request that used it is over. A start that came to nothing leaves nothing.
-  void end_if_last(const ClientSequence& sequence) noexcept;
+  // The request that used it is over. A start that came to nothing leaves nothing. A stored
+  // sequence ends with a request that ended well only: one that was cut off may be repeated.
+  void end_if_last(const ClientSequence& sequence, bool ended_well = true) noexcept;
 
  private:
-  grpc::Status start(const TensorRequest& request, const std::optional<std::string>& before,
-                     GenerationTarget& target, ClientSequence& sequence);
+  // The session that the name stands for, and whether it is a stored one.
+  std::optional<std::string> id_of(ClientSequence& sequence);
+  grpc::Status go_on(const std::string& id, GenerationTarget& target, ClientSequence& sequence);
+  grpc::Status start(const TensorRequest& request, GenerationTarget& target,
+                     ClientSequence& sequence);
+  // What had the name goes; not OK: a call has it. Then the new one is made.
+  grpc::Status start_anew(const TensorRequest& request, Durability durability,
+                          GenerationTarget& target, ClientSequence& sequence);
   // Whether its start was refused or ended before a value was read.
   bool never_began(const ClientSequence& sequence) const;
 
   const ServiceContext context_;
-  SequenceNames names_;
+  SequenceNames names_;  // of those that are in memory alone
+  StoredSequences stored_;
 };
 
 }  // namespace lintel

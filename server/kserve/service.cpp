@@ -2,12 +2,14 @@
 
 #include <utility>
 
+#include "server/base/mutex.h"
 #include "server/call/status.h"
 #include "server/call/unary_call.h"
 #include "server/kserve/prepare.h"
 #include "server/kserve/service_models.h"
 #include "server/kserve/stream_call.h"
 #include "server/requests/resolve/resolve_model.h"
+#include "server/requests/store_work.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {
@@ -21,18 +23,36 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
 
   const LogFields& log_fields() const { return call_.scope.log_fields(); }
 
-  // Counts the call in, if it may begin and `prepare(call)` agrees.
-  template <typename Prepare>
-  grpc::Status begin(const Prepare& prepare) {
+  // Counts the call in, if it may begin; then `run()`, which may say why not.
+  template <typename Run>
+  grpc::Status begin(const Run& run) {
     return guarded([&]() -> grpc::Status {
       if (!call_.scope.admitted().ok()) return call_.scope.admitted();
       if (grpc::Status entered = call_.quota.enter(); !entered.ok()) return entered;
       active_ = ActiveCall(calls_);
-      return active_ ? prepare(call_) : shutting_down();
+      return active_ ? run() : shutting_down();
     });
   }
-  // REQUIRES: called before the reactor is given to gRPC.
-  void attach(std::shared_ptr<RowGatherer> run) { run_ = std::move(run); }
+  // Once, when it has begun, by the method or, after that has returned, by another thread: the
+  // call ends with it, and may be gone when this returns.
+  void run(const ServiceContext& context, ClientSequences& sequences,
+           const grpc::CallbackServerContext& rpc, const inference::ModelInferRequest& wire,
+           inference::ModelInferResponse& response) noexcept EXCLUDES(mutex_) {
+    PreparedInference infer;
+    std::shared_ptr<RowGatherer> rows;
+    grpc::Status prepared = guarded([&] {
+      grpc::Status ready = prepare_inference(context, sequences, rpc, wire, call_,
+                                             /*may_stream=*/false, infer);
+      if (!ready.ok()) return ready;
+      rows = new_row_gatherer(
+          sequences, infer, response,
+          [this](const grpc::Status& ended, ValueUse used) { finish(ended, used); });
+      return ready;
+    });
+    if (!prepared.ok()) return finish(std::move(prepared), {});
+    if (!set_rows(rows)) rows->cancel();
+    rows->begin(std::move(infer.rows));
+  }
 
   // The response is written, or there is none. Once.
   void finish(grpc::Status status, ValueUse used) {
@@ -41,8 +61,14 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
     Finish(std::move(status));
   }
 
-  void OnCancel() override {
-    if (run_ != nullptr) run_->cancel();
+  void OnCancel() override EXCLUDES(mutex_) {
+    std::shared_ptr<RowGatherer> rows;
+    {
+      MutexLock lock(mutex_);
+      gone_ = true;
+      rows = rows_;
+    }
+    if (rows != nullptr) rows->cancel();
   }
   void OnDone() override {
     const ActiveCall active = std::move(active_);  // counted out when the reactor is gone
@@ -51,11 +77,21 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
   }
 
  private:
+  // False where the client is gone.
+  bool set_rows(std::shared_ptr<RowGatherer> rows) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    rows_ = std::move(rows);
+    return !gone_;
+  }
+
   ActiveCalls& calls_;
   ActiveCall active_;
   StreamCall call_;
-  std::shared_ptr<RowGatherer> run_;
   grpc::Status status_;  // written before Finish, read after
+  // What OnCancel finds, which may come before run() does.
+  Mutex mutex_;
+  std::shared_ptr<RowGatherer> rows_ GUARDED_BY(mutex_);
+  bool gone_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace
@@ -244,26 +280,21 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   auto* const reactor = new ModelInferCall(context_, *call);
   const LogFields log_fields = reactor->log_fields();
   const LogScope log(log_fields);
-  PreparedInference infer;
-  std::shared_ptr<RowGatherer> run;
-  const grpc::Status status = reactor->begin([&](StreamCall& stream) {
-    inference::ModelInferRequest wire;
-    const grpc::Status read = request->read(bounds_of(context_.gate, Method::kModelInfer), wire);
+  grpc::Status begun = reactor->begin([&] {
+    const auto wire = std::make_shared<inference::ModelInferRequest>();
+    grpc::Status read = request->read(bounds_of(context_.gate, Method::kModelInfer), *wire);
     if (!read.ok()) return read;
-    const grpc::Status prepared = prepare_inference(context_, sequences_, *call, wire, stream,
-                                                    /*may_stream=*/false, infer);
-    if (!prepared.ok()) return prepared;
-    run = new_row_gatherer(
-        sequences_, infer, *response,
-        [reactor](const grpc::Status& ended, ValueUse used) { reactor->finish(ended, used); });
-    return prepared;
+    const auto run = [this, reactor, call, response, wire] {
+      reactor->run(context_, sequences_, *call, *wire, *response);
+    };
+    if (context_.durable != nullptr && names_sequence(*wire)) {
+      // gRPC runs nothing of the reactor before it has it from the method, its end neither.
+      return run_by_store(context_, log_fields, run);
+    }
+    run();
+    return read;
   });
-  if (!status.ok()) {
-    reactor->finish(status, {});
-  } else {
-    reactor->attach(run);
-    run->begin(std::move(infer.rows));
-  }
+  if (!begun.ok()) reactor->finish(std::move(begun), {});
   return reactor;
 }
 

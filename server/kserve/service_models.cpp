@@ -22,7 +22,8 @@ void add(const HistogramSnapshot& from, inference::StatisticDuration& to) {
 }
 
 // What goes in and out: each name with its type in both vocabularies, and its shape behind the
-// rows. -1: any.
+// rows. -1: any. Values that are given behind the prompt are not told: who reads this sends all of
+// it.
 struct Tensor {
   const char* name;
   const char* datatype;
@@ -43,6 +44,7 @@ const Tensor kOutputs[] = {
     {"top_tokens", "INT32", inference::TYPE_INT32, {-1, -1}},
     {"top_log2_probs", "FP32", inference::TYPE_FP32, {-1, -1}},
     {"score", "FP64", inference::TYPE_FP64, {1}},
+    {"log2_evidence", "FP64", inference::TYPE_FP64, {1}},
 };
 
 bool has_text(const ServedModel& model) {

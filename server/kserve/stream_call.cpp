@@ -4,8 +4,19 @@
 
 #include "server/call/guarded.h"
 #include "server/call/status.h"
+#include "server/durable/past_call.h"
+#include "server/requests/store_work.h"
 
 namespace lintel {
+
+namespace {
+
+bool says_true(const grpc::CallbackServerContext& rpc, const char* name) {
+  const auto found = rpc.client_metadata().find(name);
+  return found != rpc.client_metadata().end() && found->second == "true";
+}
+
+}  // namespace
 
 ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
                                            ClientSequences& sequences,
@@ -14,7 +25,8 @@ ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
       sequences_(sequences),
       calls_(context.calls),
       rpc_(rpc),
-      call_(context.gate, rpc, Method::kModelStreamInfer) {
+      call_(context.gate, rpc, Method::kModelStreamInfer),
+      errors_are_statuses_(says_true(rpc, "triton_grpc_error")) {
   calls_.hold();
   grpc::Status status = guarded([&]() -> grpc::Status {
     if (!call_.scope.admitted().ok()) return call_.scope.admitted();
@@ -33,28 +45,42 @@ void ModelStreamInferCall::OnReadDone(bool ok) {
   active_ = ActiveCall(calls_);
   if (!active_) return finish(guarded([] { return shutting_down(); }));
   const LogScope log(call_.scope.log_fields());
+  grpc::Status begun = guarded([&] {
+    const auto wire = std::make_shared<inference::ModelInferRequest>();
+    grpc::Status taken = read(*wire);
+    if (!taken.ok()) return taken;
+    if (context_.durable != nullptr && names_sequence(*wire)) {
+      return run_by_store(context_, call_.scope.log_fields(), [this, wire] { serve(*wire); });
+    }
+    serve(*wire);
+    return taken;
+  });
+  if (!begun.ok()) respond(std::move(begun), {});
+}
+
+void ModelStreamInferCall::serve(const inference::ModelInferRequest& wire) noexcept {
   PreparedInference infer;
-  grpc::Status prepared = guarded([&] { return prepare(infer); });
+  grpc::Status prepared = guarded([&] {
+    return prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
+  });
   if (!prepared.ok()) return respond(std::move(prepared), {});
   grpc::Status begun =
       guarded([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
   if (begun.ok()) return;
   infer.rows.clear();  // gives its session back
-  sequences_.end_if_last(infer.sequence);
+  sequences_.end_if_last(infer.sequence, /*ended_well=*/false);
   forget();
   respond(std::move(begun), {});
 }
 
-grpc::Status ModelStreamInferCall::prepare(PreparedInference& infer) {
-  inference::ModelInferRequest wire;
+grpc::Status ModelStreamInferCall::read(inference::ModelInferRequest& wire) {
   id_.clear();
   asks_for_stream_ = false;
-  const grpc::Status read =
-      request_.read(bounds_of(context_.gate, Method::kModelStreamInfer), wire);
+  grpc::Status read = request_.read(bounds_of(context_.gate, Method::kModelStreamInfer), wire);
   if (!read.ok()) return read;
   id_ = wire.id();
   asks_for_stream_ = wire.parameters().contains("stream");
-  return prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
+  return read;
 }
 
 grpc::Status ModelStreamInferCall::run(PreparedInference& infer) {
@@ -73,12 +99,19 @@ grpc::Status ModelStreamInferCall::run_streamed(PreparedInference& infer) {
   options.outbox_tokens = context_.streaming.outbox_tokens;
   options.top_log2_probs = static_cast<int>(infer.request->top_log2_probs);
   options.max_tokens_per_message = row.checked.max_tokens_per_message;
+  options.tells_sample_ends = infer.request->log2_evidence || infer.request->tells_position;
+  if (row.durable != nullptr) options.session_id = row.lease.session_id();
+  options.session_is_stored = row.durable != nullptr;
   const auto outbox = std::make_shared<TokenOutbox>(static_cast<TokenWire&>(*this), row.model,
                                                     context_.clock, calls_, std::move(options));
   streamed_.emplace(infer.request, infer.head);
   sequence_ = infer.sequence;
   if (!take_on({nullptr, outbox})) return cancelled();
-  return outbox->submit(std::move(row.checked.request), std::move(row.lease));
+  if (row.past) {  // it has been run
+    tell(*row.past, *outbox);
+    return grpc::Status::OK;
+  }
+  return outbox->submit(std::move(row.checked.request), std::move(row.lease), row.durable);
 }
 
 void ModelStreamInferCall::write(std::span<const OutboxEntry> entries) {
@@ -88,6 +121,8 @@ void ModelStreamInferCall::write(std::span<const OutboxEntry> entries) {
 
 void ModelStreamInferCall::end(std::span<const OutboxEntry> entries, grpc::Status status,
                                ValueUse used) {
+  if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
+  if (sequence_.is_stored) sequences_.end_if_last(sequence_, status.ok());
   status.ok() ? streamed_->fill(entries, /*is_last=*/true) : streamed_->fill(status);
   call_.scope.note_use(used);
   writes_last_ = true;
@@ -95,6 +130,7 @@ void ModelStreamInferCall::end(std::span<const OutboxEntry> entries, grpc::Statu
 }
 
 void ModelStreamInferCall::gone(grpc::Status status, ValueUse used) noexcept {
+  if (streamed_ && sequence_.is_stored) sequences_.end_if_last(sequence_, /*ended_well=*/false);
   call_.scope.note_use(used);
   active_.leave();
   finish(std::move(status));
@@ -134,6 +170,7 @@ void ModelStreamInferCall::OnDone() {
 }
 
 void ModelStreamInferCall::respond(grpc::Status status, ValueUse used) {
+  if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
   call_.scope.note_use(used);
   if (!status.ok()) {
     grpc::Status written = guarded([&] {

@@ -49,11 +49,16 @@ class ModelStreamInferCall final
   void write(std::span<const OutboxEntry> entries) override;
   void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) override;
   void gone(grpc::Status status, ValueUse used) noexcept override;
-  void over() noexcept override { sequences_.end_if_last(sequence_); }
+  // Of a stored sequence it is for the end to say how it ended.
+  void over() noexcept override {
+    if (!sequence_.is_stored) sequences_.end_if_last(sequence_);
+  }
 
-  // Reads what came and takes what it needs. What it was is forgotten with that: between its
-  // requests a stream holds nothing of them.
-  grpc::Status prepare(PreparedInference& infer);
+  // Reads what came. What it was is forgotten once it runs: between its requests a stream holds
+  // nothing of them.
+  grpc::Status read(inference::ModelInferRequest& wire);
+  // Takes what it needs and begins it, or responds why not. The call may be gone when this returns.
+  void serve(const inference::ModelInferRequest& wire) noexcept;
   // Begins what was prepared. Not OK: nothing runs.
   grpc::Status run(PreparedInference& infer);
   grpc::Status run_streamed(PreparedInference& infer);
@@ -69,6 +74,9 @@ class ModelStreamInferCall final
   ActiveCalls& calls_;
   grpc::CallbackServerContext& rpc_;
   StreamCall call_;
+  // As Triton has it: with the metadata triton_grpc_error "true" an error is the stream's status
+  // and its end, in place of a message with a text alone.
+  const bool errors_are_statuses_;
   ActiveCall active_;  // while a request is served
   Received<inference::ModelInferRequest> request_;
   std::string id_;                // of the request that runs

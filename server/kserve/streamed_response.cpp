@@ -14,6 +14,9 @@ StreamedResponse::StreamedResponse(std::shared_ptr<const TensorRequest> request,
     : request_(std::move(request)) {
   *message_.mutable_infer_response() = std::move(head);
   mark_final(*message_.mutable_infer_response(), false);
+  if (request_->tells_position) {
+    (*message_.mutable_infer_response()->mutable_parameters())["lintel_position"];
+  }
 }
 
 // What every message begins with stays, with the mark in it: protobuf's maps do not survive that
@@ -32,9 +35,15 @@ void StreamedResponse::fill(std::span<const OutboxEntry> entries, bool is_last) 
   row.top_tokens.clear();
   row.top_log2_probs.clear();
   for (const OutboxEntry& entry : entries) {
+    if (entry.finished != nullptr) {
+      row.log2_evidence = entry.finished->log2_evidence;
+      row.position = entry.finished->position;
+      continue;
+    }
     append_value(*request_, entry.token,
                  entry.has_log2_prob ? std::optional(entry.log2_prob) : std::nullopt, entry.top,
                  row);
+    row.position = entry.position + 1;
   }
   write_tensor_response(*request_, rows_, *message_.mutable_infer_response());
   mark_final(*message_.mutable_infer_response(), is_last);

@@ -2,40 +2,58 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "server/call/guarded.h"
 #include "server/call/status.h"
+#include "server/durable/durable_call.h"
+#include "server/durable/past_call.h"
 #include "server/stream/outcome_status.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {
 
-// Gathers one row.
+// Gathers the rows of one prompt, its samples.
 class RowGatherer::RowSink final : public TokenSink {
  public:
-  RowSink(std::shared_ptr<RowGatherer> run, std::size_t index, SharedModel model)
-      : run_(std::move(run)), index_(index), model_(std::move(model)) {}
+  // stored_session: that the row is of, if it outlives the server; else empty.
+  RowSink(std::shared_ptr<RowGatherer> run, std::size_t index, SharedModel model,
+          std::string stored_session)
+      : run_(std::move(run)),
+        index_(index),
+        model_(std::move(model)),
+        stored_session_(std::move(stored_session)),
+        rows_(run_->request_->num_samples) {}
 
   bool on_token(const TokenEvent& event) override {
-    append_value(*run_->request_, event.token, event.log2_prob, event.top, row_);
+    append_value(*run_->request_, event.token, event.log2_prob, event.top, row_of(event.sample));
     return true;  // bounded by max_new_tokens
   }
   void on_sample_finish(const SampleResult& result) override {
-    used_.prompt += result.prompt_tokens;
+    // The samples' one prompt was read once.
+    used_.prompt = std::max(used_.prompt, result.prompt_tokens);
     used_.generated += result.generated_tokens;
+    RowValues& row = row_of(result.sample);
+    row.position = result.position;
+    row.log2_evidence = result.log2_evidence;
   }
   void on_step_end() override {}
   void on_finish(RequestOutcome outcome) override {
-    run_->row_done(index_, std::move(row_), used_,
-                   guarded([&] { return outcome_status(outcome, *model_); }));
+    run_->row_done(index_, std::move(rows_), used_, guarded([&] {
+                     return outcome_status(outcome, *model_, stored_session_,
+                                           /*is_stored=*/!stored_session_.empty());
+                   }));
   }
 
  private:
+  RowValues& row_of(int sample) { return rows_[static_cast<std::size_t>(sample)]; }
+
   const std::shared_ptr<RowGatherer> run_;
   const std::size_t index_;
   const SharedModel model_;
-  RowValues row_;
+  const std::string stored_session_;
+  std::vector<RowValues> rows_;
   ValueUse used_;
 };
 
@@ -44,7 +62,7 @@ void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
   grpc::Status room = guarded([&] {
     MutexLock lock(mutex_);
     rows_left_ = prepared.size();
-    rows_.resize(prepared.size());
+    rows_.resize(prepared.size() * request_->num_samples);
     running_.resize(prepared.size());
     for (std::size_t i = 0; i < prepared.size(); ++i) running_[i].model = prepared[i].model;
     return status_;  // cancelled already: none is submitted
@@ -63,10 +81,17 @@ grpc::Status RowGatherer::submit(std::size_t index, PreparedGeneration& row) noe
       MutexLock lock(mutex_);
       return running_[index].handle;
     }();
+    const auto sink = std::make_shared<RowSink>(
+        shared_from_this(), index, row.model, row.durable == nullptr ? "" : row.lease.session_id());
+    if (row.past) {  // it has been run
+      tell(*row.past, *sink);
+      return grpc::Status::OK;
+    }
+    GenerationRequest request = std::move(row.checked.request);
     return submit_status(
-        row.model->scheduler->submit(
-            std::move(row.checked.request), std::move(row.lease),
-            std::make_shared<RowSink>(shared_from_this(), index, row.model), handle),
+        row.durable == nullptr
+            ? row.model->scheduler->submit(std::move(request), std::move(row.lease), sink, handle)
+            : row.durable->submit(std::move(request), std::move(row.lease), sink, handle),
         *row.model);
   });
 }
@@ -91,7 +116,7 @@ void RowGatherer::fail(grpc::Status status) noexcept {
   }
 }
 
-void RowGatherer::row_done(std::size_t index, RowValues row, ValueUse used,
+void RowGatherer::row_done(std::size_t index, std::vector<RowValues> samples, ValueUse used,
                            grpc::Status status) noexcept {
   if (!status.ok()) fail(std::move(status));
   SharedModel over;  // let go of without the mutex
@@ -102,7 +127,10 @@ void RowGatherer::row_done(std::size_t index, RowValues row, ValueUse used,
   {
     MutexLock lock(mutex_);
     if (index < running_.size()) std::swap(over, running_[index].model);
-    if (index < rows_.size()) rows_[index] = std::move(row);
+    const std::size_t first = index * request_->num_samples;
+    if (first + samples.size() <= rows_.size()) {
+      std::ranges::move(samples, rows_.begin() + static_cast<std::ptrdiff_t>(first));
+    }
     used_.prompt += used.prompt;
     used_.generated += used.generated;
     if (--rows_left_ > 0) return;

@@ -40,17 +40,18 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
   };
 
   grpc::Status submit(std::size_t index, PreparedGeneration& row) noexcept EXCLUDES(mutex_);
-  void row_done(std::size_t index, RowValues row, ValueUse used, grpc::Status status) noexcept
-      EXCLUDES(mutex_);
+  // index: of its prompt. samples: of that, or none where they came to nothing.
+  void row_done(std::size_t index, std::vector<RowValues> samples, ValueUse used,
+                grpc::Status status) noexcept EXCLUDES(mutex_);
   // Ends all rows with `status`, the first one given.
   void fail(grpc::Status status) noexcept EXCLUDES(mutex_);
 
   const std::shared_ptr<const TensorRequest> request_;
   Mutex mutex_;
   OnDone on_done_ GUARDED_BY(mutex_);                // empty once called
-  std::vector<Running> running_ GUARDED_BY(mutex_);  // one for each row
+  std::vector<Running> running_ GUARDED_BY(mutex_);  // one for each prompt
   std::vector<RowValues> rows_ GUARDED_BY(mutex_);
-  std::size_t rows_left_ GUARDED_BY(mutex_) = 0;
+  std::size_t rows_left_ GUARDED_BY(mutex_) = 0;  // prompts whose rows are not done
   ValueUse used_ GUARDED_BY(mutex_);
   grpc::Status status_ GUARDED_BY(mutex_);  // OK: no row has failed
 };

@@ -82,9 +82,11 @@ class InnerCalls::Stream final : public std::enable_shared_from_this<Stream> {
   using OnEnd = std::function<void(const grpc::Status&, const grpc::ClientContext&)>;
 
   void start(InnerCalls& calls, const SharedExchange& exchange, const std::string& method,
-             grpc::ByteBuffer request, OnMessage on_message, OnEnd on_end, const Timeout& timeout) {
+             grpc::ByteBuffer request, OnMessage on_message, OnEnd on_end, const Timeout& timeout,
+             const Metadata& metadata = {}) {
     calls_ = &calls;
     context_ = calls.context_for(exchange->request(), timeout);
+    for (const auto& [name, value] : metadata) context_->AddMetadata(name, value);
     request_ = std::move(request);
     on_message_ = std::move(on_message);
     on_end_ = std::move(on_end);
@@ -186,7 +188,7 @@ void InnerCalls::unary(const SharedExchange& exchange, const std::string& method
 
 void InnerCalls::stream(const SharedExchange& exchange, const std::string& method,
                         grpc::ByteBuffer request, std::unique_ptr<StreamAnswer> answer,
-                        Timeout timeout) {
+                        Timeout timeout, const Metadata& metadata) {
   struct State {
     std::unique_ptr<StreamAnswer> answer;
     bool begun = false;
@@ -217,7 +219,7 @@ void InnerCalls::stream(const SharedExchange& exchange, const std::string& metho
         std::optional<std::string> tail = state->answer->tail(status, call);
         tail ? exchange->end(std::move(*tail)) : exchange->abort();
       },
-      timeout);
+      timeout, metadata);
 }
 
 void InnerCalls::gather(const SharedExchange& exchange, const std::string& method,

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/base/mutex.h"
@@ -65,9 +66,11 @@ class InnerCalls {
   void unary(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
              UnaryDone done, Timeout timeout = {});
 
-  // A server stream, answered in pieces.
+  // A server stream, answered in pieces. `metadata`: what the call says beside the request.
+  using Metadata = std::vector<std::pair<std::string, std::string>>;
   void stream(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
-              std::unique_ptr<StreamAnswer> answer, Timeout timeout = {});
+              std::unique_ptr<StreamAnswer> answer, Timeout timeout = {},
+              const Metadata& metadata = {});
 
   // A server stream, answered whole: `each` gets its messages, and a status of it that is not OK
   // ends the call; `done` answers the exchange.

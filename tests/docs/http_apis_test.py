@@ -41,7 +41,8 @@ class HttpTest(unittest.TestCase):
         with open(log, "w") as errors:
             cls.server = subprocess.Popen(
                 [os.environ["LINTEL_SERVER"], "--model", f"text={cls.directory.name}/bytes",
-                 "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"],
+                 "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+                 "--session-store", f"{cls.directory.name}/store"],
                 stdout=subprocess.PIPE, stderr=errors, text=True)
         cls.server.stdout.readline()  # it is ready
         with open(log) as errors:
@@ -69,7 +70,7 @@ class HttpTest(unittest.TestCase):
                         self.assertTrue(text.startswith("data: {"))
                     else:
                         self.assertEqual(shape(json.loads(text)), shape(answer))
-        self.assertEqual(run, 4)
+        self.assertEqual(run, 5)
 
 
 if __name__ == "__main__":

@@ -164,6 +164,63 @@ void read_stop(const InputTensor& tensor, TensorRequest& request, Violations& vi
   }
 }
 
+// Whole numbers in a list, of all rows.
+std::vector<std::int64_t> read_list(const InputTensor& tensor, Violations& violations) {
+  const WireTensor& wire = tensor.wire;
+  std::vector<std::int64_t> list;
+  const auto take = [&](const auto& typed) {
+    if (const auto numbers = numbers_of(tensor, typed, violations)) {
+      for (std::size_t i = 0; i < numbers->size; ++i) list.push_back((*numbers)[i]);
+    }
+  };
+  if (wire.datatype() == "INT64") {
+    take(wire.contents().int64_contents());
+  } else if (wire.datatype() == "INT32") {
+    take(wire.contents().int_contents());
+  } else {
+    violations.add(tensor.path + ".datatype",
+                   "'" + clip(wire.datatype()) + "' is not INT32 or INT64");
+    return list;
+  }
+  const bool is_list = wire.shape_size() == 1 || (wire.shape_size() == 2 && wire.shape(0) == 1);
+  if (!is_list) {
+    violations.add(tensor.path + ".shape", "is not [k]: they are of all rows");
+  } else if (static_cast<std::int64_t>(list.size()) != wire.shape(wire.shape_size() - 1)) {
+    add_size_violation(tensor, list.size(), violations);
+  }
+  return list;
+}
+
+// Known values, each at its position; those that follow each other are a span.
+struct GivenLists {
+  std::optional<std::vector<std::int64_t>> positions, tokens;
+
+  void add_to(v1::GenerateRequest& settings, Violations& violations) const {
+    if (!positions && !tokens) return;
+    if (!positions || !tokens || positions->size() != tokens->size()) {
+      violations.add("inputs",
+                     "given_positions and given_tokens have to be there both, one "
+                     "position for each token");
+      return;
+    }
+    v1::GivenSpan* span = nullptr;
+    std::int64_t next = 0;
+    for (std::size_t i = 0; i < positions->size() && !violations.full(); ++i) {
+      const std::int64_t token = (*tokens)[i];
+      if (!std::in_range<std::int32_t>(token)) {
+        violations.add(indexed("given_tokens", i), std::to_string(token) + " is not a token id");
+        continue;
+      }
+      if (span == nullptr || (*positions)[i] != next) {
+        span = settings.add_given();
+        span->set_position((*positions)[i]);
+      }
+      span->mutable_values()->mutable_tokens()->add_ids(static_cast<std::int32_t>(token));
+      next = span->position() + span->values().tokens().ids_size();
+    }
+  }
+};
+
 }  // namespace
 
 void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorRequest& request,
@@ -174,6 +231,7 @@ void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorR
     return;
   }
   int num_prompts = 0, num_stops = 0;
+  GivenLists given;
   for (int i = 0; i < wire.inputs_size() && !violations.full(); ++i) {
     const InputTensor tensor{wire.inputs(i), request.raw ? &wire.raw_input_contents(i) : nullptr,
                              indexed("inputs", static_cast<std::size_t>(i))};
@@ -188,8 +246,14 @@ void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorR
     const std::string& name = tensor.wire.name();
     if (name == "stop") {
       if (++num_stops == 1) read_stop(tensor, request, violations);
+    } else if (name == "given_positions" || name == "given_tokens") {
+      auto& list = name == "given_tokens" ? given.tokens : given.positions;
+      if (list) violations.add("inputs", name + " is there more than once");
+      list = read_list(tensor, violations);
     } else if (name != "tokens" && name != "text_input") {
-      violations.add("inputs", "'" + clip(name) + "' is not tokens, text_input or stop");
+      violations.add("inputs", "'" + clip(name) +
+                                   "' is not tokens, text_input, stop, given_positions or "
+                                   "given_tokens");
     } else if (++num_prompts == 1) {
       request.from_text = name == "text_input";
       request.from_text ? read_text(tensor, max_rows, request, violations)
@@ -199,6 +263,7 @@ void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorR
   if (num_prompts != 1) {
     violations.add("inputs", "there has to be one of the name tokens, or text_input in its place");
   }
+  given.add_to(request.settings, violations);
   if (num_stops > 1) violations.add("inputs", "stop is there more than once");
 }
 

@@ -108,7 +108,8 @@ std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longe
   const std::size_t bytes_each = (request.tokens ? token_bytes : 0) + (request.text ? 1 : 0) +
                                  (request.log2_probs ? sizeof(float) : 0) +
                                  request.top_log2_probs * (token_bytes + sizeof(float));
-  return request.prompts.size() * static_cast<std::size_t>(longest) * bytes_each;
+  return request.prompts.size() * request.num_samples * static_cast<std::size_t>(longest) *
+         bytes_each;
 }
 
 void write_tensor_response(const TensorRequest& request, const std::vector<RowValues>& rows,
@@ -117,6 +118,9 @@ void write_tensor_response(const TensorRequest& request, const std::vector<RowVa
   const std::size_t n = rows.size();
   std::size_t longest = 0;
   for (const RowValues& row : rows) longest = std::max(longest, row.tokens.size());
+  if (request.tells_position) {
+    (*wire.mutable_parameters())["lintel_position"].set_int64_param(rows.front().position);
+  }
   OutputTensors out(request.raw, wire);
   if (request.tokens) {
     out.add("tokens", "INT32", {n, longest},
@@ -153,6 +157,11 @@ void write_tensor_response(const TensorRequest& request, const std::vector<RowVa
     std::vector<double> scores;
     for (const RowValues& row : rows) scores.push_back(score_of(row));
     out.add("score", "FP64", {n, 1}, scores, &Contents::mutable_fp64_contents);
+  }
+  if (request.log2_evidence) {
+    std::vector<double> evidence;
+    for (const RowValues& row : rows) evidence.push_back(row.log2_evidence.value_or(kNoProb));
+    out.add("log2_evidence", "FP64", {n, 1}, evidence, &Contents::mutable_fp64_contents);
   }
 }
 

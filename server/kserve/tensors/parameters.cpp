@@ -157,6 +157,34 @@ bool read_adapter(const Parameter& parameter, TensorRequest& request) {
   return true;
 }
 
+bool read_call_id(const Parameter& parameter, TensorRequest& request) {
+  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
+  request.settings.set_call_id(parameter.string_param());
+  return true;
+}
+
+bool read_from_position(const Parameter& parameter, TensorRequest& request) {
+  const auto position = number_of<std::int64_t>(parameter);
+  if (position) request.settings.set_from_position(*position);
+  return position.has_value();
+}
+
+bool read_expected_position(const Parameter& parameter, TensorRequest& request) {
+  const auto position = number_of<std::int64_t>(parameter);
+  if (position) request.settings.set_expected_position(*position);
+  return position.has_value();
+}
+
+// "none", "call", "input" or "token".
+bool read_durability(const Parameter& parameter, TensorRequest& request) {
+  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
+  std::string name = parameter.string_param();
+  // What is no letter makes no name of ours.
+  for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : '.';
+  return v1::Durability_Parse("DURABILITY_" + name, &request.durability) &&
+         request.durability != v1::DURABILITY_UNSPECIFIED;
+}
+
 struct ParameterReader {
   const char* name;
   // False: it is not of its type or range.
@@ -179,6 +207,8 @@ constexpr ParameterReader kParameters[] = {
     {"stop", read_stop_string},
     {"include_stop_str_in_output", read_stop_is_shown},
     {"penalty_window", read_penalty_window},
+    {"num_samples", read_count<&v1::GenerateRequest::set_num_samples>},
+    {"particles", read_count<&v1::GenerateRequest::set_particles>},
     {"adapter", read_adapter},
     {"stream", read_flag<&TensorRequest::streams>},
     {"triton_enable_empty_final_response", read_flag<&TensorRequest::marks_final>},
@@ -186,6 +216,10 @@ constexpr ParameterReader kParameters[] = {
     {"sequence_start", read_flag<&TensorRequest::sequence_start>},
     {"sequence_end", read_flag<&TensorRequest::sequence_end>},
     {"max_tokens", read_max_tokens},
+    {"lintel_durability", read_durability},
+    {"lintel_call_id", read_call_id},
+    {"lintel_from_position", read_from_position},
+    {"lintel_expected_position", read_expected_position},
 };
 
 }  // namespace

@@ -26,6 +26,8 @@ void read_outputs(const inference::ModelInferRequest& wire, TensorRequest& reque
       request.log2_probs = true;
     } else if (name == "score") {
       request.score = true;
+    } else if (name == "log2_evidence") {
+      request.log2_evidence = true;
     } else if (name == "top_tokens" || name == "top_log2_probs") {
       if (request.top_log2_probs == 0) {
         violations.add("parameters[top_log2_probs]",
@@ -33,8 +35,8 @@ void read_outputs(const inference::ModelInferRequest& wire, TensorRequest& reque
       }
     } else {
       violations.add("outputs", "'" + clip(name) +
-                                    "' is not tokens, text_output, log2_probs, score, top_tokens "
-                                    "or top_log2_probs");
+                                    "' is not tokens, text_output, log2_probs, score, "
+                                    "log2_evidence, top_tokens or top_log2_probs");
     }
   }
   if (wire.outputs_size() > 0) return;
@@ -59,7 +61,33 @@ void settle_max_tokens(TensorRequest& request, Violations& violations) {
   }
 }
 
+// Samples and particles are of a request that has its states for itself.
+void check_samples(TensorRequest& request, int max_rows, Violations& violations) {
+  const v1::GenerateRequest& settings = request.settings;
+  if (settings.has_num_samples()) request.num_samples = settings.num_samples();
+  const std::size_t most =
+      static_cast<std::size_t>(max_rows) / std::max<std::size_t>(request.prompts.size(), 1);
+  if (request.num_samples > 1 && request.num_samples > most) {
+    violations.add("parameters[num_samples]",
+                   std::to_string(request.num_samples) + " of each row are more than " +
+                       std::to_string(max_rows) + " rows of the response");
+  } else if (request.num_samples > 1 && request.streams) {
+    violations.add("parameters[num_samples]", "a stream of values takes one sample at a time");
+  }
+  if (request.sequence_id.empty()) return;
+  if (request.num_samples > 1) {
+    violations.add("parameters[num_samples]", "a sequence goes on with one sample");
+  }
+  if (settings.particles() > 1) {
+    violations.add("parameters[particles]", "cannot go on with a sequence, which has one state");
+  }
+}
+
 }  // namespace
+
+bool names_sequence(const inference::ModelInferRequest& wire) {
+  return wire.parameters().contains("sequence_id");
+}
 
 TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int max_rows,
                                   Violations& violations) {
@@ -76,8 +104,13 @@ TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int 
   if (!request.sequence_id.empty() && many) {
     violations.add("inputs[0].shape", "a sequence takes one row at a time");
   }
+  check_samples(request, max_rows, violations);
   if (request.sequence_id.empty() && (request.sequence_start || request.sequence_end)) {
     violations.add("parameters[sequence_id]", "is missing");
+  }
+  if (request.durability != v1::DURABILITY_UNSPECIFIED && !request.sequence_start) {
+    violations.add("parameters[lintel_durability]",
+                   "goes with sequence_start: it is of the whole sequence");
   }
   request.settings.set_log2_probs(request.log2_probs || request.score);
   return request;

@@ -8,20 +8,24 @@
 
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
+#include "lintel/v1/session.pb.h"
 #include "server/requests/violations.h"
 
 namespace lintel {
 
 struct TensorRequest {
   v1::GenerateRequest settings;                    // what each row asks for, but for its prompt
-  std::vector<std::vector<std::int32_t>> prompts;  // of each row; none once they are prepared
-  bool from_text = false;                          // they came as text_input
+  std::vector<std::vector<std::int32_t>> prompts;  // none once they are prepared
+  // Of each prompt: rows of the response, one behind the other.
+  std::size_t num_samples = 1;
+  bool from_text = false;  // they came as text_input
 
   // Outputs that are asked for.
   bool tokens = false;
   bool text = false;
   bool log2_probs = false;
   bool score = false;              // the sum of a row's log2-probabilities
+  bool log2_evidence = false;      // of particles
   std::size_t top_log2_probs = 0;  // values at each position
   bool raw = false;                // contents came raw, and go so
 
@@ -31,8 +35,14 @@ struct TensorRequest {
   std::string sequence_id;  // empty: none
   bool sequence_start = false;
   bool sequence_end = false;
-  std::int64_t max_tokens = 0;  // of a sequence that starts, as CreateSession's; 0: not told
+  // Of a sequence that starts, as CreateSession's.
+  std::int64_t max_tokens = 0;  // 0: not told
+  v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
+  bool tells_position = false;  // of the sequence, in responses: it is one that outlives the server
 };
+
+// Whether a request goes on with a sequence, or starts one.
+bool names_sequence(const inference::ModelInferRequest& wire);
 
 // What it can express is checked here, naming what is wrong; settings and prompts are checked as
 // those of every Generate request. Not more than `max_rows` rows.

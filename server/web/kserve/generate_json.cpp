@@ -31,6 +31,8 @@ std::string read_generate_request(const FlatJson& request, inference::ModelInfer
       infer["inputs"].push_back(input_of("text_input", "BYTES", value, /*is_row=*/true));
     } else if (name == "tokens") {
       infer["inputs"].push_back(input_of("tokens", "INT64", value, /*is_row=*/true));
+    } else if (name == "given_positions" || name == "given_tokens") {
+      infer["inputs"].push_back(input_of(name.c_str(), "INT64", value, /*is_row=*/false));
     } else if (name == "stop") {
       infer["inputs"].push_back(input_of("stop", "BYTES", value, /*is_row=*/false));
     } else if (name == "outputs") {
@@ -56,14 +58,19 @@ std::string GenerateJson::of(const inference::ModelInferResponse& wire, bool is_
   nlohmann::ordered_json flat = {{"model_name", wire.model_name()},
                                  {"model_version", wire.model_version()}};
   if (!wire.id().empty()) flat["id"] = wire.id();
+  const auto position = wire.parameters().find("lintel_position");
+  if (position != wire.parameters().end()) {
+    flat["lintel_position"] = position->second.int64_param();
+  }
   for (const auto& tensor : wire.outputs()) {
     if (tensor.name() == "text_output") {
       std::string text;
       for (const std::string& piece : tensor.contents().bytes_contents()) utf8_.add(piece, text);
       if (is_last) utf8_.end(text);
       flat[tensor.name()] = std::move(text);
-    } else if (tensor.name() == "score") {
-      flat[tensor.name()] = tensor_values(tensor).at(0);
+    } else if (tensor.name() == "score" || tensor.name() == "log2_evidence") {
+      const nlohmann::ordered_json values = tensor_values(tensor);
+      flat[tensor.name()] = values.size() == 1 ? values[0] : values;  // of several samples each
     } else {
       flat[tensor.name()] = tensor_values(tensor);
     }

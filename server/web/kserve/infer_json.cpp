@@ -234,9 +234,12 @@ nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& 
   nlohmann::ordered_json json = {{"model_name", wire.model_name()},
                                  {"model_version", wire.model_version()}};
   if (!wire.id().empty()) json["id"] = wire.id();
-  const auto marked = wire.parameters().find("triton_final_response");
-  if (marked != wire.parameters().end()) {
-    json["parameters"] = {{"triton_final_response", marked->second.bool_param()}};
+  for (const char* const name : {"triton_final_response", "lintel_position"}) {
+    const auto found = wire.parameters().find(name);
+    if (found == wire.parameters().end()) continue;
+    const inference::InferParameter& told = found->second;
+    json["parameters"][name] = told.has_bool_param() ? nlohmann::ordered_json(told.bool_param())
+                                                     : nlohmann::ordered_json(told.int64_param());
   }
   json["outputs"] = nlohmann::ordered_json::array();
   for (const auto& tensor : wire.outputs()) {

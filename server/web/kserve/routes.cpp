@@ -18,6 +18,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// Metadata of ModelStreamInfer: an error ends the stream with its status.
+constexpr const char* kStatusErrors = "triton_grpc_error";
+
 std::string method_of(const char* name) {
   return std::string("/inference.GRPCInferenceService/") + name;
 }
@@ -168,7 +171,7 @@ void generate(InnerCalls& calls, const SharedExchange& exchange) {
       });
 }
 
-// The responses of ModelStreamInfer as events.
+// The responses of ModelStreamInfer as events, of a stream that tells errors by its status.
 class GenerateEvents final : public StreamAnswer {
  public:
   HttpAnswer head() override { return server_sent_head(); }
@@ -176,10 +179,6 @@ class GenerateEvents final : public StreamAnswer {
     inference::ModelStreamInferResponse message;
     if (!parse_from(bytes, message)) {
       return grpc::Status(grpc::StatusCode::INTERNAL, "a message is damaged");
-    }
-    if (!message.error_message().empty()) {
-      // The protocol's stream tells no code. Before the first event this is the answer's status.
-      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, message.error_message());
     }
     const inference::ModelInferResponse& response = message.infer_response();
     const auto marked = response.parameters().find("triton_final_response");
@@ -204,7 +203,7 @@ void generate_stream(InnerCalls& calls, const SharedExchange& exchange) {
   auto& parameters = *request->mutable_parameters();
   if (!parameters.contains("stream")) parameters["stream"].set_bool_param(true);
   calls.stream(exchange, method_of("ModelStreamInfer"), bytes_of(*request),
-               std::make_unique<GenerateEvents>());
+               std::make_unique<GenerateEvents>(), /*timeout=*/{}, {{kStatusErrors, "true"}});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "server/web/forms/utf8_text.h"
 #include "tests/server/support/http_client.h"
+#include "tests/server/support/token_file.h"
 
 namespace lintel::testing {
 namespace {
@@ -209,6 +210,59 @@ TEST_CASE("what the protocol's REST does not express is refused by name") {
              Contains("nosuch"));
   CHECK_THAT(refusal("/v2/models/bytes/generate", {{"text_input", "x"}, {"bad_words", "y"}}),
              Contains("bad_words"));
+}
+
+TEST_CASE("generate_stream refuses with the status of its cause, and tells when to try again") {
+  ServerOptions options = with_http();
+  const TokenFile tokens;
+  options.security = options_with(tokens).security;
+  options.models.scheduling.workers = 0;
+  options.models.scheduling.max_queued_requests = 1;
+  TestServer server({"bytes"}, options);
+  const auto refused = [&](const std::string& path, const json& body, const std::string& who) {
+    const HttpReply reply = post(server.server().http_port(), path, body.dump(), "application/json",
+                                 who.empty() ? "" : "Authorization: Bearer token-" + who + "\r\n");
+    INFO(reply.body);
+    CHECK(reply.header("content-type") == "application/json");
+    CHECK(json::parse(reply.body)["error"].is_string());
+    return reply;
+  };
+  const std::string path = "/v2/models/bytes/generate_stream";
+  const json body = {{"text_input", "x"}, {"max_tokens", 5}};
+  CHECK(refused("/v2/models/nosuch/generate_stream", body, "alice").status == 404);
+  CHECK(refused(path, body, "").status == 401);
+  CHECK(refused(path, body, "carol").status == 403);
+  CHECK(refused(path, {{"text_input", "x"}, {"temperature", -1}}, "alice").status == 400);
+  // One waits, and there is a place for one.
+  grpc::ClientContext context;
+  set_token(context, "alice");
+  const auto first = server.generation->Generate(&context, request_for("bytes", {1}, 5));
+  REQUIRE(eventually([&] { return server.scheduler("bytes").stats().queued == 1; }));
+  const HttpReply full = refused(path, body, "alice");
+  CHECK(full.status == 429);
+  CHECK(full.header("retry-after") == "1");
+  server.scheduler("bytes").stop();
+  CHECK(refused(path, body, "alice").status == 503);
+}
+
+TEST_CASE("an error behind the first event of generate_stream is an event") {
+  ServerOptions options = with_http();
+  options.models.scheduling.workers = 0;
+  TestServer server({"bytes"}, options);
+  Scheduler& scheduler = server.scheduler("bytes");
+  HttpClient client(server.server().http_port());
+  const json body = {{"text_input", "x"}, {"max_tokens", 500}, {"max_tokens_per_message", 1}};
+  client.send(post_text("/v2/models/bytes/generate_stream", body.dump(), "application/json"));
+  REQUIRE(eventually([&] { return scheduler.stats().queued == 1; }));
+  for (int i = 0; i < 5; ++i) scheduler.run_one_step();
+  scheduler.stop();
+  const HttpReply reply = client.read();
+  CHECK(reply.status == 200);
+  CHECK(reply.whole);
+  const std::size_t last = reply.body.rfind("data: ");
+  REQUIRE(last > 0);
+  CHECK(json::parse(reply.body.substr(last + 6))["error"].is_string());
+  CHECK(json::parse(reply.body.substr(6, reply.body.find("\n\n") - 6)).contains("text_output"));
 }
 
 }  // namespace lintel::testing

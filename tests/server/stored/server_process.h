@@ -1,0 +1,69 @@
+// lintel-server with --session-store as a process, for tests that kill it.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "tests/server/support/stored_server.h"
+#include "tests/support/process.h"
+
+namespace lintel::testing {
+
+struct Files {
+  Files() { write_random_model(model, tiny_config(TinyModel::kTokens), /*seed=*/5); }
+  std::vector<std::string> flags(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {
+        LINTEL_SERVER_BINARY, "--model", model,       "--listen", "127.0.0.1:0",
+        "--session-store",    store,     "--workers", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  const TemporaryDirectory directory;
+  const std::string model = directory.path() / "tokens";
+  const std::string store = directory.path() / "store";
+};
+
+// A running server, killed with its object, and a client of it.
+struct Server {
+  explicit Server(const std::vector<std::string>& flags) : process(flags) {
+    const std::string line = process.read_out_until("\n");
+    REQUIRE_THAT(line, Contains("ready on "));
+    channel =
+        grpc::CreateChannel(line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2),
+                            grpc::InsecureChannelCredentials());
+    sessions = v1::SessionService::NewStub(channel);
+    generation = v1::GenerationService::NewStub(channel);
+  }
+  grpc::Status create(v1::Durability durability, v1::Session* session) {
+    v1::CreateSessionRequest request;
+    request.set_durability(durability);
+    grpc::ClientContext context;
+    return sessions->Create(&context, request, session);
+  }
+  Generated generate(const v1::GenerateRequest& request) {
+    Generated out;
+    grpc::ClientContext context;
+    const auto reader = generation->Generate(&context, request);
+    v1::GenerateResponse message;
+    while (reader->Read(&message)) take_message(message, out);
+    out.status = reader->Finish();
+    return out;
+  }
+
+  // Of --http-listen.
+  int http_port() const {
+    std::smatch port;
+    REQUIRE(std::regex_search(process.err(), port, std::regex("HTTP on http://[^ ]*:([0-9]+)")));
+    return std::stoi(port[1]);
+  }
+
+  Process process;
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::SessionService::Stub> sessions;
+  std::unique_ptr<v1::GenerationService::Stub> generation;
+};
+
+}  // namespace lintel::testing
