@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "lintel/v1/generation.pb.h"
@@ -21,6 +22,8 @@ class ChoiceText {
   void add(const v1::Chunk& chunk);
   // No value follows: what is held back of a character comes out.
   void end();
+  // Of particles; the next that take() returns has it.
+  void set_log2_evidence(double log2_evidence) { log2_evidence_ = log2_evidence; }
 
   // Bytes that take() would return.
   std::size_t size() const;
@@ -42,6 +45,7 @@ class ChoiceText {
   std::string text_;
   // Lists of OpenAI's `logprobs`, without their brackets.
   std::string tokens_, token_logprobs_, top_logprobs_, text_offset_;
+  std::optional<double> log2_evidence_;
 };
 
 // As OpenAI calls the reason.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -182,6 +184,7 @@ void Completion::next_prompt() {
 
 void Completion::end_gathered(const grpc::Status& status) {
   if (!status.ok()) return exchange_->answer(openai_answer(status));
+  choose();
   if (++prompt_ < request_.prompts.size()) return next_prompt();
   std::string body = head() + ",\"choices\":[";
   for (std::size_t i = 0; i < choices_.size(); ++i) {
@@ -198,12 +201,16 @@ void Completion::begin_choices() {
   texts_.clear();
   // More than the server takes of one request are refused by it before there is a sample.
   constexpr std::uint32_t kMostChoices = 65'536;
-  const std::uint32_t count = std::min(request_.num_choices, kMostChoices);
+  const std::uint32_t count = std::min(request_.num_samples, kMostChoices);
+  candidates_.clear();
+  if (request_.num_samples > request_.num_choices) candidates_.resize(count);
   texts_.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     texts_.emplace_back(is_bytes_, request_.logprobs, request_.echo ? 0 : size.characters);
   }
-  if (!request_.streams) choices_.resize(choices_.size() + count);
+  if (!request_.streams) {
+    choices_.resize(choices_.size() + std::min(request_.num_choices, kMostChoices));
+  }
 }
 
 std::vector<std::string> Completion::take_message(const v1::GenerateResponse& message) {
@@ -211,26 +218,53 @@ std::vector<std::string> Completion::take_message(const v1::GenerateResponse& me
   for (const v1::Chunk& chunk : message.chunks()) {
     ChoiceText& text = texts_.at(chunk.sample());
     text.add(chunk);
+    if (!candidates_.empty() && chunk.source() != v1::VALUE_SOURCE_PROMPT) {
+      Candidate& candidate = candidates_.at(chunk.sample());
+      for (const float log2_prob : chunk.log2_probs()) candidate.log2_prob += log2_prob;
+      candidate.values += chunk.tokens_size();
+    }
     if (request_.streams && text.size() > 0) {
       pieces.push_back(text.take(choice_index(chunk.sample()), ""));
     }
   }
-  for (const v1::SampleFinish& finish : message.finished()) {
-    ChoiceText& text = texts_.at(finish.sample());
-    text.end();
-    std::string last = text.take(choice_index(finish.sample()), finish_reason_of(finish.reason()));
-    completion_tokens_ += finish.generated_tokens();
-    // The prompt is read once for all its samples.
-    const std::int64_t cached = std::max(cached_of_prompt_, finish.cached_tokens());
-    cached_tokens_ += cached - std::exchange(cached_of_prompt_, cached);
-    if (request_.streams) {
-      pieces.push_back(std::move(last));
-    } else {
-      gathered_bytes_ += last.size();
-      choices_[choice_index(finish.sample())] = std::move(last);
-    }
-  }
+  for (const v1::SampleFinish& finish : message.finished()) take_finish(finish, pieces);
   return pieces;
+}
+
+void Completion::take_finish(const v1::SampleFinish& finish, std::vector<std::string>& pieces) {
+  ChoiceText& text = texts_.at(finish.sample());
+  text.end();
+  if (finish.has_log2_evidence()) text.set_log2_evidence(finish.log2_evidence());
+  completion_tokens_ += finish.generated_tokens();
+  // The prompt is read once for all its samples.
+  const std::int64_t cached = std::max(cached_of_prompt_, finish.cached_tokens());
+  cached_tokens_ += cached - std::exchange(cached_of_prompt_, cached);
+  if (!candidates_.empty()) {
+    candidates_.at(finish.sample()).finish_reason = finish_reason_of(finish.reason());
+    return;
+  }
+  std::string last = text.take(choice_index(finish.sample()), finish_reason_of(finish.reason()));
+  if (request_.streams) {
+    pieces.push_back(std::move(last));
+  } else {
+    gathered_bytes_ += last.size();
+    choices_[choice_index(finish.sample())] = std::move(last);
+  }
+}
+
+void Completion::choose() {
+  std::vector<std::uint32_t> samples(candidates_.size());
+  std::iota(samples.begin(), samples.end(), 0);
+  // Of equally likely ones the first.
+  std::ranges::stable_sort(samples, std::greater<>(),
+                           [this](std::uint32_t sample) { return candidates_[sample].mean(); });
+  for (std::uint32_t i = 0; i < std::min<std::size_t>(samples.size(), request_.num_choices); ++i) {
+    const std::uint32_t sample = samples[i];
+    std::string& choice = choices_[choice_index(i)];
+    choice = texts_[sample].take(choice_index(i), candidates_[sample].finish_reason);
+    gathered_bytes_ += choice.size();
+  }
+  texts_.clear();
 }
 
 std::uint32_t Completion::choice_index(std::uint32_t sample) const {

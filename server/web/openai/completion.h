@@ -38,6 +38,11 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void begin_choices();
   // Returns the choices that the message brings forward, as JSON, where they stream.
   std::vector<std::string> take_message(const v1::GenerateResponse& message);
+  // What the end of a sample adds to the choices that stream, `pieces`, or to those of an answer
+  // that is whole.
+  void take_finish(const v1::SampleFinish& finish, std::vector<std::string>& pieces);
+  // Of more samples than choices: the choices of the prompt that has run.
+  void choose();
   std::uint32_t choice_index(std::uint32_t sample) const;
 
   // What each object begins with: {"id":...,"object":...,"created":...,"model":...
@@ -51,6 +56,14 @@ class Completion : public std::enable_shared_from_this<Completion> {
   bool is_bytes_ = false;
   std::size_t prompt_ = 0;  // that runs
   std::vector<ChoiceText> texts_;
+  // Where choices are chosen from them: how likely each sample is by its mean log2-probability.
+  struct Candidate {
+    std::string finish_reason;
+    double log2_prob = 0;
+    std::int64_t values = 0;
+    double mean() const { return values == 0 ? 0 : log2_prob / static_cast<double>(values); }
+  };
+  std::vector<Candidate> candidates_;
   std::vector<std::string> choices_;  // of an answer that is whole
   std::size_t gathered_bytes_ = 0;
 

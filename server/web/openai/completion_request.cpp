@@ -108,9 +108,16 @@ std::string read_logit_bias(const Json& value, CompletionRequest& request) {
   return "";
 }
 
-std::string read_best_of(const Json& value, CompletionRequest&) {
-  if (value == 1) return "";
-  return "is not served: every choice is returned, and 1 is the only value";
+std::string read_best_of(const Json& value, CompletionRequest& request) {
+  if (!is_within<std::uint32_t>(value) || value == 0) return "is not a whole number from 1 on";
+  request.num_samples = value.get<std::uint32_t>();
+  return "";
+}
+
+std::string read_penalty_window(const Json& value, CompletionRequest& request) {
+  if (!is_within<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
+  request.settings.mutable_sampling()->set_penalty_window(value.get<std::uint32_t>());
+  return "";
 }
 
 std::string read_stream_options(const Json& value, CompletionRequest& request) {
@@ -156,6 +163,28 @@ std::string read_prompt(const Json& value, CompletionRequest& request) {
   return "";
 }
 
+// Known values behind the prompt: [{"position": P, "text" or "tokens": ...}].
+std::string read_given(const Json& value, CompletionRequest& request) {
+  if (!value.is_array()) return "is not a list of spans";
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const Json& span = value[i];
+    const std::string path = "[" + std::to_string(i) + "]";
+    const bool is_span = span.is_object() && span.size() == 2 && span.contains("position") &&
+                         (span.contains("text") || span.contains("tokens"));
+    if (!is_span) return path + " is not {\"position\": P, \"text\" or \"tokens\": values}";
+    if (!is_within<std::int64_t>(span["position"])) return path + ".position is not a position";
+    v1::GivenSpan& given = *request.settings.add_given();
+    given.set_position(span["position"].get<std::int64_t>());
+    if (span.contains("text")) {
+      if (!span["text"].is_string()) return path + ".text is not a text";
+      given.mutable_values()->set_text(span["text"].get<std::string>());
+    } else if (!span["tokens"].is_array() || !read_ids(span["tokens"], *given.mutable_values())) {
+      return path + ".tokens is not a list of token ids";
+    }
+  }
+  return "";
+}
+
 std::string read_suffix(const Json&, CompletionRequest&) {
   return "is not served: models here go on from a prompt, and fill no gaps";
 }
@@ -189,7 +218,35 @@ constexpr Member kRequestMembers[] = {
     {"min_p", read_number<&v1::Sampling::set_min_p>},
     {"repetition_penalty", read_number<&v1::Sampling::set_repetition_penalty>},
     {"adapter", read_adapter_name},
+    {"penalty_window", read_penalty_window},
+    {"particles", read_whole<&v1::GenerateRequest::set_particles>},
+    {"given", read_given},
 };
+
+// As many samples as choices are chosen from. False: `error` says why not.
+bool settle_best_of(const Json& json, CompletionRequest& request, OpenAiError& error) {
+  const std::uint32_t best_of = std::max(request.num_samples, request.num_choices);
+  const bool is_told = json.contains("best_of") && !json["best_of"].is_null();
+  error.param = "best_of";
+  if (is_told && request.num_samples < request.num_choices) {
+    error.message = "best_of: is less than n, " + std::to_string(request.num_choices);
+    return false;
+  }
+  if (best_of > request.num_choices && request.streams) {
+    error.message = "best_of: cannot be streamed, for which is the best is known in the end";
+    return false;
+  }
+  if (best_of > request.num_choices && request.settings.particles() > 1) {
+    error.message = "best_of: cannot be combined with particles, which choose themselves";
+    return false;
+  }
+  error.param.clear();
+  request.num_samples = best_of;
+  if (best_of == request.num_choices) return true;
+  request.settings.set_num_samples(best_of);
+  request.settings.set_log2_probs(true);
+  return true;
+}
 
 }  // namespace
 
@@ -228,7 +285,7 @@ std::optional<CompletionRequest> read_completion_request(const std::string& body
   settings.set_echo_prompt(request.echo);
   if (!settings.has_max_new_tokens()) settings.set_max_new_tokens(kDefaultMaxTokens);
   if (settings.has_num_samples()) request.num_choices = settings.num_samples();
-  return request;
+  return settle_best_of(*json, request, error) ? std::optional(std::move(request)) : std::nullopt;
 }
 
 v1::GenerateRequest generate_request(const CompletionRequest& request, std::size_t index) {
@@ -236,7 +293,7 @@ v1::GenerateRequest generate_request(const CompletionRequest& request, std::size
   *generate.mutable_prompt() = request.prompts[index];
   if (generate.sampling().has_seed()) {
     v1::Sampling& sampling = *generate.mutable_sampling();
-    sampling.set_seed(sampling.seed() + index * request.num_choices);
+    sampling.set_seed(sampling.seed() + index * request.num_samples);
   }
   return generate;
 }

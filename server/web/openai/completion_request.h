@@ -17,6 +17,7 @@ struct CompletionRequest {
   std::vector<v1::Values> prompts;  // at least one
   v1::GenerateRequest settings;     // what each asks for, but for its prompt
   std::uint32_t num_choices = 1;    // of each prompt
+  std::uint32_t num_samples = 1;    // of which those are the most likely ones
   bool echo = false;
   bool logprobs = false;
   bool streams = false;
@@ -28,7 +29,7 @@ struct CompletionRequest {
 std::optional<CompletionRequest> read_completion_request(const std::string& body,
                                                          OpenAiError& error);
 
-// The request of prompt `index`, which draws with seeds of its own: choice i of all has seed + i.
+// The request of prompt `index`, which draws with seeds of its own: sample i of all has seed + i.
 v1::GenerateRequest generate_request(const CompletionRequest& request, std::size_t index);
 
 }  // namespace lintel

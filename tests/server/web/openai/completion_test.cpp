@@ -284,7 +284,7 @@ TEST_CASE("what cannot be done is refused in OpenAI's shape, by OpenAI's names")
   };
   const Case cases[] = {
       {"suffix", "x", "suffix", "suffix: is not served"},
-      {"best_of", 2, "best_of", "best_of: is not served"},
+      {"best_of", 0, "best_of", "best_of: is not a whole number from 1 on"},
       {"nonsense", 1, "nonsense", "nonsense: is not a parameter of this server"},
       {"temperature", -1, "temperature", "temperature: -1"},
       {"temperature", "hot", "temperature", "is not a number"},
