@@ -12,6 +12,7 @@
 #include "lintel/v1/model.pb.h"
 #include "lintel/v1/session.pb.h"
 #include "server/call/status.h"
+#include "server/web/connect/connect_get.h"
 #include "server/web/connect/envelope.h"
 #include "server/web/connect/rpc_errors.h"
 #include "server/web/connect/rpc_format.h"
@@ -25,6 +26,10 @@ namespace {
 namespace pb = google::protobuf;
 
 grpc::Status invalid(std::string what) { return {grpc::INVALID_ARGUMENT, std::move(what)}; }
+
+std::string path_of(const pb::MethodDescriptor* method) {
+  return "/" + method->service()->full_name() + "/" + method->name();
+}
 
 // A request's body as the message's bytes. `with_text`: set where it gives its prompt as text, in
 // plain JSON.
@@ -87,7 +92,7 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
                  InnerCalls& calls) {
   const HttpRequest& request = exchange->request();
   const RpcFormat format = rpc_format(request, method->server_streaming());
-  const std::string path = "/" + method->service()->full_name() + "/" + method->name();
+  const std::string path = path_of(method);
   const auto refuse = [&](int http_status, const grpc::Status& status) {
     exchange->answer(rpc_refusal(format, http_status, status));
   };
@@ -132,6 +137,40 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
   }
 }
 
+// Of a method that changes nothing: the request stands in the query.
+void answer_get(const SharedExchange& exchange, const pb::MethodDescriptor* method,
+                InnerCalls& calls) {
+  const HttpRequest& request = exchange->request();
+  ConnectGet get;
+  grpc::Status read = read_connect_get(request, get);
+  if (read.ok()) {
+    if (std::string what = unsupported_header(request, get.format); !what.empty()) {
+      read = {grpc::UNIMPLEMENTED, std::move(what)};
+    }
+  }
+  bool valid = false;
+  const auto timeout = rpc_timeout(request, get.format, &valid);
+  if (read.ok() && !valid) read = invalid("the call's timeout makes no sense");
+  grpc::ByteBuffer bytes;
+  bool with_text = false;
+  if (read.ok()) {
+    read = read_message(get.format, method->input_type(), std::move(get.message), bytes, with_text);
+  }
+  if (!read.ok()) {
+    exchange->answer(rpc_refusal(get.format, http_status_of(read.error_code()), read));
+    return;
+  }
+  answer_unary(exchange, method, path_of(method), get.format, std::move(bytes), timeout, calls);
+}
+
+void add_get(HttpRoutes& routes, const pb::MethodDescriptor* method, InnerCalls& calls) {
+  routes.add({.method = "GET",
+              .path = path_of(method),
+              .handle = [method, &calls](const SharedExchange& exchange) {
+                answer_get(exchange, method, calls);
+              }});
+}
+
 }  // namespace
 
 void add_connect_routes(HttpRoutes& routes, InnerCalls& calls) {
@@ -144,7 +183,7 @@ void add_connect_routes(HttpRoutes& routes, InnerCalls& calls) {
         const pb::MethodDescriptor* const method = service->method(k);
         routes.add(
             {.method = "POST",
-             .path = "/" + service->full_name() + "/" + method->name(),
+             .path = path_of(method),
              .handle =
                  [method, &calls](const SharedExchange& exchange) {
                    answer_call(exchange, method, calls);
@@ -154,6 +193,9 @@ void add_connect_routes(HttpRoutes& routes, InnerCalls& calls) {
                    const RpcFormat format = rpc_format(request, method->server_streaming());
                    return rpc_refusal(format, http_status, status);
                  }});
+        if (method->options().idempotency_level() == pb::MethodOptions::NO_SIDE_EFFECTS) {
+          add_get(routes, method, calls);
+        }
       }
     }
   }

@@ -268,4 +268,58 @@ TEST_CASE("a call's timeout ends it over HTTP as over gRPC") {
   CHECK_THAT(trailers, Contains("grpc-status: 4"));
 }
 
+TEST_CASE("a method that changes nothing answers Connect's GET as it answers its POST") {
+  TestServer server({"bytes", "tokens"}, with_http());
+  const int port = server.server().http_port();
+  const auto get = [&](const std::string& target, const std::string& headers = "") {
+    return request(port, "GET " + target + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
+  };
+  const std::string path = "/lintel.v1.ModelService/Get";
+  const std::string posted = post(port, path, R"({"name":"bytes"})").body;
+  REQUIRE(json::parse(posted)["name"] == "bytes");
+  const HttpReply plain =
+      get(path + "?connect=v1&encoding=json&message=%7B%22name%22%3A%22bytes%22%7D");
+  CHECK(plain.status == 200);
+  CHECK(plain.header("content-type") == "application/json");
+  CHECK(plain.body == posted);
+  CHECK(get(path + "?encoding=json&base64=1&message=eyJuYW1lIjoiYnl0ZXMifQ").body == posted);
+  CHECK(get(path + "?encoding=json&base64=1&message=eyJuYW1lIjoiYnl0ZXMifQ%3D%3D").body == posted);
+
+  v1::GetModelRequest message;
+  message.set_name("bytes");
+  std::string encoded;
+  absl::WebSafeBase64Escape(message.SerializeAsString(), &encoded);
+  const HttpReply proto = get(path + "?connect=v1&encoding=proto&base64=1&message=" + encoded);
+  CHECK(proto.header("content-type") == "application/proto");
+  v1::Model model;
+  REQUIRE(model.ParseFromString(proto.body));
+  CHECK(model.name() == "bytes");
+  CHECK(get("/lintel.v1.ModelService/List?encoding=proto&message=").status == 200);
+  CHECK(get("/lintel.v1.ModelService/Statistics?encoding=json&message=%7B%7D").status == 200);
+  CHECK(get("/lintel.v1.SessionService/List?encoding=json&message=%7B%7D").status == 200);
+
+  const auto refused = [&](const std::string& query, int status, const std::string& why,
+                           const std::string& headers = "") {
+    const HttpReply reply = get(path + query, headers);
+    CHECK(reply.status == status);
+    CHECK_THAT(json::parse(reply.body)["message"].get<std::string>(), Contains(why));
+  };
+  refused("?encoding=json&message=%7B%22name%22%3A%22nosuch%22%7D", 404, "nosuch");
+  refused("?encoding=json&message=%7B", 400, "JSON");
+  refused("?encoding=json&compression=gzip&message=x", 501, "compression=gzip");
+  refused("?encoding=xml&message=x", 400, "encoding=xml");
+  refused("?encoding=json", 400, "message is missing");
+  refused("", 400, "encoding=");
+  refused("?encoding=json&connect=v2&message=%7B%7D", 400, "connect=v2");
+  refused("?encoding=json&base64=1&message=*", 400, "no base64");
+  refused("?encoding=json&message=%7B%7D", 400, "timeout", "connect-timeout-ms: soon\r\n");
+  for (const char* const changes :
+       {"/lintel.v1.SessionService/Create", "/lintel.v1.SessionService/Get",
+        "/lintel.v1.GenerationService/Generate"}) {
+    const HttpReply reply = get(std::string(changes) + "?encoding=json&message=%7B%7D");
+    CHECK(reply.status == 405);
+    CHECK(reply.header("allow") == "POST");
+  }
+}
+
 }  // namespace lintel::testing
