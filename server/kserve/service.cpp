@@ -1,5 +1,6 @@
 #include "server/kserve/service.h"
 
+#include <memory>
 #include <utility>
 
 #include "server/base/mutex.h"
