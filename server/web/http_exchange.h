@@ -12,8 +12,9 @@ namespace lintel {
 // Answered exactly once: whole by answer(), or in pieces by begin(), write()... and end(). An
 // exchange that is let go unanswered is answered with 500.
 //
-// Thread-safe. Callbacks run on a thread of HTTP's, one at a time; they must not block. What is
-// asked of an exchange whose client is gone does nothing (but write still calls back).
+// Thread-safe. Callbacks run on a thread of HTTP's or on one that calls the exchange, also before
+// that call returns, one at a time; they must not block. What is asked of an exchange whose client
+// is gone does nothing (but write still calls back).
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
@@ -24,7 +25,8 @@ class HttpExchange {
 
   virtual void answer(HttpAnswer answer) = 0;
 
-  // Status and headers of an answer in pieces; `head.body` is its first piece.
+  // Status and headers of an answer in pieces; `head.body` is its first piece. They go out with
+  // what is written next, so that an answer of one piece is one write.
   virtual void begin(HttpAnswer head) = 0;
   // REQUIRES: begun, not ended, and the piece before was taken. `taken` is called once: with true
   // as soon as there is room for the next piece, with false when the client is gone. So a slow

@@ -32,8 +32,9 @@ class AnsweringConnection {
   virtual void shut() = 0;
 };
 
-// From any thread. Everything is posted to the strand; what comes after the connection went on is
-// of an earlier request and dropped: an exchange is over with its answer.
+// From any thread. Everything happens on the strand, on the calling thread where nobody else is on
+// it; what comes after the connection went on is of an earlier request and dropped: an exchange is
+// over with its answer.
 class ConnectionExchange final : public HttpExchange {
  public:
   ConnectionExchange(std::shared_ptr<AnsweringConnection> connection, HttpRequest request,
@@ -53,7 +54,7 @@ class ConnectionExchange final : public HttpExchange {
  private:
   // Runs `function` on the strand, unless the connection is shut by then.
   template <typename Function>
-  void post(Function function);
+  void run(Function function);
 
   const std::shared_ptr<AnsweringConnection> connection_;
   HttpRequest request_;

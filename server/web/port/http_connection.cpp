@@ -1,5 +1,6 @@
 #include "server/web/port/http_connection.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
@@ -351,7 +352,6 @@ class Connection final : public HttpConnection,
     if (http_10_) keep_alive_ = false;  // its end is the connection's
     bytes_.begin(head_of(head, request).in_pieces(), /*chunked=*/!http_10_, bodiless_);
     bytes_.add_piece(head.body);
-    flush();
   }
 
   void write_piece(std::string_view piece, std::function<void(bool)> taken) override {
@@ -379,6 +379,7 @@ class Connection final : public HttpConnection,
   // Writes what has gathered, one write at a time, and goes on when that is out.
   void flush() {
     if (phase_ == Phase::kShut || writing_) return;
+    write_at_once();
     const std::string_view next = bytes_.in_flight();
     tell_taken();
     if (next.empty()) {
@@ -398,6 +399,19 @@ class Connection final : public HttpConnection,
                                  self->deadline_.allow(std::nullopt);
                                self->flush();
                              });
+  }
+
+  // What the system takes without waiting, as nearly always: then nobody is woken to hear that it
+  // is out. Any error is for the write that waits to tell.
+  void write_at_once() {
+    if constexpr (std::is_same_v<Stream, Socket>) {
+      for (std::string_view next = bytes_.in_flight(); !next.empty(); next = bytes_.in_flight()) {
+        const ssize_t size =
+            ::send(stream_.native_handle(), next.data(), next.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (size < 0) return;
+        bytes_.written(static_cast<std::size_t>(size));
+      }
+    }
   }
 
   // Whoever streams may go on once little waits.

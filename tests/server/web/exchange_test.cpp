@@ -1,0 +1,166 @@
+// How an answer gets from who makes it to the socket, and which threads it takes.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <latch>
+#include <thread>
+
+#include "server/web/port/connection_exchange.h"
+#include "server/web/port/http_connection.h"
+
+namespace lintel::testing {
+namespace {
+
+// Notes what it is asked for, and may keep its strand busy with a piece.
+class NotedConnection final : public AnsweringConnection {
+ public:
+  explicit NotedConnection(boost::asio::io_context& io) : strand_(io.get_executor()) {}
+
+  ConnectionStrand strand() override { return strand_; }
+  bool is_shut() const override { return false; }
+  void send_whole(HttpAnswer, const HttpRequest&) override {}
+  void begin_pieces(const HttpAnswer&, const HttpRequest&) override { noted += "begin "; }
+  void write_piece(std::string_view piece, std::function<void(bool)> taken) override {
+    if (on_piece) on_piece(piece);
+    noted += std::string(piece) + ' ';
+    taken(true);
+  }
+  void end_pieces(std::string_view) override { noted += "end"; }
+  void when_gone(std::function<void()>) override {}
+  void shut() override {}
+
+  std::string noted;
+  std::function<void(std::string_view)> on_piece;
+
+ private:
+  const ConnectionStrand strand_;
+};
+
+// A connection with one request, whose exchange the test has, and the socket of its client.
+struct OneRequest {
+  OneRequest() {
+    routes.add({.method = "GET", .path = "/", .handle = [this](const SharedExchange& asked) {
+                  exchange = asked;
+                }});
+    int ends[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    client = ends[0];
+    connection = make_http_connection(io, ends[1], nullptr, "ipv4:127.0.0.1:1", house);
+    connection->start([] {});
+    const std::string request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    REQUIRE(::send(client, request.data(), request.size(), 0) ==
+            static_cast<ssize_t>(request.size()));
+    while (exchange == nullptr) io.run_one();
+    io.poll();
+  }
+  ~OneRequest() {
+    connection->close();
+    io.poll();
+    ::close(client);
+  }
+
+  // What is there for the client now.
+  std::string received() const {
+    char bytes[4096];
+    const ssize_t size = ::recv(client, bytes, sizeof bytes, MSG_DONTWAIT);
+    return size < 0 ? "nothing" : std::string(bytes, static_cast<std::size_t>(size));
+  }
+
+  HttpOptions options;
+  HttpRoutes routes;
+  OriginRules origins{{}, /*is_local=*/true};
+  HttpCounters counters;
+  HttpHouse house{options, routes, origins, nullptr, 1 << 20, counters};
+  boost::asio::io_context io;
+  std::shared_ptr<HttpConnection> connection;
+  SharedExchange exchange;
+  int client = -1;
+};
+
+}  // namespace
+
+TEST_CASE("what an exchange is asked for happens at once where nobody else is on its connection") {
+  boost::asio::io_context io;  // of no thread
+  const auto connection = std::make_shared<NotedConnection>(io);
+  ConnectionExchange exchange(connection, {}, "");
+  int taken = 0;
+  exchange.begin({});
+  exchange.write("one", [&taken](bool more) { taken += more ? 1 : 0; });
+  exchange.write("two", [&taken](bool more) { taken += more ? 1 : 0; });
+  exchange.end("");
+  CHECK(connection->noted == "begin one two end");
+  CHECK(taken == 2);
+  CHECK(io.poll() == 0);  // nothing is left to do there
+}
+
+TEST_CASE(
+    "an exchange waits for nobody on its connection, and what it is asked for keeps its order") {
+  boost::asio::io_context io;
+  const auto connection = std::make_shared<NotedConnection>(io);
+  ConnectionExchange exchange(connection, {}, "");
+  std::latch on_it(1), others_asked(1);
+  connection->on_piece = [&](std::string_view piece) {
+    if (piece != "slow") return;
+    on_it.count_down();
+    others_asked.wait();
+  };
+  exchange.begin({});
+  std::thread other([&] { exchange.write("slow", [](bool) {}); });
+  on_it.wait();
+  exchange.write("one", [](bool) {});
+  exchange.end("");  // returns, though the other thread is on the connection
+  others_asked.count_down();
+  other.join();
+  io.restart();  // it has stopped when it had nothing to do
+  io.run();
+  CHECK(connection->noted == "begin slow one end");
+}
+
+TEST_CASE("a piece is one write, on its way when write returns, and wakes no thread of HTTP's") {
+  OneRequest f;
+  f.exchange->begin({200, {{"content-type", "text/plain"}}, ""});
+  CHECK(f.received() == "nothing");  // the head goes with the first piece
+  bool taken = false;
+  f.exchange->write("one", [&taken](bool more) { taken = more; });
+  CHECK(taken);
+  const std::string first = f.received();
+  CHECK(first.starts_with("HTTP/1.1 200 OK\r\n"));
+  CHECK(first.ends_with("\r\n\r\n3\r\none\r\n"));
+  for (int i = 0; i < 100; ++i) {
+    f.exchange->write("more", [](bool) {});
+    REQUIRE(f.received() == "4\r\nmore\r\n");
+  }
+  f.exchange->end("last");
+  CHECK(f.received() == "4\r\nlast\r\n0\r\n\r\n");
+  CHECK(f.io.poll() == 0);
+}
+
+TEST_CASE("what the socket does not take gathers, and goes out in large writes once it does") {
+  OneRequest f;
+  f.exchange->begin({});
+  const std::string piece(1000, 'x');
+  int pieces = 0;
+  bool taken = true;
+  while (taken && pieces < 10'000) {
+    taken = false;
+    f.exchange->write(piece, [&taken](bool) { taken = true; });
+    ++pieces;
+  }
+  REQUIRE(pieces < 10'000);  // the client's socket is full, and so is what may gather
+  const std::size_t chunk = piece.size() + std::string("3e8\r\n\r\n").size();
+  std::size_t bytes = 0, handlers = 0;
+  const auto drain = [&] {
+    for (std::string some; (some = f.received()) != "nothing";) bytes += some.size();
+  };
+  while (!taken) {
+    drain();
+    handlers += f.io.poll();
+  }
+  drain();
+  CHECK(bytes > chunk * static_cast<std::size_t>(pieces));  // and the head
+  CHECK(handlers < 10);
+}
+
+}  // namespace lintel::testing
