@@ -7,6 +7,7 @@
 
 #include "lintel/v1/generation.pb.h"
 #include "server/web/connect/rpc_json.h"
+#include "server/web/connect/values_json.h"
 
 namespace lintel {
 namespace {
@@ -41,6 +42,10 @@ void show_text(Json& json, const pb::Descriptor* type) {
   }
 }
 
+std::string dumped_line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace
 
 std::size_t whole_utf8(std::string_view text) {
@@ -55,18 +60,14 @@ std::size_t whole_utf8(std::string_view text) {
 }
 
 std::string PlainMessages::line(const pb::Message& message) {
+  const auto* const response = dynamic_cast<const v1::GenerateResponse*>(&message);
+  // All but the last messages of a sample.
+  if (response != nullptr && response->finished().empty()) return line_of_values(*response);
   Json json = Json::parse(write_json(message));
   show_text(json, message.GetDescriptor());
-  const auto* const response =
-      with_text_ ? dynamic_cast<const v1::GenerateResponse*>(&message) : nullptr;
-  if (response != nullptr) {
+  if (response != nullptr && with_text_) {
     for (int i = 0; i < response->chunks_size(); ++i) {
-      const v1::Chunk& chunk = response->chunks(i);
-      std::string& cut = cut_[chunk.sample()];
-      for (const std::int32_t byte : chunk.tokens()) cut += static_cast<char>(byte);
-      const std::size_t whole = whole_utf8(cut);
-      json["chunks"][static_cast<std::size_t>(i)]["text"] = cut.substr(0, whole);
-      cut.erase(0, whole);
+      json["chunks"][static_cast<std::size_t>(i)]["text"] = text_of(response->chunks(i));
     }
     for (int i = 0; i < response->finished_size(); ++i) {
       const auto cut = cut_.find(response->finished(i).sample());
@@ -75,7 +76,29 @@ std::string PlainMessages::line(const pb::Message& message) {
       cut_.erase(cut);
     }
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return dumped_line(json);
+}
+
+std::string PlainMessages::line_of_values(const v1::GenerateResponse& message) {
+  std::string line = "{";
+  for (const v1::Chunk& chunk : message.chunks()) {
+    line += line.size() == 1 ? "\"chunks\":[" : ",";
+    add_chunk(line, chunk, JsonReader::kPerson);
+    if (!with_text_) continue;
+    line.pop_back();  // the brace
+    if (line.back() != '{') line += ',';
+    line += "\"text\":" + dumped_line(text_of(chunk)) + '}';
+  }
+  return line + (line.size() == 1 ? "}" : "]}");
+}
+
+std::string PlainMessages::text_of(const v1::Chunk& chunk) {
+  std::string& cut = cut_[chunk.sample()];
+  for (const std::int32_t byte : chunk.tokens()) cut += static_cast<char>(byte);
+  const std::size_t whole = whole_utf8(cut);
+  std::string text = cut.substr(0, whole);
+  cut.erase(0, whole);
+  return text;
 }
 
 }  // namespace lintel

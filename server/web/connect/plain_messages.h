@@ -7,6 +7,8 @@
 #include <map>
 #include <string>
 
+#include "lintel/v1/generation.pb.h"
+
 namespace lintel {
 
 // protobuf's JSON, but bytes that are text (`is_text`) as text. With text, chunks of a
@@ -22,6 +24,10 @@ class PlainMessages {
   std::string line(const google::protobuf::Message& message);
 
  private:
+  std::string line_of_values(const v1::GenerateResponse& message);  // where no sample ends
+  // The whole characters of a chunk and of what was cut before it.
+  std::string text_of(const v1::Chunk& chunk);
+
   const bool with_text_;
   std::map<std::uint32_t, std::string> cut_;  // by sample: bytes of a character that is not whole
 };

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "server/web/connect/values_json.h"
+
 namespace lintel {
 namespace {
 
@@ -83,6 +85,8 @@ grpc::Status read_json(const std::string& json, pb::Message& message) {
 }
 
 std::string write_json(const pb::Message& message) {
+  const auto* const values = dynamic_cast<const v1::GenerateResponse*>(&message);
+  if (values != nullptr && values->finished().empty()) return values_json(*values);
   std::string json;
   // What cannot be written would be a message that no service makes.
   (void)pb::util::MessageToJsonString(message, &json);

@@ -1,5 +1,9 @@
 // The parts of HTTP that need no server: routes, envelopes, base64, JSON, origins.
+#include <google/protobuf/util/json_util.h>
+
+#include <bit>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -136,6 +140,57 @@ TEST_CASE("text in lines of JSON is whole characters, cut anywhere") {
   const json end = json::parse(messages.line(response))["finished"][0];
   CHECK(end["text"] == "\xef\xbf\xbd");
   CHECK(end["stopString"] == "end");
+}
+
+TEST_CASE(
+    "values are written as protobuf writes them, and for people as their JSON is read again") {
+  const auto seed = Catch::rngSeed();
+  std::mt19937 random(seed);
+  INFO("seed " << seed);
+  const auto any_float = [&random] {
+    constexpr float kSpecial[] = {0.0f,  -0.0f, -1.0f,    -0.5f, 1e6f,      1.5e9f,     -1e-5f,
+                                  1e-4f, 3e38f, INFINITY, NAN,   -INFINITY, 16777216.0f};
+    switch (random() % 4) {
+      case 0:
+        return kSpecial[random() % std::size(kSpecial)];
+      case 1:
+        return std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+      default:
+        return -std::ldexp(static_cast<float>(random()), -30);
+    }
+  };
+  for (int round = 0; round < 2000; ++round) {
+    v1::GenerateResponse message;
+    const bool with_text = round % 2 == 1;
+    json texts = json::array();
+    for (auto chunks = random() % 3; chunks > 0; --chunks) {
+      v1::Chunk& chunk = *message.add_chunks();
+      chunk.set_sample(random() % 3);
+      chunk.set_first_position(random() % 2 == 0 ? 0 : static_cast<std::int64_t>(random()) << 20);
+      chunk.set_source(static_cast<v1::ValueSource>(random() % 6));
+      std::string text;
+      for (auto values = random() % 4; values > 0; --values) {
+        const int token = static_cast<int>(with_text ? random() % 128 : random());
+        chunk.add_tokens(token);
+        text += static_cast<char>(token);
+        chunk.add_log2_probs(any_float());
+        v1::TopValues& top = *chunk.add_top();
+        for (auto best = random() % 3; best > 0; --best) {
+          top.add_tokens(static_cast<int>(best));
+          top.add_log2_probs(any_float());
+        }
+      }
+      texts.push_back(text);
+    }
+    std::string printed;
+    REQUIRE(google::protobuf::util::MessageToJsonString(message, &printed).ok());
+    REQUIRE(write_json(message) == printed);
+    auto read_again = nlohmann::ordered_json::parse(printed);
+    for (std::size_t i = 0; with_text && i < texts.size(); ++i) {
+      read_again["chunks"][i]["text"] = texts[i];
+    }
+    REQUIRE(PlainMessages(with_text).line(message) == read_again.dump());
+  }
 }
 
 TEST_CASE("whole characters are told from bytes that may go on") {
