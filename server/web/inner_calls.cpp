@@ -1,5 +1,6 @@
 #include "server/web/inner_calls.h"
 
+#include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
 #include <algorithm>
@@ -29,21 +30,43 @@ void end_or_abort(const SharedExchange& exchange, Function function) noexcept {
   if (!ended.ok()) exchange->abort();
 }
 
-// What a completed operation of gRPC's goes on with.
+// An operation of gRPC's, which runs this when it is over. A part of its call, which it keeps alive
+// until then.
 class InnerCalls::Operation {
  public:
-  explicit Operation(std::function<void(bool ok)> done) : done_(std::move(done)) {}
-  void operator()(bool ok) const { done_(ok); }
+  virtual ~Operation() = default;
+  virtual void run(bool ok) = 0;
+
+ protected:
+  Operation() = default;
+};
+
+template <typename Call>
+class InnerCalls::Step final : public Operation {
+ public:
+  explicit Step(void (Call::*done)(bool ok)) : done_(done) {}
+
+  // What gRPC is given with the operation. REQUIRES: none is under way.
+  void* begin(std::shared_ptr<Call> call) {
+    call_ = std::move(call);
+    return static_cast<Operation*>(this);
+  }
+  void run(bool ok) override {
+    const std::shared_ptr<Call> call = std::move(call_);
+    (call.get()->*done_)(ok);
+  }
 
  private:
-  const std::function<void(bool)> done_;
+  void (Call::*const done_)(bool);
+  std::shared_ptr<Call> call_;  // while the operation is under way
 };
 
 // Lives until its operation is over.
-class InnerCalls::Unary : public std::enable_shared_from_this<Unary> {
+class InnerCalls::Unary final : public std::enable_shared_from_this<Unary> {
  public:
   void start(InnerCalls& calls, const SharedExchange& exchange, const std::string& method,
              const grpc::ByteBuffer& request, UnaryDone done, const Timeout& timeout) {
+    calls_ = &calls;
     context_ = calls.context_for(exchange->request(), timeout);
     done_ = std::move(done);
     exchange_ = exchange;
@@ -54,21 +77,24 @@ class InnerCalls::Unary : public std::enable_shared_from_this<Unary> {
     calls.enter();
     reader_ = calls.stub_.PrepareUnaryCall(context_.get(), method, request, &calls.queue_);
     reader_->StartCall();
-    reader_->Finish(&response_, &status_, new Operation([self = shared_from_this(), &calls](bool) {
-      end_or_abort(self->exchange_,
-                   [&] { self->done_(self->status_, self->response_, *self->context_); });
-      self->done_ = nullptr;
-      calls.leave();
-    }));
+    reader_->Finish(&response_, &status_, finish_.begin(shared_from_this()));
   }
 
  private:
+  void on_finish(bool) {
+    end_or_abort(exchange_, [this] { done_(status_, response_, *context_); });
+    done_ = nullptr;
+    calls_->leave();
+  }
+
+  InnerCalls* calls_ = nullptr;
   SharedExchange exchange_;
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader_;
   grpc::ByteBuffer response_;
   grpc::Status status_;
   UnaryDone done_;
+  Step<Unary> finish_{&Unary::on_finish};
 };
 
 // A call of one request and many messages. Its status is asked for when there are no more messages,
@@ -96,21 +122,15 @@ class InnerCalls::Stream final : public std::enable_shared_from_this<Stream> {
     });
     calls.enter();
     call_ = calls.stub_.PrepareCall(context_.get(), method, &calls.queue_);
-    call_->StartCall(operation([this](bool ok) {
-      if (!ok) return finish();
-      call_->WriteLast(request_, {}, operation([this](bool) { request_.Clear(); }));
-      next();
-    }));
+    // The call's headers go with its request, and the first message is asked for at once.
+    context_->set_initial_metadata_corked(true);
+    call_->StartCall(nullptr);
+    call_->WriteLast(request_, {}, write_.begin(shared_from_this()));
+    next();
   }
 
   // Reads the next message. REQUIRES: on_message returned false, and this was not called since.
-  void next() {
-    call_->Read(&message_, operation([this](bool ok) {
-      if (!ok) return finish();
-      // What came before the cancellation did is passed over.
-      if (!failed_.ok() || on_message_(message_, *this)) next();
-    }));
-  }
+  void next() { call_->Read(&message_, read_.begin(shared_from_this())); }
 
   // Ends the call with a status of ours.
   void fail(grpc::Status status) {
@@ -120,19 +140,22 @@ class InnerCalls::Stream final : public std::enable_shared_from_this<Stream> {
   }
 
  private:
-  template <typename Done>
-  Operation* operation(Done done) {
-    return new Operation([self = shared_from_this(), done](bool ok) { done(ok); });
+  void on_write(bool) { request_.Clear(); }
+
+  void on_read(bool ok) {
+    if (!ok) {
+      call_->Finish(&status_, finish_.begin(shared_from_this()));
+    } else if (!failed_.ok() || on_message_(message_, *this)) {
+      next();  // what came before the cancellation did is passed over
+    }
   }
 
-  void finish() {
-    call_->Finish(&status_, operation([this](bool) {
-      end_or_abort(exchange_, [this] { on_end_(failed_.ok() ? status_ : failed_, *context_); });
-      on_message_ = nullptr;
-      on_end_ = nullptr;
-      exchange_ = nullptr;
-      calls_->leave();
-    }));
+  void on_finish(bool) {
+    end_or_abort(exchange_, [this] { on_end_(failed_.ok() ? status_ : failed_, *context_); });
+    on_message_ = nullptr;
+    on_end_ = nullptr;
+    exchange_ = nullptr;
+    calls_->leave();
   }
 
   InnerCalls* calls_ = nullptr;
@@ -143,6 +166,7 @@ class InnerCalls::Stream final : public std::enable_shared_from_this<Stream> {
   OnMessage on_message_;
   OnEnd on_end_;
   grpc::Status failed_, status_;
+  Step<Stream> write_{&Stream::on_write}, read_{&Stream::on_read}, finish_{&Stream::on_finish};
 };
 
 InnerCalls::InnerCalls(std::shared_ptr<grpc::Channel> channel, std::string key)
@@ -152,17 +176,26 @@ InnerCalls::InnerCalls(std::shared_ptr<grpc::Channel> channel, std::string key)
   }
 }
 
-InnerCalls::~InnerCalls() {
+InnerCalls::~InnerCalls() { join(); }
+
+bool InnerCalls::stop(std::chrono::nanoseconds timeout) {
+  if (!wait_until_none(timeout)) return false;
+  join();
+  return true;
+}
+
+void InnerCalls::join() {
+  if (threads_.empty()) return;
   queue_.Shutdown();
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void InnerCalls::run() {
   void* tag = nullptr;
   bool ok = false;
   while (queue_.Next(&tag, &ok)) {
-    const std::unique_ptr<Operation> operation(static_cast<Operation*>(tag));
-    (*operation)(ok);
+    static_cast<Operation*>(tag)->run(ok);
   }
 }
 
@@ -266,20 +299,24 @@ grpc::ByteBuffer bytes_of(std::string_view serialized) {
   return {&slice, 1};
 }
 
-std::string string_of(const grpc::ByteBuffer& bytes) {
+void append_to(std::string& text, const grpc::ByteBuffer& bytes) {
+  grpc::Slice whole;
+  if (bytes.TrySingleSlice(&whole).ok()) {
+    text.append(reinterpret_cast<const char*>(whole.begin()), whole.size());
+    return;
+  }
   std::vector<grpc::Slice> slices;
-  std::string text;
-  if (!bytes.Dump(&slices).ok()) return text;
-  text.reserve(bytes.Length());
+  if (!bytes.Dump(&slices).ok()) return;
   for (const grpc::Slice& slice : slices) {
     text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
-  return text;
 }
 
 bool parse_from(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
-  const std::string text = string_of(bytes);
-  return message.ParseFromString(text);
+  if (!bytes.Valid()) return false;
+  grpc::ByteBuffer same = bytes;  // the reader takes none that is const
+  grpc::ProtoBufferReader reader(&same);
+  return message.ParseFromZeroCopyStream(&reader);
 }
 
 }  // namespace lintel

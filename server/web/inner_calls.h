@@ -46,7 +46,7 @@ class StreamAnswer {
 // whose client goes cancels its call; a stream's next message is asked for once the client has
 // taken what came before.
 //
-// Thread-safe. A call refers to the object: it outlives its calls, see wait_until_none.
+// Thread-safe. A call refers to the object: it outlives its calls, see stop().
 class InnerCalls {
  public:
   // `key`: CallGate::inner_key.
@@ -79,16 +79,21 @@ class InnerCalls {
   void gather(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
               EachMessage each, GatherDone done, Timeout timeout = {});
 
-  // Whether all calls have ended within `timeout`.
-  bool wait_until_none(std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
+  // Whether all calls have ended within `timeout`. If so, nothing of them runs any more, and what
+  // their exchanges need may go. By one thread, once there are no new calls.
+  bool stop(std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
 
  private:
   class Operation;
+  template <typename Call>
+  class Step;
   class Unary;
   class Stream;
   static constexpr int kThreads = 2;
 
   void run();
+  bool wait_until_none(std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
+  void join();
   std::unique_ptr<grpc::ClientContext> context_for(const HttpRequest& request,
                                                    const Timeout& timeout) const;
   void enter() EXCLUDES(mutex_);
@@ -107,7 +112,7 @@ class InnerCalls {
 // A message as its bytes, and back. Parsing: false where they are no such message.
 grpc::ByteBuffer bytes_of(const google::protobuf::Message& message);
 grpc::ByteBuffer bytes_of(std::string_view serialized);
-std::string string_of(const grpc::ByteBuffer& bytes);
+void append_to(std::string& text, const grpc::ByteBuffer& bytes);
 bool parse_from(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 }  // namespace lintel

@@ -81,7 +81,7 @@ void answer_unary(const SharedExchange& exchange, const pb::MethodDescriptor* me
           parse_from(bytes, *response);
           answer.body = write_json(*response);
         } else {
-          answer.body = string_of(bytes);
+          append_to(answer.body, bytes);
         }
         exchange->answer(std::move(answer));
       },

@@ -30,7 +30,8 @@ class ConnectStream final : public StreamAnswer {
 
   grpc::Status piece(grpc::ByteBuffer& message, std::string& out) override {
     if (!format_.is_json) {
-      out = envelope(0, string_of(message));
+      out = envelope_head(0, message.Length());
+      append_to(out, message);
       return grpc::Status::OK;
     }
     const auto parsed = new_message(type_);
@@ -60,7 +61,9 @@ class GrpcWebStream final : public StreamAnswer {
   HttpAnswer head() override { return head_of(format_); }
 
   grpc::Status piece(grpc::ByteBuffer& message, std::string& out) override {
-    out = coded(envelope(0, string_of(message)));
+    std::string frame = envelope_head(0, message.Length());
+    append_to(frame, message);
+    out = coded(std::move(frame));
     return grpc::Status::OK;
   }
 

@@ -44,7 +44,7 @@ void HttpServer::flush(std::chrono::nanoseconds timeout) {
 
 bool HttpServer::stop(std::chrono::nanoseconds timeout) {
   impl_->listener.stop();
-  return impl_->calls.wait_until_none(timeout);
+  return impl_->calls.stop(timeout);
 }
 
 }  // namespace lintel
