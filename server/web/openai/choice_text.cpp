@@ -12,16 +12,20 @@ namespace lintel {
 namespace {
 
 // A natural logarithm, as OpenAI has them; what has no probability at all is its -9999.
-std::string natural_log(float log2_prob) {
+void add_natural_log(std::string& list, float log2_prob) {
   const auto value = static_cast<float>(log2_prob * std::numbers::ln2);
-  if (!std::isfinite(value)) return "-9999.0";
+  if (!std::isfinite(value)) {
+    list += "-9999.0";
+    return;
+  }
   char text[32];
-  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+  list.append(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 
-void add_element(std::string& list, const std::string& element) {
+// Behind what a list has. Lists are written in place: they get long.
+std::string& next_of(std::string& list) {
   if (!list.empty()) list += ',';
-  list += element;
+  return list;
 }
 
 }  // namespace
@@ -57,37 +61,47 @@ void ChoiceText::add_value(std::int32_t token) {
   text_ += id;
 }
 
-std::string ChoiceText::token_name(std::int32_t token) const {
-  if (!is_bytes_) return '"' + std::to_string(token) + '"';
-  if (token < 0x80) return dumped(nlohmann::json(std::string(1, static_cast<char>(token))));
-  char name[32];
-  std::snprintf(name, sizeof name, "\"bytes:\\\\x%02x\"", static_cast<unsigned>(token));
-  return name;
+void ChoiceText::add_token_name(std::string& list, std::int32_t token) const {
+  if (!is_bytes_) {
+    list += '"';
+    list += std::to_string(token);
+    list += '"';
+  } else if (token < 0x80) {
+    list += dumped(nlohmann::json(std::string(1, static_cast<char>(token))));
+  } else {
+    char name[32];
+    std::snprintf(name, sizeof name, "\"bytes:\\\\x%02x\"", static_cast<unsigned>(token));
+    list += name;
+  }
 }
 
 void ChoiceText::add_logprobs(const v1::Chunk& chunk, int i, std::size_t offset) {
   const std::int32_t token = chunk.tokens(i);
-  const std::string name = token_name(token);
-  add_element(tokens_, name);
-  add_element(text_offset_, std::to_string(offset));
+  add_token_name(next_of(tokens_), token);
+  next_of(text_offset_) += std::to_string(offset);
   if (i >= chunk.log2_probs_size()) {  // the first value of a sequence has none
-    add_element(token_logprobs_, "null");
-    add_element(top_logprobs_, "null");
+    next_of(token_logprobs_) += "null";
+    next_of(top_logprobs_) += "null";
     return;
   }
-  const std::string own = natural_log(chunk.log2_probs(i));
-  add_element(token_logprobs_, own);
-  std::string top;
+  add_natural_log(next_of(token_logprobs_), chunk.log2_probs(i));
   bool has_own = false;
+  std::string& top = next_of(top_logprobs_);
+  top += '{';
+  const auto add_top = [&](std::int32_t value, float log2_prob) {
+    if (top.back() != '{') top += ',';
+    add_token_name(top, value);
+    top += ':';
+    add_natural_log(top, log2_prob);
+  };
   if (i < chunk.top_size()) {
     for (int k = 0; k < chunk.top(i).tokens_size(); ++k) {
       has_own |= chunk.top(i).tokens(k) == token;
-      add_element(
-          top, token_name(chunk.top(i).tokens(k)) + ':' + natural_log(chunk.top(i).log2_probs(k)));
+      add_top(chunk.top(i).tokens(k), chunk.top(i).log2_probs(k));
     }
   }
-  if (!has_own) add_element(top, name + ':' + own);
-  add_element(top_logprobs_, '{' + top + '}');
+  if (!has_own) add_top(token, chunk.log2_probs(i));
+  top += '}';
 }
 
 std::string ChoiceText::take(std::uint32_t index, const std::string& finish_reason) {

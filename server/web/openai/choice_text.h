@@ -34,7 +34,7 @@ class ChoiceText {
  private:
   void add_value(std::int32_t token);
   // Its name among tokens, as JSON: a byte that is no character of its own is "bytes:\xe2".
-  std::string token_name(std::int32_t token) const;
+  void add_token_name(std::string& list, std::int32_t token) const;
   void add_logprobs(const v1::Chunk& chunk, int i, std::size_t offset);
 
   const bool is_bytes_;
