@@ -14,8 +14,8 @@
 #include "server/web/connect/envelope.h"
 #include "server/web/port/tls_contexts.h"
 #include "tests/server/support/metrics_page.h"
-#include "tests/server/support/tls_client.h"
 #include "tests/server/support/token_file.h"
+#include "tests/server/web/tls_client.h"
 
 namespace lintel::testing {
 namespace {

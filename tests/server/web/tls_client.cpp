@@ -1,4 +1,4 @@
-#include "tests/server/support/tls_client.h"
+#include "tests/server/web/tls_client.h"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
