@@ -262,6 +262,24 @@ TEST_CASE("plain text stays on this machine unless it is let out") {
   CHECK(parse(encrypted).security.tls());
 }
 
+TEST_CASE("plain HTTP stays on this machine unless it is let out") {
+  for (const char* local : {"127.0.0.1:1", "localhost:1", "[::1]:1"}) {
+    INFO(local);
+    CHECK(parse({"--model", "m", "--http-listen", local}).http.listen->is_local());
+  }
+  const std::vector<const char*> anywhere = {"--model", "m", "--http-listen", "0.0.0.0:1"};
+  CHECK_THAT(refusal(anywhere),
+             Catch::Contains("--http-listen 0.0.0.0:1") && Catch::Contains("--insecure-public"));
+  auto allowed = anywhere;
+  allowed.push_back("--insecure-public");
+  CHECK(parse(allowed).security.insecure_public);
+  allowed.insert(allowed.end(), {"--auth-tokens", "t"});
+  CHECK_THAT(refusal(allowed), Catch::Contains("--auth-tokens") && Catch::Contains("plain text"));
+  auto encrypted = anywhere;
+  encrypted.insert(encrypted.end(), {"--tls-cert", "c", "--tls-key", "k", "--auth-tokens", "t"});
+  CHECK(parse(encrypted).security.tls());
+}
+
 TEST_CASE("certificates are given the role admin in mutual TLS, where no tokens decide") {
   std::vector<const char*> flags = {
       "--model", "m", "--admin-certificate", "alice", "--admin-certificate", "bob"};
