@@ -1,10 +1,12 @@
 // Makes docs/images/page-digits.png and page-race.png anew: LINTEL_SERVER=build/release/bin/lintel-server node
-// tests/page/pictures.mjs, on a machine that has nothing else to do.
+// tests/page/pictures.mjs [DIR], on a machine that has nothing else to do. DIR: where to, if not there.
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Chromium } from './chromium.mjs';
 import { serve } from './serving.mjs';
 
-const picture = (name) => fileURLToPath(new URL(`../../docs/images/page-${name}.png`, import.meta.url));
+const folder = process.argv[2] ?? fileURLToPath(new URL('../../docs/images', import.meta.url));
+const picture = (name) => join(folder, `page-${name}.png`);
 const server = await serve([
   'mnist-linear-small',
   'mnist-favor-small',
