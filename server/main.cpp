@@ -9,6 +9,7 @@
 
 #include "model/base/error_text.h"
 #include "model/config/config.h"
+#include "model/dense/kernels/kernel_choice.h"
 #include "server/app/lintel_server.h"
 #include "server/app/options.h"
 #include "server/app/print_numerics.h"
@@ -82,6 +83,7 @@ int main(int argc, char** argv) {
     return exit_code;
   }
   try {
+    lintel::choose_kernels(options.models.kernels);
     if (options.print_numerics) {
       lintel::print_numerics(options.models, std::cout);
       return EXIT_SUCCESS;

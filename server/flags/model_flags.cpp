@@ -58,6 +58,17 @@ std::vector<Flag> model_flags() {
           "the states stay in f32. auto: the fastest of them that loses at most 0.002 bits a value "
           "against f32, found while the model is loaded (`lintel model get` says what was found); "
           "f32 of small models"),
+      choice_flag<Options, KernelChoice>(
+          "--kernels", models, &Options::kernels, "WHOSE",
+          {{"auto", KernelChoice::kAuto},
+           {"own", KernelChoice::kOwn},
+           {"onednn", KernelChoice::kOneDnn}},
+          "Who multiplies the matrices: our own kernels, or oneDNN wherever a row has the same "
+          "bits "
+          "in any batch of it (else our own). auto: for each weight type what is faster on this "
+          "machine, by a table. int8 has the same bits either way, f32 and bf16 have not. What "
+          "runs "
+          "is logged, and in `lintel model get`"),
       text_flag("--attention", models, &Options::attention, "SPEC", parse_attention, show_attention,
                 "Runs the weights with another attention than they were trained for, to compare "
                 "speed: TYPE or TYPE:KEY=VALUE,KEY=VALUE with keys as in config.json, e.g. "

@@ -31,11 +31,12 @@ struct ModelOptions {
   std::vector<ModelDirectory> directories;  // loaded at the start; names differ
   // Loaded with their models, beside those in the models' directories; names of a model differ.
   std::vector<AdapterDirectory> adapters;
-  std::filesystem::path repository;        // ModelRepository; empty: nothing is loaded at run time
-  std::vector<std::string> load;           // of the repository, at the start; "*": all
-  std::size_t memory_bytes = 0;            // of all models and adapters together; 0: no bound
-  std::optional<WeightType> weight_type;   // nothing: of each model, load_in_fastest_type()
-  std::optional<AttentionSpec> attention;  // of every model, in place of its own
+  std::filesystem::path repository;       // ModelRepository; empty: nothing is loaded at run time
+  std::vector<std::string> load;          // of the repository, at the start; "*": all
+  std::size_t memory_bytes = 0;           // of all models and adapters together; 0: no bound
+  std::optional<WeightType> weight_type;  // nothing: of each model, load_in_fastest_type()
+  KernelChoice kernels = KernelChoice::kAuto;  // of the process: choose_kernels()
+  std::optional<AttentionSpec> attention;      // of every model, in place of its own
   // Of each model. max_batch_rows 0: batch_rows_for() of the model.
   Scheduler::Options scheduling{.max_batch_rows = 0};
   RequestLimits limits;
