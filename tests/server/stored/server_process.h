@@ -30,7 +30,7 @@ struct Files {
 struct Server {
   explicit Server(const std::vector<std::string>& flags) : process(flags) {
     const std::string line = process.read_out_until("\n");
-    REQUIRE_THAT(line, Contains("ready on "));
+    REQUIRE_THAT(line, Catch::Contains("ready on "));
     channel =
         grpc::CreateChannel(line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2),
                             grpc::InsecureChannelCredentials());
