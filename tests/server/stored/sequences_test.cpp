@@ -33,9 +33,9 @@ std::vector<int> joined(std::vector<int> first, const std::vector<int>& second) 
 
 struct StoredSequence : StoredServer {
   explicit StoredSequence(const std::function<void(ServerOptions&)>& change = [](auto&) {})
-      : StoredServer([&](ServerOptions& options) {
-          options.http.listen = ListenAddress{"127.0.0.1", 0, ""};
-          change(options);
+      : StoredServer([&](ServerOptions& with_http) {
+          with_http.http.listen = ListenAddress{"127.0.0.1", 0, ""};
+          change(with_http);
         }) {}
   // By the one way or the other.
   SequenceReply call(bool rest, const SequenceCall& call, const std::string& who = "") {
