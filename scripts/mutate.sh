@@ -58,7 +58,7 @@ done
 ((${#names[@]} > 0)) || die "no defect is named ${only[*]-}"
 
 # A patch's header: a sentence, then the tests that should notice, as "Tests: EXECUTABLE [SPEC]";
-# [#session_test] is Catch's name for the tests of session_test.cpp.
+# [#session_test] is Catch's name for the tests of session_test.cpp, and "page text" is tests/page/text.test.mjs.
 tests_of() { sed -n '/^---/q; s/^Tests: //p' "$patches/$1.patch"; }
 
 if [[ $mode == list ]]; then
@@ -92,6 +92,14 @@ if [[ $mode == check ]]; then
   exit 0
 fi
 
+# What switches the defects of a file, for its first line. tests/page/chromium.mjs tells a page which one is chosen.
+switch_for() {
+  case $1 in
+    *.js) echo 'globalThis.LINTEL_MUTATION ??= (name) => name === globalThis.process?.env.LINTEL_MUTATION;' ;;
+    *) echo '#include "tests/mutations/mutation.h"' ;;
+  esac
+}
+
 # The copy of the tree. Files that have not changed keep their times, for the next build.
 make_tree() {
   local fresh=$root/fresh file
@@ -100,7 +108,7 @@ make_tree() {
     while IFS= read -r -d '' file; do [[ -e $file ]] && printf '%s\0' "$file"; done |
     tar --null --files-from=- -cf - | tar -xf - -C "$fresh"
   apply_all "$fresh"
-  while read -r file; do sed -i '1i #include "tests/mutations/mutation.h"' "$fresh/$file"; done < <(touched)
+  while read -r file; do sed -i "1i $(switch_for "$file")" "$fresh/$file"; done < <(touched)
   (cd "$tree" && find . -type f) | while read -r file; do
     [[ -e $fresh/$file ]] || rm "$tree/$file"
   done
@@ -112,7 +120,7 @@ make_tree() {
 }
 
 mapfile -t runs < <(for name in "${names[@]}"; do tests_of "$name"; done | sort -u)
-mapfile -t targets < <(printf '%s\n' "${runs[@]}" | cut -d' ' -f1 | sort -u)
+mapfile -t targets < <(printf '%s\n' "${runs[@]}" | cut -d' ' -f1 | sed 's/^page$/lintel-server/' | sort -u)
 if [[ -n $prebuilt ]]; then
   build=$prebuilt
 else
@@ -128,6 +136,11 @@ trap 'rm -f "$log"' EXIT
 run_tests() {
   local executable=${1%% *}
   local spec=${1#"$executable"}
+  if [[ $executable == page ]]; then
+    LINTEL_SERVER=$PWD/$build/bin/lintel-server LINTEL_SCREENSHOTS=$PWD/$build/page \
+      timeout --kill-after=5 "$2" "$tree/tests/page/run.sh" "${spec# }" >"$log" 2>&1
+    return
+  fi
   {
     timeout --kill-after=5 "$2" "$build/bin/$executable" ${spec:+"${spec# }"} --abort \
       --warn NoTests --filenames-as-tags --reporter xml >"$log" 2>&1
@@ -152,7 +165,9 @@ for name in "${names[@]}"; do
     status=0
     LINTEL_MUTATION=$name run_tests "$run" "${limit[$run]}" || status=$?
     ((status == 0)) && continue
+    # Catch's last one, or the first that Node says has failed.
     killer=$(sed -n 's/.*<TestCase name="\([^"]*\)".*/\1/p' "$log" | tail -n 1)
+    [[ $run != page* ]] || killer=$(sed -n 's/^ *\(not ok [0-9]* -\|✖\) \(.*\)/\2/p' "$log" | head -n 1)
     ((status == 124 || status == 137)) && killer="${killer:-$run}, which did not end"
     killer=${killer:-$run}
     break
