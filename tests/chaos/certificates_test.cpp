@@ -107,6 +107,57 @@ TEST_CASE("wrong, expired and missing certificates are refused, and others serve
   CHECK(server.stop() == 0);
 }
 
+TEST_CASE("HTTPS handshakes that fail or never end are let go, and others served meanwhile") {
+  const CertificateAuthority authority, clients, foreign;
+  const IssuedCertificate own = authority.issue("server"), good = clients.issue("alice"),
+                          old = clients.issue("old", /*days=*/-1), other = foreign.issue("alice");
+  ChaosServer server({.flags = {"--tls-cert", own.certificate, "--tls-key", own.key,
+                                "--tls-client-ca", clients.ca(), "--http-header-timeout", "500ms",
+                                "--http-max-client-connections", "300"},
+                      .http = true,
+                      .credentials = credentials(authority, &good)});
+  const int port = server.http_port();
+  const std::string address = "127.0.0.1:" + std::to_string(port);
+  // In TLS 1.2 a client hears before the end of the handshake that it is refused.
+  const auto client_with = [&](const IssuedCertificate& one) {
+    return "-CAfile " + authority.ca() + " -tls1_2 -cert " + one.certificate + " -key " + one.key;
+  };
+  REQUIRE(shakes_hands(address, client_with(good)));
+  int refused = 0;
+  const auto round = [&] {
+    for (const std::string& arguments :
+         {"-tls1_2 -CAfile " + authority.ca(), client_with(old), client_with(other),
+          client_with(good) + " -CAfile " + foreign.ca(),
+          client_with(good) + " -tls1_1 -cipher DEFAULT@SECLEVEL=0"}) {
+      INFO(arguments);
+      CHECK_FALSE(shakes_hands(address, arguments));
+      ++refused;
+    }
+    // Plain HTTP, garbage, the beginning of a handshake, and silence: fifty of each.
+    std::vector<Socket> sockets;
+    for (int i = 0; i < 50; ++i) {
+      for (const std::string& bytes :
+           {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(1000, '\xff'),
+            std::string("\x16\x03\x01\x02\x00\x01", 6), std::string()}) {
+        sockets.push_back(Socket::connect(port));
+        sockets.back().try_write(bytes);
+        ++refused;
+      }
+    }
+    CHECK(shakes_hands(address, client_with(good)));
+    CHECK(server.generate_reference() == server.reference());
+    for (const Socket& socket : sockets) socket.read_to_end();  // until it is closed
+    CHECK(eventually([&] { return server.metric("lintel_http_connections") == 0; }));
+  };
+  for (int i = 0; i < 5; ++i)
+    round();  // until OpenSSL's memory, in every thread's arena, has grown
+  server.take_baseline();
+  for (int i = 0; i < 5; ++i) round();
+  CHECK(server.metric("lintel_http_timeouts_total") >= 10 * 100);
+  server.check_recovered(std::to_string(refused) + " HTTPS handshakes refused");
+  CHECK(server.stop() == 0);
+}
+
 TEST_CASE(
     "clients refuse a server whose certificate expired, and it serves those that do not look") {
   const CertificateAuthority authority;
