@@ -1,6 +1,7 @@
 // The HTTP port: connections, limits, identities, and clients that are slow or gone.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "server/web/connect/envelope.h"
 #include "tests/server/support/calls_as.h"
@@ -67,7 +68,7 @@ TEST_CASE("HTTP/1.0 clients, HEAD, chunked bodies and expectations are served") 
                                           std::to_string(body.size()) + "\r\n\r\n" + body);
   CHECK(old.status == 200);
   CHECK(old.header("transfer-encoding").empty());
-  CHECK_THAT(old.body, Contains("\"finished\""));
+  CHECK_THAT(old.body, Catch::StartsWith("{\"chunks\"") && Contains("\"finished\""));
 
   const HttpReply chunked =
       request(port, "POST " + std::string(kList) +
@@ -285,7 +286,7 @@ TEST_CASE("a client that reads nothing stops its stream, and one that goes on ge
     still = count > 0 && count == std::exchange(before, count) ? still + 1 : 0;
     return still > 20;
   }));
-  CHECK(before < 900'000);
+  CHECK(before < 200'000);  // of a million
   const HttpReply reply = client.read();
   CHECK(reply.whole);
   CHECK(reply.body.ends_with(envelope(kEndOfStream, "{}")));
@@ -303,7 +304,9 @@ TEST_CASE("a client that takes nothing for the write timeout is gone") {
 }
 
 TEST_CASE("a drain lets streams end, closes idle connections and takes no new ones") {
-  TestServer server({"tokens"}, with_http());
+  ServerOptions options = with_http();
+  options.models.scheduling.workers = 0;
+  TestServer server({"tokens"}, options);
   const int port = server.server().http_port();
   HttpClient idle(port), running(port);
   idle.send(post_text(kList, "{}", "application/json"));
@@ -311,12 +314,16 @@ TEST_CASE("a drain lets streams end, closes idle connections and takes no new on
   running.send(post_text(kGeneratePath,
                          envelope(0, request_for("tokens", {1}, 3000).SerializeAsString()),
                          "application/connect+proto"));
-  CHECK_THAT(running.read_raw(15), Contains("200 OK"));
-  CHECK(server.server().drain(std::chrono::seconds(60)));
+  REQUIRE(eventually([&] { return server.scheduler("tokens").stats().queued == 1; }));
+  std::thread draining([&] { CHECK(server.server().drain(std::chrono::seconds(60))); });
+  // The stream goes on for as long as nothing steps.
+  CHECK(comes_to(server, "lintel_http_connections", 1));
   CHECK(idle.ended());
-  std::string rest;
-  for (std::string more = "x"; !more.empty();) rest += more = running.read_raw(65536);
-  CHECK(rest.ends_with(envelope(kEndOfStream, "{}") + "\r\n0\r\n\r\n"));
+  run_until_idle(server.scheduler("tokens"));
+  const HttpReply reply = running.read();
+  draining.join();
+  CHECK(reply.whole);
+  CHECK(reply.body.ends_with(envelope(kEndOfStream, "{}")));
 }
 
 TEST_CASE("pages of other origins call only where a flag names them") {
@@ -332,6 +339,7 @@ TEST_CASE("pages of other origins call only where a flag names them") {
     CHECK(from(port, "https://example.org").status == 403);
     CHECK(from(port, "null").status == 403);
     CHECK(from(port, "http://localhost").status == 200);
+    CHECK(from(port, "http://localhost:1").status == 403);  // another server's page
     // A name of somebody else's that was made to point here.
     CHECK(from(port, "http://evil.example", "evil.example").status == 403);
     CHECK(from(port, "http://localhost").header("access-control-allow-origin").empty());

@@ -148,6 +148,13 @@ TEST_CASE("generate is flat, and generate_stream the same in events") {
   }
   CHECK(text == whole["text_output"]);
   CHECK(pieces >= 60);
+  // Also where the last character is cut, which the length of some of these does.
+  for (int length = 1; length <= 20; ++length) {
+    const json cut = server.sent(
+        "/v2/models/bytes/generate",
+        {{"text_input", "Hello"}, {"max_tokens", length}, {"parameters", {{"seed", 7}}}});
+    CHECK(cut["text_output"] == server.text("Hello", length));
+  }
 }
 
 TEST_CASE("a list of stop strings ends what is generated") {
