@@ -49,6 +49,26 @@ std::uint64_t l3_bytes() {
   return kib << 10;
 }
 
+std::string first_line(const char* path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+// The mode of transparent huge pages stands in brackets: "always [madvise] never".
+std::string page_sizes() {
+  std::string text = std::to_string(sysconf(_SC_PAGE_SIZE) >> 10) + " KiB pages";
+  const std::string modes = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
+  const std::size_t open = modes.find('['), close = modes.find(']');
+  if (open == std::string::npos || close == std::string::npos) return text;
+  const std::string bytes = first_line("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+  text += ", huge pages";
+  if (!bytes.empty()) text += " (" + std::to_string(std::stoull(bytes) >> 20) + " MiB)";
+  const std::string mode = modes.substr(open + 1, close - open - 1);
+  return text + (mode == "madvise" ? " on madvise" : " " + mode);
+}
+
 int allowed_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
@@ -80,6 +100,7 @@ Machine this_machine() {
           .l3_bytes = l3_bytes(),
           .memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
                           static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE)),
+          .pages = page_sizes(),
           .compiler = compiler_name(),
           .build = build_name()};
 }
@@ -91,8 +112,8 @@ std::string to_string(const Machine& machine) {
   std::string text = machine.cpu + ", " + std::to_string(machine.cores) +
                      (machine.cores == 1 ? " core" : " cores") + ", " + machine.instructions;
   if (machine.l3_bytes > 0) text += ", " + in(machine.l3_bytes, 20) + " MiB L3";
-  text += ", " + in(machine.memory_bytes, 30) + " GiB memory, " + machine.compiler + ", " +
-          machine.build;
+  text += ", " + in(machine.memory_bytes, 30) + " GiB memory, " + machine.pages + ", " +
+          machine.compiler + ", " + machine.build;
   return text;
 }
 

@@ -12,6 +12,7 @@ struct Machine {
   std::string instructions;    // what the matrix products run on, e.g. "f32 highway (AVX3), ..."
   std::uint64_t l3_bytes = 0;  // 0: not known
   std::uint64_t memory_bytes = 0;
+  std::string pages;  // "4 KiB pages, huge pages (2 MiB) on madvise"
   std::string compiler;
   std::string build;  // "Release"; assertions and lower optimisation are said
 

@@ -19,6 +19,15 @@ struct Shape {
   memory::dim out = 0;
 };
 
+// Of one layer.
+std::vector<Shape> shapes_of(const ModelConfig& config) {
+  const memory::dim width = memory::dim{config.n_heads} * config.d_head;
+  return {{config.d_model, 3 * width},
+          {width, config.d_model},
+          {config.d_model, config.d_ff},
+          {config.d_ff, config.d_model}};
+}
+
 memory::data_type input_type(WeightType type) {
   if (type == WeightType::kF32) return memory::data_type::f32;
   return type == WeightType::kBf16 ? memory::data_type::bf16 : memory::data_type::u8;
@@ -57,11 +66,7 @@ ProductBound::ProductBound(const ModelConfig& config, WeightType type, std::size
                            int workers)
     : impl_(std::make_unique<Impl>()) {
   using enum memory::format_tag;
-  const memory::dim width = memory::dim{config.n_heads} * config.d_head;
-  const std::vector<Shape> shapes = {{config.d_model, 3 * width},
-                                     {width, config.d_model},
-                                     {config.d_model, config.d_ff},
-                                     {config.d_ff, config.d_model}};
+  const std::vector<Shape> shapes = shapes_of(config);
   omp_set_num_threads(1);  // of this thread's primitives: a worker is one thread
   try {
     for (int w = 0; w < workers; ++w) impl_->workers.emplace_back(impl_->engine);
@@ -103,6 +108,34 @@ void ProductBound::step(int worker) const {
   Impl::Worker& own = impl_->workers[static_cast<std::size_t>(worker)];
   for (const Impl::Call& call : own.calls) call.product.execute(own.stream, call.arguments);
   own.stream.wait();
+}
+
+OwnProducts::OwnProducts(const ModelConfig& config, WeightType type, std::size_t rows,
+                         int workers) {
+  const std::vector<Shape> shapes = shapes_of(config);
+  for (int layer = 0; layer < config.n_layers; ++layer) {
+    for (const Shape& shape : shapes) {
+      const auto in = static_cast<std::size_t>(shape.in);
+      const auto out = static_cast<std::size_t>(shape.out);
+      layers_.emplace_back(std::vector<float>(in * out), std::vector<float>(out), in, out,
+                           Dense::Options{.weight_type = type, .kernels = KernelChoice::kOwn});
+    }
+  }
+  workers_.resize(static_cast<std::size_t>(workers));
+  for (Worker& worker : workers_) {
+    for (const Shape& shape : shapes) {
+      worker.inputs.emplace_back(type, rows, static_cast<std::size_t>(shape.in)).prepare(0, rows);
+      worker.outputs.emplace_back(rows, static_cast<std::size_t>(shape.out));
+    }
+  }
+}
+
+void OwnProducts::step(int worker) {
+  Worker& own = workers_[static_cast<std::size_t>(worker)];
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const std::size_t shape = i % own.inputs.size();
+    layers_[i].apply(own.inputs[shape], own.outputs[shape].view());
+  }
 }
 
 }  // namespace lintel::bench

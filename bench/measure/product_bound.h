@@ -1,16 +1,19 @@
-// The bound of what products alone allow: oneDNN's matmul on a model's shapes, and nothing else.
+// The bound of what products alone allow: those of a model's shapes, and nothing else, by oneDNN's
+// matmul and by our own kernels. The better of the two is the bound.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "model/config/config.h"
+#include "model/dense/dense.h"
 #include "model/dense/kernels/weight_type.h"
 
 namespace lintel::bench {
 
-// Every projection of every layer once, for some rows, on one thread a worker. The weights are
-// shared between the workers, inputs and outputs are their own.
+// Every projection of every layer once, for some rows, on one thread a worker, by oneDNN. The
+// weights are shared between the workers, inputs and outputs are their own.
 class ProductBound {
  public:
   // bf16: inputs and weights in bf16. int8: unsigned inputs, signed weights, a scale for each
@@ -25,6 +28,23 @@ class ProductBound {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+// The same by our own kernels, inputs prepared beforehand.
+class OwnProducts {
+ public:
+  OwnProducts(const ModelConfig& config, WeightType type, std::size_t rows, int workers);
+
+  void step(int worker);
+
+ private:
+  struct Worker {
+    std::vector<DenseInput> inputs;  // of each shape
+    std::vector<Matrix> outputs;     // the same
+  };
+
+  std::vector<Dense> layers_;  // [layers * shapes]
+  std::vector<Worker> workers_;
 };
 
 }  // namespace lintel::bench

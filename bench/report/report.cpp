@@ -61,6 +61,7 @@ Json json_of(const Machine& machine) {
           {"instructions", machine.instructions},
           {"l3_bytes", machine.l3_bytes},
           {"memory_bytes", machine.memory_bytes},
+          {"pages", machine.pages},
           {"compiler", machine.compiler},
           {"build", machine.build}};
 }
@@ -71,6 +72,7 @@ Machine machine_of(const Json& json) {
           .instructions = json.at("instructions"),
           .l3_bytes = json.at("l3_bytes"),
           .memory_bytes = json.at("memory_bytes"),
+          .pages = json.at("pages"),
           .compiler = json.at("compiler"),
           .build = json.at("build")};
 }

@@ -16,6 +16,7 @@ Report example(double speed) {
                               .instructions = "highway (AVX2)",
                               .l3_bytes = 1 << 20,
                               .memory_bytes = 1 << 30,
+                              .pages = "4 KiB pages",
                               .compiler = "g++",
                               .build = "Release"},
                   .model = "tiny, random weights",
