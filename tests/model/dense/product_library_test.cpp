@@ -37,8 +37,9 @@ struct Problem {
       : weight(normal_matrix(out, in, 1)), bias(normal_matrix(1, out, 2)) {}
   Dense dense(WeightType type, const ProductLibrary* library,
               Dense::Fused fused = Dense::Fused::kNone) const {
-    return Dense(weight.values(), bias.values(), weight.cols(), weight.rows(),
-                 {.weight_type = type, .fused = fused, .library = library});
+    return Dense(
+        weight.values(), bias.values(), weight.cols(), weight.rows(),
+        {.weight_type = type, .fused = fused, .kernels = KernelChoice::kAuto, .library = library});
   }
   Dense by_onednn(WeightType type) const {
     return Dense(weight.values(), bias.values(), weight.cols(), weight.rows(),
@@ -248,6 +249,79 @@ TEST_CASE("a model whose shapes differ says how many products run on what", "[li
                                 ", not odd: its bits depend on the number of rows");
   const auto own = Transformer::load(directory.path(), {.weight_type = WeightType::kF32});
   CHECK(own->kernels() == dense_kernels_description(WeightType::kF32));
+}
+
+// Of the process, while it lives.
+class Chosen {
+ public:
+  explicit Chosen(KernelChoice choice) { choose_kernels(choice); }
+  ~Chosen() { choose_kernels(before_); }
+
+ private:
+  const KernelChoice before_ = chosen_kernels();
+};
+
+TEST_CASE("who was chosen multiplies, and keeps the only copy of the weights", "[library]") {
+  const WeightType type = GENERATE(from_range(kWeightTypes));
+  const KernelChoice choice = GENERATE(from_range(kKernelChoices));
+  const Chosen chosen(choice);
+  const Problem problem(256, 192);
+  const Dense dense(problem.weight.values(), problem.bias.values(), 256, 192,
+                    {.weight_type = type});
+  CAPTURE(to_string(type), to_string(choice), dense.kernels());
+  const std::size_t one_copy = PackedWeights::bytes_of(type, 256, 192);
+  const std::string own = multiply_description(type);
+  if (choice != KernelChoice::kOneDnn) {  // whose table has our own everywhere
+    CHECK(dense.kernels() == own);
+    CHECK(dense.weight_bytes() == one_copy);
+  } else if (!dense.kernels().starts_with(own + ", not onednn (")) {
+    CHECK(dense.kernels().starts_with("onednn ("));
+    CHECK(dense.weight_bytes() < one_copy + one_copy / 4);
+  }
+  CHECK(dense.weight_bytes() <= Dense::most_weight_bytes(256, 192, type));
+  CHECK(dense_kernels_description(type) == dense.kernels());
+  CHECK(rows_keep_their_bits(dense, 20));
+}
+
+TEST_CASE("a library that multiplies all rows has the only copy, one of many rows its own",
+          "[library]") {
+  const OddLibrary library([](auto, auto) { return 0; });
+  const Problem problem(64, 64);
+  const Dense all = problem.dense(WeightType::kBf16, &library);
+  CHECK(all.weight_bytes() == 64 * 32 * 4 + 64 * 4);  // its cells, our bias
+  const Dense many = problem.dense(WeightType::kInt8, &library);
+  CHECK(many.weight_bytes() == 64 * 16 * 4 + PackedWeights::bytes_of(WeightType::kInt8, 64, 64));
+}
+
+TEST_CASE("an int8 model has the same bits whoever was chosen", "[library]") {
+  ModelConfig config = testing::tiny_config(testing::TinyModel::kTokens);
+  config.d_model = 40;
+  testing::TemporaryDirectory directory;
+  write_random_model(directory.path(), config, 1);
+  const auto outputs = [&](KernelChoice choice, WeightType type) {
+    const Chosen chosen(choice);
+    const auto model = Transformer::load(directory.path(), {.weight_type = type});
+    Workspace workspace = model->new_workspace(30);
+    SequenceState sequence = model->new_sequence();
+    std::vector<StepRow> rows;
+    for (std::int32_t i = 0; i < 30; ++i) rows.push_back({i, &sequence, true});
+    const MatrixView<const float> out = model->step(rows, workspace);
+    std::vector<float> values;
+    for (std::size_t r = 0; r < out.rows(); ++r) {
+      values.insert(values.end(), out.row(r).begin(), out.row(r).end());
+    }
+    return values;
+  };
+  CHECK(outputs(KernelChoice::kOneDnn, WeightType::kInt8) ==
+        outputs(KernelChoice::kOwn, WeightType::kInt8));
+}
+
+TEST_CASE("who multiplies has a name") {
+  for (const KernelChoice choice : kKernelChoices) {
+    CHECK(kernels_named(to_string(choice)) == choice);
+  }
+  CHECK_FALSE(kernels_named("mkl").has_value());
+  CHECK_FALSE(kernels_named("").has_value());
 }
 
 bool onednn_has_avx512() { return onednn_instruction_set() >= InstructionSet::kAvx512; }

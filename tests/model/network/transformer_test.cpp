@@ -319,7 +319,7 @@ TEST_CASE("a warm step allocates nothing, nor does a sample", "[rows]") {
       GENERATE(testing::tiny_config(TinyModel::kImage), testing::tiny_config(TinyModel::kBytes),
                structures()[1], structures().back());
   const auto type = GENERATE(WeightType::kF32, WeightType::kBf16, WeightType::kInt8);
-  if (dense_kernels_description(type).find("onednn") == 0) return;  // it allocates in every call
+  if (chosen_kernels() == KernelChoice::kOneDnn) return;  // it allocates in every call
   const Model model(config);
   const auto loaded = Transformer::load(model.directory.path(), {.weight_type = type});
   const Transformer& transformer = *loaded;
