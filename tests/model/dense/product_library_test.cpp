@@ -84,6 +84,16 @@ bool rows_keep_their_bits(const Dense& dense, std::size_t most) {
   return true;
 }
 
+// Of the process, while it lives.
+class Chosen {
+ public:
+  explicit Chosen(KernelChoice choice) { choose_kernels(choice); }
+  ~Chosen() { choose_kernels(before_); }
+
+ private:
+  const KernelChoice before_ = chosen_kernels();
+};
+
 struct Behaviour {
   const char* what;
   OddLibrary::OrderOf order_of;
@@ -192,6 +202,7 @@ TEST_CASE("int8 has the bits of our own kernels, below 16 rows and by a library"
 }
 
 TEST_CASE("a model says what its matrices run on, and keeps the bits of a prompt", "[library]") {
+  const Chosen chosen(KernelChoice::kAuto);
   // As oneDNN does on AMX: of one shape 48 rows have other bits, and one row always.
   const OddLibrary library([](auto rows, auto) { return rows == 1 ? 1 : rows >= 48 ? 2 : 0; });
   ModelConfig config = testing::tiny_config(testing::TinyModel::kTokens);
@@ -226,6 +237,7 @@ TEST_CASE("a model says what its matrices run on, and keeps the bits of a prompt
 }
 
 TEST_CASE("a model whose shapes differ says how many products run on what", "[library]") {
+  const Chosen chosen(KernelChoice::kAuto);
   // Rows of more than 40 inputs in another order for every row.
   class Moody final : public OddLibrary {
    public:
@@ -250,16 +262,6 @@ TEST_CASE("a model whose shapes differ says how many products run on what", "[li
   const auto own = Transformer::load(directory.path(), {.weight_type = WeightType::kF32});
   CHECK(own->kernels() == dense_kernels_description(WeightType::kF32));
 }
-
-// Of the process, while it lives.
-class Chosen {
- public:
-  explicit Chosen(KernelChoice choice) { choose_kernels(choice); }
-  ~Chosen() { choose_kernels(before_); }
-
- private:
-  const KernelChoice before_ = chosen_kernels();
-};
 
 TEST_CASE("who was chosen multiplies, and keeps the only copy of the weights", "[library]") {
   const WeightType type = GENERATE(from_range(kWeightTypes));
