@@ -45,7 +45,8 @@ inline inference::ModelInferRequest request_of(const SequenceCall& call) {
   input.add_shape(1);
   input.add_shape(static_cast<std::int64_t>(call.prompt.size()));
   for (const int token : call.prompt) input.mutable_contents()->add_int_contents(token);
-  for (const auto& [name, value] : json_of(call).items()) {
+  const nlohmann::json json = json_of(call);
+  for (const auto& [name, value] : json.items()) {
     if (name == "tokens") continue;
     auto& parameter = (*request.mutable_parameters())[name];
     if (value.is_string()) parameter.set_string_param(value.get<std::string>());
