@@ -34,8 +34,8 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
     if (row.checked.has_seed) ready.seed += i * request.num_samples;
     ready.allowance = allowance;
     const auto echoed = static_cast<std::int64_t>(ready.echo_prompt ? ready.prompt.size() : 0);
-    const auto told = row.past ? static_cast<std::int64_t>(row.past->values.size())
-                               : echoed + ready.max_new_tokens;
+    const auto told =
+        row.past ? row.past->end() - row.past->first() : echoed + ready.max_new_tokens;
     longest = std::max(longest, told);
   }
   if (!request.streams) {

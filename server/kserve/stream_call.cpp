@@ -108,7 +108,7 @@ grpc::Status ModelStreamInferCall::run_streamed(PreparedInference& infer) {
   sequence_ = infer.sequence;
   if (!take_on({nullptr, outbox})) return cancelled();
   if (row.past) {  // it has been run
-    tell(*row.past, *outbox);
+    outbox->tell(std::move(row.past));
     return grpc::Status::OK;
   }
   return outbox->submit(std::move(row.checked.request), std::move(row.lease), row.durable);

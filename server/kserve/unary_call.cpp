@@ -84,7 +84,11 @@ grpc::Status RowGatherer::submit(std::size_t index, PreparedGeneration& row) noe
     const auto sink = std::make_shared<RowSink>(
         shared_from_this(), index, row.model, row.durable == nullptr ? "" : row.lease.session_id());
     if (row.past) {  // it has been run
-      tell(*row.past, *sink);
+      {
+        MutexLock lock(mutex_);
+        running_[index].past = row.past;
+      }
+      row.past->tell(sink);
       return grpc::Status::OK;
     }
     GenerationRequest request = std::move(row.checked.request);
@@ -112,6 +116,7 @@ void RowGatherer::fail(grpc::Status status) noexcept {
       if (i >= running_.size()) return;
       row = running_[i];
     }
+    if (row->past != nullptr) row->past->cancel();
     if (row->model != nullptr) row->model->scheduler->cancel(row->handle);
   }
 }

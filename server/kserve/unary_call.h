@@ -37,6 +37,7 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
   struct Running {
     SharedModel model;  // while it runs: a row that is done keeps no model from being unloaded
     RequestHandle handle;
+    std::shared_ptr<PastCall> past;  // that is told instead
   };
 
   grpc::Status submit(std::size_t index, PreparedGeneration& row) noexcept EXCLUDES(mutex_);

@@ -192,15 +192,15 @@ std::string mutate_safetensors(const std::string& seed, std::uint64_t number) {
 
 std::vector<std::string> snapshot_seeds() {
   SnapshotOf whole;
-  whole.image = {.model = "m",
-                 .adapter = "a",
-                 .max_values = 20,
-                 .base = 2,
-                 .position = 6,
-                 .values = {3, 200, 7, 300},
-                 .marks = {{2, ValueSource::kPrompt}, {4, ValueSource::kSampled}},
-                 .state = std::vector<std::byte>(30, std::byte{5}),
-                 .state_position = 6};
+  whole.image.model = "m";
+  whole.image.adapter = "a";
+  whole.image.max_values = 20;
+  whole.image.base = 2;
+  whole.image.position = 6;
+  whole.image.values = {3, 200, 7, 300};
+  whole.image.marks = {{2, ValueSource::kPrompt}, {4, ValueSource::kSampled}};
+  whole.image.state = std::vector<std::byte>(30, std::byte{5});
+  whole.image.state_position = 6;
   whole.model_fingerprint = whole.numerics = std::string(64, 'f');
   whole.attention = "linear";
   whole.weight_type = "f32";
