@@ -4,8 +4,8 @@
 
 #include "model/files/model_files.h"
 #include "model/network/transformer.h"
+#include "model/numerics/fastest_type.h"
 #include "model/numerics/numerics.h"
-#include "server/models/fastest_type.h"
 #include "server/models/start_sources.h"
 #include "server/repository/model_repository.h"
 

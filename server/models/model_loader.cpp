@@ -11,8 +11,8 @@
 #include "model/adapters/adapter_files.h"
 #include "model/config/names.h"
 #include "model/files/model_files.h"
+#include "model/numerics/fastest_type.h"
 #include "server/models/batch_rows.h"
-#include "server/models/fastest_type.h"
 #include "server/models/self_check.h"
 
 namespace lintel {

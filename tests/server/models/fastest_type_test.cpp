@@ -1,5 +1,5 @@
 // --weight-type auto: the fastest type that loses little.
-#include "server/models/fastest_type.h"
+#include "model/numerics/fastest_type.h"
 
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>

@@ -3,7 +3,7 @@
 
 #include "tests/server/support/adapters_room.h"
 #include "tests/server/support/harness.h"
-#include "tests/support/memory_in_use.h"
+#include "tests/server/support/memory_in_use.h"
 
 namespace lintel::testing {
 namespace {

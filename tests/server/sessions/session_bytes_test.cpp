@@ -5,7 +5,7 @@
 
 #include "model/config/attention_spec.h"
 #include "tests/server/support/harness.h"
-#include "tests/support/memory_in_use.h"
+#include "tests/server/support/memory_in_use.h"
 
 namespace lintel::testing {
 namespace {

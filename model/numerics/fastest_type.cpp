@@ -1,4 +1,4 @@
-#include "server/models/fastest_type.h"
+#include "model/numerics/fastest_type.h"
 
 #include <algorithm>
 #include <cstdio>
