@@ -225,8 +225,8 @@ constexpr Member kRequestMembers[] = {
 
 // As many samples as choices are chosen from. False: `error` says why not.
 bool settle_best_of(const Json& json, CompletionRequest& request, OpenAiError& error) {
-  const std::uint32_t best_of = std::max(request.num_samples, request.num_choices);
   const bool is_told = json.contains("best_of") && !json["best_of"].is_null();
+  const std::uint32_t best_of = is_told ? request.num_samples : request.num_choices;
   error.param = "best_of";
   if (is_told && request.num_samples < request.num_choices) {
     error.message = "best_of: is less than n, " + std::to_string(request.num_choices);

@@ -261,10 +261,10 @@ TEST_CASE("tensors are described with text where a model has it, and without whe
   };
   CHECK(described("bytes") ==
         "tokens:INT32 text_input:BYTES stop:BYTES -> tokens:INT32 log2_probs:FP32 "
-        "text_output:BYTES top_tokens:INT32 top_log2_probs:FP32 score:FP64 ");
+        "text_output:BYTES top_tokens:INT32 top_log2_probs:FP32 score:FP64 log2_evidence:FP64 ");
   CHECK(described("tokens") ==
         "tokens:INT32 -> tokens:INT32 log2_probs:FP32 top_tokens:INT32 top_log2_probs:FP32 "
-        "score:FP64 ");
+        "score:FP64 log2_evidence:FP64 ");
 }
 
 TEST_CASE("what is wrong with text, stop strings and outputs is told by name") {
