@@ -88,6 +88,9 @@ class LineEditor::Terminal {
   std::optional<std::string> read(const std::string& prompt) {
     prompt_ = prompt;
     el_resize(editor_.get());
+    // Before the prompt invites to type: what came in between would be shown twice, and a Ctrl-C
+    // that is meant for the answer be taken for a key.
+    el_set(editor_.get(), EL_PREP_TERM, 1);
     int count = 0;
     const char* const line = characters_.use([&] { return el_gets(editor_.get(), &count); });
     if (console_.cancellation().cancelled()) {
