@@ -239,7 +239,7 @@ class OneDnnLibrary final : public ProductLibrary {
   std::string name() const override {
     return "onednn (" + isa_name(dnnl::get_effective_cpu_isa()) + ")";
   }
-  // Our own kernels are as fast or faster on every machine we measured (docs/performance.md).
+  // Our own kernels are within 3 % or faster on the machines we measured (docs/performance.md).
   std::size_t worthwhile_rows(WeightType) const override { return SIZE_MAX; }
   std::unique_ptr<LibraryMatrix> new_matrix(const ProductShape& shape) const override {
     try {

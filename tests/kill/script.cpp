@@ -1,8 +1,10 @@
 #include "tests/kill/script.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <random>
+#include <thread>
 
 namespace lintel::testing {
 namespace {
@@ -98,9 +100,24 @@ v1::GenerateRequest make_call(Dice& dice, bool is_text, bool is_first, std::int6
 
 void call(const Client& client, const v1::GenerateRequest& request, const Client::Repeat& repeat,
           SeenCall& seen) {
-  client.generate(
-      request, [&seen](const v1::Chunk& chunk) { append(seen.values, chunk); },
-      [&seen](const v1::SampleFinish& finish) { seen.finishes.push_back(finish); }, repeat);
+  // The server holds fewer sessions than there are, and on a slow disk the one that is to make room
+  // may be on its way out still: then a call that has not begun is told when to come again. A
+  // server that never made room would be noticed.
+  const auto patience = std::chrono::steady_clock::now() + repeat.patience;
+  for (;;) {
+    try {
+      client.generate(
+          request, [&seen](const v1::Chunk& chunk) { append(seen.values, chunk); },
+          [&seen](const v1::SampleFinish& finish) { seen.finishes.push_back(finish); }, repeat);
+      return;
+    } catch (const CallError& error) {
+      const bool has_no_room =
+          error.code() == grpc::StatusCode::RESOURCE_EXHAUSTED && error.retry_delay().has_value();
+      if (!has_no_room || !seen.values.empty()) throw;
+      if (std::chrono::steady_clock::now() >= patience) throw;
+      std::this_thread::sleep_for(*error.retry_delay());
+    }
+  }
 }
 
 std::vector<SeenValue> read_history(const Client& client, const std::string& session,

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "model/dense/kernels/amx_check.h"
 #include "model/dense/kernels/dense_amx.h"
 #include "model/dense/kernels/dense_avx512.h"
 #include "model/dense/kernels/dense_tiles.h"
@@ -194,7 +195,7 @@ bool may_use(InstructionSet set) {
 bool runs_on_tiles(WeightType type) {
   if (type == WeightType::kF32) return false;
   return on_twin_tiles.load(std::memory_order_relaxed) ||
-         (may_use(InstructionSet::kAmx) && amx_available());
+         (may_use(InstructionSet::kAmx) && amx_available() && amx_is_right(type));
 }
 
 const TileSet* special_tiles(WeightType type) {

@@ -13,6 +13,7 @@
 
 #include "model/base/float_formats.h"
 #include "model/dense/dense_input.h"
+#include "model/dense/kernels/amx_check.h"
 #include "model/dense/kernels/dense_amx.h"
 #include "tests/model/support/instruction_sets.h"
 
@@ -307,6 +308,20 @@ TEST_CASE("every instruction set finishes the sums of tiles as its other kernels
 TEST_CASE("the processor's tiles are tested where it has some", "[amx]") {
   if (!amx_available()) WARN("skipped: no AMX here, so only its twin was tested");
   CHECK(kinds_of_tiles().size() == (amx_available() ? 2 : 1));
+}
+
+TEST_CASE("tiles that compute other bits than they should are found out", "[amx]") {
+  for (const WeightType type : {WeightType::kInt8, WeightType::kBf16}) {
+    CHECK(multiplies_as_twin(type, multiply_on_twin_tiles));
+    CHECK_FALSE(multiplies_as_twin(type, [](const Product& product) {
+      multiply_on_twin_tiles(product);
+      float& last = product.y[product.rows * product.y_stride - 1];
+      last = std::nextafter(last, 1e9f);
+    }));
+    if (amx_available()) CHECK(amx_is_right(type));
+  }
+  // int8 is exact, whoever multiplies.
+  CHECK(multiplies_as_twin(WeightType::kInt8, [](const Product& product) { multiply(product); }));
 }
 
 TEST_CASE("weights are padded to whole tiles, and told so", "[amx]") {
