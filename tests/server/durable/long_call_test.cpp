@@ -10,8 +10,8 @@
 namespace lintel::testing {
 namespace {
 
-constexpr std::int64_t kBetweenStates = 256;
-constexpr std::int64_t kValues = kSanitized ? 1200 : 3000;
+constexpr std::int64_t kBetweenStates = kSanitized ? 100 : 256;
+constexpr std::int64_t kValues = kSanitized ? 1200 : 3000;  // more than four states in its half
 
 GenerationRequest long_call(std::uint64_t seed, bool is_text = false) {
   GenerationRequest request = tokens_call(5, kValues, seed);
@@ -40,7 +40,7 @@ struct LongCalls : Calls {
   // Until the session has so many values.
   void run_to(const std::string& id, std::int64_t values) {
     for (int steps = 0; process->store.get(id, kAlice)->num_values < values; ++steps) {
-      REQUIRE(steps < 2 * kValues);
+      REQUIRE(steps < 2 * values);
       process->model->scheduler->run_one_step();
       process->durable.write();
     }
