@@ -103,7 +103,8 @@ void call(const Client& client, const v1::GenerateRequest& request, const Client
   // The server holds fewer sessions than there are, and on a slow disk the one that is to make room
   // may be on its way out still: then a call that has not begun is told when to come again. A
   // server that never made room would be noticed.
-  const auto patience = std::chrono::steady_clock::now() + repeat.patience;
+  const auto patience =
+      std::chrono::steady_clock::now() + repeat.patience.value_or(std::chrono::milliseconds(0));
   for (;;) {
     try {
       client.generate(
