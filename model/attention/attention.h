@@ -36,6 +36,9 @@ class AttentionState {
   // Takes back the last `num_rows` rows of the step before: everything goes on bit for bit as if
   // they had never been fed. REQUIRES: they were announced as drafts; at most once after a step.
   virtual void take_back(std::size_t num_rows) = 0;
+  // All drafts of the step before stay. Nothing else is asked of the state between drafts and
+  // either of the two.
+  virtual void keep_drafts() {}
 
   // Writes what tokens from `since` on (0: all) have made of the state, drafts of the last step
   // among them. REQUIRES: 0 <= since <= tokens seen.

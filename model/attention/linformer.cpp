@@ -130,12 +130,14 @@ class LinformerPrefixState final : public SumState {
   }
 
  private:
-  void feed_again(float* kept) override {
-    const auto t = static_cast<std::size_t>(next_position());
-    for (std::size_t h = 0; h < shape_.n_heads; ++h) {
-      const float* const k = kept + h * shape_.d_head;
-      linformer_add(shape_.slots(h, block().data()), projected_.of_keys(h, t),
-                    projected_.of_values(h, t), k, k + shape_.width());
+  void feed_again(float* kept, std::size_t count) override {
+    for (std::size_t i = 0; i < count; ++i, kept += SumState::kept_floats()) {
+      const auto t = static_cast<std::size_t>(next_position());
+      for (std::size_t h = 0; h < shape_.n_heads; ++h) {
+        const float* const k = kept + h * shape_.d_head;
+        linformer_add(shape_.slots(h, block().data()), projected_.of_keys(h, t),
+                      projected_.of_values(h, t), k, k + shape_.width());
+      }
     }
   }
 

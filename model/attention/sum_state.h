@@ -16,9 +16,9 @@ namespace lintel {
 
 // The sums, in the sequence's flat block. The block belongs to the sequence, which zeroes it.
 //
-// A row cannot be subtracted from the sums bit for bit. So they are copied before the first draft,
-// with what each draft adds: to take back is to restore the copy and to add again what stays, in
-// the same order. One copy a step costs less than one a row.
+// A row cannot be subtracted from the sums bit for bit. So what each draft adds is kept, and either
+// the drafts do not enter the sums before it is known which of them stay (keep_aside), or the sums
+// are copied before the first one and restored (keep). What stays is added again, in order.
 class SumState : public AttentionState {
  public:
   // kept_floats: what a draft adds, for feed_again(). most_tokens: where the sequence ends.
@@ -36,13 +36,16 @@ class SumState : public AttentionState {
   void assign(const AttentionState& other) final {
     const auto& from = static_cast<const SumState&>(other);
     assert(from.block_.size() == block_.size());
+    assert(!from.aside_ || from.kept_ == 0);
     std::ranges::copy(from.block_, block_.begin());
     position_ = from.position_;
+    kept_ = 0;
   }
 
   void reset() final {
     std::ranges::fill(block_, 0.0f);
     position_ = 0;
+    kept_ = 0;
   }
 
   void announce(std::size_t num_rows, std::span<float> memory) final {
@@ -53,11 +56,14 @@ class SumState : public AttentionState {
 
   void take_back(std::size_t num_rows) final {
     assert(num_rows <= kept_);
-    std::copy_n(memory_, block_.size(), block_.begin());
+    if (!aside_) std::copy_n(memory_, block_.size(), block_.begin());
     position_ -= static_cast<std::int64_t>(kept_);
     kept_ -= num_rows;
-    for (std::size_t i = 0; i < kept_; ++i) feed_again(kept_row(i));
+    feed_again(kept_row(0), kept_);
     kept_ = 0;
+  }
+  void keep_drafts() final {
+    if (aside_) take_back(0);
   }
 
   // The whole block, whatever `since` is.
@@ -79,21 +85,32 @@ class SumState : public AttentionState {
   // A run of num_rows rows is about to be fed. Returns how many come before the first draft.
   std::size_t begin_run(std::size_t num_rows) {
     assert(announced_ <= num_rows);
+    assert(!aside_ || kept_ == 0);
     kept_ = 0;
     return num_rows - std::exchange(announced_, 0);
   }
-  // Before a draft is fed, in order. Returns where what it adds is to be written.
+  // Before a draft is fed, in order. Returns where what it adds is to be written, kept_floats from
+  // one draft to the next. All drafts of a run in the same way.
   float* keep() {
     if (kept_ == 0) std::copy(block_.begin(), block_.end(), memory_);
+    aside_ = false;
+    return kept_row(kept_++);
+  }
+  // The same for a draft that is attended without entering the sums.
+  float* keep_aside() {
+    aside_ = true;
     return kept_row(kept_++);
   }
 
  protected:
-  // Adds what a draft added.
-  virtual void feed_again(float* kept) = 0;
+  // Adds what `count` drafts added, that of each kept_floats behind the one before.
+  virtual void feed_again(float* kept, std::size_t count) = 0;
 
   std::span<float> block() const { return block_; }
   std::int64_t next_position() { return position_++; }  // of a token that is fed now
+  std::int64_t position() const { return position_; }
+  void advance(std::size_t num_tokens) { position_ += static_cast<std::int64_t>(num_tokens); }
+  std::size_t kept_floats() const { return kept_floats_; }
 
  private:
   float* kept_row(std::size_t i) { return memory_ + block_.size() + i * kept_floats_; }
@@ -106,6 +123,7 @@ class SumState : public AttentionState {
   // Valid from one step to the next.
   std::size_t announced_ = 0;  // drafts of the next run
   std::size_t kept_ = 0;       // drafts of the last run
+  bool aside_ = false;         // they are not in the sums
   float* memory_ = nullptr;
 };
 

@@ -30,6 +30,7 @@ class DraftMemory {
     used_ = std::max(used_, total);
     float* next = memory_.get();
     for_each_drafting(rows, [&](SequenceState& sequence, std::size_t drafts) {
+      sequence.begin_drafts();
       for (std::size_t i = 0; i < backends.size(); ++i) {
         const std::size_t floats = floats_of(*backends[i], drafts);
         sequence.layer(i)->announce(drafts, {next, floats});

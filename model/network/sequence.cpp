@@ -48,6 +48,7 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   tokens_ = std::move(other.tokens_);
   block_ = std::move(other.block_);
   position_ = std::exchange(other.position_, 0);
+  has_drafts_ = std::exchange(other.has_drafts_, false);
   return *this;
 }
 
@@ -60,6 +61,8 @@ SequenceState SequenceState::clone() const {
 }
 
 void SequenceState::assign(const SequenceState& other) {
+  assert(!other.has_drafts_);
+  has_drafts_ = false;
   for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i]->assign(*other.layers_[i]);
   tokens_.assign(other.tokens_);
   origin = other.origin;
@@ -79,6 +82,7 @@ void SequenceState::reset() {
   pending.reset();
   generated_tail.clear();
   position_ = 0;
+  has_drafts_ = false;
 }
 
 std::size_t SequenceState::bytes() const {
@@ -88,7 +92,11 @@ std::size_t SequenceState::bytes() const {
 }
 
 void SequenceState::take_back(std::int64_t num_rows) {
-  if (num_rows == 0) return;
+  const bool had_drafts = std::exchange(has_drafts_, false);
+  if (num_rows == 0) {
+    for (std::size_t i = 0; had_drafts && i < layers_.size(); ++i) layers_[i]->keep_drafts();
+    return;
+  }
   assert(num_rows <= position_);
   position_ -= num_rows;
   for (const auto& layer : layers_) layer->take_back(static_cast<std::size_t>(num_rows));

@@ -74,11 +74,13 @@ class SequenceState {
   void load(StateReader& reader, std::int64_t most_values = INT64_MAX);
 
   // Takes back the last num_rows rows of the step before, as if they had never been fed. REQUIRES:
-  // they were drafts (StepRow::is_draft); at most once after a step.
+  // they were drafts (StepRow::is_draft); once after a step that had any of this sequence, with 0
+  // where all stay, before anything else is asked of it and before another step of the workspace.
   void take_back(std::int64_t num_rows);
 
   // For Transformer only.
   AttentionState* layer(std::size_t i) { return layers_[i].get(); }
+  void begin_drafts() { has_drafts_ = true; }  // the step has some
   void advance() { ++position_; }
   // Recompute mode: a token is fed by remembering it.
   void remember(std::int32_t token);
@@ -106,6 +108,7 @@ class SequenceState {
   std::vector<std::unique_ptr<AttentionState>> layers_;
   PagedArray<std::int32_t> tokens_;  // recompute mode
   std::int64_t position_ = 0;
+  bool has_drafts_ = false;  // of the last step, not judged yet
 };
 
 }  // namespace lintel

@@ -34,6 +34,22 @@ inline constexpr std::int64_t kFirstDrawnPosition = std::int64_t{1} << 17;
 void linear_attention_step(const SumShape& shape, std::int64_t position, const float* phi_q,
                            const float* phi_k, const float* v, float* s, float* z, float* out);
 
+// A token of a run. phi_q, phi_k: [H*C]; v, out: [H*D]. What is written overlaps nothing that is
+// read.
+struct LinearAttentionRow {
+  const float* phi_q = nullptr;
+  const float* phi_k = nullptr;
+  const float* v = nullptr;
+  float* out = nullptr;
+};
+
+// Consecutive tokens of one sequence, with the bits of that many linear_attention_step before
+// kFirstDrawnPosition: S goes by once for several of them. Only the first num_kept stay in s and z;
+// the others are attended as if they did, and leave nothing. work: linear_rows_floats().
+void linear_attention_rows(const SumShape& shape, std::span<const LinearAttentionRow> rows,
+                           std::size_t num_kept, float* s, float* z, float* work);
+std::size_t linear_rows_floats(const SumShape& shape);
+
 // How relative_attention_step reads the sums.
 enum class SumReading {
   kByRow,     // linear attention: phi_q^T S / (phi_q^T Z + eps)

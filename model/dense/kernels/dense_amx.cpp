@@ -35,14 +35,18 @@ struct Bf16OnTiles : FloatOutput {
 // The sums of a block, which become outputs a few rows at a time, while tiles compute the next one.
 template <class Type>
 struct Sums {
-  HWY_INLINE void finish_some(const Product& product, size_t count) {
-    for (; count > 0 && next < rows; --count, ++next) {
-      finish_row<Type>(product, row + next, column, columns, values + next * width);
-    }
+  HWY_INLINE void finish_some(const Product& product, size_t most) {
+    const size_t count = std::min(most, rows - next);
+    if (count == 0) return;
+    const uint32_t* const from = values + next * width;
+    width == kGroupWidth
+        ? finish_rows<Type, kGroupWidth>(product, row + next, count, column, columns, from)
+        : finish_rows<Type, 2 * kTileCells>(product, row + next, count, column, columns, from);
+    next += count;
   }
 
   size_t row = 0, rows = 0, column = 0, columns = 0;  // of the outputs
-  size_t width = 0;                                   // of a row of values
+  size_t width = 0;                                   // of a row of values, as the block's kColumns
   size_t next = 0;                                    // row to finish
   alignas(64) uint32_t values[2 * kTileRows * 2 * kTileCells];
 };

@@ -38,6 +38,18 @@ struct FloatOutput {
   static HWY_INLINE VF finish(const Product& product, size_t, size_t column, Sum sum) {
     return hn::Add(sum, hn::Load(F(), product.weights->bias.get() + column));
   }
+
+  // What start() and finish() take of a vector of columns, and of a row.
+  struct Columns {
+    HWY_INLINE void load(const Product& product, size_t column) {
+      bias = hn::Load(F(), product.weights->bias.get() + column);
+    }
+    HWY_INLINE VF finish(VF zero, VU sum) const {
+      return hn::Add(hn::Add(zero, hn::BitCast(F(), sum)), bias);
+    }
+    VF bias;
+  };
+  static HWY_INLINE VF of_row(const Product&, size_t) { return hn::Zero(F()); }
 };
 
 // int8: inputs are off by x_zero, so the sums are off by x_zero times the sum of the weights.
@@ -52,6 +64,23 @@ struct Int8Output {
                             hn::Load(F(), product.weights->scales.get() + column));
     return hn::MulAdd(hn::ConvertTo(F(), sum), unit,
                       hn::Load(F(), product.weights->bias.get() + column));
+  }
+
+  struct Columns {
+    HWY_INLINE void load(const Product& product, size_t column) {
+      begin = start(product, column);
+      scale = hn::Load(F(), product.weights->scales.get() + column);
+      bias = hn::Load(F(), product.weights->bias.get() + column);
+    }
+    HWY_INLINE VF finish(VF row_scale, VU sum) const {
+      const VF exact = hn::ConvertTo(F(), hn::Add(begin, hn::BitCast(I(), sum)));
+      return hn::MulAdd(exact, hn::Mul(row_scale, scale), bias);
+    }
+    VI begin;
+    VF scale, bias;
+  };
+  static HWY_INLINE VF of_row(const Product& product, size_t row) {
+    return hn::Set(F(), product.x_scales[row]);
   }
 };
 
@@ -89,6 +118,46 @@ HWY_INLINE HWY_MAYBE_UNUSED void finish_row(const Product& product, size_t row, 
   HWY_ALIGN uint32_t last[kLanes] = {};
   std::copy(sums + i, sums + count, last);
   finish_lanes<Output>(product, row, first + i, last);
+}
+
+// The same for kVectors whole vectors of columns of many rows: what belongs to the columns is
+// loaded once. The bits are those of finish_row.
+template <class Output, size_t kVectors, bool kRelu, bool kAdd>
+HWY_INLINE void finish_block(const Product& product, size_t row, size_t count, size_t column,
+                             const uint32_t* sums, size_t width) {
+  typename Output::Columns columns[kVectors];
+  LINTEL_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) columns[v].load(product, column + v * kLanes);
+  float* y = product.y + row * product.y_stride + column;
+  for (size_t r = 0; r < count; ++r, sums += width, y += product.y_stride) {
+    const auto of_row = Output::of_row(product, row + r);
+    LINTEL_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      VF value = columns[v].finish(of_row, hn::LoadU(U(), sums + v * kLanes));
+      if (kRelu) value = hn::Max(hn::Zero(F()), value);
+      if (kAdd) value = hn::Add(hn::LoadU(F(), y + v * kLanes), value);
+      hn::StoreU(value, F(), y + v * kLanes);
+    }
+  }
+}
+
+// Rows row .. row + count - 1 of columns first .. first + columns - 1, of sums `width` apart.
+template <class Output, size_t kWidth>
+HWY_INLINE HWY_MAYBE_UNUSED void finish_rows(const Product& product, size_t row, size_t count,
+                                             size_t first, size_t columns, const uint32_t* sums) {
+  constexpr size_t kVectors = kWidth / kLanes;
+  const bool relu = product.relu, add = product.add;
+  if (columns < kWidth || (relu && add)) {
+    for (size_t r = 0; r < count; ++r) {
+      finish_row<Output>(product, row + r, first, columns, sums + r * kWidth);
+    }
+  } else if (relu) {
+    finish_block<Output, kVectors, true, false>(product, row, count, first, sums, kWidth);
+  } else if (add) {
+    finish_block<Output, kVectors, false, true>(product, row, count, first, sums, kWidth);
+  } else {
+    finish_block<Output, kVectors, false, false>(product, row, count, first, sums, kWidth);
+  }
 }
 
 }  // namespace

@@ -160,6 +160,7 @@ class AttentionLayer {
           rows, [&](const Fed& other) { return of_same(other) && other.is_draft; }));
       if (drafts == 0) continue;
       draft_memory_.emplace_back(backend().take_back_floats(drafts), -7.5f);
+      row.sequence->begin_drafts();
       row.sequence->layer(0)->announce(drafts, draft_memory_.back());
     }
   }

@@ -276,6 +276,7 @@ class LongStates {
     }
     if (drafts > 0) {
       draft_memory_.resize(backends_[0]->take_back_floats(drafts));
+      sequence.begin_drafts();
       sequence.layer(0)->announce(drafts, draft_memory_);
     }
     const std::vector<AttentionState*> states(count, sequence.layer(0));
@@ -322,6 +323,7 @@ TEST_CASE("where sums are drawn, slices, copies and drafts taken back leave no t
   states.feed(drafting, kBegin, 7, /*drafts=*/6);
   drafting.take_back(5);
   states.feed(drafting, kBegin + 2, 7, /*drafts=*/1);
+  drafting.take_back(0);
   CHECK(drafting.position() == sequence.position());
   // Far beyond it, where what is drawn shows in every sum.
   states.feed_to(sequence, kEnd);
