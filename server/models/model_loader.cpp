@@ -65,6 +65,21 @@ void log_loaded(const ModelSource& source, const Transformer& transformer) {
   }
 }
 
+// Below it a step takes microseconds, and so would no draft be missed.
+constexpr std::int64_t kLeastMeasuredParameters = 200'000;
+
+std::optional<StepCost> step_cost_of(const std::string& name, const Transformer& transformer,
+                                     const Scheduler::Options& scheduling, const Clock& clock) {
+  if (scheduling.speculation != Speculation::kAuto || transformer.recomputes() ||
+      transformer.num_parameters() < kLeastMeasuredParameters) {
+    return {};
+  }
+  const StepCost cost = measure_step_cost(transformer, scheduling.max_batch_rows, clock);
+  spdlog::info("model {}: a step takes {:.0f} us, {:.1f} a row and {:.1f} a sequence", name,
+               1e6f * cost.fixed, 1e6f * cost.row, 1e6f * cost.state);
+  return cost;
+}
+
 ModelError there_twice(const ServedModel& model, const std::string& adapter) {
   return ModelError("adapter " + adapter + " of model " + model.name +
                     " is in the model's directory, and --adapter gives it, too");
@@ -192,6 +207,7 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   Scheduler::Options scheduling = options_.scheduling;
   scheduling.max_batch_rows = batch_rows;
   scheduling.prefill_rows_per_step = std::min(scheduling.prefill_rows_per_step, batch_rows);
+  scheduling.step_cost = step_cost_of(source.name, *transformer, scheduling, clock_);
   auto served = std::make_shared<ServedModel>();
   served->name = source.name;
   served->version = source.version;

@@ -3,15 +3,7 @@
 #include <algorithm>
 
 namespace lintel {
-namespace {
-
-// How likely a draft must be right to be worth a row in a step of `rows` that is expected to yield
-// `values`: as many values for its time as the step has without it.
-float least_probability(float row_cost, int rows, float values) {
-  return row_cost * values / (1.0f + row_cost * static_cast<float>(rows - 1));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 RowPlanner::RowPlanner(const Options& options) : options_(options) {
   hungry_.reserve(static_cast<std::size_t>(options.max_rows));
@@ -58,12 +50,15 @@ void RowPlanner::grant_drafts(std::vector<RowRun>& runs) {
   if (rows >= options_.draft_rows) return;
   drafting_.clear();
   float values = 0.0f;  // expected of the step
+  int sequences = 0;
   for (RowRun& run : runs) {
+    sequences += run.rows > 0 ? 1 : 0;
     values += static_cast<float>(run.rows);
     if (run.is_decoding && run.rows == run.wanted && run.drafts->begin_drafts(run.rows)) {
       drafting_.push_back(&run);
     }
   }
+  float time = options_.cost.of(rows, sequences);
   const auto less_likely = [](const RowRun* a, const RowRun* b) {
     return a->drafts->draft_probability() < b->drafts->draft_probability();
   };
@@ -71,13 +66,16 @@ void RowPlanner::grant_drafts(std::vector<RowRun>& runs) {
     const auto likeliest = std::ranges::max_element(drafting_, less_likely);
     RowRun& run = **likeliest;
     const float probability = run.drafts->draft_probability();
-    if (!options_.drafts_always &&
-        probability <= least_probability(options_.row_cost, rows, values))
-      return;
+    // What stays of a run's drafts enters its state in a pass of its own.
+    const bool is_first = run.rows == run.wanted;
+    const float more_time = options_.cost.row + (is_first ? options_.cost.state : 0.0f);
+    // Worth it where it yields as many values for its time as the step does without it.
+    if (!options_.drafts_always && probability * time <= more_time * values) return;
     if (!run.drafts->take_draft()) drafting_.erase(likeliest);
     ++run.rows;
     ++rows;
     values += probability;
+    time += more_time;
   }
 }
 

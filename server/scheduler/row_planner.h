@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/generation/speculation.h"
+#include "server/scheduler/step_cost.h"
 
 namespace lintel {
 
@@ -31,8 +32,7 @@ class RowPlanner {
     int prefill_rows = 32;       // of a step, for prompts beside samples that decode
     int draft_rows = 0;          // of a step that has drafts, those included; 0: no drafts
     bool drafts_always = false;  // however unlikely they are to be right
-    // What one more row adds to a step, as a share of a step of one row.
-    float row_cost = 0.25f;
+    StepCost cost;
   };
 
   explicit RowPlanner(const Options& options);

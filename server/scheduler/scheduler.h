@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "server/generation/speculation.h"
 #include "server/generation/token_sink.h"
 #include "server/generation/work_metrics.h"
+#include "server/scheduler/step_cost.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
@@ -50,7 +52,9 @@ class Scheduler {
     int prefill_rows_per_step = 32;  // prompt rows among them while others decode
     Speculation speculation = Speculation::kAuto;
     // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
-    int speculation_rows = 16;
+    int speculation_rows = 32;
+    // What a step takes, for kAuto; nothing: assumed.
+    std::optional<StepCost> step_cost;
   };
 
   struct Stats {

@@ -8,11 +8,6 @@
 namespace lintel {
 namespace {
 
-// What one more row adds to a step, as a share of a step of one row: the weights are read anyway,
-// and the narrower they are the less that is. Measured between 0.25 and 0.4; where much can be
-// guessed the time of a request hardly depends on it, where little can, a low one costs time.
-float row_cost(WeightType type) { return type == WeightType::kInt8 ? 0.35f : 0.25f; }
-
 // Rows of a step that has drafts.
 int most_drafting_rows(const Worker::Options& options) {
   if (!options.drafts) return 0;
@@ -34,7 +29,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
                 .prefill_rows = options.prefill_rows,
                 .draft_rows = most_drafting_rows(options),
                 .drafts_always = options.drafts_always,
-                .row_cost = row_cost(model.weight_type())}),
+                .cost = options.step_cost}),
       workspace_(model.new_workspace(static_cast<std::size_t>(options.max_rows),
                                      static_cast<std::size_t>(most_drafting_rows(options)))) {
   workspace_.observe(&model_timer_);

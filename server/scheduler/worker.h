@@ -51,7 +51,8 @@ class Worker {
     int prefill_rows = 32;  // beside rows that clients wait for
     bool drafts = false;    // as Scheduler::Options::speculation says
     bool drafts_always = false;
-    int speculation_rows = 16;
+    int speculation_rows = 32;
+    StepCost step_cost;
   };
 
   // The references outlive the worker.

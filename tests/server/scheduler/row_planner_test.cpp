@@ -85,10 +85,21 @@ TEST_CASE("drafts take rows that are left, the most likely first") {
 
 TEST_CASE("a draft that costs more than it promises has no row") {
   FakeDrafts sure{0.9f, 0.9f, 0.01f};
-  RowPlanner planner({.max_rows = 16, .draft_rows = 16, .row_cost = 0.25f});
+  RowPlanner planner({.max_rows = 16, .draft_rows = 16, .cost = {.fixed = 0.75f, .row = 0.25f}});
   CHECK(rows_of(planner, {decoding(1, &sure)}) == Rows{3});
   FakeDrafts unsure{0.2f};
   CHECK(rows_of(planner, {decoding(1, &unsure)}) == Rows{1});
+}
+
+TEST_CASE("the first draft of a sequence pays for its state, too") {
+  FakeDrafts drafts{0.5f, 0.5f, 0.5f};
+  // Of one row and sequence: 1.
+  RowPlanner cheap({.max_rows = 16, .draft_rows = 16, .cost = {.fixed = 0.8f, .row = 0.1f}});
+  CHECK(rows_of(cheap, {decoding(1, &drafts)}) == Rows{4});
+  FakeDrafts again{0.5f, 0.5f, 0.5f};
+  RowPlanner dear(
+      {.max_rows = 16, .draft_rows = 16, .cost = {.fixed = 0.4f, .row = 0.1f, .state = 0.5f}});
+  CHECK(rows_of(dear, {decoding(1, &again)}) == Rows{1});
 }
 
 TEST_CASE("there are no drafts in wide steps, nor where none are wanted") {

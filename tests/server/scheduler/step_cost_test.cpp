@@ -1,0 +1,68 @@
+#include "server/scheduler/step_cost.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <vector>
+
+#include "tests/server/support/harness.h"
+
+namespace lintel::testing {
+namespace {
+
+// Every second question comes as much later as the list says, in microseconds.
+class ScriptedClock final : public Clock {
+ public:
+  explicit ScriptedClock(std::vector<int> microseconds) : microseconds_(std::move(microseconds)) {}
+
+  TimePoint now() const override {
+    if (asked_++ % 2 == 0) return now_;
+    REQUIRE(next_ < microseconds_.size());
+    return now_ += std::chrono::microseconds(microseconds_[next_++]);
+  }
+  bool over() const { return next_ == microseconds_.size(); }
+
+ private:
+  const std::vector<int> microseconds_;
+  mutable TimePoint now_;
+  mutable std::size_t asked_ = 0, next_ = 0;
+};
+
+// Five tries each, of which one is undisturbed.
+std::vector<int> tries(int alone, int of_one, int of_many) {
+  std::vector<int> all;
+  for (const int best : {alone, of_one, of_many}) {
+    for (const int late : {300, 0, 7, 1000, 90}) all.push_back(best + late);
+  }
+  return all;
+}
+
+TEST_CASE("what a step takes is told apart: the weights, a row, a sequence's state") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  const ScriptedClock clock(tries(110, 110 + 15 * 6, 110 + 15 * 6 + 15 * 4));
+  const StepCost cost = measure_step_cost(*model, 64, clock);
+  CHECK(clock.over());
+  CHECK(1e6f * cost.row == Approx(6.0f));
+  CHECK(1e6f * cost.state == Approx(4.0f));
+  CHECK(1e6f * cost.fixed == Approx(100.0f));
+  CHECK(1e6f * cost.of(3, 2) == Approx(100.0f + 18.0f + 8.0f));
+}
+
+TEST_CASE("a disturbed measurement makes drafts neither free nor dearer than steps") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  const StepCost cheap = measure_step_cost(*model, 64, ScriptedClock(tries(100, 50, 40)));
+  CHECK(1e6f * cheap.row == Approx(1.0f));
+  CHECK(cheap.state == 0.0f);
+  const StepCost dear = measure_step_cost(*model, 64, ScriptedClock(tries(100, 9000, 90000)));
+  CHECK(1e6f * dear.row == Approx(100.0f));
+  CHECK(dear.fixed == 0.0f);
+  CHECK(dear.of(2, 1) > 0.0f);
+}
+
+TEST_CASE("where one row is all a step has, its cost is assumed") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  const StepCost cost = measure_step_cost(*model, 1, ScriptedClock({}));
+  CHECK(cost.row == assumed_step_cost(WeightType::kF32).row);
+}
+
+}  // namespace
+}  // namespace lintel::testing
