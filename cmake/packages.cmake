@@ -12,6 +12,12 @@ find_package(PNG REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(SQLite3 REQUIRED)
+# hiredis, whose package file is of no use to CMake: it reads what Redis servers answer.
+find_path(LINTEL_HIREDIS_INCLUDE hiredis/hiredis.h REQUIRED)
+find_library(LINTEL_HIREDIS_LIBRARY hiredis REQUIRED)
+add_library(Hiredis::Hiredis UNKNOWN IMPORTED)
+set_target_properties(Hiredis::Hiredis PROPERTIES
+  IMPORTED_LOCATION ${LINTEL_HIREDIS_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${LINTEL_HIREDIS_INCLUDE})
 find_package(Boost 1.74 REQUIRED)  # headers alone: Beast and Asio
 find_package(prometheus-cpp CONFIG REQUIRED)  # brings civetweb, which serves HTTP
 # libedit, which has no module: lines that are typed to `lintel generate --interactive`.

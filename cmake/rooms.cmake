@@ -21,6 +21,7 @@ set(lintel_package_prometheus prometheus-cpp::core civetweb::civetweb-cpp)
 set(lintel_package_spdlog spdlog::spdlog)
 set(lintel_package_edit Edit::Edit)
 set(lintel_package_sqlite SQLite::SQLite3)
+set(lintel_package_hiredis Hiredis::Hiredis OpenSSL::SSL)  # TLS to Redis is OpenSSL's
 set(lintel_package_xxhash "")  # headers alone
 set(lintel_package_dnnl DNNL::dnnl OpenMP::OpenMP_CXX)
 

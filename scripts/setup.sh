@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
   cat <<'EOF'
 Usage: scripts/setup.sh [--training] [--bench] [--clients] [--browser] [--docker] [--containers]
-                        [--packages] [--sanitizers] [--check]
+                        [--packages] [--redis] [--sanitizers] [--check]
 
 Installs with apt (through sudo when not root) what is missing of:
   (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, ...
@@ -16,6 +16,7 @@ Installs with apt (through sudo when not root) what is missing of:
   --docker       PyYAML, npm and Compose, for the tests of docker/
   --containers   podman and debootstrap, for scripts/container_test.sh; nothing where Docker runs
   --packages     what scripts/package.sh and its test need: dpkg-dev, pip, lintian, debootstrap, zsh
+  --redis        a Redis server, for the tests of the shared session store
   --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime
   --check        installs nothing; exits with 1 and names what is missing
 EOF
@@ -26,7 +27,7 @@ packages=(
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler grpc-proto
   libdnnl-dev opencl-headers ocl-icd-opencl-dev  # the last two: dnnl's CMake package asks for them
   libhwy-dev libssl-dev openssl libspdlog-dev nlohmann-json3-dev libcli11-dev libpng-dev zlib1g-dev
-  libsqlite3-dev libxxhash-dev libboost-dev libedit-dev
+  libsqlite3-dev libhiredis-dev libxxhash-dev libboost-dev libedit-dev
   prometheus-cpp-dev libcivetweb-dev
   catch2
 )
@@ -49,6 +50,7 @@ for argument in "$@"; do
       docker info >/dev/null 2>&1 || packages+=(podman runc debootstrap) ;;
     --packages)
       packages+=(dpkg-dev file gzip python3-pip python3-setuptools python3-wheel debootstrap lintian groff-base man-db zsh) ;;
+    --redis) packages+=(redis-server) ;;
     --sanitizers) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
     --check) check=true ;;
     -h | --help) usage; exit 0 ;;

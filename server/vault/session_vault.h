@@ -2,10 +2,12 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +19,21 @@
 #include "server/vault/vault_outcome.h"
 
 namespace lintel {
+
+// How long a claim is good for without word of the store. Thread-safe.
+class ClaimLease {
+ public:
+  // Moves it on; never back.
+  void prolong(TimePoint until) {
+    auto now = until_.load();
+    while (now < until && !until_.compare_exchange_weak(now, until)) {
+    }
+  }
+  TimePoint until() const { return until_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<TimePoint> until_{TimePoint::min()};
+};
 
 // The history of a session is the truth, its states are a cache of it: what is said to be written
 // of the former is there after a crash, of the latter it may be.
@@ -69,6 +86,8 @@ class SessionVault {
     Claim claim{};
     std::string holder{};  // kHeld: who it is
     Duration held_for{};   // and for how long at most; 0: nobody knows
+    // By the steady clock: until when the claim is good. Null: until it is given back.
+    std::shared_ptr<const ClaimLease> lease{};
   };
 
   // vault_records.h makes the bodies.
@@ -106,10 +125,21 @@ class SessionVault {
     std::size_t quarantined = 0;    // sessions that damage was found in when the store was opened
     std::size_t interrupted = 0;    // calls in progress that were found then
     std::uint64_t states_lost = 0;  // refused when read: torn, foreign, missing
+    // Of a store that is shared with others:
+    bool is_shared = false;
+    std::uint64_t claims = 0, claims_held = 0;  // granted; refused, for another had the session
+    std::uint64_t fenced = 0;       // writes refused, for another had taken the session over
+    std::uint64_t rolled_back = 0;  // sessions that the store had lost the last values of
+    std::uint64_t healed = 0;       // of those, written again by the call that had them
+    std::uint64_t reconnects = 0, redirects = 0;
+    std::uint64_t short_waits = 0;  // commits that too few replicas had in time
+    bool clocks_differ = false;     // too much to remove what has expired
   };
 
   virtual ~SessionVault() = default;
 
+  // Whether other processes may write its sessions: what was of one in memory may be old.
+  virtual bool is_shared() const { return false; }
   // Claims it. `have`: digest of a copy in memory; where it is current, row.states is left empty.
   // kNotFound also where another owns it; kHeld; kCorrupt: quarantined, with what is known of it.
   virtual Opened open(const SessionId& id, const Owner& owner, const Digest* have) = 0;

@@ -19,6 +19,7 @@ const std::map<std::string, std::regex> kPackages = {
     {"<dnnl>", std::regex("^(dnnl|oneapi/dnnl)")},
     {"<edit>", std::regex("^histedit\\.h")},
     {"<grpc>", std::regex("^(grpc|grpcpp|absl|google/protobuf)/")},
+    {"<hiredis>", std::regex("^hiredis/")},
     {"<hwy>", std::regex("^hwy/")},
     {"<json>", std::regex("^nlohmann/")},
     {"<openssl>", std::regex("^openssl/")},

@@ -4,49 +4,14 @@
 #include <memory>
 #include <numeric>
 
-#include "server/vault/disk/sqlite_vault.h"
-#include "server/vault/memory_vault.h"
+#include "tests/server/vault/any_vault.h"
 #include "tests/server/vault/vault_calls.h"
 #include "tests/server/vault/vault_scenario.h"
-#include "tests/support/manual_clock.h"
-#include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
 namespace {
 
 using Outcome = VaultOutcome;
-
-// A vault of each sort; reopen() closes it and opens it again, where it outlives that.
-class AnyVault {
- public:
-  explicit AnyVault(bool on_disk, std::size_t journal_bytes = 1 << 20)
-      : on_disk_(on_disk), journal_bytes_(journal_bytes) {
-    reopen();
-  }
-
-  void reopen() {
-    if (!on_disk_) {
-      if (vault_ == nullptr) vault_ = std::make_unique<MemoryVault>(clock);
-      return;
-    }
-    vault_.reset();
-    SqliteVault::Options options;
-    options.directory = directory_.path() / "store";
-    options.commit_interval = {};
-    options.journal_bytes = journal_bytes_;
-    vault_ = std::make_unique<SqliteVault>(options, clock);
-  }
-  SessionVault& operator*() { return *vault_; }
-  SessionVault* operator->() { return vault_.get(); }
-
-  ManualClock clock;
-
- private:
-  const bool on_disk_;
-  const std::size_t journal_bytes_;
-  TemporaryDirectory directory_;
-  std::unique_ptr<SessionVault> vault_;
-};
 
 template <typename Call>
 Outcome commit(AnyVault& vault, Call&& call) {
@@ -60,7 +25,7 @@ std::vector<std::int32_t> counted(std::int32_t from, std::size_t count) {
 }
 
 TEST_CASE("a session of a vault is what was written of it") {
-  AnyVault vault(GENERATE(false, true));
+  AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client a("a"), wide("wide");
   CHECK(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
   CHECK(a.difference(*vault) == "");
@@ -96,7 +61,7 @@ TEST_CASE("a session of a vault is what was written of it") {
 }
 
 TEST_CASE("another's session is not found, one that is held is held, a claim is for one call") {
-  AnyVault vault(GENERATE(false, true));
+  AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client a("a", "alice"), stranger("a", "bob");
   REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
   CHECK(stranger.open(*vault) == Outcome::kNotFound);
@@ -121,7 +86,7 @@ TEST_CASE("another's session is not found, one that is held is held, a claim is 
 }
 
 TEST_CASE("a write that stands is done again, one before what stands is rolled back") {
-  AnyVault vault(GENERATE(false, true));
+  AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client a("a");
   REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
   // Its answer was lost.
@@ -158,7 +123,7 @@ TEST_CASE("a write that stands is done again, one before what stands is rolled b
 }
 
 TEST_CASE("each write of a commit is done or refused alone, a session's in their order") {
-  AnyVault vault(GENERATE(false, true));
+  AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client a("a"), b("b"), ghost("ghost");
   Writes both;
   a.create(both);
@@ -183,7 +148,7 @@ TEST_CASE("each write of a commit is done or refused alone, a session's in their
 }
 
 TEST_CASE("a rewind takes back values, the call and the states above it") {
-  AnyVault vault(GENERATE(false, true));
+  AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client a("a");
   REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
   REQUIRE(a.open(*vault) == Outcome::kDone);
@@ -225,7 +190,7 @@ TEST_CASE("a rewind takes back values, the call and the states above it") {
 }
 
 TEST_CASE("a state is there while something names it") {
-  AnyVault vault(GENERATE(false, true));
+  AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client a("a"), fork("fork");
   std::vector<std::byte> state(5000);
   REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
@@ -267,7 +232,7 @@ TEST_CASE("a state is there while something names it") {
 }
 
 TEST_CASE("a history may begin at a state") {
-  AnyVault vault(GENERATE(false, true));
+  AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client a("a");
   REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
   REQUIRE(a.open(*vault) == Outcome::kDone);
@@ -297,7 +262,7 @@ TEST_CASE("a history may begin at a state") {
 }
 
 TEST_CASE("sessions are listed by id, of one model, of one owner or of all") {
-  AnyVault vault(GENERATE(false, true));
+  AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   const auto ids = [&](const std::string& model, const std::string& after, std::size_t limit,
                        const std::optional<std::string>& owner) {
     std::string all;
@@ -327,7 +292,7 @@ TEST_CASE("sessions are listed by id, of one model, of one owner or of all") {
 }
 
 TEST_CASE("a sweep removes what has expired and nobody holds") {
-  AnyVault vault(GENERATE(false, true));
+  AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client early("early"), held("held"), late("late");
   const auto now = vault.clock.wall_time();
   early.row.expires = held.row.expires = now + std::chrono::seconds(10);
@@ -350,16 +315,16 @@ TEST_CASE("a sweep removes what has expired and nobody holds") {
 }
 
 TEST_CASE("a vault is what a plain model of it is, after any operations") {
-  const bool on_disk = GENERATE(false, true);
+  const int sort = GENERATE(range(0, AnyVault::sorts()));
   const std::uint64_t seed = GENERATE(1, 2, 3, 4);
-  CAPTURE(on_disk, seed);
-  AnyVault vault(on_disk, 20'000);  // folded again and again
+  CAPTURE(sort, seed);
+  AnyVault vault(sort, 20'000);  // folded again and again
   Scenario scenario(seed);
   for (int step = 0; step < 200; ++step) {
     CAPTURE(step);
     REQUIRE(scenario.step(*vault) == Outcome::kDone);
     if (step % 20 != 19) continue;
-    if (on_disk && step % 40 == 39) {
+    if (vault.outlives_its_end() && step % 40 == 39) {
       vault.reopen();
       scenario.closed();
     } else {

@@ -1,0 +1,384 @@
+// RedisLoop: connections, and what goes over them. redis_loop_servers.cpp finds the servers.
+#include "server/redis/redis_loop.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/redis/redis_client.h"
+
+namespace lintel {
+namespace {
+
+using What = RedisLane::Expected::What;
+
+constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
+constexpr Duration kMostBackoff = std::chrono::milliseconds(500);
+constexpr Duration kTryAgain = std::chrono::milliseconds(20);
+constexpr std::chrono::milliseconds kIdleTurn{500}, kBusyTurn{10};
+constexpr std::size_t kMostInPipeline = 512;
+
+// Errors of a server that are of the moment.
+constexpr const char* kPassing[] = {"TRYAGAIN",   "CLUSTERDOWN", "LOADING",
+                                    "MASTERDOWN", "READONLY",    "BUSY"};
+
+// MOVED 3999 127.0.0.1:6381
+std::optional<RedisAddress> address_in(const std::string& redirect) {
+  const std::size_t space = redirect.rfind(' ');
+  const std::size_t colon = redirect.rfind(':');
+  if (space == std::string::npos || colon == std::string::npos || colon < space) {
+    return std::nullopt;
+  }
+  const int port = std::atoi(redirect.c_str() + colon + 1);
+  if (port <= 0 || port > 65535) return std::nullopt;
+  return RedisAddress{redirect.substr(space + 1, colon - space - 1),
+                      static_cast<std::uint16_t>(port)};
+}
+
+}  // namespace
+
+RedisLoop::RedisLoop(const RedisOptions& options, int bell, std::function<void(std::string)> opened)
+    : options_(options), bell_(bell), opened_(std::move(opened)) {
+  if (options_.url.is_encrypted) {
+    tls_ = std::make_unique<RedisTls>(options_.ca, options_.certificate, options_.key);
+  }
+  for (const RedisAddress& address : options_.url.servers) node_of(address);
+}
+
+RedisLoop::~RedisLoop() = default;
+
+RedisNode& RedisLoop::node_of(const RedisAddress& address) {
+  for (const auto& node : nodes_) {
+    if (node->address == address) return *node;
+  }
+  nodes_.push_back(std::make_unique<RedisNode>());
+  nodes_.back()->address = address;
+  return *nodes_.back();
+}
+
+void RedisLoop::take(RedisRequest request) {
+  auto errand = std::make_shared<RedisErrand>();
+  errand->request = std::move(request);
+  errand->deadline = std::chrono::steady_clock::now() + options_.timeout;
+  route(std::move(errand));
+}
+
+void RedisLoop::route(RedisErrandPtr errand) {
+  RedisNode* node = errand->pinned;
+  if (node == nullptr) node = owners_[static_cast<std::size_t>(errand->request.slot)];
+  if (node == nullptr) {
+    is_stale_ = true;
+    return again(std::move(errand), kTryAgain);
+  }
+  RedisLane& lane = lane_of(*node, *errand);
+  // It has been away for longer than anybody is to wait, and is not to be tried just now.
+  if (lane.down_since && now_ - *lane.down_since > options_.timeout && now_ < lane.retry_at) {
+    return finish(*errand, false);
+  }
+  lane.waiting.push_back(std::move(errand));
+}
+
+void RedisLoop::again(RedisErrandPtr errand, Duration pause) {
+  errand->not_before = now_ + pause;
+  later_.push_back(std::move(errand));
+}
+
+void RedisLoop::finish(RedisErrand& errand, bool arrived) {
+  errand.answer.arrived = arrived;
+  if (errand.request.done) std::exchange(errand.request.done, nullptr)(std::move(errand.answer));
+}
+
+void RedisLoop::turn() {
+  now_ = std::chrono::steady_clock::now();
+  refresh();
+  std::vector<RedisErrandPtr> due;
+  std::erase_if(later_, [&](const RedisErrandPtr& errand) {
+    if (errand->not_before > now_ && errand->deadline > now_) return false;
+    due.push_back(errand);
+    return true;
+  });
+  for (RedisErrandPtr& errand : due) {
+    if (errand->deadline <= now_) {
+      finish(*errand, false);
+    } else {
+      route(std::move(errand));
+    }
+  }
+  std::vector<pollfd> polled{{bell_, POLLIN, 0}};
+  std::vector<std::pair<RedisNode*, RedisLane*>> lanes;
+  bool is_busy = !later_.empty() || is_searching_ || opened_;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    for (RedisLane& lane : nodes_[i]->lanes) {
+      look_after(*nodes_[i], lane);
+      is_busy = is_busy || !lane.waiting.empty() || !lane.expected.empty();
+      if (!lane.link.is_open()) continue;
+      polled.push_back({lane.link.fd(), lane.link.events(), 0});
+      lanes.emplace_back(nodes_[i].get(), &lane);
+    }
+  }
+  const auto pause = is_busy ? kBusyTurn : kIdleTurn;
+  ::poll(polled.data(), polled.size(), static_cast<int>(pause.count()));
+  now_ = std::chrono::steady_clock::now();
+  if (polled[0].revents != 0) {
+    eventfd_t rung = 0;
+    ::eventfd_read(bell_, &rung);
+  }
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    auto& [node, lane] = lanes[i];
+    if (polled[i + 1].revents == 0 || !lane->link.is_open()) continue;
+    const bool is_well = lane->link.move();
+    take_replies(*node, *lane);
+    if (!is_well || !lane->link.is_open()) lose(*node, *lane, lane->link.why());
+  }
+}
+
+void RedisLoop::look_after(RedisNode& node, RedisLane& lane) {
+  expire(lane);
+  if (!lane.link.is_open()) {
+    const bool is_missed = node.is_master && lane.down_since;
+    if ((!lane.waiting.empty() || is_missed) && now_ >= lane.retry_at) connect(node, lane);
+    return;
+  }
+  const Duration silent =
+      lane.expected.empty() ? Duration::zero() : now_ - lane.expected.front().sent;
+  if (silent > options_.silence + options_.wait ||
+      (!lane.is_ready && now_ - lane.began > options_.silence)) {
+    lane.link.close();
+    return lose(node, lane, "it does not answer");
+  }
+  if (lane.link.is_up() && !lane.is_ready && lane.expected.empty()) log_in(lane);
+  if (lane.is_ready) send_waiting(node, lane);
+}
+
+void RedisLoop::expire(RedisLane& lane) {
+  std::erase_if(lane.waiting, [&](const RedisErrandPtr& errand) {
+    if (errand->deadline > now_) return false;
+    finish(*errand, false);
+    return true;
+  });
+  for (RedisLane::Expected& each : lane.expected) {
+    if (each.errand != nullptr && each.errand->deadline <= now_) finish(*each.errand, false);
+  }
+  std::erase_if(lane.done, [&](const RedisErrandPtr& errand) {
+    if (errand->deadline > now_) return false;
+    finish(*errand, false);
+    return true;
+  });
+}
+
+void RedisLoop::connect(RedisNode& node, RedisLane& lane) {
+  lane.began = now_;
+  lane.is_ready = false;
+  if (!lane.link.connect(node.address, tls_.get())) return lose(node, lane, lane.link.why());
+  lane.link.move();
+}
+
+void RedisLoop::log_in(RedisLane& lane) {
+  const auto expect = [&](What what, const std::vector<std::string>& command) {
+    lane.link.send(encode_redis_command(command));
+    lane.expected.push_back({.what = what, .sent = now_});
+  };
+  if (options_.password.empty()) {
+    lane.is_ready = true;
+  } else if (options_.user.empty()) {
+    expect(What::kLogin, {"AUTH", options_.password});
+  } else {
+    expect(What::kLogin, {"AUTH", options_.user, options_.password});
+  }
+  for (const RedisScript* const script : options_.scripts) {
+    expect(What::kLoad, {"SCRIPT", "LOAD", script->text});
+  }
+  if (lane.expected.empty()) came_up(lane);
+}
+
+void RedisLoop::came_up(RedisLane& lane) {
+  lane.backoff = {};
+  lane.down_since.reset();
+}
+
+void RedisLoop::send_waiting(RedisNode& node, RedisLane& lane) {
+  if (lane.waiting.empty()) return;
+  const bool is_write = &lane == &node.lanes[kWrites];
+  // One pipeline of writes at a time: what comes meanwhile goes together with the next one.
+  if (is_write && !lane.expected.empty()) return;
+  std::size_t count = 0;
+  for (; count < kMostInPipeline && !lane.waiting.empty(); ++count) {
+    send(lane, lane.waiting.front());
+    lane.waiting.pop_front();
+  }
+  const int replicas = is_write ? replicas_of(node) : 0;
+  if (replicas > 0) {
+    lane.link.send(
+        encode_redis_command({"WAIT", std::to_string(replicas),
+                              std::to_string(std::max<std::int64_t>(options_.wait.count(), 1))}));
+    lane.expected.push_back({.what = What::kWait, .sent = now_});
+  }
+  if (!lane.link.flush()) lose(node, lane, lane.link.why());
+}
+
+int RedisLoop::replicas_of(const RedisNode& node) const {
+  return options_.wait_replicas.value_or(std::min(node.replicas, 1));
+}
+
+void RedisLoop::send(RedisLane& lane, const RedisErrandPtr& errand) {
+  if (errand->asks) {
+    lane.link.send(encode_redis_command({"ASKING"}));
+    lane.expected.push_back({.what = What::kAsking, .sent = now_});
+  }
+  const RedisRequest& request = errand->request;
+  std::vector<std::string> command;
+  if (request.script != nullptr) {
+    command = {errand->by_text ? "EVAL" : "EVALSHA",
+               errand->by_text ? request.script->text : request.script->sha1,
+               std::to_string(request.keys.size())};
+    command.insert(command.end(), request.keys.begin(), request.keys.end());
+  }
+  command.insert(command.end(), request.words.begin(), request.words.end());
+  lane.link.send(encode_redis_command(command));
+  lane.expected.push_back({.what = What::kErrand, .errand = errand, .sent = now_});
+}
+
+void RedisLoop::take_replies(RedisNode& node, RedisLane& lane) {
+  while (!lane.expected.empty()) {
+    std::optional<RedisReply> reply = lane.link.next();
+    if (!reply) break;
+    RedisLane::Expected expected = std::move(lane.expected.front());
+    lane.expected.pop_front();
+    if (!lane.expected.empty()) lane.expected.front().sent = now_;  // it does answer
+    const bool is_refused = expected.what == What::kLogin && reply->is_error();
+    if (!is_refused) came_up(lane);
+    switch (expected.what) {
+      case What::kLogin:
+        if (is_refused) {
+          lane.link.close();
+          return lose(node, lane, reply->text);
+        }
+        lane.is_ready = true;
+        break;
+      case What::kLoad:
+        if (reply->is_error() && !reply->is_error("LOADING")) lane.why = reply->text;
+        break;
+      case What::kAsking:
+        break;
+      case What::kErrand: {
+        const bool waits = std::ranges::any_of(
+            lane.expected, [](const auto& each) { return each.what == What::kWait; });
+        take_reply(lane, expected.errand, *std::move(reply), waits);
+        break;
+      }
+      case What::kWait: {
+        const bool is_enough = !reply->is_error() && reply->number >= replicas_of(node);
+        if (!is_enough) ++counts_.short_waits;
+        for (const RedisErrandPtr& errand : std::exchange(lane.done, {})) {
+          errand->answer.is_replicated = is_enough;
+          finish(*errand, true);
+        }
+        break;
+      }
+    }
+  }
+  if (lane.is_ready && lane.link.is_open()) send_waiting(node, lane);
+}
+
+void RedisLoop::take_reply(RedisLane& lane, const RedisErrandPtr& errand, RedisReply reply,
+                           bool waits) {
+  if (errand->request.done == nullptr) return;  // nobody waits for it any more
+  errand->asks = false;
+  if (reply.is_error("NOSCRIPT") && !errand->by_text) {
+    errand->by_text = true;
+    return again(errand, {});
+  }
+  const bool is_moved = reply.is_error("MOVED");
+  if ((is_moved || reply.is_error("ASK")) && errand->pinned == nullptr) {
+    ++counts_.redirects;
+    const std::optional<RedisAddress> address = address_in(reply.text);
+    if (address) {
+      RedisNode& node = node_of(*address);
+      errand->by_text = false;
+      if (is_moved) {
+        owners_[static_cast<std::size_t>(errand->request.slot)] = &node;
+        node.is_master = true;
+        is_stale_ = true;
+        return again(errand, {});
+      }
+      errand->asks = true;
+      lane_of(node, *errand).waiting.push_back(errand);
+      return;
+    }
+  }
+  for (const char* const passing : kPassing) {
+    if (!reply.is_error(passing) || errand->pinned != nullptr) continue;
+    is_stale_ = is_stale_ || !reply.is_error("TRYAGAIN");
+    return again(errand, kTryAgain);
+  }
+  errand->answer.reply = std::move(reply);
+  if (waits && !errand->answer.reply.is_error()) {
+    lane.done.push_back(errand);
+  } else {
+    finish(*errand, true);
+  }
+}
+
+void RedisLoop::lose(RedisNode& node, RedisLane& lane, const std::string& why) {
+  ++counts_.reconnects;
+  lane.is_ready = false;
+  lane.why = to_string(node.address) + ": " + why;
+  if (!lane.down_since) lane.down_since = now_;
+  lane.backoff = std::clamp(lane.backoff * 2, kFirstBackoff, kMostBackoff);
+  lane.retry_at = now_ + lane.backoff;
+  is_stale_ = true;
+  // What was sent goes first, and again: whether it was done nobody knows.
+  std::deque<RedisErrandPtr> errands(lane.done.begin(), lane.done.end());
+  for (RedisLane::Expected& each : lane.expected) {
+    if (each.errand != nullptr && each.errand->request.done) errands.push_back(each.errand);
+  }
+  for (RedisErrandPtr& errand : lane.waiting) errands.push_back(std::move(errand));
+  lane.done.clear();
+  lane.expected.clear();
+  lane.waiting.clear();
+  for (RedisErrandPtr& errand : errands) {
+    if (errand->pinned != nullptr) {
+      finish(*errand, false);
+    } else {
+      errand->by_text = errand->asks = false;
+      again(std::move(errand), {});
+    }
+  }
+}
+
+void RedisLoop::end() {
+  for (const RedisErrandPtr& errand : std::exchange(later_, {})) finish(*errand, false);
+  for (const auto& node : nodes_) {
+    for (RedisLane& lane : node->lanes) {
+      lane.link.close();
+      for (const RedisErrandPtr& errand : lane.done) finish(*errand, false);
+      for (const RedisLane::Expected& each : lane.expected) {
+        if (each.errand != nullptr) finish(*each.errand, false);
+      }
+      for (const RedisErrandPtr& errand : lane.waiting) finish(*errand, false);
+      lane.done.clear();
+      lane.expected.clear();
+      lane.waiting.clear();
+    }
+  }
+}
+
+RedisState RedisLoop::state() const {
+  RedisState state = counts_;
+  state.queued = later_.size();
+  for (const auto& node : nodes_) {
+    if (!node->is_master) continue;
+    ++state.masters;
+    for (const RedisLane& lane : node->lanes) {
+      state.queued += lane.waiting.size() + lane.expected.size();
+      if (!lane.down_since) continue;
+      state.is_away = true;
+      state.why = lane.why;
+    }
+  }
+  return state;
+}
+
+}  // namespace lintel

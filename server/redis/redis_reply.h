@@ -1,0 +1,50 @@
+// RedisReply: what a Redis server answered.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lintel {
+
+struct RedisReply {
+  enum class Kind { kNil, kNumber, kText, kError, kList } kind = Kind::kNil;
+  std::int64_t number = 0;
+  std::string text{};  // of an error, too: its first word says which, e.g. "MOVED"
+  std::vector<RedisReply> list{};
+
+  bool is_error() const { return kind == Kind::kError; }
+  // Whether it is an error that begins with `word`.
+  bool is_error(std::string_view word) const {
+    return is_error() && std::string_view(text).substr(0, text.find(' ')) == word;
+  }
+  // Of a list: the text at `i`; empty where there is none.
+  const std::string& at(std::size_t i) const;
+  // The same as a number, which scripts send as text where it may need more than 53 bits.
+  std::int64_t number_at(std::size_t i) const;
+};
+
+// Replies from the bytes of a connection. Not thread-safe.
+class RedisReplies {
+ public:
+  RedisReplies();
+  ~RedisReplies();
+  RedisReplies(const RedisReplies&) = delete;
+  RedisReplies& operator=(const RedisReplies&) = delete;
+
+  // False: these bytes are no Redis server's.
+  bool feed(std::string_view bytes);
+  // The next one that has come whole. `*ok` is false where the bytes are no Redis server's.
+  std::optional<RedisReply> next(bool* ok);
+
+ private:
+  struct redisReaderHolder;
+  redisReaderHolder* reader_;
+};
+
+// A command, as it goes to a server.
+std::string encode_redis_command(const std::vector<std::string>& words);
+
+}  // namespace lintel

@@ -1,0 +1,155 @@
+#include "server/vault/redis/held_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/vault/vault_session.h"
+
+namespace lintel {
+namespace {
+
+using Kind = SessionVault::Write::Kind;
+
+// What of its way a session can be written again from.
+constexpr std::size_t kMostMarks = 1024;
+constexpr std::size_t kMostTail = 1 << 16;
+
+int width_of(std::int32_t value) {
+  const auto bits = static_cast<std::uint32_t>(value);
+  return bits < 256 ? 1 : bits < 65536 ? 2 : 4;
+}
+
+}  // namespace
+
+HeldSession::HeldSession(SessionVault::Claim claim, Row row, int bytes,
+                         std::shared_ptr<ClaimLease> until)
+    : nonce(claim.nonce),
+      width(bytes),
+      lease(std::move(until)),
+      claim_(claim),
+      row_(std::move(row)),
+      tail_first_(row_.position) {
+  mark();
+}
+
+void HeldSession::mark() {
+  if (!marks_.empty() && marks_.back().digest == row_.digest) return;
+  marks_.push_back({row_.digest, row_.position});
+  if (marks_.size() > kMostMarks) marks_.pop_front();
+}
+
+HeldSession::SentPtr HeldSession::next() {
+  auto sent = std::make_shared<Sent>();
+  sent->least = flights_.empty() ? known_ : last_;
+  sent->number = ++last_;
+  sent->before = row_;
+  sent->first = row_.position;
+  sent->befores = {row_.digest};
+  sent->befores.insert(sent->befores.end(), maybe_.begin(), maybe_.end());
+  sent->nonce = nonce;
+  sent->width = width;
+  return sent;
+}
+
+HeldSession::SentPtr HeldSession::renewal() {
+  SentPtr sent = next();
+  sent->kind = Kind::kState;
+  sent->is_renewal = true;
+  sent->after = row_;
+  flights_.push_back({sent->number, row_});
+  return sent;
+}
+
+VaultOutcome HeldSession::apply(const SessionVault::Write& write, SentPtr* result) {
+  VaultSession session(row_);
+  VaultSession::Undo undo;
+  const VaultOutcome outcome = session.apply(write, &undo);
+  if (outcome != VaultOutcome::kDone) return outcome;
+  SentPtr sent = next();
+  sent->kind = write.kind;
+  sent->is_history = write.before != write.after;
+  sent->values = session.values();
+  if (write.kind == Kind::kRewind) sent->first = session.row().position;
+  sent->after = session.row();
+  for (const std::int32_t value : sent->values) width = std::max(width, width_of(value));
+  sent->width = width;
+  flights_.push_back({sent->number, std::move(row_)});
+  row_ = session.row();
+  if (write.kind == Kind::kRewind) {
+    if (row_.position < tail_first_) {
+      tail_.clear();
+      tail_first_ = row_.position;
+    } else {
+      tail_.resize(std::min<std::size_t>(tail_.size(),
+                                         static_cast<std::size_t>(row_.position - tail_first_)));
+    }
+  }
+  tail_.insert(tail_.end(), sent->values.begin(), sent->values.end());
+  if (tail_.size() > 2 * kMostTail) {
+    const std::size_t gone = tail_.size() - kMostTail;
+    tail_.erase(tail_.begin(), tail_.begin() + static_cast<std::ptrdiff_t>(gone));
+    tail_first_ += static_cast<std::int64_t>(gone);
+  }
+  mark();
+  *result = std::move(sent);
+  return VaultOutcome::kDone;
+}
+
+void HeldSession::lets_go(Sent& sent) {
+  for (const std::uint64_t where : put) {
+    const auto& states = sent.after.states;
+    if (std::ranges::find(states, where, &SessionVault::StateRef::where) == states.end()) {
+      sent.dropped.push_back(where);
+    }
+  }
+}
+
+void HeldSession::stands(const Sent& sent) {
+  known_ = std::max(known_, sent.number);
+  if (sent.is_history) maybe_.clear();
+  for (const SessionVault::StateRef& state : sent.after.states) put.erase(state.where);
+  const auto flight = std::ranges::find(flights_, sent.number, &Flight::number);
+  if (flight != flights_.end()) {
+    flights_.erase(flights_.begin(), flight + 1);
+  } else if (flights_.empty() && sent.number == last_) {
+    row_ = sent.after;  // one before it was thought to have failed
+  }
+}
+
+void HeldSession::is_refused(const Sent& sent, bool may_stand) {
+  if (may_stand && sent.is_history) maybe_.push_back(sent.after.digest);
+  const auto flight = std::ranges::find(flights_, sent.number, &Flight::number);
+  if (flight == flights_.end()) return;  // one before it has failed already
+  row_ = std::move(flight->before);
+  flights_.erase(flight, flights_.end());
+  const std::int64_t end = tail_first_ + static_cast<std::int64_t>(tail_.size());
+  if (row_.position < tail_first_ || row_.position > end) {
+    tail_.clear();
+    tail_first_ = row_.position;
+  } else {
+    tail_.resize(static_cast<std::size_t>(row_.position - tail_first_));
+  }
+}
+
+std::optional<HeldSession::Missing> HeldSession::missing(const Sent& sent,
+                                                         const Digest& digest) const {
+  // The last mark there, for a history may go back to where it was.
+  const auto found = std::find_if(marks_.rbegin(), marks_.rend(),
+                                  [&](const Mark& mark) { return mark.digest == digest; });
+  if (found == marks_.rend()) return std::nullopt;
+  Missing missing{.first = std::min(found->position, sent.before.position)};
+  for (auto later = found; later != marks_.rbegin();) {
+    missing.first = std::min(missing.first, (--later)->position);
+  }
+  const std::int64_t end = tail_first_ + static_cast<std::int64_t>(tail_.size());
+  if (missing.first < std::min(tail_first_, sent.before.position) || sent.before.position > end) {
+    if (missing.first != sent.before.position) return std::nullopt;
+    return missing;
+  }
+  if (missing.first < tail_first_) return std::nullopt;
+  missing.values.assign(tail_.begin() + (missing.first - tail_first_),
+                        tail_.begin() + (sent.before.position - tail_first_));
+  return missing;
+}
+
+}  // namespace lintel

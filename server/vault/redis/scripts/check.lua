@@ -1,0 +1,6 @@
+-- What became of a write whose claim nobody has. KEYS: session. ARGV: the digest after it, empty: of
+-- what is no history.
+local digest = redis.call('HGET', KEYS[1], 'd')
+if not digest then return {'NOT_FOUND'} end
+if ARGV[1] ~= '' and digest == ARGV[1] then return {'DONE'} end
+return {'FENCED'}

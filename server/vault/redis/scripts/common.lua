@@ -1,0 +1,67 @@
+-- Before every script. A session is a hash:
+--   o owner, m model, r row, p position, d digest of the history up to there, x when it expires
+--   t states that the row names, 16 hexadecimal digits each
+--   v position of the first value in the string of values, a of the first that is kept, w bytes of each
+--   n nonce of who may write, empty: nobody; l of who gave it back last; s of its last write
+--   h holder, b its boot, u until when it holds the session, f how often it was claimed
+-- Nothing here has a time to live, and leases are by this server's clock alone.
+local function milliseconds()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local function whole(number) return string.format('%.0f', number) end
+local function number(text) return tonumber(text) or 0 end
+
+-- Puts packed values at the position `from`; what was written before behind them goes.
+local function put_values(key, row, first, width, from, to, values)
+  local old = number(row.w)
+  if old ~= width and redis.call('EXISTS', key) == 1 then
+    local one = string.rep('.', old)
+    local wider = redis.call('GET', key):gsub(one, '%0' .. string.rep('\0', width - old))
+    redis.call('SET', key, wider)
+  end
+  local start = (from - first) * width
+  if redis.call('STRLEN', key) > (to - first) * width then
+    if start == 0 then
+      redis.call('DEL', key)
+    else
+      redis.call('SET', key, redis.call('GETRANGE', key, 0, start - 1))
+    end
+  end
+  if #values > 0 then redis.call('SETRANGE', key, start, values) end
+end
+
+-- Forgets values below `base`, once they are many. Returns the position of the first one left.
+local function forget_values(key, first, width, base, position)
+  if base - first < math.max(256, (position - base) / 4) then return first end
+  local kept = ''
+  if position > base then kept = redis.call('GETRANGE', key, (base - first) * width, -1) end
+  if #kept > 0 then redis.call('SET', key, kept) else redis.call('DEL', key) end
+  return base
+end
+
+local function each_state(names)
+  return names:gmatch('%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x')
+end
+
+-- States that are named from now on have to be waiting for it, unless `all`; those named no more are
+-- doomed. Returns the doomed ones; nothing: one is not waiting, and nothing was changed.
+local function name_states(garbage, id, before, after, all)
+  local old, new, doomed = {}, {}, {}
+  for where in each_state(before) do old[where] = true end
+  for where in each_state(after) do
+    new[where] = true
+    local waits = all or old[where] or redis.call('SISMEMBER', garbage, where .. id) == 1
+    if not waits then return nil end
+  end
+  for where in each_state(after) do
+    if not old[where] then redis.call('SREM', garbage, where .. id) end
+  end
+  for where in each_state(before) do
+    if not new[where] then
+      redis.call('SADD', garbage, 'D' .. where .. id)
+      doomed[#doomed + 1] = where
+    end
+  end
+  return doomed
+end
