@@ -72,7 +72,7 @@ std::shared_ptr<Certificates> read_certificates(const SecurityOptions& security)
 std::unique_ptr<StoredSessions> open_store(const ServerOptions& options, SessionStore& store,
                                            const ModelRegistry& models, const Clock& clock) {
   if (options.durable.store.empty()) return nullptr;
-  return std::make_unique<StoredSessions>(options.durable, store, models, clock);
+  return std::make_unique<StoredSessions>(options, store, models, clock);
 }
 
 // What callers may do where no token tells them apart. Who can reach a port of this machine is

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/flags/option_values.h"
+#include "server/redis/redis_url.h"
 #include "server/repository/model_repository.h"
 
 namespace lintel {
@@ -45,6 +46,50 @@ void check_security(const ServerOptions& options) {
   }
   check_plain_text("--listen", options.listen, security);
   if (options.http.listen) check_plain_text("--http-listen", *options.http.listen, security);
+}
+
+// Where sessions outlive the server, and what of that place can be chosen.
+void check_store(const ServerOptions& options) {
+  const ServerOptions::DurableOptions& durable = options.durable;
+  const ServerOptions::SharedStoreOptions& shared = options.shared;
+  const ServerOptions defaults;
+  const std::string store = durable.store.string();
+  const bool is_redis = is_redis_url(store);
+  if (store.empty() && durable.durability.value_or(Durability::kNone) != Durability::kNone) {
+    throw UsageError("--session-durability needs --session-store, but for none");
+  }
+  std::string why;
+  const std::optional<RedisUrl> url = is_redis ? parse_redis_url(store, &why) : std::nullopt;
+  if (is_redis && !url) throw UsageError("--session-store: " + why);
+  if (!is_redis && store.find("://") != std::string::npos) {
+    throw UsageError("--session-store: '" + store +
+                     "' is neither a directory nor redis:// nor rediss://");
+  }
+  if (is_redis && durable.store_size_bytes != defaults.durable.store_size_bytes) {
+    throw UsageError(
+        "--session-store-size is of a directory: a Redis server is bounded by its own maxmemory");
+  }
+  const std::pair<const char*, bool> of_redis[] = {
+      {"--session-lease", shared.lease_ms != defaults.shared.lease_ms},
+      {"--session-store-wait-replicas", shared.wait_replicas.has_value()},
+      {"--session-store-wait", shared.wait_ms != defaults.shared.wait_ms},
+      {"--session-store-credentials", !shared.credentials.empty()}};
+  for (const auto& [flag, is_given] : of_redis) {
+    if (is_given && !is_redis) {
+      throw UsageError(std::string(flag) + " needs --session-store redis:// or rediss://");
+    }
+  }
+  const std::pair<const char*, bool> of_tls[] = {{"--session-store-ca", !shared.ca.empty()},
+                                                 {"--session-store-cert", !shared.cert.empty()},
+                                                 {"--session-store-key", !shared.key.empty()}};
+  for (const auto& [flag, is_given] : of_tls) {
+    if (is_given && !(url && url->is_encrypted)) {
+      throw UsageError(std::string(flag) + " needs --session-store rediss://");
+    }
+  }
+  if (shared.cert.empty() != shared.key.empty()) {
+    throw UsageError("--session-store-cert and --session-store-key belong together");
+  }
 }
 
 // Each names a model that may be served, and no name is there twice.
@@ -103,11 +148,7 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
   if (options.initial_states.accept_other_numerics && options.initial_states.directory.empty()) {
     throw UsageError("--accept-other-numerics needs --initial-states");
   }
-  const ServerOptions::DurableOptions& durable = options.durable;
-  if (durable.store.empty() &&
-      durable.durability.value_or(Durability::kNone) != Durability::kNone) {
-    throw UsageError("--session-durability needs --session-store, but for none");
-  }
+  check_store(options);
   if (options.identity.token_burst > 0 && options.identity.tokens_per_second == 0) {
     throw UsageError("--identity-token-burst needs --identity-tokens-per-second");
   }

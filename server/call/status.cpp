@@ -121,10 +121,28 @@ grpc::Status session_busy(std::string_view id) {
                        "session " + clip(id) + " is in use by another call");
 }
 
-grpc::Status session_held(std::string_view id) {
-  const std::string message = "session " + clip(id) + " is held by another process for now";
+grpc::Status session_held(std::string_view id, std::string_view holder,
+                          std::chrono::milliseconds held_for) {
+  std::string message = "session " + clip(id) + " is held by ";
+  message += holder.empty() ? "another process" : "server " + clip(holder);
+  message += held_for.count() > 0 ? " for at most " + std::to_string(held_for.count()) + " ms more"
+                                  : " for now";
+  ErrorFacts facts;
+  if (!holder.empty()) facts.emplace_back("holder", clip(holder));
+  if (held_for.count() <= 0) {
+    return with_detail(grpc::StatusCode::ABORTED, message, resource_info("session", id, message),
+                       error_info("SESSION_HELD", facts));
+  }
   return with_detail(grpc::StatusCode::ABORTED, message, resource_info("session", id, message),
-                     error_info("SESSION_HELD"));
+                     error_info("SESSION_HELD", facts), retry_info(held_for));
+}
+
+grpc::Status session_fenced(std::string_view id) {
+  const std::string message = "session " + clip(id) +
+                              " was taken over by another process during the call: repeated by its "
+                              "call_id, the call goes on from what is stored";
+  return with_detail(grpc::StatusCode::ABORTED, message, resource_info("session", id, message),
+                     error_info("SESSION_FENCED"));
 }
 
 grpc::Status failed_precondition(std::string_view type, std::string_view subject,

@@ -31,7 +31,13 @@ grpc::Status not_found(std::string_view type, std::string_view name, std::string
 grpc::Status session_busy(std::string_view id);
 // The same with google.rpc.ErrorInfo SESSION_HELD: in use by a process that may be gone, so that
 // asking again helps.
-grpc::Status session_held(std::string_view id);
+grpc::Status session_held(std::string_view id, std::string_view holder,
+                          std::chrono::milliseconds held_for);
+
+// ABORTED with google.rpc.ErrorInfo SESSION_FENCED: in the middle of the call another process took
+// the session over, or the store lost its last values; a repeat by call_id goes on from what is
+// stored.
+grpc::Status session_fenced(std::string_view id);
 
 // FAILED_PRECONDITION with google.rpc.PreconditionFailure about `subject`.
 grpc::Status failed_precondition(std::string_view type, std::string_view subject,

@@ -84,11 +84,12 @@ SessionRefusal DurableCall::begin(const SessionLease& lease, const GenerationReq
     owner = row_.owner;
   }
   const SessionVault::Opened opened = writer_.vault().open(id, owner, nullptr);
-  if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened.outcome);
+  if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened);
   {
     MutexLock lock(mutex_);
     if (opened.row == row_) {
       claim_ = opened.claim;
+      claim_lease_ = opened.lease;
       has_claim_ = true;
     }
   }
@@ -138,11 +139,17 @@ bool DurableCall::may_see(std::int64_t position) const {
   return level_ == Durability::kInput && is_begun_;
 }
 
+void DurableCall::fail_past_lease() {
+  if (claim_lease_ == nullptr || is_over_ || writer_.clock().now() < claim_lease_->until()) return;
+  fail(RequestOutcome::kStoreAway);
+}
+
 bool DurableCall::on_token(const TokenEvent& event) {
   bool is_mine = false;  // to tell, at once
   {
     MutexLock lock(mutex_);
     shown_end_ = event.position + 1;
+    fail_past_lease();
     if (failure_) return true;  // it is being cancelled
     is_mine = !delivering_ && held_.empty() && may_see(event.position);
     if (is_mine) {
@@ -240,6 +247,7 @@ void DurableCall::deliver() {
     bool ends = false;
     {
       MutexLock lock(mutex_);
+      fail_past_lease();
       const auto hidden = std::ranges::find_if(
           held_, [&](const Held& held) REQUIRES(mutex_) { return !may_see(held.event.position); });
       batch.assign(std::make_move_iterator(held_.begin()), std::make_move_iterator(hidden));

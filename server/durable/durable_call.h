@@ -131,6 +131,8 @@ class DurableCall final : public TokenSink,
   std::vector<LastCall> last_calls(std::int64_t end) const REQUIRES(mutex_);
   void add_end(VaultBatch& batch) REQUIRES(mutex_);
   void fail(RequestOutcome why) REQUIRES(mutex_);
+  // Where another process may have taken the session over by now nothing more is told.
+  void fail_past_lease() REQUIRES(mutex_);
   // After a refusal of the vault: whether there is still hope.
   bool is_patient(VaultOutcome outcome, Writing was) REQUIRES(mutex_);
 
@@ -145,7 +147,8 @@ class DurableCall final : public TokenSink,
   std::int64_t goes_on_at_ = 0;   // the first that this run comes to
   std::int64_t drawn_end_ = 0;    // behind the last that an earlier run came to
   SessionVault::Claim claim_;
-  bool has_claim_ = false;         // begin() was well
+  std::shared_ptr<const ClaimLease> claim_lease_;  // null: it is good until it is given back
+  bool has_claim_ = false;                         // begin() was well
   bool numerics_changed_ = false;  // the values before it have another machine's bits
   // Constant once is_submitted_.
   std::shared_ptr<TokenSink> sink_;

@@ -17,6 +17,9 @@ using Kind = SessionVault::Write::Kind;
 RequestOutcome outcome_of(VaultOutcome outcome) {
   if (outcome == VaultOutcome::kFull) return RequestOutcome::kStoreFull;
   if (outcome == VaultOutcome::kBroken) return RequestOutcome::kStoreBroken;
+  const bool is_lost = outcome == VaultOutcome::kFenced || outcome == VaultOutcome::kRolledBack ||
+                       outcome == VaultOutcome::kNotFound;
+  if (is_lost) return RequestOutcome::kFenced;
   return RequestOutcome::kStoreAway;
 }
 

@@ -26,6 +26,7 @@ DurableSessions::DurableSessions(SessionVault& vault, SessionStore& store,
               {.interval = options.commit_interval,
                .lazy_interval = options.lazy_interval,
                .lazy_values = options.lazy_values,
+               .patience = options.patience,
                .park_tokens = options.park_tokens,
                .expire_after = options.expire_after,
                .has_thread = options.threads > 0}),
@@ -114,6 +115,10 @@ std::optional<SessionInfo> DurableSessions::find(const std::string& id, const Ow
     return std::nullopt;
   }
   if (found.outcome != VaultOutcome::kDone) return info;
+  if (info && is_old(found.row, *info)) {
+    store_.remove(id, owner);
+    info.reset();
+  }
   if (info) {
     tell_of_row(found.row, *info);
   } else {
@@ -125,6 +130,10 @@ std::optional<SessionInfo> DurableSessions::find(const std::string& id, const Ow
 SessionRefusal DurableSessions::absence(const std::string& id, const Owner& owner) {
   if (vault_.find(id, owner).outcome == VaultOutcome::kCorrupt) return {SessionError::kDamaged};
   return store_.absence(id, owner);
+}
+
+bool DurableSessions::is_old(const SessionVault::Row& row, const SessionInfo& info) const {
+  return vault_.is_shared() && !info.busy && to_hex(row.digest) != info.digest;
 }
 
 std::vector<SessionInfo> DurableSessions::list(const std::string& model,
@@ -143,6 +152,9 @@ std::vector<SessionInfo> DurableSessions::list(const std::string& model,
       const bool is_here = next != here.end() && next->id == row.id;
       if (has_expired(row) && !(is_here && next->busy)) {
         if (is_here) ++next;
+      } else if (is_here && is_old(row, *next)) {
+        ++next;
+        all.push_back(info_of(row));
       } else if (is_here) {
         take_here();
         tell_of_row(row, all.back());

@@ -52,6 +52,7 @@ class DurableSessions {
     std::chrono::seconds expire_after = std::chrono::hours(720);
     // Whether a session whose values another machine computed, with other bits, goes on here.
     bool takes_other_numerics = true;
+    Duration patience = std::chrono::seconds(1);  // with a store that is full or away
     int threads = 2;           // 0: run() does the work itself, and values are written by write()
     std::size_t queue = 1024;  // of work that waits for them
   };
@@ -152,6 +153,9 @@ class DurableSessions {
   // As bring(), but one in memory is taken as it is.
   SessionRefusal ensure_in_memory(const std::string& id, const Owner& owner);
   SessionRefusal wake(const std::string& id, const Owner& owner);
+  // Of a vault that others write, too: what is in memory may be old, and goes then. kNone also
+  // where it is not in memory any more.
+  SessionRefusal drop_if_old(const std::string& id, const Owner& owner, bool* is_here);
   // A call is run again that has the values [start, where the session stands): the session goes
   // back to `at`, the first of them that its client, or what may stop it, needs once more.
   SessionRefusal run_again(SessionLease& lease, const SessionVault::Row& row, std::int64_t start,
@@ -174,6 +178,8 @@ class DurableSessions {
   // Of a session that was just made: its state, so that it wakes without reading its values.
   bool store_state(const std::string& id, const Owner& owner, const SessionImage& image);
   SessionInfo info_of(const SessionVault::Row& row) const;
+  // Whether another process has gone on with what is in memory.
+  bool is_old(const SessionVault::Row& row, const SessionInfo& info) const;
   void tell_of_row(const SessionVault::Row& row, SessionInfo& info) const;
   // Waits; the batch ends with what gives the claim back. Where that fails sweep() does it.
   VaultOutcome commit_and_release(VaultBatch& batch, const std::string& id, const Owner& owner,

@@ -166,7 +166,7 @@ SessionRefusal DurableSessions::remove(const std::string& id, const Owner& owner
 
 SessionRefusal DurableSessions::remove_stored(const std::string& id, const Owner& owner) {
   const SessionVault::Opened opened = vault_.open(id, owner, nullptr);
-  if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened.outcome);
+  if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened);
   VaultBatch batch;
   batch.add({.kind = Kind::kRemove,
              .id = id,
@@ -219,7 +219,7 @@ std::optional<SessionVault::StateRef> DurableSessions::put_state(SessionLease& l
 SessionRefusal DurableSessions::rewind(SessionLease& lease, std::int64_t position,
                                        const std::optional<Digest>& expected) {
   const SessionVault::Opened opened = vault_.open(lease.session_id(), lease.owner(), nullptr);
-  if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened.outcome);
+  if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened);
   const SessionVault::Row& row = opened.row;
   const SessionRefusal refusal = go_back(lease, row, position, expected);
   const SessionHistory::Extent now = lease.history()->extent();

@@ -55,10 +55,31 @@ SessionRefusal DurableSessions::bring(const std::string& id, const Owner& owner)
 }
 
 SessionRefusal DurableSessions::ensure_in_memory(const std::string& id, const Owner& owner) {
-  if (store_.get(id, owner)) return {};
+  bool is_here = false;
+  if (store_.get(id, owner) && !vault_.is_shared()) return {};
   const IdLocks::Hold alone(locks_, id);
-  if (store_.get(id, owner)) return {};  // somebody else has brought it
+  // Somebody else may have brought it.
+  if (const SessionRefusal refusal = drop_if_old(id, owner, &is_here); refusal || is_here) {
+    return refusal;
+  }
   return wake(id, owner);
+}
+
+SessionRefusal DurableSessions::drop_if_old(const std::string& id, const Owner& owner,
+                                            bool* is_here) {
+  const std::optional<SessionInfo> info = store_.get(id, owner);
+  *is_here = info.has_value();
+  if (!info || !vault_.is_shared() || info->busy || info->durability == Durability::kNone) {
+    return {};
+  }
+  const SessionVault::Opened found = vault_.find(id, owner);
+  const bool is_known =
+      found.outcome == VaultOutcome::kDone || found.outcome == VaultOutcome::kNotFound;
+  if (!is_known) return refusal_of(found.outcome);
+  if (found.outcome == VaultOutcome::kDone && !is_old(found.row, *info)) return {};
+  *is_here = false;
+  store_.remove(id, owner);
+  return {};
 }
 
 SessionRefusal DurableSessions::wake(const std::string& id, const Owner& owner) {

@@ -47,10 +47,18 @@ SessionRefusal refusal_of(VaultOutcome outcome) {
       return {SessionError::kDamaged};
     case VaultOutcome::kFenced:
     case VaultOutcome::kRolledBack:
+      return {SessionError::kFenced};
     case VaultOutcome::kUnavailable:
       break;
   }
   return {SessionError::kStoreAway};
+}
+
+SessionRefusal refusal_of(const SessionVault::Opened& opened) {
+  SessionRefusal refusal = refusal_of(opened.outcome);
+  refusal.holder = opened.holder;
+  refusal.held_for = std::chrono::ceil<std::chrono::milliseconds>(opened.held_for);
+  return refusal;
 }
 
 }  // namespace lintel

@@ -30,5 +30,7 @@ class VaultBatch {
 
 // What a vault's outcome means to who asked for the session.
 SessionRefusal refusal_of(VaultOutcome outcome);
+// The same; of one that is held, by whom and for how long.
+SessionRefusal refusal_of(const SessionVault::Opened& opened);
 
 }  // namespace lintel

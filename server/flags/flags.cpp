@@ -27,6 +27,7 @@ std::vector<Flag> server_flags() {
       {"Scheduling, for each model", scheduling_flags()},
       {"Sessions", session_flags()},
       {"Sessions that outlive the server", session_store_flags()},
+      {"A session store that servers share", shared_store_flags()},
       {"Limits of one request", request_limit_flags()},
       {"Streaming", streaming_flags()},
       {"Logging, to standard error", logging_flags()},

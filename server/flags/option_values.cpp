@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 
+#include "server/base/replica_id.h"
 #include "server/repository/model_repository.h"
 
 namespace lintel {
@@ -97,6 +98,11 @@ std::string format_duration(std::chrono::milliseconds duration) {
   if (ms % 60'000 == 0) return std::to_string(ms / 60'000) + "m";
   if (ms % 1000 == 0) return std::to_string(ms / 1000) + "s";
   return std::to_string(ms) + "ms";
+}
+
+std::string parse_replica_id(const std::string& text) {
+  if (is_replica_id(text)) return text;
+  throw UsageError("'" + text + "' is not 1 to 64 letters, digits, '.', '_' and '-'");
 }
 
 ListenAddress parse_listen_address(const std::string& text) {

@@ -30,6 +30,9 @@ std::chrono::milliseconds parse_duration(std::string_view text);
 std::string format_duration(std::chrono::milliseconds duration);
 inline constexpr std::chrono::hours kLongestDuration{366 * 24};
 
+// 1 to 64 letters, digits, '.', '_' and '-'.
+std::string parse_replica_id(const std::string& text);
+
 // "16", from low to high.
 std::int64_t parse_whole_number(std::string_view text, std::int64_t low, std::int64_t high);
 

@@ -32,6 +32,18 @@ std::string parse_origin(const std::string& text) {
   return text;
 }
 
+// The default is this machine's name.
+Flag replica_id_flag() {
+  Flag flag = text_flag(
+      "--replica-id", all, &ServerOptions::replica_id, "ID", parse_replica_id,
+      [](const std::string& id) { return id; },
+      "What this server is called among others behind one address or with one session store: 1 to "
+      "64 letters, digits, '.', '_' and '-'. Every answer names it, as lintel-replica. The default "
+      "is the host's name; of servers on one host each needs its own");
+  flag.default_of_machine = true;
+  return flag;
+}
+
 }  // namespace
 
 std::vector<Flag> network_flags() {
@@ -39,6 +51,7 @@ std::vector<Flag> network_flags() {
   return {
       text_flag("--listen", all, &ServerOptions::listen, "ADDRESS", parse_listen_address,
                 show_address, "HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks a free one"),
+      replica_id_flag(),
       bytes_flag("--max-message-size", connections, &Options::max_message_bytes, 4096, 0x7fffffff,
                  "Largest request message, in bytes"),
       bytes_flag("--connection-memory", connections, &Options::memory_bytes, 16 << 20,

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "server/auth/quotas.h"
 #include "server/auth/security_options.h"
 #include "server/base/listen_address.h"
+#include "server/base/replica_id.h"
 #include "server/history/durability.h"
 #include "server/log/logging.h"
 #include "server/models/model_options.h"
@@ -27,6 +29,7 @@ struct ServerOptions {
   ModelOptions models;
 
   ListenAddress listen;
+  std::string replica_id = default_replica_id();  // among the servers of one address or store
   ConnectionOptions connections;
   HttpOptions http;
   SecurityOptions security;
@@ -41,7 +44,7 @@ struct ServerOptions {
 
   // Sessions that outlive the server.
   struct DurableOptions {
-    std::filesystem::path store;  // directory; empty: there are none
+    std::filesystem::path store;  // directory, or redis://...; empty: there are none
     // Of sessions whose maker does not say; nothing: kInput with a store, kNone without.
     std::optional<Durability> durability;
     std::chrono::milliseconds commit_interval_ms{5};
@@ -52,6 +55,14 @@ struct ServerOptions {
     std::chrono::seconds expire = std::chrono::hours(720);
     bool takes_other_numerics = true;
   } durable;
+
+  // Of a store that servers share: Redis.
+  struct SharedStoreOptions {
+    std::chrono::milliseconds lease_ms{10'000};
+    std::optional<int> wait_replicas;  // nothing: one, where there are any
+    std::chrono::milliseconds wait_ms{50};
+    std::filesystem::path credentials, ca, cert, key;
+  } shared;
 
   struct InitialStates {
     std::filesystem::path directory;  // of snapshots; empty: none

@@ -8,6 +8,7 @@ namespace {
 using std::chrono::milliseconds;
 
 ServerOptions::DurableOptions& durable(ServerOptions& options) { return options.durable; }
+ServerOptions::SharedStoreOptions& shared(ServerOptions& options) { return options.shared; }
 
 }  // namespace
 
@@ -18,8 +19,10 @@ std::vector<Flag> session_store_flags() {
       path_flag("--session-store", durable, &Options::store, "DIR",
                 "Directory, of this server alone, in which sessions outlive it: after an end, a "
                 "crash or a loss of power they are there under their ids when a server begins on "
-                "it. Made where it is not there, readable by its user alone. Without it sessions "
-                "are in memory"),
+                "it. Made where it is not there, readable by its user alone. Or a store that "
+                "servers share: redis://HOST:PORT, of a Redis or Valkey server, or of some of a "
+                "cluster's with commas between; rediss:// with TLS. Without it sessions are in "
+                "memory"),
       choice_flag<Options, Level>(
           "--session-durability", durable, &Options::durability, "LEVEL",
           {{"none", Level(Durability::kNone)},
@@ -56,6 +59,38 @@ std::vector<Flag> session_store_flags() {
           {{"warn", true}, {"strict", false}},
           "Of stored sessions whose values a machine of other bits computed: warn: they go on, the "
           "log and Session.numerics_changed_at say so; strict: calls on them are refused"),
+  };
+}
+
+std::vector<Flag> shared_store_flags() {
+  using Options = ServerOptions::SharedStoreOptions;
+  return {
+      duration_flag("--session-lease", shared, &Options::lease_ms, std::chrono::seconds(2),
+                    "For so long at most a session stays with a server that is gone while a call "
+                    "of it ran; a call whose server does not reach the store for this long, less "
+                    "a second, ends. Above cluster-node-timeout"),
+      text_flag(
+          "--session-store-wait-replicas", shared, &Options::wait_replicas, "N",
+          [](const std::string& text) {
+            return std::optional<int>(static_cast<int>(parse_whole_number(text, 0, 16)));
+          },
+          [](const std::optional<int>& replicas) {
+            return replicas ? std::to_string(*replicas) : std::string();
+          },
+          "What is written counts as stored when so many replicas of its Redis master have it. "
+          "Default: 1 where there are replicas"),
+      duration_flag("--session-store-wait", shared, &Options::wait_ms, milliseconds(1),
+                    "For so long these are waited for; then it is written again"),
+      path_flag("--session-store-credentials", shared, &Options::credentials, "FILE",
+                "How the store knows this server: a line with the name of a user and a line with "
+                "its password; of the password alone where it is that of the default user"),
+      path_flag("--session-store-ca", shared, &Options::ca, "FILE",
+                "Certificates of who signed those of a rediss:// store, PEM. Default: the "
+                "system's"),
+      path_flag("--session-store-cert", shared, &Options::cert, "FILE",
+                "This server's certificate for a rediss:// store that asks for one, PEM"),
+      path_flag("--session-store-key", shared, &Options::key, "FILE",
+                "Its private key, PEM, without a password"),
   };
 }
 

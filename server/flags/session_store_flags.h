@@ -8,5 +8,7 @@
 namespace lintel {
 
 std::vector<Flag> session_store_flags();
+// Of a store that servers share.
+std::vector<Flag> shared_store_flags();
 
 }  // namespace lintel

@@ -74,6 +74,7 @@ enum class RequestOutcome {
   kStoreFull,
   kStoreAway,
   kStoreBroken,
+  kFenced,  // another process has the session now
 };
 
 // Receives what a request produces. Called by one scheduler thread at a time, never under a

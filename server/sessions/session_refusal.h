@@ -1,8 +1,10 @@
 // SessionRefusal: why the session store gives no session, or no memory for a sequence.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace lintel {
 
@@ -23,6 +25,7 @@ enum class SessionError {
   kCallDiffers,       // a repeat asks for something else than the call did
   kNoProbabilities,   // of a call that is told again, not run
   kHeld,              // by another process
+  kFenced,            // another process took it over while a call here ran
   kDamaged,           // what is stored of it cannot be right
   kStoreFull,
   kStoreAway,    // for now
@@ -47,6 +50,9 @@ struct SessionRefusal {
   std::int64_t lowest = 0;
   std::int64_t highest = 0;
   std::int64_t expected = 0;
+  // Of kHeld: by whom, and for how long at most, where that is known.
+  std::string holder{};
+  std::chrono::milliseconds held_for{};
 
   // Whether it is one.
   explicit operator bool() const { return error != SessionError::kNone; }

@@ -2,6 +2,12 @@
 
 #include <spdlog/spdlog.h>
 
+#include <utility>
+
+#include "server/redis/redis_url.h"
+#include "server/stored/open_vault.h"
+#include "server/vault/disk/sqlite_vault.h"
+
 namespace lintel {
 namespace {
 
@@ -10,15 +16,8 @@ using State = SessionVault::Health::State;
 // What an end may take for sessions to wake faster.
 constexpr Duration kParkTime = std::chrono::seconds(2);
 
-SqliteVault::Options vault_options(const ServerOptions::DurableOptions& options) {
-  SqliteVault::Options vault;
-  vault.directory = options.store;
-  vault.commit_interval = options.commit_interval_ms;
-  vault.slab_bytes = options.store_size_bytes;
-  return vault;
-}
-
-DurableSessions::Options session_options(const ServerOptions::DurableOptions& options) {
+DurableSessions::Options session_options(const ServerOptions& all) {
+  const ServerOptions::DurableOptions& options = all.durable;
   DurableSessions::Options sessions;
   sessions.durability = options.durability.value_or(Durability::kInput);
   sessions.commit_interval = options.commit_interval_ms;
@@ -27,52 +26,65 @@ DurableSessions::Options session_options(const ServerOptions::DurableOptions& op
   sessions.takes_other_numerics = options.takes_other_numerics;
   sessions.threads = options.store_threads;
   sessions.queue = options.load_queue;
+  // A failover takes seconds, and until the lease has ended nobody else has the session.
+  if (is_redis_url(options.store.string())) sessions.patience = all.shared.lease_ms;
   return sessions;
 }
 
 }  // namespace
 
-StoredSessions::StoredSessions(const ServerOptions::DurableOptions& options, SessionStore& store,
+StoredSessions::StoredSessions(const ServerOptions& options, SessionStore& store,
                                const ModelRegistry& models, const Clock& clock)
-    : directory_(options.store.string()),
-      vault_(vault_options(options), clock),
-      durable_(vault_, store, models, clock, session_options(options)) {
-  const SessionVault::Health found = vault_.health();
+    : place_(options.durable.store.string()),
+      vault_(open_vault(options, clock)),
+      durable_(*vault_, store, models, clock, session_options(options)) {
+  const SessionVault::Health found = vault_->health();
   spdlog::info("session store {}: {} sessions, {} with an interrupted call, read in {:.1f} ms",
-               directory_, found.sessions, found.interrupted, 1e3 * recovery_time_.count());
+               place_, found.sessions, found.interrupted, 1e3 * recovery_time_.count());
   if (found.quarantined > 0) {
-    spdlog::warn("session store {}: {} sessions are damaged, and set aside", directory_,
+    spdlog::warn("session store {}: {} sessions are damaged, and set aside", place_,
                  found.quarantined);
   }
 }
 
 void StoredSessions::look() {
-  const SessionVault::Health health = vault_.health();
+  const SessionVault::Health health = vault_->health();
   if (health.state != told_) tell(health);
   if (health.state == State::kBroken) return;
-  vault_.sync_states();
+  sync_states();
   const std::size_t expired = durable_.sweep();
+  if (health.clocks_differ && !std::exchange(told_of_clocks_, health.clocks_differ)) {
+    spdlog::warn(
+        "session store {}: its clock and this machine's differ by more than a minute: "
+        "what has expired is not removed",
+        place_);
+  }
+  told_of_clocks_ = health.clocks_differ;
   if (expired > 0) spdlog::info("{} stored sessions expired", expired);
+}
+
+void StoredSessions::sync_states() {
+  if (auto* const disk = dynamic_cast<SqliteVault*>(vault_.get())) disk->sync_states();
 }
 
 void StoredSessions::park() {
   const std::size_t parked = durable_.park_idle(kParkTime);
-  vault_.sync_states();
-  if (parked > 0) spdlog::info("session store {}: {} states stored", directory_, parked);
+  sync_states();
+  if (parked > 0) spdlog::info("session store {}: {} states stored", place_, parked);
 }
 
 void StoredSessions::tell(const SessionVault::Health& health) {
   told_ = health.state;
   switch (health.state) {
     case State::kOk:
-      spdlog::info("session store {}: takes writes again", directory_);
+      spdlog::info("session store {}: takes writes again", place_);
       break;
     case State::kFull:
     case State::kAway:
-      spdlog::warn("session store {}: what is to be stored is refused: {}", directory_, health.why);
+      spdlog::warn("session store {}: what is to be stored is refused: {}", place_, health.why);
       break;
     case State::kBroken:
-      spdlog::error("session store {}: broken until a restart: {}", directory_, health.why);
+      spdlog::error("session store {}: broken until a restart: {}", place_, health.why);
       broken_ = true;
       if (when_broken_) when_broken_();
       break;

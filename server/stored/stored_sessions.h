@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "server/base/clock.h"
@@ -12,7 +13,7 @@
 #include "server/flags/server_options.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/session_store.h"
-#include "server/vault/disk/sqlite_vault.h"
+#include "server/vault/session_vault.h"
 
 namespace lintel {
 
@@ -20,10 +21,10 @@ namespace lintel {
 // but that look() is one thread's.
 class StoredSessions {
  public:
-  // Takes the directory for this process, and recovers and logs what is there. Throws VaultError.
-  // REQUIRES: options.store is not empty; all else outlives it.
-  StoredSessions(const ServerOptions::DurableOptions& options, SessionStore& store,
-                 const ModelRegistry& models, const Clock& clock);
+  // Takes the directory for this process, or finds the servers, and logs what is there. Throws
+  // std::runtime_error. REQUIRES: options.durable.store is not empty; all else outlives it.
+  StoredSessions(const ServerOptions& options, SessionStore& store, const ModelRegistry& models,
+                 const Clock& clock);
   // What was accepted is on the disk when it returns. REQUIRES: no call runs.
   ~StoredSessions() = default;
 
@@ -46,13 +47,15 @@ class StoredSessions {
 
  private:
   void tell(const SessionVault::Health& health);
+  void sync_states();
 
-  const std::string directory_;
+  const std::string place_;  // the directory, or the servers
   const TimePoint began_ = std::chrono::steady_clock::now();
-  SqliteVault vault_;
+  const std::unique_ptr<SessionVault> vault_;
   const std::chrono::duration<double> recovery_time_ = std::chrono::steady_clock::now() - began_;
   DurableSessions durable_;
   SessionVault::Health::State told_ = SessionVault::Health::State::kOk;
+  bool told_of_clocks_ = false;
   std::function<void()> when_broken_;
   std::atomic<bool> broken_{false};
 };

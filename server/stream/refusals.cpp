@@ -83,7 +83,9 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
                              " is told again without log-probabilities",
                          {});
     case SessionError::kHeld:
-      return session_held(session_id);
+      return session_held(session_id, refusal.holder, refusal.held_for);
+    case SessionError::kFenced:
+      return session_fenced(session_id);
     case SessionError::kDamaged:
       return data_loss("SESSION_DAMAGED", session + " is damaged in the store");
     case SessionError::kStoreFull:

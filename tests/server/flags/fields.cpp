@@ -157,15 +157,24 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
 
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
-  auto& [models, listen, connections, http, security, identity, sessions, prefixes, durable,
-         initial_states, streaming, logging, monitoring, print_numerics] = options;
+  auto& [models, listen, replica_id, connections, http, security, identity, sessions, prefixes,
+         durable, shared, initial_states, streaming, logging, monitoring, print_numerics] = options;
   add_models(models, fields);
   fields.add("listen", listen);
+  fields.add("replica_id", replica_id);
   add_connections(connections, fields);
   add_http(http, fields);
   add_callers(security, identity, fields);
   add_sessions(sessions, fields);
   add_durable(durable, fields);
+  auto& [lease_ms, wait_replicas, wait_ms, credentials, ca, cert, key] = shared;
+  fields.add("shared.lease_ms", lease_ms);
+  fields.add("shared.wait_replicas", wait_replicas);
+  fields.add("shared.wait_ms", wait_ms);
+  fields.add("shared.credentials", credentials);
+  fields.add("shared.ca", ca);
+  fields.add("shared.cert", cert);
+  fields.add("shared.key", key);
   auto& [prefix_bytes, least_tokens] = prefixes;
   fields.add("prefixes.memory_bytes", prefix_bytes);
   fields.add("prefixes.least_tokens", least_tokens);

@@ -1,0 +1,15 @@
+// What one server among several is called.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lintel {
+
+// 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'.
+bool is_replica_id(std::string_view text);
+
+// Made of this machine's host name; "lintel" where it has none.
+std::string default_replica_id();
+
+}  // namespace lintel
