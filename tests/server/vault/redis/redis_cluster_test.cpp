@@ -1,0 +1,152 @@
+// A RedisVault on a real cluster: slots that move, masters that die, replicas that miss writes.
+#include "tests/server/redis_lab/redis_cluster.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/server/vault/redis/redis_vaults.h"
+#include "tests/server/vault/vault_scenario.h"
+#include "tests/support/eventually.h"
+
+namespace lintel::testing {
+namespace {
+
+using Outcome = VaultOutcome;
+
+struct ClusterVault {
+  explicit ClusterVault(RedisCluster::Options options = {}) : cluster(options) {
+    cluster.wait_until_up();
+    RedisVault::Options of_vault;
+    std::string why;
+    of_vault.redis.url = *parse_redis_url("redis://" + cluster.endpoints(), &why);
+    of_vault.replica_id = "a";
+    of_vault.lease = std::chrono::seconds(30);
+    of_vault.swept_buckets = kRedisBuckets;
+    of_vault.clock_difference = std::chrono::hours(24 * 365 * 200);
+    vault = std::make_unique<RedisVault>(of_vault, clock);
+  }
+  RedisCluster cluster;
+  ManualClock clock;
+  std::unique_ptr<RedisVault> vault;
+};
+
+// Ids that lie in different buckets, and so at different masters.
+std::string hex_id(int i) {
+  const char* const digits = "0123456789abcdef";
+  std::string id;
+  for (int k = 0; k < 6; ++k) id += digits[(i * 7919 + k * 104729) >> (k * 2) & 15];
+  return id + std::to_string(i);
+}
+
+TEST_CASE("sessions of a cluster are what was written of them, while slots move") {
+  ClusterVault at({.masters = 3, .replicas = 0});
+  std::vector<Client> sessions;
+  for (int i = 0; i < 24; ++i) sessions.emplace_back(hex_id(i));
+  Writes create;
+  for (Client& each : sessions) each.create(create);
+  for (const Outcome outcome : create.commit_to(*at.vault)) REQUIRE(outcome == Outcome::kDone);
+  std::set<std::size_t> owners;
+  for (Client& each : sessions) {
+    REQUIRE(each.open(*at.vault) == Outcome::kDone);
+    owners.insert(at.cluster.owner_of_key(RedisKeys(redis_bucket(each.row.id)).ids));
+  }
+  CHECK(owners.size() > 1);
+  const auto write_all = [&](std::int32_t from) {
+    Writes writes;
+    for (Client& each : sessions) each.append(writes, counted_from(from, 5));
+    for (const Outcome outcome : writes.commit_to(*at.vault)) REQUIRE(outcome == Outcome::kDone);
+  };
+  write_all(0);
+  // Slots of the first three go elsewhere: asked for between, and then for good.
+  for (int i = 0; i < 3; ++i) {
+    const auto slot = static_cast<std::uint16_t>(
+        RedisKeys(redis_bucket(sessions[static_cast<std::size_t>(i)].row.id)).slot);
+    const std::size_t from = at.cluster.owner_of(slot);
+    const std::size_t to = (from + 1) % 3;
+    if (i == 0) {
+      at.cluster.begin_move(slot, to);
+      at.cluster.move_keys(slot, to);
+      write_all(100);
+      at.cluster.end_move(slot, to);
+    } else {
+      at.cluster.move_slot(slot, to);
+    }
+    write_all(200 + i * 10);
+  }
+  CHECK(at.vault->health().redirects > 0);
+  Writes end;
+  for (Client& each : sessions) each.end(end);
+  for (const Outcome outcome : end.commit_to(*at.vault)) REQUIRE(outcome == Outcome::kDone);
+  for (Client& each : sessions) CHECK(each.difference(*at.vault) == "");
+  CHECK(at.vault->list("digits", "", 100, {}).size() == sessions.size());
+}
+
+TEST_CASE("what was acknowledged is there after a master was killed, and its sessions go on") {
+  ClusterVault at;
+  std::vector<Client> sessions;
+  for (int i = 0; i < 12; ++i) sessions.emplace_back(hex_id(i));
+  Writes create;
+  for (Client& each : sessions) each.create(create);
+  for (const Outcome outcome : create.commit_to(*at.vault)) REQUIRE(outcome == Outcome::kDone);
+  for (Client& each : sessions) REQUIRE(each.open(*at.vault) == Outcome::kDone);
+  const auto slot = static_cast<std::uint16_t>(RedisKeys(redis_bucket(sessions[0].row.id)).slot);
+  const std::size_t master = at.cluster.owner_of(slot);
+  const auto append_all = [&](std::int32_t from) {
+    std::size_t done = 0;
+    for (Client& each : sessions) {
+      REQUIRE(eventually([&] {
+        Client next(each);
+        Writes writes;
+        next.append(writes, counted_from(from, 4));
+        if (writes.commit_to(*at.vault).front() != Outcome::kDone) return false;
+        each = next;
+        ++done;
+        return true;
+      }));
+    }
+  };
+  append_all(0);
+  at.cluster.node(master).kill();
+  append_all(40);
+  append_all(80);
+  for (Client& each : sessions) {
+    REQUIRE(eventually([&] {
+      Client next(each);
+      Writes end;
+      next.end(end);
+      if (end.commit_to(*at.vault).front() != Outcome::kDone) return false;
+      each = next;
+      return true;
+    }));
+    CHECK(each.difference(*at.vault) == "");
+  }
+  CHECK(at.vault->health().reconnects > 0);
+}
+
+TEST_CASE("a write that no replica has in time is not acknowledged, and is when one has it again") {
+  ClusterVault at;
+  Client session(hex_id(1));
+  REQUIRE(commit_one(*at.vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(*at.vault) == Outcome::kDone);
+  const auto slot = static_cast<std::uint16_t>(RedisKeys(redis_bucket(session.row.id)).slot);
+  const std::size_t replica = at.cluster.replica_of(at.cluster.owner_of(slot));
+  at.cluster.node(replica).pause();
+  Client late(session);
+  CHECK(commit_one(*at.vault, [&](Writes& to) { late.append(to, counted_from(0, 3)); }) ==
+        Outcome::kUnavailable);
+  CHECK(at.vault->health().short_waits >= 1);
+  at.cluster.node(replica).resume();
+  REQUIRE(eventually([&] {
+    Client next(session);
+    Writes writes;
+    next.append(writes, counted_from(0, 5));
+    if (writes.commit_to(*at.vault).front() != Outcome::kDone) return false;
+    session = next;
+    return true;
+  }));
+  REQUIRE(commit_one(*at.vault, [&](Writes& to) { session.end(to); }) == Outcome::kDone);
+  CHECK(session.difference(*at.vault) == "");
+}
+
+}  // namespace
+}  // namespace lintel::testing

@@ -1,0 +1,336 @@
+// A RedisVault among others, and what may happen to its server.
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "tests/server/redis_lab/tcp_proxy.h"
+#include "tests/server/vault/redis/redis_vaults.h"
+#include "tests/support/eventually.h"
+
+namespace lintel::testing {
+namespace {
+
+using Outcome = VaultOutcome;
+using State = SessionVault::Health::State;
+
+template <typename Call>
+Outcome commit(SessionVault& vault, Call&& call) {
+  return commit_one(vault, std::forward<Call>(call));
+}
+
+struct TwoVaults {
+  explicit TwoVaults(Duration lease = std::chrono::seconds(10)) {
+    RedisVault::Options options = vault_options("a", server.endpoint());
+    options.lease = lease;
+    a = std::make_unique<RedisVault>(options, clock);
+    options.replica_id = "b";
+    b = std::make_unique<RedisVault>(options, clock);
+  }
+  RedisServer server;
+  ManualClock clock;
+  std::unique_ptr<RedisVault> a, b;
+};
+
+TEST_CASE("a session that one vault holds is held for others, who are told by whom") {
+  TwoVaults vaults;
+  Client session("s");
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(*vaults.a) == Outcome::kDone);
+  const SessionVault::Opened held = vaults.b->open("s", "alice", nullptr);
+  CHECK(held.outcome == Outcome::kHeld);
+  CHECK(held.holder == "a");
+  CHECK(held.held_for > std::chrono::seconds(5));
+  CHECK(held.held_for <= std::chrono::seconds(10));
+  CHECK(vaults.b->open("s", "bob", nullptr).outcome == Outcome::kNotFound);
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.end(to); }) == Outcome::kDone);
+  CHECK(session.difference(*vaults.b) == "");
+  CHECK(session.difference(*vaults.a) == "");
+}
+
+TEST_CASE("a lease that is renewed goes on, one of a vault that is gone ends") {
+  TwoVaults vaults(std::chrono::milliseconds(600));
+  Client session("s");
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  const SessionVault::Opened opened = vaults.a->open("s", "alice", nullptr);
+  REQUIRE(opened.outcome == Outcome::kDone);
+  REQUIRE(opened.lease != nullptr);
+  const TimePoint first = opened.lease->until();
+  CHECK(first > std::chrono::steady_clock::now());
+  CHECK(first < std::chrono::steady_clock::now() + std::chrono::milliseconds(600));
+  REQUIRE(eventually([&] {
+    CHECK(vaults.b->open("s", "alice", nullptr).outcome == Outcome::kHeld);
+    return opened.lease->until() > first + std::chrono::milliseconds(900);
+  }));
+  vaults.a.reset();
+  REQUIRE(eventually([&] { return session.open(*vaults.b) == Outcome::kDone; }));
+  CHECK(std::chrono::steady_clock::now() > opened.lease->until());
+}
+
+TEST_CASE("whoever was taken over writes nothing more") {
+  TwoVaults vaults;
+  Client session("s");
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(*vaults.a) == Outcome::kDone);
+  Client late(session);
+  const RedisKeys keys(redis_bucket("s"));
+  vaults.server.client().ask({"HSET", keys.session("s"), "u", "0"});  // the lease is over
+  REQUIRE(session.open(*vaults.b) == Outcome::kDone);
+  const bool has_written = GENERATE(true, false);
+  if (has_written) {
+    REQUIRE(commit(*vaults.b, [&](Writes& to) { session.append(to, counted_from(5, 3)); }) ==
+            Outcome::kDone);
+  }
+  CHECK(commit(*vaults.a, [&](Writes& to) { late.append(to, counted_from(9, 2)); }) ==
+        Outcome::kFenced);
+  CHECK(commit(*vaults.a, [&](Writes& to) { Client(late).release(to); }) != Outcome::kDone);
+  CHECK(vaults.a->health().fenced >= 1);
+  REQUIRE(commit(*vaults.b, [&](Writes& to) { session.end(to); }) == Outcome::kDone);
+  CHECK(session.difference(*vaults.b) == "");
+}
+
+TEST_CASE("the next boot of a replica takes over at once what it held, an earlier one nothing") {
+  TwoVaults vaults;
+  Client session("s");
+  RedisVault again(vault_options("a", vaults.server.endpoint()), vaults.clock);
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(*vaults.a) == Outcome::kDone);
+  CHECK(session.open(*vaults.b) == Outcome::kHeld);
+  REQUIRE(session.open(again) == Outcome::kDone);
+  CHECK(vaults.a->open("s", "alice", nullptr).outcome == Outcome::kHeld);
+  REQUIRE(commit(again, [&](Writes& to) { session.append(to, counted_from(0, 2)); }) ==
+          Outcome::kDone);
+}
+
+TEST_CASE("a write whose answer is lost is done once") {
+  RedisServer server;
+  TcpProxy proxy(server.endpoint());
+  ManualClock clock;
+  RedisVault vault(vault_options("a", proxy.endpoint()), clock);
+  Client session("s");
+  const auto lose = [&](const std::string& text) { proxy.lose_answer_to(text); };
+  const RedisKeys keys(redis_bucket("s"));
+  lose(keys.ids);
+  CHECK(commit(vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  lose(":m");
+  CHECK(session.open(vault) == Outcome::kDone);
+  lose(":m");
+  CHECK(commit(vault, [&](Writes& to) { session.begin(to, "call"); }) == Outcome::kDone);
+  lose(":m");
+  CHECK(commit(vault, [&](Writes& to) { session.append(to, counted_from(0, 5)); }) ==
+        Outcome::kDone);
+  lose(":m");
+  CHECK(commit(vault, [&](Writes& to) { session.append(to, counted_from(5, 300)); }) ==
+        Outcome::kDone);
+  lose(":m");
+  Writes end;
+  session.append(end, counted_from(7, 3));
+  session.end(end);
+  CHECK(end.commit_to(vault) == std::vector(2, Outcome::kDone));
+  CHECK(proxy.lost_answers() == 6);
+  CHECK(session.difference(vault) == "");
+  CHECK(vault.health().fenced == 0);
+}
+
+TEST_CASE("what a store lost is written again by the call that has it") {
+  TwoVaults vaults;
+  Client session("s");
+  const bool before_claim = GENERATE(true, false);
+  const int rewinds = GENERATE(0, 1);
+  CAPTURE(before_claim, rewinds);
+  const auto append = [&](std::int32_t from, std::size_t count) {
+    return commit(*vaults.a, [&](Writes& to) { session.append(to, counted_from(from, count)); });
+  };
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(*vaults.a) == Outcome::kDone);
+  REQUIRE(append(0, 4) == Outcome::kDone);
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.release(to); }) == Outcome::kDone);
+  std::optional<Backup> backup;
+  if (before_claim) backup.emplace(vaults.server.client(), "s");
+  REQUIRE(session.open(*vaults.a) == Outcome::kDone);
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.begin(to, "call"); }) == Outcome::kDone);
+  REQUIRE(append(10, 3) == Outcome::kDone);
+  if (!before_claim) backup.emplace(vaults.server.client(), "s");
+  REQUIRE(append(300, 5) == Outcome::kDone);  // wider ones
+  if (rewinds > 0) {
+    REQUIRE(commit(*vaults.a, [&](Writes& to) { session.rewind(to, 6); }) == Outcome::kDone);
+  }
+  REQUIRE(append(30, 2) == Outcome::kDone);
+  backup->restore();
+  // Several at once, as a call's end is.
+  Writes end;
+  session.append(end, counted_from(50, 3));
+  session.append(end, counted_from(60, 3));
+  RowChange change;
+  change.marks = "marks";
+  session.end(end, change);
+  CHECK(end.commit_to(*vaults.a) == std::vector(3, Outcome::kDone));
+  CHECK(session.difference(*vaults.b) == "");
+  CHECK(vaults.a->health().healed == 1);
+  CHECK(vaults.a->health().rolled_back == 1);
+}
+
+TEST_CASE("what a store lost and another went on with is not written again") {
+  TwoVaults vaults;
+  Client session("s");
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  Backup backup(vaults.server.client(), "s");
+  REQUIRE(session.open(*vaults.a) == Outcome::kDone);
+  Client other(session);
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.append(to, counted_from(0, 4)); }) ==
+          Outcome::kDone);
+  backup.restore();
+  REQUIRE(other.open(*vaults.b) == Outcome::kDone);
+  const bool is_over = GENERATE(true, false);
+  REQUIRE(commit(*vaults.b, [&](Writes& to) { other.append(to, counted_from(7, 2)); }) ==
+          Outcome::kDone);
+  if (is_over) {
+    REQUIRE(commit(*vaults.b, [&](Writes& to) { other.end(to); }) == Outcome::kDone);
+  }
+  const Outcome refused =
+      commit(*vaults.a, [&](Writes& to) { session.append(to, counted_from(4, 4)); });
+  CHECK((refused == Outcome::kFenced || refused == Outcome::kRolledBack));
+  if (!is_over) {
+    REQUIRE(commit(*vaults.b, [&](Writes& to) { other.end(to); }) == Outcome::kDone);
+  }
+  CHECK(other.difference(*vaults.b) == "");
+}
+
+TEST_CASE("a full server takes nothing more, gives sessions back, and takes again") {
+  RedisServer server;
+  ManualClock clock;
+  RedisVault vault(vault_options("a", server.endpoint()), clock);
+  Client session("s"), other("t");
+  REQUIRE(commit(vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(vault) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { session.append(to, counted_from(0, 4)); }) ==
+          Outcome::kDone);
+  RedisClient client = server.client();
+  client("CONFIG SET maxmemory 1");
+  Client late(session);
+  CHECK(commit(vault, [&](Writes& to) { late.append(to, counted_from(4, 100)); }) ==
+        Outcome::kFull);
+  CHECK(commit(vault, [&](Writes& to) { other.create(to); }) == Outcome::kFull);
+  SessionVault::StateRef ref;
+  CHECK(vault.put_state("s", state_of(1), &ref) == Outcome::kFull);
+  CHECK(vault.health().state == State::kFull);
+  // What it has can be read, and goes back.
+  std::vector<std::int32_t> values(4);
+  CHECK(vault.read_values("s", 0, values) == Outcome::kDone);
+  const bool full_at_end = GENERATE(true, false);
+  if (!full_at_end) {
+    client("CONFIG SET maxmemory 0");
+    REQUIRE(commit(vault, [&](Writes& to) { session.append(to, counted_from(4, 100)); }) ==
+            Outcome::kDone);
+    CHECK(vault.health().state == State::kOk);
+  }
+  CHECK(commit(vault, [&](Writes& to) { session.release(to); }) == Outcome::kDone);
+  client("CONFIG SET maxmemory 0");
+  CHECK(session.difference(vault) == "");
+}
+
+TEST_CASE("a server that is paused or killed is away, and its sessions are there when it is back") {
+  RedisServer server;
+  ManualClock clock;
+  RedisVault::Options options = vault_options("a", server.endpoint());
+  options.redis.timeout = std::chrono::milliseconds(700);
+  options.redis.silence = std::chrono::milliseconds(300);
+  RedisVault vault(options, clock);
+  Client session("s");
+  REQUIRE(commit(vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(vault) == Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { session.append(to, counted_from(0, 4)); }) ==
+          Outcome::kDone);
+  const bool is_killed = GENERATE(true, false);
+  CAPTURE(is_killed);
+  if (is_killed) {
+    server.kill();
+  } else {
+    server.pause();
+  }
+  // Nobody knows whether it is written; tried again, with more, it is.
+  Client first(session);
+  CHECK(commit(vault, [&](Writes& to) { first.append(to, counted_from(4, 2)); }) ==
+        Outcome::kUnavailable);
+  CHECK(vault.find("s", "alice").outcome == Outcome::kUnavailable);
+  CHECK(vault.health().state == State::kAway);
+  if (is_killed) {
+    server.start();
+  } else {
+    server.resume();
+  }
+  REQUIRE(eventually([&] {
+    Client next(session);
+    Writes more;
+    next.append(more, counted_from(4, 5));
+    if (more.commit_to(vault).front() != Outcome::kDone) return false;
+    session = next;
+    return true;
+  }));
+  REQUIRE(commit(vault, [&](Writes& to) { session.end(to); }) == Outcome::kDone);
+  CHECK(session.difference(vault) == "");
+  CHECK(vault.health().state == State::kOk);
+}
+
+TEST_CASE("where clocks differ too much nothing is removed, and it is told") {
+  RedisServer server;
+  ManualClock clock;
+  RedisVault::Options options = vault_options("a", server.endpoint());
+  options.clock_difference = std::chrono::seconds(60);
+  RedisVault vault(options, clock);
+  Client session("s");
+  session.row.expires = session.row.used;  // long ago by every clock
+  REQUIRE(commit(vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  CHECK(vault.sweep(10) == 0);
+  CHECK(vault.health().clocks_differ);
+  CHECK(session.difference(vault) == "");
+  options.clock_difference = std::chrono::hours(24 * 365 * 200);
+  RedisVault tolerant(options, clock);
+  CHECK(tolerant.sweep(10) == 1);
+  CHECK_FALSE(tolerant.health().clocks_differ);
+}
+
+TEST_CASE("nothing is left of states whose vault died before they were named") {
+  TwoVaults vaults(std::chrono::milliseconds(400));
+  Client session("s");
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(*vaults.a) == Outcome::kDone);
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.append(to, counted_from(0, 9)); }) ==
+          Outcome::kDone);
+  SessionVault::StateRef ref, named;
+  REQUIRE(vaults.a->put_state("s", state_of(1), &ref) == Outcome::kDone);
+  REQUIRE(vaults.a->put_state("s", state_of(2), &named) == Outcome::kDone);
+  named.position = 9;
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.states(to, {named}); }) == Outcome::kDone);
+  CHECK(vaults.b->sweep(0) == 0);
+  std::vector<std::byte> state(5000);
+  CHECK(vaults.b->read_state(ref, state) == Outcome::kDone);  // its holder may still name it
+  vaults.a.reset();
+  REQUIRE(eventually([&] {
+    vaults.b->sweep(0);
+    return vaults.b->read_state(ref, state) == Outcome::kCorrupt;
+  }));
+  CHECK(vaults.b->read_state(named, state) == Outcome::kDone);
+  REQUIRE(eventually([&] { return session.open(*vaults.b) == Outcome::kDone; }));
+  REQUIRE(commit(*vaults.b, [&](Writes& to) { session.remove(to); }) == Outcome::kDone);
+  CHECK(vaults.b->read_state(named, state) == Outcome::kCorrupt);
+  RedisClient client = vaults.server.client();
+  REQUIRE(eventually([&] { return client("DBSIZE").integer == 0; }));
+}
+
+TEST_CASE("buckets ascend with ids, and ids of hexadecimal digits have all of them") {
+  std::vector<std::string> ids = {"",   "!",   "0",       "00", "000", "0/1", "0:",  "09z",
+                                  "0a", "9zz", "9{a",     ":",  "@",   "A",   "Zf",  "_",
+                                  "a",  "a00", "abg",     "af", "ag",  "b",   "fff", "ffg",
+                                  "fg", "g",   "session", "z",  "~",   "\xff"};
+  std::ranges::sort(ids);
+  for (std::size_t i = 1; i < ids.size(); ++i) {
+    CAPTURE(ids[i - 1], ids[i]);
+    CHECK(redis_bucket(ids[i - 1]) <= redis_bucket(ids[i]));
+  }
+  CHECK(redis_bucket("000") == 0);
+  CHECK(redis_bucket("abc") == 0xabc);
+  CHECK(redis_bucket("fff") == 0xfff);
+  CHECK(redis_bucket("\xff") == 0xfff);
+}
+
+}  // namespace
+}  // namespace lintel::testing
