@@ -119,10 +119,14 @@ std::optional<SessionInfo> DurableSessions::find(const std::string& id, const Ow
     store_.remove(id, owner);
     info.reset();
   }
+  const bool is_held = !found.holder.empty();
   if (info) {
+    info->busy = info->busy || is_held;
     tell_of_row(found.row, *info);
   } else {
     info = info_of(found.row);
+    info->busy = is_held;
+    if (is_held) info->interrupted.reset();
   }
   return info;
 }

@@ -143,7 +143,8 @@ class DurableSessions {
   struct Cold {
     SessionVault::Row row;
     StoredMarks marks;
-    std::optional<StoredCall> call;  // that was interrupted
+    std::optional<StoredCall> call;  // that was interrupted, or runs elsewhere
+    SessionRefusal held;             // kHeld: by another process
     SharedModel model;               // null: none that is loaded is the one
   };
   // kNone, kNotFound, kDamaged, kStore...

@@ -44,6 +44,7 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
     lease.discard();
     return refusal;
   }
+  if (cold.held) return cold.held;
   if (cold.row.digest != lease.history()->extent().digest) {
     lease.discard();  // the vault is the truth, and brings it back
     return {SessionError::kStoreAway};

@@ -15,6 +15,10 @@ namespace lintel {
 SessionRefusal DurableSessions::look_up(const std::string& id, const Owner& owner, Cold& cold) {
   SessionVault::Opened found = vault_.find(id, owner);
   if (found.outcome != VaultOutcome::kDone) return refusal_of(found.outcome);
+  if (!found.holder.empty()) {
+    found.outcome = VaultOutcome::kHeld;
+    cold.held = refusal_of(found);
+  }
   cold.row = std::move(found.row);
   if (has_expired(cold.row)) return {SessionError::kNotFound};
   std::optional<StoredMarks> marks = decode_marks(cold.row.marks);

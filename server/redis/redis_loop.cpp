@@ -219,7 +219,7 @@ void RedisLoop::send_waiting(RedisNode& node, RedisLane& lane) {
 }
 
 int RedisLoop::replicas_of(const RedisNode& node) const {
-  return options_.wait_replicas.value_or(std::min(node.replicas, 1));
+  return options_.wait_replicas.value_or(std::min(std::max(node.replicas, node.linked), 1));
 }
 
 void RedisLoop::send(RedisLane& lane, const RedisErrandPtr& errand) {
@@ -270,7 +270,10 @@ void RedisLoop::take_replies(RedisNode& node, RedisLane& lane) {
       }
       case What::kWait: {
         const bool is_enough = !reply->is_error() && reply->number >= replicas_of(node);
-        if (!is_enough) ++counts_.short_waits;
+        if (!is_enough) {
+          ++counts_.short_waits;
+          is_stale_ = true;  // one may be gone for good
+        }
         for (const RedisErrandPtr& errand : std::exchange(lane.done, {})) {
           errand->answer.is_replicated = is_enough;
           finish(*errand, true);

@@ -58,6 +58,7 @@ void RedisLoop::took_facts(RedisNode& node, const RedisAnswer& answer, bool then
     node.lanes[kWrites].why = to_string(node.address) + ": " + why;
   }
   node.is_known = true;
+  node.linked = facts.replicas;
   if (!then_slots) return opened_unless_unknown();
   if (facts.is_cluster) {
     return pin(node, {"CLUSTER", "SLOTS"},
@@ -94,11 +95,10 @@ void RedisLoop::use(const RedisSlots& slots) {
     for (int slot = std::max(range.first, 0); slot <= std::min(range.last, kSlots - 1); ++slot) {
       owners_[static_cast<std::size_t>(slot)] = &node;
     }
-    if (!node.is_known) {
-      node.is_known = true;
-      if (opened_) node.is_known = false;
-      ask_for_facts(node, /*then_slots=*/false);
-    }
+  }
+  for (const auto& each : nodes_) {
+    const bool is_asked = each->is_known && !each->lanes[kReads].waiting.empty();
+    if (each->is_master && !is_asked) ask_for_facts(*each, /*then_slots=*/false);
   }
   is_stale_ = is_searching_ = false;
   searched_since_ = now_;

@@ -64,7 +64,8 @@ struct RedisNode {
   RedisAddress address;
   RedisLane lanes[2];  // reads, writes
   bool is_master = false;
-  int replicas = 0;
+  int replicas = 0;       // that the cluster says it has
+  int linked = 0;         // that itself said it has
   bool is_known = false;  // its INFO was read
 };
 

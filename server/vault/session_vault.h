@@ -84,7 +84,7 @@ class SessionVault {
     VaultOutcome outcome = VaultOutcome::kDone;
     Row row{};
     Claim claim{};
-    std::string holder{};  // kHeld: who it is
+    std::string holder{};  // kHeld, and of find() where another process holds it: who it is
     Duration held_for{};   // and for how long at most; 0: nobody knows
     // By the steady clock: until when the claim is good. Null: until it is given back.
     std::shared_ptr<const ClaimLease> lease{};

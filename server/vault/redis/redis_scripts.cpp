@@ -18,6 +18,7 @@ const RedisScripts& RedisScripts::get() {
                                     .write = script_named("write", false),
                                     .write_when_full = script_named("write", true),
                                     .check = script_named("check", true),
+                                    .find = script_named("find", true),
                                     .read = script_named("read", true),
                                     .list = script_named("list", true),
                                     .sweep = script_named("sweep", true),
@@ -27,7 +28,7 @@ const RedisScripts& RedisScripts::get() {
 }
 
 std::vector<const RedisScript*> RedisScripts::all() const {
-  return {&claim, &create, &write, &write_when_full, &check,
+  return {&claim, &create, &write, &write_when_full, &check,     &find,
           &read,  &list,   &sweep, &state,           &drop_state};
 }
 

@@ -9,7 +9,8 @@ namespace lintel {
 
 struct RedisScripts {
   // What may run where a server is full: it makes room, or gives a session back.
-  RedisScript claim, create, write, write_when_full, check, read, list, sweep, state, drop_state;
+  RedisScript claim, create, write, write_when_full, check, find, read, list, sweep, state,
+      drop_state;
 
   static const RedisScripts& get();
   std::vector<const RedisScript*> all() const;

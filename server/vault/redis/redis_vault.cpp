@@ -128,17 +128,18 @@ void RedisVault::prolong(HeldSession& held, TimePoint asked_at) {
 
 SessionVault::Opened RedisVault::find(const SessionId& id, const Owner& owner) {
   const RedisKeys keys(redis_bucket(id));
-  const RedisAnswer answer = client_.ask_and_wait(
-      {.words = {"HMGET", keys.session(id), "o", "r", "p", "d"}, .slot = keys.slot});
-  if (!answer.arrived || answer.reply.list.size() != 4) {
-    return {.outcome = VaultOutcome::kUnavailable};
-  }
-  const bool is_there = answer.reply.list[0].kind == RedisReply::Kind::kText;
-  if (!is_there || answer.reply.at(0) != owner) return {.outcome = VaultOutcome::kNotFound};
-  std::optional<Row> row =
-      row_of(answer.reply.at(1), answer.reply.number_at(2), answer.reply.at(3));
+  const RedisAnswer answer = client_.ask_and_wait({.script = &RedisScripts::get().find,
+                                                   .keys = {keys.session(id)},
+                                                   .words = {owner, options_.replica_id, boot_},
+                                                   .slot = keys.slot});
+  const RedisReply& reply = answer.reply;
+  if (!answer.arrived || reply.list.empty()) return {.outcome = VaultOutcome::kUnavailable};
+  if (reply.at(0) != "DONE") return {.outcome = VaultOutcome::kNotFound};
+  std::optional<Row> row = row_of(reply.at(1), reply.number_at(2), reply.at(3));
   if (!row) return {.outcome = VaultOutcome::kCorrupt};
-  return {.row = *std::move(row)};
+  return {.row = *std::move(row),
+          .holder = reply.at(4),
+          .held_for = std::chrono::milliseconds(reply.number_at(5))};
 }
 
 VaultOutcome RedisVault::read_values(const SessionId& id, std::int64_t first,
