@@ -34,6 +34,7 @@ int run_command_line(std::vector<std::string> arguments, cli::Console& console) 
   add_occlusion(app, command_line);
   add_adapters(app, command_line);
   add_sessions(app, command_line);
+  add_fleet(app, command_line);
   return cli::run_program(app, command_line, std::move(arguments));
 }
 

@@ -23,7 +23,7 @@ TEST_CASE("help teaches: the program and every sub-command have examples") {
   const Bench bench;
   CHECK(bench.run({"--help"}).out.find("Examples") != std::string::npos);
   for (const char* command :
-       {"paper", "length", "serve", "occlusion", "speed", "adapters", "sessions"}) {
+       {"paper", "length", "serve", "occlusion", "speed", "adapters", "sessions", "fleet"}) {
     const Result result = bench.run({command, "--help"});
     CHECK(result.code == 0);
     CHECK(result.out.find("Example") != std::string::npos);
@@ -46,6 +46,9 @@ TEST_CASE("a command line that makes no sense is exit status 2, and says why") {
                                                        {"adapters", "--rank", "1025"},
                                                        {"sessions", "--count", "0"},
                                                        {"sessions", "--only", "memory,all"},
+                                                       {"fleet", "--replicas", "0"},
+                                                       {"fleet", "--idle", "x"},
+                                                       {"fleet", "--script-time", "0"},
                                                        {"occlusion"}};
   for (const auto& line : lines) {
     const Result result = bench.run(line);
