@@ -1,0 +1,55 @@
+#include "tests/fight/value_line.h"
+
+namespace lintel::testing {
+
+std::optional<std::string> ValueLine::told(const std::string& call, std::int64_t position,
+                                           std::int32_t value) {
+  const std::lock_guard lock(mutex_);
+  const auto [place, is_new] = values_.try_emplace(position, Told{call, value});
+  const Told& known = place->second;
+  const std::string at = "position " + std::to_string(position);
+  if (known.call != call) return at + " was told to " + known.call + " and to " + call;
+  if (known.value != value) {
+    return at + " was told as " + std::to_string(known.value) + " and as " + std::to_string(value);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> ValueLine::ended(const std::string& call, std::int64_t position) {
+  const std::lock_guard lock(mutex_);
+  const auto next = values_.lower_bound(position);
+  for (auto later = next; later != values_.end(); ++later) {
+    if (later->second.call == call) {
+      return call + " has ended before position " + std::to_string(later->first) +
+             ", which it told";
+    }
+  }
+  if (next == values_.begin() || std::prev(next)->first != position - 1) {
+    return call + " has ended at " + std::to_string(position) + ", but was not told all before it";
+  }
+  return std::nullopt;
+}
+
+std::string ValueLine::difference(const std::vector<std::int32_t>& stored) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [position, told] : values_) {
+    const std::string what = "position " + std::to_string(position) + " of " + told.call;
+    if (position >= static_cast<std::int64_t>(stored.size())) return what + " is gone";
+    const std::int32_t value = stored[static_cast<std::size_t>(position)];
+    if (value != told.value) {
+      return what + " is " + std::to_string(value) + ", not " + std::to_string(told.value);
+    }
+  }
+  if (stored.size() != values_.size()) {
+    return std::to_string(stored.size()) + " values are stored, " + std::to_string(values_.size()) +
+           " were told";
+  }
+  return "";
+}
+
+std::size_t ValueLine::size() const {
+  const std::lock_guard lock(mutex_);
+  return values_.size();
+}
+
+}  // namespace lintel::testing

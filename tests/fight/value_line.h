@@ -1,0 +1,36 @@
+// What clients were told of one session, held to one line without gaps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lintel::testing {
+
+// Thread-safe. A value counts as soon as a client has it.
+class ValueLine {
+ public:
+  // Call `call` was told this value. Nothing, or what is wrong: another call was told one at the
+  // position, or the same call another one.
+  std::optional<std::string> told(const std::string& call, std::int64_t position,
+                                  std::int32_t value);
+  // The call has ended there.
+  std::optional<std::string> ended(const std::string& call, std::int64_t position);
+  // What is wrong with a session that has these values from position 0 on: one is missing, another,
+  // or was never told though every call has ended. Empty: nothing.
+  std::string difference(const std::vector<std::int32_t>& stored) const;
+  std::size_t size() const;
+
+ private:
+  struct Told {
+    std::string call;
+    std::int32_t value = 0;
+  };
+  mutable std::mutex mutex_;
+  std::map<std::int64_t, Told> values_;
+};
+
+}  // namespace lintel::testing
