@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -50,7 +51,10 @@ void ReplicaProcess::end_and_start() {
 std::string ReplicaProcess::stop() {
   process_->send(SIGTERM);
   const int status = process_->wait();
-  return status == 0 ? "" : options_.name + " ended with " + std::to_string(status) + ":\n" + log();
+  if (status == 0) return "";
+  const std::string all = log();
+  return options_.name + " ended with " + std::to_string(status) + ":\n" +
+         all.substr(all.size() - std::min<std::size_t>(all.size(), 3000));
 }
 
 }  // namespace lintel::testing
