@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "client/lib/address.h"
+#include "client/address/address.h"
 
 namespace lintel {
 

@@ -53,7 +53,8 @@ class SampleCollector {
   std::vector<Sample> samples_;
 };
 
-// Calls one server. Requests are the messages of proto/lintel/v1, which document every field.
+// Calls one server, or one of several with the same sessions. Requests are the messages of
+// proto/lintel/v1, which document every field.
 //
 //   lintel::Client client({.address = "127.0.0.1:50051"});
 //   lintel::v1::GenerateRequest request;
@@ -65,13 +66,20 @@ class SampleCollector {
 // optional Cancellation, through which another thread ends them. A connection that fails for no
 // reason that connections fail for (see connect_failure.h) is tried once more, within the deadline.
 //
+// Of several servers a client calls the first that answers, and stays there. A call that was not
+// sent goes on to the next; so does, after UNAVAILABLE, one that was but changes nothing or leaves
+// what expires (a session that nobody knows), while nothing of it came; a call on a session that
+// outlives the server goes on there with the first value that was not seen (see Repeat).
+//
 // Threads: const and stateless but for the channel; any number of threads may call.
 class Client {
  public:
   static constexpr std::chrono::milliseconds kRetry{30'000};  // where nothing else is said
 
   struct Options {
-    // HOST:PORT, HOST (then the port is 50051) or unix:PATH.
+    // HOST:PORT, HOST (then the port is 50051) or unix:PATH; several of these with commas between
+    // them, of servers with the same sessions. A name with several addresses stands for all of
+    // them.
     std::string address = "127.0.0.1:50051";
     std::chrono::milliseconds deadline{5 * 60 * 1000};  // of each call; > 0
     Tls tls;
@@ -213,13 +221,16 @@ class Client {
 
  private:
   struct Stubs;
+  struct Known;
+  enum class Again;  // client_call.h
   class Call;
   std::vector<v1::Model> list_models(const v1::ListModelsRequest& request,
                                      Cancellation* cancellation) const;
   void read_samples(Call& call, const v1::GenerateRequest& request, const OnChunk& on_chunk,
-                    const OnFinish& on_finish) const;
+                    const OnFinish& on_finish, Again again) const;
   bool ask_durable(Call& call, const std::string& session_id) const;
-  std::unique_ptr<Stubs> stubs_;
+  Client(std::chrono::milliseconds deadline, std::string token);
+  std::unique_ptr<Known> known_;
   std::chrono::milliseconds deadline_;
   std::string token_;
   std::string address_;  // empty over the caller's own channel

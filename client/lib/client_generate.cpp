@@ -15,25 +15,32 @@ constexpr std::chrono::milliseconds kConnectPatience{200};
 }  // namespace
 
 void Client::read_samples(Call& call, const v1::GenerateRequest& request, const OnChunk& on_chunk,
-                          const OnFinish& on_finish) const {
+                          const OnFinish& on_finish, Again again) const {
   const std::uint32_t num_samples = request.has_num_samples() ? request.num_samples() : 1;
   std::set<std::uint32_t> finished;
-  const auto open = [&](auto* context) { return stubs_->generation.Generate(context, request); };
-  call.stream<v1::GenerateResponse>(open, [&](const v1::GenerateResponse& response) {
-    for (const v1::Chunk& chunk : response.chunks()) {
-      if (chunk.sample() >= num_samples) {
-        throw CallError(grpc::StatusCode::INTERNAL, "the server sent a sample nobody asked for");
-      }
-      if (on_chunk) on_chunk(chunk);
-    }
-    for (const v1::SampleFinish& finish : response.finished()) {
-      if (finish.sample() >= num_samples) {
-        throw CallError(grpc::StatusCode::INTERNAL, "the server ended a sample nobody asked for");
-      }
-      finished.insert(finish.sample());
-      on_finish(finish);
-    }
-  });
+  const auto open = [&](Stubs& server, auto* context) {
+    return server.generation.Generate(context, request);
+  };
+  call.stream<v1::GenerateResponse>(
+      open,
+      [&](const v1::GenerateResponse& response) {
+        for (const v1::Chunk& chunk : response.chunks()) {
+          if (chunk.sample() >= num_samples) {
+            throw CallError(grpc::StatusCode::INTERNAL,
+                            "the server sent a sample nobody asked for");
+          }
+          if (on_chunk) on_chunk(chunk);
+        }
+        for (const v1::SampleFinish& finish : response.finished()) {
+          if (finish.sample() >= num_samples) {
+            throw CallError(grpc::StatusCode::INTERNAL,
+                            "the server ended a sample nobody asked for");
+          }
+          finished.insert(finish.sample());
+          on_finish(finish);
+        }
+      },
+      again);
   if (finished.size() != num_samples) {
     throw CallError(grpc::StatusCode::INTERNAL, "the stream ended before every sample had");
   }
@@ -43,19 +50,21 @@ bool Client::ask_durable(Call& call, const std::string& session_id) const {
   v1::GetSessionRequest request;
   request.set_id(session_id);
   v1::Session session;
-  call.unary([&](auto* context) { return stubs_->sessions.Get(context, request, &session); });
-  stubs_->durability.note(session);
-  return stubs_->durability.of(session_id).value_or(false);
+  call.unary(
+      [&](Stubs& server, auto* context) { return server.sessions.Get(context, request, &session); },
+      Again::kSafe);
+  known_->durability.note(session);
+  return known_->durability.of(session_id).value_or(false);
 }
 
 void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
                       const OnFinish& on_finish, const Repeat& repeat,
                       Cancellation* cancellation) const {
-  Call call(*this, cancellation);
+  Call call(*this, cancellation, request.session_id());
   const std::chrono::milliseconds patience = repeat.patience.value_or(retry_);
   std::optional<bool> durable = repeat.durable;
   if (!request.call_id().empty()) durable = true;  // only of such sessions do calls have names
-  if (!durable) durable = stubs_->durability.of(request.session_id());
+  if (!durable) durable = known_->durability.of(request.session_id());
   if (request.session_id().empty() || patience.count() <= 0) durable = false;
 
   v1::GenerateRequest again = request;
@@ -81,26 +90,33 @@ void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chun
           call, again,
           [&](const v1::Chunk& chunk) {
             pauses.something_came();
+            call.try_all_again();
             if (const v1::Chunk* news = seen.new_part(chunk)) tell(on_chunk, *news);
           },
           [&](const v1::SampleFinish& finish) {
             finished = true;
             tell(on_finish, finish);
-          });
+          },
+          Again::kNever);
       return;
     } catch (const CallError& error) {
       if (with_caller || !worth_repeating(error, sent)) throw;
       if (finished) return;  // there is nothing more to come
-      const auto pause = pauses.next(error);
-      if (!pause) throw;
-      if (repeat.on_pause) repeat.on_pause({error, pauses.left()});
-      call.wait(*pause);
+      // The next server may go on with it at once.
+      if (!call.go_on()) {
+        const auto pause = pauses.next(error);
+        if (!pause) throw;
+        if (repeat.on_pause) repeat.on_pause({error, pauses.left()});
+        call.wait(*pause);
+        call.try_all_again();
+      }
       sent |= durable.value_or(false) && error.unreached().empty();
     }
     call.connect_again(kConnectPatience);
     again.set_from_position(seen.next());
   }
-  read_samples(call, request, on_chunk, on_finish);
+  read_samples(call, request, on_chunk, on_finish,
+               request.session_id().empty() ? Again::kSafe : Again::kUnsent);
 }
 
 void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,

@@ -18,8 +18,10 @@ v1::Session Client::create_session(const v1::CreateSessionRequest& request,
                                    Cancellation* cancellation) const {
   v1::Session session;
   Call call(*this, cancellation);
-  call.unary([&](auto* context) { return stubs_->sessions.Create(context, request, &session); });
-  stubs_->durability.note(session);
+  call.unary([&](Stubs& server,
+                 auto* context) { return server.sessions.Create(context, request, &session); },
+             Again::kSafe);
+  known_->durability.note(session);
   return session;
 }
 
@@ -27,9 +29,11 @@ v1::Session Client::get_session(const std::string& id, Cancellation* cancellatio
   v1::GetSessionRequest request;
   request.set_id(id);
   v1::Session session;
-  Call call(*this, cancellation);
-  call.unary([&](auto* context) { return stubs_->sessions.Get(context, request, &session); });
-  stubs_->durability.note(session);
+  Call call(*this, cancellation, id);
+  call.unary(
+      [&](Stubs& server, auto* context) { return server.sessions.Get(context, request, &session); },
+      Again::kSafe);
+  known_->durability.note(session);
   return session;
 }
 
@@ -42,7 +46,9 @@ std::vector<v1::Session> Client::list_sessions(const std::string& model,
   do {
     v1::ListSessionsResponse page;
     Call call(*this, cancellation);
-    call.unary([&](auto* context) { return stubs_->sessions.List(context, request, &page); });
+    call.unary(
+        [&](Stubs& server, auto* context) { return server.sessions.List(context, request, &page); },
+        Again::kSafe);
     for (v1::Session& session : *page.mutable_sessions()) sessions.push_back(std::move(session));
     if (!page.next_page_token().empty() && page.next_page_token() == request.page_token()) {
       throw CallError(grpc::StatusCode::INTERNAL, "the server's list of sessions does not advance");
@@ -56,16 +62,20 @@ void Client::delete_session(const std::string& id, Cancellation* cancellation) c
   v1::DeleteSessionRequest request;
   request.set_id(id);
   google::protobuf::Empty nothing;
-  Call call(*this, cancellation);
-  call.unary([&](auto* context) { return stubs_->sessions.Delete(context, request, &nothing); });
+  Call call(*this, cancellation, id);
+  call.unary([&](Stubs& server, auto* context) {
+    return server.sessions.Delete(context, request, &nothing);
+  });
 }
 
 std::vector<v1::Session> Client::fork_session(const v1::ForkSessionRequest& request,
                                               Cancellation* cancellation) const {
   v1::ForkSessionResponse response;
-  Call call(*this, cancellation);
-  call.unary([&](auto* context) { return stubs_->sessions.Fork(context, request, &response); });
-  for (const v1::Session& fork : response.sessions()) stubs_->durability.note(fork);
+  Call call(*this, cancellation, request.id());
+  call.unary([&](Stubs& server,
+                 auto* context) { return server.sessions.Fork(context, request, &response); },
+             Again::kSafe);
+  for (const v1::Session& fork : response.sessions()) known_->durability.note(fork);
   return {std::make_move_iterator(response.mutable_sessions()->begin()),
           std::make_move_iterator(response.mutable_sessions()->end())};
 }
@@ -73,22 +83,29 @@ std::vector<v1::Session> Client::fork_session(const v1::ForkSessionRequest& requ
 v1::Session Client::rewind_session(const v1::RewindSessionRequest& request,
                                    Cancellation* cancellation) const {
   v1::Session session;
-  Call call(*this, cancellation);
-  call.unary([&](auto* context) { return stubs_->sessions.Rewind(context, request, &session); });
-  stubs_->durability.note(session);
+  Call call(*this, cancellation, request.id());
+  call.unary([&](Stubs& server, auto* context) {
+    return server.sessions.Rewind(context, request, &session);
+  });
+  known_->durability.note(session);
   return session;
 }
 
 void Client::snapshot_session(const v1::SnapshotSessionRequest& request, const OnPiece& on_piece,
                               Cancellation* cancellation) const {
   std::int64_t total = -1, got = 0;
-  Call call(*this, cancellation);
-  const auto open = [&](auto* context) { return stubs_->sessions.Snapshot(context, request); };
-  call.stream<v1::SnapshotChunk>(open, [&](const v1::SnapshotChunk& chunk) {
-    if (total < 0) total = chunk.total_bytes();
-    got += static_cast<std::int64_t>(chunk.data().size());
-    on_piece(chunk.data(), total);
-  });
+  Call call(*this, cancellation, request.id());
+  const auto open = [&](Stubs& server, auto* context) {
+    return server.sessions.Snapshot(context, request);
+  };
+  call.stream<v1::SnapshotChunk>(
+      open,
+      [&](const v1::SnapshotChunk& chunk) {
+        if (total < 0) total = chunk.total_bytes();
+        got += static_cast<std::int64_t>(chunk.data().size());
+        on_piece(chunk.data(), total);
+      },
+      Again::kSafe);
   if (got != total) {
     throw CallError(grpc::StatusCode::INTERNAL, "the stream ended before the snapshot had");
   }
@@ -109,35 +126,40 @@ v1::Session Client::restore_session(v1::RestoreHeader header, std::string_view s
   header.set_total_bytes(static_cast<std::int64_t>(snapshot.size()));
   v1::Session session;
   Call call(*this, cancellation);
-  call.upload([&](auto* context) { return stubs_->sessions.Restore(context, &session); },
-              [&](grpc::ClientWriterInterface<v1::RestoreSessionRequest>& writer) {
-                v1::RestoreSessionRequest message;
-                *message.mutable_header() = header;
-                bool reads = writer.Write(message);
-                for (std::size_t at = 0; reads && at < snapshot.size(); at += kPieceBytes) {
-                  const std::string_view piece = snapshot.substr(at, kPieceBytes);
-                  message.set_data(piece.data(), piece.size());
-                  reads = writer.Write(message);
-                  if (reads && on_sent) on_sent(static_cast<std::int64_t>(piece.size()));
-                }
-                if (reads) writer.WritesDone();
-              });
-  stubs_->durability.note(session);
+  call.upload(
+      [&](Stubs& server, auto* context) { return server.sessions.Restore(context, &session); },
+      [&](grpc::ClientWriterInterface<v1::RestoreSessionRequest>& writer) {
+        v1::RestoreSessionRequest message;
+        *message.mutable_header() = header;
+        bool reads = writer.Write(message);
+        for (std::size_t at = 0; reads && at < snapshot.size(); at += kPieceBytes) {
+          const std::string_view piece = snapshot.substr(at, kPieceBytes);
+          message.set_data(piece.data(), piece.size());
+          reads = writer.Write(message);
+          if (reads && on_sent) on_sent(static_cast<std::int64_t>(piece.size()));
+        }
+        if (reads) writer.WritesDone();
+      });
+  known_->durability.note(session);
   return session;
 }
 
 void Client::read_history(const v1::ReadHistoryRequest& request, const OnChunk& on_chunk,
                           Cancellation* cancellation) const {
-  Call call(*this, cancellation);
-  const auto open = [&](auto* context) { return stubs_->sessions.ReadHistory(context, request); };
-  call.stream<v1::Chunk>(open, on_chunk);
+  Call call(*this, cancellation, request.id());
+  const auto open = [&](Stubs& server, auto* context) {
+    return server.sessions.ReadHistory(context, request);
+  };
+  call.stream<v1::Chunk>(open, on_chunk, Again::kSafe);
 }
 
 v1::NamedState Client::save_state(const v1::SaveStateRequest& request,
                                   Cancellation* cancellation) const {
   v1::NamedState state;
-  Call call(*this, cancellation);
-  call.unary([&](auto* context) { return stubs_->sessions.SaveState(context, request, &state); });
+  Call call(*this, cancellation, request.session_id());
+  call.unary([&](Stubs& server, auto* context) {
+    return server.sessions.SaveState(context, request, &state);
+  });
   return state;
 }
 
@@ -150,7 +172,9 @@ std::vector<v1::NamedState> Client::list_states(const std::string& model,
   do {
     v1::ListStatesResponse page;
     Call call(*this, cancellation);
-    call.unary([&](auto* context) { return stubs_->sessions.ListStates(context, request, &page); });
+    call.unary([&](Stubs& server,
+                   auto* context) { return server.sessions.ListStates(context, request, &page); },
+               Again::kSafe);
     for (v1::NamedState& state : *page.mutable_states()) states.push_back(std::move(state));
     if (!page.next_page_token().empty() && page.next_page_token() == request.page_token()) {
       throw CallError(grpc::StatusCode::INTERNAL, "the server's list of states does not advance");
@@ -167,8 +191,9 @@ void Client::delete_state(const std::string& name, bool is_public,
   request.set_is_public(is_public);
   google::protobuf::Empty nothing;
   Call call(*this, cancellation);
-  call.unary(
-      [&](auto* context) { return stubs_->sessions.DeleteState(context, request, &nothing); });
+  call.unary([&](Stubs& server, auto* context) {
+    return server.sessions.DeleteState(context, request, &nothing);
+  });
 }
 
 }  // namespace lintel

@@ -9,7 +9,7 @@
 // Requests are the messages of proto/lintel/v1, which document every field, in camelCase; here they
 // may hold token ids, text and pixels as they are (see values()), and 64-bit numbers as BigInt.
 // Every call has a deadline. What does not end with OK throws LintelError.
-import { randomUUID } from 'node:crypto';
+import { createHash, randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';
@@ -18,6 +18,7 @@ import protobuf from 'protobufjs';
 import { connection } from './connection.mjs';
 import { checkImage } from './images.mjs';
 import { Repeat } from './repeat.mjs';
+import { isUnsent, namesAServer, Servers, split } from './servers.mjs';
 
 const PROTO = fileURLToPath(new URL('../../proto/', import.meta.url));
 const { v1 } = grpc.loadPackageDefinition(
@@ -100,18 +101,24 @@ const DEFAULT_NEW_TOKENS = 256;
 // Sessions that are remembered to outlive the server or not; beyond that it is asked once more.
 const MOST_KNOWN = 4096;
 
+// Methods that a server may have had and another one is asked all the same: they change nothing, or leave
+// what expires.
+const IS_SAFE = new Set(['get', 'list', 'listStates', 'create', 'fork']);
+
 // Of a snapshot in a message; the server takes 1 MiB.
 const PIECE_BYTES = 256 * 1024;
 
 export class Client {
   #token;
   #timeout;
-  #services;
+  #servers;
   #modalities = new Map(); // of models that were asked, by name
   #retry;
   #durable = new Map(); // whether sessions outlive the server, by id
 
-  // tlsCa, tlsCert, tlsKey: PEM files; with a CA or a certificate the channel is encrypted. token:
+  // address: HOST:PORT or unix:PATH; or several with commas between them, of servers with the same sessions:
+  // the first that answers is called, and another one when it does so no more. A name with several addresses
+  // stands for all of them. tlsCa, tlsCert, tlsKey: PEM files; with a CA or a certificate the channel is encrypted. token:
   // sent with every call, never in plain text to another machine. timeout: ms, of every call. proxy:
   // [USER:PASSWORD@]HOST:PORT of an HTTP proxy to reach other machines through, by CONNECT; what the
   // environment says of proxies is not heeded, and this machine is never reached through one. retry: ms
@@ -120,19 +127,24 @@ export class Client {
     address = '127.0.0.1:50051',
     { tlsCa, tlsCert, tlsKey, token, timeout = 300_000, proxy, retry = 30_000 } = {},
   ) {
-    const { address: to, credentials, options } = connection(address, { tlsCa, tlsCert, tlsKey, token, proxy });
     this.#token = token;
     this.#timeout = timeout;
     this.#retry = retry;
-    this.#services = {
-      generation: new v1.GenerationService(to, credentials, options),
-      models: new v1.ModelService(to, credentials, options),
-      sessions: new v1.SessionService(to, credentials, options),
-    };
+    const addresses = split(address);
+    this.#servers = new Servers(addresses, (one, name) => {
+      const others = addresses.length > 1 || name !== undefined;
+      const way = connection(one, { tlsCa, tlsCert, tlsKey, token, proxy }, { name, others });
+      const services = {
+        generation: new v1.GenerationService(way.address, way.credentials, way.options),
+        models: new v1.ModelService(way.address, way.credentials, way.options),
+        sessions: new v1.SessionService(way.address, way.credentials, way.options),
+      };
+      return { address: one, services };
+    });
   }
 
   close() {
-    for (const service of Object.values(this.#services)) service.close();
+    this.#servers.close();
   }
 
   // Streams {position, token, source, sample, log2Prob}; source is SAMPLED, GIVEN or PROMPT. Leaving
@@ -142,7 +154,7 @@ export class Client {
   // and within the timeout: each position comes once, and one finish.
   async *generate(request, { onFinish, signal, timeout, retry = this.#retry } = {}) {
     const { prompt, given = [], sampling, ...rest } = request;
-    const call = this.#call(timeout);
+    const call = this.#call(timeout, request.sessionId);
     const wire = {
       ...rest,
       ...(await this.#bound(request, timeout)),
@@ -154,7 +166,7 @@ export class Client {
     const options = { signal, timeout, call };
     const messages = (await this.#outlivesServer(request, retry, timeout))
       ? this.#repeated(new Repeat(wire, retry), options)
-      : this.#stream('generation', 'generate', wire, options);
+      : this.#read('generation', 'generate', wire, options, !request.sessionId);
     for await (const { chunks, finished } of messages) {
       for (const chunk of chunks) {
         const first = Number(chunk.firstPosition);
@@ -174,19 +186,52 @@ export class Client {
 
   // The messages of a call until it has gone through; of a repeat those with something new alone.
   async *#repeated(repeat, options) {
-    for (;;) {
+    for (let moves = 0; ; ) {
+      const server = this.#servers.current;
       try {
-        for await (const message of this.#stream('generation', 'generate', repeat.request, options)) {
+        for await (const message of this.#stream('generation', 'generate', repeat.request, { ...options, server })) {
+          moves = 0;
           const news = repeat.take(message);
           if (news.chunks.length > 0 || news.finished.length > 0) yield news;
         }
         return;
       } catch (error) {
+        // Another server may go on with it at once.
+        if (!repeat.finished && (await this.#goesOn(server, error, ++moves, true))) {
+          repeat.goesOn();
+          continue;
+        }
+        moves = 0;
         const pause = error instanceof LintelError ? repeat.pauseAfter(error) : undefined;
         if (pause === undefined) throw error;
         if (repeat.finished) return;
         // An abortion of the wait shows in the next try.
         await sleep(pause, undefined, { signal: options.signal }).catch(() => {});
+      }
+    }
+  }
+
+  // Away from a server that failed, if another one may do what it did not. Whether the call goes to one that
+  // was not tried yet; `moves`: how often it did, this time included; `isSafe`: though this one may have had it.
+  async #goesOn(server, error, moves, isSafe) {
+    if (!(error instanceof LintelError) || !namesAServer(error)) return false;
+    const others = await this.#servers.leave(server, error);
+    return others && moves < this.#servers.count && (isSafe || isUnsent(error));
+  }
+
+  // The messages of a stream; while none has come, of another server's where that is safe.
+  async *#read(service, method, request, options = {}, isSafe = true) {
+    const call = options.call ?? this.#call(options.timeout, request.id);
+    for (let moves = 1, begun = false; ; ++moves) {
+      const server = this.#servers.current;
+      try {
+        for await (const message of this.#stream(service, method, request, { ...options, call, server })) {
+          begun = true;
+          yield message;
+        }
+        return;
+      } catch (error) {
+        if (begun || options.signal?.aborted || !(await this.#goesOn(server, error, moves, isSafe))) throw error;
       }
     }
   }
@@ -302,7 +347,7 @@ export class Client {
   // All that a session is, as a Buffer. `request`: position, withoutHistory, withoutState.
   async snapshotSession(id, request = {}, options) {
     const pieces = [];
-    for await (const { data } of this.#stream('sessions', 'snapshot', { id, ...request }, options)) pieces.push(data);
+    for await (const { data } of this.#read('sessions', 'snapshot', { id, ...request }, options)) pieces.push(data);
     return Buffer.concat(pieces);
   }
 
@@ -311,7 +356,7 @@ export class Client {
   restoreSession(snapshot, header = {}, { timeout } = {}) {
     const { requestId, metadata, deadline } = this.#call(timeout);
     const restored = new Promise((resolve, reject) => {
-      const call = this.#services.sessions.restore(metadata, { deadline }, (error, response) =>
+      const call = this.#servers.current.services.sessions.restore(metadata, { deadline }, (error, response) =>
         error ? reject(lintelError(error, requestId, timeout ?? this.#timeout)) : resolve(response),
       );
       call.write({ header: { ...header, totalBytes: String(snapshot.length) } });
@@ -326,7 +371,7 @@ export class Client {
   // Streams {position, token, source} of a session's values from `from` to before `to` (left out: all).
   async *history(id, { from = 0, to } = {}, options) {
     const request = { id, fromPosition: from, toPosition: to };
-    for await (const chunk of this.#stream('sessions', 'readHistory', request, options)) {
+    for await (const chunk of this.#read('sessions', 'readHistory', request, options)) {
       const first = Number(chunk.firstPosition);
       const source = chunk.source.replace('VALUE_SOURCE_', '');
       for (const [i, token] of chunk.tokens.entries()) yield { position: first + i, token, source };
@@ -354,9 +399,9 @@ export class Client {
   }
 
   // The messages of a server stream. Leaving the loop, or aborting `signal`, ends the call on the server.
-  async *#stream(service, method, request, { signal, timeout, call = this.#call(timeout) } = {}) {
+  async *#stream(service, method, request, { signal, timeout, call, server }) {
     const { requestId, metadata, deadline } = call;
-    const stream = this.#services[service][method](withoutBigInts(request), metadata, { deadline });
+    const stream = server.services[service][method](withoutBigInts(request), metadata, { deadline });
     const cancel = () => stream.cancel();
     signal?.addEventListener('abort', cancel, { once: true });
     if (signal?.aborted) cancel();
@@ -371,19 +416,28 @@ export class Client {
     }
   }
 
-  #unary(service, method, request, timeout) {
-    const { requestId, metadata, deadline } = this.#call(timeout);
-    return new Promise((resolve, reject) => {
-      this.#services[service][method](withoutBigInts(request), metadata, { deadline }, (error, response) =>
-        error ? reject(lintelError(error, requestId, timeout ?? this.#timeout)) : resolve(response),
-      );
-    });
+  async #unary(service, method, request, timeout) {
+    const { requestId, metadata, deadline } = this.#call(timeout, request.sessionId ?? request.id);
+    for (let moves = 1; ; ++moves) {
+      const server = this.#servers.current;
+      try {
+        return await new Promise((resolve, reject) => {
+          server.services[service][method](withoutBigInts(request), metadata, { deadline }, (error, response) =>
+            error ? reject(lintelError(error, requestId, timeout ?? this.#timeout)) : resolve(response),
+          );
+        });
+      } catch (error) {
+        if (!(await this.#goesOn(server, error, moves, IS_SAFE.has(method)))) throw error;
+      }
+    }
   }
 
-  #call(timeout = this.#timeout) {
+  // sessionId: that it is about; balancers find by its hash where the session is in memory.
+  #call(timeout = this.#timeout, sessionId = '') {
     const requestId = randomUUID();
     const metadata = new grpc.Metadata();
     metadata.set('x-request-id', requestId);
+    if (sessionId) metadata.set('lintel-affinity', createHash('sha256').update(sessionId).digest('hex').slice(0, 16));
     if (this.#token) metadata.set('authorization', `Bearer ${this.#token}`);
     return { requestId, metadata, deadline: Date.now() + timeout };
   }

@@ -48,6 +48,11 @@ export class Repeat {
     return { chunks: news, finished };
   }
 
+  // It is sent again at once, to another server.
+  goesOn() {
+    this.#sent = true;
+  }
+
   // ms after which to send it again; undefined where that is of no use, or patience is at its end.
   pauseAfter({ code, retryDelay, reason = '' }) {
     const { UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED } = grpc.status;

@@ -117,7 +117,8 @@ struct LintelServer::Impl {
              counters,
              clock,
              static_cast<std::size_t>(options.connections.max_message_bytes),
-             draw_inner_key(options)},
+             draw_inner_key(options),
+             options.replica_id},
         store(options.sessions, clock),
         prefixes(options.prefixes, store),
         stored(open_store(options, store, registry, clock)),
@@ -260,7 +261,8 @@ void LintelServer::start_http() {
       .certificates = impl_->certificates,
       .tokens = impl_->tokens.get(),
       .max_body_bytes = static_cast<std::size_t>(options_.connections.max_message_bytes),
-      .counters = impl_->http_counters});
+      .counters = impl_->http_counters,
+      .replica_id = options_.replica_id});
   impl_->http->start();
   spdlog::info("HTTP on {}://{}", options_.security.tls() ? "https" : "http", http_address());
 }
@@ -301,7 +303,15 @@ void LintelServer::begin_drain() {
 
 bool LintelServer::drain(std::chrono::nanoseconds timeout) {
   begin_drain();
-  const bool all_ended = impl_->calls.wait_until_none(timeout);
+  const std::chrono::nanoseconds handover = std::min<std::chrono::nanoseconds>(
+      options_.durable.drain_handover_ms.value_or(ServerOptions::DurableOptions::kNever), timeout);
+  bool all_ended = impl_->calls.wait_until_none(handover);
+  if (!all_ended && handover < timeout) {
+    spdlog::info("{} streams still run: those that can be repeated are handed over",
+                 impl_->calls.count());
+    if (impl_->stored != nullptr) impl_->stored->sessions().hand_over();
+    all_ended = impl_->calls.wait_until_none(timeout - handover);
+  }
   if (!all_ended) spdlog::warn("{} streams did not end in time", impl_->calls.count());
   stop();
   return all_ended;

@@ -49,6 +49,7 @@ CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Me
     : gate_(gate), method_(info_of(method)), begun_(gate.clock.now()) {
   const std::string request_id = request_id_from(header(call, "x-request-id"));
   call.AddInitialMetadata("x-request-id", request_id);
+  if (!gate_.replica_id.empty()) call.AddInitialMetadata("lintel-replica", gate_.replica_id);
   fields_.add("request_id", request_id);
   fields_.add("method", method_.name);
   const bool inner = is_inner(gate_, call);

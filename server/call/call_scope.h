@@ -33,6 +33,7 @@ struct CallGate {
   const Clock& clock;
   std::size_t max_message_bytes;  // of a request
   std::string inner_key = {};     // server/call/inner_call.h; empty: there are no such calls
+  std::string replica_id = {};    // this server's, for answers; empty: they do not say
 };
 
 // How large a request of this method may be.
@@ -47,7 +48,8 @@ grpc::Status identify(const BearerTokens& tokens, std::string_view token, Identi
 // Used by one thread at a time.
 class CallScope {
  public:
-  // Answers the call's headers with x-request-id. `call` is used during the constructor only.
+  // Answers the call's headers with x-request-id and lintel-replica. `call` is used during the
+  // constructor only.
   CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Method method);
   ~CallScope();  // ends a call that was not ended: an exception kept it from beginning
   CallScope(const CallScope&) = delete;

@@ -145,6 +145,13 @@ grpc::Status session_fenced(std::string_view id) {
                      error_info("SESSION_FENCED"));
 }
 
+grpc::Status call_moved(std::string_view session_id) {
+  const std::string message =
+      "the server is shutting down: repeated by its call_id, the call goes on where it was";
+  return with_detail(grpc::StatusCode::UNAVAILABLE, message,
+                     resource_info("session", session_id, message), error_info("CALL_MOVED"));
+}
+
 grpc::Status failed_precondition(std::string_view type, std::string_view subject,
                                  std::string_view message) {
   google::rpc::PreconditionFailure failure;

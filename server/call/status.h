@@ -39,6 +39,10 @@ grpc::Status session_held(std::string_view id, std::string_view holder,
 // stored.
 grpc::Status session_fenced(std::string_view id);
 
+// UNAVAILABLE with google.rpc.ErrorInfo CALL_MOVED: this server ends, and let go of the call;
+// repeated by its call_id it goes on, on another server of the store at once.
+grpc::Status call_moved(std::string_view session_id);
+
 // FAILED_PRECONDITION with google.rpc.PreconditionFailure about `subject`.
 grpc::Status failed_precondition(std::string_view type, std::string_view subject,
                                  std::string_view message);

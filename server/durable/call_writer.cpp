@@ -98,6 +98,16 @@ void CallWriter::write(const Calls& calls, bool all_values) {
           });
 }
 
+void CallWriter::hand_over() {
+  hands_over_ = true;  // first: a call that is submitted meanwhile is met by one of both
+  Calls calls;
+  {
+    MutexLock lock(mutex_);
+    calls = calls_;
+  }
+  for (const std::shared_ptr<DurableCall>& call : calls) call->hand_over();
+}
+
 void CallWriter::remove(const DurableCall& call) {
   std::shared_ptr<DurableCall> gone;  // freed without the mutex
   MutexLock lock(mutex_);

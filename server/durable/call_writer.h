@@ -54,6 +54,10 @@ class CallWriter {
   // `interval`. Asked in every step; takes the lock only where nobody has asked since the last
   // write.
   void wake_for_values() EXCLUDES(mutex_);
+  // Every call that can be repeated, and each that comes later, ends after its step: see
+  // DurableCall::hand_over.
+  void hand_over() EXCLUDES(mutex_);
+  bool hands_over() const { return hands_over_.load(); }
   // The call is over. It uses the writer no more: this may be the last one that the writer waits
   // for to be destroyed.
   void remove(const DurableCall& call) EXCLUDES(mutex_);
@@ -87,6 +91,7 @@ class CallWriter {
   CondVar woken_;
   Calls calls_ GUARDED_BY(mutex_);
   bool is_woken_ GUARDED_BY(mutex_) = false;
+  std::atomic<bool> hands_over_{false};
   std::atomic<bool> has_values_{false};
   bool closing_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the rest

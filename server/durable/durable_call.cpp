@@ -113,7 +113,8 @@ Scheduler::SubmitError DurableCall::submit(GenerationRequest request, SessionLea
     handle_ = handle;
     runs_ = is_submitted_ = true;
     model = model_;
-    if (failure_) model->scheduler->cancel(handle_);
+    is_handed_over_ = writer_.hands_over() && !terms_.id.empty();
+    if (failure_ || is_handed_over_) model->scheduler->cancel(handle_);
   }
   const auto not_run = [&] {
     {
@@ -286,13 +287,30 @@ bool DurableCall::tell(const TokenEvent& event) {
   return event.position < terms_.from_position || sink_->on_token(event);
 }
 
+void DurableCall::hand_over() {
+  MutexLock lock(mutex_);
+  // One without a name cannot be repeated: it goes on while it may.
+  if (is_handed_over_ || terms_.id.empty() || !runs_ || failure_) return;
+  is_handed_over_ = true;
+  model_->scheduler->cancel(handle_);
+}
+
+RequestOutcome DurableCall::told_outcome() const {
+  if (failure_) return *failure_;
+  const bool is_ending = *outcome_ == RequestOutcome::kShutdown && !model_->retired.load();
+  const bool is_cut = is_ending || *outcome_ == RequestOutcome::kCancelled;
+  return is_cut && !terms_.id.empty() && (is_ending || is_handed_over_) ? RequestOutcome::kMoved
+                                                                        : *outcome_;
+}
+
 void DurableCall::tell_end() {
   std::optional<SampleResult> result;
   RequestOutcome outcome{};
   {
     MutexLock lock(mutex_);
-    outcome = failure_.value_or(*outcome_);
-    if (!failure_) result = std::move(result_);
+    outcome = told_outcome();
+    // What goes on elsewhere has not ended.
+    if (!failure_ && outcome != RequestOutcome::kMoved) result = std::move(result_);
     model_.reset();
   }
   guarded(

@@ -81,6 +81,10 @@ class DurableCall final : public TokenSink,
   void keep(SessionLease lease) noexcept override EXCLUDES(mutex_);
   void at_rest(const SequenceState& sequence) noexcept override EXCLUDES(mutex_);
 
+  // The server is about to end: a call that can be repeated ends after its step, kMoved, once its
+  // values are written and its claim is given back.
+  void hand_over() EXCLUDES(mutex_);
+
   // Of the writer: what is to be written now, and what became of it. Unless all_values, a TOKEN
   // call's values but its first ones gather on.
   void collect(VaultBatch& batch, bool all_values) EXCLUDES(mutex_);
@@ -102,6 +106,8 @@ class DurableCall final : public TokenSink,
   bool may_see(std::int64_t position) const REQUIRES(mutex_);
   // The right to call the sink, until deliver() has nothing more for it.
   bool begin_delivery() EXCLUDES(mutex_);
+  // How its end is told.
+  RequestOutcome told_outcome() const REQUIRES(mutex_);
   void deliver() EXCLUDES(mutex_);
   bool tell(const TokenEvent& event);
   void tell_end();
@@ -173,6 +179,7 @@ class DurableCall final : public TokenSink,
 
   SessionLease lease_ GUARDED_BY(mutex_);  // once the request is over
   bool runs_ GUARDED_BY(mutex_) = false;   // the scheduler has it, and has not told its end
+  bool is_handed_over_ GUARDED_BY(mutex_) = false;
   bool state_was_tried_ GUARDED_BY(mutex_) = false;
   std::optional<SessionVault::StateRef> state_ GUARDED_BY(mutex_);  // put, for the end to name
   std::optional<SampleResult> result_ GUARDED_BY(mutex_);

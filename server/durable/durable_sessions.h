@@ -125,6 +125,10 @@ class DurableSessions {
   // What is due of running calls is queued when it returns: where there are no threads.
   void write() { writer_.write(); }
 
+  // Before the process ends: running calls that can be repeated end after their step, kMoved, with
+  // their values and the release of their session written; so do those that come later.
+  void hand_over() { writer_.hand_over(); }
+
   // Waits, but begins nothing more once `most` has passed. Before the process ends: stores the
   // states of idle sessions, the last used first, so that they wake without reading their values.
   // Returns how many.

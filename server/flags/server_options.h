@@ -54,6 +54,10 @@ struct ServerOptions {
     std::size_t load_queue = 1024;
     std::chrono::seconds expire = std::chrono::hours(720);
     bool takes_other_numerics = true;
+    // Into a drain calls that can be repeated elsewhere end; nothing: never.
+    std::optional<std::chrono::milliseconds> drain_handover_ms;
+
+    static constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 36525);
   } durable;
 
   // Of a store that servers share: Redis.

@@ -7,6 +7,18 @@ namespace {
 
 using std::chrono::milliseconds;
 
+using Handover = std::optional<std::chrono::milliseconds>;
+
+Handover parse_handover(const std::string& text) {
+  if (text == "off") return ServerOptions::DurableOptions::kNever;
+  return parse_duration(text);
+}
+
+std::string show_handover(const Handover& after) {
+  if (!after) return "";
+  return *after == ServerOptions::DurableOptions::kNever ? "off" : format_duration(*after);
+}
+
 ServerOptions::DurableOptions& durable(ServerOptions& options) { return options.durable; }
 ServerOptions::SharedStoreOptions& shared(ServerOptions& options) { return options.shared; }
 
@@ -59,6 +71,12 @@ std::vector<Flag> session_store_flags() {
           {{"warn", true}, {"strict", false}},
           "Of stored sessions whose values a machine of other bits computed: warn: they go on, the "
           "log and Session.numerics_changed_at say so; strict: calls on them are refused"),
+      text_flag("--drain-handover", durable, &Options::drain_handover_ms, "DURATION",
+                parse_handover, show_handover,
+                "After SIGTERM calls on such sessions that have a call_id may go on for this long; "
+                "then they end with CALL_MOVED, and go on where they are repeated: on another "
+                "server of the store, or on this one's successor. off: only at the end of "
+                "--drain-timeout. Default: off"),
   };
 }
 

@@ -75,6 +75,8 @@ enum class RequestOutcome {
   kStoreAway,
   kStoreBroken,
   kFenced,  // another process has the session now
+  // Nor this: the server ends, and the call goes on where it is repeated.
+  kMoved,
 };
 
 // Receives what a request produces. Called by one scheduler thread at a time, never under a

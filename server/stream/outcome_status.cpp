@@ -28,6 +28,8 @@ grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
       return stored_refusal({SessionError::kStoreBroken}, session_id);
     case RequestOutcome::kFenced:
       return stored_refusal({SessionError::kFenced}, session_id);
+    case RequestOutcome::kMoved:
+      return call_moved(session_id);
     case RequestOutcome::kAdapterEnded:
       return adapter_unloaded(model.name);
     case RequestOutcome::kNonFinite:

@@ -39,10 +39,10 @@ def kustomize_is_recent():
 class Variant:
     """What a test asks of one of the kustomizations."""
 
-    def __init__(self, name):
+    def __init__(self, name, workload):
         self.directory = os.path.join(manifests.KUBERNETES, name)
         self.documents = manifests.render(self.directory)
-        self.deployment = manifests.one(self.documents, "Deployment")
+        self.deployment = manifests.one(self.documents, workload)
         self.pod = self.deployment["spec"]["template"]
         (self.container,) = self.pod["spec"]["containers"]
         self.config_path = os.path.join(self.directory, "lintel.toml")
@@ -68,18 +68,17 @@ class ManifestTests:
     """Of one variant: the classes below name it."""
 
     name = None
+    workload = "Deployment"
+    kinds = ["ConfigMap", "Deployment", "HorizontalPodAutoscaler", "NetworkPolicy",
+             "PodDisruptionBudget", "Service"]
 
     def setUp(self):
-        self.variant = Variant(self.name)
+        self.variant = Variant(self.name, self.workload)
 
-    def test_the_kinds_that_a_deployment_needs_are_there_once(self):
-        variant = self.variant
-        self.assertEqual(
-            sorted(document["kind"] for document in variant.documents),
-            ["ConfigMap", "Deployment", "HorizontalPodAutoscaler", "NetworkPolicy",
-             "PodDisruptionBudget", "Service"])
-        for document in variant.documents:
-            self.assertEqual(document["metadata"]["name"], "lintel")
+    def test_the_kinds_that_it_needs_are_there_once(self):
+        ours = [document for document in self.variant.documents
+                if document["metadata"]["name"] == "lintel"]
+        self.assertEqual(sorted(document["kind"] for document in ours), self.kinds)
 
     def test_kubectl_builds_the_same(self):
         if not kustomize_is_recent():
@@ -140,6 +139,8 @@ class ManifestTests:
         with tempfile.TemporaryDirectory() as directory:
             # Paths of the container, here: flags win over the file.
             arguments = ["--config", variant.config_path, "--model", serving.MODEL]
+            if "session-store" in variant.config:
+                arguments += ["--session-store", os.path.join(directory, "sessions")]
             if variant.tls:
                 certificate, key = serving.make_certificate(directory)
                 tokens = serving.make_tokens(directory, os.environ["LINTEL_CLI"])
@@ -152,12 +153,17 @@ class ManifestTests:
                 path = variant.pod["metadata"]["annotations"]["prometheus.io/path"]
                 status, exported = server.get(path)
                 self.assertEqual(status, 200)
-                for metric in variant.one("HorizontalPodAutoscaler")["spec"]["metrics"]:
+                scaled = (variant.one("HorizontalPodAutoscaler")["spec"]["metrics"]
+                          if "HorizontalPodAutoscaler" in self.kinds else [])
+                for metric in scaled:
                     name = metric["pods"]["metric"]["name"]
                     self.assertIn(f"\n# TYPE {name} gauge\n", exported)
 
     def test_the_autoscaler_scales_the_deployment(self):
         variant = self.variant
+        if self.workload != "Deployment":
+            self.assertNotIn("HorizontalPodAutoscaler", self.kinds)
+            return
         spec = variant.one("HorizontalPodAutoscaler")["spec"]
         self.assertEqual(spec["scaleTargetRef"], {
             "apiVersion": variant.deployment["apiVersion"], "kind": "Deployment",
@@ -197,8 +203,10 @@ class ManifestTests:
     def test_files_that_the_configuration_names_are_mounted(self):
         variant = self.variant
         volumes = {volume["name"]: volume for volume in variant.pod["spec"]["volumes"]}
+        claimed = {claim["metadata"]["name"]
+                   for claim in variant.deployment["spec"].get("volumeClaimTemplates", [])}
         mounts = {mount["mountPath"]: volumes.pop(mount["name"])
-                  for mount in variant.container["volumeMounts"]}
+                  for mount in variant.container["volumeMounts"] if mount["name"] not in claimed}
         self.assertEqual(volumes, {}, "a volume is not mounted")
         config_map = mounts.pop("/etc/lintel")["configMap"]["name"]
         self.assertEqual(config_map, variant.one("ConfigMap")["metadata"]["name"])
@@ -215,8 +223,11 @@ class ManifestTests:
         self.assertEqual(variant.config.get("insecure-public", False), not variant.tls)
         policy = variant.one("NetworkPolicy")["spec"]
         self.assertEqual(policy["policyTypes"], ["Ingress", "Egress"])
-        self.assertEqual(policy["egress"], [])
+        self.check_egress(policy["egress"])
         self.assertTrue(all(rule["from"] for rule in policy["ingress"]))
+
+    def check_egress(self, rules):
+        self.assertEqual(rules, [])
 
     def test_the_image_has_the_version_of_the_project(self):
         version = Dockerfile().project_version()
@@ -231,6 +242,71 @@ class BaseTest(ManifestTests, unittest.TestCase):
 
 class TlsTest(ManifestTests, unittest.TestCase):
     name = "tls"
+
+
+class SharedStoreTest(ManifestTests, unittest.TestCase):
+    name = "shared-store"
+
+    def check_egress(self, rules):
+        store = manifests.one(self.variant.documents, "StatefulSet", "lintel-store")
+        service = manifests.one(self.variant.documents, "Service", "lintel-store")
+        host, _, port = self.variant.config["session-store"].removeprefix("redis://").partition(":")
+        self.assertEqual(service["metadata"]["name"], host)
+        self.assertEqual([served["port"] for served in service["spec"]["ports"]], [int(port)])
+        labels = store["spec"]["template"]["metadata"]["labels"]
+        to_store, to_names = rules
+        (peer,) = to_store["to"]
+        self.assertEqual(peer["podSelector"]["matchLabels"], labels)
+        self.assertEqual(service["spec"]["selector"], labels)
+        self.assertEqual([allowed["port"] for allowed in to_store["ports"]], [int(port)])
+        self.assertEqual({allowed["port"] for allowed in to_names["ports"]}, {53})
+
+    def test_none_but_the_servers_reach_the_store(self):
+        policy = manifests.one(self.variant.documents, "NetworkPolicy", "lintel-store")["spec"]
+        (rule,) = policy["ingress"]
+        (peer,) = rule["from"]
+        self.assertEqual(peer["podSelector"]["matchLabels"],
+                         self.variant.pod["metadata"]["labels"])
+        self.assertEqual(policy["egress"], [])
+
+    def test_the_store_forgets_nothing_and_acknowledges_what_is_on_its_disk(self):
+        store = manifests.one(self.variant.documents, "StatefulSet", "lintel-store")
+        (container,) = store["spec"]["template"]["spec"]["containers"]
+        arguments = container["args"]
+        given = dict(zip(arguments[1::2], arguments[2::2]))
+        self.assertEqual(given["--maxmemory-policy"], "noeviction")
+        self.assertEqual((given["--appendonly"], given["--appendfsync"]), ("yes", "always"))
+        (mount,) = container["volumeMounts"]
+        self.assertEqual(mount["mountPath"], given["--dir"])
+
+    def test_no_pod_is_a_sessions_and_an_upgrade_hands_calls_over(self):
+        service = self.variant.one("Service")["spec"]
+        self.assertEqual(service["sessionAffinity"], "None")
+        self.assertNotIn("sessionAffinityConfig", service)
+        rolling = self.variant.deployment["spec"]["strategy"]["rollingUpdate"]
+        self.assertEqual(rolling["maxUnavailable"], 0)
+        self.assertLess(serving.seconds(self.variant.config["drain-handover"]),
+                        serving.seconds(self.variant.config["drain-timeout"]))
+
+
+class EmbeddedStoreTest(ManifestTests, unittest.TestCase):
+    name = "embedded-store"
+    workload = "StatefulSet"
+    kinds = ["ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "StatefulSet"]
+
+    def test_sessions_are_on_a_volume_of_each_pods_own(self):
+        (claim,) = self.variant.deployment["spec"]["volumeClaimTemplates"]
+        self.assertEqual(claim["spec"]["accessModes"], ["ReadWriteOncePod"])
+        (mount,) = [mount for mount in self.variant.container["volumeMounts"]
+                    if mount["name"] == claim["metadata"]["name"]]
+        self.assertEqual(os.path.dirname(self.variant.config["session-store"]), mount["mountPath"])
+
+    def test_pods_have_names_that_clients_may_come_back_to(self):
+        name = self.variant.deployment["spec"]["serviceName"]
+        service = manifests.one(self.variant.documents, "Service", name)["spec"]
+        self.assertEqual(service["clusterIP"], "None")
+        self.assertLessEqual(service["selector"].items(),
+                             self.variant.pod["metadata"]["labels"].items())
 
 
 if __name__ == "__main__":

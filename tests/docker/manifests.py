@@ -11,7 +11,7 @@ import yaml
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 KUBERNETES = os.path.join(ROOT, "docker", "kubernetes")
-VARIANTS = ("base", "tls")
+VARIANTS = ("base", "tls", "shared-store", "embedded-store")
 
 
 def load_all(path):
@@ -44,9 +44,10 @@ def render(directory):
     return documents
 
 
-def one(documents, kind):
-    """The only document of a kind."""
-    (document,) = [document for document in documents if document["kind"] == kind]
+def one(documents, kind, name="lintel"):
+    """The only document of a kind and name."""
+    (document,) = [document for document in documents
+                   if document["kind"] == kind and document["metadata"]["name"] == name]
     return document
 
 
@@ -74,14 +75,17 @@ def _is_target(document, target):
 
 
 def _apply(document, operation):
-    """RFC 6902's `add` to the end of a list, and `replace`."""
-    assert set(operation) == {"op", "path", "value"}, operation
+    """RFC 6902's `add` to the end of a list, `replace` and `remove`."""
+    removes = operation["op"] == "remove"
+    assert set(operation) == {"op", "path"} | (set() if removes else {"value"}), operation
     *way, last = operation["path"].removeprefix("/").split("/")
     at = document
     for step in way:
         at = at[int(step)] if isinstance(at, list) else at[step]
     if operation["op"] == "add" and last == "-":
         at.append(copy.deepcopy(operation["value"]))
+    elif removes:
+        del at[last]
     else:
         assert operation["op"] == "replace" and last in at, operation
         at[last] = copy.deepcopy(operation["value"])

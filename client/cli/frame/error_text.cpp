@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "client/lib/address.h"
+#include "client/address/address.h"
 #include "describe/suggest.h"
 
 namespace lintel::cli {

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <utility>
 
-#include "client/lib/address.h"
+#include "client/address/address.h"
 
 namespace lintel::cli {
 
@@ -43,7 +43,7 @@ double parse_deadline(std::string_view flag, std::string_view text) {
 
 // The error of an address, with the flag it was given to.
 template <typename Parse>
-std::string parse_address(const char* flag, const std::string& text, Parse parse) {
+auto parse_address(const char* flag, const std::string& text, Parse parse) {
   try {
     return parse(text);
   } catch (const std::invalid_argument& error) {
@@ -104,7 +104,8 @@ void add_security_flags(CLI::App& app, Tls& tls, std::string& token) {
 void ConnectionFlags::add_to(CLI::App& app, bool with_model) {
   const std::string group = "Connection";
   add_text(app, "--address", address, "ADDRESS",
-           "Server to call: HOST:PORT, HOST alone for port 50051, or unix:PATH")
+           "Server to call: HOST:PORT, HOST alone for port 50051, or unix:PATH; or several with "
+           "commas between them, each of which will do")
       ->envname("LINTEL_ADDRESS")
       ->capture_default_str()
       ->group(group);
@@ -139,7 +140,10 @@ Client ConnectionFlags::connect() const {
     throw UsageError("--tls-cert and --tls-key go together, and one of them is missing");
   }
   Client::Options options;
-  options.address = parse_address("--address", address, full_address);
+  options.address.clear();
+  for (const std::string& one : parse_address("--address", address, full_addresses)) {
+    options.address += (options.address.empty() ? "" : ",") + one;
+  }
   if (!proxy.empty()) options.proxy = parse_address("--proxy", proxy, proxy_address);
   options.deadline = deadline();
   options.tls = tls;

@@ -8,7 +8,7 @@ from typing import Any, Awaitable, Callable, Optional, TypeVar
 import grpc
 import grpc.aio
 
-from lintel import _bound, _channel, _stubs
+from lintel import _bound, _channel, _servers
 from lintel._calls import CallsBase
 from lintel.errors import LintelError, NotFound, closed_in_wait, make_error
 from lintel.retry import Attempts, RetryPolicy
@@ -33,17 +33,15 @@ class AsyncCalls(CallsBase):
         super().__init__(connection, retry, timeout)
         self.closed = False
         self._waits: set[asyncio.Event] = set()  # of calls that wait to be tried again
-        self._channel: Any = None  # made in the loop that uses it
-        self._stubs: Optional[_stubs.Stubs] = None
+        self._stubs: Any = None  # made in the loop that uses it
 
     @property
-    def stubs(self) -> _stubs.Stubs:
+    def stubs(self) -> Any:
         if self.closed:
             raise make_error(grpc.StatusCode.CANCELLED, "the client is closed", "")
         if self._stubs is None:
             asyncio.get_running_loop()  # RuntimeError outside of one
-            self._channel = self._open_channel(grpc.aio)
-            self._stubs = _stubs.Stubs(self._channel)
+            self._stubs = self._open_servers(grpc.aio).stubs
         return self._stubs
 
     async def close(self) -> None:
@@ -51,8 +49,9 @@ class AsyncCalls(CallsBase):
         self.closed = True
         for stopped in self._waits:
             stopped.set()
-        if self._channel is not None:
-            await self._channel.close()
+        if self._stubs is not None:
+            for channel in self._servers.channels():
+                await channel.close()
 
     def invoke(
         self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
@@ -89,7 +88,12 @@ class AsyncCalls(CallsBase):
         """Returns when it is time to try again. Cancelled once `stopped` is set, which close()
         does too.
         """
-        delay = attempts.delay_after(error)
+        found: list[str] = []
+        if attempts.server is not None and attempts.looks_for_others(error):
+            loop = asyncio.get_running_loop()
+            address = attempts.server.address
+            found = await loop.run_in_executor(None, _servers.addresses_of, address)
+        delay = self._delay_after(error, attempts, found)
         if self.closed:
             stopped.set()
         self._waits.add(stopped)
@@ -107,7 +111,7 @@ class AsyncCalls(CallsBase):
         await self.bound(request, attempts)
         if self.is_unsure(request, attempts):
             try:
-                await self.get_session(request.session_id, Attempts(None, attempts.remaining()))
+                await self.get_session(request.session_id, Attempts(None, attempts.remaining(), reads=True))
             except LintelError:
                 return  # the generation's own error says more
             self.expect(request, attempts)
@@ -116,7 +120,7 @@ class AsyncCalls(CallsBase):
         """Bounds a request that has no bound, where its model is known to need one."""
         if not _bound.is_open(request):
             return
-        once = Attempts(None, attempts.remaining())
+        once = Attempts(None, attempts.remaining(), reads=True)
         try:
             name = request.model
             if request.session_id:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional, TypeVar
 
 import grpc
 
-from lintel import _bound, _channel, _stubs
+from lintel import _bound, _channel, _servers
 from lintel._repeat import Repeat
 from lintel.errors import LintelError, NotFound, closed_in_wait, from_rpc_error, make_error
 from lintel.retry import Attempts, RetryPolicy
@@ -65,21 +65,42 @@ class CallsBase:
     ) -> LintelError:
         return from_rpc_error(rpc_error, request_id, self.connection.encrypted, attempts.timeout)
 
-    def _open_channel(self, of: Any) -> Any:
-        """A channel of the module `of`, grpc or grpc.aio."""
-        address, options = self.connection.address, self.connection.options()
-        if self._credentials is None:
-            return of.insecure_channel(address, options)
-        return of.secure_channel(address, self._credentials, options)
+    def _open_servers(self, of: Any) -> _servers.Servers:
+        """Channels of the module `of`, grpc or grpc.aio."""
+
+        def open_channel(address: str, name: str) -> Any:
+            options = self.connection.options(address, name)
+            if self._credentials is None:
+                return of.insecure_channel(address, options)
+            return of.secure_channel(address, self._credentials, options)
+
+        self._servers = _servers.Servers(self.connection.addresses, open_channel)
+        return self._servers
 
     def _send(
         self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
     ) -> T:
+        attempts.server = self._servers.current
+        session_id = getattr(request, "session_id", "") or getattr(request, "id", "")
         return method(
             request,
             timeout=attempts.remaining(),
-            metadata=self.connection.metadata(request_id),
+            metadata=self.connection.metadata(request_id, session_id),
         )
+
+    def _delay_after(self, error: LintelError, attempts: Attempts, found: list[str]) -> float:
+        """Seconds after which to try again, which is elsewhere after what another server may do; at
+        once on one that was not tried yet. found: as of Servers.leave(). Raises the error where it
+        stands.
+        """
+        if attempts.server is not None and attempts.names_a_server(error):
+            others = self._servers.leave(attempts.server, found)
+            attempts.moves += 1
+            if others and attempts.moves < len(self._servers) and attempts.goes_elsewhere(error):
+                return 0.0
+        delay = attempts.delay_after(error)
+        attempts.moves = 0
+        return delay
 
 
 class Calls(CallsBase):
@@ -92,8 +113,7 @@ class Calls(CallsBase):
         self._closing = threading.Event()
         self._waits: set[threading.Event] = set()  # of calls that wait to be tried again
         self._waits_lock = threading.RLock()  # a signal's handler may close, too
-        self._channel = self._open_channel(grpc)
-        self.stubs = _stubs.Stubs(self._channel)
+        self.stubs = self._open_servers(grpc).stubs
 
     def close(self) -> None:
         """Ends every call that runs, and the connection."""
@@ -101,7 +121,8 @@ class Calls(CallsBase):
         with self._waits_lock:
             for stopped in list(self._waits):
                 stopped.set()
-        self._channel.close()
+        for channel in self._servers.channels():
+            channel.close()
 
     def invoke(
         self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
@@ -130,7 +151,10 @@ class Calls(CallsBase):
         """Returns when it is time to try again. Cancelled once `stopped` is set, which close()
         does too.
         """
-        delay = attempts.delay_after(error)
+        found: list[str] = []
+        if attempts.server is not None and attempts.looks_for_others(error):
+            found = _servers.addresses_of(attempts.server.address)
+        delay = self._delay_after(error, attempts, found)
         with self._waits_lock:
             self._waits.add(stopped)
         try:
@@ -148,7 +172,7 @@ class Calls(CallsBase):
         self.bound(request, attempts)
         if self.is_unsure(request, attempts):
             try:
-                self.get_session(request.session_id, Attempts(None, attempts.remaining()))
+                self.get_session(request.session_id, Attempts(None, attempts.remaining(), reads=True))
             except LintelError:
                 return  # the generation's own error says more
             self.expect(request, attempts)
@@ -157,7 +181,7 @@ class Calls(CallsBase):
         """Bounds a request that has no bound, where its model is known to need one."""
         if not _bound.is_open(request):
             return
-        once = Attempts(None, attempts.remaining())
+        once = Attempts(None, attempts.remaining(), reads=True)
         try:
             name = request.model
             if request.session_id:

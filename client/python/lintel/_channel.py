@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
 import uuid
@@ -10,7 +11,7 @@ from typing import Any, Optional, Union
 
 import grpc
 
-from lintel import _proxy
+from lintel import _proxy, _servers
 from lintel._version import __version__
 
 Path = Union[str, "os.PathLike[str]"]
@@ -25,11 +26,20 @@ OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
+# Where there are other servers, one that is gone without a word is noticed.
+_WITH_OTHERS: list[tuple[str, Any]] = [
+    ("grpc.min_reconnect_backoff_ms", 3000),  # for a connection, too
+    ("grpc.keepalive_time_ms", 15_000),  # servers take one in 10 s
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
 @dataclass(frozen=True)
 class Connection:
     """Where a client calls and as whom. ValueError for what makes no sense together."""
 
-    address: str  # HOST:PORT or unix:PATH
+    address: str  # HOST:PORT or unix:PATH, or several with commas between them
     tls: bool
     tls_ca: Optional[Path]
     tls_cert: Optional[Path]
@@ -37,7 +47,12 @@ class Connection:
     token: Optional[str]
     proxy: Optional[str] = None  # see _proxy
 
+    @property
+    def addresses(self) -> list[str]:
+        return _servers.split(self.address)
+
     def __post_init__(self) -> None:
+        self.addresses  # refuses what makes no sense now
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("a client certificate and its key belong together")
         _proxy.check(self.proxy)
@@ -47,7 +62,7 @@ class Connection:
         object.__setattr__(self, "token", self.token.strip())
         if not self.token or not all(" " < c <= "~" for c in self.token):
             raise ValueError("the token is empty, holds a space or is not ASCII")
-        if not self.encrypted and not is_local(self.address):
+        if not self.encrypted and not all(map(is_local, self.addresses)):
             way = "" if self.proxy is None else " through a proxy"
             raise ValueError(
                 f"the token would go to {self.address}{way} in plain text: use TLS (tls_ca)"
@@ -67,15 +82,28 @@ class Connection:
             certificate_chain=_read(self.tls_cert),
         )
 
-    def options(self) -> list[tuple[str, Any]]:
-        """Of the channel."""
-        return [*OPTIONS, *_proxy.options(self.proxy, is_local(self.address))]
+    def options(self, address: str, name: str) -> list[tuple[str, Any]]:
+        """Of a channel to one of the addresses; name: whose it is, "": its own."""
+        options = [*OPTIONS, *_proxy.options(self.proxy, is_local(address))]
+        if name:
+            options.append(("grpc.default_authority", name))  # its certificate has the name
+        if name or len(self.addresses) > 1:
+            options += _WITH_OTHERS
+        return options
 
-    def metadata(self, request_id: str) -> tuple[tuple[str, str], ...]:
-        metadata = (("x-request-id", request_id),)
+    def metadata(self, request_id: str, session_id: str) -> tuple[tuple[str, str], ...]:
+        """session_id: that the call is about; "": none."""
+        metadata: tuple[tuple[str, str], ...] = (("x-request-id", request_id),)
+        if session_id:
+            metadata = (*metadata, ("lintel-affinity", affinity_key(session_id)))
         if self.token is None:
             return metadata
         return (*metadata, ("authorization", "Bearer " + self.token))
+
+
+def affinity_key(session_id: str) -> str:
+    """By which a balancer finds where a session is in memory: Session.affinity_key."""
+    return hashlib.sha256(session_id.encode()).hexdigest()[:16]
 
 
 def new_request_id() -> str:

@@ -75,6 +75,10 @@ class Repeat:
         is_held = error.code == grpc.StatusCode.ABORTED and error.reason.startswith("SESSION_")
         return self._sent or is_held or error.code == grpc.StatusCode.UNAVAILABLE
 
+    def goes_on(self) -> None:
+        """It is sent again at once, to another server."""
+        self._sent = True
+
     def delay_after(self, error: LintelError) -> float:
         """Seconds after which to send it again. Raises the error where that is of no use, or patience
         is at its end.

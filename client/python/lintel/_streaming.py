@@ -52,6 +52,7 @@ class StreamBase:
     def _is_news(self, message: Any) -> bool:
         """Notes that something came; False where all of it was seen before."""
         self._delivered = True
+        self._attempts.moves = 0
         repeat = self._attempts.repeat
         return repeat is None or repeat.take(message)
 

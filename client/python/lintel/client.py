@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Client(ClientBase[Calls, Generation]):
-    """Calls one server.
+    """Calls one server, or one of several with the same sessions.
 
         with lintel.Client("127.0.0.1:50051") as client:
             for token in client.generate("Once upon", max_new_tokens=100):
@@ -41,6 +41,8 @@ class Client(ClientBase[Calls, Generation]):
     the first call. Any number of threads may call. ValueError for options that make no sense
     together, OSError for a file that cannot be read.
 
+    address: HOST:PORT or unix:PATH; or several with commas between them, of which the first that answers
+        is called, and another one when it does so no more. A name with several addresses stands for all.
     tls_ca, tls_cert, tls_key: PEM files. With a CA or a certificate, or with tls=True and the
         authorities gRPC knows, the channel is encrypted; with none it is plain text.
     token: sent with every call, never in plain text to another machine. White space around it, as

@@ -10,6 +10,7 @@ from typing import Optional
 import grpc
 
 from lintel._repeat import Repeat
+from lintel._servers import Server
 from lintel.errors import LintelError
 
 
@@ -31,6 +32,8 @@ class RetryPolicy:
     But a call on a session that outlives the server (SessionInfo.durability) is repeated wherever it
     was cut off, for up to repeat_for seconds since something of it came: it has a name by which the
     server knows it again, and goes on with the first value that was not seen.
+
+    Of several servers one that was not tried yet is asked at once, without a wait.
     """
 
     max_attempts: int = 6  # the first included
@@ -64,7 +67,10 @@ _OWN_CALL = RetryPolicy(initial_backoff=0.01, max_backoff=0.5)
 class Attempts:
     """One call's time and failures."""
 
-    def __init__(self, policy: Optional[RetryPolicy], timeout: float) -> None:
+    def __init__(
+        self, policy: Optional[RetryPolicy], timeout: float, reads: bool = False
+    ) -> None:
+        """reads: it changes nothing."""
         if not 0 < timeout < float("inf"):
             raise ValueError(f"a timeout is a positive number of seconds, not {timeout}")
         self._policy = policy
@@ -74,16 +80,47 @@ class Attempts:
         self.changes_session = False  # the call uses a session
         self.repeat_for = policy.repeat_for if policy is not None else 0.0  # of durable sessions
         self.repeat: Optional[Repeat] = None  # of a call that is repeated where it was cut off
+        self._reads = reads
+        self._went = False  # to another server, last time
+        self.server: Optional[Server] = None  # that the last attempt was made at
+        self.moves = 0  # to other servers, since something came or all were tried
         self.waits_for_own_call = False  # ABORTED means a call of ours that is being put away
 
     @property
     def retried(self) -> bool:
         """REQUIRES: the last attempt has failed."""
-        return self._failures > 1
+        return self._went or self._failures > 1
 
     def remaining(self) -> float:
         """Seconds left, for gRPC: never 0, which some versions take for none."""
         return max(self._deadline - time.monotonic(), 0.001)
+
+    @staticmethod
+    def names_a_server(error: LintelError) -> bool:
+        """Whether another server may do what this one did not."""
+        held = error.code == grpc.StatusCode.ABORTED and error.reason.startswith("SESSION_")
+        return held or error.code == grpc.StatusCode.UNAVAILABLE
+
+    def looks_for_others(self, error: LintelError) -> bool:
+        """Whether there may be others behind the name of the server that was reached. Of one that was
+        not gRPC has tried them all.
+        """
+        return self.names_a_server(error) and _NOT_CONNECTED not in error.message
+
+    def goes_elsewhere(self, error: LintelError) -> bool:
+        """Whether the call may be sent again at once, to another server."""
+        if time.monotonic() >= self._deadline:
+            return False
+        if self.repeat is not None and self.repeat.concerns(error):
+            self.repeat.goes_on()
+            self._went = True
+        elif error.code == grpc.StatusCode.UNAVAILABLE:
+            unsent = _NOT_CONNECTED in error.message
+            is_safe = self._policy is not None and not self.changes_session
+            self._went = unsent or self._reads or is_safe
+        else:
+            return False  # the session is free for nobody yet
+        return self._went
 
     def delay_after(self, error: LintelError) -> float:
         """Seconds after which to try again. Raises the error where it stands."""
@@ -103,9 +140,15 @@ class Attempts:
 
     def _applicable(self, error: LintelError) -> Optional[RetryPolicy]:
         if error.code == grpc.StatusCode.ABORTED:
-            return _OWN_CALL if self.waits_for_own_call else None
+            if self.waits_for_own_call:
+                return _OWN_CALL
+            # A server that may be gone holds the session: it was not touched.
+            if error.reason != "SESSION_HELD":
+                return None
         if self._policy is None or self._failures >= self._policy.max_attempts:
             return None
+        if error.code == grpc.StatusCode.ABORTED:
+            return self._policy
         if error.code == grpc.StatusCode.RESOURCE_EXHAUSTED:
             return self._policy if error.retry_delay is not None else None
         if error.code == grpc.StatusCode.UNAVAILABLE:

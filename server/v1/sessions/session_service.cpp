@@ -1,5 +1,8 @@
 #include "server/v1/sessions/session_service.h"
 
+#include <string>
+
+#include "model/base/sha256.h"
 #include "server/call/status.h"
 #include "server/call/wire_time.h"
 #include "server/requests/generate_checks.h"
@@ -12,6 +15,17 @@
 #include "server/v1/store_calls.h"
 
 namespace lintel {
+
+namespace {
+
+// For balancers, in whose logs a session's id has no business.
+std::string affinity_key(const std::string& id) {
+  Sha256 hash;
+  hash.add(id);
+  return hash.hex().substr(0, 16);
+}
+
+}  // namespace
 
 // Calls that hold a snapshot or a history on its way, of all callers.
 constexpr int kMostCopies = 16;
@@ -52,6 +66,7 @@ void write_session(const ServiceContext& context, const SessionInfo& info, v1::S
       static_cast<v1::Durability>(v1::DURABILITY_NONE + static_cast<int>(info.durability)));
   wire.set_in_memory(info.in_memory);
   wire.set_numerics_changed_at(info.numerics_changed_at);
+  wire.set_affinity_key(affinity_key(info.id));
   if (info.interrupted) {
     wire.mutable_interrupted()->set_call_id(info.interrupted->call_id);
     wire.mutable_interrupted()->set_start_position(info.interrupted->start_position);

@@ -333,8 +333,12 @@ class Connection final : public HttpConnection,
   }
 
   ResponseHead head_of(const HttpAnswer& answer, const HttpRequest& request) const {
-    return {answer, house_.origins.headers_for(request), request.request_id,
-            keep_alive_ && !house_.draining, http_10_};
+    return {answer,
+            house_.origins.headers_for(request),
+            request.request_id,
+            keep_alive_ && !house_.draining,
+            http_10_,
+            house_.replica_id};
   }
 
   void send_whole(HttpAnswer answer) { send_whole(std::move(answer), request_); }

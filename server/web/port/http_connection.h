@@ -31,6 +31,7 @@ struct HttpHouse {
   const BearerTokens* tokens;  // null: none is asked for
   std::size_t max_body_bytes;
   HttpCounters& counters;
+  std::string replica_id;  // empty: answers do not say
   std::atomic<bool> draining{false};
 };
 

@@ -29,8 +29,8 @@ namespace asio = boost::asio;
 struct HttpListener::Impl {
   explicit Impl(const Parts& parts)
       : origins(parts.options.cors_origins, parts.options.listen->is_local()),
-        house{parts.options, parts.routes,         origins,
-              parts.tokens,  parts.max_body_bytes, parts.counters},
+        house{parts.options,        parts.routes,   origins,         parts.tokens,
+              parts.max_body_bytes, parts.counters, parts.replica_id},
         tls(parts.certificates == nullptr ? nullptr
                                           : std::make_unique<TlsContexts>(parts.certificates)),
         io(parts.options.threads),
@@ -93,10 +93,14 @@ struct HttpListener::Impl {
     if (tls == nullptr) {
       const HttpAnswer answer = plain_refusal(
           {}, 503, grpc::Status(grpc::UNAVAILABLE, "too many connections, try again later"));
-      const std::string text =
-          ResponseHead{answer, {{"retry-after", "1"}}, request_id_from({}), /*keep_alive=*/false}
-              .whole() +
-          answer.body;
+      const std::string text = ResponseHead{answer,
+                                            {{"retry-after", "1"}},
+                                            request_id_from({}),
+                                            /*keep_alive=*/false,
+                                            /*http_10=*/false,
+                                            house.replica_id}
+                                   .whole() +
+                               answer.body;
       [[maybe_unused]] const ssize_t sent =
           ::send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }

@@ -28,6 +28,7 @@ class HttpListener {
     const BearerTokens* tokens = nullptr;        // null: none is asked for
     std::size_t max_body_bytes = 0;              // of a request
     HttpCounters& counters;
+    std::string replica_id = {};  // of every answer; empty: they do not say
   };
 
   // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot

@@ -43,6 +43,7 @@ std::string ResponseHead::common() const {
   for (const auto& [name, value] : answer.headers) add_line(head, name, value);
   for (const auto& [name, value] : more) add_line(head, name, value);
   add_line(head, "x-request-id", request_id);
+  if (!replica_id.empty()) add_line(head, "lintel-replica", replica_id);
   add_line(head, "x-content-type-options", "nosniff");
   if (!keep_alive) add_line(head, "connection", "close");
   if (keep_alive && http_10) add_line(head, "connection", "keep-alive");

@@ -13,7 +13,8 @@ struct ResponseHead {
   HttpHeaders more;  // the connection's own
   std::string request_id;
   bool keep_alive = true;
-  bool http_10 = false;  // the client's version: it knows no chunks
+  bool http_10 = false;         // the client's version: it knows no chunks
+  std::string replica_id = {};  // of this server; empty: not said
 
   std::string whole() const;      // of an answer whose length is known
   std::string in_pieces() const;  // of one that comes in chunks

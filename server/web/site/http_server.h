@@ -26,6 +26,7 @@ class HttpServer {
     const BearerTokens* tokens = nullptr;        // null: none is asked for
     std::size_t max_body_bytes = 0;
     HttpCounters& counters;
+    std::string replica_id = {};  // for every answer's header lintel-replica; empty: none
   };
   // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot
   // be listened on.

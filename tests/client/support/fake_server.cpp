@@ -47,11 +47,12 @@ struct FakeServer::Services {
   void note(const grpc::ServerContext& context, const std::string& model = "") {
     const std::lock_guard lock(mutex);
     last_deadline = context.deadline();
-    const auto token = context.client_metadata().find("authorization");
-    seen.model = model;
-    seen.token = token == context.client_metadata().end()
-                     ? ""
-                     : std::string(token->second.data(), token->second.size());
+    const auto sent = [&context](const char* header) {
+      const auto found = context.client_metadata().find(header);
+      if (found == context.client_metadata().end()) return std::string();
+      return std::string(found->second.data(), found->second.size());
+    };
+    seen = {model, sent("authorization"), sent("lintel-affinity")};
   }
 
   grpc::Status wait_for_cancellation(grpc::ServerContext& context) {

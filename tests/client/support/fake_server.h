@@ -58,7 +58,7 @@ class FakeServer {
   int session_gets() const;
   std::chrono::system_clock::time_point last_deadline() const;
   struct Seen {  // of the last call
-    std::string model, token;
+    std::string model, token, affinity;
   };
   Seen last_seen() const;
   void wait_until_hanging();    // a Generate call has sent its chunk

@@ -141,7 +141,7 @@ void add_sessions(SessionStore::Options& sessions, Fields& fields) {
 
 void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
   auto& [store, durability, commit_interval_ms, park_tokens, store_size_bytes, store_threads,
-         load_queue, expire, takes_other_numerics] = durable;
+         load_queue, expire, takes_other_numerics, drain_handover_ms] = durable;
   fields.add("durable.store", store);
   fields.add("durable.durability", durability);
   fields.add("durable.commit_interval_ms", commit_interval_ms);
@@ -151,6 +151,7 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
   fields.add("durable.load_queue", load_queue);
   fields.add("durable.expire", expire);
   fields.add("durable.takes_other_numerics", takes_other_numerics);
+  fields.add("durable.drain_handover_ms", drain_handover_ms);
 }
 
 }  // namespace

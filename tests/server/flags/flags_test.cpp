@@ -115,6 +115,8 @@ std::string sample(const Flag& flag) {
       {"ADDRESS", "127.0.0.1:77"},
       {"SPEC", "softmax:scale=2"},
       {"NAME", "other"},
+      {"ID", "other.replica-2"},
+      {"DURATION", "77s"},
       {"ORIGIN", "https://example.org"},
       {"ID", "other.replica-2"},
       {"N", "3"},

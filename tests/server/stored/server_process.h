@@ -31,9 +31,8 @@ struct Server {
   explicit Server(const std::vector<std::string>& flags) : process(flags) {
     const std::string line = process.read_out_until("\n");
     REQUIRE_THAT(line, Catch::Contains("ready on "));
-    channel =
-        grpc::CreateChannel(line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2),
-                            grpc::InsecureChannelCredentials());
+    address = line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2);
+    channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
     sessions = v1::SessionService::NewStub(channel);
     generation = v1::GenerationService::NewStub(channel);
   }
@@ -61,6 +60,7 @@ struct Server {
   }
 
   Process process;
+  std::string address;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::SessionService::Stub> sessions;
   std::unique_ptr<v1::GenerationService::Stub> generation;

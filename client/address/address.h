@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace lintel {
 
@@ -11,6 +12,10 @@ inline constexpr const char* kDefaultPort = "50051";
 // 50051. Throws std::invalid_argument, saying what was expected, for what is no address: a URL, an
 // empty host, a port that is none.
 std::string full_address(const std::string& address);
+
+// The addresses of several servers of which each will do, with commas between them. An address in
+// gRPC's own way ("ipv4:///...") has its own commas.
+std::vector<std::string> full_addresses(const std::string& addresses);
 
 // As full_address for an HTTP proxy: "HOST:PORT", which may begin with "http://". The port has to
 // be there.

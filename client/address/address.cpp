@@ -1,4 +1,4 @@
-#include "client/lib/address.h"
+#include "client/address/address.h"
 
 #include <arpa/inet.h>
 
@@ -76,6 +76,19 @@ std::string full_address(const std::string& address) {
                         (name == "https" ? "; what encrypts is a file of authorities (CA)" : ""));
   }
   return host_and_port(address, kDefaultPort);
+}
+
+std::vector<std::string> full_addresses(const std::string& addresses) {
+  if (addresses.find("://") != std::string::npos) return {full_address(addresses)};
+  std::vector<std::string> all;
+  for (std::size_t begin = 0;;) {
+    const std::size_t comma = addresses.find(',', begin);
+    const std::string one = full_address(addresses.substr(begin, comma - begin));
+    if (std::find(all.begin(), all.end(), one) != all.end()) refuse(one, "is given twice");
+    all.push_back(one);
+    if (comma == std::string::npos) return all;
+    begin = comma + 1;
+  }
 }
 
 std::string proxy_address(const std::string& proxy) {
