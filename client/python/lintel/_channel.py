@@ -91,7 +91,7 @@ class Connection:
             options += _WITH_OTHERS
         return options
 
-    def metadata(self, request_id: str, session_id: str) -> tuple[tuple[str, str], ...]:
+    def metadata(self, request_id: str, session_id: str = "") -> tuple[tuple[str, str], ...]:
         """session_id: that the call is about; "": none."""
         metadata: tuple[tuple[str, str], ...] = (("x-request-id", request_id),)
         if session_id:

@@ -34,13 +34,19 @@ TEST_CASE("a traceparent is read as W3C has it, or ignored") {
   CHECK(parse("").empty());
 }
 
-TEST_CASE("every call is answered with its request id, refused ones too") {
-  TestServer server({"tokens"});
-  const auto id_of = [](const grpc::ClientContext& context) -> std::string {
+TEST_CASE("every call is answered with its request id and its server, refused ones too") {
+  ServerOptions options = test_options();
+  options.replica_id = "server-2";
+  TestServer server({"tokens"}, options);
+  const auto answered = [](const grpc::ClientContext& context, const char* key) -> std::string {
     const auto& metadata = context.GetServerInitialMetadata();
-    const auto found = metadata.find("x-request-id");
+    const auto found = metadata.find(key);
     if (found == metadata.end()) return "";
     return std::string(found->second.data(), found->second.size());
+  };
+  const auto id_of = [&](const grpc::ClientContext& context) {
+    CHECK(answered(context, "lintel-replica") == "server-2");
+    return answered(context, "x-request-id");
   };
   v1::ListModelsResponse models;
   grpc::ClientContext given;

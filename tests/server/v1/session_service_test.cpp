@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "model/base/sha256.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {
@@ -48,6 +49,9 @@ TEST_CASE("a session continued in three calls gives what one call gives") {
   CHECK(after.state_bytes() > 0);
   CHECK(after.create_time().seconds() > 1'600'000'000);
   CHECK(after.idle_timeout().seconds() == 600);
+  Sha256 hash;
+  hash.add(after.id());
+  CHECK(after.affinity_key() == hash.hex().substr(0, 16));
 }
 
 TEST_CASE("a session in use is refused, not shared and not deleted") {

@@ -381,6 +381,16 @@ TEST_CASE("a page cannot make a browser send a form that is taken for JSON") {
   CHECK(post(port, kList, "{}", "text/plain").status == 415);
 }
 
+TEST_CASE("every answer over HTTP says which server it comes from") {
+  ServerOptions options = with_http();
+  options.replica_id = "server-2";
+  TestServer server({"bytes"}, options);
+  const int port = server.server().http_port();
+  CHECK(post(port, kList, "{}").header("lintel-replica") == "server-2");
+  const auto unknown = request(port, "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(unknown.header("lintel-replica") == "server-2");
+}
+
 TEST_CASE("the request's id comes back, and HTTP requests are counted") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
