@@ -68,9 +68,16 @@ describe('a client of several servers', () => {
       const first = await serveAt(addresses[0], how);
       const client = new Client(addresses.join(','), { retry: PATIENCE, timeout: 4 * PATIENCE });
       let changed;
+      let last = 0;
       const session = await client.createSession();
       const tokens = await stream(client, session.id, count, (position) => {
-        if (position === 100) changed = first.end(how).then(() => serveAt(addresses[1], how));
+        last = position;
+        if (position === 100) {
+          changed = first.end(how).then(() => {
+            assert.ok(last < count, 'the call was over before its server was');
+            return serveAt(addresses[1], how);
+          });
+        }
       });
       const second = await changed;
       try {
