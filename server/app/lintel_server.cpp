@@ -4,6 +4,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <future>
@@ -16,6 +17,7 @@
 #include "server/auth/certificates.h"
 #include "server/base/random_bytes.h"
 #include "server/call/message_bounds.h"
+#include "server/flags/session_store_flags.h"
 #include "server/http/metrics.h"
 #include "server/http/metrics_endpoint.h"
 #include "server/kserve/service.h"
@@ -303,13 +305,15 @@ void LintelServer::begin_drain() {
 
 bool LintelServer::drain(std::chrono::nanoseconds timeout) {
   begin_drain();
-  const std::chrono::nanoseconds handover = std::min<std::chrono::nanoseconds>(
-      options_.durable.drain_handover_ms.value_or(ServerOptions::DurableOptions::kNever), timeout);
+  const auto handover =
+      std::min<std::chrono::nanoseconds>(handover_after(options_.durable), timeout);
   bool all_ended = impl_->calls.wait_until_none(handover);
   if (!all_ended && handover < timeout) {
-    spdlog::info("{} streams still run: those that can be repeated are handed over",
-                 impl_->calls.count());
-    if (impl_->stored != nullptr) impl_->stored->sessions().hand_over();
+    if (impl_->stored != nullptr) {
+      spdlog::info("{} streams still run: those that can be repeated are handed over",
+                   impl_->calls.count());
+      impl_->stored->sessions().hand_over();
+    }
     all_ended = impl_->calls.wait_until_none(timeout - handover);
   }
   if (!all_ended) spdlog::warn("{} streams did not end in time", impl_->calls.count());

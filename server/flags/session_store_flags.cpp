@@ -24,6 +24,14 @@ ServerOptions::SharedStoreOptions& shared(ServerOptions& options) { return optio
 
 }  // namespace
 
+std::chrono::milliseconds handover_after(const ServerOptions::DurableOptions& options) {
+  constexpr std::chrono::milliseconds kShared{5000};
+  const std::string store = options.store.string();
+  const bool is_shared = store.rfind("redis://", 0) == 0 || store.rfind("rediss://", 0) == 0;
+  return options.drain_handover_ms.value_or(is_shared ? kShared
+                                                      : ServerOptions::DurableOptions::kNever);
+}
+
 std::vector<Flag> session_store_flags() {
   using Options = ServerOptions::DurableOptions;
   using Level = std::optional<Durability>;
@@ -76,7 +84,7 @@ std::vector<Flag> session_store_flags() {
                 "After SIGTERM calls on such sessions that have a call_id may go on for this long; "
                 "then they end with CALL_MOVED, and go on where they are repeated: on another "
                 "server of the store, or on this one's successor. off: only at the end of "
-                "--drain-timeout. Default: off"),
+                "--drain-timeout. Default: 5s with a store that servers share, else off"),
   };
 }
 

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "server/flags/session_store_flags.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
@@ -195,6 +196,25 @@ TEST_CASE("what outlives the server needs a store, and a level where it is anoth
     CHECK_THAT(refusal({"--model", "m", "--session-durability", level}),
                Catch::Contains("--session-durability") && Catch::Contains("--session-store"));
   }
+}
+
+TEST_CASE(
+    "a drain hands calls over where other servers have the store, unless it is told otherwise") {
+  const auto after = [](const std::vector<const char*>& flags) {
+    ServerOptions options;
+    options.durable.store = flags.at(0);
+    if (flags.size() > 1) {
+      for (const Flag& flag : session_store_flags()) {
+        if (flag.name == "--drain-handover") flag.set(options, flags[1]);
+      }
+    }
+    return handover_after(options.durable);
+  };
+  CHECK(after({"redis://host:6379"}) == std::chrono::seconds(5));
+  CHECK(after({"rediss://host:6379,other:6379"}) == std::chrono::seconds(5));
+  CHECK(after({"/var/lib/redis"}) > std::chrono::hours(24 * 366));
+  CHECK(after({"redis://host:6379", "off"}) > std::chrono::hours(24 * 366));
+  CHECK(after({"/var/lib/lintel", "0"}) == std::chrono::seconds(0));
 }
 
 TEST_CASE("a repository stands in for models, and names what to begin with") {

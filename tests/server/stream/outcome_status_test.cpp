@@ -28,6 +28,8 @@ TEST_CASE("every outcome has its code, and names the model or session that is co
   }
   CHECK(status(RequestOutcome::kShutdown).error_code() == Code::UNAVAILABLE);
   CHECK_THAT(status(RequestOutcome::kShutdown).error_message(), Contains("shutting down"));
+  CHECK(status(RequestOutcome::kMoved, "abc").error_code() == Code::UNAVAILABLE);
+  CHECK_THAT(status(RequestOutcome::kMoved, "abc").error_message(), Contains("by its call_id"));
   model.retired.store(true);
   CHECK(status(RequestOutcome::kShutdown).error_code() == Code::UNAVAILABLE);
   CHECK_THAT(status(RequestOutcome::kShutdown).error_message(), Contains("digits was unloaded"));
