@@ -177,9 +177,9 @@ void add_fleet(CLI::App& app, cli::CommandLine& command_line) {
   add("--calls", plan.calls_per_second, "N", "Calls a second [1e5]");
   add("--call-time", plan.call_seconds, "SECONDS", "That a call runs [0.64]");
   add("--session-bytes", plan.session_bytes, "N",
-      "Of the store's memory, that a session takes [1503]");
+      "Of the store's memory, that a session takes [2900]");
   add("--script-time", plan.script_seconds, "SECONDS",
-      "Of a master's core, that a script takes [6e-6]");
+      "Of a master's core, that a script takes [28e-6]");
   add("--master-memory", plan.master_bytes, "N", "Bytes of a master [8e9]");
   flags->run.add_to(*command, {1}, /*batch_help=*/"", /*with_workers=*/false);
   command->footer(kFleetFooter);

@@ -11,13 +11,13 @@ struct FleetPlan {
   double idle_sessions = 50e6;
   double calls_per_second = 100e3;
   double call_seconds = 0.64;   // that a call runs
-  double session_bytes = 1503;  // of the store, for a session of 784 values without its state
+  double session_bytes = 2900;  // of the store, for a session of 784 values without its state
   double keys_per_session = 2;
   double scripts_per_call = 3;    // claim, begin and end; kCall writes no begin
   double values_seconds = 1;      // kInput: between writes of a running call's values
   double commit_seconds = 0.005;  // kToken: the same
   double lease_seconds = 10;      // a call that writes nothing renews every third of it
-  double script_seconds = 6e-6;   // of a master's core, for one script
+  double script_seconds = 28e-6;  // of a master's core, for one script (docs/cluster.md)
   double master_bytes = 8e9;      // memory of a master
   double fill = 0.8;              // of it that may be in use
 };

@@ -69,6 +69,8 @@ TEST_CASE("balancers of 1,000 replicas are as uneven as they are known to be") {
 
 TEST_CASE("the store's load is what a hand computes") {
   FleetPlan plan{.idle_sessions = 50e6, .calls_per_second = 100e3, .call_seconds = 0.64};
+  plan.session_bytes = 1503;
+  plan.script_seconds = 6e-6;
   plan.scripts_per_call = 2;
   const StoreLoad input = store_load(plan, StoreLevel::kInput);
   CHECK(input.running == Approx(64e3));
