@@ -207,11 +207,11 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   Scheduler::Options scheduling = options_.scheduling;
   scheduling.max_batch_rows = batch_rows;
   scheduling.prefill_rows_per_step = std::min(scheduling.prefill_rows_per_step, batch_rows);
-  scheduling.step_cost = step_cost_of(source.name, *transformer, scheduling, clock_);
+  const auto cost = step_cost_of(source.name, *transformer, scheduling, clock_);
   auto served = std::make_shared<ServedModel>();
   served->name = source.name;
   served->version = source.version;
-  served->scheduler = std::make_unique<Scheduler>(transformer, scheduling, clock_, prefixes_);
+  served->scheduler = std::make_unique<Scheduler>(transformer, scheduling, clock_, prefixes_, cost);
   served->numerics = numerics_of(*transformer);
   served->transformer = std::move(transformer);
   served->warnings = std::move(warnings);

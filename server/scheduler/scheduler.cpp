@@ -22,7 +22,7 @@ void check_option(const char* name, int value, int least) {
 }  // namespace
 
 Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& options,
-                     const Clock& clock, PrefixCache* prefixes)
+                     const Clock& clock, PrefixCache* prefixes, const std::optional<StepCost>& cost)
     : model_(std::move(model)),
       options_(options),
       clock_(clock),
@@ -42,7 +42,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   worker_options.prefill_rows = options.prefill_rows_per_step;
   worker_options.speculation_rows = options.speculation_rows;
   worker_options.drafts_always = options.speculation == Speculation::kOn;
-  worker_options.step_cost = options.step_cost.value_or(assumed_step_cost(model_->weight_type()));
+  worker_options.step_cost = cost.value_or(assumed_step_cost(model_->weight_type()));
   worker_options.drafts = guesses(options.speculation, model_->recomputes());
   for (int i = 0; i < std::max(options.workers, 1); ++i) {
     worker_options.index = i;

@@ -53,8 +53,6 @@ class Scheduler {
     Speculation speculation = Speculation::kAuto;
     // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
     int speculation_rows = 32;
-    // What a step takes, for kAuto; nothing: assumed.
-    std::optional<StepCost> step_cost;
   };
 
   struct Stats {
@@ -74,9 +72,10 @@ class Scheduler {
 
   // The clock outlives the scheduler, and so does `prefixes`, which forgets the model with it
   // (null: every prompt is read from its beginning). Throws std::invalid_argument for options that
-  // make no sense, std::system_error when the system has no more threads.
+  // make no sense, std::system_error when the system has no more threads. cost: what a step takes,
+  // for kAuto; nothing: it is assumed.
   Scheduler(std::shared_ptr<const Transformer> model, const Options& options, const Clock& clock,
-            PrefixCache* prefixes = nullptr);
+            PrefixCache* prefixes = nullptr, const std::optional<StepCost>& cost = {});
   ~Scheduler();  // stop()
 
   enum class SubmitError { kNone, kQueueFull, kDraining };
