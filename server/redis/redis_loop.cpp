@@ -171,8 +171,8 @@ void RedisLoop::expire(RedisLane& lane) {
 void RedisLoop::connect(RedisNode& node, RedisLane& lane) {
   lane.began = now_;
   lane.is_ready = false;
-  if (!lane.link.connect(node.address, tls_.get())) return lose(node, lane, lane.link.why());
-  lane.link.move();
+  const bool is_begun = lane.link.connect(node.address, tls_.get()) && lane.link.move();
+  if (!is_begun) lose(node, lane, lane.link.why());
 }
 
 void RedisLoop::log_in(RedisLane& lane) {

@@ -137,7 +137,8 @@ void RedisLoop::search_on(const std::string& why) {
   const bool is_final =
       why.find("WRONGPASS") != std::string::npos || why.find("NOAUTH") != std::string::npos ||
       why.find("NOPERM") != std::string::npos || why.find("certificate") != std::string::npos;
-  if (is_final || now_ - searched_since_ > kOpenTime) tell_opened(why);
+  if (is_final || now_ - searched_since_ > kOpenTime)
+    tell_opened(why.empty() ? "no server answers" : why);
 }
 
 void RedisLoop::opened_unless_unknown() {

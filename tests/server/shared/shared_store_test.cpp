@@ -123,7 +123,8 @@ TEST_CASE("a server that is killed in a call is taken over, at once by its succe
   RedisServer redis;
   Files files;
   const auto flags = [&](const std::string& replica) {
-    std::vector<std::string> all = files.flags({"--replica-id", replica, "--session-lease", "3s"});
+    std::vector<std::string> all =
+        files.flags({"--replica-id", replica, "--session-lease", "3s", "--log-level", "error"});
     all[static_cast<std::size_t>(std::ranges::find(all, "--session-store") - all.begin()) + 1] =
         url_of(redis);
     return all;
@@ -174,7 +175,8 @@ TEST_CASE("a server that is killed in a call is taken over, at once by its succe
 TEST_CASE("a server whose store is gone ends its calls before its leases end, and says so") {
   RedisServer redis;
   Files files;
-  std::vector<std::string> flags = files.flags({"--session-lease", "2s", "--replica-id", "a"});
+  std::vector<std::string> flags =
+      files.flags({"--session-lease", "2s", "--replica-id", "a", "--log-level", "error"});
   flags[static_cast<std::size_t>(std::ranges::find(flags, "--session-store") - flags.begin()) + 1] =
       url_of(redis);
   Server server(flags);
