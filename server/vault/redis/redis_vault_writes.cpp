@@ -71,7 +71,7 @@ void RedisVault::commit(std::vector<Write> writes, Done done) {
   const auto outcomes = std::make_shared<CommitOutcomes>(writes.size(), std::move(done));
   MutexLock order(sending_);
   for (std::size_t i = 0; i < writes.size(); ++i) {
-    const Write& write = writes[i];
+    Write& write = writes[i];
     const Told told = [outcomes, i](VaultOutcome outcome) { outcomes->tell(i, outcome); };
     if (write.kind == Kind::kCreate) {
       create(write, told);
@@ -86,6 +86,8 @@ void RedisVault::commit(std::vector<Write> writes, Done done) {
       is_here = found != held_.end() && found->second.claim() == write.claim;
       if (is_here) {
         HeldSession& held = found->second;
+        // Given back is what is held, wherever writes of which nobody knows have left it.
+        if (write.kind == Kind::kRelease) write.before = write.after = held.row().digest;
         const bool may_stand = write.before != write.after && write.after == held.row().digest;
         if (may_stand) {
           is_here = false;
@@ -274,7 +276,9 @@ void RedisVault::refused(const SentPtr& sent, VaultOutcome outcome, bool may_sta
     if (found != held_.end()) {
       found->second.is_refused(*sent, may_stand);
       // Nobody here has the right to write any more; the claim is no use to keep.
-      if (outcome == VaultOutcome::kFenced && gives_back(sent->kind)) held_.erase(found);
+      const bool is_final =
+          outcome == VaultOutcome::kFenced || outcome == VaultOutcome::kRolledBack;
+      if (is_final && gives_back(sent->kind)) held_.erase(found);
     }
   }
   sent->done(outcome);

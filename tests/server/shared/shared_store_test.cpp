@@ -172,7 +172,8 @@ TEST_CASE("a server that is killed in a call is taken over, at once by its succe
   CHECK(seen == expected);
 }
 
-TEST_CASE("a server whose store is gone ends its calls before its leases end, and says so") {
+TEST_CASE(
+    "a server whose store is gone tells no value once a lease may have ended, and goes on later") {
   RedisServer redis;
   Files files;
   std::vector<std::string> flags =
@@ -190,10 +191,10 @@ TEST_CASE("a server whose store is gone ends its calls before its leases end, an
   REQUIRE(reader->Read(&message));
   const auto began = std::chrono::steady_clock::now();
   redis.pause();
-  while (reader->Read(&message)) {
-  }
+  auto last = began;
+  while (reader->Read(&message)) last = std::chrono::steady_clock::now();
   const grpc::Status status = reader->Finish();
-  const auto took = std::chrono::steady_clock::now() - began;
+  const auto took = last - began;
   redis.resume();
   CHECK(status.error_code() == Code::UNAVAILABLE);
   CHECK(took < std::chrono::seconds(2));
