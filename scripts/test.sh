@@ -18,7 +18,7 @@ preset=${1:-dev}
 shift || true
 start=$SECONDS
 step "packages: installed where missing"
-scripts/setup.sh --training --clients --browser --docker
+scripts/setup.sh --training --clients --browser --docker --redis
 installed=$SECONDS
 cmake --preset "$preset" >/dev/null
 build "$preset"
