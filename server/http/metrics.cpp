@@ -255,6 +255,35 @@ void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& ou
       .add({}, stats.bytes);
 }
 
+// Of a store that several servers share.
+void collect_shared_store(const SessionVault::Health& health, std::vector<MetricFamily>& out) {
+  Family(out, MetricType::Counter, "session_claims_total",
+         "Sessions that calls asked the store for: granted, or held by another server")
+      .add({{"outcome", "granted"}}, health.claims)
+      .add({{"outcome", "held"}}, health.claims_held);
+  Family(out, MetricType::Counter, "session_fenced_total",
+         "Writes refused because another server had taken the session over")
+      .add({}, health.fenced);
+  Family(out, MetricType::Counter, "session_rolled_back_total",
+         "Sessions of which the store had lost the last values")
+      .add({}, health.rolled_back);
+  Family(out, MetricType::Counter, "session_healed_total",
+         "Of those, written again by the call that had them")
+      .add({}, health.healed);
+  Family(out, MetricType::Counter, "session_store_reconnects_total",
+         "Connections to the store that were made again")
+      .add({}, health.reconnects);
+  Family(out, MetricType::Counter, "session_store_redirects_total",
+         "Questions that another server of the cluster had to answer")
+      .add({}, health.redirects);
+  Family(out, MetricType::Counter, "session_store_short_waits_total",
+         "Commits that too few replicas of the store had in time")
+      .add({}, health.short_waits);
+  Family(out, MetricType::Gauge, "session_store_clocks_differ",
+         "1: the store's clock is so far from this machine's that nothing is removed as expired")
+      .add({}, health.clocks_differ ? 1 : 0);
+}
+
 // Of --session-store.
 void collect_store(const DurableSessions& durable, std::chrono::duration<double> recovery_time,
                    std::vector<MetricFamily>& out) {
@@ -299,6 +328,7 @@ void collect_store(const DurableSessions& durable, std::chrono::duration<double>
       .add({}, health.quarantined);
   Family(out, MetricType::Gauge, "recovery_seconds", "What opening the session store took")
       .add({}, recovery_time.count());
+  if (health.is_shared) collect_shared_store(health, out);
 }
 
 void collect_http(const HttpCounters& http, std::vector<MetricFamily>& out) {

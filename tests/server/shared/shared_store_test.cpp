@@ -7,6 +7,7 @@
 
 #include "tests/server/redis_lab/redis_server.h"
 #include "tests/server/stored/server_process.h"
+#include "tests/server/support/metrics_page.h"
 
 namespace lintel::testing {
 namespace {
@@ -80,7 +81,8 @@ TEST_CASE("a session goes on at whichever server it is called, with the values o
 TEST_CASE("a call on a session that another server runs is told by whom and for how long") {
   Fleet fleet;
   TestServer& a = fleet.add("a");
-  TestServer& b = fleet.add("b");
+  TestServer& b = fleet.add(
+      "b", [](ServerOptions& options) { options.monitoring = with_metrics().monitoring; });
   const v1::Session session = created(a, v1::DURABILITY_INPUT);
   grpc::ClientContext context;
   v1::GenerateRequest request = call_on(session.id(), "long", {1}, 100'000);
@@ -94,6 +96,10 @@ TEST_CASE("a call on a session that another server runs is told by whom and for 
   CHECK_THAT(refused.status.error_message(), Contains("held by server a for at most "));
   const auto info = detail_of<google::rpc::ErrorInfo>(refused.status);
   CHECK(info->metadata().at("holder") == "a");
+  auto counted = values(b.server());
+  CHECK(counted.at(R"(lintel_session_claims_total{outcome="held"})") >= 1);
+  CHECK(counted.at("lintel_session_fenced_total") == 0);
+  CHECK(counted.at("lintel_session_store_clocks_differ") == 0);
   const auto retry = detail_of<google::rpc::RetryInfo>(refused.status);
   REQUIRE(retry);
   CHECK(retry->retry_delay().seconds() <= 10);
