@@ -109,7 +109,7 @@ class MonitoringTest(unittest.TestCase):
 class OperatorTest(unittest.TestCase):
     def setUp(self):
         self.documents = manifests.render(MONITORING)
-        self.service = manifests.one(self.documents, "Service")
+        self.service = manifests.one(self.documents, "Service", "lintel-metrics")
         self.monitor = manifests.one(self.documents, "ServiceMonitor")
 
     def test_the_rule_is_that_of_compose(self):
@@ -132,7 +132,9 @@ class OperatorTest(unittest.TestCase):
                          "lintel")
         for variant in manifests.VARIANTS:
             documents = manifests.render(os.path.join(manifests.KUBERNETES, variant))
-            pod = manifests.one(documents, "Deployment")["spec"]["template"]
+            workload = next(document for document in documents if document["metadata"]["name"] == "lintel"
+                            and document["kind"] in ("Deployment", "StatefulSet"))
+            pod = workload["spec"]["template"]
             self.assertLessEqual(self.service["spec"]["selector"].items(),
                                  pod["metadata"]["labels"].items())
             (container,) = pod["spec"]["containers"]
