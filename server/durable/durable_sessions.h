@@ -158,6 +158,9 @@ class DurableSessions {
   // As bring(), but one in memory is taken as it is.
   SessionRefusal ensure_in_memory(const std::string& id, const Owner& owner);
   SessionRefusal wake(const std::string& id, const Owner& owner);
+  // Once; `seen`: the digest of the history that it was to be. Nothing is claimed meanwhile, so
+  // that another server may write between its row and its values.
+  SessionRefusal wake_once(const std::string& id, const Owner& owner, Digest& seen);
   // Of a vault that others write, too: what is in memory may be old, and goes then. kNone also
   // where it is not in memory any more.
   SessionRefusal drop_if_old(const std::string& id, const Owner& owner, bool* is_here);

@@ -87,10 +87,26 @@ SessionRefusal DurableSessions::drop_if_old(const std::string& id, const Owner& 
 }
 
 SessionRefusal DurableSessions::wake(const std::string& id, const Owner& owner) {
+  constexpr int kMostTries = 16;
+  for (int i = 0; i < kMostTries; ++i) {
+    Digest seen;
+    const SessionRefusal refusal = wake_once(id, owner, seen);
+    const bool may_have_changed =
+        refusal.error == SessionError::kDamaged || refusal.error == SessionError::kNotFound;
+    if (!may_have_changed || !vault_.is_shared()) return refusal;
+    // Damaged is what does not fit although nobody has written.
+    const SessionVault::Opened now = vault_.find(id, owner);
+    if (now.outcome != VaultOutcome::kDone || now.row.digest == seen) return refusal;
+  }
+  return {SessionError::kStoreAway};
+}
+
+SessionRefusal DurableSessions::wake_once(const std::string& id, const Owner& owner, Digest& seen) {
   Cold cold;
   if (const SessionRefusal refusal = look_up(id, owner, cold)) {
     return refusal.error == SessionError::kNotFound ? store_.absence(id, owner) : refusal;
   }
+  seen = cold.row.digest;
   if (cold.model == nullptr) return {SessionError::kModelMismatch};
   SharedAdapter adapter;
   if (!cold.marks.adapter.empty()) {
@@ -117,7 +133,7 @@ SessionRefusal DurableSessions::wake(const std::string& id, const Owner& owner) 
     }
     zero(image);
   } catch (const ModelError& error) {
-    spdlog::error("a session in the store is damaged: {}", error.what());
+    if (!vault_.is_shared()) spdlog::error("a session in the store is damaged: {}", error.what());
     return {SessionError::kDamaged};
   } catch (const std::bad_alloc&) {
     return {SessionError::kOutOfMemory};
