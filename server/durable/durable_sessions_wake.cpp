@@ -103,10 +103,11 @@ SessionRefusal DurableSessions::wake(const std::string& id, const Owner& owner) 
 
 SessionRefusal DurableSessions::wake_once(const std::string& id, const Owner& owner, Digest& seen) {
   Cold cold;
-  if (const SessionRefusal refusal = look_up(id, owner, cold)) {
-    return refusal.error == SessionError::kNotFound ? store_.absence(id, owner) : refusal;
+  const SessionRefusal unknown = look_up(id, owner, cold);
+  seen = cold.row.digest;  // also of one that is refused for what it is
+  if (unknown) {
+    return unknown.error == SessionError::kNotFound ? store_.absence(id, owner) : unknown;
   }
-  seen = cold.row.digest;
   if (cold.model == nullptr) return {SessionError::kModelMismatch};
   SharedAdapter adapter;
   if (!cold.marks.adapter.empty()) {
@@ -133,7 +134,7 @@ SessionRefusal DurableSessions::wake_once(const std::string& id, const Owner& ow
     }
     zero(image);
   } catch (const ModelError& error) {
-    if (!vault_.is_shared()) spdlog::error("a session in the store is damaged: {}", error.what());
+    spdlog::warn("a session in the store does not fit together: {}", error.what());
     return {SessionError::kDamaged};
   } catch (const std::bad_alloc&) {
     return {SessionError::kOutOfMemory};

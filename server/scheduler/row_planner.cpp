@@ -3,8 +3,6 @@
 #include <algorithm>
 
 namespace lintel {
-namespace {}  // namespace
-
 RowPlanner::RowPlanner(const Options& options) : options_(options) {
   hungry_.reserve(static_cast<std::size_t>(options.max_rows));
   drafting_.reserve(static_cast<std::size_t>(options.max_rows));
