@@ -134,7 +134,9 @@ SessionRefusal DurableSessions::wake_once(const std::string& id, const Owner& ow
     }
     zero(image);
   } catch (const ModelError& error) {
-    spdlog::warn("a session in the store does not fit together: {}", error.what());
+    // Of a store that is shared another server may have written meanwhile.
+    spdlog::log(vault_.is_shared() ? spdlog::level::warn : spdlog::level::err,
+                "a session in the store is damaged: {}", error.what());
     return {SessionError::kDamaged};
   } catch (const std::bad_alloc&) {
     return {SessionError::kOutOfMemory};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -29,6 +30,12 @@ class DyingVault final : public SessionVault {
       commit(std::move(writes), std::move(done));
   }
   std::size_t held() const { return held_.size(); }
+  // Other processes write, too.
+  void share() { shared_ = true; }
+  // Called before values are read.
+  void before_read(std::function<void()> call) { before_read_ = std::move(call); }
+
+  bool is_shared() const override { return shared_; }
 
   Opened open(const SessionId& id, const Owner& owner, const Digest* have) override {
     if (dead_) return {.outcome = VaultOutcome::kBroken};
@@ -45,6 +52,7 @@ class DyingVault final : public SessionVault {
   }
   VaultOutcome read_values(const SessionId& id, std::int64_t first,
                            std::span<std::int32_t> values) override {
+    if (before_read_) before_read_();
     return to_.read_values(id, first, values);
   }
   VaultOutcome put_state(const SessionId& id, std::span<const std::byte> state,
@@ -66,7 +74,8 @@ class DyingVault final : public SessionVault {
   SessionVault& to_;
   std::atomic<bool> refuse_{false}, dead_{false};
   std::atomic<VaultOutcome> outcome_{VaultOutcome::kBroken};
-  bool holds_ = false;
+  bool holds_ = false, shared_ = false;
+  std::function<void()> before_read_;
   std::vector<std::pair<std::vector<Write>, Done>> held_;
 };
 
