@@ -24,6 +24,7 @@ int width_of(std::int32_t value) {
 HeldSession::HeldSession(SessionVault::Claim claim, Row row, int bytes,
                          std::shared_ptr<ClaimLease> until)
     : nonce(claim.nonce),
+      fence(claim.fence),
       width(bytes),
       lease(std::move(until)),
       claim_(claim),
@@ -133,12 +134,17 @@ void HeldSession::is_refused(const Sent& sent, bool may_stand) {
 
 std::optional<HeldSession::Missing> HeldSession::missing(const Sent& sent,
                                                          const Digest& digest) const {
+  const auto last_with = [&](auto from, const Digest& wanted) {
+    return std::find_if(from, marks_.rend(),
+                        [&](const Mark& mark) { return mark.digest == wanted; });
+  };
+  // Marks behind it are of writes that come later, or did not stand.
+  const auto begin = last_with(marks_.rbegin(), sent.before.digest);
   // The last mark there, for a history may go back to where it was.
-  const auto found = std::find_if(marks_.rbegin(), marks_.rend(),
-                                  [&](const Mark& mark) { return mark.digest == digest; });
+  const auto found = last_with(begin, digest);
   if (found == marks_.rend()) return std::nullopt;
   Missing missing{.first = std::min(found->position, sent.before.position)};
-  for (auto later = found; later != marks_.rbegin();) {
+  for (auto later = found; later != begin;) {
     missing.first = std::min(missing.first, (--later)->position);
   }
   const std::int64_t end = tail_first_ + static_cast<std::int64_t>(tail_.size());

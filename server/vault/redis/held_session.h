@@ -52,7 +52,8 @@ class HeldSession {
   void is_refused(const Sent& sent, bool may_stand);
 
   // Where the store has gone back behind a write that is on its way: what to write first, so that
-  // it stands where that one begins. Nothing: not from there.
+  // it stands where that one begins. Nothing: not from there; it is nowhere that this session has
+  // been on its way to that write.
   struct Missing {
     std::int64_t first = 0;
     std::vector<std::int32_t> values;
@@ -66,7 +67,9 @@ class HeldSession {
   // The claim is given back with what was put and is named by nobody.
   void lets_go(Sent& sent);
 
-  std::array<std::byte, 16> nonce;  // of the claim in the store, which differs once it was healed
+  // Of the claim in the store, which differ once it was healed.
+  std::array<std::byte, 16> nonce;
+  std::uint64_t fence;
   int width;                        // of the values there, in bytes
   std::set<std::uint64_t> put;      // states that no row names yet
   std::shared_ptr<ClaimLease> lease;

@@ -288,16 +288,19 @@ void RedisVault::heal(const SentPtr& sent, const RedisReply& reply) {
   const SessionId& id = sent->before.id;
   const Digest digest = digest_from(reply.at(1));
   const bool is_open = reply.at(3) == "1";
+  const auto fence = static_cast<std::uint64_t>(reply.number_at(6));
   std::optional<HeldSession::Missing> missing;
   std::array<std::byte, 16> nonce{};
   fill_with_random(nonce);
   VaultOutcome outcome = VaultOutcome::kFenced;
   bool is_sent_again = false;
+  std::uint64_t fence_before = 0;
   {
     MutexLock lock(mutex_);
     const auto found = held_.find(id);
     if (found != held_.end()) {
       HeldSession& held = found->second;
+      fence_before = held.fence;
       if (held.is_healing) {
         held.after_healing.push_back(sent);
         return;
@@ -305,7 +308,7 @@ void RedisVault::heal(const SentPtr& sent, const RedisReply& reply) {
       if (held.nonce != sent->nonce) {  // it was healed since this was sent
         sent->nonce = held.nonce;
         is_sent_again = sent->heals++ < kMostHeals;
-      } else if (is_open && sent->heals++ < kMostHeals) {
+      } else if (is_open && fence <= held.fence && sent->heals++ < kMostHeals) {
         missing = held.missing(*sent, digest);
         outcome = VaultOutcome::kRolledBack;
         held.is_healing = missing.has_value();
@@ -321,8 +324,8 @@ void RedisVault::heal(const SentPtr& sent, const RedisReply& reply) {
                                     lease_in_ms()};
   add_words(words, "heal", /*is_history=*/true, sent->before, /*with_row=*/true, missing->first,
             sent->width, missing->values);
-  words.insert(words.end(),
-               {"", options_.replica_id, boot_, text_of(sent->nonce), text_of(digest.bytes)});
+  words.insert(words.end(), {"", options_.replica_id, boot_, text_of(sent->nonce),
+                             std::to_string(fence_before), text_of(digest.bytes)});
   std::vector<std::string> keys = keys_of_write(id);
   keys.resize(3);
   client_.ask(
@@ -345,7 +348,10 @@ void RedisVault::healed(const SentPtr& sent, const RedisAnswer& answer,
     if (found != held_.end()) {
       found->second.is_healing = false;
       waiting.swap(found->second.after_healing);
-      if (is_done) found->second.nonce = nonce;
+      if (is_done) {
+        found->second.nonce = nonce;
+        found->second.fence = static_cast<std::uint64_t>(answer.reply.number_at(1));
+      }
     }
     if (is_done) {
       ++health_.rolled_back;

@@ -5,31 +5,34 @@
 --   9 row, or empty: as it was, 10 base, 11 expires, 12 states that the row names
 --   13 position of its values, 14 their width, 15 the values
 --   16 states that were put and are not to be kept
---   17... of heal: holder, boot, nonce before; then the digests that it may find
+--   17... of heal: holder, boot, nonce and number of the claim before; then the digests that it may find
+-- A heal writes what a failover has lost. Where the session was claimed since, it is not behind but has
+-- gone on, though it may well stand at a digest that the healer knows: a call that is repeated comes to
+-- the same values.
 local fields = {'o', 'n', 'l', 's', 'd', 'p', 'w', 'v', 'a', 't', 'h', 'b', 'u', 'f'}
 local got = redis.call('HMGET', KEYS[1], unpack(fields))
 local s = {}
 for i, name in ipairs(fields) do s[name] = got[i] or '' end
 if s.d == '' then return {'NOT_FOUND'} end
 local what, heals = ARGV[6], ARGV[6] == 'heal'
-local nonce, first_digest = ARGV[2], heals and 20 or 17
+local nonce, first_digest = ARGV[2], heals and 21 or 17
 local now = milliseconds()
 local left = number(s.u) - now
 
 local mine = s.n == nonce or (s.n == '' and s.l == nonce)
 if mine and number(s.s) >= number(ARGV[4]) then  -- the answer was lost
   redis.call('HSET', KEYS[1], 's', s.s)  -- something for WAIT to wait for
-  return {'DONE'}
+  return {'DONE', heals and s.f or nil}
 end
 if not mine and not heals and ARGV[7] ~= '' and s.d == ARGV[7] then return {'DONE'} end
 local known = false
 for i = first_digest, #ARGV do known = known or s.d == ARGV[i] end
 local free = s.n == '' or left <= 0 or (s.h == ARGV[17] and s.b == ARGV[18])
 local may = mine and number(s.s) >= number(ARGV[3])
-if heals then may = free or s.n == ARGV[19] end
+if heals then may = (free or s.n == ARGV[19]) and number(s.f) <= number(ARGV[20]) end
 if not may or not known then
   local open = (s.n == '' or left <= 0 or mine) and '1' or '0'
-  return {'BEHIND', s.d, s.p, open, s.h, whole(left)}
+  return {'BEHIND', s.d, s.p, open, s.h, whole(left), s.f}
 end
 
 local id, doomed = ARGV[1], {}
@@ -71,7 +74,8 @@ if what ~= 'remove' then
   end
   if base > first then change('v', whole(forget_values(KEYS[2], first, width, base, position))) end
   if heals then
-    change('f', whole(number(s.f) + 1))
+    s.f = whole(number(ARGV[20]) + 1)  -- above all that were given out before the failover
+    change('f', s.f)
     change('h', ARGV[17])
     change('b', ARGV[18])
   end
@@ -82,4 +86,5 @@ if what ~= 'remove' then
   end
   redis.call('HSET', KEYS[1], unpack(set))
 end
+if heals then return {'DONE', s.f} end
 return {'DONE', unpack(doomed)}

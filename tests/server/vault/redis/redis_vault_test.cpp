@@ -194,6 +194,36 @@ TEST_CASE("what a store lost and another went on with is not written again") {
   CHECK(other.difference(*vaults.b) == "");
 }
 
+TEST_CASE("where another came to the same values, and further, nothing is taken back") {
+  TwoVaults vaults;
+  Client session("s");
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(*vaults.a) == Outcome::kDone);
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.begin(to, "call"); }) == Outcome::kDone);
+  Client late(session);
+  const RedisKeys keys(redis_bucket("s"));
+  vaults.server.client().ask({"HSET", keys.session("s"), "u", "0"});  // the lease is over
+  // The call, repeated elsewhere, draws what it would have drawn here.
+  REQUIRE(session.open(*vaults.b) == Outcome::kDone);
+  const auto draw = [](Client& client, Writes& to) {
+    client.append(to, counted_from(0, 4));
+    client.append(to, counted_from(10, 3));
+  };
+  Writes ahead;
+  draw(session, ahead);
+  session.end(ahead);
+  REQUIRE(ahead.commit_to(*vaults.b) == std::vector(3, Outcome::kDone));
+  Writes behind;
+  draw(late, behind);
+  const std::vector<Outcome> outcomes = behind.commit_to(*vaults.a);
+  CHECK(outcomes[0] == Outcome::kFenced);
+  // Its other values are those that stand: that they are there is true.
+  CHECK((outcomes[1] == Outcome::kFenced || outcomes[1] == Outcome::kDone));
+  CHECK(commit(*vaults.a, [&](Writes& to) { Client(late).release(to); }) != Outcome::kUnavailable);
+  CHECK(session.difference(*vaults.b) == "");
+  CHECK(vaults.a->health().healed == 0);
+}
+
 TEST_CASE("a full server takes nothing more, gives sessions back, and takes again") {
   RedisServer server;
   ManualClock clock;
