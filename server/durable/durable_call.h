@@ -133,6 +133,10 @@ class DurableCall final : public TokenSink,
   std::int64_t next_checkpoint() const REQUIRES(mutex_);
   // What lies before where it goes on is not asked for again.
   void skip_past(GenerationRequest& request) EXCLUDES(mutex_);
+  // Whether a run of a call that another one began was cut off before it came as far as its client
+  // was told, or any further than the vault: the call stays open, for others would take positions
+  // that were told.
+  bool has_shown_more() const REQUIRES(mutex_);
   // What the row has of calls once this one has ended so.
   std::vector<LastCall> last_calls(std::int64_t end) const REQUIRES(mutex_);
   void add_end(VaultBatch& batch) REQUIRES(mutex_);

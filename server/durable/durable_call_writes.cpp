@@ -122,7 +122,7 @@ void DurableCall::collect_end(VaultBatch& batch) {
     MutexLock lock(mutex_);
     lease = &lease_;
     if (!lease->discarded()) lease->end_call();
-    stores = !failure_ && !lease->discarded() && goes_on(history_->extent());
+    stores = !failure_ && !lease->discarded() && goes_on(history_->extent()) && !has_shown_more();
   }
   if (stores) put_state(*lease);
 
@@ -135,6 +135,12 @@ void DurableCall::collect_end(VaultBatch& batch) {
   writing_ = Writing::kRelease;
 }
 
+bool DurableCall::has_shown_more() const {
+  const bool is_cut = !outcome_ || *outcome_ != RequestOutcome::kDone;
+  const std::int64_t position = history_->position();
+  return is_cut && was_open_ && (position < terms_.from_position || position == drawn_end_);
+}
+
 void DurableCall::not_collected() {
   MutexLock lock(mutex_);
   writing_ = Writing::kNothing;
@@ -143,6 +149,13 @@ void DurableCall::not_collected() {
 
 void DurableCall::add_end(VaultBatch& batch) {
   const SessionHistory::Extent extent = history_->extent();
+  // What goes on elsewhere has not ended, and nobody else is to come in between.
+  const bool goes_on_elsewhere = outcome_ && draws_ && level_ != Durability::kCall &&
+                                 (was_open_ || extent.position > call_.start) &&
+                                 told_outcome() == RequestOutcome::kMoved;
+  if (goes_on_elsewhere && !is_begun_) {
+    batch.add(next_write(Kind::kBegin), encode_change({.call = encode_call(call_)}));
+  }
   add_values(extent, batch);
   SessionVault::Write write = next_write(Kind::kState);
   write.before = write.after = extent.digest;
@@ -158,6 +171,10 @@ void DurableCall::add_end(VaultBatch& batch) {
       std::erase_if(states, [&](const auto& state) { return state.position < extent.base; });
     }
     batch.add(write, encode_change({.states = std::move(states)}));
+  }
+  if (goes_on_elsewhere) {
+    write.kind = Kind::kRelease;
+    return batch.add(write, {});
   }
   const std::vector<LastCall> calls = last_calls(extent.position);
   const std::int64_t base = let_go_of_values(calls, row_.base, marks);

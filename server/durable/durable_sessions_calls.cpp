@@ -98,6 +98,10 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
     if (terms.expected_position && *terms.expected_position != position) {
       return {SessionError::kPositionMismatch, 0, 0, -1, position, *terms.expected_position};
     }
+    // Its client has values of it, and others have come since: it was forgotten, and is not new.
+    if (terms.from_position > 0 && terms.from_position < position) {
+      return {SessionError::kPositionMismatch, 0, 0, -1, position, terms.from_position};
+    }
     begin(position, /*draws=*/true);
     return {};
   }

@@ -44,6 +44,8 @@ RedisClient::RedisClient(const RedisOptions& options)
         if (is_closing_) break;
         asked.swap(asked_);
       }
+      // Behind what was asked before and is to be sent again.
+      loop_->send_again();
       for (RedisRequest& request : asked) loop_->take(std::move(request));
       loop_->turn();
       const RedisState state = loop_->state();

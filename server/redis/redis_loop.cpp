@@ -24,8 +24,8 @@ constexpr std::size_t kMostInPipeline = 512;
 constexpr const char* kPassing[] = {"TRYAGAIN",   "CLUSTERDOWN", "LOADING",
                                     "MASTERDOWN", "READONLY",    "BUSY"};
 
-// MOVED 3999 127.0.0.1:6381
-std::optional<RedisAddress> address_in(const std::string& redirect) {
+// MOVED 3999 127.0.0.1:6381; without a host, or with "?": that of who says so.
+std::optional<RedisAddress> address_in(const std::string& redirect, const RedisAddress& asked) {
   const std::size_t space = redirect.rfind(' ');
   const std::size_t colon = redirect.rfind(':');
   if (space == std::string::npos || colon == std::string::npos || colon < space) {
@@ -33,7 +33,8 @@ std::optional<RedisAddress> address_in(const std::string& redirect) {
   }
   const int port = std::atoi(redirect.c_str() + colon + 1);
   if (port <= 0 || port > 65535) return std::nullopt;
-  return RedisAddress{redirect.substr(space + 1, colon - space - 1),
+  const std::string host = redirect.substr(space + 1, colon - space - 1);
+  return RedisAddress{host.empty() || host == "?" ? asked.host : host,
                       static_cast<std::uint16_t>(port)};
 }
 
@@ -90,9 +91,8 @@ void RedisLoop::finish(RedisErrand& errand, bool arrived) {
   if (errand.request.done) std::exchange(errand.request.done, nullptr)(std::move(errand.answer));
 }
 
-void RedisLoop::turn() {
+void RedisLoop::send_again() {
   now_ = std::chrono::steady_clock::now();
-  refresh();
   std::vector<RedisErrandPtr> due;
   std::erase_if(later_, [&](const RedisErrandPtr& errand) {
     if (errand->not_before > now_ && errand->deadline > now_) return false;
@@ -106,6 +106,11 @@ void RedisLoop::turn() {
       route(std::move(errand));
     }
   }
+}
+
+void RedisLoop::turn() {
+  now_ = std::chrono::steady_clock::now();
+  refresh();
   std::vector<pollfd> polled{{bell_, POLLIN, 0}};
   std::vector<std::pair<RedisNode*, RedisLane*>> lanes;
   bool is_busy = !later_.empty() || is_searching_ || opened_;
@@ -265,7 +270,7 @@ void RedisLoop::take_replies(RedisNode& node, RedisLane& lane) {
       case What::kErrand: {
         const bool waits = std::ranges::any_of(
             lane.expected, [](const auto& each) { return each.what == What::kWait; });
-        take_reply(lane, expected.errand, *std::move(reply), waits);
+        take_reply(node.address, lane, expected.errand, *std::move(reply), waits);
         break;
       }
       case What::kWait: {
@@ -285,8 +290,8 @@ void RedisLoop::take_replies(RedisNode& node, RedisLane& lane) {
   if (lane.is_ready && lane.link.is_open()) send_waiting(node, lane);
 }
 
-void RedisLoop::take_reply(RedisLane& lane, const RedisErrandPtr& errand, RedisReply reply,
-                           bool waits) {
+void RedisLoop::take_reply(const RedisAddress& asked, RedisLane& lane, const RedisErrandPtr& errand,
+                           RedisReply reply, bool waits) {
   if (errand->request.done == nullptr) return;  // nobody waits for it any more
   errand->asks = false;
   if (reply.is_error("NOSCRIPT") && !errand->by_text) {
@@ -296,7 +301,7 @@ void RedisLoop::take_reply(RedisLane& lane, const RedisErrandPtr& errand, RedisR
   const bool is_moved = reply.is_error("MOVED");
   if ((is_moved || reply.is_error("ASK")) && errand->pinned == nullptr) {
     ++counts_.redirects;
-    const std::optional<RedisAddress> address = address_in(reply.text);
+    const std::optional<RedisAddress> address = address_in(reply.text, asked);
     if (address) {
       RedisNode& node = node_of(*address);
       errand->by_text = false;

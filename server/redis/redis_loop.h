@@ -23,6 +23,8 @@ class RedisLoop {
   void take(RedisRequest request);
   // Waits for what comes next, at most a moment, and does it.
   void turn();
+  // What was lost on its way, or is to be asked elsewhere, and is due.
+  void send_again();
   // Answers all that wait, with nothing.
   void end();
   RedisState state() const;
@@ -43,7 +45,8 @@ class RedisLoop {
   void came_up(RedisLane& lane);
   void look_after(RedisNode& node, RedisLane& lane);
   void take_replies(RedisNode& node, RedisLane& lane);
-  void take_reply(RedisLane& lane, const RedisErrandPtr& errand, RedisReply reply, bool waits);
+  void take_reply(const RedisAddress& asked, RedisLane& lane, const RedisErrandPtr& errand,
+                  RedisReply reply, bool waits);
   void lose(RedisNode& node, RedisLane& lane, const std::string& why);
   void again(RedisErrandPtr errand, Duration pause);
   void finish(RedisErrand& errand, bool arrived);

@@ -31,10 +31,14 @@ struct Flags {
   std::filesystem::path keep;
 };
 
-std::vector<std::int32_t> stored_values(const Client& client, const std::string& session) {
+// From `first` on, which is the oldest that can be had.
+std::vector<std::int32_t> stored_values(const Client& client, const std::string& session,
+                                        std::int64_t& first) {
   std::vector<std::int32_t> values;
   v1::ReadHistoryRequest request;
   request.set_id(session);
+  first = client.get_session(session).oldest_position();
+  request.set_from_position(first);
   client.read_history(request, [&](const v1::Chunk& chunk) {
     values.insert(values.end(), chunk.tokens().begin(), chunk.tokens().end());
   });
@@ -87,7 +91,9 @@ int run_campaign(const Flags& flags) {
     const Client client = client_of(addresses[with], 30s);
     for (const FightSession& session : sessions) {
       try {
-        faults.add(session.line.difference(stored_values(client, session.id)),
+        std::int64_t first = 0;
+        const std::vector<std::int32_t> values = stored_values(client, session.id, first);
+        faults.add(session.line.difference(values, first),
                    session.id + ", read from replica " + std::to_string(with));
       } catch (const std::exception& error) {
         faults.add(session.id + ", read from replica " + std::to_string(with) + ": " +

@@ -122,6 +122,10 @@ bool Fighter::call(FightSession& session, TimePoint give_up) {
             has_ended = true;
             session.trace.add(at + " ended at " + std::to_string(finish.position()));
             faults_.add(session.line.ended(call_name, finish.position()), session.id);
+            if (finish.reason() != v1::FINISH_REASON_LENGTH) {
+              faults_.add(session.id + ", " + call_name + " ended for " +
+                          v1::FinishReason_Name(finish.reason()));
+            }
           },
           {.patience = milliseconds(0), .durable = true, .on_pause = {}});
       if (!has_ended) faults_.add(call_name + " ended without a finish");

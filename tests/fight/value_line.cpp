@@ -30,21 +30,22 @@ std::optional<std::string> ValueLine::ended(const std::string& call, std::int64_
   return std::nullopt;
 }
 
-std::string ValueLine::difference(const std::vector<std::int32_t>& stored) const {
+std::string ValueLine::difference(const std::vector<std::int32_t>& stored,
+                                  std::int64_t first) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [position, told] : values_) {
+  const std::int64_t end = first + static_cast<std::int64_t>(stored.size());
+  for (auto next = values_.lower_bound(first); next != values_.end(); ++next) {
+    const auto& [position, told] = *next;
     const std::string what = "position " + std::to_string(position) + " of " + told.call;
-    if (position >= static_cast<std::int64_t>(stored.size())) return what + " is gone";
-    const std::int32_t value = stored[static_cast<std::size_t>(position)];
+    if (position >= end) return what + " is gone";
+    const std::int32_t value = stored[static_cast<std::size_t>(position - first)];
     if (value != told.value) {
       return what + " is " + std::to_string(value) + ", not " + std::to_string(told.value);
     }
   }
-  if (stored.size() != values_.size()) {
-    return std::to_string(stored.size()) + " values are stored, " + std::to_string(values_.size()) +
-           " were told";
-  }
-  return "";
+  const auto count = static_cast<std::int64_t>(values_.size());
+  if (end == count) return "";
+  return std::to_string(end) + " values are stored, " + std::to_string(count) + " were told";
 }
 
 std::size_t ValueLine::size() const {

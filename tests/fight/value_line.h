@@ -19,9 +19,9 @@ class ValueLine {
                                   std::int32_t value);
   // The call has ended there.
   std::optional<std::string> ended(const std::string& call, std::int64_t position);
-  // What is wrong with a session that has these values from position 0 on: one is missing, another,
-  // or was never told though every call has ended. Empty: nothing.
-  std::string difference(const std::vector<std::int32_t>& stored) const;
+  // What is wrong with a session that has these values from position `first` on: one is missing,
+  // another, or was never told though every call has ended. Empty: nothing.
+  std::string difference(const std::vector<std::int32_t>& stored, std::int64_t first = 0) const;
   std::size_t size() const;
 
  private:

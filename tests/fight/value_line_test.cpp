@@ -21,6 +21,9 @@ TEST_CASE("a line of told values notices what is lost, doubled or another") {
   CHECK_THAT(line.difference({7}), Contains("position 1 of a is gone"));
   CHECK_THAT(line.difference({7, 9}), Contains("is 9, not 8"));
   CHECK_THAT(line.difference({7, 8, 9}), Contains("3 values are stored, 2 were told"));
+  CHECK(line.difference({8}, 1).empty());
+  CHECK_THAT(line.difference({9}, 1), Contains("is 9, not 8"));
+  CHECK_THAT(line.difference({8, 9}, 1), Contains("3 values are stored, 2 were told"));
 }
 
 }  // namespace lintel::testing

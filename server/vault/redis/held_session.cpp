@@ -41,8 +41,12 @@ void HeldSession::mark() {
 
 HeldSession::SentPtr HeldSession::next() {
   auto sent = std::make_shared<Sent>();
-  sent->least = flights_.empty() ? known_ : last_;
+  // A renewal that is lost holds up nothing.
+  const auto ahead = std::find_if(flights_.rbegin(), flights_.rend(),
+                                  [](const Flight& flight) { return !flight.is_renewal; });
+  sent->least = ahead == flights_.rend() ? known_ : std::max(known_, ahead->number);
   sent->number = ++last_;
+  sent->claim = claim_;
   sent->before = row_;
   sent->first = row_.position;
   sent->befores = {row_.digest};
@@ -57,7 +61,7 @@ HeldSession::SentPtr HeldSession::renewal() {
   sent->kind = Kind::kState;
   sent->is_renewal = true;
   sent->after = row_;
-  flights_.push_back({sent->number, row_});
+  flights_.push_back({sent->number, row_, /*is_renewal=*/true});
   return sent;
 }
 
@@ -66,34 +70,44 @@ VaultOutcome HeldSession::apply(const SessionVault::Write& write, SentPtr* resul
   VaultSession::Undo undo;
   const VaultOutcome outcome = session.apply(write, &undo);
   if (outcome != VaultOutcome::kDone) return outcome;
-  SentPtr sent = next();
+  const SentPtr sent = *result != nullptr ? *result : next();
+  const bool is_first = *result == nullptr;
   sent->kind = write.kind;
-  sent->is_history = write.before != write.after;
-  sent->values = session.values();
-  if (write.kind == Kind::kRewind) sent->first = session.row().position;
+  sent->is_history |= write.before != write.after;
+  sent->with_row |= write.kind != Kind::kValues && write.kind != Kind::kRelease;
+  if (write.kind == Kind::kRewind) {
+    sent->first = session.row().position;
+    sent->values.clear();
+  }
+  const std::vector<std::int32_t>& values = session.values();
+  sent->values.insert(sent->values.end(), values.begin(), values.end());
   sent->after = session.row();
-  for (const std::int32_t value : sent->values) width = std::max(width, width_of(value));
+  for (const std::int32_t value : values) width = std::max(width, width_of(value));
   sent->width = width;
-  flights_.push_back({sent->number, std::move(row_)});
+  if (is_first) flights_.push_back({sent->number, std::move(row_)});
   row_ = session.row();
   if (write.kind == Kind::kRewind) {
     if (row_.position < tail_first_) {
-      tail_.clear();
-      tail_first_ = row_.position;
+      forget_tail();
     } else {
       tail_.resize(std::min<std::size_t>(tail_.size(),
                                          static_cast<std::size_t>(row_.position - tail_first_)));
     }
   }
-  tail_.insert(tail_.end(), sent->values.begin(), sent->values.end());
+  tail_.insert(tail_.end(), values.begin(), values.end());
   if (tail_.size() > 2 * kMostTail) {
     const std::size_t gone = tail_.size() - kMostTail;
     tail_.erase(tail_.begin(), tail_.begin() + static_cast<std::ptrdiff_t>(gone));
     tail_first_ += static_cast<std::int64_t>(gone);
   }
   mark();
-  *result = std::move(sent);
+  *result = sent;
   return VaultOutcome::kDone;
+}
+
+void HeldSession::forget_tail() {
+  tail_.clear();
+  tail_first_ = row_.position;
 }
 
 void HeldSession::lets_go(Sent& sent) {
@@ -114,6 +128,7 @@ void HeldSession::stands(const Sent& sent) {
     flights_.erase(flights_.begin(), flight + 1);
   } else if (flights_.empty() && sent.number == last_) {
     row_ = sent.after;  // one before it was thought to have failed
+    forget_tail();
   }
 }
 
@@ -121,12 +136,15 @@ void HeldSession::is_refused(const Sent& sent, bool may_stand) {
   if (may_stand && sent.is_history) maybe_.push_back(sent.after.digest);
   const auto flight = std::ranges::find(flights_, sent.number, &Flight::number);
   if (flight == flights_.end()) return;  // one before it has failed already
+  if (sent.is_renewal) {                 // nothing was built upon it
+    flights_.erase(flight);
+    return;
+  }
   row_ = std::move(flight->before);
   flights_.erase(flight, flights_.end());
   const std::int64_t end = tail_first_ + static_cast<std::int64_t>(tail_.size());
   if (row_.position < tail_first_ || row_.position > end) {
-    tail_.clear();
-    tail_first_ = row_.position;
+    forget_tail();
   } else {
     tail_.resize(static_cast<std::size_t>(row_.position - tail_first_));
   }

@@ -26,8 +26,10 @@ class HeldSession {
 
   // A write that is on its way, and what it takes to send it.
   struct Sent {
-    SessionVault::Write::Kind kind{};
+    SessionVault::Write::Kind kind{};  // of several: of the last
+    SessionVault::Claim claim{};
     bool is_history = false;
+    bool with_row = false;  // more than values
     bool is_renewal = false;
     std::uint64_t number = 0, least = 0;  // its own; the lowest that may stand before it
     Row before, after;
@@ -43,7 +45,8 @@ class HeldSession {
   };
   using SentPtr = std::shared_ptr<Sent>;
 
-  // As VaultSession::apply; `sent` tells what to send.
+  // As VaultSession::apply; `sent` tells what to send. One that is there is not on its way yet, and
+  // takes this write along: both or neither of them will stand.
   VaultOutcome apply(const SessionVault::Write& write, SentPtr* sent);
   // Nothing but a later end of the lease.
   SentPtr renewal();
@@ -70,11 +73,14 @@ class HeldSession {
   // Of the claim in the store, which differ once it was healed.
   std::array<std::byte, 16> nonce;
   std::uint64_t fence;
-  int width;                        // of the values there, in bytes
-  std::set<std::uint64_t> put;      // states that no row names yet
+  int width;                    // of the values there, in bytes
+  std::set<std::uint64_t> put;  // states that no row names yet
   std::shared_ptr<ClaimLease> lease;
   TimePoint granted{};  // when what last prolonged it was asked for
   bool is_healing = false;
+  // It was to be given back, which nobody knows to have been done. Whoever asked tries again, or
+  // the lease ends.
+  bool is_given_up = false;
   std::vector<SentPtr> after_healing;
 
  private:
@@ -85,6 +91,8 @@ class HeldSession {
 
   SentPtr next();
   void mark();
+  // The values before row_.position are in the store alone.
+  void forget_tail();
 
   SessionVault::Claim claim_;
   Row row_;
@@ -93,6 +101,7 @@ class HeldSession {
   struct Flight {
     std::uint64_t number = 0;
     Row before;
+    bool is_renewal = false;
   };
   std::deque<Flight> flights_;
   std::deque<Mark> marks_;  // the last 1,024 of the chain

@@ -13,6 +13,8 @@
 namespace lintel {
 namespace {
 
+constexpr std::size_t kMostUnanswered = 10'000;
+
 RedisOptions with_scripts(RedisOptions options) {
   options.scripts = RedisScripts::get().all();
   return options;
@@ -75,10 +77,16 @@ SessionVault::Opened RedisVault::open(const SessionId& id, const Owner& owner, c
   fill_with_random(claim.nonce);
   {
     MutexLock lock(mutex_);
-    if (held_.contains(id) || !opening_.insert(id).second) {
+    const auto held = held_.find(id);
+    const bool is_free =
+        held == held_.end() ||
+        (held->second.is_given_up && !held->second.is_writing() && !held->second.is_healing);
+    if (!is_free || !opening_.insert(id).second) {
       ++health_.claims_held;
       return {.outcome = VaultOutcome::kHeld, .holder = options_.replica_id};
     }
+    if (held != held_.end()) held_.erase(held);
+    if (const auto asked = unanswered_.extract(id)) claim = asked.mapped();
   }
   const RedisKeys keys(redis_bucket(id));
   const TimePoint asked_at = std::chrono::steady_clock::now();
@@ -92,6 +100,9 @@ SessionVault::Opened RedisVault::open(const SessionId& id, const Owner& owner, c
   MutexLock lock(mutex_);
   opening_.erase(id);
   if (!answer.arrived || reply.list.empty()) {
+    opened.outcome = VaultOutcome::kUnavailable;
+    if (unanswered_.size() < kMostUnanswered) unanswered_.emplace(id, claim);
+  } else if (reply.at(0) == "STALE") {
     opened.outcome = VaultOutcome::kUnavailable;
   } else if (reply.at(0) == "NOT_FOUND") {
     opened.outcome = VaultOutcome::kNotFound;
@@ -209,7 +220,8 @@ void RedisVault::renew_until_closed() {
         if (is_closing_) return;
         const TimePoint now = std::chrono::steady_clock::now();
         for (auto& [id, held] : held_) {
-          if (held.is_writing() || held.is_healing || now - held.granted < options_.lease / 3) {
+          if (held.is_writing() || held.is_healing || held.is_given_up ||
+              now - held.granted < options_.lease / 3) {
             continue;
           }
           due.push_back(held.renewal());

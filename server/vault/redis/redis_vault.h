@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -67,8 +69,17 @@ class RedisVault final : public SessionVault {
   using SentPtr = HeldSession::SentPtr;
   using Told = std::function<void(VaultOutcome)>;
 
-  // Makes of a write what is to be sent; null: `told` was called.
-  SentPtr prepare(const Write& write, Told told) REQUIRES(mutex_);
+  // The first of `writes`, and of those behind it what goes along.
+  struct Taken {
+    SentPtr sent{};                       // to be sent; null: nothing is
+    std::optional<VaultOutcome> known{};  // neither: its claim is not here
+    std::size_t count = 1;
+  };
+  Taken take(std::span<Write> writes) EXCLUDES(mutex_);
+  // The claim that it was sent under; null: it is not here any more.
+  HeldSession* held_of(const HeldSession::Sent& sent) REQUIRES(mutex_);
+  // Of that claim nothing is known any more; `waiting`: who is still to be told.
+  void forget(const HeldSession::Sent& sent, std::vector<SentPtr>& waiting) REQUIRES(mutex_);
   void create(const Write& write, Told told);
   // One whose claim is not here.
   void check(const Write& write, const Told& told);
@@ -80,7 +91,6 @@ class RedisVault final : public SessionVault {
   void heal(const SentPtr& sent, const RedisReply& reply) EXCLUDES(mutex_);
   void healed(const SentPtr& sent, const RedisAnswer& answer,
               const std::array<std::byte, 16>& nonce) EXCLUDES(mutex_);
-  void send_what_waits(const SessionVault::SessionId& id) EXCLUDES(mutex_);
   void prolong(HeldSession& held, TimePoint asked_at) REQUIRES(mutex_);
   // States that a session names no more; then `then` is called.
   void drop_states(const SessionId& id, std::vector<std::uint64_t> doomed,
@@ -101,6 +111,8 @@ class RedisVault final : public SessionVault {
   bool is_closing_ GUARDED_BY(mutex_) = false;
   std::map<SessionId, HeldSession> held_ GUARDED_BY(mutex_);
   std::set<SessionId> opening_ GUARDED_BY(mutex_);
+  // Nonces of claims that were not answered, and may be granted yet: asked for again they are one.
+  std::map<SessionId, Claim> unanswered_ GUARDED_BY(mutex_);
   Health health_ GUARDED_BY(mutex_);
   bool is_full_ GUARDED_BY(mutex_) = false;
   std::vector<std::size_t> counts_ GUARDED_BY(mutex_);  // sessions by bucket, as seen last

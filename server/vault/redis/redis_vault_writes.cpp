@@ -70,45 +70,73 @@ void RedisVault::commit(std::vector<Write> writes, Done done) {
   if (writes.empty()) return done({});
   const auto outcomes = std::make_shared<CommitOutcomes>(writes.size(), std::move(done));
   MutexLock order(sending_);
-  for (std::size_t i = 0; i < writes.size(); ++i) {
-    Write& write = writes[i];
-    const Told told = [outcomes, i](VaultOutcome outcome) { outcomes->tell(i, outcome); };
-    if (write.kind == Kind::kCreate) {
-      create(write, told);
+  for (std::size_t i = 0; i < writes.size();) {
+    if (writes[i].kind == Kind::kCreate) {
+      create(writes[i], [outcomes, i](VaultOutcome outcome) { outcomes->tell(i, outcome); });
+      ++i;
       continue;
     }
-    std::optional<VaultOutcome> known;
-    bool is_here = true;
-    SentPtr sent;
-    {
-      MutexLock lock(mutex_);
-      const auto found = held_.find(write.id);
-      is_here = found != held_.end() && found->second.claim() == write.claim;
-      if (is_here) {
-        HeldSession& held = found->second;
-        // Given back is what is held, wherever writes of which nobody knows have left it.
-        if (write.kind == Kind::kRelease) write.before = write.after = held.row().digest;
-        const bool may_stand = write.before != write.after && write.after == held.row().digest;
-        if (may_stand) {
-          is_here = false;
-        } else if (const VaultOutcome outcome = held.apply(write, &sent);
-                   outcome != VaultOutcome::kDone) {
-          known = outcome;
-        } else {
-          if (gives_back(write.kind)) held.lets_go(*sent);
-          sent->began = std::chrono::steady_clock::now();
-          sent->done = told;
-        }
-      }
-    }
-    if (known) {
-      told(*known);
-    } else if (is_here) {
-      send(sent);
+    const Taken taken = take(std::span(writes).subspan(i));
+    const auto told = [outcomes, i, count = taken.count](VaultOutcome outcome) {
+      for (std::size_t each = i; each < i + count; ++each) outcomes->tell(each, outcome);
+    };
+    if (taken.sent != nullptr) {
+      taken.sent->done = told;
+      send(taken.sent);
+    } else if (taken.known) {
+      told(*taken.known);
     } else {
-      check(write, told);
+      check(writes[i], told);
     }
+    i += taken.count;
   }
+}
+
+RedisVault::Taken RedisVault::take(std::span<Write> writes) {
+  Taken taken;
+  MutexLock lock(mutex_);
+  const auto found = held_.find(writes.front().id);
+  if (found == held_.end() || found->second.claim() != writes.front().claim) return taken;
+  HeldSession& held = found->second;
+  // What is committed together stands together: values are nothing without what says where they
+  // come from.
+  for (Write& write : writes) {
+    const bool is_of_it = write.id == writes.front().id && write.claim == held.claim();
+    if (taken.sent != nullptr && (!is_of_it || gives_back(taken.sent->kind))) break;
+    if (write.kind == Kind::kCreate || (taken.sent != nullptr && write.kind == Kind::kRemove))
+      break;
+    // Given back is what is held, wherever writes of which nobody knows have left it.
+    if (write.kind == Kind::kRelease) write.before = write.after = held.row().digest;
+    const bool may_stand = write.before != write.after && write.after == held.row().digest;
+    if (may_stand) break;
+    const VaultOutcome outcome = held.apply(write, &taken.sent);
+    if (outcome == VaultOutcome::kDone) {
+      taken.count = static_cast<std::size_t>(&write - writes.data()) + 1;
+      continue;
+    }
+    if (taken.sent == nullptr) {
+      taken.known = outcome;
+      held.is_given_up |= write.kind == Kind::kRelease;
+    }
+    break;
+  }
+  if (taken.sent == nullptr) return taken;
+  if (gives_back(taken.sent->kind)) held.lets_go(*taken.sent);
+  taken.sent->began = std::chrono::steady_clock::now();
+  return taken;
+}
+
+HeldSession* RedisVault::held_of(const HeldSession::Sent& sent) {
+  const auto found = held_.find(sent.before.id);
+  // Another claim is none of its.
+  return found == held_.end() || found->second.claim() != sent.claim ? nullptr : &found->second;
+}
+
+void RedisVault::forget(const HeldSession::Sent& sent, std::vector<SentPtr>& waiting) {
+  HeldSession* const held = held_of(sent);
+  if (held == nullptr) return;
+  waiting.swap(held->after_healing);
+  held_.erase(sent.before.id);
 }
 
 void RedisVault::check(const Write& write, const Told& told) {
@@ -203,8 +231,7 @@ void RedisVault::send(const SentPtr& sent) {
   const SessionId& id = sent->before.id;
   const bool removes = sent->kind == Kind::kRemove;
   const bool releases = gives_back(sent->kind) && !removes;
-  const bool with_row =
-      !sent->is_renewal && sent->kind != Kind::kValues && !removes && sent->kind != Kind::kRelease;
+  const bool with_row = sent->with_row && !removes;
   std::vector<std::string> words = {id, text_of(sent->nonce), std::to_string(sent->least),
                                     std::to_string(sent->number), lease_in_ms()};
   add_words(words,
@@ -238,17 +265,21 @@ void RedisVault::answered(const SentPtr& sent, const RedisAnswer& answer) {
   const std::string& word = answer.reply.at(0);
   if (word == "DONE") return stood(sent, answer);
   if (word == "BEHIND") return heal(sent, answer.reply);
-  {
+  std::vector<SentPtr> waiting;
+  if (word == "NOT_FOUND") {
     MutexLock lock(mutex_);
-    if (word == "NOT_FOUND") held_.erase(sent->before.id);
+    forget(*sent, waiting);
   }
-  refused(sent, word == "NOT_FOUND" ? VaultOutcome::kNotFound : VaultOutcome::kFenced,
-          /*may_stand=*/false);
+  const VaultOutcome outcome =
+      word == "NOT_FOUND" ? VaultOutcome::kNotFound : VaultOutcome::kFenced;
+  refused(sent, outcome, /*may_stand=*/false);
+  for (const SentPtr& each : waiting) refused(each, outcome, /*may_stand=*/false);
 }
 
 void RedisVault::stood(const SentPtr& sent, const RedisAnswer& answer) {
   // Too few replicas have it: it stands, but may be lost, and is written again.
   if (!answer.is_replicated) return refused(sent, VaultOutcome::kUnavailable, /*may_stand=*/true);
+  std::vector<SentPtr> waiting;  // none, but where the claim was given back while it was healed
   std::vector<std::uint64_t> doomed;
   for (std::size_t i = 1; i < answer.reply.list.size(); ++i) {
     doomed.push_back(redis_state_where(answer.reply.at(i)));
@@ -258,30 +289,32 @@ void RedisVault::stood(const SentPtr& sent, const RedisAnswer& answer) {
     is_full_ = is_full_ && sent->is_renewal;
     ++health_.commits;
     if (!sent->is_renewal) ++health_.writes;
-    const auto found = held_.find(sent->before.id);
-    if (found != held_.end()) {
-      found->second.stands(*sent);
-      prolong(found->second, sent->began);
-      if (gives_back(sent->kind)) held_.erase(found);
+    if (HeldSession* const held = held_of(*sent)) {
+      held->stands(*sent);
+      prolong(*held, sent->began);
+      if (gives_back(sent->kind)) forget(*sent, waiting);
     }
   }
+  for (const SentPtr& each : waiting) refused(each, VaultOutcome::kFenced, /*may_stand=*/false);
   drop_states(sent->before.id, std::move(doomed),
               [done = sent->done] { done(VaultOutcome::kDone); });
 }
 
 void RedisVault::refused(const SentPtr& sent, VaultOutcome outcome, bool may_stand) {
+  std::vector<SentPtr> waiting;
   {
     MutexLock lock(mutex_);
-    const auto found = held_.find(sent->before.id);
-    if (found != held_.end()) {
-      found->second.is_refused(*sent, may_stand);
+    if (HeldSession* const held = held_of(*sent)) {
+      held->is_refused(*sent, may_stand);
+      held->is_given_up |= sent->kind == Kind::kRelease;
       // Nobody here has the right to write any more; the claim is no use to keep.
       const bool is_final =
           outcome == VaultOutcome::kFenced || outcome == VaultOutcome::kRolledBack;
-      if (is_final && gives_back(sent->kind)) held_.erase(found);
+      if (is_final && gives_back(sent->kind)) forget(*sent, waiting);
     }
   }
   sent->done(outcome);
+  for (const SentPtr& each : waiting) refused(each, outcome, /*may_stand=*/false);
 }
 
 void RedisVault::heal(const SentPtr& sent, const RedisReply& reply) {
@@ -297,9 +330,8 @@ void RedisVault::heal(const SentPtr& sent, const RedisReply& reply) {
   std::uint64_t fence_before = 0;
   {
     MutexLock lock(mutex_);
-    const auto found = held_.find(id);
-    if (found != held_.end()) {
-      HeldSession& held = found->second;
+    if (HeldSession* const of = held_of(*sent)) {
+      HeldSession& held = *of;
       fence_before = held.fence;
       if (held.is_healing) {
         held.after_healing.push_back(sent);
@@ -344,13 +376,12 @@ void RedisVault::healed(const SentPtr& sent, const RedisAnswer& answer,
   std::vector<SentPtr> waiting;
   {
     MutexLock lock(mutex_);
-    const auto found = held_.find(sent->before.id);
-    if (found != held_.end()) {
-      found->second.is_healing = false;
-      waiting.swap(found->second.after_healing);
+    if (HeldSession* const held = held_of(*sent)) {
+      held->is_healing = false;
+      waiting.swap(held->after_healing);
       if (is_done) {
-        found->second.nonce = nonce;
-        found->second.fence = static_cast<std::uint64_t>(answer.reply.number_at(1));
+        held->nonce = nonce;
+        held->fence = static_cast<std::uint64_t>(answer.reply.number_at(1));
       }
     }
     if (is_done) {

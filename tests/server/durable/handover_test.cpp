@@ -39,6 +39,11 @@ TEST_CASE("a call that is handed over at any value goes on elsewhere, with the s
 
   // The server that hands over is still there.
   DurableProcess other(calls.vault, calls.transformer, calls.clock, calls.options);
+  // What was told of it is not another's to write over.
+  if (told > 0 && level != Durability::kCall) {
+    CHECK(other.call(tokens_call(1, 4, 9), id, named("b")).refusal.error ==
+          SessionError::kCallInterrupted);
+  }
   CallTerms rest = named("a");
   if (told > 0) rest.from_position = 5 + told;
   const auto repeated = other.finish(request, id, rest);

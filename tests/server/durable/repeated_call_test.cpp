@@ -188,7 +188,9 @@ TEST_CASE("a call that was cut off goes on where it was when it is repeated", "[
   }
   CHECK(position < 45);
   if (dies || how == 2) calls.begin();
-  CHECK_FALSE(calls.process->durable.find(id, kAlice)->interrupted);
+  // One that was handed over has not ended: nobody else is to come in between.
+  const bool is_open = how == 2 && level != Durability::kCall;
+  CHECK(calls.process->durable.find(id, kAlice)->interrupted.has_value() == is_open);
   request.deadline.reset();
   const auto expected = undisturbed(calls.transformer, {request});
   if (GENERATE(false, true)) {  // cut off once more, before it has come as far
@@ -198,7 +200,7 @@ TEST_CASE("a call that was cut off goes on where it was when it is repeated", "[
     calls.process->run();
     CHECK(brief.sink->outcome == RequestOutcome::kCancelled);
     CHECK(calls.stored(id) == position);
-    CHECK_FALSE(calls.process->durable.find(id, kAlice)->interrupted);
+    CHECK(calls.process->durable.find(id, kAlice)->interrupted.has_value() == is_open);
   }
   CallTerms rest = named("a");
   rest.from_position = position;
@@ -206,6 +208,54 @@ TEST_CASE("a call that was cut off goes on where it was when it is repeated", "[
   const auto& all = expected->values[0];
   CHECK(again->values[0] == std::vector<Value>(all.begin() + (position - 5), all.end()));
   CHECK(calls.stored(id) == 45);
+}
+
+TEST_CASE("a repeat that is cut off before what its client has seen leaves the call open",
+          "[durable]") {
+  Calls calls(Durability::kInput);
+  calls.options.lazy_values = 1000;  // what is told of it is not stored before its end
+  calls.begin();
+  const std::string id = calls.kept();
+  const GenerationRequest request = tokens_call(5, 60, 3);
+  const auto begun = calls.process->call(request, id, named("a"));
+  calls.process->durable.write();
+  while (begun.sink->values[0].size() < 7) calls.process->model->scheduler->run_one_step();
+  CallTerms rest = named("a");
+  rest.from_position = begun.sink->values[0].back().position + 1;
+  calls.begin();
+  REQUIRE(calls.stored(id) == 0);
+  const int steps = GENERATE(0, 1);
+  const auto brief = calls.process->call(request, id, rest);
+  REQUIRE_FALSE(brief.refusal);
+  for (int i = 0; i < steps; ++i) calls.process->model->scheduler->run_one_step();
+  calls.process->model->scheduler->cancel(brief.handle);
+  calls.process->run();
+  CHECK(brief.sink->outcome == RequestOutcome::kCancelled);
+  CHECK(brief.sink->values[0].empty());
+  CHECK(calls.process->call(tokens_call(1, 4, 9), id, named("b")).refusal.error ==
+        SessionError::kCallInterrupted);
+  const auto again = calls.process->finish(request, id, rest);
+  const auto expected = undisturbed(calls.transformer, {request})->values[0];
+  std::vector<Value> told = begun.sink->values[0];
+  told.resize(static_cast<std::size_t>(rest.from_position - told.front().position));
+  told.insert(told.end(), again->values[0].begin(), again->values[0].end());
+  CHECK(told == expected);
+}
+
+TEST_CASE("a call that the session has forgotten is not taken for a new one when it is repeated",
+          "[durable]") {
+  Calls calls(GENERATE(Durability::kCall, Durability::kInput, Durability::kToken));
+  const std::string id = calls.kept();
+  const auto first = calls.process->finish(tokens_call(5, 8, 3), id, named("a"));
+  for (const char* const later : {"b", "c", "d", "e"}) {
+    calls.process->finish(tokens_call(1, 4, 9), id, named(later));
+  }
+  CallTerms rest = named("a");
+  rest.from_position = first->values[0].back().position;
+  const std::int64_t position = calls.stored(id);
+  const auto repeated = calls.process->call(tokens_call(5, 8, 3), id, rest);
+  CHECK(repeated.refusal.error == SessionError::kPositionMismatch);
+  CHECK(calls.stored(id) == position);
 }
 
 }  // namespace

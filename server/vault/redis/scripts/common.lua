@@ -3,7 +3,8 @@
 --   t states that the row names, 16 hexadecimal digits each
 --   v position of the first value in the string of values, a of the first that is kept, w bytes of each
 --   n nonce of who may write, empty: nobody; l of who gave it back last; s of its last write
---   h holder, b its boot, u until when it holds the session, f how often it was claimed
+--   h holder, b its boot, u until when it holds the session, f number of the claim: grows from claim to
+--   claim, and is that of a time, so that it grows also where a failover has lost claims
 -- Nothing here has a time to live, and leases are by this server's clock alone.
 local function milliseconds()
   local time = redis.call('TIME')

@@ -24,7 +24,10 @@ if mine and number(s.s) >= number(ARGV[4]) then  -- the answer was lost
   redis.call('HSET', KEYS[1], 's', s.s)  -- something for WAIT to wait for
   return {'DONE', heals and s.f or nil}
 end
-if not mine and not heals and ARGV[7] ~= '' and s.d == ARGV[7] then return {'DONE'} end
+if not mine and not heals and ARGV[7] ~= '' and s.d == ARGV[7] and ARGV[9] == '' then
+  redis.call('HSET', KEYS[1], 'd', s.d)
+  return {'DONE'}
+end
 local known = false
 for i = first_digest, #ARGV do known = known or s.d == ARGV[i] end
 local free = s.n == '' or left <= 0 or (s.h == ARGV[17] and s.b == ARGV[18])
@@ -45,10 +48,14 @@ elseif ARGV[9] ~= '' and s.t ~= ARGV[12] then
   doomed = name_states(KEYS[3], id, s.t, ARGV[12], heals)
   if not doomed then return {'NO_STATE'} end
 end
+local named = {}
+for where in each_state(ARGV[9] ~= '' and ARGV[12] or s.t) do named[where] = what ~= 'remove' end
 for where in each_state(ARGV[16]) do
-  redis.call('SREM', KEYS[3], where .. id)
-  redis.call('SADD', KEYS[3], 'D' .. where .. id)
-  doomed[#doomed + 1] = where
+  if not named[where] then  -- an earlier write, whose answer was lost, may have named it
+    redis.call('SREM', KEYS[3], where .. id)
+    redis.call('SADD', KEYS[3], 'D' .. where .. id)
+    doomed[#doomed + 1] = where
+  end
 end
 if what ~= 'remove' then
   local set = {'s', ARGV[4], 'n', nonce, 'u', whole(now + ARGV[5])}

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "server/vault/redis/redis_scripts.h"
 #include "tests/server/redis_lab/tcp_proxy.h"
 #include "tests/server/vault/redis/redis_vaults.h"
 #include "tests/support/eventually.h"
@@ -192,6 +193,96 @@ TEST_CASE("what a store lost and another went on with is not written again") {
     REQUIRE(commit(*vaults.b, [&](Writes& to) { other.end(to); }) == Outcome::kDone);
   }
   CHECK(other.difference(*vaults.b) == "");
+}
+
+TEST_CASE("what is committed together stands together") {
+  TwoVaults vaults;
+  Client session("s");
+  REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  const auto scripts = [&] {
+    const std::string stats = vaults.server.client()("INFO commandstats").text;
+    const std::string name = "cmdstat_evalsha:calls=";
+    return std::stoi(stats.substr(stats.find(name) + name.size()));
+  };
+  REQUIRE(session.open(*vaults.a) == Outcome::kDone);
+  const int before = scripts();
+  // A server that dies between values and what says where they come from leaves neither of them.
+  Writes all;
+  session.begin(all, "call");
+  session.append(all, counted_from(0, 4));
+  session.append(all, counted_from(300, 3));
+  session.end(all);
+  CHECK(all.commit_to(*vaults.a) == std::vector(4, Outcome::kDone));
+  CHECK(scripts() - before == 1);
+  CHECK(session.difference(*vaults.b) == "");
+  // Also where they are another's by now: none of them.
+  REQUIRE(session.open(*vaults.a) == Outcome::kDone);
+  Client late(session);
+  const RedisKeys keys(redis_bucket("s"));
+  vaults.server.client().ask({"HSET", keys.session("s"), "u", "0"});
+  REQUIRE(session.open(*vaults.b) == Outcome::kDone);
+  Writes behind;
+  late.begin(behind, "call");
+  late.append(behind, counted_from(9, 2));
+  late.end(behind);
+  CHECK(behind.commit_to(*vaults.a) == std::vector(3, Outcome::kFenced));
+  REQUIRE(commit(*vaults.b, [&](Writes& to) { session.release(to); }) == Outcome::kDone);
+  CHECK(session.difference(*vaults.b) == "");
+}
+
+TEST_CASE("a claim whose answer is lost is the same claim when it is asked for again") {
+  RedisServer server;
+  TcpProxy proxy(server.endpoint());
+  ManualClock clock;
+  RedisVault::Options options = vault_options("a", proxy.endpoint());
+  options.redis.timeout = std::chrono::milliseconds(300);
+  RedisVault vault(options, clock);
+  Client session("s");
+  REQUIRE(commit(vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  proxy.cut_answers();
+  CHECK(vault.open("s", "alice", nullptr).outcome == Outcome::kUnavailable);
+  const RedisKeys keys(redis_bucket("s"));
+  const auto nonce = [&] { return server.client().ask({"HGET", keys.session("s"), "n"}).text; };
+  const std::string granted = nonce();
+  REQUIRE_FALSE(granted.empty());
+  proxy.heal();
+  REQUIRE(eventually([&] { return session.open(vault) == Outcome::kDone; }));
+  CHECK(nonce() == granted);
+  REQUIRE(commit(vault, [&](Writes& to) { session.append(to, counted_from(0, 2)); }) ==
+          Outcome::kDone);
+  REQUIRE(commit(vault, [&](Writes& to) { session.end(to); }) == Outcome::kDone);
+  // The request once more, late: it is granted to nobody.
+  server.client().ask({"EVALSHA", RedisScripts::get().claim.sha1, "1", keys.session("s"), "alice",
+                       granted, "a", "0", "10000"});
+  CHECK(nonce().empty());
+}
+
+TEST_CASE("a state that stands though its answer was lost is not dropped with the claim") {
+  RedisServer server;
+  TcpProxy proxy(server.endpoint());
+  ManualClock clock;
+  RedisVault::Options options = vault_options("a", proxy.endpoint());
+  options.redis.timeout = std::chrono::milliseconds(300);
+  RedisVault vault(options, clock);
+  Client session("s");
+  REQUIRE(commit(vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(vault) == Outcome::kDone);
+  const std::vector<std::byte> bytes(100, std::byte{7});
+  SessionVault::StateRef ref{.position = 4};
+  REQUIRE(vault.put_state("s", bytes, &ref) == Outcome::kDone);
+  proxy.cut_answers();
+  Writes lost;
+  Client sent(session);
+  sent.append(lost, counted_from(0, 4));
+  sent.states(lost, {ref});
+  CHECK(lost.commit_to(vault) == std::vector(2, Outcome::kUnavailable));
+  proxy.heal();
+  REQUIRE(eventually(
+      [&] { return commit(vault, [&](Writes& to) { session.release(to); }) == Outcome::kDone; }));
+  std::vector<std::byte> read(bytes.size());
+  CHECK(vault.read_state(ref, read) == Outcome::kDone);
+  CHECK(read == bytes);
+  CHECK(vault.find("s", "alice").row.states == std::vector{ref});
 }
 
 TEST_CASE("where another came to the same values, and further, nothing is taken back") {
