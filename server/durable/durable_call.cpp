@@ -34,14 +34,16 @@ std::vector<HistoryMark> marks_of_call(std::int64_t start, std::int64_t prompt_v
 
 }  // namespace
 
-DurableCall::DurableCall(CallWriter& writer, SharedModel model, SessionVault::Row row,
+DurableCall::DurableCall(CallWriter& writer, SharedModel model, SessionVault::Opened stored,
                          CallTerms terms, std::int64_t start, bool draws)
     : writer_(writer),
       terms_(std::move(terms)),
-      level_(row.durability),
+      level_(stored.row.durability),
       draws_(draws),
+      claim_(stored.claim),
+      claim_lease_(std::move(stored.lease)),
       model_(std::move(model)),
-      row_(std::move(row)) {
+      row_(std::move(stored.row)) {
   MutexLock lock(mutex_);
   was_open_ = !row_.call.empty();
   is_begun_ = was_open_ || !draws_ || level_ == Durability::kCall;
@@ -53,9 +55,10 @@ DurableCall::DurableCall(CallWriter& writer, SharedModel model, SessionVault::Ro
 DurableCall::~DurableCall() {
   zero_memory(std::span(checkpoint_));
   MutexLock lock(mutex_);
-  if (!has_claim_ || is_over_) return;
-  // The writer never had it, for want of memory.
-  guarded([&]() REQUIRES(mutex_) { writer_.lost_claims().add(row_.id, row_.owner, claim_); },
+  if ((!has_claim_ && claim_lease_ == nullptr) || is_over_) return;
+  // It was refused for something else, or the writer never had it, for want of memory.
+  guarded([&]()
+              REQUIRES(mutex_) { writer_.lost_claims().give_back(writer_.vault(), row_, claim_); },
           [] {});
 }
 
@@ -83,20 +86,18 @@ SessionRefusal DurableCall::begin(const SessionLease& lease, const GenerationReq
     id = row_.id;
     owner = row_.owner;
   }
-  const SessionVault::Opened opened = writer_.vault().open(id, owner, nullptr);
-  if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened);
-  {
+  has_claim_ = claim_lease_ != nullptr;
+  if (!has_claim_) {
+    const SessionVault::Opened opened = writer_.vault().open(id, owner, nullptr);
+    if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened);
     MutexLock lock(mutex_);
-    if (opened.row == row_) {
-      claim_ = opened.claim;
-      claim_lease_ = opened.lease;
-      has_claim_ = true;
+    has_claim_ = opened.row == row_;
+    if (!has_claim_) {  // it was changed since it was looked at
+      writer_.lost_claims().give_back(writer_.vault(), opened.row, opened.claim);
+      return {SessionError::kStale};
     }
-  }
-  if (!has_claim_) {  // it was changed since it was looked at
-    writer_.lost_claims().add(id, owner, opened.claim);
-    writer_.lost_claims().give_back(writer_.vault());
-    return {SessionError::kStoreAway};
+    claim_ = opened.claim;
+    claim_lease_ = opened.lease;
   }
   writer_.add(shared_from_this());
   return {};

@@ -55,17 +55,18 @@ class DurableCall final : public TokenSink,
   // Values that wait to be seen; with more the request pauses.
   static constexpr std::size_t kMostHeld = 4096;
 
-  // row: the session's, as the vault has it; start: values before the call. The writer outlives it.
-  // draws: it may come to values that the vault does not have; else all of it is run again.
-  DurableCall(CallWriter& writer, SharedModel model, SessionVault::Row row, CallTerms terms,
+  // stored: the session's row, as the vault has it, with the claim on it, or without; start: values
+  // before the call. The writer outlives it. draws: it may come to values that the vault does not
+  // have; else all of it is run again.
+  DurableCall(CallWriter& writer, SharedModel model, SessionVault::Opened stored, CallTerms terms,
               std::int64_t start, bool draws);
   ~DurableCall() override;
 
   // What a call with such a request holds for states that are stored on its way.
   std::size_t checkpoint_bytes(const GenerationRequest& request) const EXCLUDES(mutex_);
-  // Waits, for the claim alone: the writer has the call when it returns. `lease`: the session,
-  // where the call begins or goes on, whose keeper the call is. prompt_values: of the whole call,
-  // as the sequence takes them, a start token included. Refused: nothing is held.
+  // Waits, for the claim alone, if it has none: the writer has the call when it returns. `lease`:
+  // the session, where the call begins or goes on, whose keeper the call is. prompt_values: of the
+  // whole call, as the sequence takes them, a start token included. Refused: nothing is held.
   SessionRefusal begin(const SessionLease& lease, const GenerationRequest& request,
                        std::int64_t prompt_values) EXCLUDES(mutex_);
   // Once, after begin(). As the scheduler's; `sink` outlives the call. request: the whole call's;

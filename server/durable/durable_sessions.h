@@ -83,7 +83,8 @@ class DurableSessions {
   // was never durable. kNotFound (also of one that has expired), kModelMismatch, kDamaged, kHeld,
   // kStore..., and those of memory. It may leave memory for others as soon as this returns.
   SessionRefusal bring(const std::string& id, const Owner& owner);
-  // Waits. Brings it, and leases it: in between it may have left memory for others.
+  // Waits. Brings it, and leases it: in between it may have left memory for others. Of a vault that
+  // others write, too, it may be old: open_call() tells.
   SessionStore::LeaseResult lease(const std::string& id, const Owner& owner);
   // Waits. As the store's, also of sessions that are not in memory, which stay where they are.
   std::optional<SessionInfo> find(const std::string& id, const Owner& owner);
@@ -110,7 +111,8 @@ class DurableSessions {
     std::shared_ptr<PastCall> past;
   };
   // Waits. A call on a session that is leased and durable: new, or run again, with the session
-  // taken back on its way; the lease of one that is past can go back. kCallInterrupted,
+  // taken back on its way; the lease of one that is past can go back. kStale: another
+  // process went on with it meanwhile, and it is to be leased once more. kCallInterrupted,
   // kPositionMismatch, kNumericsChanged, kNumericsRefused, kCallDiffers, kNoProbabilities,
   // kOutOfRange, kStore...: the lease is to go back.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model, const CallTerms& terms,
@@ -149,10 +151,15 @@ class DurableSessions {
     StoredMarks marks;
     std::optional<StoredCall> call;  // that was interrupted, or runs elsewhere
     SessionRefusal held;             // kHeld: by another process
-    SharedModel model;               // null: none that is loaded is the one
+    SessionVault::Claim claim;
+    std::shared_ptr<const ClaimLease> lease;  // of the claim; null: there is none
+    SharedModel model;                        // null: none that is loaded is the one
   };
   // kNone, kNotFound, kDamaged, kStore...
   SessionRefusal look_up(const std::string& id, const Owner& owner, Cold& cold);
+  SessionRefusal look_at(SessionVault::Opened found, Cold& cold);
+  SessionRefusal open_call(SessionLease& lease, const SharedModel& model, const CallTerms& terms,
+                           Cold& cold, OpenedCall& opened);
   SharedModel model_of(const SessionVault::Row& row) const;
   bool has_expired(const SessionVault::Row& row) const;
   // As bring(), but one in memory is taken as it is.

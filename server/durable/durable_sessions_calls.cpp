@@ -39,15 +39,32 @@ std::int64_t needed_from(const CallTerms& terms, std::int64_t start, std::int64_
 
 SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel& model,
                                           const CallTerms& terms, OpenedCall& opened) {
+  const std::string& id = lease.session_id();
+  // Most calls are new to a session that stands where it did.
+  SessionVault::Opened found =
+      terms.expected_position
+          ? vault_.find(id, lease.owner())
+          : vault_.open_at(id, lease.owner(), lease.history()->extent().digest, terms.id);
   Cold cold;
-  if (const SessionRefusal refusal = look_up(lease.session_id(), lease.owner(), cold)) {
+  SessionRefusal refusal = look_at(std::move(found), cold);
+  if (refusal) {
     lease.discard();
-    return refusal;
+  } else {
+    refusal = open_call(lease, model, terms, cold, opened);
   }
+  // Whoever runs it has the claim, if there is one.
+  if (cold.lease != nullptr && opened.call == nullptr) {
+    lost_claims_.give_back(vault_, cold.row, cold.claim);
+  }
+  return refusal;
+}
+
+SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel& model,
+                                          const CallTerms& terms, Cold& cold, OpenedCall& opened) {
   if (cold.held) return cold.held;
   if (cold.row.digest != lease.history()->extent().digest) {
     lease.discard();  // the vault is the truth, and brings it back
-    return {SessionError::kStoreAway};
+    return {SessionError::kStale};
   }
   if (!options_.takes_other_numerics &&
       (other_numerics(cold.row, cold.marks, model->numerics.hex) ||
@@ -56,7 +73,10 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
   }
   const auto begin = [&](std::int64_t start, bool draws) {
     opened.start = start;
-    opened.call = std::make_shared<DurableCall>(writer_, model, cold.row, terms, start, draws);
+    opened.call = std::make_shared<DurableCall>(
+        writer_, model,
+        SessionVault::Opened{.row = cold.row, .claim = cold.claim, .lease = cold.lease}, terms,
+        start, draws);
     lease.keep_with(opened.call);
   };
   // Where the last of a call's values may have stopped it, or what they are the beginning of, that

@@ -183,18 +183,21 @@ SessionRefusal DurableSessions::remove_stored(const std::string& id, const Owner
 SessionStore::CreateResult DurableSessions::rewind(const std::string& id, const Owner& owner,
                                                    std::int64_t position,
                                                    const std::optional<Digest>& expected) {
+  constexpr int kMostTries = 8;
   SessionStore::CreateResult result;
-  result.refusal = bring(id, owner);
-  if (result.refusal) return result;
-  SessionStore::LeaseResult leased = lease(id, owner);
-  result.refusal = leased.refusal;
-  if (!leased.lease) return result;
-  if (leased.lease.durability() == Durability::kNone) {
-    leased.lease = SessionLease();
-    return store_.rewind(id, owner, position, expected);
+  for (int i = 0; i < kMostTries; ++i) {
+    result.refusal = bring(id, owner);
+    if (result.refusal) return result;
+    SessionStore::LeaseResult leased = lease(id, owner);
+    result.refusal = leased.refusal;
+    if (!leased.lease) return result;
+    if (leased.lease.durability() == Durability::kNone) {
+      leased.lease = SessionLease();
+      return store_.rewind(id, owner, position, expected);
+    }
+    result.refusal = rewind(leased.lease, position, expected);
+    if (result.refusal.error != SessionError::kStale) break;
   }
-  result.refusal = rewind(leased.lease, position, expected);
-  leased.lease = SessionLease();
   if (result.refusal) return result;
   const std::optional<SessionInfo> info = find(id, owner);
   if (!info) {  // removed meanwhile
@@ -221,6 +224,11 @@ SessionRefusal DurableSessions::rewind(SessionLease& lease, std::int64_t positio
   const SessionVault::Opened opened = vault_.open(lease.session_id(), lease.owner(), nullptr);
   if (opened.outcome != VaultOutcome::kDone) return refusal_of(opened);
   const SessionVault::Row& row = opened.row;
+  if (vault_.is_shared() && lease.history()->extent().digest != row.digest) {
+    lost_claims_.give_back(vault_, row, opened.claim);
+    lease.discard();
+    return {SessionError::kStale};
+  }
   const SessionRefusal refusal = go_back(lease, row, position, expected);
   const SessionHistory::Extent now = lease.history()->extent();
   SessionVault::Write write{.kind = Kind::kRewind,

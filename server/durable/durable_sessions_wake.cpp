@@ -13,13 +13,18 @@
 namespace lintel {
 
 SessionRefusal DurableSessions::look_up(const std::string& id, const Owner& owner, Cold& cold) {
-  SessionVault::Opened found = vault_.find(id, owner);
+  return look_at(vault_.find(id, owner), cold);
+}
+
+SessionRefusal DurableSessions::look_at(SessionVault::Opened found, Cold& cold) {
   if (found.outcome != VaultOutcome::kDone) return refusal_of(found.outcome);
   if (!found.holder.empty()) {
     found.outcome = VaultOutcome::kHeld;
     cold.held = refusal_of(found);
   }
   cold.row = std::move(found.row);
+  cold.claim = found.claim;
+  cold.lease = std::move(found.lease);
   if (has_expired(cold.row)) return {SessionError::kNotFound};
   std::optional<StoredMarks> marks = decode_marks(cold.row.marks);
   if (!marks) return {SessionError::kDamaged};
@@ -44,6 +49,10 @@ SessionStore::LeaseResult DurableSessions::lease(const std::string& id, const Ow
   constexpr int kMostTries = 16;
   SessionStore::LeaseResult result;
   for (int i = 0; i < kMostTries; ++i) {
+    if (const auto info = store_.get(id, owner); info && !info->busy) {
+      SessionStore::LeaseResult leased = store_.lease(id, owner);
+      if (leased.refusal.error != SessionError::kNotFound) return leased;
+    }
     result.refusal = ensure_in_memory(id, owner);  // open_call sees whether it has expired
     if (result.refusal) return result;
     SessionStore::LeaseResult leased = store_.lease(id, owner);

@@ -1,5 +1,7 @@
 #include "server/durable/lost_claims.h"
 
+#include <memory>
+#include <span>
 #include <utility>
 
 #include "server/durable/vault_batch.h"
@@ -9,6 +11,25 @@ namespace lintel {
 void LostClaims::add(std::string id, Owner owner, const SessionVault::Claim& claim) {
   MutexLock lock(mutex_);
   lost_.push_back({std::move(id), std::move(owner), claim});
+}
+
+void LostClaims::give_back(SessionVault& vault, const SessionVault::Row& row,
+                           const SessionVault::Claim& claim) {
+  const auto batch = std::make_shared<VaultBatch>();
+  batch->add({.kind = SessionVault::Write::Kind::kRelease,
+              .id = row.id,
+              .claim = claim,
+              .before = row.digest,
+              .after = row.digest,
+              .position = row.position},
+             {});
+  batch->commit(vault, [this, batch, id = row.id, owner = row.owner,
+                        claim](std::span<const VaultOutcome> outcomes) {
+    const VaultOutcome outcome = outcomes.front();
+    if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable) {
+      add(id, owner, claim);
+    }
+  });
 }
 
 void LostClaims::give_back(SessionVault& vault) {

@@ -14,6 +14,10 @@ namespace lintel {
 class LostClaims {
  public:
   void add(std::string id, Owner owner, const SessionVault::Claim& claim) EXCLUDES(mutex_);
+  // Gives one back that nothing was written under, without waiting; what fails is one of these.
+  // REQUIRES: this outlives the vault's answers.
+  void give_back(SessionVault& vault, const SessionVault::Row& row,
+                 const SessionVault::Claim& claim) EXCLUDES(mutex_);
   // Waits. Tries again to give them back.
   void give_back(SessionVault& vault) EXCLUDES(mutex_);
 

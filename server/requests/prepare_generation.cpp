@@ -151,14 +151,23 @@ void begin_with(const SessionImage& image, const ModelConfig& config, SequenceSt
   request.replay_tail = history.tail_at(image.position);
 }
 
-// What a call on a session that outlives the process is to it: new, or run again.
+// What a call on a session that outlives the process is to it: new, or run again. Another server
+// may have gone on with the session: then it is leased once more.
 grpc::Status open_call(const ServiceContext& context, const Owner& caller, const CallTerms& terms,
-                       const SharedModel& model, SessionLease& lease,
-                       DurableSessions::OpenedCall& opened) {
-  const SessionRefusal refusal = lease.durability() == Durability::kNone
-                                     ? check_expected_position(terms, lease.num_values())
-                                     : context.durable->open_call(lease, model, terms, opened);
-  return store_refusal(refusal, context.store.options(), lease.session_id(), caller);
+                       GenerationTarget& target, DurableSessions::OpenedCall& opened) {
+  constexpr int kMostTries = 8;
+  const std::string id = target.lease.session_id();
+  SessionRefusal refusal;
+  for (int i = 0; i < kMostTries; ++i) {
+    refusal = target.lease.durability() == Durability::kNone
+                  ? check_expected_position(terms, target.lease.num_values())
+                  : context.durable->open_call(target.lease, target.model, terms, opened);
+    if (refusal.error != SessionError::kStale) break;
+    target.lease = SessionLease();  // the old copy goes
+    refusal = lease_session(context, id, caller, target);
+    if (refusal) break;
+  }
+  return store_refusal(refusal, context.store.options(), id, caller);
 }
 
 // The values that a call had when it was run, but for its prompt's, of which so many are left.
@@ -193,7 +202,7 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   }
   DurableSessions::OpenedCall opened;
   if (target.lease) {
-    grpc::Status is_open = open_call(context, caller, terms, target.model, target.lease, opened);
+    grpc::Status is_open = open_call(context, caller, terms, target, opened);
     if (!is_open.ok()) return is_open;
     if (opened.past) {
       out.past = std::move(opened.past);

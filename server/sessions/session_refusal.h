@@ -27,6 +27,7 @@ enum class SessionError {
   kHeld,              // by another process
   kFenced,            // another process took it over while a call here ran
   kDamaged,           // what is stored of it cannot be right
+  kStale,             // another process went on with it: to be read anew
   kStoreFull,
   kStoreAway,    // for now
   kStoreBroken,  // until a restart

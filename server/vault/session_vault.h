@@ -143,6 +143,15 @@ class SessionVault {
   // Claims it. `have`: digest of a copy in memory; where it is current, row.states is left empty.
   // kNotFound also where another owns it; kHeld; kCorrupt: quarantined, with what is known of it.
   virtual Opened open(const SessionId& id, const Owner& owner, const Digest* have) = 0;
+  // As open(), for a call that is new to the session: where its history stands at `at`, and its row
+  // names no call `call` (empty: it has no name). Else, and where claims cost nothing, as find():
+  // without a claim, whose lease is null then. Spares a call on a shared store one of two ways
+  // there.
+  virtual Opened open_at(const SessionId& id, const Owner& owner, const Digest& at,
+                         const std::string& call) {
+    static_cast<void>(at), static_cast<void>(call);
+    return find(id, owner);
+  }
   // Its row, whoever holds it; claims nothing.
   virtual Opened find(const SessionId& id, const Owner& owner) = 0;
   // Each session's writes in order, each all or nothing. Done once all are durable or refused.

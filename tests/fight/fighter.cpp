@@ -109,6 +109,7 @@ bool Fighter::call(FightSession& session, TimePoint give_up) {
   }
   std::string last;
   std::int64_t next = -1;  // position to come
+  bool was_given_up = false;
   for (std::size_t with = random_() % 2; is_worth_it(give_up); with ^= 1) {
     ++counts_.tries;
     const std::string at =
@@ -122,7 +123,8 @@ bool Fighter::call(FightSession& session, TimePoint give_up) {
             has_ended = true;
             session.trace.add(at + " ended at " + std::to_string(finish.position()));
             faults_.add(session.line.ended(call_name, finish.position()), session.id);
-            if (finish.reason() != v1::FINISH_REASON_LENGTH) {
+            // A try that its client gave up has ended the call where it was.
+            if (!was_given_up && finish.reason() != v1::FINISH_REASON_LENGTH) {
               faults_.add(session.id + ", " + call_name + " ended for " +
                           v1::FinishReason_Name(finish.reason()));
             }
@@ -133,6 +135,8 @@ bool Fighter::call(FightSession& session, TimePoint give_up) {
       return true;
     } catch (const CallError& error) {
       last = error.what();
+      was_given_up |= error.code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+                      error.code() == grpc::StatusCode::CANCELLED;
       session.trace.add(at + " has " + std::to_string(next) + ": " + last);
       counts_.cut_in_stream += next >= 0;
       {

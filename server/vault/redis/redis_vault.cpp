@@ -73,6 +73,23 @@ VaultOutcome RedisVault::failure_of(const RedisAnswer& answer) {
 }
 
 SessionVault::Opened RedisVault::open(const SessionId& id, const Owner& owner, const Digest* have) {
+  Opened opened = ask_for(id, owner, nullptr, "");
+  if (opened.outcome == VaultOutcome::kHeld) opened.row = {};
+  if (have != nullptr && *have == opened.row.digest) opened.row.states.clear();
+  return opened;
+}
+
+SessionVault::Opened RedisVault::open_at(const SessionId& id, const Owner& owner, const Digest& at,
+                                         const std::string& call) {
+  Opened opened = ask_for(id, owner, &at, call);
+  if (opened.outcome != VaultOutcome::kHeld) return opened;
+  if (opened.row.id.empty()) return find(id, owner);  // it is held here
+  opened.outcome = VaultOutcome::kDone;
+  return opened;
+}
+
+SessionVault::Opened RedisVault::ask_for(const SessionId& id, const Owner& owner, const Digest* at,
+                                         const std::string& call) {
   Claim claim;
   fill_with_random(claim.nonce);
   {
@@ -90,11 +107,12 @@ SessionVault::Opened RedisVault::open(const SessionId& id, const Owner& owner, c
   }
   const RedisKeys keys(redis_bucket(id));
   const TimePoint asked_at = std::chrono::steady_clock::now();
-  const RedisAnswer answer = client_.ask_and_wait(
-      {.script = &RedisScripts::get().claim,
-       .keys = {keys.session(id)},
-       .words = {owner, text_of(claim.nonce), options_.replica_id, boot_, lease_in_ms()},
-       .slot = keys.slot});
+  const RedisAnswer answer =
+      client_.ask_and_wait({.script = &RedisScripts::get().claim,
+                            .keys = {keys.session(id)},
+                            .words = {owner, text_of(claim.nonce), options_.replica_id, boot_,
+                                      lease_in_ms(), at == nullptr ? "" : text_of(at->bytes), call},
+                            .slot = keys.slot});
   const RedisReply& reply = answer.reply;
   Opened opened;
   MutexLock lock(mutex_);
@@ -102,29 +120,31 @@ SessionVault::Opened RedisVault::open(const SessionId& id, const Owner& owner, c
   if (!answer.arrived || reply.list.empty()) {
     opened.outcome = VaultOutcome::kUnavailable;
     if (unanswered_.size() < kMostUnanswered) unanswered_.emplace(id, claim);
-  } else if (reply.at(0) == "STALE") {
-    opened.outcome = VaultOutcome::kUnavailable;
-  } else if (reply.at(0) == "NOT_FOUND") {
-    opened.outcome = VaultOutcome::kNotFound;
-  } else if (reply.at(0) == "HELD") {
+    return opened;
+  }
+  const std::string& word = reply.at(0);
+  if (word == "NOT_FOUND" || word == "STALE") {
+    opened.outcome = word == "STALE" ? VaultOutcome::kUnavailable : VaultOutcome::kNotFound;
+    return opened;
+  }
+  std::optional<Row> row = row_of(reply.at(2), reply.number_at(3), reply.at(4));
+  if (!row) {
+    opened.outcome = VaultOutcome::kCorrupt;
+    return opened;
+  }
+  opened.row = *std::move(row);
+  if (word == "HELD") {
     ++health_.claims_held;
     opened.outcome = VaultOutcome::kHeld;
     opened.holder = reply.at(1);
-    opened.held_for = std::chrono::milliseconds(std::max<std::int64_t>(reply.number_at(2), 1));
-  } else {
-    std::optional<Row> row = row_of(reply.at(2), reply.number_at(3), reply.at(4));
-    if (!row) {
-      opened.outcome = VaultOutcome::kCorrupt;
-      return opened;
-    }
+    opened.held_for = std::chrono::milliseconds(std::max<std::int64_t>(reply.number_at(6), 1));
+  } else if (word == "DONE") {
     ++health_.claims;
     claim.fence = static_cast<std::uint64_t>(reply.number_at(1));
     const auto lease = std::make_shared<ClaimLease>();
     auto [held, is_new] =
-        held_.try_emplace(id, claim, *row, static_cast<int>(reply.number_at(5)), lease);
+        held_.try_emplace(id, claim, opened.row, static_cast<int>(reply.number_at(5)), lease);
     prolong(held->second, asked_at);
-    opened.row = *std::move(row);
-    if (have != nullptr && *have == opened.row.digest) opened.row.states.clear();
     opened.claim = claim;
     opened.lease = lease;
   }

@@ -51,6 +51,8 @@ class RedisVault final : public SessionVault {
   bool is_shared() const override { return true; }
   Opened open(const SessionId& id, const Owner& owner, const Digest* have) override
       EXCLUDES(mutex_);
+  Opened open_at(const SessionId& id, const Owner& owner, const Digest& at,
+                 const std::string& call) override EXCLUDES(mutex_);
   Opened find(const SessionId& id, const Owner& owner) override;
   void commit(std::vector<Write> writes, Done done) override EXCLUDES(mutex_);
   VaultOutcome read_values(const SessionId& id, std::int64_t first,
@@ -69,6 +71,9 @@ class RedisVault final : public SessionVault {
   using SentPtr = HeldSession::SentPtr;
   using Told = std::function<void(VaultOutcome)>;
 
+  // at, call: as open_at(); null and empty: however it stands. kHeld: with the row.
+  Opened ask_for(const SessionId& id, const Owner& owner, const Digest* at, const std::string& call)
+      EXCLUDES(mutex_);
   // The first of `writes`, and of those behind it what goes along.
   struct Taken {
     SentPtr sent{};                       // to be sent; null: nothing is
