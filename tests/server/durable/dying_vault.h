@@ -32,16 +32,38 @@ class DyingVault final : public SessionVault {
   std::size_t held() const { return held_.size(); }
   // Other processes write, too.
   void share() { shared_ = true; }
+  // How often it was asked something that a caller waits for, so far.
+  int asked() const { return asked_; }
   // Called before values are read.
   void before_read(std::function<void()> call) { before_read_ = std::move(call); }
 
   bool is_shared() const override { return shared_; }
 
   Opened open(const SessionId& id, const Owner& owner, const Digest* have) override {
+    ++asked_;
     if (dead_) return {.outcome = VaultOutcome::kBroken};
     return to_.open(id, owner, have);
   }
-  Opened find(const SessionId& id, const Owner& owner) override { return to_.find(id, owner); }
+  // As a shared one, if it is one.
+  Opened open_at(const SessionId& id, const Owner& owner, const Digest& at,
+                 const std::string& call) override {
+    Opened found = find(id, owner);
+    const bool is_named = !call.empty() && (found.row.call.find(call) != std::string::npos ||
+                                            found.row.last_calls.find(call) != std::string::npos);
+    if (!shared_ || found.outcome != VaultOutcome::kDone || found.row.digest != at || is_named) {
+      return found;
+    }
+    found = to_.open(id, owner, nullptr);
+    if (found.outcome != VaultOutcome::kDone) return to_.find(id, owner);
+    const auto lease = std::make_shared<ClaimLease>();
+    lease->prolong(TimePoint::max());
+    found.lease = lease;
+    return found;
+  }
+  Opened find(const SessionId& id, const Owner& owner) override {
+    ++asked_;
+    return to_.find(id, owner);
+  }
   void commit(std::vector<Write> writes, Done done) override {
     if (refuse_) return done(std::vector<VaultOutcome>(writes.size(), outcome_));
     if (holds_) {
@@ -75,6 +97,7 @@ class DyingVault final : public SessionVault {
   std::atomic<bool> refuse_{false}, dead_{false};
   std::atomic<VaultOutcome> outcome_{VaultOutcome::kBroken};
   bool holds_ = false, shared_ = false;
+  std::atomic<int> asked_{0};
   std::function<void()> before_read_;
   std::vector<std::pair<std::vector<Write>, Done>> held_;
 };

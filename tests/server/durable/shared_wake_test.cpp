@@ -49,5 +49,81 @@ TEST_CASE("a session of a shared vault that has expired is gone, not away", "[du
   CHECK(other.durable.bring(id, kAlice).error == SessionError::kNotFound);
 }
 
+TEST_CASE("a new call on a session that stands where it did asks a shared vault once",
+          "[durable]") {
+  Calls calls(GENERATE(Durability::kCall, Durability::kInput, Durability::kToken));
+  calls.dying->share();
+  const std::string id = calls.kept();
+  std::vector<GenerationRequest> requests;
+  for (int i = 0; i < 3; ++i) {
+    requests.push_back(tokens_call(2, 6, static_cast<std::uint64_t>(i)));
+    const int before = calls.dying->asked();
+    const auto call = calls.process->call(requests.back(), id, named("call " + std::to_string(i)));
+    REQUIRE_FALSE(call.refusal);
+    CHECK(calls.dying->asked() - before == 1);
+    CHECK(calls.vault.open(id, kAlice, nullptr).outcome == VaultOutcome::kHeld);
+    calls.process->run();
+    CHECK(call.sink->values == undisturbed(calls.transformer, requests)->values);
+  }
+  CHECK(calls.vault.open(id, kAlice, nullptr).outcome == VaultOutcome::kDone);  // it was given back
+}
+
+TEST_CASE("a call that is refused leaves a shared vault's session free", "[durable]") {
+  Calls calls(Durability::kInput);
+  const std::string id = calls.kept();
+  const auto first = calls.process->call(tokens_call(5, 40, 3), id, named("a"));
+  calls.process->durable.write();
+  for (int i = 0; i < 4; ++i) calls.process->model->scheduler->run_one_step();
+  calls.begin();
+  calls.dying->share();
+  CHECK(calls.process->call(tokens_call(1, 4, 9), id, named("b")).refusal.error ==
+        SessionError::kCallInterrupted);
+  {
+    // Nor does one that is dropped before it begins.
+    calls.process->finish(tokens_call(5, 40, 3), id, named("a"));
+    SessionLease lease = std::move(calls.process->durable.lease(id, kAlice).lease);
+    REQUIRE(lease);
+    DurableSessions::OpenedCall opened;
+    REQUIRE_FALSE(
+        calls.process->durable.open_call(lease, calls.process->model, named("c"), opened));
+    CHECK(calls.vault.open(id, kAlice, nullptr).outcome == VaultOutcome::kHeld);
+  }
+  CHECK(calls.vault.open(id, kAlice, nullptr).outcome == VaultOutcome::kDone);
+}
+
+TEST_CASE("a copy that another server went on from is told as old, and read anew", "[durable]") {
+  Calls calls(Durability::kInput);
+  DyingVault shared(calls.vault);
+  shared.share();
+  DurableProcess other(shared, calls.transformer, calls.clock, calls.options);
+  const std::string id = calls.kept();
+  other.finish(tokens_call(5, 8, 3), id, named("one"));
+  calls.process->store.remove(id, kAlice);  // a copy of what was there before
+  calls.process->finish(tokens_call(2, 8, 4), id, named("two"));
+  CHECK(other.call(tokens_call(1, 4, 5), id, named("three")).refusal.error == SessionError::kStale);
+  CHECK(calls.vault.open(id, kAlice, nullptr).outcome == VaultOutcome::kDone);
+}
+
+TEST_CASE("a rewind of a copy that another server went on from is one of what it wrote",
+          "[durable]") {
+  Calls calls(Durability::kInput);
+  DyingVault shared(calls.vault);
+  shared.share();
+  DurableProcess other(shared, calls.transformer, calls.clock, calls.options);
+  const std::string id = calls.kept();
+  other.finish(tokens_call(5, 8, 3), id, named("one"));
+  SessionLease lease = std::move(other.durable.lease(id, kAlice).lease);
+  REQUIRE(lease);
+  calls.process->store.remove(id, kAlice);
+  calls.process->finish(tokens_call(2, 8, 4), id, named("two"));
+  CHECK(other.durable.rewind(lease, 6).error == SessionError::kStale);
+  lease = SessionLease();
+  const auto rewound = other.durable.rewind(id, kAlice, 14, std::nullopt);
+  REQUIRE_FALSE(rewound.refusal);
+  DurableProcess third(shared, calls.transformer, calls.clock, calls.options);
+  REQUIRE_FALSE(third.durable.bring(id, kAlice));
+  CHECK(third.store.get(id, kAlice)->digest == rewound.info.digest);
+}
+
 }  // namespace
 }  // namespace lintel::testing
