@@ -206,7 +206,7 @@ class Client::Call {
             : CallError(status);
     const bool is_safe = failure ? again != Again::kNever : again == Again::kSafe;
     if (!failure && !failures.said) failures.said = error;
-    if (is_safe && status.error_code() == grpc::StatusCode::UNAVAILABLE && !cancelled && go_on()) {
+    if (is_safe && !cancelled && names_a_lost_server(error) && go_on()) {
       connect_again(kConnectPatience);
       return false;
     }

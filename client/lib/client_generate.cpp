@@ -100,7 +100,8 @@ void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chun
           Again::kNever);
       return;
     } catch (const CallError& error) {
-      if (with_caller || !worth_repeating(error, sent)) throw;
+      const bool cancelled = cancellation != nullptr && cancellation->cancelled();
+      if (with_caller || cancelled || !worth_repeating(error, sent)) throw;
       if (finished) return;  // there is nothing more to come
       // The next server may go on with it at once.
       if (!call.go_on()) {

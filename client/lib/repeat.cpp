@@ -35,10 +35,14 @@ std::string random_call_id() {
   return id;
 }
 
+bool names_a_lost_server(const CallError& error) {
+  return error.code() == grpc::StatusCode::UNAVAILABLE ||
+         error.code() == grpc::StatusCode::CANCELLED;
+}
+
 bool worth_repeating(const CallError& error, bool sent) {
+  if (names_a_lost_server(error)) return true;
   switch (error.code()) {
-    case grpc::StatusCode::UNAVAILABLE:
-      return true;
     case grpc::StatusCode::ABORTED:
       // Of a first try it is another call that holds the session, here or on another server, and
       // only the latter is known to let go of it.

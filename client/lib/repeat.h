@@ -20,8 +20,13 @@ namespace lintel {
 // 128 random bits in hexadecimal.
 std::string random_call_id();
 
+// Whether the server may be gone, and another one do what it did not. A server that ends cancels
+// what has not ended in time: REQUIRES that nobody on this side has cancelled the call.
+bool names_a_lost_server(const CallError& error);
+
 // Whether the call may go through when it is sent again. `sent`: it was before, and may still run
-// on the server, which then says ABORTED, or has to find its place there once more.
+// on the server, which then says ABORTED, or has to find its place there once more. REQUIRES as
+// above.
 bool worth_repeating(const CallError& error, bool sent);
 
 // How long to wait between tries: 100 ms, doubling to 2 s, each up to a fifth longer or shorter, so

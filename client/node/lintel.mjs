@@ -196,6 +196,7 @@ export class Client {
         }
         return;
       } catch (error) {
+        if (options.signal?.aborted) throw error;
         // Another server may go on with it at once.
         if (!repeat.finished && (await this.#goesOn(server, error, ++moves, true))) {
           repeat.goesOn();

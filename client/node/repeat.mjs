@@ -1,6 +1,7 @@
 // A call on a session that outlives the server (Session.durability), repeated where it was cut off.
 import { randomBytes, randomUUID } from 'node:crypto';
 import grpc from '@grpc/grpc-js';
+import { isLost } from './servers.mjs';
 
 const FIRST_PAUSE = 100; // ms, doubling
 const LONGEST_PAUSE = 2000;
@@ -53,15 +54,16 @@ export class Repeat {
     this.#sent = true;
   }
 
-  // ms after which to send it again; undefined where that is of no use, or patience is at its end.
+  // ms after which to send it again; undefined where that is of no use, or patience is at its end. Not for
+  // a call that was cancelled here.
   pauseAfter({ code, retryDelay, reason = '' }) {
-    const { UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED } = grpc.status;
+    const { ABORTED, RESOURCE_EXHAUSTED } = grpc.status;
     // Of a first try another call holds the session, or there is no room; of a repeat both may pass. A server
     // that is gone lets go of a session in any case.
     const isHeld = code === ABORTED && reason.startsWith('SESSION_');
     const mayPass =
       isHeld || (this.#sent && (code === ABORTED || (code === RESOURCE_EXHAUSTED && retryDelay !== undefined)));
-    if (code !== UNAVAILABLE && !mayPass) return undefined;
+    if (!isLost({ code }) && !mayPass) return undefined;
     this.#sent = true;
     const now = Date.now();
     this.#giveUp ??= now + this.#patience;

@@ -26,9 +26,13 @@ export async function addressesOf(address) {
   }
 }
 
+// What is heard of a server that is gone, or ends: that cancels the calls that did not end in time. Of a
+// call that was cancelled here the latter says nothing.
+export const isLost = ({ code }) => code === grpc.status.UNAVAILABLE || code === grpc.status.CANCELLED;
+
 // Another server may do what this one did not.
 export function namesAServer({ code, reason = '' }) {
-  return code === grpc.status.UNAVAILABLE || (code === grpc.status.ABORTED && reason.startsWith('SESSION_'));
+  return isLost({ code }) || (code === grpc.status.ABORTED && reason.startsWith('SESSION_'));
 }
 
 // How grpc-js says that a call never left this machine.

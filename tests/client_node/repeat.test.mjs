@@ -29,6 +29,7 @@ const valueOf = (seed, position) => Number((BigInt(seed) * 31n + BigInt(position
 
 const refusal = (code, details = 'on purpose') => ({ code, details });
 const GONE = refusal(grpc.status.UNAVAILABLE);
+const CANCELLED = refusal(grpc.status.CANCELLED); // by a server that ends
 const BUSY = refusal(grpc.status.ABORTED);
 
 // A refusal with google.rpc.ErrorInfo, as the server gives it.
@@ -193,6 +194,26 @@ describe('a call on a session that outlives the server', () => {
     assert.equal((await read()).error.code, grpc.status.ABORTED);
   });
 
+  it('is repeated when a server cancels it, as one that ends does', async () => {
+    fake.script = [CANCELLED, BUSY, CANCELLED];
+    checkWhole(await read());
+    assert.equal(fake.calls.length, 4);
+    assert.equal(new Set(fake.calls.map(({ callId }) => callId)).size, 1);
+  });
+
+  it('is not repeated when it is cancelled here', async () => {
+    for (const count of [1, 3]) {
+      fake.calls = [];
+      fake.killAt = count;
+      const abort = new AbortController();
+      const onValue = (values) => values.length === count && abort.abort();
+      const { values, error } = await read({ signal: abort.signal, onValue });
+      assert.equal(error.code, grpc.status.CANCELLED);
+      assert.equal(values.length, count);
+      assert.equal(fake.calls.length, 1);
+    }
+  });
+
   it('says why it was refused, by name', async () => {
     fake.script = [reasoned(grpc.status.FAILED_PRECONDITION, 'POSITION_MISMATCH', { position: '120' })];
     const { error } = await read();
@@ -245,5 +266,10 @@ describe('other calls', () => {
       assert.equal(fake.calls.length, 1);
       assert.equal(fake.calls[0].callId, '');
     }
+    fake.durability = 'DURABILITY_NONE';
+    fake.calls = [];
+    fake.script = [CANCELLED];
+    assert.equal((await read()).error.code, grpc.status.CANCELLED);
+    assert.equal(fake.calls.length, 1);
   });
 });

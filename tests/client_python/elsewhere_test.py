@@ -67,10 +67,26 @@ class TwoFakes(unittest.TestCase):
 
     def test_what_one_refuses_the_other_is_asked_at_once(self):
         slow = lintel.RetryPolicy(initial_backoff=1000, max_backoff=1000, repeat_for=PATIENCE)
-        for refused in (GONE, refusal(grpc.StatusCode.ABORTED, reason="SESSION_HELD")):
+        for refused in (GONE, refusal(grpc.StatusCode.CANCELLED), refusal(grpc.StatusCode.ABORTED, reason="SESSION_HELD")):
             for read in self.both(retry=slow):
                 self.one.script = [refused]
                 self.assertEqual(read(), POSITIONS)
+
+    def test_a_session_is_read_elsewhere_where_the_server_that_ends_cancels_that(self):
+        cancels = refusal(grpc.StatusCode.CANCELLED)
+
+        async def get():
+            async with lintel.AsyncClient(self.address, retry=POLICY) as client:
+                return await client.attach_session("it").info()
+
+        def get_in_thread():
+            with lintel.Client(self.address, retry=POLICY) as client:
+                return client.attach_session("it").info()
+
+        for read in (get_in_thread, lambda: run_async(get())):
+            self.one.get_script = [cancels]
+            self.assertEqual(read().id, "it")
+            self.assertEqual(self.one.get_script, [])
 
     def test_a_client_stays_where_it_went(self):
         with lintel.Client(self.address, retry=POLICY, timeout=PATIENCE) as client:

@@ -1,5 +1,6 @@
 """Calls on sessions that outlive the server, with one that is killed and started again on purpose."""
 
+import asyncio
 import concurrent.futures
 import os
 import subprocess
@@ -19,6 +20,7 @@ from retry_test import BUSY, FULL, GONE, refusal
 from serving import PATIENCE, Server, run_async
 
 COUNT = 6
+CANCELLED = refusal(grpc.StatusCode.CANCELLED)
 POLICY = RetryPolicy(max_attempts=3, initial_backoff=0.001, max_backoff=0.002, repeat_for=PATIENCE)
 
 
@@ -29,14 +31,15 @@ def value(seed, position):
 class DurableServer(generation_pb2_grpc.GenerationServiceServicer,
                     session_pb2_grpc.SessionServiceServicer):
     """Values are a function of seed and position. `kill_at`: behind so many of them the next Generate
-    waits for kill(). `script`: how the next ones end at once, or None.
+    waits for kill(). `script`: how the next ones end at once, or None;
+    `get_script`: how the next Gets do.
     """
 
     def __init__(self):
         self.durability = session_pb2.DURABILITY_INPUT
         self.kill_at = None
         self.sends_from = 0  # positions that a repeat did not ask for are sent from here on
-        self.script = []
+        self.script, self.get_script = [], []
         self.calls, self.gets, self.requests = [], 0, []
         self.port = 0
         self.start()
@@ -80,6 +83,8 @@ class DurableServer(generation_pb2_grpc.GenerationServiceServicer,
 
     def Get(self, request, context):
         self.gets += 1
+        if self.get_script:
+            self.get_script.pop(0)(context)
         return self._session()
 
     def Create(self, request, context):
@@ -171,6 +176,20 @@ class RepeatTests:
         self.check_whole(self.read())
         self.assertEqual(len(self.fake.calls), 4)
 
+    def test_a_call_that_a_server_cancels_as_one_that_ends_does_is_repeated(self):
+        for script in ([CANCELLED], [CANCELLED, BUSY, CANCELLED]):
+            self.fake.script = list(script)
+            self.fake.calls.clear()
+            self.check_whole(self.read())
+            self.assertEqual(len(self.fake.calls), len(script) + 1)
+            self.assertEqual(len({call.call_id for call in self.fake.calls}), 1)
+
+    def test_a_server_that_cancels_ever_again_is_given_up_with_its_word(self):
+        self.fake.script = [CANCELLED] * 1000
+        error = self.read(retry=RetryPolicy(repeat_for=0.3))[2]
+        self.assertIsInstance(error, lintel.Cancelled)
+        self.assertIn("on purpose", str(error))
+
     def test_what_cannot_pass_ends_it_with_its_reason(self):
         for code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS,
                      grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND):
@@ -206,6 +225,11 @@ class RepeatTests:
             self.assertEqual(len(self.fake.calls), 1)
             self.assertEqual(self.fake.calls[0].call_id, "")
             self.fake.killed.clear()
+        self.fake.durability = session_pb2.DURABILITY_NONE
+        self.fake.calls.clear()
+        self.fake.script = [CANCELLED]
+        self.assertIsInstance(self.read()[2], lintel.Cancelled)
+        self.assertEqual(len(self.fake.calls), 1)
 
     def test_a_server_that_stays_away_is_given_up(self):
         self.fake.kill_at = 2
@@ -265,7 +289,51 @@ class SyncRepeatTest(SyncCalls, RepeatTests, unittest.TestCase):
             self.assertIsNone(info.interrupted)
 
 
+    def test_what_is_cancelled_here_is_not_repeated(self):
+        for close in (lambda client, generation: client.close(),
+                      lambda client, generation: generation.close()):
+            self.fake.calls.clear()
+            self.fake.kill_at = 1
+            with lintel.Client(self.fake.address, retry=POLICY, timeout=PATIENCE) as client:
+                generation = client.generate([0, 7], session="it", max_new_tokens=COUNT)
+                tokens = iter(generation)
+                next(tokens)
+                threading.Thread(target=close, args=(client, generation)).start()
+                with self.assertRaises(lintel.Cancelled):
+                    next(tokens)
+            self.assertEqual(len(self.fake.calls), 1)
+
+
 class AsyncRepeatTest(AsyncCalls, RepeatTests, unittest.TestCase):
+    def test_what_is_cancelled_here_is_not_repeated(self):
+        async def main(end, error):
+            self.fake.calls.clear()
+            self.fake.kill_at = 1
+            async with lintel.AsyncClient(self.fake.address, retry=POLICY) as client:
+                generation = client.generate([0, 7], session="it", max_new_tokens=COUNT)
+                tokens = aiter(generation)
+                await anext(tokens)
+                rest = asyncio.ensure_future(anext(tokens))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # it reads
+                await end(client, generation, rest)
+                with self.assertRaises(error):
+                    await rest
+            self.assertEqual(len(self.fake.calls), 1)
+
+        async def cancel(client, generation, rest):
+            rest.cancel()
+
+        async def close(client, generation, rest):
+            generation.close()
+
+        async def close_all(client, generation, rest):
+            await client.close()
+
+        run_async(main(cancel, asyncio.CancelledError))
+        run_async(main(close, lintel.Cancelled))
+        run_async(main(close_all, lintel.Cancelled))
+
     def test_the_server_is_asked_once(self):
         async def main():
             async with lintel.AsyncClient(self.fake.address, retry=POLICY) as client:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Awaitable, Callable, Optional, TypeVar
+import weakref
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Optional, TypeVar
 
 import grpc
 import grpc.aio
@@ -15,6 +16,9 @@ from lintel.retry import Attempts, RetryPolicy
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import model_pb2, session_pb2
 
+if TYPE_CHECKING:
+    from lintel._streaming import StreamBase
+
 T = TypeVar("T")
 
 
@@ -22,6 +26,18 @@ def task_is_cancelled() -> bool:
     """gRPC raises CancelledError where a call is cancelled, too. Python 3.11 tells them apart."""
     task = asyncio.current_task()
     return task is not None and hasattr(task, "cancelling") and task.cancelling() > 0
+
+
+async def cancelled_by_server(call: Any, request_id: str) -> Optional[LintelError]:
+    """Why gRPC raised CancelledError, where nobody here has cancelled `call`: a server that ends does.
+    None: it was this side, or Python is too old to tell.
+    """
+    task = asyncio.current_task()
+    if not hasattr(task, "cancelling") or task_is_cancelled() or call is None:
+        return None
+    if not (call.done() and call.cancelled()):
+        return None
+    return make_error(grpc.StatusCode.CANCELLED, await call.details() or "", request_id)
 
 
 class AsyncCalls(CallsBase):
@@ -33,6 +49,8 @@ class AsyncCalls(CallsBase):
         super().__init__(connection, retry, timeout)
         self.closed = False
         self._waits: set[asyncio.Event] = set()  # of calls that wait to be tried again
+        # gRPC ends only those whose read() it finds outermost in a task.
+        self.streams: weakref.WeakSet[StreamBase] = weakref.WeakSet()
         self._stubs: Any = None  # made in the loop that uses it
 
     @property
@@ -49,6 +67,8 @@ class AsyncCalls(CallsBase):
         self.closed = True
         for stopped in self._waits:
             stopped.set()
+        for stream in list(self.streams):
+            stream.cancel()
         if self._stubs is not None:
             for channel in self._servers.channels():
                 await channel.close()
@@ -70,8 +90,9 @@ class AsyncCalls(CallsBase):
     ) -> T:
         request_id = _channel.new_request_id()
         while True:
+            call: Any = self.invoke(method, request, attempts, request_id)
             try:
-                return await self.invoke(method, request, attempts, request_id)
+                return await call  # type: ignore[no-any-return]
             except grpc.RpcError as rpc_error:
                 error = self.error_of(rpc_error, request_id, attempts)
             except asyncio.CancelledError:
@@ -79,7 +100,10 @@ class AsyncCalls(CallsBase):
                     raise make_error(
                         grpc.StatusCode.CANCELLED, "the client was closed", request_id
                     ) from None
-                raise
+                by_server = await cancelled_by_server(call, request_id)
+                if by_server is None:
+                    raise
+                error = by_server
             await self.wait_or_raise(error, attempts, asyncio.Event())
 
     async def wait_or_raise(
@@ -88,6 +112,8 @@ class AsyncCalls(CallsBase):
         """Returns when it is time to try again. Cancelled once `stopped` is set, which close()
         does too.
         """
+        if self.closed and error.code == grpc.StatusCode.CANCELLED:
+            raise error
         found: list[str] = []
         if attempts.server is not None and attempts.looks_for_others(error):
             loop = asyncio.get_running_loop()

@@ -151,6 +151,8 @@ class Calls(CallsBase):
         """Returns when it is time to try again. Cancelled once `stopped` is set, which close()
         does too.
         """
+        if self._closing.is_set() and error.code == grpc.StatusCode.CANCELLED:
+            raise error
         found: list[str] = []
         if attempts.server is not None and attempts.looks_for_others(error):
             found = _servers.addresses_of(attempts.server.address)

@@ -9,7 +9,7 @@ from typing import Optional
 
 import grpc
 
-from lintel.errors import LintelError, make_error
+from lintel.errors import LOST_SERVER, LintelError, make_error
 from lintel.v1 import generation_pb2 as pb
 
 _FIRST_PAUSE = 0.1  # seconds; doubling
@@ -17,7 +17,7 @@ _LONGEST_PAUSE = 2.0
 
 # ABORTED: the server has not noticed yet that the last try is over.
 _MAY_PASS = (
-    grpc.StatusCode.UNAVAILABLE,
+    *LOST_SERVER,
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 )
@@ -70,10 +70,10 @@ class Repeat:
 
     def concerns(self, error: LintelError) -> bool:
         """Whether the call was cut off: before it was, its refusals are those of any call; but a server
-        that is gone may hold the session for a while.
+        that is gone may hold the session for a while. REQUIRES that the call was not cancelled here.
         """
         is_held = error.code == grpc.StatusCode.ABORTED and error.reason.startswith("SESSION_")
-        return self._sent or is_held or error.code == grpc.StatusCode.UNAVAILABLE
+        return self._sent or is_held or error.code in LOST_SERVER
 
     def goes_on(self) -> None:
         """It is sent again at once, to another server."""

@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from lintel import _bound, _collect, _request
-from lintel._aio_calls import AsyncCalls, task_is_cancelled
+from lintel._aio_calls import AsyncCalls, cancelled_by_server, task_is_cancelled
 from lintel._streaming import GenerationBase, StreamBase
 from lintel.errors import LOCAL_ENDINGS, LintelError, make_error
 from lintel.results import Sample, Token
@@ -46,6 +46,7 @@ class AsyncStream(StreamBase, Generic[T]):
         """
         super().__init__(calls, method, request, attempts, asyncio.Event())
         self._prepare = prepare
+        calls.streams.add(self)
         if prepare is None:
             self._begin()
 
@@ -72,6 +73,13 @@ class AsyncStream(StreamBase, Generic[T]):
                     continue
                 except grpc.RpcError as rpc_error:
                     error = self._calls.error_of(rpc_error, self.request_id, self._attempts)
+                except asyncio.CancelledError:
+                    if self._cancelled.is_set() or self._calls.closed:
+                        raise
+                    by_server = await cancelled_by_server(self._call, self.request_id)
+                    if by_server is None:
+                        raise
+                    error = by_server
                 if self._ends_with(error):
                     return None
                 await self._calls.wait_or_raise(error, self._attempts, self._cancelled)

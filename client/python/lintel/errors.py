@@ -144,6 +144,10 @@ LOCAL_ENDINGS = (
     grpc.StatusCode.UNAVAILABLE,
 )
 
+# What is heard of a server that is gone, or ends: that cancels the calls that did not end in time. Of a
+# call that was cancelled here the latter says nothing.
+LOST_SERVER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
 
 def make_error(code: grpc.StatusCode, message: str, request_id: str, **details: Any) -> LintelError:
     """The error class of `code`."""

@@ -11,13 +11,15 @@ import grpc
 
 from lintel._repeat import Repeat
 from lintel._servers import Server
-from lintel.errors import LintelError
+from lintel.errors import LOST_SERVER, LintelError
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Calls are sent again after UNAVAILABLE, and after RESOURCE_EXHAUSTED with a RetryInfo (every
-    refusal of the server has one; without it, the request itself is too large).
+    """Calls are sent again after UNAVAILABLE, after RESOURCE_EXHAUSTED with a RetryInfo (every
+    refusal of the server has one; without it, the request itself is too large), and after CANCELLED
+    where nobody has cancelled them on this side: a server that ends does it to what did not end in
+    time. Of calls of asyncio only Python 3.11 and later can tell the latter.
 
     The waits grow exponentially and are shortened at random by up to half, so that clients do not
     come back together; a server's RetryInfo is always waited out. A wait that would reach past the
@@ -25,8 +27,8 @@ class RetryPolicy:
 
     What is never sent again:
     - a stream of which anything has arrived: no value is delivered twice;
-    - generation in a session after UNAVAILABLE, unless there was no connection: the server says that
-      too to calls it has begun, and a session that has read the prompt would read it twice.
+    - generation in a session after UNAVAILABLE or CANCELLED, unless there was no connection: the server
+      says that too to calls it has begun, and a session that has read the prompt would read it twice.
       RESOURCE_EXHAUSTED is said before a session is touched only.
 
     But a call on a session that outlives the server (SessionInfo.durability) is repeated wherever it
@@ -97,9 +99,11 @@ class Attempts:
 
     @staticmethod
     def names_a_server(error: LintelError) -> bool:
-        """Whether another server may do what this one did not."""
+        """Whether another server may do what this one did not. REQUIRES that the call was not
+        cancelled here.
+        """
         held = error.code == grpc.StatusCode.ABORTED and error.reason.startswith("SESSION_")
-        return held or error.code == grpc.StatusCode.UNAVAILABLE
+        return held or error.code in LOST_SERVER
 
     def looks_for_others(self, error: LintelError) -> bool:
         """Whether there may be others behind the name of the server that was reached. Of one that was
@@ -114,7 +118,7 @@ class Attempts:
         if self.repeat is not None and self.repeat.concerns(error):
             self.repeat.goes_on()
             self._went = True
-        elif error.code == grpc.StatusCode.UNAVAILABLE:
+        elif error.code in LOST_SERVER:
             unsent = _NOT_CONNECTED in error.message
             is_safe = self._policy is not None and not self.changes_session
             self._went = unsent or self._reads or is_safe
@@ -151,7 +155,7 @@ class Attempts:
             return self._policy
         if error.code == grpc.StatusCode.RESOURCE_EXHAUSTED:
             return self._policy if error.retry_delay is not None else None
-        if error.code == grpc.StatusCode.UNAVAILABLE:
+        if error.code in LOST_SERVER:
             sent = _NOT_CONNECTED not in error.message
             return None if self.changes_session and sent else self._policy
         return None

@@ -201,6 +201,33 @@ TEST_CASE("what may pass is waited out in a repeat, what cannot pass ends it wit
   }
 }
 
+TEST_CASE("a call that a server cancels, as one that ends does, is repeated") {
+  DurableServer server;
+  const grpc::Status cancelled(grpc::StatusCode::CANCELLED, "");
+  server.refusals = {cancelled, grpc::Status(grpc::StatusCode::ABORTED, "in use"), cancelled};
+  const Seen seen = generate(server.client(), call_in_session());
+  check_whole(seen);
+  CHECK(seen.pauses == 3);
+  CHECK(distinct(server).size() == 1);
+}
+
+TEST_CASE("a call that its client cancels is not repeated") {
+  DurableServer server;
+  server.hang = true;
+  Cancellation cancellation;
+  const Client::Repeat repeat{.patience = seconds(20),
+                              .on_pause = [&](const Client::Pause&) { FAIL("it waits"); }};
+  try {
+    server.client().generate(
+        call_in_session(), [&](const v1::Chunk&) { cancellation.cancel(); },
+        [](const v1::SampleFinish&) {}, repeat, &cancellation);
+    FAIL("it went through");
+  } catch (const CallError& error) {
+    CHECK(error.code() == grpc::StatusCode::CANCELLED);
+  }
+  CHECK(server.generate_requests().size() == 1);
+}
+
 TEST_CASE("sessions that end with the server and one-shot calls are never repeated") {
   FakeServer server;
   v1::GenerateRequest request = call_in_session();
@@ -209,10 +236,11 @@ TEST_CASE("sessions that end with the server and one-shot calls are never repeat
     server.session.set_durability(v1::DURABILITY_TOKEN);
     request.clear_session_id();
   }
-  server.refusals = {grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone")};
+  const auto code = GENERATE(grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::CANCELLED);
+  server.refusals = {grpc::Status(code, "gone")};
   const Seen seen = generate(server.client(), request);
   REQUIRE(seen.error);
-  CHECK(seen.error->code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(seen.error->code() == code);
   REQUIRE(server.generate_requests().size() == 1);
   CHECK(server.generate_requests()[0].call_id().empty());
 }

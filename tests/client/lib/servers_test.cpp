@@ -34,6 +34,8 @@ grpc::Status reasoned(grpc::StatusCode code, const char* reason,
 }
 
 const grpc::Status kEnding(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
+// What is heard of a server that ends while the call waits for its store.
+const grpc::Status kCancelled(grpc::StatusCode::CANCELLED, "");
 
 struct TwoServers {
   TwoServers() {
@@ -124,10 +126,11 @@ TEST_CASE("a call that is killed at any value goes on at the other server, witho
 
 TEST_CASE(
     "a server that hands a call over, ends, or finds the session held is left for the other") {
-  const int why = GENERATE(0, 1, 2);
+  const int why = GENERATE(0, 1, 2, 3);
   const grpc::Status refusal =
       why == 0   ? kEnding
       : why == 1 ? reasoned(grpc::StatusCode::UNAVAILABLE, "CALL_MOVED")
+      : why == 2 ? kCancelled
                  : reasoned(grpc::StatusCode::ABORTED, "SESSION_HELD", seconds(600));
   TwoServers two;
   two.a.refusals = {refusal};
@@ -176,23 +179,25 @@ TEST_CASE("a first server that is not there is no failure") {
 }
 
 TEST_CASE("what a server that ends refused is asked of the other where that is safe") {
+  const bool is_cancelled = GENERATE(false, true);
+  const grpc::Status ending = is_cancelled ? kCancelled : kEnding;
   TwoServers two;
   v1::GenerateRequest request;
   request.set_max_new_tokens(3);
   SECTION("a call of its own, of which nothing came") {
-    two.a.refusals = {kEnding};
+    two.a.refusals = {ending};
     CHECK(two.client().generate(request).at(0).tokens.size() == 3);
   }
   SECTION("a call on a session that cannot be told from a second one") {
     for (FakeServer* const server : {&two.a, &two.b}) {
       server->session.set_durability(v1::DURABILITY_NONE);
     }
-    two.a.refusals = {kEnding};
+    two.a.refusals = {ending};
     CHECK_THROWS_AS(two.client().generate(call_in_session()), CallError);
     CHECK(two.b.generate_requests().empty());
   }
   SECTION("a session's making and reading, and not what changes one") {
-    two.a.failure = kEnding;
+    two.a.failure = ending;
     CHECK(two.client().create_session("").id() == "session-0");
     CHECK(two.client().get_session("session-0").id() == "session-0");
     v1::SaveStateRequest save;
