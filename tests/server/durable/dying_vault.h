@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -34,6 +35,8 @@ class DyingVault final : public SessionVault {
   void share() { shared_ = true; }
   // How often it was asked something that a caller waits for, so far.
   int asked() const { return asked_; }
+  // Claims are good for as long as this, from now on; null: until they are given back.
+  void lend(std::shared_ptr<const ClaimLease> lease) { lease_ = std::move(lease); }
   // Called before values are read.
   void before_read(std::function<void()> call) { before_read_ = std::move(call); }
 
@@ -42,7 +45,9 @@ class DyingVault final : public SessionVault {
   Opened open(const SessionId& id, const Owner& owner, const Digest* have) override {
     ++asked_;
     if (dead_) return {.outcome = VaultOutcome::kBroken};
-    return to_.open(id, owner, have);
+    Opened opened = to_.open(id, owner, have);
+    if (lease_ != nullptr) opened.lease = lease_;
+    return opened;
   }
   // As a shared one, if it is one.
   Opened open_at(const SessionId& id, const Owner& owner, const Digest& at,
@@ -57,7 +62,7 @@ class DyingVault final : public SessionVault {
     if (found.outcome != VaultOutcome::kDone) return to_.find(id, owner);
     const auto lease = std::make_shared<ClaimLease>();
     lease->prolong(TimePoint::max());
-    found.lease = lease;
+    found.lease = lease_ != nullptr ? lease_ : lease;
     return found;
   }
   Opened find(const SessionId& id, const Owner& owner) override {
@@ -98,6 +103,7 @@ class DyingVault final : public SessionVault {
   std::atomic<VaultOutcome> outcome_{VaultOutcome::kBroken};
   bool holds_ = false, shared_ = false;
   std::atomic<int> asked_{0};
+  std::shared_ptr<const ClaimLease> lease_;
   std::function<void()> before_read_;
   std::vector<std::pair<std::vector<Write>, Done>> held_;
 };
