@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/flags/option_values.h"
+#include "server/flags/session_store_flags.h"
 #include "server/redis/redis_url.h"
 #include "server/repository/model_repository.h"
 
@@ -57,6 +58,11 @@ void check_store(const ServerOptions& options) {
   const bool is_redis = is_redis_url(store);
   if (store.empty() && durable.durability.value_or(Durability::kNone) != Durability::kNone) {
     throw UsageError("--session-durability needs --session-store, but for none");
+  }
+  const bool hands_over =
+      durable.drain_handover_ms && handover_after(durable) != ServerOptions::DurableOptions::kNever;
+  if (store.empty() && hands_over) {
+    throw UsageError("--drain-handover needs --session-store, but for off");
   }
   std::string why;
   const std::optional<RedisUrl> url = is_redis ? parse_redis_url(store, &why) : std::nullopt;

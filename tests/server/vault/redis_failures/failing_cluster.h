@@ -1,0 +1,39 @@
+// FailingCluster: a Redis Cluster that fails when it is told to, and is whole again afterwards.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/server/redis_lab/redis_cluster.h"
+
+namespace lintel::testing {
+
+// Three masters, a replica each; clients and nodes meet through proxies.
+class FailingCluster {
+ public:
+  // fsync: of their files of commands.
+  FailingCluster(std::uint64_t seed, const std::string& fsync);
+
+  RedisCluster& cluster() { return cluster_; }
+  // One failure of one master or its replica, drawn from the seed. When it returns all slots are
+  // served and replicas are in step, so that the next one finds no trace of it.
+  void fail();
+  const std::map<std::string, int>& failures() const { return failures_; }  // how many of each
+  const std::string& last() const { return last_; }
+
+ private:
+  int next_kind();
+  std::chrono::milliseconds draw(int least, int most);
+
+  std::minstd_rand random_;
+  std::vector<int> deck_;  // kinds of failures that are to come, each once before any comes again
+  RedisCluster cluster_;
+  std::map<std::string, int> failures_;
+  std::string last_;
+};
+
+}  // namespace lintel::testing
