@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "server/app/options.h"
+#include "server/flags/session_store_flags.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {
@@ -57,6 +58,24 @@ TEST_CASE("every key that the installed configuration offers is accepted") {
   CHECK(options.security.tls_cert == "/etc/lintel/server.pem");
   CHECK(options.models.repository == "/var/lib/lintel/models");
   REQUIRE(options.monitoring.metrics_listen);
+}
+
+TEST_CASE("the shared store that the installed configuration describes is accepted") {
+  std::istringstream in(shipped());
+  const std::regex described(R"(^#   ([a-z-]+ = .*)$)");
+  std::string all = "model = [\"m\"]\n";
+  for (std::string line; std::getline(in, line);) {
+    if (std::regex_match(line, described)) all += std::regex_replace(line, described, "$1\n");
+  }
+  const ServerOptions options = parse(all), defaults;
+  CHECK(options.durable.store.string().rfind("rediss://", 0) == 0);
+  CHECK(options.replica_id == "server-1");
+  CHECK(options.shared.credentials == "/etc/lintel/session-store");
+  CHECK(options.shared.ca == "/etc/lintel/session-store-ca.pem");
+  CHECK(options.shared.lease_ms == defaults.shared.lease_ms);
+  CHECK(options.shared.wait_ms == defaults.shared.wait_ms);
+  CHECK(options.shared.wait_replicas == 1);
+  CHECK(handover_after(options.durable) == handover_after({.store = options.durable.store}));
 }
 
 TEST_CASE("values that the installed configuration shows as defaults are those of --help") {
