@@ -54,6 +54,8 @@ class RedisLoop {
   int replicas_of(const RedisNode& node) const;
 
   void refresh();
+  // How long what is known of the servers is good for.
+  Duration look_again() const;
   void ask_for_facts(RedisNode& node, bool then_slots);
   void took_facts(RedisNode& node, const RedisAnswer& answer, bool then_slots);
   void took_slots(RedisNode& node, const RedisAnswer& answer);
@@ -71,6 +73,7 @@ class RedisLoop {
   std::vector<std::unique_ptr<RedisNode>> nodes_;
   bool is_cluster_ = false;
   bool is_known_ = false;
+  bool had_replicas_ = false;  // a master of the cluster
   std::array<RedisNode*, kSlots> owners_{};
   std::vector<RedisErrandPtr> later_;  // to be routed again
   TimePoint now_ = std::chrono::steady_clock::now();

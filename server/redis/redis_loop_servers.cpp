@@ -8,6 +8,9 @@ namespace lintel {
 namespace {
 
 constexpr Duration kLookAgain = std::chrono::seconds(10);
+// Of a cluster where a master has no replica though there are some: it waits for none until its own
+// is known to be back.
+constexpr Duration kMissReplica = std::chrono::milliseconds(250);
 constexpr Duration kSearchAgain = std::chrono::milliseconds(50);
 constexpr Duration kOpenTime = std::chrono::seconds(5);
 
@@ -23,9 +26,15 @@ void RedisLoop::pin(RedisNode& node, std::vector<std::string> command,
   node.lanes[kReads].waiting.push_back(std::move(errand));
 }
 
+Duration RedisLoop::look_again() const {
+  const auto has_none = [](const auto& node) { return node->is_master && node->replicas == 0; };
+  const bool misses_one = had_replicas_ && std::ranges::any_of(nodes_, has_none);
+  return misses_one ? kMissReplica : kLookAgain;
+}
+
 void RedisLoop::refresh() {
   if (is_searching_ || now_ < next_refresh_) return;
-  if (!is_stale_ && is_known_ && now_ < searched_since_ + kLookAgain) return;
+  if (!is_stale_ && is_known_ && now_ < searched_since_ + look_again()) return;
   if (!is_stale_) searched_since_ = now_;
   // The next one that may be there; one that has just been lost is not asked again at once.
   for (std::size_t tried = 0; tried < nodes_.size(); ++tried) {
@@ -92,6 +101,7 @@ void RedisLoop::use(const RedisSlots& slots) {
     RedisNode& node = node_of(range.master);
     node.is_master = true;
     node.replicas = range.replicas;
+    had_replicas_ |= range.replicas > 0;
     for (int slot = std::max(range.first, 0); slot <= std::min(range.last, kSlots - 1); ++slot) {
       owners_[static_cast<std::size_t>(slot)] = &node;
     }

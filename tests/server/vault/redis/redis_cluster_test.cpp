@@ -149,5 +149,38 @@ TEST_CASE("a write that no replica has in time is not acknowledged, and is when 
   CHECK(session.difference(*at.vault) == "");
 }
 
+TEST_CASE("a master that took over waits for its replica as soon as that is back") {
+  ClusterVault at;
+  Client session(hex_id(1));
+  REQUIRE(commit_one(*at.vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(*at.vault) == Outcome::kDone);
+  const auto append = [&](Client& to) {
+    return commit_one(*at.vault, [&](Writes& writes) { to.append(writes, counted_from(0, 3)); });
+  };
+  const auto slot = static_cast<std::uint16_t>(RedisKeys(redis_bucket(session.row.id)).slot);
+  const std::size_t first = at.cluster.owner_of(slot);
+  at.cluster.node(first).kill();
+  at.cluster.wait_for_successor(slot, first);
+  // While it has none it is written to all the same.
+  REQUIRE(eventually([&] {
+    Client next(session);
+    if (append(next) != Outcome::kDone) return false;
+    session = next;
+    return true;
+  }));
+  at.cluster.node(first).start();
+  at.cluster.wait_until_up();
+  REQUIRE(at.cluster.replica_of(at.cluster.owner_of(slot)) == first);
+  // Without it, and before the master is told that it is gone, nothing counts as written.
+  const auto is_soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (std::chrono::steady_clock::now() < is_soon) {
+    REQUIRE(append(session) == Outcome::kDone);  // time passes
+  }
+  at.cluster.node(first).pause();
+  Client late(session);
+  CHECK(append(late) == Outcome::kUnavailable);
+  at.cluster.node(first).resume();
+}
+
 }  // namespace
 }  // namespace lintel::testing
