@@ -1,12 +1,8 @@
 // Several servers with one Redis server behind them: sessions go on wherever they are called.
-#include <signal.h>
-
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 
-#include "tests/server/redis_lab/redis_server.h"
-#include "tests/server/stored/server_process.h"
+#include "tests/server/shared/shared_servers.h"
 #include "tests/server/support/metrics_page.h"
 
 namespace lintel::testing {
@@ -14,10 +10,6 @@ namespace {
 
 using Catch::Contains;
 using Code = grpc::StatusCode;
-
-std::string url_of(const RedisServer& redis) {
-  return "redis://127.0.0.1:" + std::to_string(redis.port());
-}
 
 std::int64_t get_position(Server& server, const std::string& id) {
   v1::GetSessionRequest request;
@@ -131,37 +123,15 @@ TEST_CASE("a server that is killed in a call is taken over, at once by its succe
   RedisServer redis;
   Files files;
   const auto flags = [&](const std::string& replica) {
-    std::vector<std::string> all =
-        files.flags({"--replica-id", replica, "--session-lease", "3s", "--log-level", "error"});
-    all[static_cast<std::size_t>(std::ranges::find(all, "--session-store") - all.begin()) + 1] =
-        url_of(redis);
-    return all;
+    return flags_with(files, url_of(redis),
+                      {"--replica-id", replica, "--session-lease", "3s", "--log-level", "error"});
   };
-  v1::Session session, twin;
-  std::vector<std::int32_t> expected, seen;
+  KilledCall killed;
   {
     Server server(flags("a"));
-    REQUIRE(server.create(v1::DURABILITY_INPUT, &session).ok());
-    REQUIRE(server.create(v1::DURABILITY_NONE, &twin).ok());
-    REQUIRE(server.generate(call_on(session.id(), "one", {1, 2, 3}, 20)).status.ok());
-    REQUIRE(server.generate(call_on(twin.id(), "", {1, 2, 3}, 20)).status.ok());
-    const Generated whole = server.generate(call_on(twin.id(), "", {4}, 3000));
-    REQUIRE(whole.status.ok());
-    expected = whole.only().tokens;
-    v1::GenerateRequest request = call_on(session.id(), "two", {4}, 3000);
-    request.set_max_tokens_per_message(1);
-    grpc::ClientContext context;
-    const auto reader = server.generation->Generate(&context, request);
-    v1::GenerateResponse message;
-    Generated got;
-    for (int i = 0; i < 3 && reader->Read(&message); ++i) take_message(message, got);
-    server.process.send(SIGKILL);
-    while (reader->Read(&message)) take_message(message, got);
-    CHECK_FALSE(reader->Finish().ok());
-    seen = got.only().tokens;
-    REQUIRE(seen.size() < expected.size());
-    CHECK(server.process.wait() == 128 + SIGKILL);
+    killed = kill_in_call(server);
   }
+  auto& [session, expected, seen] = killed;
   Server server(flags(same_name ? "a" : "b"));
   const auto at = 24 + static_cast<std::int64_t>(seen.size());
   v1::GenerateRequest rest = call_on(session.id(), "two", {4}, 3000);
@@ -184,11 +154,8 @@ TEST_CASE(
     "a server whose store is gone tells no value once a lease may have ended, and goes on later") {
   RedisServer redis;
   Files files;
-  std::vector<std::string> flags =
-      files.flags({"--session-lease", "2s", "--replica-id", "a", "--log-level", "error"});
-  flags[static_cast<std::size_t>(std::ranges::find(flags, "--session-store") - flags.begin()) + 1] =
-      url_of(redis);
-  Server server(flags);
+  Server server(flags_with(files, url_of(redis),
+                           {"--session-lease", "2s", "--replica-id", "a", "--log-level", "error"}));
   v1::Session session;
   REQUIRE(server.create(v1::DURABILITY_INPUT, &session).ok());
   v1::GenerateRequest request = call_on(session.id(), "one", {4}, 900'000);
@@ -220,10 +187,7 @@ TEST_CASE(
 TEST_CASE("a store that cannot be used keeps the server from beginning, and says why") {
   Files files;
   const auto refusal = [&](const std::string& store, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> all = files.flags(more);
-    all[static_cast<std::size_t>(std::ranges::find(all, "--session-store") - all.begin()) + 1] =
-        store;
-    Process server(all);
+    Process server(flags_with(files, store, more));
     CHECK(server.wait() != 0);
     return server.err();
   };

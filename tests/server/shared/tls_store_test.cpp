@@ -2,9 +2,8 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "tests/server/redis_lab/redis_server.h"
 #include "tests/server/redis_lab/sockets.h"
-#include "tests/server/stored/server_process.h"
+#include "tests/server/shared/shared_servers.h"
 #include "tests/support/certificate_authority.h"
 
 namespace lintel::testing {
@@ -41,13 +40,6 @@ struct GuardedStore {
   std::optional<RedisServer> redis;
 };
 
-std::vector<std::string> flags_of(const Files& files, const std::string& store,
-                                  const std::vector<std::string>& more) {
-  std::vector<std::string> flags = files.flags(more);
-  *(std::ranges::find(flags, "--session-store") + 1) = store;
-  return flags;
-}
-
 TEST_CASE("sessions go on over TLS, with a client's certificate and a user's password") {
   const GuardedStore store;
   const Files files;
@@ -59,7 +51,7 @@ TEST_CASE("sessions go on over TLS, with a client's certificate and a user's pas
   v1::Session session;
   std::vector<std::int32_t> seen;
   for (const std::string host : {"localhost", "127.0.0.1"}) {
-    Server server(flags_of(files, store.url(host), guarded));
+    Server server(flags_with(files, store.url(host), guarded));
     if (session.id().empty()) REQUIRE(server.create(v1::DURABILITY_INPUT, &session).ok());
     const Generated done = server.generate(call_on(session.id(), host, {4}, 3));
     REQUIRE(done.status.ok());
@@ -74,7 +66,7 @@ TEST_CASE("a store that is not who it should be, or does not know the server, is
   const Files files;
   const IssuedCertificate own = store.authority.issue("server");
   const auto refusal = [&](const std::string& ca, const std::string& credentials) {
-    Process server(flags_of(
+    Process server(flags_with(
         files, store.url("localhost"),
         {"--session-store-ca", ca, "--session-store-cert", own.certificate, "--session-store-key",
          own.key, "--session-store-credentials", store.path(credentials)}));

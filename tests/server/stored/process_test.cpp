@@ -29,32 +29,12 @@ Ended run(const std::vector<std::string>& flags) {
 
 TEST_CASE("a server that is killed is a pause: its sessions go on in the next one") {
   const Files files;
-  v1::Session session, twin;
-  std::vector<std::int32_t> expected, seen;
+  KilledCall killed;
   {
     Server server(files.flags());
-    REQUIRE(server.create(v1::DURABILITY_INPUT, &session).ok());
-    REQUIRE(server.create(v1::DURABILITY_NONE, &twin).ok());
-    REQUIRE(server.generate(call_on(session.id(), "one", {1, 2, 3}, 20)).status.ok());
-    REQUIRE(server.generate(call_on(twin.id(), "", {1, 2, 3}, 20)).status.ok());
-    const Generated whole = server.generate(call_on(twin.id(), "", {4}, 3000));
-    REQUIRE(whole.status.ok());
-    expected = whole.only().tokens;
-    // In the middle of a call.
-    v1::GenerateRequest request = call_on(session.id(), "two", {4}, 3000);
-    request.set_max_tokens_per_message(1);
-    grpc::ClientContext context;
-    const auto reader = server.generation->Generate(&context, request);
-    v1::GenerateResponse message;
-    Generated got;
-    for (int i = 0; i < 3 && reader->Read(&message); ++i) take_message(message, got);
-    server.process.send(SIGKILL);
-    while (reader->Read(&message)) take_message(message, got);
-    CHECK_FALSE(reader->Finish().ok());
-    seen = got.only().tokens;
-    REQUIRE(seen.size() < expected.size());
-    CHECK(server.process.wait() == 128 + SIGKILL);
+    killed = kill_in_call(server);
   }
+  auto& [session, expected, seen] = killed;
   struct stat directory {};
   REQUIRE(stat(files.store.c_str(), &directory) == 0);
   CHECK((directory.st_mode & 0777) == 0700);

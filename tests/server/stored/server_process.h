@@ -1,6 +1,8 @@
 // lintel-server with --session-store as a process, for tests that kill it.
 #pragma once
 
+#include <signal.h>
+
 #include <catch2/catch.hpp>
 #include <memory>
 #include <regex>
@@ -65,5 +67,38 @@ struct Server {
   std::unique_ptr<v1::SessionService::Stub> sessions;
   std::unique_ptr<v1::GenerationService::Stub> generation;
 };
+
+// What is known of a call that its server was killed in.
+struct KilledCall {
+  v1::Session session;
+  std::vector<std::int32_t> expected, seen;  // of its 3,000 values, and those that had come
+};
+
+// Call "two" on a session with 23 values, behind one more. The server is killed in the middle.
+inline KilledCall kill_in_call(Server& server) {
+  KilledCall call;
+  v1::Session twin;
+  REQUIRE(server.create(v1::DURABILITY_INPUT, &call.session).ok());
+  REQUIRE(server.create(v1::DURABILITY_NONE, &twin).ok());
+  REQUIRE(server.generate(call_on(call.session.id(), "one", {1, 2, 3}, 20)).status.ok());
+  REQUIRE(server.generate(call_on(twin.id(), "", {1, 2, 3}, 20)).status.ok());
+  const Generated whole = server.generate(call_on(twin.id(), "", {4}, 3000));
+  REQUIRE(whole.status.ok());
+  call.expected = whole.only().tokens;
+  v1::GenerateRequest request = call_on(call.session.id(), "two", {4}, 3000);
+  request.set_max_tokens_per_message(1);
+  grpc::ClientContext context;
+  const auto reader = server.generation->Generate(&context, request);
+  v1::GenerateResponse message;
+  Generated got;
+  for (int i = 0; i < 3 && reader->Read(&message); ++i) take_message(message, got);
+  server.process.send(SIGKILL);
+  while (reader->Read(&message)) take_message(message, got);
+  CHECK_FALSE(reader->Finish().ok());
+  call.seen = got.only().tokens;
+  REQUIRE(call.seen.size() < call.expected.size());
+  CHECK(server.process.wait() == 128 + SIGKILL);
+  return call;
+}
 
 }  // namespace lintel::testing
