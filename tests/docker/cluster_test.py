@@ -4,23 +4,17 @@ Needs LINTEL_SERVER.
 """
 
 import os
-import shutil
 import subprocess
 import tempfile
 import unittest
 
 import manifests
 import serving
+from compose import DOCKER, check_file, flags
 from dockerfile import Dockerfile
 
-DOCKER = os.path.join(manifests.ROOT, "docker")
 FILE = os.path.join(DOCKER, "compose.cluster.yaml")
 SCRIPT = os.path.join(DOCKER, "cluster_demo.sh")
-
-
-def flags(command):
-    """{"--name": value} of ["--name=value", "--name", ...]."""
-    return dict(argument.partition("=")[::2] for argument in command)
 
 
 class ClusterTest(unittest.TestCase):
@@ -30,12 +24,7 @@ class ClusterTest(unittest.TestCase):
                         if name.startswith("server-")}
 
     def test_compose_takes_the_file(self):
-        for compose in (["docker", "compose"], ["docker-compose"]):
-            if shutil.which(compose[0]) and subprocess.run(
-                    [*compose, "version"], capture_output=True, check=False).returncode == 0:
-                subprocess.run([*compose, "--file", FILE, "config", "--quiet"], check=True)
-                return
-        self.skipTest("no docker compose")
+        check_file(self, FILE)
 
     def test_services_are_known_and_their_images_have_a_version(self):
         self.assertEqual(set(self.services), {"server-1", "server-2", "server-3", "valkey", "envoy",
