@@ -136,8 +136,8 @@ void HeldSession::is_refused(const Sent& sent, bool may_stand) {
   if (may_stand && sent.is_history) maybe_.push_back(sent.after.digest);
   const auto flight = std::ranges::find(flights_, sent.number, &Flight::number);
   if (flight == flights_.end()) return;  // one before it has failed already
-  if (sent.is_renewal) {                 // nothing was built upon it
-    flights_.erase(flight);
+  if (sent.is_renewal) {
+    flights_.erase(flight);  // nothing was built upon it
     return;
   }
   row_ = std::move(flight->before);
