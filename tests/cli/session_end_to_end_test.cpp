@@ -4,52 +4,23 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "tests/cli/processes.h"
+#include "tests/cli/stored_servers.h"
 
 namespace lintel::testing {
 namespace {
 
 // A lintel-server on a socket and a store that the next one has, too.
-class StoredServer {
+class StoredServer : public StoredServers {
  public:
-  StoredServer() {
-    write_random_model(path("tokens"), tiny_config(TinyModel::kTokens), /*seed=*/7);
-    start();
-  }
+  StoredServer() : StoredServers({"socket"}) { start(); }
 
-  void start() {
-    process_ = std::make_unique<Process>(std::vector<std::string>{
-        LINTEL_SERVER, "--listen", address(), "--model", path("tokens"), "--session-store",
-        path("store"), "--max-new-tokens", "1000000", "--log-level", "error"});
-    REQUIRE(process_->read_out_until("\n").rfind("lintel-server ready on ", 0) == 0);
-  }
-
+  void start() { process_ = serve("socket"); }
   void kill() {
     process_->send(SIGKILL);
     CHECK(process_->wait() == 128 + SIGKILL);
   }
 
-  std::vector<std::string> command(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), LINTEL_CLI);
-    arguments.insert(arguments.end(), {"--address", address()});
-    return arguments;
-  }
-
-  // What it prints, without the newline.
-  std::string lintel(const std::vector<std::string>& arguments) const {
-    Process process(command(arguments));
-    const int code = process.wait();
-    INFO(process.err());
-    REQUIRE(code == 0);
-    const std::string& out = process.out();
-    return out.substr(0, out.find_last_not_of('\n') + 1);
-  }
-
  private:
-  std::string address() const { return "unix:" + path("socket"); }
-  std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
-
-  TemporaryDirectory directory_;
   std::unique_ptr<Process> process_;
 };
 
