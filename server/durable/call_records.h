@@ -73,7 +73,9 @@ struct LastCall {
   bool finished = false;            // else it was cut off, and goes on when it is repeated
   SampleResult result;              // without timings and digest
 };
-inline constexpr std::size_t kLastCalls = 4;
+// A client that was cut off repeats a call when others have come since: without them it is told
+// what it missed while this many are remembered, in 140 bytes each.
+inline constexpr std::size_t kLastCalls = 16;
 std::string encode_last_calls(const std::vector<LastCall>& calls);
 std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes);
 

@@ -24,8 +24,9 @@ Battlefield::Battlefield(Options options) : random_(options.seed) {
   } else {
     // With `everysec` it holds what is to be written back while a sync runs, for up to two seconds:
     // a kill takes that along.
-    server_.emplace(
-        RedisServer::Options{.arguments = {"--aof-timestamp-enabled", "yes"}, .fsync = "always"});
+    server_.emplace(RedisServer::Options{
+        .arguments = {"--aof-timestamp-enabled", "yes", "--auto-aof-rewrite-percentage", "0"},
+        .fsync = "always"});
   }
   for (std::size_t i = 0; i < 2; ++i) {
     std::string store = "redis://";

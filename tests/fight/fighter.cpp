@@ -11,6 +11,7 @@ using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kDeadline{4};    // of one try of a call
 constexpr std::chrono::seconds kPatience{120};  // of a call, all its tries
+constexpr std::size_t kMostLines = 5000;        // of a trace
 
 // Whether it says that somebody else is at work, or that somebody is away.
 bool may_pass(const CallError& error) {
@@ -56,7 +57,7 @@ void Trace::add(const std::string& text) {
   const std::lock_guard lock(mutex_);
   lines_.push_back(std::to_string(now.count() / 1000) + "." +
                    std::to_string(1000 + now.count() % 1000).substr(1) + " " + text);
-  if (lines_.size() > 100) lines_.pop_front();
+  if (lines_.size() > kMostLines) lines_.pop_front();
 }
 
 std::string Trace::text() const {

@@ -35,7 +35,7 @@ class Faults {
 class Trace {
  public:
   void add(const std::string& text);  // with the time of day
-  std::string text() const;           // the last 100, a line each
+  std::string text() const;           // the last 5,000, a line each
 
  private:
   mutable std::mutex mutex_;

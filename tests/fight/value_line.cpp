@@ -45,7 +45,10 @@ std::string ValueLine::difference(const std::vector<std::int32_t>& stored,
   }
   const auto count = static_cast<std::int64_t>(values_.size());
   if (end == count) return "";
-  return std::to_string(end) + " values are stored, " + std::to_string(count) + " were told";
+  std::int64_t untold = 0;
+  while (values_.contains(untold)) ++untold;
+  return std::to_string(end) + " values are stored, " + std::to_string(count) +
+         " were told, not that at position " + std::to_string(untold);
 }
 
 std::size_t ValueLine::size() const {

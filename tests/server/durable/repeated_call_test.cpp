@@ -247,8 +247,8 @@ TEST_CASE("a call that the session has forgotten is not taken for a new one when
   Calls calls(GENERATE(Durability::kCall, Durability::kInput, Durability::kToken));
   const std::string id = calls.kept();
   const auto first = calls.process->finish(tokens_call(5, 8, 3), id, named("a"));
-  for (const char* const later : {"b", "c", "d", "e"}) {
-    calls.process->finish(tokens_call(1, 4, 9), id, named(later));
+  for (std::size_t i = 0; i < kLastCalls; ++i) {
+    calls.process->finish(tokens_call(1, 4, 9), id, named("later " + std::to_string(i)));
   }
   CallTerms rest = named("a");
   rest.from_position = first->values[0].back().position;
