@@ -121,9 +121,12 @@ TEST_CASE("a store keeps the values of calls that it remembers, and not those be
   CHECK(base() == 0);
   CHECK(told.process->durable.find(told.id, kAlice)->oldest_position > 1000);
   GenerationRequest next = tokens_request(1, 3000, 4);
-  for (const char* const name : {"b", "c", "d"}) {
-    told.process->finish(next, told.id, {.id = name});
+  // The last of them have few values, the first as many as the call before them.
+  for (std::size_t i = 1; i < kLastCalls; ++i) {
+    told.process->finish(next, told.id, {.id = i == 1 ? "b" : "later " + std::to_string(i)});
+    if (i == 2) next.max_new_tokens = 1100;
   }
+  next.max_new_tokens = 3000;
   CHECK(base() == 0);
   CHECK(told.again().sink->values == told.first->values);
   const auto e = told.process->finish(next, told.id, {.id = "e"});

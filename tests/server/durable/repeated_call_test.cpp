@@ -48,8 +48,8 @@ TEST_CASE("one of the last calls is told again from the history", "[durable]") {
   GenerationRequest request = tokens_request(5, 40, 3);
   request.given = {{9, 1}, {10, 2}, {20, 3}};
   const auto first = calls.process->finish(request, id, {.id = "a"});
-  for (const char* const name : {"b", "c", "d"}) {
-    calls.process->finish(tokens_request(2, 5, 4), id, {.id = name});
+  for (std::size_t i = 1; i < kLastCalls; ++i) {
+    calls.process->finish(tokens_request(2, 5, 4), id, {.id = "later " + std::to_string(i)});
   }
   if (dies) calls.begin();
   const auto again = calls.process->call(request, id, {.id = "a"});
@@ -64,8 +64,8 @@ TEST_CASE("one of the last calls is told again from the history", "[durable]") {
   CHECK(calls.process->call(request, id, named("a", 2)).refusal.error ==
         SessionError::kCallDiffers);
   CHECK_FALSE(calls.process->store.get(id, kAlice)->busy);
-  // Four are remembered.
-  calls.process->finish(tokens_request(2, 5, 4), id, {.id = "e"});
+  // So many are remembered.
+  calls.process->finish(tokens_request(2, 5, 4), id, {.id = "the last"});
   const std::int64_t position = calls.stored(id);
   const auto anew = calls.process->finish(tokens_request(1, 5, 3), id, {.id = "a"});
   CHECK(anew->values[0][0].position == position + 1);
