@@ -1,5 +1,10 @@
 // Calls whose claim is good until a time by the steady clock: what is told before it, and after.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/server/durable/durable_calls.h"
 

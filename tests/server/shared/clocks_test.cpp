@@ -1,6 +1,11 @@
 // Servers of one store whose wall clocks are days apart.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "tests/server/redis_lab/tcp_proxy.h"
 #include "tests/server/shared/shared_servers.h"

@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <iterator>
+#include <memory>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "tests/server/redis_lab/tcp_proxy.h"
 #include "tests/server/shared/shared_servers.h"

@@ -1,6 +1,8 @@
 #include "tests/server/vault/redis_failures/failing_cluster.h"
 
+#include <chrono>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -19,8 +21,10 @@ RedisCluster::Options options(const std::string& fsync) {
 
 }  // namespace
 
-FailingCluster::FailingCluster(std::uint64_t seed, const std::string& fsync)
-    : random_(static_cast<std::minstd_rand::result_type>(seed + 17)), cluster_(options(fsync)) {}
+FailingCluster::FailingCluster(std::uint64_t seed, const std::string& fsync, bool restarts)
+    : random_(static_cast<std::minstd_rand::result_type>(seed + 17)),
+      cluster_(options(fsync)),
+      restarts_(restarts) {}
 
 std::chrono::milliseconds FailingCluster::draw(int least, int most) {
   return std::chrono::milliseconds(
@@ -80,6 +84,11 @@ void FailingCluster::fail() {
     case 4:
     case 5:
     case 6:
+      if (!restarts_) {
+        note("replica takes over by force");
+        cluster_.fail_over_to(replica, /*by_force=*/true);
+        break;
+      }
       note("master killed and started");
       cluster_.node(master).kill();
       cluster_.node(master).start();

@@ -15,8 +15,9 @@ namespace lintel::testing {
 // Three masters, a replica each; clients and nodes meet through proxies.
 class FailingCluster {
  public:
-  // fsync: of their files of commands.
-  FailingCluster(std::uint64_t seed, const std::string& fsync);
+  // fsync: of their files of commands. restarts: masters are also killed and started again before
+  // their replicas take over: then what counts is what their files have, not what replicas have.
+  FailingCluster(std::uint64_t seed, const std::string& fsync, bool restarts);
 
   RedisCluster& cluster() { return cluster_; }
   // One failure of one master or its replica, drawn from the seed. When it returns all slots are
@@ -32,6 +33,7 @@ class FailingCluster {
   std::minstd_rand random_;
   std::vector<int> deck_;  // kinds of failures that are to come, each once before any comes again
   RedisCluster cluster_;
+  const bool restarts_;
   std::map<std::string, int> failures_;
   std::string last_;
 };

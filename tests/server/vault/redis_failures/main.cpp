@@ -1,10 +1,16 @@
 // store_failures: counts what the failures of a Redis Cluster cost those who write sessions.
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <exception>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "server/vault/redis/redis_vault.h"
 #include "tests/server/vault/redis_failures/failing_cluster.h"
@@ -19,7 +25,9 @@ struct Flags {
   int writers = 8;
   std::uint64_t seed = 1;
   std::optional<int> wait_replicas;
-  std::string fsync = "always";
+  std::string fsync = "everysec";
+  bool restarts = false;
+  int seconds = 24 * 3600;
 };
 
 std::unique_ptr<RedisVault> vault_at(RedisCluster& cluster, const std::string& name,
@@ -34,7 +42,7 @@ std::unique_ptr<RedisVault> vault_at(RedisCluster& cluster, const std::string& n
 
 int run(const Flags& flags) {
   const auto began = std::chrono::steady_clock::now();
-  FailingCluster field(flags.seed, flags.fsync);
+  FailingCluster field(flags.seed, flags.fsync, flags.restarts);
   ManualClock clock;
   const auto a = vault_at(field.cluster(), "a", flags, clock);
   const auto b = vault_at(field.cluster(), "b", flags, clock);
@@ -50,7 +58,9 @@ int run(const Flags& flags) {
   for (const auto& each : all) threads.emplace_back([&] { each->run(over); });
   int done = 0;
   try {
+    const auto end = began + std::chrono::seconds(flags.seconds);
     for (; done < flags.failures && tally.wrong().empty(); ++done) {
+      if (std::chrono::steady_clock::now() > end) break;
       // The next one hits writers at work.
       const std::uint64_t before = tally.acknowledged;
       while (tally.acknowledged < before + 100 && tally.wrong().empty()) {
@@ -101,8 +111,11 @@ int main(int argc, char** argv) {
   app.add_option("--seed", flags.seed, "Of all that is drawn [1]");
   app.add_option("--wait-replicas", flags.wait_replicas,
                  "Replicas that must have a write [1 where there are any]");
-  app.add_option("--fsync", flags.fsync, "appendfsync of the Redis servers [always]")
+  app.add_option("--fsync", flags.fsync, "appendfsync of the Redis servers [everysec]")
       ->check(CLI::IsMember({"always", "everysec", "no"}));
+  app.add_option("--seconds", flags.seconds, "No more failures after so long");
+  app.add_flag("--restarts", flags.restarts,
+               "Masters are also started again before their replicas take over");
   CLI11_PARSE(app, argc, argv);
   return run(flags);
 }
