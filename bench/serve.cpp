@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kServeFooter = R"(
 Each client has a connection of its own and streams whole sequences, one after the other; those of a
 model of text, which have no end, of 1,024 values. Throughput
-is counted with the server's own messages, which it fills for 10 ms, and longer from 16 clients on;
+is counted with the server's own messages, which it fills for 10 ms, and longer from 4 clients a worker on;
 times are taken with one token a message, where a stream's every token can be seen. Server, clients
 and all that they share run on this machine, unless --target names a server elsewhere. In process:
 the same number of sequences on the same number of workers, without server, sockets and messages.

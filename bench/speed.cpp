@@ -222,28 +222,43 @@ class SpeedExperiment {
                            .clients = workers * best.rows,
                            .warm_up = std::chrono::duration<double>(0.5),
                            .window = std::chrono::duration<double>(5 * flags_.seconds)};
-    std::vector<double> served, shares;
+    // Of each repeat. The CPU of a token is of all threads: workers, gRPC's and the clients'.
+    std::vector<double> served, shares, own_cpu, cpu, cpu_shares;
     for (int r = 0; r < flags_.run.repeats; ++r) {
       for (int w = 0; w < workers; ++w) sequences[w]->start(count, std::uint64_t(w) << 32);
+      const double cpu_before = process_cpu_seconds();
       const double in_process =
           tokens / run_on_workers(workers, [&](int w) { sequences[w]->generate(steps); });
-      served.push_back(run_load(load).tokens_per_second);
+      own_cpu.push_back(1e6 * (process_cpu_seconds() - cpu_before) / tokens);
+      const LoadResult seen = run_load(load);
+      served.push_back(seen.tokens_per_second);
       shares.push_back(served.back() / in_process);
+      cpu.push_back(1e6 * seen.cpu_seconds / (seen.tokens_per_second * load.window.count()));
+      cpu_shares.push_back(own_cpu.back() / cpu.back());
       progress_.add(1);
     }
     const Summary summary = summarize(served);
     const Summary share = summarize(shares);
-    Table table{.title = "Through gRPC, clients on the same cores",
-                .columns = {"streams", "images/s", "tokens/s", "share of in process"},
-                .rows = {},
-                .notes = {}};
+    const Summary cpu_share = summarize(cpu_shares);
+    Table table{
+        .title = "Through gRPC, clients on the same cores",
+        .columns = {"streams", "images/s", "tokens/s", "share of in process", "us of CPU a token",
+                    "in process", "share"},
+        .rows = {},
+        .notes = {"Shares are in process's of the same repeat: of its tokens/s, which other "
+                  "work on the machine moves, and of its CPU for a token, which it moves "
+                  "less. The CPU is that of both ends."}};
     const std::int64_t length = model_->config().max_length;
     table.rows.push_back({Cell::text(std::to_string(workers * best.rows)),
                           length > 0 ? Cell::measured(quotient(summary, length)) : Cell::none(),
-                          Cell::measured(summary, 4), Cell::measured(share, 2)});
+                          Cell::measured(summary, 4), Cell::measured(share, 2),
+                          Cell::measured(summarize(cpu)), Cell::measured(summarize(own_cpu)),
+                          Cell::measured(cpu_share, 2)});
     measurement_.add(std::move(table));
     measurement_.add("grpc_tokens_per_s", summary.median);
     measurement_.add("grpc_share", share.median);
+    measurement_.add("grpc_cpu_us_per_token", summarize(cpu).median);
+    measurement_.add("grpc_cpu_share", cpu_share.median);
     if (length > 0) measurement_.add("grpc_images_per_s", summary.median / length);
   }
 

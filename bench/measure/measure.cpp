@@ -1,5 +1,7 @@
 #include "bench/measure/measure.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <barrier>
 #include <chrono>
@@ -57,6 +59,16 @@ double seconds_of(const std::function<void()>& work) {
   const auto begin = Clock::now();
   work();
   return seconds_between(begin, Clock::now());
+}
+
+double process_cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  double seconds = 0;
+  for (const timeval& time : {usage.ru_utime, usage.ru_stime}) {
+    seconds += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  }
+  return seconds;
 }
 
 }  // namespace lintel::bench

@@ -19,4 +19,7 @@ Summary repeat(int repeats, const std::function<double()>& measure);
 // Seconds that `work` takes.
 double seconds_of(const std::function<void()>& work);
 
+// CPU that all threads of this process have used until now, in seconds, the system's part included.
+double process_cpu_seconds();
+
 }  // namespace lintel::bench

@@ -1,7 +1,6 @@
 #include "bench/parts/load.h"
 
 #include <grpcpp/grpcpp.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <exception>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "bench/measure/measure.h"
 #include "bench/web/connect_client.h"
 #include "client/lib/client.h"
 
@@ -27,12 +27,7 @@ struct ProcessUse {
 };
 
 ProcessUse use_of_process() {
-  ProcessUse use;
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  for (const timeval& time : {usage.ru_utime, usage.ru_stime}) {
-    use.cpu_seconds += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  }
+  ProcessUse use{.cpu_seconds = process_cpu_seconds()};
   std::ifstream in("/proc/self/io");
   std::string what;
   for (double bytes = 0; in >> what >> bytes;) {

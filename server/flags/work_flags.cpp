@@ -105,9 +105,9 @@ std::vector<Flag> streaming_flags() {
   using Options = StreamingOptions;
   return {
       duration_flag("--chunk-interval", streaming, &Options::chunk_interval_ms, milliseconds(0),
-                    "Tokens of a stream are gathered for this long into one message, and from 16 "
-                    "streams on for longer, an eighth of their number times and 16 times at most; "
-                    "0: every step is a message"),
+                    "Tokens of a stream are gathered for this long into one message, and from four "
+                    "streams a worker on for longer, half of a worker's streams times and 16 times "
+                    "at most; 0: every step is a message"),
       number_flag("--outbox-tokens", streaming, &Options::outbox_tokens, 1, 10'000'000,
                   "A stream whose reader leaves more tokens than this unread is paused"),
   };

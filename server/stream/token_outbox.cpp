@@ -18,9 +18,11 @@ namespace {
 // does each of the top values.
 constexpr std::size_t kMaxMessageValues = 300'000;
 
-// Every message costs the two ends some 50 us of a core, whatever is in it. So many streams get one
-// in every interval; when there are more, all wait longer, up to so many intervals.
-constexpr int kStreamsAtFullRate = 8;
+// Every message costs the two ends 150 to 250 us of a core, whatever is in it, most of them for
+// waking threads that find the caches full of the model. So many streams for each worker get one in
+// every interval; when there are more, all wait longer, up to so many intervals. With intervals of
+// 10 ms that leaves messages some 4 % of what the workers' cores have.
+constexpr int kStreamsAtFullRate = 2;
 constexpr int kLongestIntervals = 16;
 
 std::size_t message_tokens(const TokenOutbox::Options& options) {
@@ -35,8 +37,10 @@ std::size_t message_tokens(const TokenOutbox::Options& options) {
 
 }  // namespace
 
-std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int streams) {
-  return std::clamp(streams / kStreamsAtFullRate, 1, kLongestIntervals) * interval;
+std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int streams,
+                                        int workers) {
+  const int at_full_rate = kStreamsAtFullRate * std::max(workers, 1);
+  return std::clamp(streams / at_full_rate, 1, kLongestIntervals) * interval;
 }
 
 TokenOutbox::TokenOutbox(TokenWire& wire, SharedModel model, const Clock& clock,
@@ -46,6 +50,7 @@ TokenOutbox::TokenOutbox(TokenWire& wire, SharedModel model, const Clock& clock,
       calls_(calls),
       options_(std::move(options)),
       message_tokens_(message_tokens(options_)),
+      workers_(model->scheduler->options().workers),
       model_(std::move(model)) {}
 
 grpc::Status TokenOutbox::submit(GenerationRequest request, SessionLease lease,
@@ -144,7 +149,7 @@ bool TokenOutbox::due() const {
   if (is_first_ || sample_ended_ || gathered_tokens_ >= message_tokens_) return true;
   if (options_.chunk_interval.count() == 0) return true;
   return clock_.now() - last_handed_over_ >=
-         chunk_interval(options_.chunk_interval, calls_.count());
+         chunk_interval(options_.chunk_interval, calls_.count(), workers_);
 }
 
 void TokenOutbox::hand_over() {

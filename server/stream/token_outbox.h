@@ -136,6 +136,7 @@ class TokenOutbox final : public TokenSink, public std::enable_shared_from_this<
   const ActiveCalls& calls_;
   const Options options_;
   const std::size_t message_tokens_;  // most values of one message
+  const int workers_;                 // the model's
   const RequestHandle handle_;
 
   // Of the scheduler's calls, which come one at a time.
@@ -163,7 +164,9 @@ class TokenOutbox final : public TokenSink, public std::enable_shared_from_this<
   std::optional<grpc::Status> ended_ GUARDED_BY(mutex_);  // what the request's outcome means
 };
 
-// How long values of a stream gather when so many streams run: `interval` while they are few.
-std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int streams);
+// How long values of a stream gather when so many streams run, on so many workers: `interval` while
+// they are few.
+std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int streams,
+                                        int workers);
 
 }  // namespace lintel

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <ctime>
 #include <stdexcept>
 
 namespace lintel::bench {
@@ -27,6 +28,19 @@ TEST_CASE("every worker runs once, and what one throws is thrown when all have e
                                  }),
                   std::runtime_error);
   CHECK(ran == 4);
+}
+
+TEST_CASE("the process's CPU is that of all its threads") {
+  const double before = process_cpu_seconds();
+  // Each until it has had its share, however little the machine gives it.
+  const auto work = [&](int) {
+    timespec own{};
+    do {
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &own);
+    } while (own.tv_sec == 0 && own.tv_nsec < 20'000'000);
+  };
+  run_on_workers(2, work);
+  CHECK(process_cpu_seconds() - before >= 0.035);
 }
 
 TEST_CASE("repeating gives as many measurements as asked for") {

@@ -239,10 +239,16 @@ TEST_CASE("values are gathered into few messages while the interval lasts") {
 
 TEST_CASE("where many streams run their messages are rarer") {
   const std::chrono::milliseconds interval(10);
-  for (const int streams : {1, 8, 15}) CHECK(chunk_interval(interval, streams) == interval);
-  CHECK(chunk_interval(interval, 64) == 8 * interval);
-  CHECK(chunk_interval(interval, 100'000) == 16 * interval);
-  CHECK(chunk_interval(std::chrono::milliseconds(0), 64).count() == 0);
+  for (const int streams : {1, 4, 7}) CHECK(chunk_interval(interval, streams, 2) == interval);
+  CHECK(chunk_interval(interval, 8, 2) == 2 * interval);
+  CHECK(chunk_interval(interval, 32, 2) == 8 * interval);
+  CHECK(chunk_interval(interval, 100'000, 2) == 16 * interval);
+  CHECK(chunk_interval(std::chrono::milliseconds(0), 64, 2).count() == 0);
+  // The more cores step the model, the more messages they have time for.
+  CHECK(chunk_interval(interval, 64, 1) == 16 * interval);
+  CHECK(chunk_interval(interval, 64, 16) == 2 * interval);
+  CHECK(chunk_interval(interval, 64, 32) == interval);
+  CHECK(chunk_interval(interval, 2, 0) == interval);  // a scheduler without threads
 }
 
 TEST_CASE("max_tokens_per_message bounds every message") {
