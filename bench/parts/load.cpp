@@ -3,11 +3,15 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <exception>
 #include <fstream>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "bench/measure/measure.h"
 #include "bench/web/connect_client.h"
@@ -36,16 +40,53 @@ ProcessUse use_of_process() {
   return use;
 }
 
-struct Window {
-  Clock::time_point begin, end;
-  bool holds(Clock::time_point time) const { return begin <= time && time < end; }
+// What counts: from begin() on, for as long as it is. Before that nothing does.
+class Window {
+ public:
+  void begin(Clock::time_point at, Clock::duration length) {
+    end_.store((at + length).time_since_epoch().count());
+    begin_.store(at.time_since_epoch().count());
+  }
+  bool holds(Clock::time_point time) const {
+    const Clock::rep at = time.time_since_epoch().count();
+    return begin_.load() <= at && at < end_.load();
+  }
+  bool is_over() const { return Clock::now().time_since_epoch().count() >= end_.load(); }
+
+ private:
+  static constexpr Clock::rep kNever = std::numeric_limits<Clock::rep>::max();
+  std::atomic<Clock::rep> begin_{kNever}, end_{kNever};
+};
+
+// How many clients have begun.
+class Begun {
+ public:
+  void add_one() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++count_;
+    }
+    more_.notify_all();
+  }
+  // Waits until as many have, or until `time`. Returns how many have.
+  int wait_for(int count, Clock::time_point time) {
+    std::unique_lock lock(mutex_);
+    more_.wait_until(lock, time, [&] { return count_ >= count; });
+    return count_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable more_;
+  int count_ = 0;
 };
 
 // One client, on a thread of its own.
 class LoadClient {
  public:
-  LoadClient(const LoadOptions& options, std::uint64_t first_seed)
+  LoadClient(const LoadOptions& options, std::uint64_t first_seed, Begun& begun)
       : options_(options),
+        begun_(begun),
         seed_(first_seed),
         channel_(open_channel(options)),
         client_(channel_, std::chrono::minutes(10), options.token),
@@ -72,7 +113,7 @@ class LoadClient {
   }
 
   void run(const Window& window) {
-    while (Clock::now() < window.end) {
+    while (!window.is_over()) {
       try {
         stream(window);
       } catch (const CallError& error) {
@@ -141,6 +182,7 @@ class LoadClient {
     const auto on_chunk = [&](const v1::Chunk& chunk) {
       if (chunk.source() != v1::VALUE_SOURCE_SAMPLED) return;
       const Clock::time_point now = Clock::now();
+      if (!std::exchange(has_begun_, true)) begun_.add_one();
       if (window.holds(now)) {
         tokens_ += chunk.tokens_size();
         if (!last && window.holds(begin)) {
@@ -162,6 +204,8 @@ class LoadClient {
   }
 
   const LoadOptions& options_;
+  Begun& begun_;
+  bool has_begun_ = false;  // had a value
   std::uint64_t seed_;
   const std::shared_ptr<grpc::Channel> channel_;
   const Client client_;
@@ -180,17 +224,20 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 }  // namespace
 
 LoadResult run_load(const LoadOptions& options) {
+  Begun begun;
   std::vector<std::unique_ptr<LoadClient>> clients;
   for (int i = 0; i < options.clients; ++i) {
     clients.push_back(
-        std::make_unique<LoadClient>(options, static_cast<std::uint64_t>(i) * 1'000'000));
+        std::make_unique<LoadClient>(options, static_cast<std::uint64_t>(i) * 1'000'000, begun));
   }
   for (const auto& client : clients) {
     if (!client->connect()) break;
     client->make_sessions();
   }
-  const auto begin = Clock::now() + std::chrono::duration_cast<Clock::duration>(options.warm_up);
-  const Window window{begin, begin + std::chrono::duration_cast<Clock::duration>(options.window)};
+  const auto warm = Clock::now() + std::chrono::duration_cast<Clock::duration>(options.warm_up);
+  const auto length = std::chrono::duration_cast<Clock::duration>(options.window);
+  Window window;
+  std::atomic<bool> failed{false};
   std::vector<std::exception_ptr> errors(clients.size());
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < clients.size(); ++i) {
@@ -199,12 +246,18 @@ LoadResult run_load(const LoadOptions& options) {
         clients[i]->run(window);
       } catch (...) {
         errors[i] = std::current_exception();
+        failed = true;
+        for (int all = 0; all < options.clients; ++all) begun.add_one();  // nobody waits any more
       }
     });
   }
-  std::this_thread::sleep_until(window.begin);
+  LoadResult result;
+  std::this_thread::sleep_until(warm);
+  result.clients_begun = begun.wait_for(options.clients, Clock::now() + kBeginTime);
+  const auto begin = Clock::now();
+  window.begin(begin, failed ? Clock::duration(0) : length);
   const ProcessUse before = use_of_process();
-  std::this_thread::sleep_until(window.end);
+  if (!failed) std::this_thread::sleep_until(begin + length);
   const ProcessUse after = use_of_process();
   for (const auto& client : clients) client->stop();
   for (std::thread& thread : threads) thread.join();
@@ -212,7 +265,6 @@ LoadResult run_load(const LoadOptions& options) {
     if (error) std::rethrow_exception(error);
   }
   for (const auto& client : clients) client->delete_sessions();
-  LoadResult result;
   result.cpu_seconds = after.cpu_seconds - before.cpu_seconds;
   result.bytes_written = after.bytes_written - before.bytes_written;
   std::int64_t tokens = 0;

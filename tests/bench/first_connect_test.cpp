@@ -1,15 +1,18 @@
-// A first connection that fails though the server listens costs no measurement.
+// What comes before a measurement's window: a first connection that fails though the server listens
+// costs none, and clients that are slow to begin are waited for.
 #include <dlfcn.h>
 #include <sys/socket.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <chrono>
 
 #include "bench/parts/load.h"
 #include "bench/parts/own_server.h"
 #include "bench/parts/sequence_plan.h"
 #include "bench/parts/shapes.h"
+#include "client/lib/call_error.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -51,6 +54,40 @@ TEST_CASE("clients whose first connections fail connect again, before anything i
   const bench::LoadResult result = bench::run_load(load);
   CHECK(connections_to_fail <= 0);  // they did
   CHECK(result.tokens_per_second > 0);
+}
+
+TEST_CASE("the window begins when every client has had a value, however short the warm-up") {
+  const TemporaryDirectory directory;
+  const ModelConfig config = tiny_config(TinyModel::kImage);
+  write_random_model(directory.path() / "model", config, /*seed=*/3);
+  const bench::ModelFiles files(directory.path() / "model");
+  // One row: each waits for those before it.
+  const bench::OwnServer server(files.load(WeightType::kF32), {.workers = 1, .rows = 1});
+  const bench::LoadOptions load{.address = server.address(),
+                                .sequence = bench::sequence_plan(config),
+                                .clients = 8,
+                                .warm_up = std::chrono::duration<double>(0),
+                                .window = std::chrono::duration<double>(0.2)};
+  const bench::LoadResult result = bench::run_load(load);
+  CHECK(result.clients_begun == 8);
+  CHECK(result.tokens_per_second > 0);
+}
+
+TEST_CASE("a load whose clients fail ends at once, without its window") {
+  const TemporaryDirectory directory;
+  const ModelConfig config = tiny_config(TinyModel::kImage);
+  write_random_model(directory.path() / "model", config, /*seed=*/3);
+  const bench::ModelFiles files(directory.path() / "model");
+  const bench::OwnServer server(files.load(WeightType::kF32), {});
+  const bench::LoadOptions load{.address = server.address(),
+                                .model = "nobody's",
+                                .sequence = bench::sequence_plan(config),
+                                .clients = 2,
+                                .warm_up = std::chrono::duration<double>(0),
+                                .window = std::chrono::duration<double>(300)};
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_THROWS_AS(bench::run_load(load), CallError);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
 }
 
 }  // namespace lintel::testing
