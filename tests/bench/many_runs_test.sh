@@ -23,9 +23,9 @@ done
 tiny=(--shape mnist-small --repeats 1)
 run_of() {
   case $(($1 % 4)) in
-    0) command=(serve "${tiny[@]}" --concurrency 1,64 --seconds 0.2) ;;
+    0) command=(serve "${tiny[@]}" --concurrency 1,64 --seconds 0.5) ;;
     1) command=(speed "${tiny[@]}" --batch 4 --seconds 0.02 --weight-type int8) ;;
-    2) command=(serve "${tiny[@]}" --concurrency 16 --seconds 0.2 --http --weight-type bf16) ;;
+    2) command=(serve "${tiny[@]}" --concurrency 16 --seconds 0.5 --http --weight-type bf16) ;;
     3) command=(adapters "${tiny[@]}" --batch 4 --adapters 1,2 --rank 4 --steps 2) ;;
   esac
 }
