@@ -38,9 +38,23 @@ struct Dense::Impl {
   std::size_t library_rows = kNever;        // from which on it multiplies
   std::string why_not;                      // the library that would pay does not run
 
+  Product product(const DenseInput& x, MatrixView<float> y) const {
+    assert(x.type() == weights.type && x.cols() == weights.in_features);
+    assert(y.cols() == weights.out_features);
+    return {.weights = &weights,
+            .x = x.cells(),
+            .x_stride = x.stride(),
+            .x_scales = x.scales(),
+            .x_zero = x.zero(),
+            .rows = y.rows(),
+            .y = y.data(),
+            .y_stride = y.stride()};
+  }
+  bool is_multiplied_here(std::size_t rows) const {
+    return library == nullptr || rows < library_rows;
+  }
   void apply(const Product& product) const {
-    library != nullptr&& product.rows >= library_rows ? library->multiply(product)
-                                                      : multiply(product);
+    is_multiplied_here(product.rows) ? multiply(product) : library->multiply(product);
   }
 };
 
@@ -75,22 +89,29 @@ Dense& Dense::operator=(Dense&&) noexcept = default;
 
 void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output,
                   PrefetchList* prefetch) const {
-  const PackedWeights& weights = impl_->weights;
-  assert(x.type() == weights.type && x.cols() == weights.in_features);
-  assert(y.cols() == weights.out_features);
   assert(output != Output::kAdd || impl_->fused == Fused::kNone);
-  impl_->apply({.weights = &weights,
-                .x = x.cells(),
-                .x_stride = x.stride(),
-                .x_scales = x.scales(),
-                .x_zero = x.zero(),
-                .rows = y.rows(),
-                .y = y.data(),
-                .y_stride = y.stride(),
-                .relu = impl_->fused == Fused::kRelu && output == Output::kStore,
-                .add = output == Output::kAdd,
-                .prefetch = prefetch});
+  Product product = impl_->product(x, y);
+  product.relu = impl_->fused == Fused::kRelu && output == Output::kStore;
+  product.add = output == Output::kAdd;
+  product.prefetch = prefetch;
+  impl_->apply(product);
   if (impl_->fused == Fused::kGelu && output == Output::kStore) fuse(y);
+}
+
+bool Dense::apply_into(const DenseInput& x, std::size_t rows, DenseInput& y) const {
+  const MatrixView<float> values = y.values().rows_from(0, rows);
+  const bool at_once = impl_->fused == Fused::kRelu && impl_->is_multiplied_here(rows) &&
+                       writes_bf16(x.type()) && y.type() == WeightType::kBf16;
+  if (!at_once) {
+    apply(x, values);
+    return false;
+  }
+  Product product = impl_->product(x, values);
+  product.relu = true;
+  product.y_bf16 = y.bf16();
+  product.y_bf16_stride = 2 * y.stride();
+  impl_->apply(product);
+  return true;
 }
 
 void Dense::fuse(MatrixView<float> y) const {

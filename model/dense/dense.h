@@ -50,6 +50,11 @@ class Dense {
   void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore,
              PrefetchList* prefetch = nullptr) const;
 
+  // kStore of the first `rows` rows, for y.prepare() of as many. Returns whether that is done, too,
+  // with the same bits: where AMX multiplies bf16 and a ReLU follows, y becomes bf16 at once, and
+  // its values() stay what they were. REQUIRES: as apply(), and y has out_features columns.
+  bool apply_into(const DenseInput& x, std::size_t rows, DenseInput& y) const;
+
   // Applies what is fused to outputs that were stored without it: the bits of kStore, where nothing
   // came between.
   void fuse(MatrixView<float> y) const;

@@ -30,6 +30,10 @@ class DenseInput {
   // Row r from values that lie elsewhere; values() may or may not hold them afterwards.
   void assign(std::size_t r, std::span<const float> values);
 
+  // For who writes rows in the form in which they are read: [max_rows, cols], 2 * stride() apart.
+  // REQUIRES: bf16.
+  std::uint16_t* bf16() { return reinterpret_cast<std::uint16_t*>(cells_.get()); }
+
   // For the kernels: cells of rows (as Product::x), how far apart these are, the scale of each row,
   // the byte for 0.
   const std::uint32_t* cells() const;

@@ -5,6 +5,7 @@
 #include "model/simd/simd_targets.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "model/simd/bf16-inl.h"
 #include "model/simd/vector_loops-inl.h"
 // clang-format on
 
@@ -18,20 +19,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 void RoundToBf16(const float* x, size_t n, uint16_t* out) {
-  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
-    const hn::RebindToUnsigned<decltype(d)> u;
-    const hn::Rebind<uint16_t, decltype(d)> half;
-    const auto value = hn::LoadU(d, x + i);
-    const auto bits = hn::BitCast(u, value);
-    // Half an ulp less one, and one more when the kept part is odd: ties go to even.
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
-    const auto rounded = hn::Add(bits, hn::Add(hn::Set(u, 0x7fff), odd));
-    const auto quiet_nan = hn::Or(bits, hn::Set(u, 0x400000));
-    const auto is_nan = hn::RebindMask(u, hn::IsNaN(value));
-    const auto kept = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet_nan, rounded));
-    hn::StoreU(hn::DemoteTo(half, hn::BitCast(hn::RebindToSigned<decltype(d)>(), kept)), half,
-               out + i);
-  });
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR { store_bf16(hn::LoadU(d, x + i), out + i); });
 }
 
 // The largest |x| as bits, so that infinities and NaN, which are larger, are not lost.

@@ -48,10 +48,20 @@ void Norm::apply(MatrixView<const float> x, MatrixView<float> y) const {
   layer_norm(x, gain.values(), bias.values(), eps, y);
 }
 
-void Norm::apply(MatrixView<const float> x, DenseInput& y) const {
-  for (std::size_t r = 0; r < x.rows(); ++r) {
-    apply(x.rows_from(r, 1), y.values().rows_from(r, 1));
-    y.prepare(r, 1);
+void Norm::apply(MatrixView<const float> x, DenseInput& y, bool keeps_values) const {
+  constexpr std::size_t kAtOnce = 4;
+  const bool in_place = keeps_values || y.type() == WeightType::kF32;
+  for (std::size_t r = 0; r < x.rows(); r += kAtOnce) {
+    const std::size_t count = std::min(kAtOnce, x.rows() - r);
+    // Always the same few rows of floats: written all over memory they would cost more than the
+    // norm.
+    const MatrixView<float> values = y.values().rows_from(in_place ? r : 0, count);
+    apply(x.rows_from(r, count), values);
+    if (in_place) {
+      y.prepare(r, count);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) y.assign(r + i, values.row(i));
+    }
   }
 }
 

@@ -17,8 +17,9 @@ struct Norm {
   Norm(NormWeights weights, double layer_norm_eps);
 
   void apply(MatrixView<const float> x, MatrixView<float> y) const;
-  // Row by row, so that a row is prepared for its product while it is in the first cache.
-  void apply(MatrixView<const float> x, DenseInput& y) const;
+  // A few rows at a time, so that these are prepared for their product while they are in the first
+  // cache. keeps_values: y.values() are the floats afterwards; else they may be anything.
+  void apply(MatrixView<const float> x, DenseInput& y, bool keeps_values) const;
 
   Matrix gain;  // [1, E], as bias
   Matrix bias;

@@ -171,8 +171,9 @@ void Pass::feed_forward(std::size_t i, const Rows& at) const {
   Buffers& w = at.workspace;
   const MatrixView<float> hidden = at.of(w.hidden.values());
   at.enter(StepPart::kProducts);
+  bool is_prepared = false;
   if (w.adapted.empty()) {
-    layer.linear1.apply(w.sublayer, hidden);
+    is_prepared = layer.linear1.apply_into(w.sublayer, at.count, w.hidden);
   } else {
     w.prefetch.clear();
     w.adapted.list(AdaptedProduct::kLinear1, weights_of(i), w.prefetch);
@@ -181,7 +182,7 @@ void Pass::feed_forward(std::size_t i, const Rows& at) const {
     layer.linear1.fuse(hidden);
   }
   at.enter(StepPart::kOther);
-  w.hidden.prepare(0, at.count);
+  if (!is_prepared) w.hidden.prepare(0, at.count);
   at.enter(StepPart::kProducts);
   w.prefetch.clear();
   w.adapted.list(AdaptedProduct::kLinear2, weights_of(i), w.prefetch);
@@ -221,7 +222,8 @@ void Pass::run_layer(std::size_t i, Rows& at) const {
   Buffers& w = at.workspace;
   const bool norms_first = parts_.config.norm_placement == NormPlacement::kPre;
   add_inputs(i, at);
-  norms_first ? layer.norm1.apply(at.y(), w.sublayer) : take(at.x(), w.sublayer);
+  norms_first ? layer.norm1.apply(at.y(), w.sublayer, !w.adapted.empty())
+              : take(at.x(), w.sublayer);
   attend(i, at);
   if (i + 1 == parts_.attention.size()) keep_wanted(at);
   if (at.count == 0) return;
@@ -230,7 +232,7 @@ void Pass::run_layer(std::size_t i, Rows& at) const {
   at.enter(StepPart::kOther);
   const MatrixView<float> x = at.x();
   if (norms_first) {
-    layer.norm2.apply(x, w.sublayer);
+    layer.norm2.apply(x, w.sublayer, !w.adapted.empty());
   } else {
     layer.norm1.apply(x, x);
     take(x, w.sublayer);
@@ -279,7 +281,7 @@ MatrixView<const float> Pass::predict(std::size_t wanted, Buffers& w) const {
   const MatrixView<float> outputs = at.of(w.outputs.view());
   at.enter(StepPart::kOther);
   const MatrixView<float> last = at.of(this->last(w));
-  parts_.final_norm != nullptr ? parts_.final_norm->apply(last, w.last) : take(last, w.last);
+  parts_.final_norm != nullptr ? parts_.final_norm->apply(last, w.last, true) : take(last, w.last);
   at.enter(StepPart::kProducts);
   parts_.predictor->apply(w.last, outputs);
   w.adapted.add(AdaptedProduct::kPredictor, 0, at.of(w.last.values()), outputs);

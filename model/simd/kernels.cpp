@@ -18,22 +18,45 @@ namespace lintel {
 namespace HWY_NAMESPACE {
 namespace {
 
-void LayerNorm(const float* x, const float* gain, const float* bias, float eps, size_t n,
-               float* y) {
-  const float mean = sum_of(n, [x](auto d, size_t i) HWY_ATTR { return hn::LoadU(d, x + i); }) /
-                     static_cast<float>(n);
-  const float variance = sum_of(n,
-                                [x, mean](auto d, size_t i) HWY_ATTR {
-                                  const auto c = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
-                                  return hn::Mul(c, c);
-                                }) /
-                         static_cast<float>(n);
-  const float inverse = 1.0f / std::sqrt(variance + eps);
-  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
-    const auto c = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
-    const auto normalized = hn::Mul(c, hn::Set(d, inverse));
-    hn::StoreU(hn::MulAdd(normalized, hn::LoadU(d, gain + i), hn::LoadU(d, bias + i)), d, y + i);
+// kRows rows at once: what they wait for is the sums of one row, and gain and bias are loaded once.
+template <size_t kRows>
+HWY_INLINE void layer_norm_rows(const float* x, size_t x_stride, const float* gain,
+                                const float* bias, float eps, size_t n, float* y, size_t y_stride) {
+  const auto count = static_cast<float>(n);
+  float mean[kRows], inverse[kRows];
+  sums_of<kRows>(
+      n, [=](auto d, size_t r, size_t i) HWY_ATTR { return hn::LoadU(d, x + r * x_stride + i); },
+      mean);
+  for (size_t r = 0; r < kRows; ++r) mean[r] = mean[r] / count;
+  sums_of<kRows>(
+      n,
+      [x, x_stride, &mean](auto d, size_t r, size_t i) HWY_ATTR {
+        const auto c = hn::Sub(hn::LoadU(d, x + r * x_stride + i), hn::Set(d, mean[r]));
+        return hn::Mul(c, c);
+      },
+      inverse);
+  for (size_t r = 0; r < kRows; ++r) inverse[r] = 1.0f / std::sqrt(inverse[r] / count + eps);
+  for_each_vector(n, [=, &mean, &inverse](auto d, size_t i) HWY_ATTR {
+    const auto gains = hn::LoadU(d, gain + i);
+    const auto biases = hn::LoadU(d, bias + i);
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      const auto c = hn::Sub(hn::LoadU(d, x + r * x_stride + i), hn::Set(d, mean[r]));
+      const auto normalized = hn::Mul(c, hn::Set(d, inverse[r]));
+      hn::StoreU(hn::MulAdd(normalized, gains, biases), d, y + r * y_stride + i);
+    }
   });
+}
+
+void LayerNorm(const float* x, size_t x_stride, const float* gain, const float* bias, float eps,
+               size_t rows, size_t n, float* y, size_t y_stride) {
+  constexpr size_t kAtOnce = 4;
+  for (; rows >= kAtOnce; rows -= kAtOnce, x += kAtOnce * x_stride, y += kAtOnce * y_stride) {
+    layer_norm_rows<kAtOnce>(x, x_stride, gain, bias, eps, n, y, y_stride);
+  }
+  for (; rows > 0; --rows, x += x_stride, y += y_stride) {
+    layer_norm_rows<1>(x, x_stride, gain, bias, eps, n, y, y_stride);
+  }
 }
 
 void Relu(float* x, size_t n) {
@@ -98,10 +121,8 @@ void layer_norm(MatrixView<const float> x, std::span<const float> gain, std::spa
                 float eps, MatrixView<float> y) {
   assert(x.rows() == y.rows() && x.cols() == y.cols());
   assert(gain.size() == x.cols() && bias.size() == x.cols());
-  for (std::size_t r = 0; r < x.rows(); ++r) {
-    HWY_DYNAMIC_DISPATCH(LayerNorm)
-    (x.row(r).data(), gain.data(), bias.data(), eps, x.cols(), y.row(r).data());
-  }
+  HWY_DYNAMIC_DISPATCH(LayerNorm)
+  (x.data(), x.stride(), gain.data(), bias.data(), eps, x.rows(), x.cols(), y.data(), y.stride());
 }
 
 void relu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Relu)(x.data(), x.size()); }

@@ -8,6 +8,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "model/simd/simd_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lintel {
@@ -47,6 +48,36 @@ HWY_INLINE HWY_MAYBE_UNUSED float sum_of(size_t n, Term&& term) {
   float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
   for (; i < n; ++i) sum += hn::GetLane(term(OneLane(), i));
   return sum;
+}
+
+// The same of kRows rows at once, whose chains do not wait for each other: term(d, r, i) is of row
+// r. The bits of a row are those of sum_of.
+template <size_t kRows, typename Term>
+HWY_INLINE HWY_MAYBE_UNUSED void sums_of(size_t n, Term&& term, float* sums) {
+  const Lanes d;
+  const size_t lanes = hn::Lanes(d);
+  hn::Vec<Lanes> even[kRows], odd[kRows];
+  LINTEL_UNROLL
+  for (size_t r = 0; r < kRows; ++r) even[r] = odd[r] = hn::Zero(d);
+  size_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      even[r] = hn::Add(even[r], term(d, r, i));
+      odd[r] = hn::Add(odd[r], term(d, r, i + lanes));
+    }
+  }
+  for (; i + lanes <= n; i += lanes) {
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) even[r] = hn::Add(even[r], term(d, r, i));
+  }
+  LINTEL_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    sums[r] = hn::GetLane(hn::SumOfLanes(d, hn::Add(even[r], odd[r])));
+  }
+  for (; i < n; ++i) {
+    for (size_t r = 0; r < kRows; ++r) sums[r] += hn::GetLane(term(OneLane(), r, i));
+  }
 }
 
 }  // namespace

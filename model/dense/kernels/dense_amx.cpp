@@ -33,15 +33,16 @@ struct Bf16OnTiles : FloatOutput {
 };
 
 // The sums of a block, which become outputs a few rows at a time, while tiles compute the next one.
-template <class Type>
+template <class Type, Outputs kOutputs>
 struct Sums {
   HWY_INLINE void finish_some(const Product& product, size_t most) {
     const size_t count = std::min(most, rows - next);
     if (count == 0) return;
     const uint32_t* const from = values + next * width;
-    width == kGroupWidth
-        ? finish_rows<Type, kGroupWidth>(product, row + next, count, column, columns, from)
-        : finish_rows<Type, 2 * kTileCells>(product, row + next, count, column, columns, from);
+    width == kGroupWidth ? finish_rows<Type, kGroupWidth, kOutputs>(product, row + next, count,
+                                                                    column, columns, from)
+                         : finish_rows<Type, 2 * kTileCells, kOutputs>(product, row + next, count,
+                                                                       column, columns, from);
     next += count;
   }
 
@@ -124,7 +125,7 @@ struct Wide {
 
 // One block after the other: while the tiles of one are computed, the sums of the last become
 // outputs.
-template <class Type, class Tiles>
+template <class Type, class Tiles, Outputs kOutputs>
 class Blocks {
  public:
   HWY_INLINE explicit Blocks(const Product& product) : product_(product) {}
@@ -133,7 +134,7 @@ class Blocks {
   HWY_INLINE void compute(size_t row, size_t column) {
     const PackedWeights& weights = *product_.weights;
     const size_t steps = weights.group_cells / kTileCells;
-    Sums<Type>& last = sums_[1 - current_];
+    Sums<Type, kOutputs>& last = sums_[1 - current_];
     const size_t rows_a_step = (last.rows + steps - 1) / steps;
     tiles_.template zero<0>();
     tiles_.template zero<1>();
@@ -144,7 +145,7 @@ class Blocks {
       Block::template step<Type>(at, tiles_);
       last.finish_some(product_, rows_a_step);
     }
-    Sums<Type>& own = sums_[current_];
+    Sums<Type, kOutputs>& own = sums_[current_];
     Block::store(tiles_, own.values);
     own.row = row;
     own.rows = std::min(Block::kRows, product_.rows - row);
@@ -160,15 +161,15 @@ class Blocks {
  private:
   const Product& product_;
   Tiles tiles_;
-  Sums<Type> sums_[2];
+  Sums<Type, kOutputs> sums_[2];
   int current_ = 0;
 };
 
 // Group by group: its weights come once from afar, and lie near while rows pass by. What is left of
 // the rows beyond squares fills a tile, with rows whose outputs nobody stores.
-template <class Type, class Tiles>
-void run_blocks(const Product& product) {
-  Blocks<Type, Tiles> blocks(product);
+template <class Type, class Tiles, Outputs kOutputs>
+HWY_NOINLINE void run_blocks(const Product& product) {
+  Blocks<Type, Tiles, kOutputs> blocks(product);
   const size_t rows = product.rows;
   const size_t rest = rows % Square::kRows;
   const size_t in_squares = rest > kTileRows ? rows : rows - rest;
@@ -185,10 +186,24 @@ void run_blocks(const Product& product) {
   blocks.finish();
 }
 
+template <class Type, class Tiles>
+void run_outputs(const Product& product) {
+  switch (outputs_of(product)) {
+    case Outputs::kPlain:
+      return run_blocks<Type, Tiles, Outputs::kPlain>(product);
+    case Outputs::kAdd:
+      return run_blocks<Type, Tiles, Outputs::kAdd>(product);
+    case Outputs::kRelu:
+      return run_blocks<Type, Tiles, Outputs::kRelu>(product);
+    case Outputs::kReluAsBf16:
+      return run_blocks<Type, Tiles, Outputs::kReluAsBf16>(product);
+  }
+}
+
 template <class Tiles>
 void run_type(const Product& product) {
-  product.weights->type == WeightType::kInt8 ? run_blocks<Int8OnTiles, Tiles>(product)
-                                             : run_blocks<Bf16OnTiles, Tiles>(product);
+  product.weights->type == WeightType::kInt8 ? run_outputs<Int8OnTiles, Tiles>(product)
+                                             : run_outputs<Bf16OnTiles, Tiles>(product);
 }
 
 void MultiplyOnTwinTiles(const Product& product) { run_type<TwinTiles>(product); }

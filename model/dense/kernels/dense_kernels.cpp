@@ -237,6 +237,8 @@ void finish_sums(const Product& product, const std::uint32_t* raw) {
                                              : HWY_DYNAMIC_DISPATCH(FinishFloats)(product, raw);
 }
 
+bool writes_bf16(WeightType type) { return type == WeightType::kBf16 && runs_on_tiles(type); }
+
 bool has_special_tiles(WeightType type) {
   return runs_on_tiles(type) || special_tiles(type) != nullptr;
 }

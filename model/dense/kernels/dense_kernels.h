@@ -28,7 +28,11 @@ struct Product {
   float* y = nullptr;  // [rows, out_features]
   std::size_t y_stride = 0;
   bool relu = false;
-  bool add = false;                  // after the activation
+  bool add = false;  // not with `relu`
+  // Not null, only with `relu` and where writes_bf16(): the outputs are written here, as bf16, and
+  // not to y. [rows, out_features].
+  std::uint16_t* y_bf16 = nullptr;
+  std::size_t y_bf16_stride = 0;
   PrefetchList* prefetch = nullptr;  // not null: what it has is asked for, as far as time allows
 };
 
@@ -42,6 +46,10 @@ void finish_sums(const Product& product, const std::uint32_t* raw);
 
 // Whether there are instructions for the type alone, and multiply() takes them.
 bool has_special_tiles(WeightType type);
+
+// Whether multiply() knows Product::y_bf16 for the type: where it runs on tiles, which leave their
+// sums to be finished block by block.
+bool writes_bf16(WeightType type);
 
 // Which kernels multiply() takes for a type: "amx_int8", "avx512_vnni", "highway (AVX2)".
 std::string multiply_description(WeightType type);

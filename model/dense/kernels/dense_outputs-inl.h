@@ -13,6 +13,7 @@
 
 #include "hwy/highway.h"
 #include "model/dense/kernels/dense_kernels.h"
+#include "model/simd/bf16-inl.h"
 #include "model/simd/simd_targets.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -120,43 +121,73 @@ HWY_INLINE HWY_MAYBE_UNUSED void finish_row(const Product& product, size_t row, 
   finish_lanes<Output>(product, row, first + i, last);
 }
 
-// The same for kVectors whole vectors of columns of many rows: what belongs to the columns is
-// loaded once. The bits are those of finish_row.
-template <class Output, size_t kVectors, bool kRelu, bool kAdd>
+// What finish_rows makes of sums: y, what is added to y, max(y, 0), or that as bf16
+// (Product::y_bf16).
+enum class Outputs { kPlain, kAdd, kRelu, kReluAsBf16 };
+
+HWY_INLINE HWY_MAYBE_UNUSED Outputs outputs_of(const Product& product) {
+  if (product.add) return Outputs::kAdd;
+  if (!product.relu) return Outputs::kPlain;
+  return product.y_bf16 != nullptr ? Outputs::kReluAsBf16 : Outputs::kRelu;
+}
+
+// kVectors whole vectors of columns of many rows: what belongs to the columns is loaded once. The
+// bits are those of finish_row.
+template <class Output, size_t kVectors, Outputs kOutputs>
 HWY_INLINE void finish_block(const Product& product, size_t row, size_t count, size_t column,
                              const uint32_t* sums, size_t width) {
   typename Output::Columns columns[kVectors];
   LINTEL_UNROLL
   for (size_t v = 0; v < kVectors; ++v) columns[v].load(product, column + v * kLanes);
-  float* y = product.y + row * product.y_stride + column;
-  for (size_t r = 0; r < count; ++r, sums += width, y += product.y_stride) {
-    const auto of_row = Output::of_row(product, row + r);
+  for (size_t r = row; r < row + count; ++r, sums += width) {
+    const auto of_row = Output::of_row(product, r);
+    float* const y = product.y + r * product.y_stride + column;
     LINTEL_UNROLL
     for (size_t v = 0; v < kVectors; ++v) {
       VF value = columns[v].finish(of_row, hn::LoadU(U(), sums + v * kLanes));
-      if (kRelu) value = hn::Max(hn::Zero(F()), value);
-      if (kAdd) value = hn::Add(hn::LoadU(F(), y + v * kLanes), value);
-      hn::StoreU(value, F(), y + v * kLanes);
+      if (kOutputs == Outputs::kAdd) {
+        value = hn::Add(hn::LoadU(F(), y + v * kLanes), value);
+      } else if (kOutputs != Outputs::kPlain) {
+        value = hn::Max(hn::Zero(F()), value);
+      }
+      if (kOutputs == Outputs::kReluAsBf16) {
+        store_bf16(value, product.y_bf16 + r * product.y_bf16_stride + column + v * kLanes);
+      } else {
+        hn::StoreU(value, F(), y + v * kLanes);
+      }
     }
   }
 }
 
-// Rows row .. row + count - 1 of columns first .. first + columns - 1, of sums `width` apart.
-template <class Output, size_t kWidth>
+// The last columns of a row, of which there are fewer than a block has.
+template <class Output, Outputs kOutputs>
+HWY_NOINLINE void finish_last_columns(const Product& product, size_t row, size_t first,
+                                      size_t columns, const uint32_t* sums) {
+  if (kOutputs != Outputs::kReluAsBf16) {
+    return finish_row<Output>(product, row, first, columns, sums);
+  }
+  HWY_ALIGN float floats[kGroupWidth] = {};
+  HWY_ALIGN uint16_t halves[kGroupWidth];
+  Product to_floats = product;
+  to_floats.y = floats - first;
+  to_floats.y_stride = 0;
+  finish_row<Output>(to_floats, row, first, columns, sums);
+  for (size_t i = 0; i < kGroupWidth; i += kLanes) {
+    store_bf16(hn::Load(F(), floats + i), halves + i);
+  }
+  std::copy_n(halves, columns, product.y_bf16 + row * product.y_bf16_stride + first);
+}
+
+// Rows row .. row + count - 1 of columns first .. first + columns - 1, of sums kWidth apart.
+template <class Output, size_t kWidth, Outputs kOutputs>
 HWY_INLINE HWY_MAYBE_UNUSED void finish_rows(const Product& product, size_t row, size_t count,
                                              size_t first, size_t columns, const uint32_t* sums) {
-  constexpr size_t kVectors = kWidth / kLanes;
-  const bool relu = product.relu, add = product.add;
-  if (columns < kWidth || (relu && add)) {
-    for (size_t r = 0; r < count; ++r) {
-      finish_row<Output>(product, row + r, first, columns, sums + r * kWidth);
-    }
-  } else if (relu) {
-    finish_block<Output, kVectors, true, false>(product, row, count, first, sums, kWidth);
-  } else if (add) {
-    finish_block<Output, kVectors, false, true>(product, row, count, first, sums, kWidth);
-  } else {
-    finish_block<Output, kVectors, false, false>(product, row, count, first, sums, kWidth);
+  if (columns == kWidth) {
+    return finish_block<Output, kWidth / kLanes, kOutputs>(product, row, count, first, sums,
+                                                           kWidth);
+  }
+  for (size_t r = 0; r < count; ++r) {
+    finish_last_columns<Output, kOutputs>(product, row + r, first, columns, sums + r * kWidth);
   }
 }
 

@@ -190,6 +190,40 @@ TEST_CASE("on tiles what follows a product has the bits that it has elsewhere", 
   }
 }
 
+TEST_CASE("on tiles outputs that are written as bf16 are the floats, rounded", "[amx]") {
+  for (const std::size_t out : {1u, 17u, 32u, 40u, 64u, 100u, 129u}) {
+    Layer layer(WeightType::kBf16, 70, out, 50);
+    layer.packed.bias[0] = std::numeric_limits<float>::quiet_NaN();
+    for (const auto& [name, multiply_on] : kinds_of_tiles()) {
+      for (const std::size_t rows : {1u, 16u, 20u, 37u, 50u}) {
+        Matrix floats(rows, out);
+        Product product = layer.product(0, floats.view());
+        product.relu = true;
+        multiply_on(product);
+        constexpr std::uint16_t kGuard = 0x1234;
+        const std::size_t stride = out + 5;
+        std::vector<std::uint16_t> halves(rows * stride, kGuard);
+        Matrix untouched(rows, out);
+        product.y = untouched.view().data();
+        product.y_bf16 = halves.data();
+        product.y_bf16_stride = stride;
+        multiply_on(product);
+        int wrong = 0;
+        for (std::size_t r = 0; r < rows; ++r) {
+          for (std::size_t n = 0; n < stride; ++n) {
+            const std::uint16_t expected = n < out ? f32_to_bf16(floats.row(r)[n]) : kGuard;
+            wrong += halves[r * stride + n] != expected;
+          }
+        }
+        CAPTURE(name, out, rows);
+        CHECK(wrong == 0);
+        CHECK(std::ranges::count(untouched.values(), 0.0f) ==
+              static_cast<std::ptrdiff_t>(rows * out));
+      }
+    }
+  }
+}
+
 TEST_CASE("on tiles a row has the same bits alone and among any others", "[amx]") {
   const WeightType type = GENERATE(WeightType::kBf16, WeightType::kInt8);
   for (const auto& [in, out] : {std::pair{256u, 100u}, {70u, 64u}, {33u, 17u}}) {

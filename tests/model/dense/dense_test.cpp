@@ -152,6 +152,33 @@ TEST_CASE("an activation that follows has the bits of the fused one", "[rows]") 
   }
 }
 
+TEST_CASE("outputs that go into the next layer's input have the bits of two steps", "[rows]") {
+  const WeightType type = GENERATE(from_range(kWeightTypes));
+  const auto fused = GENERATE(Dense::Fused::kNone, Dense::Fused::kRelu, Dense::Fused::kGelu);
+  const auto range =
+      fused == Dense::Fused::kRelu ? DenseInput::Range::kNonNegative : DenseInput::Range::kSigned;
+  for (const auto& [in, out] : {std::pair(256, 1024), std::pair(33, 17), std::pair(64, 65)}) {
+    const Problem problem(static_cast<std::size_t>(in), static_cast<std::size_t>(out));
+    const Dense dense = problem.dense(fused, type);
+    const Matrix x = normal_matrix(40, problem.in_features, 3);
+    const DenseInput input = input_of(dense, x.view());
+    for (const std::size_t rows : {1, 7, 16, 33, 40}) {
+      DenseInput expected(type, 40, problem.out_features, range);
+      DenseInput y(type, 40, problem.out_features, range);
+      dense.apply(input, expected.values().rows_from(0, rows));
+      expected.prepare(0, rows);
+      const bool is_prepared = dense.apply_into(input, rows, y);
+      if (!is_prepared) y.prepare(0, rows);
+      const std::string kernels = dense.kernels();
+      CAPTURE(in, out, rows, static_cast<int>(fused), kernels);
+      CHECK(is_prepared == (fused == Dense::Fused::kRelu && kernels.starts_with("amx_bf16")));
+      CHECK(std::memcmp(y.cells(), expected.cells(), 40 * y.stride() * 4) == 0);
+      if (type != WeightType::kInt8) continue;
+      CHECK(std::memcmp(y.scales(), expected.scales(), 40 * sizeof(float)) == 0);
+    }
+  }
+}
+
 TEST_CASE("what a product asks into the cache beside its work changes no bits", "[rows]") {
   const Problem problem(100, 130);
   const Matrix x = normal_matrix(17, 100, 3);

@@ -145,6 +145,34 @@ TEST_CASE("layer norm agrees with its formula, row by row", "[rows]") {
   });
 }
 
+TEST_CASE("layer norm of a row has the same bits alone and among others", "[rows]") {
+  constexpr std::size_t kRows = 11;
+  testing::for_each_instruction_set([] {
+    for (const std::size_t n : {1u, 7u, 16u, 31u, 32u, 40u, 64u, 70u, 256u}) {
+      const std::size_t stride = n + 3;
+      const std::vector<float> x = normal_values(kRows * stride, 2.0f, 1);
+      const std::vector<float> gain = normal_values(n, 1.0f, 2);
+      const std::vector<float> bias = normal_values(n, 1.0f, 3);
+      std::vector<float> alone(kRows * n);
+      for (std::size_t r = 0; r < kRows; ++r) {
+        layer_norm({x.data() + r * stride, 1, n, n}, gain, bias, 1e-5f,
+                   {alone.data() + r * n, 1, n, n});
+      }
+      for (std::size_t rows = 1; rows <= kRows; ++rows) {
+        const std::size_t first = kRows - rows;
+        std::vector<float> y(rows * (n + 1), 12345.0f);
+        layer_norm({x.data() + first * stride, rows, n, stride}, gain, bias, 1e-5f,
+                   {y.data(), rows, n, n + 1});
+        CAPTURE(n, rows);
+        for (std::size_t r = 0; r < rows; ++r) {
+          CHECK(same_bits({y.data() + r * (n + 1), n}, {alone.data() + (first + r) * n, n}));
+          CHECK(y[r * (n + 1) + n] == 12345.0f);
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("layer norm survives a constant row and a large mean") {
   const std::vector<float> gain(40, 1.0f);
   const std::vector<float> bias(40, 0.0f);
