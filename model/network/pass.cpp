@@ -69,6 +69,7 @@ std::unique_ptr<Buffers> Pass::new_buffers(std::size_t max_rows) const {
   }
   buffers->projected = Matrix(max_rows, projected);
   buffers->inputs.reserve(inputs);
+  buffers->run_inputs.reserve(inputs);
   buffers->hidden = DenseInput(parts_.weight_type, max_rows, f, hidden_range);
   buffers->last =
       DenseInput(WeightType::kF32, max_rows, static_cast<std::size_t>(config.last_width()));
@@ -124,8 +125,25 @@ MatrixView<const float> Pass::sublayer_input(const Rows& at) const {
   return norms_first ? at.of(at.workspace.sublayer.values()) : at.x();
 }
 
-// attended = Attention(sublayer)
-void Pass::attend(std::size_t i, const Rows& at) const {
+// Attention a sequence at a time, whose floats are prepared for the next product while they are in
+// the first cache, and always in the same place: with rows of their own they would go to the second
+// cache and come back.
+void Pass::attend_into(const AttentionBackend& attention, DenseInput& out, const Rows& at) const {
+  Buffers& w = at.workspace;
+  const std::span<AttentionState* const> states(w.states.data(), at.rows.size());
+  for (std::size_t begin = 0; begin < states.size();) {
+    const std::size_t count = run_length(states.subspan(begin));
+    w.run_inputs.clear();
+    for (const auto& input : w.inputs) w.run_inputs.push_back(input.rows_from(begin, count));
+    const MatrixView<float> values = out.values().rows_from(0, count);
+    attention.step(states.subspan(begin, count), w.run_inputs, values, w.scratch);
+    for (std::size_t r = 0; r < count; ++r) out.assign(begin + r, values.row(r));
+    begin += count;
+  }
+}
+
+// attended = Attention(sublayer). Returns whether it is prepared.
+bool Pass::attend(std::size_t i, const Rows& at) const {
   const Layer& layer = parts_.layer(i);
   const AttentionBackend& attention = *parts_.attention[i];
   Buffers& w = at.workspace;
@@ -143,21 +161,28 @@ void Pass::attend(std::size_t i, const Rows& at) const {
   }
 
   at.enter(StepPart::kAttention);
-  const MatrixView<float> out = at.of(w.attended.at(layer.out.in_features()).values());
+  DenseInput& attended = w.attended.at(layer.out.in_features());
   if (at.rows.empty()) {
-    attention.full_pass(w.inputs, out, w.scratch);
-    return;
+    attention.full_pass(w.inputs, at.of(attended.values()), w.scratch);
+    return false;
   }
-  attention.step({w.states.data(), at.rows.size()}, w.inputs, out, w.scratch);
+  // Adapters read the floats, and so does who moves rows behind the last layer.
+  if (attended.type() != WeightType::kF32 && w.adapted.empty() &&
+      (i + 1 < parts_.attention.size() || all_are_wanted(at))) {
+    attend_into(attention, attended, at);
+    return true;
+  }
+  attention.step({w.states.data(), at.rows.size()}, w.inputs, at.of(attended.values()), w.scratch);
+  return false;
 }
 
 // x += attended W_O
-void Pass::add_attended(std::size_t i, const Rows& at) const {
+void Pass::add_attended(std::size_t i, bool is_prepared, const Rows& at) const {
   const Layer& layer = parts_.layer(i);
   Buffers& w = at.workspace;
   DenseInput& attended = w.attended.at(layer.out.in_features());
   at.enter(StepPart::kOther);
-  attended.prepare(0, at.count);
+  if (!is_prepared) attended.prepare(0, at.count);
   at.enter(StepPart::kProducts);
   w.prefetch.clear();
   w.adapted.list(AdaptedProduct::kOut, weights_of(i), w.prefetch);
@@ -189,6 +214,10 @@ void Pass::feed_forward(std::size_t i, const Rows& at) const {
   layer.linear2.apply(w.hidden, at.y(), Dense::Output::kAdd, &w.prefetch);
   w.adapted.add(AdaptedProduct::kLinear2, weights_of(i), hidden, at.y());
   at.enter(StepPart::kOther);
+}
+
+bool Pass::all_are_wanted(const Rows& at) {
+  return std::ranges::all_of(at.rows, &StepRow::wants_output);
 }
 
 // Moves the rows whose output is wanted to the front. In the last layer nothing reads the others
@@ -224,10 +253,10 @@ void Pass::run_layer(std::size_t i, Rows& at) const {
   add_inputs(i, at);
   norms_first ? layer.norm1.apply(at.y(), w.sublayer, !w.adapted.empty())
               : take(at.x(), w.sublayer);
-  attend(i, at);
+  const bool is_prepared = attend(i, at);
   if (i + 1 == parts_.attention.size()) keep_wanted(at);
   if (at.count == 0) return;
-  add_attended(i, at);
+  add_attended(i, is_prepared, at);
 
   at.enter(StepPart::kOther);
   const MatrixView<float> x = at.x();

@@ -30,11 +30,12 @@ struct Buffers {
   Matrix projected;     // [max_rows, the widest layer's projections]
   // By width: [max_rows, width] what attention makes of them.
   std::map<std::size_t, DenseInput> attended;
-  DenseInput hidden;                            // [max_rows, F]
-  DenseInput last;                              // [max_rows, last_width()], f32
-  Matrix outputs;                               // [max_rows, num_outputs]
-  std::vector<AttentionState*> states;          // [max_rows]
-  std::vector<MatrixView<const float>> inputs;  // one a projection
+  DenseInput hidden;                                // [max_rows, F]
+  DenseInput last;                                  // [max_rows, last_width()], f32
+  Matrix outputs;                                   // [max_rows, num_outputs]
+  std::vector<AttentionState*> states;              // [max_rows]
+  std::vector<MatrixView<const float>> inputs;      // one a projection
+  std::vector<MatrixView<const float>> run_inputs;  // the same of one sequence
   PrefetchList prefetch;
   AdaptedRows adapted;
   AttentionScratch scratch;
@@ -70,8 +71,10 @@ class Pass {
   struct Rows;
 
   void list_states(std::size_t layer, const Rows& at) const;
-  void attend(std::size_t layer, const Rows& at) const;
-  void add_attended(std::size_t layer, const Rows& at) const;
+  void attend_into(const AttentionBackend& attention, DenseInput& out, const Rows& at) const;
+  bool attend(std::size_t layer, const Rows& at) const;
+  void add_attended(std::size_t layer, bool is_prepared, const Rows& at) const;
+  static bool all_are_wanted(const Rows& at);
   void feed_forward(std::size_t layer, const Rows& at) const;
   void note_adapters(const Rows& at) const;
   MatrixView<const float> sublayer_input(const Rows& at) const;

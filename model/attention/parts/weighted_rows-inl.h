@@ -1,6 +1,6 @@
-// Weighted sums of rows, and products with columns: what softmax over positions is made of.
-// Included by kernels once for every instruction set, after vector_loops-inl.h: the guard toggles
-// with the set.
+// Weighted sums of rows, and products with columns: what softmax over positions is made of; and
+// what rows of attention by sums share with it. Included by kernels once for every instruction set,
+// after vector_loops-inl.h: the guard toggles with the set.
 #if defined(LINTEL_ATTENTION_WEIGHTED_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINTEL_ATTENTION_WEIGHTED_ROWS_INL_H_
 #undef LINTEL_ATTENTION_WEIGHTED_ROWS_INL_H_
@@ -174,6 +174,18 @@ HWY_INLINE HWY_MAYBE_UNUSED void add_softmax_block(float* p, size_t n, size_t co
   }
   *sum = *sum * factor + exponentials(p, computed, *max);
   add_weighted_rows(p, n, width, row, factor, out);
+}
+
+HWY_INLINE HWY_MAYBE_UNUSED float dot(const float* a, const float* b, size_t n) {
+  return sum_of(n, [=](auto tag, size_t i)
+                       HWY_ATTR { return hn::Mul(hn::LoadU(tag, a + i), hn::LoadU(tag, b + i)); });
+}
+
+// x += delta
+HWY_INLINE HWY_MAYBE_UNUSED void add_to(const float* delta, float* x, size_t n) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
+    hn::StoreU(hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, delta + i)), d, x + i);
+  });
 }
 
 HWY_INLINE HWY_MAYBE_UNUSED void scale_row(const float* x, size_t n, float factor, float* y) {

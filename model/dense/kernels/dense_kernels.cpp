@@ -125,15 +125,17 @@ HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t r
 // Few rows take more columns at once: the chains must be many to hide the latency of an addition.
 template <class Type, size_t kRows, size_t kVectors>
 void tile(const Product& product, size_t group, size_t row, const Fetch& fetch) {
+  // One line with every cell, no more: what the product was told of, or the next group.
+  const float* other = fetch.other;
+  if (other == nullptr) other = reinterpret_cast<const float*>(fetch.from);
   for (size_t v = 0; v < kGroupVectors; v += kVectors) {
     const size_t column = group * kGroupWidth + v * kLanes;
     if (column >= product.weights->out_features) return;
     const uint32_t* w = product.weights->group(group) + v * kLanes;
-    // The next group is left to the hardware here.
     if (fetch.lines == Fetch::Lines::kAhead) {
       compute_part<Type, kRows, kVectors, Ask::kAhead>(product, w, row, column, nullptr);
-    } else if (fetch.other != nullptr && v == 0) {
-      compute_part<Type, kRows, kVectors, Ask::kOther>(product, w, row, column, fetch.other);
+    } else if (other != nullptr && v == 0) {
+      compute_part<Type, kRows, kVectors, Ask::kOther>(product, w, row, column, other);
     } else {
       compute_part<Type, kRows, kVectors, Ask::kNothing>(product, w, row, column, nullptr);
     }
