@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # lintel-bench, run many times in a row on a machine that is busy: no run may fail, hang or measure nothing.
-#   many_runs_test.sh LINTEL_BENCH [RUNS]
+#   many_runs.sh LINTEL_BENCH [RUNS]
 # Runs: as given, or as many as LINTEL_BENCH_RUNS says (200 take some ten minutes on two cores), or 4.
 # Beside them every core has two loops that do nothing but keep it busy; LINTEL_BENCH_BUSY=N: N loops in all.
 set -euo pipefail
