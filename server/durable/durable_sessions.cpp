@@ -132,8 +132,9 @@ std::optional<SessionInfo> DurableSessions::find(const std::string& id, const Ow
 }
 
 SessionRefusal DurableSessions::absence(const std::string& id, const Owner& owner) {
-  if (vault_.find(id, owner).outcome == VaultOutcome::kCorrupt) return {SessionError::kDamaged};
-  return store_.absence(id, owner);
+  const VaultOutcome outcome = vault_.find(id, owner).outcome;
+  const bool is_known = outcome == VaultOutcome::kDone || outcome == VaultOutcome::kNotFound;
+  return is_known ? store_.absence(id, owner) : refusal_of(outcome);
 }
 
 bool DurableSessions::is_old(const SessionVault::Row& row, const SessionInfo& info) const {

@@ -88,7 +88,7 @@ class DurableSessions {
   SessionStore::LeaseResult lease(const std::string& id, const Owner& owner);
   // Waits. As the store's, also of sessions that are not in memory, which stay where they are.
   std::optional<SessionInfo> find(const std::string& id, const Owner& owner);
-  // Waits. Why find() has none: kNotFound, kUnloaded, kDamaged.
+  // Waits. Why find() has none: kNotFound, kUnloaded, kDamaged, kStore...
   SessionRefusal absence(const std::string& id, const Owner& owner);
   std::vector<SessionInfo> list(const std::string& model, const std::string& after_id,
                                 std::size_t limit, const std::optional<Owner>& owner);

@@ -184,6 +184,24 @@ TEST_CASE(
   }));
 }
 
+TEST_CASE("a session is not said to be gone while its store is away") {
+  Fleet fleet;
+  TestServer& a = fleet.add("a");
+  TestServer& b = fleet.add("b");
+  const v1::Session session = created(a, v1::DURABILITY_INPUT);
+  fleet.redis.pause();
+  v1::GetSessionRequest request;
+  request.set_id(session.id());
+  for (TestServer* server : {&a, &b}) {
+    v1::Session found;
+    grpc::ClientContext context;
+    const grpc::Status status = server->sessions->Get(&context, request, &found);
+    CAPTURE(server == &a, status.error_message());
+    CHECK((status.ok() || status.error_code() == Code::UNAVAILABLE));
+  }
+  fleet.redis.resume();
+}
+
 TEST_CASE("a store that cannot be used keeps the server from beginning, and says why") {
   Files files;
   const auto refusal = [&](const std::string& store, const std::vector<std::string>& more = {}) {
