@@ -45,6 +45,18 @@ std::vector<std::int32_t> stored_values(const Client& client, const std::string&
   return values;
 }
 
+// A cluster that has just begun may be busy; a session that was made nevertheless is nobody's.
+std::string created(const std::string& address, const v1::CreateSessionRequest& request) {
+  for (const auto give_up = SteadyClock::now() + 30s;;) {
+    try {
+      return client_of(address, 30s).create_session(request).id();
+    } catch (const CallError&) {
+      if (SteadyClock::now() > give_up) throw;
+    }
+    std::this_thread::sleep_for(100ms);
+  }
+}
+
 int run_campaign(const Flags& flags) {
   Battlefield field({.seed = flags.seed, .cluster = flags.cluster});
   const std::vector<std::string> addresses = field.addresses();
@@ -53,7 +65,7 @@ int run_campaign(const Flags& flags) {
     v1::CreateSessionRequest create;
     create.set_model("tokens");
     create.set_durability(i % 2 == 0 ? v1::DURABILITY_INPUT : v1::DURABILITY_TOKEN);
-    sessions[i].id = client_of(addresses[i % 2], 30s).create_session(create).id();
+    sessions[i].id = created(addresses[i % 2], create);
   }
 
   Faults faults;
@@ -153,5 +165,10 @@ int main(int argc, char** argv) {
   app.add_flag("--undisturbed", flags.undisturbed, "Nothing fails: what Redis says of its scripts");
   app.add_option("--keep", flags.keep, "Where files and logs of a fight that fails are copied to");
   CLI11_PARSE(app, argc, argv);
-  return run_campaign(flags);
+  try {
+    return run_campaign(flags);
+  } catch (const std::exception& error) {
+    std::cout << "FAILED: --seed " << flags.seed << ": " << error.what() << "\n";
+    return 1;
+  }
 }
