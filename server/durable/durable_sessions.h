@@ -157,7 +157,10 @@ class DurableSessions {
   };
   // kNone, kNotFound, kDamaged, kStore...
   SessionRefusal look_up(const std::string& id, const Owner& owner, Cold& cold);
+  // The same of what the vault has told; a claim that came with it is cold's, also where it is
+  // refused.
   SessionRefusal look_at(SessionVault::Opened found, Cold& cold);
+  // As the public one, of a session that was looked up.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model, const CallTerms& terms,
                            Cold& cold, OpenedCall& opened);
   SharedModel model_of(const SessionVault::Row& row) const;

@@ -9,8 +9,7 @@
 namespace lintel {
 
 void LostClaims::add(std::string id, Owner owner, const SessionVault::Claim& claim) {
-  MutexLock lock(mutex_);
-  lost_.push_back({std::move(id), std::move(owner), claim});
+  book_->add({std::move(id), std::move(owner), claim});
 }
 
 void LostClaims::give_back(SessionVault& vault, const SessionVault::Row& row,
@@ -23,20 +22,19 @@ void LostClaims::give_back(SessionVault& vault, const SessionVault::Row& row,
               .after = row.digest,
               .position = row.position},
              {});
-  batch->commit(vault, [this, batch, id = row.id, owner = row.owner,
-                        claim](std::span<const VaultOutcome> outcomes) {
+  const auto done = [book = book_, batch, lost = Lost{row.id, row.owner, claim}](
+                        std::span<const VaultOutcome> outcomes) {
     const VaultOutcome outcome = outcomes.front();
-    if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable) {
-      add(id, owner, claim);
-    }
-  });
+    if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable) book->add(lost);
+  };
+  batch->commit(vault, done);
 }
 
 void LostClaims::give_back(SessionVault& vault) {
   std::vector<Lost> lost;
   {
-    MutexLock lock(mutex_);
-    lost.swap(lost_);
+    MutexLock lock(book_->mutex);
+    lost.swap(book_->lost);
   }
   for (Lost& each : lost) {
     const Digest digest = vault.find(each.id, each.owner).row.digest;

@@ -1,7 +1,9 @@
 // LostClaims: claims on sessions that could not be given back when it was time.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/base/mutex.h"
@@ -13,13 +15,13 @@ namespace lintel {
 // A full disk takes no write, not even the one that gives a session back. Thread-safe.
 class LostClaims {
  public:
-  void add(std::string id, Owner owner, const SessionVault::Claim& claim) EXCLUDES(mutex_);
-  // Gives one back that nothing was written under, without waiting; what fails is one of these.
-  // REQUIRES: this outlives the vault's answers.
+  void add(std::string id, Owner owner, const SessionVault::Claim& claim);
+  // Gives one back that nothing was written under, without waiting; what fails is one of these. The
+  // vault may answer when this is gone: then the lease ends it.
   void give_back(SessionVault& vault, const SessionVault::Row& row,
-                 const SessionVault::Claim& claim) EXCLUDES(mutex_);
+                 const SessionVault::Claim& claim);
   // Waits. Tries again to give them back.
-  void give_back(SessionVault& vault) EXCLUDES(mutex_);
+  void give_back(SessionVault& vault);
 
  private:
   struct Lost {
@@ -28,8 +30,17 @@ class LostClaims {
     SessionVault::Claim claim;
   };
 
-  Mutex mutex_;
-  std::vector<Lost> lost_ GUARDED_BY(mutex_);
+  struct Book {
+    Mutex mutex;
+    std::vector<Lost> lost GUARDED_BY(mutex);
+
+    void add(Lost claim) EXCLUDES(mutex) {
+      MutexLock lock(mutex);
+      lost.push_back(std::move(claim));
+    }
+  };
+
+  const std::shared_ptr<Book> book_ = std::make_shared<Book>();
 };
 
 }  // namespace lintel

@@ -147,9 +147,8 @@ class SessionVault {
   // names no call `call` (empty: it has no name). Else, and where claims cost nothing, as find():
   // without a claim, whose lease is null then. Spares a call on a shared store one of two ways
   // there.
-  virtual Opened open_at(const SessionId& id, const Owner& owner, const Digest& at,
-                         const std::string& call) {
-    static_cast<void>(at), static_cast<void>(call);
+  virtual Opened open_at(const SessionId& id, const Owner& owner, const Digest& /*at*/,
+                         const std::string& /*call*/) {
     return find(id, owner);
   }
   // Its row, whoever holds it; claims nothing.

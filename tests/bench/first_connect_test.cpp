@@ -14,7 +14,6 @@
 #include "bench/parts/shapes.h"
 #include "client/lib/call_error.h"
 #include "tests/support/random_model.h"
-#include "tests/support/temporary_directory.h"
 
 namespace {
 
@@ -38,12 +37,9 @@ extern "C" int connect(int socket, const sockaddr* address, socklen_t size) {
 }
 
 namespace lintel::testing {
-
 TEST_CASE("clients whose first connections fail connect again, before anything is measured") {
-  const TemporaryDirectory directory;
   const ModelConfig config = tiny_config(TinyModel::kImage);
-  write_random_model(directory.path() / "model", config, /*seed=*/3);
-  const bench::ModelFiles files(directory.path() / "model");
+  const bench::ModelFiles files(config);
   const bench::OwnServer server(files.load(WeightType::kF32), {});
   const bench::LoadOptions load{.address = server.address(),
                                 .sequence = bench::sequence_plan(config),
@@ -57,10 +53,8 @@ TEST_CASE("clients whose first connections fail connect again, before anything i
 }
 
 TEST_CASE("the window begins when every client has had a value, however short the warm-up") {
-  const TemporaryDirectory directory;
   const ModelConfig config = tiny_config(TinyModel::kImage);
-  write_random_model(directory.path() / "model", config, /*seed=*/3);
-  const bench::ModelFiles files(directory.path() / "model");
+  const bench::ModelFiles files(config);
   // One row: each waits for those before it.
   const bench::OwnServer server(files.load(WeightType::kF32), {.workers = 1, .rows = 1});
   const bench::LoadOptions load{.address = server.address(),
@@ -74,10 +68,8 @@ TEST_CASE("the window begins when every client has had a value, however short th
 }
 
 TEST_CASE("a load whose clients fail ends at once, without its window") {
-  const TemporaryDirectory directory;
   const ModelConfig config = tiny_config(TinyModel::kImage);
-  write_random_model(directory.path() / "model", config, /*seed=*/3);
-  const bench::ModelFiles files(directory.path() / "model");
+  const bench::ModelFiles files(config);
   const bench::OwnServer server(files.load(WeightType::kF32), {});
   const bench::LoadOptions load{.address = server.address(),
                                 .model = "nobody's",

@@ -91,6 +91,24 @@ TEST_CASE("a call that is refused leaves a shared vault's session free", "[durab
   CHECK(calls.vault.open(id, kAlice, nullptr).outcome == VaultOutcome::kDone);
 }
 
+TEST_CASE("a claim that is given back may be answered when its process is gone", "[durable]") {
+  Calls calls(Durability::kInput);
+  calls.dying->share();
+  const std::string id = calls.kept();
+  {
+    SessionLease lease = std::move(calls.process->durable.lease(id, kAlice).lease);
+    DurableSessions::OpenedCall opened;
+    REQUIRE_FALSE(
+        calls.process->durable.open_call(lease, calls.process->model, named("a"), opened));
+    calls.dying->hold_commits(true);
+  }
+  REQUIRE(calls.dying->held() == 1);
+  calls.process.reset();
+  calls.dying->refuse_commits(VaultOutcome::kUnavailable);
+  calls.dying->hold_commits(false);
+  CHECK(calls.dying->held() == 0);
+}
+
 TEST_CASE("a copy that another server went on from is told as old, and read anew", "[durable]") {
   Calls calls(Durability::kInput);
   DyingVault shared(calls.vault);

@@ -2,7 +2,6 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "server/vault/redis/redis_scripts.h"
 #include "tests/server/redis_lab/tcp_proxy.h"
 #include "tests/server/vault/redis/redis_vaults.h"
 #include "tests/support/eventually.h"
@@ -99,36 +98,6 @@ TEST_CASE("the next boot of a replica takes over at once what it held, an earlie
   CHECK(vaults.a->open("s", "alice", nullptr).outcome == Outcome::kHeld);
   REQUIRE(commit(again, [&](Writes& to) { session.append(to, counted_from(0, 2)); }) ==
           Outcome::kDone);
-}
-
-TEST_CASE("a write whose answer is lost is done once") {
-  RedisServer server;
-  TcpProxy proxy(server.endpoint());
-  ManualClock clock;
-  RedisVault vault(vault_options("a", proxy.endpoint()), clock);
-  Client session("s");
-  const auto lose = [&](const std::string& text) { proxy.lose_answer_to(text); };
-  const RedisKeys keys(redis_bucket("s"));
-  lose(keys.ids);
-  CHECK(commit(vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
-  lose(":m");
-  CHECK(session.open(vault) == Outcome::kDone);
-  lose(":m");
-  CHECK(commit(vault, [&](Writes& to) { session.begin(to, "call"); }) == Outcome::kDone);
-  lose(":m");
-  CHECK(commit(vault, [&](Writes& to) { session.append(to, counted_from(0, 5)); }) ==
-        Outcome::kDone);
-  lose(":m");
-  CHECK(commit(vault, [&](Writes& to) { session.append(to, counted_from(5, 300)); }) ==
-        Outcome::kDone);
-  lose(":m");
-  Writes end;
-  session.append(end, counted_from(7, 3));
-  session.end(end);
-  CHECK(end.commit_to(vault) == std::vector(2, Outcome::kDone));
-  CHECK(proxy.lost_answers() == 6);
-  CHECK(session.difference(vault) == "");
-  CHECK(vault.health().fenced == 0);
 }
 
 TEST_CASE("what a store lost is written again by the call that has it") {
@@ -228,61 +197,6 @@ TEST_CASE("what is committed together stands together") {
   CHECK(behind.commit_to(*vaults.a) == std::vector(3, Outcome::kFenced));
   REQUIRE(commit(*vaults.b, [&](Writes& to) { session.release(to); }) == Outcome::kDone);
   CHECK(session.difference(*vaults.b) == "");
-}
-
-TEST_CASE("a claim whose answer is lost is the same claim when it is asked for again") {
-  RedisServer server;
-  TcpProxy proxy(server.endpoint());
-  ManualClock clock;
-  RedisVault::Options options = vault_options("a", proxy.endpoint());
-  options.redis.timeout = std::chrono::milliseconds(300);
-  RedisVault vault(options, clock);
-  Client session("s");
-  REQUIRE(commit(vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
-  proxy.cut_answers();
-  CHECK(vault.open("s", "alice", nullptr).outcome == Outcome::kUnavailable);
-  const RedisKeys keys(redis_bucket("s"));
-  const auto nonce = [&] { return server.client().ask({"HGET", keys.session("s"), "n"}).text; };
-  const std::string granted = nonce();
-  REQUIRE_FALSE(granted.empty());
-  proxy.heal();
-  REQUIRE(eventually([&] { return session.open(vault) == Outcome::kDone; }));
-  CHECK(nonce() == granted);
-  REQUIRE(commit(vault, [&](Writes& to) { session.append(to, counted_from(0, 2)); }) ==
-          Outcome::kDone);
-  REQUIRE(commit(vault, [&](Writes& to) { session.end(to); }) == Outcome::kDone);
-  // The request once more, late: it is granted to nobody.
-  server.client().ask({"EVALSHA", RedisScripts::get().claim.sha1, "1", keys.session("s"), "alice",
-                       granted, "a", "0", "10000"});
-  CHECK(nonce().empty());
-}
-
-TEST_CASE("a state that stands though its answer was lost is not dropped with the claim") {
-  RedisServer server;
-  TcpProxy proxy(server.endpoint());
-  ManualClock clock;
-  RedisVault::Options options = vault_options("a", proxy.endpoint());
-  options.redis.timeout = std::chrono::milliseconds(300);
-  RedisVault vault(options, clock);
-  Client session("s");
-  REQUIRE(commit(vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
-  REQUIRE(session.open(vault) == Outcome::kDone);
-  const std::vector<std::byte> bytes(100, std::byte{7});
-  SessionVault::StateRef ref{.position = 4};
-  REQUIRE(vault.put_state("s", bytes, &ref) == Outcome::kDone);
-  proxy.cut_answers();
-  Writes lost;
-  Client sent(session);
-  sent.append(lost, counted_from(0, 4));
-  sent.states(lost, {ref});
-  CHECK(lost.commit_to(vault) == std::vector(2, Outcome::kUnavailable));
-  proxy.heal();
-  REQUIRE(eventually(
-      [&] { return commit(vault, [&](Writes& to) { session.release(to); }) == Outcome::kDone; }));
-  std::vector<std::byte> read(bytes.size());
-  CHECK(vault.read_state(ref, read) == Outcome::kDone);
-  CHECK(read == bytes);
-  CHECK(vault.find("s", "alice").row.states == std::vector{ref});
 }
 
 TEST_CASE("where another came to the same values, and further, nothing is taken back") {

@@ -1,0 +1,113 @@
+// A RedisVault whose requests arrive, and whose answers do not.
+#include <catch2/catch.hpp>
+
+#include "server/vault/redis/redis_scripts.h"
+#include "tests/server/redis_lab/tcp_proxy.h"
+#include "tests/server/vault/redis/redis_vaults.h"
+#include "tests/support/eventually.h"
+
+namespace lintel::testing {
+namespace {
+
+using Outcome = VaultOutcome;
+
+template <typename Call>
+Outcome commit(SessionVault& vault, Call&& call) {
+  return commit_one(vault, std::forward<Call>(call));
+}
+
+struct FarVault {
+  // timeout: of a request, all its tries.
+  explicit FarVault(std::chrono::milliseconds timeout) : vault(options_of(timeout), clock) {}
+
+  RedisServer server;
+  TcpProxy proxy{server.endpoint()};
+  ManualClock clock;
+  RedisVault vault;
+  Client session{"s"};
+
+ private:
+  RedisVault::Options options_of(std::chrono::milliseconds timeout) const {
+    RedisVault::Options options = vault_options("a", proxy.endpoint());
+    options.redis.timeout = timeout;
+    return options;
+  }
+};
+
+constexpr std::chrono::milliseconds kLong{3000}, kShort{300};
+
+TEST_CASE("a write whose answer is lost is done once") {
+  FarVault far(kLong);
+  Client& session = far.session;
+  const auto lose = [&](const std::string& text) { far.proxy.lose_answer_to(text); };
+  const RedisKeys keys(redis_bucket("s"));
+  lose(keys.ids);
+  CHECK(commit(far.vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  lose(":m");
+  CHECK(session.open(far.vault) == Outcome::kDone);
+  lose(":m");
+  CHECK(commit(far.vault, [&](Writes& to) { session.begin(to, "call"); }) == Outcome::kDone);
+  lose(":m");
+  CHECK(commit(far.vault, [&](Writes& to) { session.append(to, counted_from(0, 5)); }) ==
+        Outcome::kDone);
+  lose(":m");
+  CHECK(commit(far.vault, [&](Writes& to) { session.append(to, counted_from(5, 300)); }) ==
+        Outcome::kDone);
+  lose(":m");
+  Writes end;
+  session.append(end, counted_from(7, 3));
+  session.end(end);
+  CHECK(end.commit_to(far.vault) == std::vector(2, Outcome::kDone));
+  CHECK(far.proxy.lost_answers() == 6);
+  CHECK(session.difference(far.vault) == "");
+  CHECK(far.vault.health().fenced == 0);
+}
+
+TEST_CASE("a claim whose answer is lost is the same claim when it is asked for again") {
+  FarVault far(kShort);
+  Client& session = far.session;
+  REQUIRE(commit(far.vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  far.proxy.cut_answers();
+  CHECK(far.vault.open("s", "alice", nullptr).outcome == Outcome::kUnavailable);
+  const RedisKeys keys(redis_bucket("s"));
+  const auto nonce = [&] { return far.server.client().ask({"HGET", keys.session("s"), "n"}).text; };
+  const std::string granted = nonce();
+  REQUIRE_FALSE(granted.empty());
+  far.proxy.heal();
+  REQUIRE(eventually([&] { return session.open(far.vault) == Outcome::kDone; }));
+  CHECK(nonce() == granted);
+  REQUIRE(commit(far.vault, [&](Writes& to) { session.append(to, counted_from(0, 2)); }) ==
+          Outcome::kDone);
+  REQUIRE(commit(far.vault, [&](Writes& to) { session.end(to); }) == Outcome::kDone);
+  // The request once more, late: it is granted to nobody.
+  far.server.client().ask({"EVALSHA", RedisScripts::get().claim.sha1, "1", keys.session("s"),
+                           "alice", granted, "a", "0", "10000", "", ""});
+  CHECK(nonce().empty());
+}
+
+TEST_CASE("a state that stands though its answer was lost is not dropped with the claim") {
+  FarVault far(kShort);
+  Client& session = far.session;
+  REQUIRE(commit(far.vault, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(session.open(far.vault) == Outcome::kDone);
+  const std::vector<std::byte> bytes(100, std::byte{7});
+  SessionVault::StateRef ref{.position = 4};
+  REQUIRE(far.vault.put_state("s", bytes, &ref) == Outcome::kDone);
+  far.proxy.cut_answers();
+  Writes lost;
+  Client sent(session);
+  sent.append(lost, counted_from(0, 4));
+  sent.states(lost, {ref});
+  CHECK(lost.commit_to(far.vault) == std::vector(2, Outcome::kUnavailable));
+  far.proxy.heal();
+  REQUIRE(eventually([&] {
+    return commit(far.vault, [&](Writes& to) { session.release(to); }) == Outcome::kDone;
+  }));
+  std::vector<std::byte> read(bytes.size());
+  CHECK(far.vault.read_state(ref, read) == Outcome::kDone);
+  CHECK(read == bytes);
+  CHECK(far.vault.find("s", "alice").row.states == std::vector{ref});
+}
+
+}  // namespace
+}  // namespace lintel::testing
