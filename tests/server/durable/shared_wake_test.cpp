@@ -6,16 +6,22 @@
 namespace lintel::testing {
 namespace {
 
+// calls.process has the vault beside `other`, which knows that it is shared.
+struct TwoServers : Calls {
+  TwoServers() : Calls(Durability::kInput) { shared.share(); }
+
+  DyingVault shared{vault};
+  DurableProcess other{shared, transformer, clock, options};
+};
+
 TEST_CASE("a session that another server writes while it is read is read again", "[durable]") {
-  Calls calls(Durability::kInput);
-  DyingVault shared(calls.vault);
-  shared.share();
-  DurableProcess other(shared, calls.transformer, calls.clock, calls.options);
+  TwoServers calls;
+  DurableProcess& other = calls.other;
   const std::string id = calls.kept();
   calls.process->finish(tokens_call(5, 40, 3), id, named("one"));
   // Between the row and the values of the session: back, and on with other values.
   int writes = 0;
-  shared.before_read([&] {
+  calls.shared.before_read([&] {
     if (writes++ > 0) return;
     REQUIRE_FALSE(calls.process->durable.rewind(id, kAlice, 4, std::nullopt).refusal);
     calls.process->finish(tokens_call(2, 60, 8), id, named("two"));
@@ -24,23 +30,21 @@ TEST_CASE("a session that another server writes while it is read is read again",
   CHECK(writes >= 2);
   CHECK(other.store.get(id, kAlice)->digest == calls.process->store.get(id, kAlice)->digest);
   // One that never comes to rest is not damaged either.
-  DurableProcess third(shared, calls.transformer, calls.clock, calls.options);
-  shared.before_read([&] {
+  DurableProcess third(calls.shared, calls.transformer, calls.clock, calls.options);
+  calls.shared.before_read([&] {
     REQUIRE_FALSE(calls.process->durable.rewind(id, kAlice, 4, std::nullopt).refusal);
     ++writes;
     calls.process->finish(tokens_call(2, 50, static_cast<std::uint64_t>(writes)), id,
                           named("c" + std::to_string(writes)));
   });
   CHECK(third.durable.bring(id, kAlice).error == SessionError::kStoreAway);
-  shared.before_read([] {});
+  calls.shared.before_read([] {});
   CHECK_FALSE(third.durable.bring(id, kAlice));
 }
 
 TEST_CASE("a session of a shared vault that has expired is gone, not away", "[durable]") {
-  Calls calls(Durability::kInput);
-  DyingVault shared(calls.vault);
-  shared.share();
-  DurableProcess other(shared, calls.transformer, calls.clock, calls.options);
+  TwoServers calls;
+  DurableProcess& other = calls.other;
   SessionOptions brief{.max_values = 1000};
   brief.expire_after = std::chrono::seconds(10);
   const std::string id = calls.kept(brief);
@@ -110,10 +114,8 @@ TEST_CASE("a claim that is given back may be answered when its process is gone",
 }
 
 TEST_CASE("a copy that another server went on from is told as old, and read anew", "[durable]") {
-  Calls calls(Durability::kInput);
-  DyingVault shared(calls.vault);
-  shared.share();
-  DurableProcess other(shared, calls.transformer, calls.clock, calls.options);
+  TwoServers calls;
+  DurableProcess& other = calls.other;
   const std::string id = calls.kept();
   other.finish(tokens_call(5, 8, 3), id, named("one"));
   calls.process->store.remove(id, kAlice);  // a copy of what was there before
@@ -124,10 +126,8 @@ TEST_CASE("a copy that another server went on from is told as old, and read anew
 
 TEST_CASE("a rewind of a copy that another server went on from is one of what it wrote",
           "[durable]") {
-  Calls calls(Durability::kInput);
-  DyingVault shared(calls.vault);
-  shared.share();
-  DurableProcess other(shared, calls.transformer, calls.clock, calls.options);
+  TwoServers calls;
+  DurableProcess& other = calls.other;
   const std::string id = calls.kept();
   other.finish(tokens_call(5, 8, 3), id, named("one"));
   SessionLease lease = std::move(other.durable.lease(id, kAlice).lease);
@@ -138,7 +138,7 @@ TEST_CASE("a rewind of a copy that another server went on from is one of what it
   lease = SessionLease();
   const auto rewound = other.durable.rewind(id, kAlice, 14, std::nullopt);
   REQUIRE_FALSE(rewound.refusal);
-  DurableProcess third(shared, calls.transformer, calls.clock, calls.options);
+  DurableProcess third(calls.shared, calls.transformer, calls.clock, calls.options);
   REQUIRE_FALSE(third.durable.bring(id, kAlice));
   CHECK(third.store.get(id, kAlice)->digest == rewound.info.digest);
 }
