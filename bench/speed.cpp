@@ -301,7 +301,7 @@ class SpeedExperiment {
 
   // Microseconds a token that one client sees.
   Summary alone_through_grpc(Speculation speculation) {
-    const OwnServer server(model_, {.workers = 1, .rows = 16, .speculation = speculation});
+    const OwnServer server(model_, {.workers = 1, .rows = 32, .speculation = speculation});
     const LoadOptions load{.address = server.address(),
                            .sequence = sequence_plan(model_->config()),
                            .clients = 1,

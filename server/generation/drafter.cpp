@@ -18,7 +18,8 @@ constexpr std::size_t kLongestRow = 8192;
 
 // Guesses that are learnt from weigh half as much after this many that were expected to be right.
 constexpr float kMemory = 32.0f;
-// Before there is a record, the guesses are believed as if so many had been as right as they say.
+// Before there is a record, a context is believed as if so many guesses had been as right as it
+// says.
 constexpr float kBelief = 4.0f;
 // So that a request that has been unpredictable may become predictable.
 constexpr float kLeastTrust = 0.25f;
@@ -40,9 +41,9 @@ std::size_t Drafter::bytes(const ModelConfig& config) {
          history_size(longest) * sizeof(std::int32_t);
 }
 
-Drafter::Drafter(const ModelConfig& config) : expected_right_(kBelief), right_(kBelief) {
+Drafter::Drafter(const ModelConfig& config) {
   const auto add = [this](std::initializer_list<std::size_t> back) {
-    Context context;
+    Context context{.expected_right = kBelief, .right = kBelief};
     for (const std::size_t distance : back) {
       context.back[context.length++] = static_cast<std::uint16_t>(distance);
       longest_ = std::max(longest_, distance);
@@ -56,8 +57,8 @@ Drafter::Drafter(const ModelConfig& config) : expected_right_(kBelief), right_(k
   if (config.modality == ModalityKind::kImage && row > 2 * channels && row <= kLongestRow) {
     if (channels == 1) {
       add({1, row, row - 1, row - 2});
-      add({1, row, row - 1});
-      add({1, row});
+      add({row, row - 1});
+      add({1});
     } else {
       add({1, channels, row, row - channels});
       add({1, channels, row});
@@ -131,19 +132,25 @@ void Drafter::learn_observed() {
   }
 }
 
+float Drafter::Context::trust() const {
+  return std::clamp(right / expected_right, kLeastTrust, 1.0f);
+}
+
 Drafter::Guess Drafter::guess() {
   assert(observed_ > 0);
   learn_observed();
   const std::uint64_t next = observed_ + assumed_;
-  const float trust = std::clamp(right_ / expected_right_, kLeastTrust, 1.0f);
+  Guess best{.value = back(next, 1)};
   for (std::size_t c = 0; c < contexts_.size(); ++c) {
     const std::uint64_t h = hash(next, c);
     const Entry& entry = entries_[c * kEntries + h % kEntries];
     if (entry.seen == 0 || entry.tag != static_cast<std::uint16_t>(h >> 48)) continue;
-    const float claimed = static_cast<float>(entry.hits + 1) / static_cast<float>(entry.seen + 2);
-    return {.value = entry.value, .claimed = claimed, .probability = claimed * trust};
+    const float claimed = static_cast<float>(entry.hits) / static_cast<float>(entry.seen + 1);
+    const float probability = claimed * contexts_[c].trust();
+    if (probability <= best.probability) continue;  // of equals the longest context
+    best = {.value = entry.value, .claimed = claimed, .probability = probability, .context = c};
   }
-  return {.value = back(next, 1)};
+  return best;
 }
 
 bool Drafter::assume(std::int32_t value) {
@@ -154,12 +161,14 @@ bool Drafter::assume(std::int32_t value) {
 }
 
 void Drafter::learn(const Guess& guess, bool right) {
-  if (expected_right_ > kMemory) {
-    expected_right_ /= 2;
-    right_ /= 2;
+  if (guess.claimed == 0.0f) return;  // no context's
+  Context& context = contexts_[guess.context];
+  if (context.expected_right > kMemory) {
+    context.expected_right /= 2;
+    context.right /= 2;
   }
-  expected_right_ += guess.claimed;
-  if (right) right_ += 1.0f;
+  context.expected_right += guess.claimed;
+  if (right) context.right += 1.0f;
 }
 
 }  // namespace lintel

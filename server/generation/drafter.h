@@ -12,15 +12,17 @@
 namespace lintel {
 
 // Remembers for several contexts of the next value (those before it; in an image also those above)
-// what came after them the last times, and how often that was so again. The longest context known
-// makes the guess. A fixed amount of memory, made at construction; used by one thread at a time. A
+// what came after them the last times, and how often that was so again. The context that is most
+// likely to be right makes the guess, by what it says and by how often what it said was so. A fixed
+// amount of memory, made at construction; used by one thread at a time. A
 // guess decides how fast values are produced, never which.
 class Drafter {
  public:
   struct Guess {
     std::int32_t value = 0;
     float claimed = 0;      // how often its context was right about it; 0: a value like any other
-    float probability = 0;  // the same, after the record of claims
+    float probability = 0;  // the same, after the context's record of claims
+    std::size_t context = 0;
   };
 
   explicit Drafter(const ModelConfig& config);
@@ -42,10 +44,15 @@ class Drafter {
   void learn(const Guess& guess, bool right);
 
  private:
-  // The values this far back from the next one.
+  // The values this far back from the next one, and how its guesses turned out, with older ones
+  // weighing less.
   struct Context {
+    float trust() const;
+
     std::array<std::uint16_t, 6> back{};
     std::size_t length = 0;
+    float expected_right = 0;
+    float right = 0;
   };
   // What followed a context. Counts in halves, so that a decayed one keeps its ratio.
   struct Entry {
@@ -69,8 +76,6 @@ class Drafter {
   std::uint64_t observed_ = 0;
   std::uint64_t learnt_ = 0;  // of the observed: those before
   std::uint64_t assumed_ = 0;
-  float expected_right_;  // of the guesses learnt from, with older ones weighing less
-  float right_;
 };
 
 }  // namespace lintel

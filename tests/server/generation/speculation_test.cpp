@@ -286,5 +286,40 @@ TEST_CASE("guesses that fail are believed less") {
   CHECK(drafter.guess().probability == before);
 }
 
+TEST_CASE("a context that fails leaves the guess to one that does not") {
+  Drafter drafter(tiny_config(TinyModel::kTokens));
+  for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
+  const Drafter::Guess first = drafter.guess();
+  for (int i = 0; i < 3; ++i) drafter.learn(first, /*right=*/false);
+  const Drafter::Guess second = drafter.guess();
+  CHECK(second.context != first.context);
+  CHECK(second.value == first.value);
+  CHECK(second.probability > first.probability * 0.9f);
+  // Who has failed is asked again once the other has failed as often.
+  for (int i = 0; i < 3 * 4; ++i) drafter.learn(drafter.guess(), /*right=*/false);
+  CHECK(drafter.guess().probability < first.probability * 0.7f);
+}
+
+TEST_CASE("where the longest context knows nothing, a short one guesses") {
+  ModelConfig config = tiny_config(TinyModel::kImage);
+  config.image = {.height = 60, .width = 20, .channels = 1, .start_token = 0};
+  Drafter drafter(config);
+  // Below a row of noise one of a value that no row had before.
+  std::mt19937 random(1);
+  const auto value = [&](int i) {
+    return i / 20 % 2 == 0 ? static_cast<std::int32_t>(random()) & 0xffff : -i / 20;
+  };
+  int right = 0;
+  for (int i = 0; i < 600; ++i) {
+    const std::int32_t next = value(i);
+    if (i > 20 && i % 40 == 30) {
+      const Drafter::Guess guess = drafter.guess();
+      right += guess.value == next && guess.probability > 0.5f ? 1 : 0;
+    }
+    drafter.observe(next);
+  }
+  CHECK(right == 15);
+}
+
 }  // namespace
 }  // namespace lintel::testing
