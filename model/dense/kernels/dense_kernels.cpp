@@ -150,6 +150,152 @@ void run_all(const Product& product) {
                       tile<Type, 2, kWide>, tile<Type, 1, kWidest>});
 }
 
+// ---- f32, many rows
+
+// Weights of so many cells of a group stay in the first cache while all rows pass by; what is
+// added up until the last of them waits outside the registers, unrounded, so the bits are those of
+// one pass over all cells.
+constexpr size_t kBlockCells = 64;
+constexpr size_t kBlockRows = 66;  // whose sums wait at a time
+
+struct Block {
+  const uint32_t* weights;  // of the group's first column
+  size_t first_cell, cells;
+  bool is_first, is_last;
+  float* sums;  // [rows from `row` on, kGroupWidth]
+};
+
+// Lines to ask for: one of the weights that come next with every cell whose number has no bit of
+// `rarer`, so that all tiles share them, and one of what the product was told of with each.
+struct Asked {
+  const uint32_t* weights = nullptr;
+  size_t rarer = 0;
+  const float* other = nullptr;
+};
+
+template <size_t kRows, size_t kVectors, bool kWeights, bool kOther>
+HWY_INLINE void add_block(const Product& product, const Block& block, size_t row, size_t column,
+                          size_t vector, Asked asked) {
+  VF sums[kRows][kVectors];
+  LINTEL_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    LINTEL_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      sums[r][v] = block.is_first
+                       ? hn::Zero(F())
+                       : hn::Load(F(), block.sums + r * kGroupWidth + (vector + v) * kLanes);
+    }
+  }
+  const uint32_t* x = product.x + row * product.x_stride + block.first_cell;
+  const uint32_t* w = block.weights + vector * kLanes;
+  for (size_t c = 0; c < block.cells; ++c, w += kGroupWidth) {
+    if (kWeights && (c & asked.rarer) == 0) {
+      hwy::Prefetch(asked.weights);
+      asked.weights += kLineCells;
+    }
+    if (kOther) {
+      hwy::Prefetch(asked.other);
+      asked.other += PrefetchList::kLineFloats;
+    }
+    VU columns[kVectors];
+    LINTEL_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) columns[v] = hn::Load(U(), w + v * kLanes);
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      const uint32_t cell = x[r * product.x_stride + c];
+      LINTEL_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) F32::add(sums[r][v], cell, columns[v]);
+    }
+  }
+  LINTEL_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const size_t first = column + (vector + v) * kLanes;
+    if (block.is_last && first >= product.weights->out_features) break;
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      if (block.is_last) {
+        store(product, row + r, first, F32::finish(product, row + r, first, sums[r][v]));
+      } else {
+        hn::Store(sums[r][v], F(), block.sums + r * kGroupWidth + (vector + v) * kLanes);
+      }
+    }
+  }
+}
+
+template <size_t kRows, size_t kVectors>
+void add_block_of_group(const Product& product, const Block& block, size_t row, size_t column,
+                        const Asked& asked) {
+  const bool asks = asked.weights != nullptr;
+  asked.other != nullptr
+      ? asks ? add_block<kRows, kVectors, true, true>(product, block, row, column, 0, asked)
+             : add_block<kRows, kVectors, false, true>(product, block, row, column, 0, asked)
+  : asks ? add_block<kRows, kVectors, true, false>(product, block, row, column, 0, asked)
+         : add_block<kRows, kVectors, false, false>(product, block, row, column, 0, asked);
+  for (size_t v = kVectors; v < kGroupVectors; v += kVectors) {
+    if (column + v * kLanes >= product.weights->out_features) return;
+    add_block<kRows, kVectors, false, false>(product, block, row, column, v, {});
+  }
+}
+
+// Six rows at a time, then what is left.
+HWY_INLINE void add_block_of_rows(const Product& product, Block block, size_t row, size_t count,
+                                  size_t column, Asked asked) {
+  constexpr size_t kWide = std::min(kGroupVectors, 2 * kTileVectors);
+  constexpr size_t kWidest = std::min(kGroupVectors, 4 * kTileVectors);
+  asked.rarer = count >= 8 * 6 ? 1 : 0;
+  const size_t lines = block.cells / (asked.rarer + 1);
+  size_t left = 4 * block.cells;  // lines of the weights that come next
+  const auto next = [&](size_t rows) {
+    row += rows;
+    count -= rows;
+    block.sums += rows * kGroupWidth;
+    if (asked.weights == nullptr) return;
+    left -= std::min(left, lines);
+    asked.weights = left > 0 ? asked.weights + lines * kLineCells : nullptr;
+  };
+  const auto with_other = [&] {
+    asked.other = product.prefetch ? product.prefetch->take(block.cells) : nullptr;
+    return asked;
+  };
+  for (; count >= 6; next(6)) {
+    add_block_of_group<6, kTileVectors>(product, block, row, column, with_other());
+  }
+  if (count >= 4) {
+    add_block_of_group<4, kTileVectors>(product, block, row, column, with_other());
+    next(4);
+  }
+  if (count >= 2) {
+    add_block_of_group<2, kWide>(product, block, row, column, with_other());
+    next(2);
+  }
+  if (count > 0) add_block_of_group<1, kWidest>(product, block, row, column, with_other());
+}
+
+void run_f32(const Product& product) {
+  // Of few rows the weights are read once or twice, wherever they lie.
+  if (product.rows <= 12) return run_all<F32>(product);
+  HWY_ALIGN float sums[kBlockRows * kGroupWidth];
+  const size_t row_cells = product.weights->row_cells;
+  for (size_t g = 0; g < product.weights->num_groups(); ++g) {
+    for (size_t row = 0; row < product.rows; row += kBlockRows) {
+      const size_t count = std::min(kBlockRows, product.rows - row);
+      for (size_t c = 0; c < row_cells; c += kBlockCells) {
+        const uint32_t* const weights = product.weights->group(g) + c * kGroupWidth;
+        const size_t cells = std::min(kBlockCells, row_cells - c);
+        const Block block{.weights = weights,
+                          .first_cell = c,
+                          .cells = cells,
+                          .is_first = c == 0,
+                          .is_last = c + cells == row_cells,
+                          .sums = sums};
+        // The first rows bring what comes next; it lies behind.
+        const Asked asked{.weights = row == 0 ? weights + cells * kGroupWidth : nullptr};
+        add_block_of_rows(product, block, row, count, g * kGroupWidth, asked);
+      }
+    }
+  }
+}
+
 template <class Output>
 void finish_all(const Product& product, const uint32_t* raw) {
   for (size_t row = 0; row < product.rows; ++row) {
@@ -166,7 +312,7 @@ void FinishInt8(const Product& product, const uint32_t* raw) {
 }
 
 bool IsAvx512() { return HWY_TARGET == HWY_AVX3; }
-void MultiplyF32(const Product& product) { run_all<F32>(product); }
+void MultiplyF32(const Product& product) { run_f32(product); }
 void MultiplyBf16(const Product& product) { run_all<Bf16>(product); }
 void MultiplyInt8(const Product& product) { run_all<Int8>(product); }
 

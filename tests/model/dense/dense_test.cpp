@@ -104,7 +104,7 @@ TEST_CASE("a dense layer agrees with its formula for odd shapes", "[rows]") {
 
 TEST_CASE("a row has the same bits alone and among any number of rows", "[rows]") {
   const std::vector<std::pair<std::size_t, std::size_t>> shapes = {
-      {256, 768}, {256, 256}, {256, 1024}, {1024, 256}, {256, 30}, {64, 256}, {33, 17}};
+      {256, 768}, {256, 256}, {256, 1024}, {1024, 256}, {256, 30}, {64, 256}, {33, 17}, {150, 70}};
   constexpr std::size_t kRows = 70;
   const WeightType type = GENERATE(from_range(kWeightTypes));
   for (const auto& [in, out] : shapes) {
