@@ -25,7 +25,7 @@ function parseProxy(proxy) {
 
 // {address, credentials, options} for grpc-js. TypeError for what makes no sense together.
 // `name`: whose address it is; `others`: there are other servers.
-export function connection(address, { tlsCa, tlsCert, tlsKey, token, proxy }, { name, others } = {}) {
+export function connection(address, { tlsCa, tlsCert, tlsKey, token, proxy, interceptors }, { name, others } = {}) {
   if (!tlsCert !== !tlsKey) throw new TypeError('a client certificate and its key belong together');
   const way = proxy === undefined ? undefined : parseProxy(proxy);
   const encrypted = tlsCa || tlsCert;
@@ -42,6 +42,7 @@ export function connection(address, { tlsCa, tlsCert, tlsKey, token, proxy }, { 
     'grpc.max_receive_message_length': -1,
     // Else http_proxy and its kin are obeyed, on loopback, too.
     'grpc.enable_http_proxy': 0,
+    ...(interceptors && { interceptors }),
     // Where there are other servers, one that is gone without a word is noticed; servers take a ping in 10 s.
     ...(others && { 'grpc.keepalive_time_ms': 15_000, 'grpc.keepalive_timeout_ms': 5000 }),
     // Its certificate has the name.

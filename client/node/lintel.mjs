@@ -123,9 +123,10 @@ export class Client {
   // [USER:PASSWORD@]HOST:PORT of an HTTP proxy to reach other machines through, by CONNECT; what the
   // environment says of proxies is not heeded, and this machine is never reached through one. retry: ms
   // for which a call on a session that outlives the server is repeated since something of it came; 0: never.
+  // interceptors: grpc-js's, around every call, as for traces, or to see the metadata of answers (lintel-replica).
   constructor(
     address = '127.0.0.1:50051',
-    { tlsCa, tlsCert, tlsKey, token, timeout = 300_000, proxy, retry = 30_000 } = {},
+    { tlsCa, tlsCert, tlsKey, token, timeout = 300_000, proxy, retry = 30_000, interceptors } = {},
   ) {
     this.#token = token;
     this.#timeout = timeout;
@@ -133,7 +134,7 @@ export class Client {
     const addresses = split(address);
     this.#servers = new Servers(addresses, (one, name) => {
       const others = addresses.length > 1 || name !== undefined;
-      const way = connection(one, { tlsCa, tlsCert, tlsKey, token, proxy }, { name, others });
+      const way = connection(one, { tlsCa, tlsCert, tlsKey, token, proxy, interceptors }, { name, others });
       const services = {
         generation: new v1.GenerationService(way.address, way.credentials, way.options),
         models: new v1.ModelService(way.address, way.credentials, way.options),

@@ -17,7 +17,7 @@ export function split(addresses) {
 export async function addressesOf(address) {
   const colon = address.lastIndexOf(':');
   const host = address.slice(0, Math.max(colon, 0));
-  if (!host || isIP(host.replace(/^\[|\]$/g, '')) || /^unix|\/\//.test(host)) return [];
+  if (!host || isIP(host.replace(/^\[|\]$/g, '')) || /^unix|\/\//.test(address)) return [];
   try {
     const found = await lookup(host, { all: true });
     return found.map((one) => (one.family === 6 ? `[${one.address}]` : one.address) + address.slice(colon));

@@ -2,25 +2,16 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
-import net from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after, before, describe, it } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import { PATIENCE } from './serving.mjs';
+import { PATIENCE, freePort } from './serving.mjs';
 
 const { LINTEL_EXAMPLE, LINTEL_SERVER, LINTEL_WRITE_TINY_MODELS } = process.env;
 const { Client, LintelError } = await import(pathToFileURL(join(LINTEL_EXAMPLE, 'lintel.mjs')));
 const { Servers, addressesOf, isUnsent, split } = await import(pathToFileURL(join(LINTEL_EXAMPLE, 'servers.mjs')));
-
-const freePort = () =>
-  new Promise((resolve) => {
-    const probe = net.createServer().listen(0, '127.0.0.1', () => {
-      const { port } = probe.address();
-      probe.close(() => resolve(port));
-    });
-  });
 
 let directory;
 before(() => {
@@ -125,7 +116,7 @@ describe('addresses', () => {
   });
 
   it('are asked of the resolver for names alone', async () => {
-    for (const none of ['127.0.0.1:1', '[::1]:1', 'unix:/x', 'dns:///a:1']) assert.deepEqual(await addressesOf(none), []);
+    for (const none of ['127.0.0.1:1', '[::1]:1', 'unix:/x', 'dns:///a:1', 'localhost:///a']) assert.deepEqual(await addressesOf(none), []);
     assert.ok((await addressesOf('localhost:7')).every((address) => address.endsWith(':7')));
   });
 

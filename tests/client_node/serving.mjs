@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import http from 'node:http';
+import net from 'node:net';
 import { createInterface } from 'node:readline';
 
 const { LINTEL_SERVER } = process.env;
@@ -14,9 +15,19 @@ export async function eventually(condition, what) {
   }
 }
 
-// A lintel-server on a port of its own, with metrics.
+// A port that nobody listens on.
+export const freePort = () =>
+  new Promise((resolve) => {
+    const probe = net.createServer().listen(0, '127.0.0.1', () => {
+      const { port } = probe.address();
+      probe.close(() => resolve(port));
+    });
+  });
+
+// A lintel-server, on a port of its own unless it is told where, with metrics.
 export async function serve(model, ...more) {
-  const flags = ['--listen', '127.0.0.1:0', '--metrics-listen', '127.0.0.1:0', ...more];
+  const where = more.includes('--listen') ? [] : ['--listen', '127.0.0.1:0'];
+  const flags = [...where, '--metrics-listen', '127.0.0.1:0', ...more];
   const child = spawn(LINTEL_SERVER, ['--model', model, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
   const ended = new Promise((resolve) => child.once('exit', resolve));
   let log = '';
@@ -27,8 +38,8 @@ export async function serve(model, ...more) {
   ]);
   return {
     address: ready.replace('lintel-server ready on ', ''),
-    stop() {
-      child.kill('SIGTERM');
+    stop(signal = 'SIGTERM') {
+      child.kill(signal);
       return ended;
     },
     // Of HTTP, with --http-listen.

@@ -94,7 +94,7 @@ def split(addresses: str) -> list[str]:
 def addresses_of(address: str) -> list[str]:
     """Every address that a name has; none of what is no name. Waits for the resolver."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or host.startswith(("unix", "[")) or "//" in host:
+    if not colon or not host or host.startswith(("unix", "[")) or "//" in address:
         return []
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
