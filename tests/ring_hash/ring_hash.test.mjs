@@ -4,7 +4,7 @@
 // copy of the client are.
 import assert from 'node:assert/strict';
 import { execFile, execFileSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -18,6 +18,7 @@ const { LINTEL_PACKAGES, LINTEL_WRITE_TINY_MODELS } = process.env;
 const SESSIONS = 48; // that one of three servers has none of them happens once in ten million runs
 const ENTRIES = 4096; // of the ring
 const grpc = installed('@grpc/grpc-js');
+const run = promisify(execFile);
 const { Client } = await import(pathToFileURL(join(LINTEL_PACKAGES, 'client/node/lintel.mjs')));
 
 let directory;
@@ -25,6 +26,7 @@ let redis;
 let plane;
 let undisturbed; // a server without a store, and a client of it
 let twins;
+let core; // {python, version}, the latter 1000 times the major version and the minor one; undefined: none
 const addresses = [];
 const servers = [];
 
@@ -103,6 +105,34 @@ class Talk {
   }
 }
 
+// A Python with grpcio, gRPC's own core, of 1.52 or later: before, its ring_hash crashes (grpc/grpc#31766).
+async function findCore() {
+  for (const python of [process.env.LINTEL_PYTHON, 'python3', '/usr/bin/python3'].filter(Boolean)) {
+    try {
+      const { stdout } = await run(python, ['-c', 'import grpc, lintel.v1.generation_pb2; print(grpc.__version__)']);
+      const [major, minor] = stdout.split('.').map(Number);
+      const version = major * 1000 + minor;
+      if (version >= 1052) return { python, version };
+    } catch {} // the next
+  }
+  return undefined;
+}
+
+// A call on each session by gRPC's core, which is to choose the server that answered last.
+async function sayByCore(talks, count, target, options = []) {
+  const env = { ...process.env, GRPC_EXPERIMENTAL_RING_HASH_SET_REQUEST_HASH_KEY: 'true' };
+  const calling = run(core.python, [fileURLToPath(new URL('calls.py', import.meta.url))], { env, timeout: PATIENCE });
+  const calls = talks.map(({ id, affinityKey, seed }) => ({ id, key: affinityKey, seed, count }));
+  calling.child.stdin.end(JSON.stringify({ target, options, calls }));
+  const answers = JSON.parse((await calling).stdout);
+  assert.equal(answers.length, talks.length);
+  for (const [i, { replica, tokens }] of answers.entries()) {
+    assert.equal(replica, talks[i].last, "gRPC's core chose another server than grpc-js");
+    talks[i].calls.push(count);
+    talks[i].tokens.push(...tokens);
+  }
+}
+
 // How many of them each server answered last.
 function shares(talks) {
   const counts = new Map(addresses.map((_, i) => [`replica-${i}`, 0]));
@@ -121,6 +151,7 @@ describe('several servers', () => {
     undisturbed = await serve(join(directory, 'tokens'), '--max-new-tokens', '100000', '--workers', '1');
     twins = new House(undisturbed.address);
     plane = await controlPlane(addresses, ENTRIES);
+    core = await findCore();
     process.env.GRPC_XDS_BOOTSTRAP_CONFIG = plane.bootstrap; // grpc-js reads it once
     installed('@grpc/grpc-js-xds').register();
   });
@@ -153,6 +184,24 @@ describe('several servers', () => {
       homes = new Map(house.talks.map((talk) => [talk, talk.last]));
     });
 
+    it("are chosen alike by gRPC's core over xDS", { timeout: PATIENCE }, async (t) => {
+      if (!core) return t.skip('no grpcio of 1.52 or later');
+      await sayByCore(house.talks, 20, 'xds:///ring');
+      return house.say(20); // which goes on behind those calls
+    });
+
+    it("are chosen alike by gRPC's core with the page's configuration", { timeout: PATIENCE }, async (t) => {
+      if (!(core?.version >= 1071)) return t.skip('no grpcio of 1.71 or later');
+      const page = readFileSync(new URL('../../docs/routing.md', import.meta.url), 'utf8');
+      const [, config] = /```json\n(\{"loadBalancingConfig".*\})\n```/.exec(page);
+      const options = [
+        ['grpc.service_config', config.replaceAll('131072', String(ENTRIES))],
+        ['grpc.lb.ring_hash.ring_size_cap', ENTRIES],
+      ];
+      await sayByCore(house.talks, 20, `ipv4:${addresses}`, options);
+      return house.say(20);
+    });
+
     it("have a killed one's sessions alone move, and give the same values", { timeout: 2 * PATIENCE }, async (t) => {
       const [streaming] = house.talks;
       const killed = homes.get(streaming);
@@ -179,6 +228,7 @@ describe('several servers', () => {
         if (home === killed) assert.ok(!where.has(killed), 'a server that was killed has answered');
         else assert.ok(where.has(home), `a session of ${home}, which goes on, is at ${[...where]}`);
       }
+      if (core) await sayByCore(house.talks, 20, 'xds:///ring');
       servers[i] = await start(i);
     });
 
