@@ -136,6 +136,7 @@ class Addresses(unittest.TestCase):
     def test_the_resolver_is_asked_of_names_alone(self):
         self.assertEqual(_servers.addresses_of("127.0.0.1:1"), [])
         self.assertEqual(_servers.addresses_of("unix:/x"), [])
+        self.assertEqual(_servers.addresses_of("localhost:///a"), [])  # gRPC's own way of naming, as xds:///
         self.assertIn("127.0.0.1:7", _servers.addresses_of("localhost:7"))
 
     def test_a_sessions_key_is_its_ids_hash(self):

@@ -59,14 +59,13 @@ export async function controlPlane(addresses, entries) {
     ...resources('ring', { lb_policy: 'RING_HASH', ring_hash_lb_config: ring }, addresses),
     ...resources('turns', { lb_policy: 'ROUND_ROBIN' }, addresses),
   ];
-  const refusals = [];
   const server = new grpc.Server();
   server.addService(AggregatedDiscoveryService.service, {
     // A client names all that it wants of a type; a request without other names only says how it liked the answer.
     StreamAggregatedResources(stream) {
       const told = new Map();
       stream.on('data', ({ type_url: type, resource_names: names = [], error_detail: refusal }) => {
-        if (refusal) refusals.push(refusal.message);
+        if (refusal) console.error(`a client does not take ${type}: ${refusal.message}`);
         const wanted = [...names].sort().join();
         if (told.get(type) === wanted) return;
         told.set(type, wanted);
@@ -85,7 +84,6 @@ export async function controlPlane(addresses, entries) {
   const way = { server_uri: `127.0.0.1:${port}`, channel_creds: [{ type: 'insecure' }], server_features: ['xds_v3'] };
   return {
     bootstrap: JSON.stringify({ xds_servers: [way], node: { id: 'lintel-test', locality: {} } }),
-    refusals, // what clients said of resources that they do not take
     stop: () => server.forceShutdown(),
   };
 }

@@ -174,7 +174,6 @@ describe('several servers', () => {
 
     it('have their own sessions each', { timeout: PATIENCE }, async (t) => {
       for (let round = 0; round < 4; ++round) await house.say(20);
-      assert.deepEqual(plane.refusals, []);
       for (const { replicas } of house.talks) {
         assert.equal(replicas.length, 4);
         assert.equal(new Set(replicas).size, 1, `calls of one session went to ${replicas}`);
