@@ -149,6 +149,9 @@ void DurableCall::not_collected() {
 
 void DurableCall::add_end(VaultBatch& batch) {
   const SessionHistory::Extent extent = history_->extent();
+  // The next server asks for the session as soon as it is told: nothing here is to claim it once
+  // more, as who stores what lies in memory before the process ends would.
+  if (outcome_ && told_outcome() == RequestOutcome::kMoved) lease_.discard();
   // What goes on elsewhere has not ended, and nobody else is to come in between.
   const bool goes_on_elsewhere = outcome_ && draws_ && level_ != Durability::kCall &&
                                  (was_open_ || extent.position > call_.start) &&

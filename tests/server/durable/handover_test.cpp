@@ -33,7 +33,8 @@ TEST_CASE("a call that is handed over at any value goes on elsewhere, with the s
   calls.process->run();
   REQUIRE(begun.sink->finishes == 1);
   CHECK(begun.sink->outcome == RequestOutcome::kMoved);
-  CHECK_FALSE(begun.sink->results[0]);  // it has not ended
+  CHECK_FALSE(begun.sink->results[0]);                // it has not ended
+  CHECK(calls.process->store.idle_stored().empty());  // so that nothing of it is stored again
   const auto told = static_cast<std::int64_t>(begun.sink->values[0].size());
   CHECK(calls.stored(id) >= (told > 0 ? 5 + told : 0));
 

@@ -94,7 +94,7 @@ TEST_CASE("a call on a session that another server runs is told by whom and for 
   CHECK(counted.at("lintel_session_store_clocks_differ") == 0);
   const auto retry = detail_of<google::rpc::RetryInfo>(refused.status);
   REQUIRE(retry);
-  CHECK(retry->retry_delay().seconds() <= 10);
+  CHECK(retry->retry_delay().seconds() <= 1);  // it may be given back sooner than it must
   context.TryCancel();
   while (reader->Read(&message)) {
   }
