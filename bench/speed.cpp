@@ -233,7 +233,7 @@ class SpeedExperiment {
       const LoadResult seen = run_load(load);
       served.push_back(seen.tokens_per_second);
       shares.push_back(served.back() / in_process);
-      cpu.push_back(1e6 * seen.cpu_seconds / (seen.tokens_per_second * load.window.count()));
+      cpu.push_back(1e6 * seen.cpu_seconds / (seen.tokens_per_second * seen.seconds));
       cpu_shares.push_back(own_cpu.back() / cpu.back());
       progress_.add(1);
     }

@@ -40,13 +40,11 @@ ProcessUse use_of_process() {
   return use;
 }
 
-// What counts: from begin() on, for as long as it is. Before that nothing does.
+// What counts: from begin() to end(). Before that nothing does.
 class Window {
  public:
-  void begin(Clock::time_point at, Clock::duration length) {
-    end_.store((at + length).time_since_epoch().count());
-    begin_.store(at.time_since_epoch().count());
-  }
+  void begin(Clock::time_point at) { begin_.store(at.time_since_epoch().count()); }
+  void end(Clock::time_point at) { end_.store(at.time_since_epoch().count()); }
   bool holds(Clock::time_point time) const {
     const Clock::rep at = time.time_since_epoch().count();
     return begin_.load() <= at && at < end_.load();
@@ -58,8 +56,8 @@ class Window {
   std::atomic<Clock::rep> begin_{kNever}, end_{kNever};
 };
 
-// How many clients have begun.
-class Begun {
+// How many clients have begun, or values have come.
+class Counted {
  public:
   void add_one() {
     {
@@ -68,7 +66,7 @@ class Begun {
     }
     more_.notify_all();
   }
-  // Waits until as many have, or until `time`. Returns how many have.
+  // Waits until there are as many, or until `time`. Returns how many there are.
   int wait_for(int count, Clock::time_point time) {
     std::unique_lock lock(mutex_);
     more_.wait_until(lock, time, [&] { return count_ >= count; });
@@ -84,9 +82,12 @@ class Begun {
 // One client, on a thread of its own.
 class LoadClient {
  public:
-  LoadClient(const LoadOptions& options, std::uint64_t first_seed, Begun& begun)
+  // `begun` counts the clients that had a value, `seen_one` those that had one in the window.
+  LoadClient(const LoadOptions& options, std::uint64_t first_seed, Counted& begun,
+             Counted& seen_one)
       : options_(options),
         begun_(begun),
+        seen_one_(seen_one),
         seed_(first_seed),
         channel_(open_channel(options)),
         client_(channel_, std::chrono::minutes(10), options.token),
@@ -184,7 +185,7 @@ class LoadClient {
       const Clock::time_point now = Clock::now();
       if (!std::exchange(has_begun_, true)) begun_.add_one();
       if (window.holds(now)) {
-        tokens_ += chunk.tokens_size();
+        if (std::exchange(tokens_, tokens_ + chunk.tokens_size()) == 0) seen_one_.add_one();
         if (!last && window.holds(begin)) {
           seen_.first_token_seconds.push_back(seconds_between(begin, now));
         }
@@ -204,7 +205,8 @@ class LoadClient {
   }
 
   const LoadOptions& options_;
-  Begun& begun_;
+  Counted& begun_;
+  Counted& seen_one_;
   bool has_begun_ = false;  // had a value
   std::uint64_t seed_;
   const std::shared_ptr<grpc::Channel> channel_;
@@ -224,11 +226,11 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 }  // namespace
 
 LoadResult run_load(const LoadOptions& options) {
-  Begun begun;
+  Counted begun, seen_one;
   std::vector<std::unique_ptr<LoadClient>> clients;
   for (int i = 0; i < options.clients; ++i) {
-    clients.push_back(
-        std::make_unique<LoadClient>(options, static_cast<std::uint64_t>(i) * 1'000'000, begun));
+    clients.push_back(std::make_unique<LoadClient>(
+        options, static_cast<std::uint64_t>(i) * 1'000'000, begun, seen_one));
   }
   for (const auto& client : clients) {
     if (!client->connect()) break;
@@ -248,6 +250,7 @@ LoadResult run_load(const LoadOptions& options) {
         errors[i] = std::current_exception();
         failed = true;
         for (int all = 0; all < options.clients; ++all) begun.add_one();  // nobody waits any more
+        seen_one.add_one();
       }
     });
   }
@@ -255,9 +258,13 @@ LoadResult run_load(const LoadOptions& options) {
   std::this_thread::sleep_until(warm);
   result.clients_begun = begun.wait_for(options.clients, Clock::now() + kBeginTime);
   const auto begin = Clock::now();
-  window.begin(begin, failed ? Clock::duration(0) : length);
+  window.begin(begin);
   const ProcessUse before = use_of_process();
   if (!failed) std::this_thread::sleep_until(begin + length);
+  // On a machine that has no time for us the window is as long as it takes to see anything.
+  seen_one.wait_for(1, begin + length + kBeginTime);
+  const auto end = Clock::now();
+  window.end(end);
   const ProcessUse after = use_of_process();
   for (const auto& client : clients) client->stop();
   for (std::thread& thread : threads) thread.join();
@@ -273,7 +280,8 @@ LoadResult run_load(const LoadOptions& options) {
     append(result.first_token_seconds, client->seen().first_token_seconds);
     append(result.between_tokens_seconds, client->seen().between_tokens_seconds);
   }
-  result.tokens_per_second = static_cast<double>(tokens) / options.window.count();
+  result.seconds = seconds_between(begin, end);
+  result.tokens_per_second = static_cast<double>(tokens) / result.seconds;
   return result;
 }
 

@@ -24,10 +24,11 @@ struct LoadOptions {
   // Each sequence is a session's, of this durability; absent: a call's alone.
   std::optional<v1::Durability> durability;
   std::chrono::duration<double> warm_up{0.5};
-  std::chrono::duration<double> window{2};  // what happens in it counts
+  std::chrono::duration<double> window{2};  // what happens in it counts, at least
 };
 
 struct LoadResult {
+  double seconds = 0;  // length of the window
   double tokens_per_second = 0;
   int clients_begun = 0;                       // had a value when the window began
   std::vector<double> first_token_seconds;     // of calls that began in the window
@@ -49,8 +50,9 @@ constexpr std::chrono::seconds kBeginTime{10};
 
 // Every client connects, before the window. Then it generates whole sequences, one call after the
 // other, until the window is over; then what still runs is cancelled. The window begins after the
-// warm-up, when every client has had a value. Throws CallError when a call fails,
-// std::invalid_argument as make_channel.
+// warm-up, when every client has had a value, and does not end before one has had a value in it,
+// for kBeginTime at most. Throws CallError when a call fails, std::invalid_argument as
+// make_channel.
 LoadResult run_load(const LoadOptions& options);
 
 }  // namespace lintel::bench

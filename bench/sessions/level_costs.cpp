@@ -52,7 +52,7 @@ class LevelLoad {
     Seen seen;
     load_.durability = durability;
     const LoadResult all = run_load(load_);
-    const double values = all.tokens_per_second * load_.window.count();
+    const double values = all.tokens_per_second * all.seconds;
     seen.tokens_per_second = all.tokens_per_second;
     seen.cpu_us_a_value = 1e6 * all.cpu_seconds / values;
     seen.bytes_a_value = all.bytes_written / values;

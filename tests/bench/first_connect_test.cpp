@@ -67,6 +67,19 @@ TEST_CASE("the window begins when every client has had a value, however short th
   CHECK(result.tokens_per_second > 0);
 }
 
+TEST_CASE("the window is as long as it takes to see a value, however short it was to be") {
+  const ModelConfig config = tiny_config(TinyModel::kImage);
+  const bench::ModelFiles files(config);
+  const bench::OwnServer server(files.load(WeightType::kF32), {});
+  const bench::LoadOptions load{.address = server.address(),
+                                .sequence = bench::sequence_plan(config),
+                                .warm_up = std::chrono::duration<double>(0.05),
+                                .window = std::chrono::duration<double>(1e-9)};
+  const bench::LoadResult result = bench::run_load(load);
+  CHECK(result.tokens_per_second > 0);
+  CHECK(result.seconds > 1e-9);
+}
+
 TEST_CASE("a load whose clients fail ends at once, without its window") {
   const ModelConfig config = tiny_config(TinyModel::kImage);
   const bench::ModelFiles files(config);
