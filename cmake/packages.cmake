@@ -1,16 +1,25 @@
 # Debian 12 packages; scripts/setup.sh installs them.
+#
+# What model/ and its tests need.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
-find_package(Protobuf REQUIRED)  # module mode, and before gRPC
-find_package(gRPC CONFIG REQUIRED)
 find_package(dnnl CONFIG REQUIRED)
 find_package(hwy CONFIG REQUIRED)
-find_package(spdlog CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
+find_package(OpenSSL REQUIRED)
+if(LINTEL_TESTS)
+  find_package(Catch2 2 CONFIG REQUIRED)
+endif()
+if(LINTEL_MODEL_ALONE)
+  return()
+endif()
+
+find_package(Protobuf REQUIRED)  # module mode, and before gRPC
+find_package(gRPC CONFIG REQUIRED)
+find_package(spdlog CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(PNG REQUIRED)
 find_package(ZLIB REQUIRED)
-find_package(OpenSSL REQUIRED)
 find_package(SQLite3 REQUIRED)
 # hiredis, whose package file is of no use to CMake: it reads what Redis servers answer.
 find_path(LINTEL_HIREDIS_INCLUDE hiredis/hiredis.h REQUIRED)
@@ -26,6 +35,3 @@ find_library(LINTEL_EDIT_LIBRARY edit REQUIRED)
 add_library(Edit::Edit UNKNOWN IMPORTED)
 set_target_properties(Edit::Edit PROPERTIES
   IMPORTED_LOCATION ${LINTEL_EDIT_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${LINTEL_EDIT_INCLUDE})
-if(LINTEL_TESTS)
-  find_package(Catch2 2 CONFIG REQUIRED)
-endif()

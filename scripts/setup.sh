@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
   cat <<'EOF'
 Usage: scripts/setup.sh [--training] [--bench] [--clients] [--browser] [--docker] [--containers]
-                        [--packages] [--redis] [--sanitizers] [--check]
+                        [--packages] [--redis] [--sanitizers] [--arm64] [--check]
 
 Installs with apt (through sudo when not root) what is missing of:
   (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, ...
@@ -18,6 +18,7 @@ Installs with apt (through sudo when not root) what is missing of:
   --packages     what scripts/package.sh and its test need: dpkg-dev, pip, lintian, debootstrap, zsh
   --redis        a Redis server, for the tests of the shared session store
   --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime
+  --arm64        a cross compiler and qemu, for scripts/test_arm64.sh
   --check        installs nothing; exits with 1 and names what is missing
 EOF
 }
@@ -52,6 +53,7 @@ for argument in "$@"; do
       packages+=(dpkg-dev file gzip python3-pip python3-setuptools python3-wheel debootstrap lintian groff-base man-db zsh) ;;
     --redis) packages+=(redis-server) ;;
     --sanitizers) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
+    --arm64) packages+=(g++-aarch64-linux-gnu qemu-user apt dpkg) ;;
     --check) check=true ;;
     -h | --help) usage; exit 0 ;;
     *) echo "setup.sh: unknown argument $argument" >&2; usage >&2; exit 2 ;;

@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "hwy/contrib/math/math-inl.h"
+#include "model/simd/relu-inl.h"
 #include "model/simd/vector_loops-inl.h"
 // clang-format on
 
@@ -60,10 +61,8 @@ void LayerNorm(const float* x, size_t x_stride, const float* gain, const float* 
 }
 
 void Relu(float* x, size_t n) {
-  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
-    // In this order NaN stays NaN on x86: it shall be seen, not become 0.
-    hn::StoreU(hn::Max(hn::Zero(d), hn::LoadU(d, x + i)), d, x + i);
-  });
+  for_each_vector(
+      n, [=](auto d, size_t i) HWY_ATTR { hn::StoreU(relu_of(hn::LoadU(d, x + i)), d, x + i); });
 }
 
 // erf by Abramowitz and Stegun 7.1.26, |error| <= 1.5e-7:

@@ -14,6 +14,7 @@
 #include "hwy/highway.h"
 #include "model/dense/kernels/dense_kernels.h"
 #include "model/simd/bf16-inl.h"
+#include "model/simd/relu-inl.h"
 #include "model/simd/simd_targets.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -40,8 +41,10 @@ struct FloatOutput {
     return hn::Add(sum, hn::Load(F(), product.weights->bias.get() + column));
   }
 
-  // What start() and finish() take of a vector of columns, and of a row.
+  // What start() and finish() take of a vector of columns, and of a row. (A constructor that is not
+  // written has not the instruction set's attributes: GCC for Arm cannot inline vectors' there.)
   struct Columns {
+    HWY_INLINE Columns() {}
     HWY_INLINE void load(const Product& product, size_t column) {
       bias = hn::Load(F(), product.weights->bias.get() + column);
     }
@@ -68,6 +71,7 @@ struct Int8Output {
   }
 
   struct Columns {
+    HWY_INLINE Columns() {}
     HWY_INLINE void load(const Product& product, size_t column) {
       begin = start(product, column);
       scale = hn::Load(F(), product.weights->scales.get() + column);
@@ -87,8 +91,7 @@ struct Int8Output {
 
 HWY_INLINE void store(const Product& product, size_t row, size_t column, VF value) {
   float* y = product.y + row * product.y_stride + column;
-  // In this order NaN stays NaN on x86: it shall be seen, not become 0.
-  if (product.relu) value = hn::Max(hn::Zero(F()), value);
+  if (product.relu) value = relu_of(value);
   const size_t width = product.weights->out_features - column;
   if (width >= kLanes) {
     if (product.add) value = hn::Add(hn::LoadU(F(), y), value);
@@ -148,7 +151,7 @@ HWY_INLINE void finish_block(const Product& product, size_t row, size_t count, s
       if (kOutputs == Outputs::kAdd) {
         value = hn::Add(hn::LoadU(F(), y + v * kLanes), value);
       } else if (kOutputs != Outputs::kPlain) {
-        value = hn::Max(hn::Zero(F()), value);
+        value = relu_of(value);
       }
       if (kOutputs == Outputs::kReluAsBf16) {
         store_bf16(value, product.y_bf16 + r * product.y_bf16_stride + column + v * kLanes);

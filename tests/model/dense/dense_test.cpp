@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "model/base/float_formats.h"
+#include "model/base/random.h"
+#include "model/base/sha256.h"
 #include "model/dense/kernels/dense_kernels.h"
 #include "model/files/safetensors.h"
 #include "model/simd/kernels.h"
@@ -365,6 +367,35 @@ TEST_CASE("int8 sums are exact: every kernel gives the same bits", "[rows]") {
     multiply(product, /*portable=*/true);
     CHECK(same_bits(fast.view(), portable.view()));
   }
+}
+
+// Numbers that every machine draws alike.
+Matrix uniform_matrix(std::size_t rows, std::size_t cols, std::uint64_t seed) {
+  Matrix matrix(rows, cols);
+  std::uint32_t index = 0;
+  const DrawSource draw{.seed = seed, .position = 0};
+  for (float& value : matrix.values()) value = static_cast<float>(draw.uniform(index++) - 0.5);
+  return matrix;
+}
+
+// What AVX2, AVX-512, AMX and NEON compute.
+TEST_CASE("int8 has the same bits on every machine with fused multiply-adds", "[rows]") {
+  if (kernel_target() == "EMU128") return;
+  Sha256 hash;
+  for (const auto& [in, out] : std::vector<std::pair<int, int>>{{256, 192}, {1024, 64}, {50, 70}}) {
+    const Matrix weight = uniform_matrix(out, in, 1);
+    const Matrix bias = uniform_matrix(1, out, 2);
+    const Matrix x = uniform_matrix(23, in, 3);
+    for (const Dense::Fused fused : {Dense::Fused::kNone, Dense::Fused::kRelu}) {
+      const Dense dense(weight.values(), bias.values(), in, out,
+                        {.weight_type = WeightType::kInt8, .fused = fused});
+      Matrix y(23, out);
+      apply(dense, x.view(), y.view());
+      const auto bytes = std::as_bytes(y.values());
+      hash.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    }
+  }
+  CHECK(hash.hex() == "83e5787624bfe1b72f7345f37c2498edbc422ecbd9312a435bb3c268e5882683");
 }
 
 TEST_CASE("the largest int8 sums do not overflow or saturate", "[rows]") {

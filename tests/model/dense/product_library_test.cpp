@@ -398,7 +398,12 @@ TEST_CASE("a layer of oneDNN keeps the bits of a row in any batch", "[library]")
     milliseconds +=
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     CAPTURE(to_string(type), in, out, dense.kernels());
-    CHECK(dense.kernels().starts_with(library.name() + " in blocks of ") == !saturates(type));
+    const bool in_blocks = dense.kernels().starts_with(library.name() + " in blocks of ");
+#if defined(__x86_64__)
+    CHECK(in_blocks == !saturates(type));
+#else  // oneDNN adds up some shapes in an order of each number of rows, and is found out
+    CHECK((in_blocks || dense.kernels().ends_with("its bits depend on the number of rows")));
+#endif
     CHECK(rows_keep_their_bits(dense, 130));
   }
   std::cout << "four shapes of " << to_string(type) << " by " << library.name() << " made in "
