@@ -301,6 +301,7 @@ class SpeedExperiment {
 
   // Microseconds a token that one client sees.
   Summary alone_through_grpc(Speculation speculation) {
+    // As many rows as guesses make of a step where nothing else is said (--speculation-rows).
     const OwnServer server(model_, {.workers = 1, .rows = 32, .speculation = speculation});
     const LoadOptions load{.address = server.address(),
                            .sequence = sequence_plan(model_->config()),

@@ -9,7 +9,7 @@
 
 int main(int argc, char** argv) {
   using lintel::testing::TinyModel;
-  if (argc != 2) {
+  if (argc != 2 || argv[1][0] == '-') {  // no folder named --help
     std::cerr << "Usage: write_tiny_models DIR\n";
     return 2;
   }

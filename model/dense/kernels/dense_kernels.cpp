@@ -77,6 +77,17 @@ struct Int8 : Int8Output {
 #endif
 };
 
+// A cell of some rows, `x_stride` apart, times its columns of the weights.
+template <class Type, size_t kRows, size_t kVectors>
+HWY_INLINE void add_cell(typename Type::Sum (&sums)[kRows][kVectors], const uint32_t* x,
+                         size_t x_stride, const VU (&columns)[kVectors]) {
+  LINTEL_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    LINTEL_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) Type::add(sums[r][v], x[r * x_stride], columns[v]);
+  }
+}
+
 // What a part of a tile asks the caches for: one thing, for every combination costs compile time.
 enum class Ask { kNothing, kAhead, kOther };
 
@@ -104,12 +115,7 @@ HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t r
       if (kAsk == Ask::kAhead) hwy::Prefetch(w + kFetchAhead + v * kLanes);
       columns[v] = hn::Load(U(), w + v * kLanes);
     }
-    LINTEL_UNROLL
-    for (size_t r = 0; r < kRows; ++r) {
-      const uint32_t cell = x[r * product.x_stride + c];
-      LINTEL_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) Type::add(sums[r][v], cell, columns[v]);
-    }
+    add_cell<Type>(sums, x + c, product.x_stride, columns);
   }
   LINTEL_UNROLL
   for (size_t v = 0; v < kVectors; ++v) {
@@ -202,12 +208,7 @@ HWY_INLINE void add_block(const Product& product, const Block& block, size_t row
     VU columns[kVectors];
     LINTEL_UNROLL
     for (size_t v = 0; v < kVectors; ++v) columns[v] = hn::Load(U(), w + v * kLanes);
-    LINTEL_UNROLL
-    for (size_t r = 0; r < kRows; ++r) {
-      const uint32_t cell = x[r * product.x_stride + c];
-      LINTEL_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) F32::add(sums[r][v], cell, columns[v]);
-    }
+    add_cell<F32>(sums, x + c, product.x_stride, columns);
   }
   LINTEL_UNROLL
   for (size_t v = 0; v < kVectors; ++v) {
