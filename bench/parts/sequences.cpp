@@ -6,15 +6,11 @@
 #include "bench/parts/sequence_plan.h"
 
 namespace lintel::bench {
-namespace {
-
-constexpr std::size_t kPromptRows = 64;  // of one step
-
-}  // namespace
-
 Sequences::Sequences(const Transformer& model, std::size_t count,
                      std::span<const std::shared_ptr<const Adapter>> adapters)
-    : model_(model), workspace_(model.new_workspace(std::max(count, kPromptRows))), drawn_(count) {
+    : model_(model),
+      workspace_(model.new_workspace(std::max(count, model.prompt_rows()))),
+      drawn_(count) {
   for (std::size_t i = 0; i < count; ++i) {
     sequences_.push_back(
         model.new_sequence(adapters.empty() ? nullptr : adapters[i % adapters.size()]));
@@ -45,8 +41,8 @@ void Sequences::draw(std::size_t i, std::span<const float> output) {
 void Sequences::read(std::size_t i, std::span<const std::int32_t> tokens) {
   assert(!tokens.empty());
   sequences_[i].pending.reset();
-  for (std::size_t begin = 0; begin < tokens.size(); begin += kPromptRows) {
-    const std::size_t end = std::min(begin + kPromptRows, tokens.size());
+  for (std::size_t begin = 0; begin < tokens.size(); begin += model_.prompt_rows()) {
+    const std::size_t end = std::min(begin + model_.prompt_rows(), tokens.size());
     rows_.clear();
     for (std::size_t t = begin; t < end; ++t) {
       rows_.push_back(
@@ -59,9 +55,9 @@ void Sequences::read(std::size_t i, std::span<const std::int32_t> tokens) {
 
 void Sequences::read_random(std::int64_t count) {
   start(count_, seed_);
-  std::vector<std::int32_t> tokens(kPromptRows);
+  std::vector<std::int32_t> tokens(model_.prompt_rows());
   for (std::int64_t position = 0; position < count;) {
-    const auto n = std::min<std::int64_t>(count - position, kPromptRows);
+    const auto n = std::min(count - position, static_cast<std::int64_t>(model_.prompt_rows()));
     for (std::int64_t t = 0; t < n; ++t) {
       const DrawSource draw{.seed = seed_, .position = position + t};
       tokens[static_cast<std::size_t>(t)] =

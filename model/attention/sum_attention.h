@@ -219,8 +219,9 @@ class SumAttention final : public AttentionBackend {
     const SumAttention& backend_;
   };
 
-  static constexpr std::size_t kRowsAtOnce = 8;  // whose features lie in scratch
-  static constexpr std::size_t kMostAside = 64;  // drafts that need no copy of the sums
+  static constexpr std::size_t kRowsAtOnce = 32;  // whose features lie in scratch
+  static constexpr std::size_t kMostAside =
+      kMostLinearRows;  // drafts that need no copy of the sums
 
   std::size_t features() const { return shape_.n_heads * shape_.n_features; }  // H*C
   std::size_t width() const { return shape_.n_heads * shape_.d_head; }         // H*D

@@ -25,12 +25,18 @@ Embedding::Embedding(const ModelConfig& config, std::span<const float> values,
 
 // pe[p, 2i] = sin(p * 10000^(-2i/d)), pe[p, 2i+1] = cos of the same. The angle is a double: a float
 // could not tell positions beyond 2^24 apart.
-float Embedding::position_part(std::int64_t position, std::size_t i) const {
+template <typename Body>
+void Embedding::for_each_part(std::int64_t position, Body&& body) const {
   if (!positions_.empty()) {
-    return positions_[static_cast<std::size_t>(position) * position_width_ + i];
+    const float* const row =
+        positions_.data() + static_cast<std::size_t>(position) * position_width_;
+    for (std::size_t i = 0; i < position_width_; ++i) body(i, row[i]);
+    return;
   }
-  const double angle = static_cast<double>(position) * frequencies_[i / 2];
-  return static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle));
+  for (std::size_t i = 0; i < position_width_; ++i) {
+    const double angle = static_cast<double>(position) * frequencies_[i / 2];
+    body(i, static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle)));
+  }
 }
 
 void Embedding::embed(std::int32_t token, std::int64_t position, std::span<float> out) const {
@@ -38,19 +44,13 @@ void Embedding::embed(std::int32_t token, std::int64_t position, std::span<float
   const float* value = values_.data() + static_cast<std::size_t>(token) * value_width_;
   assert(value + value_width_ <= values_.data() + values_.size());
   std::copy(value, value + value_width_, out.begin());
-  for (std::size_t i = 0; i < position_width_; ++i) {
-    const float part = position_part(position, i);
-    if (concat_) {
-      out[value_width_ + i] = part;
-    } else {
-      out[i] += part;
-    }
-  }
+  if (concat_) return position_row(position, out.subspan(value_width_));
+  for_each_part(position, [&](std::size_t i, float part) { out[i] += part; });
 }
 
 void Embedding::position_row(std::int64_t position, std::span<float> out) const {
   assert(out.size() == position_width_);
-  for (std::size_t i = 0; i < position_width_; ++i) out[i] = position_part(position, i);
+  for_each_part(position, [&](std::size_t i, float part) { out[i] = part; });
 }
 
 }  // namespace lintel

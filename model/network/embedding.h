@@ -25,7 +25,9 @@ class Embedding {
   void position_row(std::int64_t position, std::span<float> out) const;
 
  private:
-  float position_part(std::int64_t position, std::size_t i) const;
+  // Calls body(i, value i of the position's row).
+  template <typename Body>
+  void for_each_part(std::int64_t position, Body&& body) const;
 
   bool concat_ = false;
   std::size_t value_width_ = 0;

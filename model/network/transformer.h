@@ -58,6 +58,9 @@ class Transformer {
   const ModelConfig& config() const;  // with the attention that runs
   const Head& head() const;
   WeightType weight_type() const;
+  // Rows of one sequence for a step that does nothing but read its prompt: with more of them a row
+  // takes no less time.
+  std::size_t prompt_rows() const;
   // What multiplies the layers' matrices on this machine: "avx512_vnni", or "24 of 32 products
   // onednn (avx512_core_amx) in blocks of 2 to 64 rows; 8 of 32 products avx512_bf16 ...".
   std::string kernels() const;

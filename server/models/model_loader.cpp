@@ -105,7 +105,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
   const int rows = batch_rows(*transformer);
   spdlog::info("model {}: {} workers of {} rows", source.name, options_.scheduling.workers, rows);
   std::vector<std::string> warnings = transformer->warnings();
-  if (!rows_are_independent(*transformer, rows)) {
+  if (!rows_are_independent(*transformer, std::max(rows, prompt_rows(*transformer)))) {
     warnings.push_back("on this machine the values of a request depend on what shares its batch");
     spdlog::error("model {}: {}", source.name, warnings.back());
   }
@@ -200,6 +200,12 @@ int ModelLoader::batch_rows(const Transformer& model) const {
   return batch_rows_for(model, options_.scheduling.workers, last_cache_bytes());
 }
 
+// An operator who says how many rows a step has means every step.
+int ModelLoader::prompt_rows(const Transformer& model) const {
+  if (options_.scheduling.max_batch_rows > 0) return options_.scheduling.max_batch_rows;
+  return static_cast<int>(model.prompt_rows());
+}
+
 std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
                                                 std::shared_ptr<const Transformer> transformer,
                                                 std::vector<std::string> warnings, int batch_rows,
@@ -207,6 +213,7 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   Scheduler::Options scheduling = options_.scheduling;
   scheduling.max_batch_rows = batch_rows;
   scheduling.prefill_rows_per_step = std::min(scheduling.prefill_rows_per_step, batch_rows);
+  scheduling.prompt_rows_per_step = prompt_rows(*transformer);
   const auto cost = step_cost_of(source.name, *transformer, scheduling, clock_);
   auto served = std::make_shared<ServedModel>();
   served->name = source.name;

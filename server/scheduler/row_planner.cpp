@@ -14,14 +14,15 @@ void RowPlanner::plan(std::vector<RowRun>& runs) {
 }
 
 void RowPlanner::grant_rows(std::vector<RowRun>& runs) {
-  int left = options_.max_rows;
+  int decoding = 0;
   bool client_waits = false;
   for (RowRun& run : runs) {
     run.rows = run.is_decoding ? 1 : 0;
-    left -= run.rows;
+    decoding += run.rows;
     client_waits |= run.is_decoding && run.samples_next;
   }
-  if (client_waits) left = std::min(left, options_.prefill_rows);
+  int left = client_waits ? std::min(options_.max_rows - decoding, options_.prefill_rows)
+                          : std::max(options_.max_rows, options_.prompt_rows) - decoding;
 
   hungry_.clear();
   for (RowRun& run : runs) {

@@ -30,8 +30,9 @@ class Worker;
 
 // Every step mixes prompt reading and decoding: a request joins at the next step and leaves at once
 // when it ends; a long prompt is read in slices of at most prefill_rows_per_step rows a step over
-// all requests of a worker, so that it never stalls the decoding of others. Runs of given values
-// are read like prompts. Cancellation, deadline and a full outbox free the row within one step.
+// all requests of a worker, so that it never stalls the decoding of others; where there are none,
+// of prompt_rows_per_step. Runs of given values are read like prompts. Cancellation, deadline and a
+// full outbox free the row within one step.
 //
 // Requests are admitted first come, first served, each when as many rows of one worker are free as
 // it has samples; for one that fits nowhere the emptiest worker saves its rows, and the others go
@@ -50,6 +51,8 @@ class Scheduler {
     // Held by those that wait, their messages included; one request always may.
     std::size_t max_queued_bytes = std::size_t{256} << 20;
     int prefill_rows_per_step = 32;  // prompt rows among them while others decode
+    // Rows of a step that reads prompts while nobody decodes, if more than max_batch_rows.
+    int prompt_rows_per_step = 0;
     Speculation speculation = Speculation::kAuto;
     // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
     int speculation_rows = 32;

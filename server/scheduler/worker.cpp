@@ -27,14 +27,15 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
       model_timer_(clock),
       planner_({.max_rows = options.max_rows,
                 .prefill_rows = options.prefill_rows,
+                .prompt_rows = options.prompt_rows,
                 .draft_rows = most_drafting_rows(options),
                 .drafts_always = options.drafts_always,
                 .cost = options.step_cost}),
-      workspace_(model.new_workspace(static_cast<std::size_t>(options.max_rows),
+      workspace_(model.new_workspace(static_cast<std::size_t>(options.prompt_rows),
                                      static_cast<std::size_t>(most_drafting_rows(options)))) {
   workspace_.observe(&model_timer_);
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
-  rows_.reserve(static_cast<std::size_t>(options.max_rows));
+  rows_.reserve(static_cast<std::size_t>(options.prompt_rows));
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
 }
 
@@ -57,7 +58,7 @@ bool Worker::step() {
   }
   runs_.clear();
   rows_.clear();
-  for (const auto& request : active_) request->propose(options_.max_rows, runs_);
+  for (const auto& request : active_) request->propose(options_.prompt_rows, runs_);
   planner_.plan(runs_);
   step_model();
   settle();

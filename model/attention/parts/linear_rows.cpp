@@ -20,128 +20,125 @@ namespace lintel {
 namespace HWY_NAMESPACE {
 namespace {
 
-// kRows tokens and kVectors vectors of columns from `column` on: a row of S is read once for all of
-// them, and written once unless `to` is null. Each token does what update_and_read does.
-template <size_t kRows, size_t kVectors, class D>
-HWY_INLINE void update_and_read_rows(D d, size_t column, const SumShape& shape, size_t feature,
-                                     size_t at, const LinearAttentionRow* rows, const float* scales,
-                                     const float* from, float* to) {
-  using V = hn::Vec<D>;
-  V value[kRows][kVectors];
-  V sum[kRows][kVectors];
-  LINTEL_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
+// One head of some tokens: what they share.
+struct Head {
+  const LinearAttentionRow* rows;
+  size_t count, num_kept;
+  size_t feature, at;   // where the head's features and its columns of v and out begin
+  const float* scales;  // [count]
+};
+
+// Rows of S that stay in registers while all tokens pass by.
+constexpr size_t kMostFeatures = hn::MaxLanes(Lanes()) == 16 ? 8 : 4;
+// Vectors of their columns. As many of both as registers allow, 32 of them with AVX-512.
+constexpr size_t kMostVectors = hn::MaxLanes(Lanes()) == 1 ? 1 : 2;
+
+// kFeatures rows and kVectors vectors of columns of S. Each token does what update_and_read does;
+// its sum waits in `out`, unrounded, for the next rows of S.
+template <size_t kFeatures, size_t kVectors, class D, class V = hn::Vec<D>>
+HWY_INLINE void pass_rows(D d, const Head& head, size_t begin, size_t end, size_t c, size_t column,
+                          bool is_last, V (&s)[kFeatures][kVectors]) {
+  for (size_t r = begin; r < end; ++r) {
+    const LinearAttentionRow& row = head.rows[r];
+    const float* const k = row.phi_k + head.feature + c;
+    const float* const q = row.phi_q + head.feature + c;
+    float* const out = row.out + head.at + column;
+    V value[kVectors];
+    V sum[kVectors];
     LINTEL_UNROLL
     for (size_t j = 0; j < kVectors; ++j) {
-      value[r][j] = hn::LoadU(d, rows[r].v + at + column + j * hn::Lanes(d));
-      sum[r][j] = hn::Zero(d);
-    }
-  }
-  const float* q[kRows];
-  const float* k[kRows];
-  LINTEL_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
-    q[r] = rows[r].phi_q + feature;
-    k[r] = rows[r].phi_k + feature;
-  }
-  for (size_t c = 0; c < shape.n_features; ++c) {
-    const size_t of_s = c * shape.d_head + column;
-    V updated[kVectors];
-    LINTEL_UNROLL
-    for (size_t j = 0; j < kVectors; ++j) {
-      updated[j] = hn::LoadU(d, from + of_s + j * hn::Lanes(d));
+      value[j] = hn::LoadU(d, row.v + head.at + column + j * hn::Lanes(d));
+      sum[j] = c == 0 ? hn::Zero(d) : hn::LoadU(d, out + j * hn::Lanes(d));
     }
     LINTEL_UNROLL
-    for (size_t r = 0; r < kRows; ++r) {
-      const V phi_k = hn::Set(d, k[r][c]);
-      const V phi_q = hn::Set(d, q[r][c]);
+    for (size_t f = 0; f < kFeatures; ++f) {
+      const V phi_k = hn::Set(d, k[f]);
+      const V phi_q = hn::Set(d, q[f]);
       LINTEL_UNROLL
       for (size_t j = 0; j < kVectors; ++j) {
-        updated[j] = hn::MulAdd(phi_k, value[r][j], updated[j]);
-        sum[r][j] = hn::MulAdd(phi_q, updated[j], sum[r][j]);
+        s[f][j] = hn::MulAdd(phi_k, value[j], s[f][j]);
+        sum[j] = hn::MulAdd(phi_q, s[f][j], sum[j]);
       }
     }
-    if (to == nullptr) continue;
     LINTEL_UNROLL
     for (size_t j = 0; j < kVectors; ++j) {
-      hn::StoreU(updated[j], d, to + of_s + j * hn::Lanes(d));
+      if (is_last) sum[j] = hn::Mul(sum[j], hn::Set(d, head.scales[r]));
+      hn::StoreU(sum[j], d, out + j * hn::Lanes(d));
     }
   }
+}
+
+// S, [n_features, d_head], is read once, and written once unless no token stays.
+template <size_t kFeatures, size_t kVectors, class D>
+HWY_INLINE void update_and_read_rows(D d, const SumShape& shape, const Head& head, size_t c,
+                                     size_t column, float* s) {
+  const bool is_last = c + kFeatures == shape.n_features;
+  float* const from = s + c * shape.d_head + column;
+  hn::Vec<D> sums[kFeatures][kVectors];
   LINTEL_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
+  for (size_t f = 0; f < kFeatures; ++f) {
     LINTEL_UNROLL
     for (size_t j = 0; j < kVectors; ++j) {
-      hn::StoreU(hn::Mul(sum[r][j], hn::Set(d, scales[r])), d,
-                 rows[r].out + at + column + j * hn::Lanes(d));
+      sums[f][j] = hn::LoadU(d, from + f * shape.d_head + j * hn::Lanes(d));
     }
   }
+  if (head.num_kept > 0) {
+    pass_rows(d, head, 0, head.num_kept, c, column, is_last, sums);
+    LINTEL_UNROLL
+    for (size_t f = 0; f < kFeatures; ++f) {
+      LINTEL_UNROLL
+      for (size_t j = 0; j < kVectors; ++j) {
+        hn::StoreU(sums[f][j], d, from + f * shape.d_head + j * hn::Lanes(d));
+      }
+    }
+  }
+  pass_rows(d, head, head.num_kept, head.count, c, column, is_last, sums);
 }
 
-template <size_t kRows>
-HWY_INLINE void update_and_read_all_rows(const SumShape& shape, size_t feature, size_t at,
-                                         const LinearAttentionRow* rows, const float* scales,
-                                         const float* from, float* to) {
-  const Lanes d;
-  const size_t lanes = hn::Lanes(d);
-  // As many sums as registers allow beside the values: 32 of them with AVX-512.
-  constexpr size_t kVectors = hn::MaxLanes(Lanes()) == 16 ? 2 : 1;
-  size_t m = 0;
-  for (; m + kVectors * lanes <= shape.d_head; m += kVectors * lanes) {
-    update_and_read_rows<kRows, kVectors>(d, m, shape, feature, at, rows, scales, from, to);
+template <size_t kVectors, class D>
+HWY_INLINE void update_and_read_columns(D d, const SumShape& shape, const Head& head, size_t column,
+                                        float* s) {
+  size_t c = 0;
+  for (; c + kMostFeatures <= shape.n_features; c += kMostFeatures) {
+    update_and_read_rows<kMostFeatures, kVectors>(d, shape, head, c, column, s);
   }
-  for (; m + lanes <= shape.d_head; m += lanes) {
-    update_and_read_rows<kRows, 1>(d, m, shape, feature, at, rows, scales, from, to);
-  }
-  for (; m < shape.d_head; ++m) {
-    update_and_read_rows<kRows, 1>(OneLane(), m, shape, feature, at, rows, scales, from, to);
-  }
-}
-
-constexpr size_t kRowsAtOnce = 4;
-
-// One head of up to kRowsAtOnce tokens, whose Z is added up and read first.
-HWY_INLINE void linear_rows_of_head(const SumShape& shape, size_t h, const LinearAttentionRow* rows,
-                                    size_t count, float* z, const float* from, float* to) {
-  const size_t feature = h * shape.n_features;
-  const size_t at = h * shape.d_head;
-  float scales[kRowsAtOnce];
-  for (size_t r = 0; r < count; ++r) {
-    add_to(rows[r].phi_k + feature, z, shape.n_features);
-    scales[r] = 1.0f / (shape.eps + dot(rows[r].phi_q + feature, z, shape.n_features));
-  }
-  switch (count) {
-    case 1:
-      return update_and_read_all_rows<1>(shape, feature, at, rows, scales, from, to);
-    case 2:
-      return update_and_read_all_rows<2>(shape, feature, at, rows, scales, from, to);
-    case 3:
-      return update_and_read_all_rows<3>(shape, feature, at, rows, scales, from, to);
-    default:
-      return update_and_read_all_rows<kRowsAtOnce>(shape, feature, at, rows, scales, from, to);
+  for (; c < shape.n_features; ++c) {
+    update_and_read_rows<1, kVectors>(d, shape, head, c, column, s);
   }
 }
 
-// `work` holds the S and the Z of one head while tokens are fed that leave nothing.
 void LinearAttentionRows(const SumShape& shape, const LinearAttentionRow* rows, size_t count,
                          size_t num_kept, float* s, float* z, float* work) {
-  const size_t block = shape.n_features * shape.d_head;
-  float* const z_of_work = work + block;
+  const Lanes d;
+  const size_t lanes = hn::Lanes(d);
+  HWY_ALIGN float scales_of_rows[kMostLinearRows];
+  float* const scales = scales_of_rows;
+  Head head{
+      .rows = rows, .count = count, .num_kept = num_kept, .feature = 0, .at = 0, .scales = scales};
   for (size_t h = 0; h < shape.n_heads; ++h) {
-    float* const s_of_head = s + h * block;
-    float* const z_of_head = z + h * shape.n_features;
-    size_t r = 0;
-    for (size_t fed = 0; r < num_kept; r += fed) {
-      fed = std::min(kRowsAtOnce, num_kept - r);
-      linear_rows_of_head(shape, h, rows + r, fed, z_of_head, s_of_head, s_of_head);
+    head.feature = h * shape.n_features;
+    head.at = h * shape.d_head;
+    float* sums = z + head.feature;
+    for (size_t r = 0; r < count; ++r) {
+      if (r == num_kept) {
+        std::copy_n(sums, shape.n_features, work);
+        sums = work;
+      }
+      add_to(rows[r].phi_k + head.feature, sums, shape.n_features);
+      scales[r] = shape.eps + dot(rows[r].phi_q + head.feature, sums, shape.n_features);
     }
-    if (r == count) continue;
-    std::copy_n(z_of_head, shape.n_features, z_of_work);
-    const float* from = s_of_head;
-    for (size_t fed = 0; r < count; r += fed, from = work) {
-      fed = std::min(kRowsAtOnce, count - r);
-      float* const to = r + fed < count ? work : nullptr;
-      linear_rows_of_head(shape, h, rows + r, fed, z_of_work, from, to);
+    for_each_vector(count, [=](auto v, size_t r) HWY_ATTR {
+      hn::StoreU(hn::Div(hn::Set(v, 1.0f), hn::LoadU(v, scales + r)), v, scales + r);
+    });
+    float* const s_of_head = s + head.feature * shape.d_head;
+    size_t m = 0;
+    for (; m + kMostVectors * lanes <= shape.d_head; m += kMostVectors * lanes) {
+      update_and_read_columns<kMostVectors>(d, shape, head, m, s_of_head);
     }
+    for (; m + lanes <= shape.d_head; m += lanes) {
+      update_and_read_columns<1>(d, shape, head, m, s_of_head);
+    }
+    for (; m < shape.d_head; ++m) update_and_read_columns<1>(OneLane(), shape, head, m, s_of_head);
   }
 }
 
@@ -158,13 +155,11 @@ HWY_EXPORT(LinearAttentionRows);
 
 void linear_attention_rows(const SumShape& shape, std::span<const LinearAttentionRow> rows,
                            std::size_t num_kept, float* s, float* z, float* work) {
-  assert(num_kept <= rows.size());
+  assert(num_kept <= rows.size() && rows.size() <= kMostLinearRows);
   HWY_DYNAMIC_DISPATCH(LinearAttentionRows)(shape, rows.data(), rows.size(), num_kept, s, z, work);
 }
 
-std::size_t linear_rows_floats(const SumShape& shape) {
-  return shape.n_features * (shape.d_head + 1);
-}
+std::size_t linear_rows_floats(const SumShape& shape) { return shape.n_features; }
 
 }  // namespace lintel
 #endif  // HWY_ONCE

@@ -44,8 +44,10 @@ struct LinearAttentionRow {
 };
 
 // Consecutive tokens of one sequence, with the bits of that many linear_attention_step before
-// kFirstDrawnPosition: S goes by once for several of them. Only the first num_kept stay in s and z;
-// the others are attended as if they did, and leave nothing. work: linear_rows_floats().
+// kFirstDrawnPosition: a part of S stays in registers while all of them pass by. Only the first
+// num_kept stay in s and z; the others are attended as if they did, and leave nothing. work:
+// linear_rows_floats(), where some do not stay. REQUIRES: at most kMostLinearRows.
+inline constexpr std::size_t kMostLinearRows = 64;
 void linear_attention_rows(const SumShape& shape, std::span<const LinearAttentionRow> rows,
                            std::size_t num_kept, float* s, float* z, float* work);
 std::size_t linear_rows_floats(const SumShape& shape);

@@ -80,7 +80,7 @@ TEST_CASE("what rewinding needed is zeroed when it is forgotten") {
   feed(*model, *workspace, sequence, 1, /*drafts=*/3);
   sequence.take_back(2);
   if (forgets) workspace->forget_drafts();
-  const FreedMemory freed(8192);
+  const FreedMemory freed(32768);
   workspace.reset();
   CHECK(freed.blocks() == 1);
   CHECK(freed.dirty() == (forgets ? 0 : 1));

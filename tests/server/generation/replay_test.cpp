@@ -120,7 +120,10 @@ void require_replay_goes_unnoticed(TinyModel kind, const std::string& attention,
     for (const auto speculation : {Speculation::kOff, Speculation::kAuto, Speculation::kOn}) {
       const int slice = std::array{1, 7, 64}[turn++ % 3];
       CAPTURE(replayed, slice, static_cast<int>(speculation));
-      Core core(model, {.workers = 0, .prefill_rows_per_step = slice, .speculation = speculation});
+      Core core(model, {.workers = 0,
+                        .prefill_rows_per_step = slice,
+                        .prompt_rows_per_step = slice == 64 ? 200 : 0,
+                        .speculation = speculation});
       const auto session = lagging_session(core, before, replayed, tail);
       GenerationRequest neighbour = calls[0];
       neighbour.max_new_tokens = 25;

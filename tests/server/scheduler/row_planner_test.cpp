@@ -62,6 +62,15 @@ TEST_CASE("prompts have the whole step where no client waits for a row") {
   CHECK(rows_of(planner, {given, reading(100)}) == Rows{8, 8});
 }
 
+TEST_CASE("a step for which no client waits may have more rows for prompts") {
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 6, .prompt_rows = 40});
+  CHECK(rows_of(planner, {reading(100)}) == Rows{40});
+  CHECK(rows_of(planner, {reading(100), reading(100)}) == Rows{20, 20});
+  CHECK(rows_of(planner, {decoding(), reading(100)}) == Rows{1, 6});
+  RowPlanner fewer({.max_rows = 16, .prefill_rows = 6, .prompt_rows = 8});
+  CHECK(rows_of(fewer, {reading(100)}) == Rows{16});
+}
+
 TEST_CASE("prompts that are more than the rows left take turns") {
   RowPlanner planner({.max_rows = 8, .prefill_rows = 2});
   const std::vector<RowRun> runs = {decoding(), reading(9), reading(9), reading(9)};
