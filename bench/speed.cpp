@@ -314,17 +314,25 @@ class SpeedExperiment {
     });
   }
 
-  // Every worker reads a prompt of its own.
+  // Every worker reads prompts of its own, one after the other.
   void measure_prompt(const Batch& best) {
     const int workers = flags_.run.workers;
     const std::int64_t length = sequence_plan(model_->config()).values;
     std::vector<std::unique_ptr<Sequences>> sequences;
     for (int w = 0; w < workers; ++w) sequences.push_back(std::make_unique<Sequences>(*model_, 1));
+    const auto read = [&](std::int64_t times) {
+      return run_on_workers(workers, [&](int w) {
+        for (std::int64_t i = 0; i < times; ++i) sequences[w]->read_random(length);
+      });
+    };
+    read(1);  // touches all memory
+    const std::int64_t times = std::max<std::int64_t>(std::llround(flags_.seconds / read(1)), 1);
     const Summary seconds = repeat(flags_.run.repeats, [&] {
       progress_.add(1);
-      return run_on_workers(workers, [&](int w) { sequences[w]->read_random(length); });
+      return read(times);
     });
-    const Summary rate = bench::quotient(static_cast<double>(length) * workers, seconds);
+    const auto tokens = static_cast<double>(length * times * workers);
+    const Summary rate = bench::quotient(tokens, seconds);
     Table table{.title = "Reading prompts",
                 .columns = {"prompt", "tokens/s", "of decoding in the best batch"},
                 .rows = {},
