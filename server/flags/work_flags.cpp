@@ -30,7 +30,8 @@ Flag batch_rows_flag() {
   Flag flag = text_flag(
       "--max-batch-rows", scheduling, &Scheduler::Options::max_batch_rows, "N", parse, show,
       "Sequences a worker decodes together, and rows of its step. auto: 64 in f32; in bf16 and "
-      "int8 as many, 16 to 64, as keep the states of all workers in a quarter of the last cache");
+      "int8 as many, 16 to 64, as keep the states of all workers in a quarter of the last cache; a "
+      "step that reads nothing but prompts then has up to 64 rows in f32 and 128 else");
   flag.type = Flag::Type::kNumber;
   flag.low = kLow;
   flag.high = kHigh;
