@@ -31,14 +31,19 @@ class AttentionState {
   virtual void reset() = 0;
 
   // The last `num_rows` rows that the next step feeds are drafts, which take_back() may undo.
-  // `memory` has take_back_floats(num_rows) floats and lasts until the step after it.
+  // `memory` has take_back_floats(num_rows, where they end) floats, and lasts through the step
+  // after it.
   virtual void announce(std::size_t num_rows, std::span<float> memory) = 0;
-  // Takes back the last `num_rows` rows of the step before: everything goes on bit for bit as if
-  // they had never been fed. REQUIRES: they were announced as drafts; at most once after a step.
+  // Takes back the last `num_rows` drafts of the step before, 0 or more: everything goes on bit for
+  // bit as if they had never been fed. REQUIRES: the step had announced drafts, and nothing else
+  // was asked of the state since.
+  //
+  // What the memory holds of the drafts is zeroed here; or, where those that stay enter the state
+  // with the rows of the next step, there or in settle(), whichever comes first.
   virtual void take_back(std::size_t num_rows) = 0;
-  // All drafts of the step before stay. Nothing else is asked of the state between drafts and
-  // either of the two.
-  virtual void keep_drafts() {}
+  // The state depends on no memory but its own from here on. Before anything but the next step is
+  // asked of a state that had drafts.
+  virtual void settle() {}
 
   // Writes what tokens from `since` on (0: all) have made of the state, drafts of the last step
   // among them. REQUIRES: 0 <= since <= tokens seen.
@@ -90,8 +95,8 @@ class AttentionBackend {
   virtual std::int64_t tokens_until_full() const = 0;
 
   // Floats of working memory that a step keeps for AttentionState::take_back of up to num_rows
-  // rows.
-  virtual std::size_t take_back_floats(std::size_t num_rows) const = 0;
+  // rows, with which a sequence has `end` tokens.
+  virtual std::size_t take_back_floats(std::size_t num_rows, std::int64_t end) const = 0;
 
   // Feeds one token a row: row r extends *states[r] and attends from there. Consecutive rows may
   // share a state, in order of position. The bits of a row's output depend on its sequence only.

@@ -130,7 +130,7 @@ class LinformerPrefixState final : public SumState {
   }
 
  private:
-  void feed_again(float* kept, std::size_t count) override {
+  void feed_again(const float* kept, std::size_t count, std::span<float> /*work*/) override {
     for (std::size_t i = 0; i < count; ++i, kept += SumState::kept_floats()) {
       const auto t = static_cast<std::size_t>(next_position());
       for (std::size_t h = 0; h < shape_.n_heads; ++h) {
@@ -161,7 +161,7 @@ class LinformerPrefix final : public AttentionBackend {
   }
   std::int64_t tokens_until_full() const override { return 0; }
 
-  std::size_t take_back_floats(std::size_t num_rows) const override {
+  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
     return SumState::take_back_floats(block_floats(), LinformerPrefixState::kept_floats(shape_),
                                       num_rows);
   }

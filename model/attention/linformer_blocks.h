@@ -79,6 +79,7 @@ class LinformerBlocksState final : public AttentionState {
     }
     summaries_.shrink();
     own_.shrink_to(own_pages(shape_, position_));
+    zero_memory(std::span(replaced_, std::exchange(num_drafts_, 0) * 2 * shape_.width()));
   }
 
   // The own block is written whole, whatever `since` is.
@@ -108,7 +109,8 @@ class LinformerBlocksState final : public AttentionState {
   // A run of num_rows rows is about to be fed.
   void begin_run(std::size_t num_rows) {
     assert(announced_ <= num_rows);
-    first_draft_ = position_ + num_rows - std::exchange(announced_, 0);
+    num_drafts_ = std::exchange(announced_, 0);
+    first_draft_ = position_ + num_rows - num_drafts_;
   }
 
   // Position of the next token in its block.
@@ -156,6 +158,7 @@ class LinformerBlocksState final : public AttentionState {
 
   // Valid from one step to the next.
   std::size_t announced_ = 0;    // drafts of the next run
+  std::size_t num_drafts_ = 0;   // of the last run, until they are judged
   std::size_t first_draft_ = 0;  // position of the last run's first draft, or where it ended
   float* replaced_ = nullptr;    // [drafts, k H*D | v H*D]
 };
@@ -174,7 +177,7 @@ class LinformerBlocks final : public AttentionBackend {
     return LinformerBlocksState::most_bytes(shape_, num_tokens);
   }
   std::int64_t tokens_until_full() const override { return kNeverFull; }
-  std::size_t take_back_floats(std::size_t num_rows) const override {
+  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
     return num_rows * 2 * shape_.width();
   }
 

@@ -120,6 +120,7 @@ class LshState final : public AttentionState {
     }
     members_.shrink();
     buckets_.shrink();
+    zero_memory(std::span(drafts_, std::exchange(num_drafts_, 0) * shape_.num_tables()));
   }
 
   // Keys and values, then for each position the bucket in every table: put there again in the
@@ -156,7 +157,8 @@ class LshState final : public AttentionState {
   // A run of num_rows rows is about to be fed.
   void begin_run(std::size_t num_rows) {
     assert(announced_ <= num_rows);
-    first_draft_ = length() + num_rows - std::exchange(announced_, 0);
+    num_drafts_ = std::exchange(announced_, 0);
+    first_draft_ = length() + num_rows - num_drafts_;
   }
 
   std::size_t length() const { return members_.length(); }
@@ -185,6 +187,7 @@ class LshState final : public AttentionState {
 
   // Valid from one step to the next.
   std::size_t announced_ = 0;    // drafts of the next run
+  std::size_t num_drafts_ = 0;   // of the last run, until they are judged
   std::size_t first_draft_ = 0;  // position of the last run's first draft, or where it ended
   float* drafts_ = nullptr;      // [drafts, tables]
 };
@@ -221,7 +224,7 @@ class LshAttention final : public AttentionBackend {
   }
 
   std::int64_t tokens_until_full() const override { return kNeverFull; }
-  std::size_t take_back_floats(std::size_t num_rows) const override {
+  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
     return num_rows * shape_.num_tables();
   }
   bool full_pass_equals_steps() const override { return false; }

@@ -92,7 +92,7 @@ class PatternAttention final : public AttentionBackend {
     return PatternState::most_bytes(shape_, *pattern_, num_tokens);
   }
   std::int64_t tokens_until_full() const override { return pattern_->has_rows() ? kNeverFull : 0; }
-  std::size_t take_back_floats(std::size_t num_rows) const override {
+  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
     return block_floats() == 0 ? 0 : num_rows * shape_.position_floats();
   }
 

@@ -96,6 +96,8 @@ class PatternState final : public AttentionState {
       }
     }
     rows_.shrink();
+    const std::size_t drafts = std::exchange(num_drafts_, 0);
+    if (num_slots_ > 0) zero_memory(std::span(overwritten_, drafts * shape_.position_floats()));
   }
 
   // The counts, what the block holds of positions from `since` on that are still needed, the rows.
@@ -129,7 +131,8 @@ class PatternState final : public AttentionState {
   // A run of num_rows tokens is about to be fed.
   void begin_run(std::size_t num_rows) {
     assert(announced_ <= num_rows);
-    first_draft_ = position_ + num_rows - std::exchange(announced_, 0);
+    num_drafts_ = std::exchange(announced_, 0);
+    first_draft_ = position_ + num_rows - num_drafts_;
   }
 
   // Feeds one token: its k and v, [H*D] each.
@@ -254,6 +257,7 @@ class PatternState final : public AttentionState {
 
   // Valid from one step to the next.
   std::size_t announced_ = 0;     // drafts of the next run
+  std::size_t num_drafts_ = 0;    // of the last run, until they are judged
   std::size_t first_draft_ = 0;   // position of the last run's first draft, or where it ended
   float* overwritten_ = nullptr;  // [drafts, H, k D | v D]
 };

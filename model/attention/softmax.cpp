@@ -85,7 +85,9 @@ class SoftmaxAttention final : public AttentionBackend {
     return History::bytes_of(num_tokens, softmax_page_floats(shape_));
   }
   std::int64_t tokens_until_full() const override { return kNeverFull; }
-  std::size_t take_back_floats(std::size_t /*num_rows*/) const override { return 0; }
+  std::size_t take_back_floats(std::size_t /*num_rows*/, std::int64_t /*end*/) const override {
+    return 0;
+  }
 
   void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& scratch) const override {

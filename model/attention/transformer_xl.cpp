@@ -128,6 +128,7 @@ class TransformerXlState final : public AttentionState {
         relative_store(shape_, h, slot_of(position_), k, k + shape_.d_head, block_.data());
       }
     }
+    zero_memory(std::span(replaced_, std::exchange(num_drafts_, 0) * position_floats()));
   }
 
   // The whole block, whatever `since` is.
@@ -151,7 +152,8 @@ class TransformerXlState final : public AttentionState {
   std::size_t begin_run(std::size_t num_rows) {
     assert(announced_ <= num_rows);
     const std::size_t first = std::exchange(position_, position_ + num_rows);
-    first_draft_ = position_ - std::exchange(announced_, 0);
+    num_drafts_ = std::exchange(announced_, 0);
+    first_draft_ = position_ - num_drafts_;
     return first;
   }
   // One head's key and value of a position of the run. In the order of positions.
@@ -182,6 +184,7 @@ class TransformerXlState final : public AttentionState {
 
   // Valid from one step to the next.
   std::size_t announced_ = 0;    // drafts of the next run
+  std::size_t num_drafts_ = 0;   // of the last run, until they are judged
   std::size_t first_draft_ = 0;  // position of the last run's first draft, or where it ended
   float* replaced_ = nullptr;    // [drafts, H, k D | v D]
 };
@@ -210,7 +213,7 @@ class TransformerXl final : public AttentionBackend {
   }
   std::int64_t tokens_until_full() const override { return 0; }
 
-  std::size_t take_back_floats(std::size_t num_rows) const override {
+  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
     return TransformerXlState::replaced_floats(shape_, num_rows);
   }
 

@@ -29,7 +29,8 @@ void check_size(const char* what, std::size_t found, std::size_t expected) {
 }  // namespace
 
 void SequenceState::save(StateWriter& writer) const {
-  assert(generated_tail.size() <= kMostTailBytes);
+  assert(generated_tail.size() <= kMostTailBytes && !has_drafts_);
+  settle_layers();
   writer.value(position_);
   writer.value(pending.value_or(kNothingPending));
   writer.value(static_cast<std::uint32_t>(generated_tail.size()));

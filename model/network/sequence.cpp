@@ -62,6 +62,7 @@ SequenceState SequenceState::clone() const {
 
 void SequenceState::assign(const SequenceState& other) {
   assert(!other.has_drafts_);
+  other.settle_layers();
   has_drafts_ = false;
   for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i]->assign(*other.layers_[i]);
   tokens_.assign(other.tokens_);
@@ -92,20 +93,25 @@ std::size_t SequenceState::bytes() const {
 }
 
 void SequenceState::take_back(std::int64_t num_rows) {
-  const bool had_drafts = std::exchange(has_drafts_, false);
-  if (num_rows == 0) {
-    for (std::size_t i = 0; had_drafts && i < layers_.size(); ++i) layers_[i]->keep_drafts();
-    return;
-  }
+  if (!std::exchange(has_drafts_, false) && num_rows == 0) return;
   assert(num_rows <= position_);
   position_ -= num_rows;
   for (const auto& layer : layers_) layer->take_back(static_cast<std::size_t>(num_rows));
-  if (tokens_.num_pages() == 0) return;
+  if (num_rows == 0 || tokens_.num_pages() == 0) return;
   const auto at = static_cast<std::size_t>(position_);
   for (std::size_t i = at; i < at + static_cast<std::size_t>(num_rows); ++i) {
     tokens_.page(i / kTokenPage)[i % kTokenPage] = 0;
   }
   tokens_.shrink_to((at + kTokenPage - 1) / kTokenPage);
+}
+
+void SequenceState::settle() {
+  take_back(0);
+  settle_layers();
+}
+
+void SequenceState::settle_layers() const {
+  for (const auto& layer : layers_) layer->settle();
 }
 
 void SequenceState::remember(std::int32_t token) {

@@ -76,7 +76,14 @@ class SequenceState {
   // Takes back the last num_rows rows of the step before, as if they had never been fed. REQUIRES:
   // they were drafts (StepRow::is_draft); once after a step that had any of this sequence, with 0
   // where all stay, before anything else is asked of it and before another step of the workspace.
+  //
+  // The drafts that stay may enter the states with the next step's rows. So the workspace's next
+  // step has rows of this sequence, or settle() comes before it; whatever else is asked for settles
+  // by itself.
   void take_back(std::int64_t num_rows);
+  // What the sequence remembers is in its own memory from here on, and the workspace has nothing
+  // left of it. Drafts that were not judged stay; of a step that failed, the sequence is in doubt.
+  void settle();
 
   // For Transformer only.
   AttentionState* layer(std::size_t i) { return layers_[i].get(); }
@@ -97,6 +104,7 @@ class SequenceState {
   static constexpr std::size_t kMostTailBytes = 256;  // of a saved one
 
  private:
+  void settle_layers() const;
   void load_all(StateReader& reader, std::int64_t most_values);
   void forget();  // zeroes the block, the counts and the tail where they lie
 

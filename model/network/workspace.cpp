@@ -12,7 +12,6 @@ Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 Workspace::~Workspace() = default;
 
 std::size_t Workspace::max_rows() const { return buffers_->max_rows; }
-void Workspace::forget_drafts() { buffers_->drafts.forget(); }
 void Workspace::observe(StepObserver* observer) { buffers_->observer = observer; }
 
 }  // namespace lintel

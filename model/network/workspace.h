@@ -39,9 +39,6 @@ class Workspace {
   ~Workspace();
   std::size_t max_rows() const;
 
-  // Zeroes what was kept to take drafts back: copies of the states of whoever drafted. For when one
-  // of them is over. REQUIRES: nothing will be taken back until the next step.
-  void forget_drafts();
   void observe(StepObserver* observer);  // null: nobody; outlives what is stepped with it
 
  private:

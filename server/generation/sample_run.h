@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "model/network/transformer.h"
@@ -89,8 +90,13 @@ class SampleRun final : public DraftSource {
   void finish(FinishReason reason);
   // `started`: when the request joined a batch.
   SampleResult result(TimePoint submitted, std::optional<TimePoint> started, TimePoint now) const;
-  // Frees the sequence of its own. After result().
+  // For when it has no rows in the next step.
+  void settle() {
+    if (sequence_ != nullptr) sequence_->settle();
+  }
+  // Is done with its sequence, and frees one of its own. After result().
   void release() {
+    if (sequence_ != nullptr) std::exchange(sequence_, nullptr)->settle();
     own_sequence_.reset();
     drafts_.release();
   }

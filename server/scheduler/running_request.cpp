@@ -240,7 +240,9 @@ RunningRequest::Status RunningRequest::end_step(StepContext& step) {
     end(failure_.value_or(RequestOutcome::kDone), step.now);
     return Status::kEnded;
   }
-  return outlet_.full || throttled_until_ ? Status::kPaused : Status::kRunning;
+  if (!outlet_.full && !throttled_until_) return Status::kRunning;
+  for (SampleRun& sample : samples_) sample.settle();
+  return Status::kPaused;
 }
 
 void RunningRequest::report_finished(TimePoint now, bool is_last) {

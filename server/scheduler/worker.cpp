@@ -77,7 +77,6 @@ bool Worker::end_lost(TimePoint now) {
   bool any = end_lost(active_, now);
   any |= end_lost(paused_, now);
   any |= end_lost(resumed_, now);
-  if (any) workspace_.forget_drafts();
   for (auto& request : queue_.take_lost(now)) {
     request->end(request->lost(now).value_or(RequestOutcome::kCancelled), now);
     request.reset();
@@ -187,7 +186,6 @@ void Worker::settle() {
                                     std::memory_order_relaxed);
   metrics_.accepted_tokens.fetch_add(std::exchange(step_.accepted_tokens, 0),
                                      std::memory_order_relaxed);
-  bool any_ended = false;
   for (auto& request : active_) {
     switch (request->end_step(step_)) {
       case RunningRequest::Status::kRunning:
@@ -197,12 +195,10 @@ void Worker::settle() {
         break;
       case RunningRequest::Status::kEnded:
         request.reset();
-        any_ended = true;
         break;
     }
   }
   std::erase(active_, nullptr);
-  if (any_ended) workspace_.forget_drafts();
 }
 
 std::optional<TimePoint> Worker::next_deadline() const {
@@ -235,7 +231,6 @@ void Worker::end_all(RequestOutcome outcome) noexcept {
   end_these(active_);
   end_these(paused_);
   end_these(resumed_);
-  workspace_.forget_drafts();
   publish_rows();
 }
 

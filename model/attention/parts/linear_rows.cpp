@@ -23,7 +23,7 @@ namespace {
 // One head of some tokens: what they share.
 struct Head {
   const LinearAttentionRow* rows;
-  size_t count, num_kept;
+  size_t count, num_unread, num_kept;
   size_t feature, at;   // where the head's features and its columns of v and out begin
   const float* scales;  // [count]
 };
@@ -68,6 +68,24 @@ HWY_INLINE void pass_rows(D d, const Head& head, size_t begin, size_t end, size_
   }
 }
 
+// The same of tokens without an output.
+template <size_t kFeatures, size_t kVectors, class D, class V = hn::Vec<D>>
+HWY_INLINE void pass_unread(D d, const Head& head, size_t c, size_t column,
+                            V (&s)[kFeatures][kVectors]) {
+  for (size_t r = 0; r < head.num_unread; ++r) {
+    const LinearAttentionRow& row = head.rows[r];
+    const float* const k = row.phi_k + head.feature + c;
+    LINTEL_UNROLL
+    for (size_t j = 0; j < kVectors; ++j) {
+      const V value = hn::LoadU(d, row.v + head.at + column + j * hn::Lanes(d));
+      LINTEL_UNROLL
+      for (size_t f = 0; f < kFeatures; ++f) {
+        s[f][j] = hn::MulAdd(hn::Set(d, k[f]), value, s[f][j]);
+      }
+    }
+  }
+}
+
 // S, [n_features, d_head], is read once, and written once unless no token stays.
 template <size_t kFeatures, size_t kVectors, class D>
 HWY_INLINE void update_and_read_rows(D d, const SumShape& shape, const Head& head, size_t c,
@@ -83,7 +101,8 @@ HWY_INLINE void update_and_read_rows(D d, const SumShape& shape, const Head& hea
     }
   }
   if (head.num_kept > 0) {
-    pass_rows(d, head, 0, head.num_kept, c, column, is_last, sums);
+    pass_unread(d, head, c, column, sums);
+    pass_rows(d, head, head.num_unread, head.num_kept, c, column, is_last, sums);
     LINTEL_UNROLL
     for (size_t f = 0; f < kFeatures; ++f) {
       LINTEL_UNROLL
@@ -107,20 +126,31 @@ HWY_INLINE void update_and_read_columns(D d, const SumShape& shape, const Head& 
   }
 }
 
-void LinearAttentionRows(const SumShape& shape, const LinearAttentionRow* rows, size_t count,
-                         size_t num_kept, float* s, float* z, float* work) {
+void AttendRows(const SumShape& shape, const LinearAttentionRows& all, float* s, float* z,
+                float* work) {
   const Lanes d;
+  const LinearAttentionRow* const rows = all.rows;
+  const size_t count = all.num_rows;
   const size_t lanes = hn::Lanes(d);
   HWY_ALIGN float scales_of_rows[kMostLinearRows];
   float* const scales = scales_of_rows;
-  Head head{
-      .rows = rows, .count = count, .num_kept = num_kept, .feature = 0, .at = 0, .scales = scales};
+  Head head{.rows = rows,
+            .count = count,
+            .num_unread = all.num_unread,
+            .num_kept = all.num_kept,
+            .feature = 0,
+            .at = 0,
+            .scales = scales};
   for (size_t h = 0; h < shape.n_heads; ++h) {
     head.feature = h * shape.n_features;
     head.at = h * shape.d_head;
     float* sums = z + head.feature;
-    for (size_t r = 0; r < count; ++r) {
-      if (r == num_kept) {
+    for (size_t r = 0; r < all.num_unread; ++r) {
+      add_to(rows[r].phi_k + head.feature, sums, shape.n_features);
+      scales[r] = 1.0f;
+    }
+    for (size_t r = all.num_unread; r < count; ++r) {
+      if (r == all.num_kept) {
         std::copy_n(sums, shape.n_features, work);
         sums = work;
       }
@@ -150,13 +180,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lintel {
 namespace {
-HWY_EXPORT(LinearAttentionRows);
+HWY_EXPORT(AttendRows);
 }  // namespace
 
-void linear_attention_rows(const SumShape& shape, std::span<const LinearAttentionRow> rows,
-                           std::size_t num_kept, float* s, float* z, float* work) {
-  assert(num_kept <= rows.size() && rows.size() <= kMostLinearRows);
-  HWY_DYNAMIC_DISPATCH(LinearAttentionRows)(shape, rows.data(), rows.size(), num_kept, s, z, work);
+void linear_attention_rows(const SumShape& shape, const LinearAttentionRows& rows, float* s,
+                           float* z, float* work) {
+  assert(rows.num_unread <= rows.num_kept && rows.num_kept <= rows.num_rows);
+  assert(rows.num_rows <= kMostLinearRows);
+  HWY_DYNAMIC_DISPATCH(AttendRows)(shape, rows, s, z, work);
 }
 
 std::size_t linear_rows_floats(const SumShape& shape) { return shape.n_features; }

@@ -43,13 +43,21 @@ struct LinearAttentionRow {
   float* out = nullptr;
 };
 
-// Consecutive tokens of one sequence, with the bits of that many linear_attention_step before
-// kFirstDrawnPosition: a part of S stays in registers while all of them pass by. Only the first
-// num_kept stay in s and z; the others are attended as if they did, and leave nothing. work:
-// linear_rows_floats(), where some do not stay. REQUIRES: at most kMostLinearRows.
+// Consecutive tokens of one sequence: num_unread, which enter the sums without an output (phi_q and
+// out are not looked at); then up to num_kept in all, which enter the sums and have one; the others
+// have one as if they entered the sums, and leave nothing.
+struct LinearAttentionRows {
+  const LinearAttentionRow* rows = nullptr;
+  std::size_t num_rows = 0;  // at most kMostLinearRows
+  std::size_t num_unread = 0;
+  std::size_t num_kept = 0;  // those unread included
+};
 inline constexpr std::size_t kMostLinearRows = 64;
-void linear_attention_rows(const SumShape& shape, std::span<const LinearAttentionRow> rows,
-                           std::size_t num_kept, float* s, float* z, float* work);
+
+// With the bits of that many linear_attention_step before kFirstDrawnPosition: a part of S stays in
+// registers while all tokens pass by. work: linear_rows_floats(), where some do not stay.
+void linear_attention_rows(const SumShape& shape, const LinearAttentionRows& rows, float* s,
+                           float* z, float* work);
 std::size_t linear_rows_floats(const SumShape& shape);
 
 // How relative_attention_step reads the sums.

@@ -97,7 +97,18 @@ class AttentionLayer {
     std::ranges::fill(inputs_.row(source * kTokens + token), with);
   }
 
+  // Whether something of the drafts of the last two steps is left in the memory they had.
+  bool remembers_drafts() const {
+    const auto is_used = [](const std::vector<float>& memory) {
+      return !std::ranges::all_of(memory, [](float x) { return x == 0.0f || x == kUntouched; });
+    };
+    return std::ranges::any_of(draft_memory_, is_used) ||
+           std::ranges::any_of(last_draft_memory_, is_used);
+  }
+
  private:
+  static constexpr float kUntouched = -7.5f;
+
   struct Params {
     AttentionParams params;
     std::vector<Matrix> own;
@@ -152,6 +163,7 @@ class AttentionLayer {
 
   // Memory of its own for every sequence that drafts; the bits in it are nobody's business.
   void announce_drafts(const std::vector<Fed>& rows) {
+    std::swap(draft_memory_, last_draft_memory_);  // of which some may enter the states now
     draft_memory_.clear();
     for (const Fed& row : rows) {
       const auto of_same = [&](const Fed& other) { return other.sequence == row.sequence; };
@@ -159,7 +171,9 @@ class AttentionLayer {
       const auto drafts = static_cast<std::size_t>(std::ranges::count_if(
           rows, [&](const Fed& other) { return of_same(other) && other.is_draft; }));
       if (drafts == 0) continue;
-      draft_memory_.emplace_back(backend().take_back_floats(drafts), -7.5f);
+      const auto fed = std::ranges::count_if(rows, of_same);
+      draft_memory_.emplace_back(backend().take_back_floats(drafts, row.sequence->position() + fed),
+                                 -7.5f);
       row.sequence->begin_drafts();
       row.sequence->layer(0)->announce(drafts, draft_memory_.back());
     }
@@ -170,7 +184,7 @@ class AttentionLayer {
   std::size_t out_width_;
   std::vector<std::size_t> widths_;  // of what the kind reads
   Matrix inputs_;                    // [sequences * tokens, sum of widths]
-  std::vector<std::vector<float>> draft_memory_;
+  std::vector<std::vector<float>> draft_memory_, last_draft_memory_;
   std::vector<std::shared_ptr<const AttentionBackend>> backends_;
   AttentionScratch scratch_;
 };

@@ -275,7 +275,9 @@ class LongStates {
       sequence.advance();
     }
     if (drafts > 0) {
-      draft_memory_.resize(backends_[0]->take_back_floats(drafts));
+      // Those of the step before may still have to enter the sums.
+      std::swap(draft_memory_, last_draft_memory_);
+      draft_memory_.resize(backends_[0]->take_back_floats(drafts, sequence.position()));
       sequence.begin_drafts();
       sequence.layer(0)->announce(drafts, draft_memory_);
     }
@@ -298,7 +300,7 @@ class LongStates {
 
  private:
   std::vector<std::shared_ptr<const AttentionBackend>> backends_;
-  std::vector<float> draft_memory_;
+  std::vector<float> draft_memory_, last_draft_memory_;
   AttentionScratch scratch_;
 };
 

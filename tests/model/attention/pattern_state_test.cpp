@@ -154,7 +154,7 @@ TEST_CASE("a pattern's state is what single steps make of it, whatever happens o
       const std::size_t right = std::min<std::size_t>(generator() % 5, which.n - t - stay);
       const std::size_t lost = std::min<std::size_t>(generator() % 20, which.n - t - stay - right);
       const std::size_t fed = stay + right + lost;
-      std::vector<float> memory(backend->take_back_floats(right + lost), -7.5f);
+      std::vector<float> memory(backend->take_back_floats(right + lost, 0), -7.5f);
       tried->state->announce(right + lost, memory);
       swap_rows(in, wrong, t + stay + right, lost);
       feed(*backend, *tried, in, t, fed, got.view().rows_from(t, fed));

@@ -88,6 +88,31 @@ TEST_CASE("attention: what is saved after drafts were taken back has nothing of 
   }
 }
 
+TEST_CASE("attention: what stays of drafts is in a sequence that settles, and nowhere else") {
+  LINTEL_FOR_EACH_ATTENTION(layer);
+  SequenceState sequence = layer.new_sequence();
+  SequenceState undisturbed = layer.new_sequence();
+  std::vector<StateBytes> expected;
+  for (std::size_t t = 0; t < AttentionLayer::kTokens; ++t) {
+    expected.push_back(saved(undisturbed, 0));
+    layer.walk(undisturbed, 0, t, t + 1);
+  }
+  for (std::size_t t = 0; t + 9 < AttentionLayer::kTokens;) {
+    CAPTURE(t);
+    const std::size_t right = t % 4;
+    std::vector<AttentionLayer::Fed> rows = {{&sequence, 0, t}};
+    for (std::size_t i = 1; i <= right; ++i) rows.push_back({&sequence, 0, t + i, true});
+    for (std::size_t i = 1; i <= 1 + t % 3; ++i) rows.push_back({&sequence, 1, t + i, true});
+    layer.step(rows);
+    sequence.take_back(static_cast<std::int64_t>(rows.size() - 1 - right));
+    t += 1 + right;
+    if (t % 2 == 0) continue;  // then they go in with the next rows
+    sequence.settle();
+    REQUIRE(saved(sequence, 0).bytes == expected[t].bytes);
+    REQUIRE(!layer.remembers_drafts());
+  }
+}
+
 TEST_CASE("attention: a saved state that ends too soon is refused") {
   LINTEL_FOR_EACH_ATTENTION(layer);
   SequenceState sequence = layer.new_sequence();

@@ -46,7 +46,7 @@ class WitnessBackend final : public AttentionBackend {
   }
   std::size_t state_bytes(std::int64_t) const override { return floats_ * sizeof(float); }
   std::int64_t tokens_until_full() const override { return 0; }
-  std::size_t take_back_floats(std::size_t) const override { return 0; }
+  std::size_t take_back_floats(std::size_t, std::int64_t) const override { return 0; }
   void step(std::span<AttentionState* const>, AttentionInputs, MatrixView<float>,
             AttentionScratch&) const override {}
 

@@ -70,23 +70,23 @@ TEST_CASE("all that a sequence held is zeroed before its memory is freed") {
   CHECK(dirty == 0);
 }
 
-TEST_CASE("what rewinding needed is zeroed when it is forgotten") {
+TEST_CASE("what rewinding needed is zeroed when a sequence settles") {
   const auto model = random_model("linear");
-  const bool forgets = GENERATE(false, true);
+  const bool settles = GENERATE(false, true);
   // Far more rows of drafts than rows: their memory is the only large one.
   std::optional<Workspace> workspace(
-      model->new_workspace(/*max_rows=*/4, /*max_drafting_rows=*/64));
+      model->new_workspace(/*max_rows=*/4, /*max_drafting_rows=*/1024));
   SequenceState sequence = model->new_sequence();
   feed(*model, *workspace, sequence, 1, /*drafts=*/3);
   sequence.take_back(2);
-  if (forgets) workspace->forget_drafts();
-  const FreedMemory freed(32768);
+  if (settles) sequence.settle();
+  const FreedMemory freed(262144);
   workspace.reset();
-  CHECK(freed.blocks() == 1);
-  CHECK(freed.dirty() == (forgets ? 0 : 1));
+  CHECK(freed.blocks() == 2);
+  CHECK(freed.dirty() == (settles ? 0 : 1));
 }
 
-TEST_CASE("what rewinding needed is zeroed when it needs more") {
+TEST_CASE("what rewinding needed is zeroed by the next step") {
   const auto model = random_model("linear");
   Workspace workspace = model->new_workspace(/*max_rows=*/16);
   SequenceState sequence = model->new_sequence();
@@ -96,9 +96,14 @@ TEST_CASE("what rewinding needed is zeroed when it needs more") {
   model->step(rows, workspace);
   feed(*model, workspace, sequence, 1, /*drafts=*/2);
   sequence.take_back(1);
+  feed(*model, workspace, sequence, 2);
+  feed(*model, workspace, sequence, 3, /*drafts=*/2);
+  sequence.take_back(2);
   const FreedMemory freed(500);
-  feed(*model, workspace, sequence, 2, /*drafts=*/9);
-  CHECK(freed.blocks() == 1);
+  feed(*model, workspace, sequence, 4, /*drafts=*/9);
+  sequence.take_back(9);
+  feed(*model, workspace, sequence, 5, /*drafts=*/9);
+  CHECK(freed.blocks() == 1);  // the other had none yet
   CHECK(freed.dirty() == 0);
 }
 

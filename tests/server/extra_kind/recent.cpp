@@ -54,8 +54,9 @@ class RecentState final : public AttentionState {
   void take_back(std::size_t num_rows) override {
     for (; num_rows > 0; --num_rows) {
       --position_;
-      std::copy_n(memory_ + --kept_ * width_, width_, value(position_));
+      std::copy_n(memory_ + (position_ - first_draft_) * width_, width_, value(position_));
     }
+    zero_memory(std::span(memory_, std::exchange(kept_, 0) * width_));
   }
   void begin_run(std::size_t num_rows) {
     kept_ = 0;
@@ -111,7 +112,9 @@ class RecentAttention final : public AttentionBackend {
     return block_floats() * sizeof(float);
   }
   std::int64_t tokens_until_full() const override { return 0; }
-  std::size_t take_back_floats(std::size_t num_rows) const override { return num_rows * width_; }
+  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
+    return num_rows * width_;
+  }
 
   void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& /*scratch*/) const override {
