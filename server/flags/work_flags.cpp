@@ -60,8 +60,9 @@ std::vector<Flag> scheduling_flags() {
           "Feeding guesses of the next values in the same step, which makes few streams faster and "
           "changes no value: off; auto: where the guess is likely and the step has few rows; on: "
           "every guess, for tests"),
-      number_flag("--speculation-rows", scheduling, &Options::speculation_rows, 1, 64,
-                  "Rows of a step up to which guesses are added to it"),
+      number_flag("--speculation-rows", scheduling, &Options::speculation_rows, 1, 1024,
+                  "Rows of a step up to which guesses are added to it; at most as many as a step "
+                  "that reads nothing but prompts has"),
   };
 }
 

@@ -68,15 +68,24 @@ void log_loaded(const ModelSource& source, const Transformer& transformer) {
 // Below it a step takes microseconds, and so would no draft be missed.
 constexpr std::int64_t kLeastMeasuredParameters = 200'000;
 
+// Rows that guesses make of a step.
+int most_draft_rows(const Scheduler::Options& scheduling) {
+  return std::min(scheduling.speculation_rows,
+                  std::max(scheduling.max_batch_rows, scheduling.prompt_rows_per_step));
+}
+
 std::optional<StepCost> step_cost_of(const std::string& name, const Transformer& transformer,
                                      const Scheduler::Options& scheduling, const Clock& clock) {
   if (scheduling.speculation != Speculation::kAuto || transformer.recomputes() ||
       transformer.num_parameters() < kLeastMeasuredParameters) {
     return {};
   }
-  const StepCost cost = measure_step_cost(transformer, scheduling.max_batch_rows, clock);
-  spdlog::info("model {}: a step takes {:.0f} us, {:.1f} a row and {:.1f} a sequence", name,
-               1e6f * cost.fixed, 1e6f * cost.row, 1e6f * cost.state);
+  const StepCost cost = measure_step_cost(transformer, most_draft_rows(scheduling), clock);
+  const std::string more = cost.few_rows == 0 ? ""
+                                              : fmt::format(", {:.1f} a row beyond {}",
+                                                            1e6f * cost.more_row, cost.few_rows);
+  spdlog::info("model {}: a step takes {:.0f} us, {:.1f} a row, {:.1f} a sequence{}", name,
+               1e6f * cost.fixed, 1e6f * cost.row, 1e6f * cost.state, more);
   return cost;
 }
 

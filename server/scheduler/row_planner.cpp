@@ -65,9 +65,7 @@ void RowPlanner::grant_drafts(std::vector<RowRun>& runs) {
     const auto likeliest = std::ranges::max_element(drafting_, less_likely);
     RowRun& run = **likeliest;
     const float probability = run.drafts->draft_probability();
-    // What stays of a run's drafts enters its state in a pass of its own.
-    const bool is_first = run.rows == run.wanted;
-    const float more_time = options_.cost.row + (is_first ? options_.cost.state : 0.0f);
+    const float more_time = options_.cost.of(rows + 1, sequences) - time;
     // Worth it where it yields as many values for its time as the step does without it.
     if (!options_.drafts_always && probability * time <= more_time * values) return;
     if (!run.drafts->take_draft()) drafting_.erase(likeliest);

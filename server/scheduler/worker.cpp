@@ -12,7 +12,7 @@ namespace {
 int most_drafting_rows(const Worker::Options& options) {
   if (!options.drafts) return 0;
   return options.drafts_always ? options.max_rows
-                               : std::min(options.speculation_rows, options.max_rows);
+                               : std::min(options.speculation_rows, options.prompt_rows);
 }
 
 }  // namespace

@@ -49,10 +49,10 @@ class Worker {
     int index = 0;  // of the queue's workers
     int max_rows = 64;
     int prefill_rows = 32;  // beside rows that clients wait for
-    int prompt_rows = 64;   // without such rows; at least max_rows
+    int prompt_rows = 64;   // without such rows, or with guesses; at least max_rows
     bool drafts = false;    // as Scheduler::Options::speculation says
     bool drafts_always = false;
-    int speculation_rows = 32;
+    int speculation_rows = 128;
     StepCost step_cost;
   };
 

@@ -35,13 +35,13 @@ GenerationRequest drafted() {
 
 TEST_CASE("a worker keeps nothing of the drafts of a request that is over") {
   const auto model = tiny_model(TinyModel::kTokens);
-  AlignedBlocks drafts(/*least_bytes=*/10'000);  // the worker's largest block
+  AlignedBlocks drafts(/*least_bytes=*/5'000);  // the worker's two largest blocks
   Core core(model, {.workers = 0,
                     .max_batch_rows = 16,
                     .speculation = Speculation::kOn,
                     .speculation_rows = 16});
   drafts.stop();
-  REQUIRE(drafts.contents().size() == 1);
+  REQUIRE(drafts.contents().size() == 2);
   REQUIRE(drafts.all_zero());
   GenerationRequest request = drafted();
   SECTION("done") {

@@ -100,15 +100,24 @@ TEST_CASE("a draft that costs more than it promises has no row") {
   CHECK(rows_of(planner, {decoding(1, &unsure)}) == Rows{1});
 }
 
-TEST_CASE("the first draft of a sequence pays for its state, too") {
+TEST_CASE("a draft pays for its row, which takes longer beyond the first") {
   FakeDrafts drafts{0.5f, 0.5f, 0.5f};
-  // Of one row and sequence: 1.
-  RowPlanner cheap({.max_rows = 16, .draft_rows = 16, .cost = {.fixed = 0.8f, .row = 0.1f}});
-  CHECK(rows_of(cheap, {decoding(1, &drafts)}) == Rows{4});
+  // The state is read for the row that is there anyway.
+  const StepCost cheap{.fixed = 0.4f, .row = 0.1f, .state = 0.5f};
+  RowPlanner all({.max_rows = 16, .draft_rows = 16, .cost = cheap});
+  CHECK(rows_of(all, {decoding(1, &drafts)}) == Rows{4});
   FakeDrafts again{0.5f, 0.5f, 0.5f};
-  RowPlanner dear(
-      {.max_rows = 16, .draft_rows = 16, .cost = {.fixed = 0.4f, .row = 0.1f, .state = 0.5f}});
-  CHECK(rows_of(dear, {decoding(1, &again)}) == Rows{1});
+  StepCost dear = cheap;
+  dear.few_rows = 2;
+  dear.more_row = 0.6f;
+  RowPlanner one({.max_rows = 16, .draft_rows = 16, .cost = dear});
+  CHECK(rows_of(one, {decoding(1, &again)}) == Rows{2});
+}
+
+TEST_CASE("guesses make a step wider than the sequences that may share it") {
+  FakeDrafts sure{1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
+  RowPlanner planner({.max_rows = 2, .draft_rows = 5, .drafts_always = true});
+  CHECK(rows_of(planner, {decoding(1, &sure), decoding(1, &sure)}) == Rows{4, 1});
 }
 
 TEST_CASE("there are no drafts in wide steps, nor where none are wanted") {

@@ -28,9 +28,9 @@ class ScriptedClock final : public Clock {
 };
 
 // Five tries each, of which one is undisturbed.
-std::vector<int> tries(int alone, int of_one, int of_many) {
+std::vector<int> tries(int alone, int of_one, int of_many, int of_most) {
   std::vector<int> all;
-  for (const int best : {alone, of_one, of_many}) {
+  for (const int best : {alone, of_one, of_many, of_most}) {
     for (const int late : {300, 0, 7, 1000, 90}) all.push_back(best + late);
   }
   return all;
@@ -38,24 +38,40 @@ std::vector<int> tries(int alone, int of_one, int of_many) {
 
 TEST_CASE("what a step takes is told apart: the weights, a row, a sequence's state") {
   const auto model = tiny_model(TinyModel::kTokens);
-  const ScriptedClock clock(tries(110, 110 + 15 * 6, 110 + 15 * 6 + 15 * 4));
+  constexpr int kOfMany = 110 + 15 * 6 + 15 * 4;
+  const ScriptedClock clock(tries(110, 110 + 15 * 6, kOfMany, kOfMany + 48 * 9));
   const StepCost cost = measure_step_cost(*model, 64, clock);
   CHECK(clock.over());
   CHECK(1e6f * cost.row == Approx(6.0f));
   CHECK(1e6f * cost.state == Approx(4.0f));
   CHECK(1e6f * cost.fixed == Approx(100.0f));
+  CHECK(cost.few_rows == 16);
+  CHECK(1e6f * cost.more_row == Approx(9.0f));
   CHECK(1e6f * cost.of(3, 2) == Approx(100.0f + 18.0f + 8.0f));
+  CHECK(1e6f * cost.of(20, 2) == Approx(100.0f + 96.0f + 36.0f + 8.0f));
 }
 
 TEST_CASE("a disturbed measurement makes drafts neither free nor dearer than steps") {
   const auto model = tiny_model(TinyModel::kTokens);
-  const StepCost cheap = measure_step_cost(*model, 64, ScriptedClock(tries(100, 50, 40)));
+  const StepCost cheap = measure_step_cost(*model, 64, ScriptedClock(tries(100, 50, 40, 30)));
   CHECK(1e6f * cheap.row == Approx(1.0f));
   CHECK(cheap.state == 0.0f);
-  const StepCost dear = measure_step_cost(*model, 64, ScriptedClock(tries(100, 9000, 90000)));
+  CHECK(cheap.more_row == cheap.row);
+  const StepCost dear =
+      measure_step_cost(*model, 64, ScriptedClock(tries(100, 9000, 90000, 900000)));
   CHECK(1e6f * dear.row == Approx(100.0f));
   CHECK(dear.fixed == 0.0f);
+  CHECK(1e6f * dear.more_row == Approx(100.0f));
   CHECK(dear.of(2, 1) > 0.0f);
+}
+
+TEST_CASE("where a step has few rows at most, all of them take as long") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  std::vector<int> of_few = tries(110, 200, 260, 0);
+  of_few.resize(15);
+  const StepCost cost = measure_step_cost(*model, 31, ScriptedClock(of_few));
+  CHECK(cost.few_rows == 0);
+  CHECK(1e6f * cost.of(32, 0) == Approx(100.0f + 32 * 6.0f));
 }
 
 TEST_CASE("where one row is all a step has, its cost is assumed") {
