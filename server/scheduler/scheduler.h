@@ -56,7 +56,7 @@ class Scheduler {
     int prompt_rows_per_step = 0;
     Speculation speculation = Speculation::kAuto;
     // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
-    int speculation_rows = 128;
+    int speculation_rows = 64;
   };
 
   struct Stats {

@@ -52,7 +52,7 @@ class Worker {
     int prompt_rows = 64;   // without such rows, or with guesses; at least max_rows
     bool drafts = false;    // as Scheduler::Options::speculation says
     bool drafts_always = false;
-    int speculation_rows = 128;
+    int speculation_rows = 64;
     StepCost step_cost;
   };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
+#include <utility>
 
 #include "server/generation/drafter.h"
 #include "tests/server/support/harness.h"
@@ -89,6 +90,44 @@ TEST_CASE("where many decode nothing is drafted") {
   }
   CHECK(first.sink->result().accepted_tokens > 20);
   CHECK(second.sink->result().accepted_tokens > 20);
+}
+
+TEST_CASE("a request that pauses behind its guesses goes on with the same bits") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  Core without(model, with(Speculation::kOff));
+  const auto expected = without.generate(monotonous(11, 200, 1));
+  Core core(model, with(Speculation::kAuto));
+  const auto other = core.submit(monotonous(12, 2000, 2));
+  const auto slow = std::make_shared<RecordingSink>();
+  slow->room = 7;
+  const auto call = core.submit(monotonous(11, 200, 1), "", slow);
+  // Others have the memory of its drafts while it waits.
+  while (!slow->finished()) {
+    for (int i = 0; i < 6; ++i) core.scheduler.run_one_step();
+    slow->room += 7;
+    core.scheduler.resume(call.handle);
+  }
+  CHECK(slow->result().accepted_tokens > 20);
+  CHECK(slow->values == expected->values);
+}
+
+TEST_CASE("guesses make a step wider than the requests that may share it") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  Core without(model, with(Speculation::kOff));
+  const auto expected = without.generate(monotonous(11, 200, 1));
+  Core core(
+      model,
+      {.workers = 0, .max_batch_rows = 2, .prompt_rows_per_step = 12, .speculation_rows = 10});
+  const auto call = core.submit(monotonous(11, 200, 1));
+  core.submit(monotonous(12, 200, 2));
+  std::uint64_t most = 0;
+  std::uint64_t rows = 0;
+  while (core.scheduler.run_one_step()) {
+    most = std::max(most,
+                    core.scheduler.stats().rows - std::exchange(rows, core.scheduler.stats().rows));
+  }
+  CHECK(most == 10);
+  CHECK(call.sink->values == expected->values);
 }
 
 TEST_CASE("calls of a session go on alike with and without speculation") {
