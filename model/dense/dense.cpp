@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "model/base/team.h"
 #include "model/dense/dense_onednn.h"
 #include "model/dense/kernels/dense_kernels.h"
 #include "model/dense/library_product.h"
@@ -53,8 +54,16 @@ struct Dense::Impl {
   bool is_multiplied_here(std::size_t rows) const {
     return library == nullptr || rows < library_rows;
   }
-  void apply(const Product& product) const {
-    is_multiplied_here(product.rows) ? multiply(product) : library->multiply(product);
+  void apply(const Product& product, Team* team) const {
+    if (!is_multiplied_here(product.rows)) return library->multiply(product);
+    const auto groups = [&](std::size_t begin, std::size_t end, bool is_leader) {
+      Product part = product;
+      part.first_group = begin;
+      part.end_group = end;
+      if (!is_leader) part.prefetch = nullptr;  // which is one thread's, for its own cache
+      multiply(part);
+    };
+    split_among(team, weights.num_groups(), groups);
   }
 };
 
@@ -87,30 +96,30 @@ Dense::~Dense() = default;
 Dense::Dense(Dense&&) noexcept = default;
 Dense& Dense::operator=(Dense&&) noexcept = default;
 
-void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output,
-                  PrefetchList* prefetch) const {
+void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output, PrefetchList* prefetch,
+                  Team* team) const {
   assert(output != Output::kAdd || impl_->fused == Fused::kNone);
   Product product = impl_->product(x, y);
   product.relu = impl_->fused == Fused::kRelu && output == Output::kStore;
   product.add = output == Output::kAdd;
   product.prefetch = prefetch;
-  impl_->apply(product);
+  impl_->apply(product, team);
   if (impl_->fused == Fused::kGelu && output == Output::kStore) fuse(y);
 }
 
-bool Dense::apply_into(const DenseInput& x, std::size_t rows, DenseInput& y) const {
+bool Dense::apply_into(const DenseInput& x, std::size_t rows, DenseInput& y, Team* team) const {
   const MatrixView<float> values = y.values().rows_from(0, rows);
   const bool at_once = impl_->fused == Fused::kRelu && impl_->is_multiplied_here(rows) &&
                        writes_bf16(x.type()) && y.type() == WeightType::kBf16;
   if (!at_once) {
-    apply(x, values);
+    apply(x, values, Output::kStore, nullptr, team);
     return false;
   }
   Product product = impl_->product(x, values);
   product.relu = true;
   product.y_bf16 = y.bf16();
   product.y_bf16_stride = 2 * y.stride();
-  impl_->apply(product);
+  impl_->apply(product, team);
   return true;
 }
 

@@ -15,6 +15,7 @@
 namespace lintel {
 
 class ProductLibrary;
+class Team;
 
 // Const and shareable between threads. Rows are independent: the bits of an output row do not
 // depend on how many rows are computed together (promise 1).
@@ -45,15 +46,16 @@ class Dense {
 
   // Rows 0 .. y.rows() - 1 of x, which are prepared. y: [rows, out_features]. Allocates nothing,
   // but where oneDNN multiplies, which does. prefetch: taken from while our own kernels compute,
-  // but on AMX, which has nothing to gain by it. REQUIRES: x has this layer's weight type and
+  // but on AMX, which has nothing to gain by it. team: our own kernels split the outputs among its
+  // threads, with the same bits. REQUIRES: x has this layer's weight type and
   // in_features; kAdd goes with Fused::kNone.
   void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore,
-             PrefetchList* prefetch = nullptr) const;
+             PrefetchList* prefetch = nullptr, Team* team = nullptr) const;
 
   // kStore of the first `rows` rows, for y.prepare() of as many. Returns whether that is done, too,
   // with the same bits: where AMX multiplies bf16 and a ReLU follows, y becomes bf16 at once, and
   // its values() stay what they were. REQUIRES: as apply(), and y has out_features columns.
-  bool apply_into(const DenseInput& x, std::size_t rows, DenseInput& y) const;
+  bool apply_into(const DenseInput& x, std::size_t rows, DenseInput& y, Team* team = nullptr) const;
 
   // Applies what is fused to outputs that were stored without it: the bits of kStore, where nothing
   // came between.

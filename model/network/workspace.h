@@ -8,6 +8,7 @@
 namespace lintel {
 
 class SequenceState;
+class Team;
 struct Buffers;  // network/pass.h
 
 // One token to feed. Consecutive rows of a step may belong to one sequence, in order; rows of one
@@ -39,7 +40,10 @@ class Workspace {
   ~Workspace();
   std::size_t max_rows() const;
 
-  void observe(StepObserver* observer);  // null: nobody; outlives what is stepped with it
+  // Both outlive what is stepped with them; null: nobody.
+  void observe(StepObserver* observer);
+  // Whose leader is the thread that steps. The bits are those of a thread alone.
+  void share_with(Team* team);
 
  private:
   friend class Transformer;

@@ -43,6 +43,7 @@ class CondVar {
     condition_.wait_for(lock, timeout);
     lock.release();
   }
+  void notify_one() { condition_.notify_one(); }
   void notify_all() { condition_.notify_all(); }
 
  private:

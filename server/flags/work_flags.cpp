@@ -21,21 +21,25 @@ Flag workers_flag() {
 }
 
 // A number, or "auto", which is held as 0.
-Flag batch_rows_flag() {
-  constexpr int kLow = 1, kHigh = 4096;
-  const auto parse = [](const std::string& text) {
-    return text == "auto" ? 0 : static_cast<int>(parse_whole_number(text, kLow, kHigh));
+Flag number_or_auto(std::string name, int Scheduler::Options::*member, int low, int high,
+                    std::string help) {
+  const auto parse = [low, high](const std::string& text) {
+    return text == "auto" ? 0 : static_cast<int>(parse_whole_number(text, low, high));
   };
-  const auto show = [](int rows) { return rows == 0 ? "auto" : std::to_string(rows); };
-  Flag flag = text_flag(
-      "--max-batch-rows", scheduling, &Scheduler::Options::max_batch_rows, "N", parse, show,
+  const auto show = [](int number) { return number == 0 ? "auto" : std::to_string(number); };
+  Flag flag = text_flag(std::move(name), scheduling, member, "N", parse, show, std::move(help));
+  flag.type = Flag::Type::kNumber;
+  flag.low = low;
+  flag.high = high;
+  return flag;
+}
+
+Flag batch_rows_flag() {
+  return number_or_auto(
+      "--max-batch-rows", &Scheduler::Options::max_batch_rows, 1, 4096,
       "Sequences a worker decodes together, and rows of its step. auto: 64 in f32; in bf16 and "
       "int8 as many, 16 to 64, as keep the states of all workers in a quarter of the last cache; a "
       "step that reads nothing but prompts then has up to 64 rows in f32 and 128 else");
-  flag.type = Flag::Type::kNumber;
-  flag.low = kLow;
-  flag.high = kHigh;
-  return flag;
 }
 
 }  // namespace
@@ -63,6 +67,12 @@ std::vector<Flag> scheduling_flags() {
       number_flag("--speculation-rows", scheduling, &Options::speculation_rows, 1, 1024,
                   "Rows of a step up to which guesses are added to it; at most as many as a step "
                   "that reads nothing but prompts has"),
+      number_or_auto(
+          "--step-threads", &Options::step_threads, 1, 32,
+          "Threads that share a step while other workers have nothing to do, which makes "
+          "few streams faster and changes no value. auto: as many as save a tenth of its "
+          "time with each doubling, as tried while serving, and no more than there are "
+          "processors"),
   };
 }
 

@@ -75,6 +75,7 @@ inline constexpr std::size_t kNumOutcomes = 7;  // of RequestOutcome, those of a
 struct SchedulerMetrics {
   std::atomic<std::uint64_t> steps{0};
   std::atomic<std::uint64_t> rows{0};
+  std::atomic<std::uint64_t> shared_steps{0};  // with idle workers
   std::atomic<std::uint64_t> prompt_tokens{0};
   std::atomic<std::uint64_t> generated_tokens{0};
   std::atomic<std::uint64_t> drafted_tokens{0};

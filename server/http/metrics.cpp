@@ -168,6 +168,8 @@ void collect_scheduling(const ModelTotals& totals, std::vector<MetricFamily>& ou
   Family tokens(out, MetricType::Counter, "tokens_total",
                 "Tokens read (prompt), produced (generated), guessed (drafted) and guessed right "
                 "(accepted)");
+  Family shared(out, MetricType::Counter, "shared_steps_total",
+                "Steps that idle workers shared (--step-threads)");
   Family cancelled(out, MetricType::Counter, "cancellations_total",
                    "Requests that were ended before they were done");
   for (const auto& model : totals) {
@@ -179,6 +181,7 @@ void collect_scheduling(const ModelTotals& totals, std::vector<MetricFamily>& ou
         .add({{"model", name}, {"kind", "generated"}}, stats.generated_tokens)
         .add({{"model", name}, {"kind", "drafted"}}, stats.drafted_tokens)
         .add({{"model", name}, {"kind", "accepted"}}, stats.accepted_tokens);
+    shared.add({{"model", name}}, stats.shared_steps);
     for (std::size_t i = 0; i < kNumOutcomes; ++i) {
       if (kReasons[i] == nullptr) continue;
       cancelled.add({{"model", name}, {"reason", kReasons[i]}}, stats.ended[i]);

@@ -155,6 +155,14 @@ void RequestQueue::wake() {
   woken_.notify_all();
 }
 
+void RequestQueue::call_idle(std::size_t workers) {
+  {
+    MutexLock lock(mutex_);
+    wakes_.fetch_add(1);
+  }
+  for (; workers > 0; --workers) woken_.notify_one();
+}
+
 void RequestQueue::wait(std::uint64_t seen, std::optional<TimePoint> until, const Clock& clock) {
   const std::int64_t deadline = std::min(ticks(until), next_deadline_.load());
   MutexLock lock(mutex_);

@@ -66,6 +66,8 @@ class RequestQueue {
   void note_cancel();
   // Ends the waits of all workers that began before this call.
   void wake();
+  // The same for at most `workers` of those that wait now.
+  void call_idle(std::size_t workers);
   // Counts the wakes. A worker reads it before it looks for work, so that it misses none.
   std::uint64_t wakes() const { return wakes_.load(); }
   // When the first of the queued requests expires.

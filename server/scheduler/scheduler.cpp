@@ -19,6 +19,11 @@ void check_option(const char* name, int value, int least) {
                               ", must be at least " + std::to_string(least));
 }
 
+// For whoever says how many threads, as many as that takes.
+std::size_t cores(const Scheduler::Options& options) {
+  return options.step_threads > 0 ? SIZE_MAX : std::max(1u, std::thread::hardware_concurrency());
+}
+
 }  // namespace
 
 Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& options,
@@ -36,6 +41,10 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   check_option("max_queued_requests", options.max_queued_requests, 1);
   check_option("prefill_rows_per_step", options.prefill_rows_per_step, 1);
   check_option("speculation_rows", options.speculation_rows, 1);
+  check_option("step_threads", options.step_threads, 0);
+  if (options.workers > 1 && options.step_threads != 1) {
+    help_ = std::make_unique<IdleHelp>(static_cast<std::size_t>(options.workers), cores(options));
+  }
 
   Worker::Options worker_options;
   worker_options.max_rows = options.max_batch_rows;
@@ -45,6 +54,8 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   worker_options.drafts_always = options.speculation == Speculation::kOn;
   worker_options.step_cost = cost.value_or(assumed_step_cost(model_->weight_type()));
   worker_options.drafts = guesses(options.speculation, model_->recomputes());
+  worker_options.step_threads = options.step_threads;
+  worker_options.help = help_.get();
   for (int i = 0; i < std::max(options.workers, 1); ++i) {
     worker_options.index = i;
     workers_.push_back(
@@ -67,7 +78,10 @@ Scheduler::~Scheduler() { stop(); }
 void Scheduler::run_worker(Worker& worker) {
   while (!stopping_.load()) {
     const std::uint64_t wakes = queue_->wakes();
-    if (!worker.run_one_step()) queue_->wait(wakes, worker.next_deadline(), clock_);
+    if (worker.run_one_step()) continue;
+    const auto is_woken = [&] { return queue_->wakes() != wakes; };
+    if (help_ != nullptr && help_->help(worker.index(), is_woken, clock_)) continue;
+    queue_->wait(wakes, worker.next_deadline(), clock_);
   }
   worker.end_all(RequestOutcome::kShutdown);
 }
@@ -147,6 +161,7 @@ Scheduler::Stats Scheduler::stats() const {
   Stats stats;
   stats.steps = metrics_->steps.load();
   stats.rows = metrics_->rows.load();
+  stats.shared_steps = metrics_->shared_steps.load();
   stats.prompt_tokens = metrics_->prompt_tokens.load();
   stats.generated_tokens = metrics_->generated_tokens.load();
   stats.drafted_tokens = metrics_->drafted_tokens.load();
@@ -164,6 +179,7 @@ Scheduler::Stats Scheduler::stats() const {
 void Scheduler::Stats::add(const Stats& other) {
   steps += other.steps;
   rows += other.rows;
+  shared_steps += other.shared_steps;
   prompt_tokens += other.prompt_tokens;
   generated_tokens += other.generated_tokens;
   drafted_tokens += other.drafted_tokens;

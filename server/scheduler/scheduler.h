@@ -25,6 +25,7 @@
 namespace lintel {
 
 class PrefixCache;
+class IdleHelp;
 class RequestQueue;
 class Worker;
 
@@ -57,11 +58,15 @@ class Scheduler {
     Speculation speculation = Speculation::kAuto;
     // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
     int speculation_rows = 64;
+    // Threads that share a step while fewer workers have requests than there are, and fewer than
+    // cores: at most so many; 0: as many as make it faster.
+    int step_threads = 0;
   };
 
   struct Stats {
     std::uint64_t steps = 0;
     std::uint64_t rows = 0;
+    std::uint64_t shared_steps = 0;  // on several threads
     std::uint64_t prompt_tokens = 0;
     std::uint64_t generated_tokens = 0;
     std::uint64_t drafted_tokens = 0;   // fed before they were drawn
@@ -133,6 +138,7 @@ class Scheduler {
   // Have their own locks.
   const std::unique_ptr<SchedulerMetrics> metrics_;
   const std::unique_ptr<RequestQueue> queue_;
+  std::unique_ptr<IdleHelp> help_;  // null: workers do not help each other
   std::atomic<bool> stopping_{false};
   Mutex stop_mutex_;  // one stop() at a time
 

@@ -34,6 +34,11 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
       workspace_(model.new_workspace(static_cast<std::size_t>(options.prompt_rows),
                                      static_cast<std::size_t>(most_drafting_rows(options)))) {
   workspace_.observe(&model_timer_);
+  if (options.help != nullptr) {
+    sharing_.emplace(*options.help, queue, static_cast<std::size_t>(options.index),
+                     options.step_threads);
+    workspace_.share_with(&sharing_->team());
+  }
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
   rows_.reserve(static_cast<std::size_t>(options.prompt_rows));
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
@@ -52,6 +57,7 @@ bool Worker::step() {
   const bool lost = end_lost(step_.now);
   move_resumed();
   admit();
+  if (sharing_) sharing_->set_leading(!active_.empty());
   if (active_.empty()) {
     publish_rows();
     return lost;
@@ -141,6 +147,7 @@ void Worker::step_model() {
   end_part(WorkPart::kSchedule);
   if (rows_.empty()) return;
   MatrixView<const float> rows;
+  if (sharing_) sharing_->begin(static_cast<int>(rows_.size()), part_begun_);
   model_timer_.begin();
   try {
     rows = model_.step(rows_, workspace_);
@@ -157,12 +164,15 @@ void Worker::step_model() {
 
 void Worker::end_model() {
   model_timer_.enter(StepPart::kOther);  // ends the last part
-  const auto observe = [this](WorkPart part, StepPart spent) {
+  Duration all{};
+  const auto observe = [&](WorkPart part, StepPart spent) {
     step_.metrics.step[static_cast<std::size_t>(part)].observe(model_timer_.spent(spent));
+    all += model_timer_.spent(spent);
   };
   observe(WorkPart::kProducts, StepPart::kProducts);
   observe(WorkPart::kAttention, StepPart::kAttention);
   observe(WorkPart::kOther, StepPart::kOther);
+  if (sharing_) sharing_->end(all);
   part_begun_ = clock_.now();
 }
 
@@ -170,6 +180,9 @@ void Worker::absorb_rows(MatrixView<const float> rows) {
   step_.now = part_begun_;
   metrics_.steps.fetch_add(1, std::memory_order_relaxed);
   metrics_.rows.fetch_add(rows_.size(), std::memory_order_relaxed);
+  if (sharing_ && sharing_->is_shared()) {
+    metrics_.shared_steps.fetch_add(1, std::memory_order_relaxed);
+  }
   step_.metrics.rows.observe(static_cast<double>(rows_.size()));
   for (const RowRun& run : runs_) {
     if (run.rows > 0) run.request->absorb(run, rows, step_);

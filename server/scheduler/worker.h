@@ -15,6 +15,7 @@
 #include "server/scheduler/request_queue.h"
 #include "server/scheduler/row_planner.h"
 #include "server/scheduler/running_request.h"
+#include "server/scheduler/step_sharing.h"
 
 namespace lintel {
 
@@ -54,6 +55,8 @@ class Worker {
     bool drafts_always = false;
     int speculation_rows = 64;
     StepCost step_cost;
+    int step_threads = 0;      // as StepSharing has it
+    IdleHelp* help = nullptr;  // of this queue's workers, if they help each other
   };
 
   // The references outlive the worker.
@@ -66,6 +69,7 @@ class Worker {
   bool run_one_step() noexcept;
   // When the next of the requests without rows expires, or may have something to pay with.
   std::optional<TimePoint> next_deadline() const;
+  std::size_t index() const { return static_cast<std::size_t>(options_.index); }
   // May be read by any thread.
   const WorkerMetrics& metrics() const { return step_.metrics; }
   // Ends all its requests.
@@ -98,6 +102,7 @@ class Worker {
 
   ModelTimer model_timer_;
   RowPlanner planner_;
+  std::optional<StepSharing> sharing_;
   Workspace workspace_;
   Requests active_;                                      // have rows
   Requests paused_;                                      // their sinks are full

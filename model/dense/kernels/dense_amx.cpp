@@ -174,7 +174,8 @@ HWY_NOINLINE void run_blocks(const Product& product) {
   const size_t rest = rows % Square::kRows;
   const size_t in_squares = rest > kTileRows ? rows : rows - rest;
   const size_t out_features = product.weights->out_features;
-  for (size_t first = 0; first < out_features; first += kGroupWidth) {
+  for (size_t g = product.first_group; g < product.groups_end(); ++g) {
+    const size_t first = g * kGroupWidth;
     const size_t end = std::min(first + kGroupWidth, out_features);
     for (size_t column = first; column < end; column += Square::kColumns) {
       for (size_t row = 0; row < in_squares; row += Square::kRows) {

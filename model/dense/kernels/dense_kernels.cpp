@@ -273,7 +273,7 @@ void run_f32(const Product& product) {
   if (product.rows <= 12) return run_all<F32>(product);
   HWY_ALIGN float sums[kBlockRows * kGroupWidth];
   const size_t row_cells = product.weights->row_cells;
-  for (size_t g = 0; g < product.weights->num_groups(); ++g) {
+  for (size_t g = product.first_group; g < product.groups_end(); ++g) {
     for (size_t row = 0; row < product.rows; row += kBlockRows) {
       const size_t count = std::min(kBlockRows, product.rows - row);
       for (size_t c = 0; c < row_cells; c += kBlockCells) {

@@ -5,6 +5,7 @@
 // speed, not the bits. int8 sums are exact integers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,6 +26,9 @@ struct Product {
   const float* x_scales = nullptr;  // [rows]; int8
   std::int32_t x_zero = 0;          // int8: the byte that stands for 0
   std::size_t rows = 0;
+  // Of the weights' groups of columns, whose outputs alone are computed; up to the last group.
+  std::size_t first_group = 0;
+  std::size_t end_group = SIZE_MAX;
   float* y = nullptr;  // [rows, out_features]
   std::size_t y_stride = 0;
   bool relu = false;
@@ -34,6 +38,8 @@ struct Product {
   std::uint16_t* y_bf16 = nullptr;
   std::size_t y_bf16_stride = 0;
   PrefetchList* prefetch = nullptr;  // not null: what it has is asked for, as far as time allows
+
+  std::size_t groups_end() const { return std::min(end_group, weights->num_groups()); }
 };
 
 // The fastest kernels of this machine for the type, or where `portable` those that Highway makes.

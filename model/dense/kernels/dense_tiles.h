@@ -43,7 +43,7 @@ inline void run_tiles(const Product& product, const TileSet& tiles) {
   const std::size_t num_tiles = rows / 6 + rest / 4 + rest % 4 / 2 + rest % 2;
   const std::size_t row_cells = product.weights->row_cells;
   const std::size_t per_cell = num_tiles <= 2 ? 2 : 1;  // lines; a group has four a cell
-  for (std::size_t g = 0; g < product.weights->num_groups(); ++g) {
+  for (std::size_t g = product.first_group; g < product.groups_end(); ++g) {
     const std::uint32_t* const next = product.weights->group(g + 1);
     std::size_t tile = 0;
     const auto fetch = [&]() -> Fetch {
