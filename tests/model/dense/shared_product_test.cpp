@@ -1,0 +1,95 @@
+// Products that several threads share: the bits of one thread's.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "model/dense/dense.h"
+#include "model/dense/kernels/packed_weights.h"
+#include "tests/model/support/helpers.h"
+
+namespace lintel {
+namespace {
+
+constexpr std::size_t kMostRows = 70;
+constexpr int kTries = 20;  // each is split in another way, as chance has it
+
+struct Shape {
+  std::size_t in, out;
+};
+
+class Layer {
+ public:
+  Layer(Shape shape, WeightType type, Dense::Fused fused)
+      : dense_(drawn(shape.in * shape.out), drawn(shape.out), shape.in, shape.out,
+               {.weight_type = type, .fused = fused}),
+        x_(type, kMostRows, shape.in),
+        begun_(drawn(kMostRows * shape.out)) {
+    for (std::size_t r = 0; r < kMostRows; ++r) {
+      std::ranges::copy(drawn(shape.in), x_.values().row(r).begin());
+    }
+    x_.prepare(0, kMostRows);
+  }
+
+  std::vector<float> apply(std::size_t rows, Dense::Output output, Team* team) const {
+    std::vector<float> y = begun_;
+    dense_.apply(x_, {y.data(), rows, dense_.out_features(), dense_.out_features()}, output,
+                 nullptr, team);
+    return y;
+  }
+  // As what follows a ReLU reads it.
+  std::vector<std::uint32_t> apply_into(std::size_t rows, Team* team) const {
+    DenseInput y(dense_.weight_type(), kMostRows, dense_.out_features(),
+                 DenseInput::Range::kNonNegative);
+    if (!dense_.apply_into(x_, rows, y, team)) y.prepare(0, rows);
+    std::vector<std::uint32_t> cells;
+    const std::size_t count = num_cells(dense_.weight_type(), dense_.out_features());
+    for (std::size_t r = 0; r < rows; ++r) {
+      const std::uint32_t* const row = y.cells() + r * y.stride();
+      cells.insert(cells.end(), row, row + count);
+    }
+    return cells;
+  }
+
+ private:
+  std::vector<float> drawn(std::size_t count) {
+    std::normal_distribution<float> normal(0.0f, 1.0f);
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(generator_);
+    return values;
+  }
+
+  std::mt19937 generator_{7};
+  Dense dense_;
+  DenseInput x_;
+  std::vector<float> begun_;  // what there is to add to
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST_CASE("a product that threads share has the bits of one thread's", "[rows]") {
+  Team team;
+  const testing::Helpers helpers(team, 3);
+  const WeightType type = GENERATE(from_range(kWeightTypes));
+  for (const Shape shape : {Shape{256, 768}, Shape{1024, 256}, Shape{150, 70}, Shape{33, 64}}) {
+    const Layer plain(shape, type, Dense::Fused::kNone);
+    const Layer relu(shape, type, Dense::Fused::kRelu);
+    for (const std::size_t rows : {1u, 5u, 16u, 33u, 70u}) {
+      CAPTURE(shape.in, shape.out, rows, to_string(type));
+      const auto stored = plain.apply(rows, Dense::Output::kStore, nullptr);
+      const auto added = plain.apply(rows, Dense::Output::kAdd, nullptr);
+      const auto rectified = relu.apply_into(rows, nullptr);
+      for (int i = 0; i < kTries; ++i) {
+        REQUIRE(same_bits(plain.apply(rows, Dense::Output::kStore, &team), stored));
+        REQUIRE(same_bits(plain.apply(rows, Dense::Output::kAdd, &team), added));
+        REQUIRE(relu.apply_into(rows, &team) == rectified);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lintel
