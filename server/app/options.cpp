@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "describe/flags.h"
@@ -11,6 +10,7 @@
 #include "server/app/flag_errors.h"
 #include "server/app/flag_help.h"
 #include "server/app/option_checks.h"
+#include "server/base/cores.h"
 #include "server/flags/flags.h"
 
 namespace lintel {
@@ -52,8 +52,7 @@ void declare(CLI::App& app, const Flag& flag, ServerOptions& options) {
 bool parse_server_options(int argc, const char* const* argv, ServerOptions* options,
                           std::string* help) {
   ServerOptions parsed;
-  parsed.models.scheduling.workers =
-      static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  parsed.models.scheduling.workers = usable_cores();
   CLI::App app("", "lintel-server");
   app.set_version_flag("--version", "lintel-server " LINTEL_VERSION);
   app.set_config("--config", "",

@@ -14,8 +14,10 @@ ServerOptions::InitialStates& initial_states(ServerOptions& options) {
 StreamingOptions& streaming(ServerOptions& options) { return options.streaming; }
 
 Flag workers_flag() {
-  Flag flag = number_flag("--workers", scheduling, &Scheduler::Options::workers, 1, 1024,
-                          "Worker threads; the default is one per processor");
+  Flag flag =
+      number_flag("--workers", scheduling, &Scheduler::Options::workers, 1, 1024,
+                  "Worker threads; the default is one per processor that this process, or its "
+                  "container, has time on");
   flag.default_of_machine = true;
   return flag;
 }

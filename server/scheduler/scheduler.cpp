@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "server/base/cores.h"
 #include "server/prefix/prefix_cache.h"
 #include "server/scheduler/request_queue.h"
 #include "server/scheduler/running_request.h"
@@ -21,7 +22,7 @@ void check_option(const char* name, int value, int least) {
 
 // For whoever says how many threads, as many as that takes.
 std::size_t cores(const Scheduler::Options& options) {
-  return options.step_threads > 0 ? SIZE_MAX : std::max(1u, std::thread::hardware_concurrency());
+  return options.step_threads > 0 ? SIZE_MAX : static_cast<std::size_t>(usable_cores());
 }
 
 }  // namespace
