@@ -14,8 +14,6 @@
 
 namespace lintel {
 
-class Team;
-
 // What one layer of one sequence remembers. Made by the backend that uses it; used by one thread at
 // a time. A state that holds memory of its own zeroes it before giving it back (zero_memory).
 class AttentionState {
@@ -66,7 +64,6 @@ struct AttentionScratch {
   std::vector<std::int32_t> ints;
   std::vector<const float*> pointers;
   std::vector<std::size_t> ends;
-  Team* team = nullptr;  // not null: threads that may share the step
 };
 
 // A row for each token: what the projections that are read make of it, [rows, width] each, in the

@@ -152,7 +152,7 @@ bool Pass::attend(std::size_t i, const Rows& at) const {
   const MatrixView<float> all(w.projected.view().data(), at.count, projected, projected);
   list_states(i, at);
   at.enter(StepPart::kProducts);
-  layer.projections.apply(w.sublayer, all, Dense::Output::kStore, &w.prefetch, w.scratch.team);
+  layer.projections.apply(w.sublayer, all, Dense::Output::kStore, &w.prefetch, w.team);
   w.adapted.add(AdaptedProduct::kProjections, weights_of(i), sublayer_input(at), all);
   w.inputs.clear();
   std::size_t first = 0;
@@ -186,7 +186,7 @@ void Pass::add_attended(std::size_t i, bool is_prepared, const Rows& at) const {
   at.enter(StepPart::kProducts);
   w.prefetch.clear();
   w.adapted.list(AdaptedProduct::kOut, weights_of(i), w.prefetch);
-  layer.out.apply(attended, at.x(), Dense::Output::kAdd, &w.prefetch, w.scratch.team);
+  layer.out.apply(attended, at.x(), Dense::Output::kAdd, &w.prefetch, w.team);
   w.adapted.add(AdaptedProduct::kOut, weights_of(i), at.of(attended.values()), at.x());
 }
 
@@ -198,12 +198,11 @@ void Pass::feed_forward(std::size_t i, const Rows& at) const {
   at.enter(StepPart::kProducts);
   bool is_prepared = false;
   if (w.adapted.empty()) {
-    is_prepared = layer.linear1.apply_into(w.sublayer, at.count, w.hidden, w.scratch.team);
+    is_prepared = layer.linear1.apply_into(w.sublayer, at.count, w.hidden, w.team);
   } else {
     w.prefetch.clear();
     w.adapted.list(AdaptedProduct::kLinear1, weights_of(i), w.prefetch);
-    layer.linear1.apply(w.sublayer, hidden, Dense::Output::kStoreUnfused, &w.prefetch,
-                        w.scratch.team);
+    layer.linear1.apply(w.sublayer, hidden, Dense::Output::kStoreUnfused, &w.prefetch, w.team);
     w.adapted.add(AdaptedProduct::kLinear1, weights_of(i), sublayer_input(at), hidden);
     layer.linear1.fuse(hidden);
   }
@@ -212,7 +211,7 @@ void Pass::feed_forward(std::size_t i, const Rows& at) const {
   at.enter(StepPart::kProducts);
   w.prefetch.clear();
   w.adapted.list(AdaptedProduct::kLinear2, weights_of(i), w.prefetch);
-  layer.linear2.apply(w.hidden, at.y(), Dense::Output::kAdd, &w.prefetch, w.scratch.team);
+  layer.linear2.apply(w.hidden, at.y(), Dense::Output::kAdd, &w.prefetch, w.team);
   w.adapted.add(AdaptedProduct::kLinear2, weights_of(i), hidden, at.y());
   at.enter(StepPart::kOther);
 }
@@ -313,7 +312,7 @@ MatrixView<const float> Pass::predict(std::size_t wanted, Buffers& w) const {
   const MatrixView<float> last = at.of(this->last(w));
   parts_.final_norm != nullptr ? parts_.final_norm->apply(last, w.last, true) : take(last, w.last);
   at.enter(StepPart::kProducts);
-  parts_.predictor->apply(w.last, outputs, Dense::Output::kStore, nullptr, w.scratch.team);
+  parts_.predictor->apply(w.last, outputs, Dense::Output::kStore, nullptr, w.team);
   w.adapted.add(AdaptedProduct::kPredictor, 0, at.of(w.last.values()), outputs);
   at.enter(StepPart::kOther);
   return outputs;

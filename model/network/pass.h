@@ -41,6 +41,7 @@ struct Buffers {
   AttentionScratch scratch;
   DraftMemory drafts;
   StepObserver* observer = nullptr;
+  Team* team = nullptr;             // whose leader is this thread; null: nobody else
   std::unique_ptr<Buffers> prefix;  // recompute mode: for the longest prefix so far
 };
 

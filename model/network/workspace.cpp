@@ -13,6 +13,6 @@ Workspace::~Workspace() = default;
 
 std::size_t Workspace::max_rows() const { return buffers_->max_rows; }
 void Workspace::observe(StepObserver* observer) { buffers_->observer = observer; }
-void Workspace::share_with(Team* team) { buffers_->scratch.team = team; }
+void Workspace::share_with(Team* team) { buffers_->team = team; }
 
 }  // namespace lintel
