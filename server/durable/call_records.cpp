@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "server/generation/recent_values.h"
 #include "server/vault/record_bytes.h"
 
 namespace lintel {
@@ -44,7 +45,7 @@ std::vector<HistoryMark> get_marks(RecordReader& from) {
 
 void put_result(RecordWriter& to, const SampleResult& result) {
   to.number(static_cast<std::uint8_t>(result.reason));
-  to.number(result.prompt_tokens);
+  to.number(result.prompt_tokens + result.skipped_tokens);
   to.number(result.cached_tokens);
   to.number(result.reused_tokens);
   to.number(result.generated_tokens);
@@ -199,6 +200,16 @@ std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes)
   }
   if (!from.all_read()) return std::nullopt;
   return calls;
+}
+
+std::int64_t first_new_of(const LastCall& call) {
+  const SampleResult& result = call.result;
+  return call.start + result.cached_tokens + result.skipped_tokens + result.prompt_tokens;
+}
+
+std::int64_t skipped_prompt(std::int64_t window, bool scores, std::int64_t begin,
+                            std::int64_t end) {
+  return scores ? 0 : window_skips(window, begin, end);
 }
 
 void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state,

@@ -71,13 +71,20 @@ struct LastCall {
   std::int64_t start = 0, end = 0;  // its values
   std::int64_t shown_end = 0;       // those behind it a stop excluded
   bool finished = false;            // else it was cut off, and goes on when it is repeated
-  SampleResult result;              // without timings and digest
+  // Without timings, digest and what follows from positions: its window, restarts and
+  // skipped_tokens, which are among prompt_tokens.
+  SampleResult result;
 };
 // A client that was cut off repeats a call when others have come since: without them it is told
 // what it missed while this many are remembered, in 140 bytes each.
 inline constexpr std::size_t kLastCalls = 16;
 std::string encode_last_calls(const std::vector<LastCall>& calls);
 std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes);
+// Position of its first value behind the prompt.
+std::int64_t first_new_of(const LastCall& call);
+// Of a prompt's values [begin, end) those that a call in this window does not read (0: none).
+// scores: it tells their probabilities, and reads them all.
+std::int64_t skipped_prompt(std::int64_t window, bool scores, std::int64_t begin, std::int64_t end);
 
 // Most of Row.states.
 inline constexpr std::size_t kMostStates = 4;

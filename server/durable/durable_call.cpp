@@ -10,6 +10,7 @@
 #include "model/base/tensor.h"
 #include "server/base/guarded.h"
 #include "server/durable/vault_batch.h"
+#include "server/generation/recent_values.h"
 
 namespace lintel {
 namespace {
@@ -194,7 +195,12 @@ void DurableCall::on_sample_finish(const SampleResult& result) {
   result_->numerics_changed = numerics_changed_;
   // Of the whole call, whatever of it this run came to.
   result_->reused_tokens = call_.start;
-  result_->prompt_tokens += std::min(goes_on_at_, first_drawn_) - call_.start;
+  const std::int64_t past = std::min(goes_on_at_, first_drawn_) - call_.start;
+  const std::int64_t skipped = std::min(
+      past, skipped_prompt(result_->window, terms_.scores_prompt(), call_.start, first_drawn_));
+  result_->prompt_tokens += past - skipped;
+  result_->skipped_tokens += skipped;
+  result_->restarts = window_restarts(result.window, call_.start, result.position);
   result_->generated_tokens += std::max<std::int64_t>(goes_on_at_ - first_drawn_, 0);
   result_->given_tokens += skipped_given_;
   result_->replayed_tokens +=

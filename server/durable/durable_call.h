@@ -37,6 +37,9 @@ struct CallTerms {
   std::optional<std::int64_t> expected_position;  // where its client believes the session stands
   bool log2_probs = false;
   bool echo_prompt = false;
+
+  // Whether the probabilities of the prompt's values are told, so that all are read.
+  bool scores_prompt() const { return echo_prompt && log2_probs; }
 };
 
 // Stands between the scheduler and the sink of a call. It holds values back until they may be

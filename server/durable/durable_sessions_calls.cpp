@@ -23,10 +23,6 @@ std::int64_t first_new_of(const StoredCall& call) {
   return behind == call.marks.end() ? call.start : behind->position;
 }
 
-std::int64_t first_new_of(const LastCall& call) {
-  return call.start + call.result.cached_tokens + call.result.prompt_tokens;
-}
-
 // The first of the values [start, end) that a repeat needs once more: one that is told again, or
 // those from `least` on.
 std::int64_t needed_from(const CallTerms& terms, std::int64_t start, std::int64_t first_new,

@@ -8,14 +8,25 @@
 #include "model/base/tensor.h"
 #include "server/base/guarded.h"
 #include "server/durable/durable_sessions.h"
+#include "server/generation/recent_values.h"
 #include "server/history/session_history.h"
 
 namespace lintel {
 namespace {
 
 std::int64_t first_told(const LastCall& call, const CallTerms& terms) {
-  const std::int64_t first_new = call.start + call.result.cached_tokens + call.result.prompt_tokens;
-  return std::max(terms.echo_prompt ? call.start : first_new, terms.from_position);
+  return std::max(terms.echo_prompt ? call.start : first_new_of(call), terms.from_position);
+}
+
+// What a store has not: it is a function of positions.
+LastCall in_window(LastCall call, std::int64_t window, bool scores) {
+  SampleResult& result = call.result;
+  const std::int64_t first = call.start + result.cached_tokens;
+  result.window = window;
+  result.restarts = window_restarts(window, call.start, result.position);
+  result.skipped_tokens = skipped_prompt(window, scores, first, first_new_of(call));
+  result.prompt_tokens -= result.skipped_tokens;
+  return call;
 }
 
 }  // namespace
@@ -36,6 +47,7 @@ PastCall::PastCall(DurableSessions& durable, const SessionVault::Row& row, const
       session_(row.id),
       owner_(row.owner),
       call_(call),
+      told_(in_window(call, marks.options.window, terms.scores_prompt()).result),
       first_(first_told(call, terms)),
       end_(std::max(first_, call.shown_end)),
       base_{row.base, marks.base_digest},
@@ -105,7 +117,7 @@ std::optional<RequestOutcome> PastCall::tell_piece() {
   if (next_ == end_) {
     if (!digest_) digest_ = find_digest();
     if (!digest_) return RequestOutcome::kStoreAway;
-    SampleResult result = call_.result;
+    SampleResult result = told_;
     result.digest = to_hex(*digest_);
     sink->on_sample_finish(result);
     sink->on_step_end();

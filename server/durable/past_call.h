@@ -68,6 +68,7 @@ class PastCall : public std::enable_shared_from_this<PastCall> {
   const SessionVault::SessionId session_;
   const SessionVault::Owner owner_;
   const LastCall call_;
+  const SampleResult told_;  // of the call
   const std::int64_t first_, end_;
   const HistoryBase base_;                // of what the vault has
   const std::vector<HistoryMark> marks_;  // from there on

@@ -1,7 +1,9 @@
+// Windows: where a state begins anew, as functions of positions.
 // RecentValues: the last values of one sequence, for a state that begins anew from them.
 // RecentCounts: how often each value is among them, for penalties that count no others.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,6 +12,25 @@
 #include "model/base/tensor.h"
 
 namespace lintel {
+
+// Where the state begins that takes the value at this position. window: even, at least 2; 0: none.
+inline std::int64_t window_origin(std::int64_t window, std::int64_t position) {
+  if (window == 0 || position < window) return 0;
+  const std::int64_t half = window / 2;
+  return (position - window) / half * half + half;
+}
+
+// How often the state begins anew for the values [begin, end).
+inline std::int64_t window_restarts(std::int64_t window, std::int64_t begin, std::int64_t end) {
+  if (window == 0 || end <= begin) return 0;
+  const std::int64_t before = begin == 0 ? 0 : window_origin(window, begin - 1);
+  return (window_origin(window, end - 1) - before) / (window / 2);
+}
+
+// Of known values [begin, end) those that no value behind them depends on: the first ones.
+inline std::int64_t window_skips(std::int64_t window, std::int64_t begin, std::int64_t end) {
+  return end <= begin ? 0 : std::max<std::int64_t>(window_origin(window, end) - begin, 0);
+}
 
 // A ring by absolute position. Allocates in begin() and when copied; zeroes what it held.
 class RecentValues {

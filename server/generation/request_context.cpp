@@ -4,6 +4,8 @@
 #include <cassert>
 #include <stdexcept>
 
+#include "server/generation/recent_values.h"
+
 namespace lintel {
 namespace {
 
@@ -53,10 +55,7 @@ std::optional<std::pair<std::int32_t, ValueSource>> RequestContext::known_value(
 }
 
 std::int64_t RequestContext::origin_at(std::int64_t position) const {
-  const std::int64_t window = request.window;
-  if (window == 0 || position < window) return 0;
-  const std::int64_t half = window / 2;
-  return (position - window) / half * half + half;
+  return window_origin(request.window, position);
 }
 
 bool RequestContext::needs_output(std::int64_t position) const {

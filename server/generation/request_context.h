@@ -47,6 +47,10 @@ struct RequestContext {
   // Where the state begins that takes the value at this position: a function of the position alone,
   // so the bits are still one of the request.
   std::int64_t origin_at(std::int64_t position) const;
+  // Whether the outputs for the prompt's values are needed.
+  bool scores_prompt() const {
+    return request.echo_prompt && (request.log2_probs || request.top_log2_probs > 0);
+  }
   // Whether the model's output for the value at a position is needed.
   bool needs_output(std::int64_t position) const;
 };

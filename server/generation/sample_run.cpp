@@ -60,12 +60,23 @@ void SampleRun::pass_cached() {
   for (std::int64_t i = 0; i < cached_; ++i) {
     const std::int32_t value = context_.request.prompt[static_cast<std::size_t>(i)];
     drafts_.observe(value);
+    if (!recent_.empty()) recent_.put(context_.first_position + i, value);
     if (!recent_counts_.empty()) recent_counts_.put(value);
     if (log_ != nullptr) log_->append(value, ValueSource::kPrompt);
   }
 }
 
-void SampleRun::begin(StepContext& step) {
+bool SampleRun::begin(StepContext& step) {
+  if (!std::exchange(has_begun_, true)) begin_first(step);
+  if (!skip(step)) return false;
+  if (sequence_->next_position() == 0 && context_.prompt_end() > 0) {
+    const auto first = known(0);
+    place({0, first->first, first->second}, {}, step);
+  }
+  return true;
+}
+
+void SampleRun::begin_first(StepContext& step) {
   const GenerationRequest& request = context_.request;
   // Particles are weighed between what is known and what is drawn, which no guess may pass.
   if (step.most_drafts > 0 && request.max_new_tokens > 0 && !request.uses_particles()) {
@@ -73,19 +84,17 @@ void SampleRun::begin(StepContext& step) {
     for (const std::int32_t value : request.replay) drafts_.observe(value);
   }
   begin_penalty_window();
+  if (request.window > 0) recent_.begin(request.window);
   pass_cached();
   if (context_.is_bytes) sequence_->generated_tail.reserve(kMaxStopStringBytes);
   if (request.window > 0) begin_window(step);
-  if (sequence_->next_position() == 0 && context_.prompt_end() > 0) {
-    const auto first = known(0);
-    place({0, first->first, first->second}, {}, step);
-  }
 }
 
 void SampleRun::fork(const SampleRun& first) {
   drafts_.fork(first.drafts_);
   num_values_ = first.num_values_;
   cached_ = first.cached_;
+  skipped_ = first.skipped_;
   recent_ = first.recent_;
   recent_counts_ = first.recent_counts_;
   replayed_ = first.replayed_;
@@ -137,14 +146,61 @@ std::span<const std::uint32_t> SampleRun::penalty_counts() const {
 
 void SampleRun::begin_window(StepContext& step) {
   const GenerationRequest& request = context_.request;
-  recent_.begin(request.window);
   std::int64_t position =
       context_.replay_begin() - static_cast<std::int64_t>(request.recent.size());
   for (const std::int32_t value : request.recent) recent_.put(position++, value);
   for (const std::int32_t value : request.replay) recent_.put(position++, value);
-  const std::int64_t origin = context_.origin_at(num_values_);
-  // It is full; or the session was taken back to before it would have begun anew.
-  if (origin != sequence_->origin) begin_anew(origin, step);
+  const std::int64_t end =
+      context_.scores_prompt() ? num_values_ : std::max(num_values_, context_.prompt_end());
+  const std::int64_t origin = context_.origin_at(end);
+  if (origin == sequence_->origin) return;
+  if (origin < num_values_) {
+    // It is full; or the session was taken back to before it would have begun anew.
+    begin_anew(origin, step);
+  } else {
+    if (origin > num_values_) gate_.interrupt(sequence_->generated_tail);  // as a prompt does
+    skip_end_ = origin;
+  }
+}
+
+bool SampleRun::skip(StepContext& step) {
+  if (!skip_end_) return true;
+  const GenerationRequest& request = context_.request;
+  const std::int64_t origin = *skip_end_;
+  const std::int64_t remembered = origin - request.window;  // from there on, for drafts
+  while (num_values_ < origin) {
+    if (outlet_.full) return false;
+    TokenEvent event;
+    event.sample = index_;
+    event.position = num_values_;
+    event.token = known(num_values_)->first;
+    event.source = ValueSource::kPrompt;
+    ++num_values_;
+    ++skipped_;
+    if (event.position >= remembered) drafts_.observe(event.token);
+    if (!recent_counts_.empty()) recent_counts_.put(event.token);
+    if (log_ != nullptr) log_->append(event.token, ValueSource::kPrompt);
+    if (request.echo_prompt) outlet_.emit(event);
+  }
+  skip_end_.reset();
+  std::vector<std::uint32_t> counts = std::move(sequence_->counts);
+  std::string tail = std::move(sequence_->generated_tail);
+  if (!counts.empty()) {
+    const std::int64_t skipped_from = origin - skipped_;
+    for (std::int64_t i = sequence_->next_position(); i < skipped_from; ++i) {
+      ++counts[static_cast<std::size_t>(past(i))];  // which the state lacks
+    }
+    for (std::int64_t i = skipped_from; i < origin; ++i) {
+      ++counts[static_cast<std::size_t>(context_.known_value(i)->first)];
+    }
+  }
+  sequence_->reset();
+  sequence_->counts = std::move(counts);
+  sequence_->generated_tail = std::move(tail);
+  sequence_->origin = origin;
+  const auto next = known(origin);
+  place({origin, next->first, next->second}, {}, step);
+  return true;
 }
 
 void SampleRun::begin_anew(std::int64_t origin, StepContext& step) {
@@ -367,8 +423,9 @@ SampleResult SampleRun::result(TimePoint submitted, std::optional<TimePoint> sta
   result.reason = *reason_;
   result.reused_tokens = context_.first_position;
   result.prompt_tokens =
-      std::min(num_values_, context_.prompt_end()) - context_.first_position - cached_;
+      std::min(num_values_, context_.prompt_end()) - context_.first_position - cached_ - skipped_;
   result.cached_tokens = cached_;
+  result.skipped_tokens = skipped_;
   result.replayed_tokens = replayed_;
   result.generated_tokens = generated_;
   result.given_tokens = given_;
@@ -380,6 +437,8 @@ SampleResult SampleRun::result(TimePoint submitted, std::optional<TimePoint> sta
   if (first_new_) result.generation = last_new_ - *first_new_;
   result.stop_string = gate_.stop_string();
   result.position = num_values_;
+  result.window = context_.request.window;
+  result.restarts = window_restarts(result.window, context_.first_position, num_values_);
   return result;
 }
 

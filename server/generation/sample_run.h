@@ -47,8 +47,10 @@ class SampleRun final : public DraftSource {
   void begin_behind(std::int64_t cached, std::int64_t keep_at);
   // A step of its prompt ends where it has so many values; 0: it does not.
   void stop_at(std::int64_t keep_at) { keep_at_ = keep_at; }
-  // Takes the first value of an empty sequence, if it is the replay's or prompt's: it needs no row.
-  void begin(StepContext& step);
+  // Takes the values that need no row: those that a window skips, and the first one of an empty
+  // sequence, if it is the replay's or prompt's. False: the outlet is full of an echo, and it is to
+  // be called again where it has room.
+  bool begin(StepContext& step);
   // Whether the prompt is read, but for feeding its last value.
   bool prompt_read() const { return sequence_->next_position() >= context_.prompt_end(); }
   // Goes on with a sequence of its own, a copy of the one `first` has read the prompt into.
@@ -125,9 +127,13 @@ class SampleRun final : public DraftSource {
   void pass_cached();
   // The counts of the values that penalties are for.
   std::span<const std::uint32_t> penalty_counts() const;
+  void begin_first(StepContext& step);
   void begin_penalty_window();
-  // Begins the ring of recent values, and the state where it is to begin.
+  // Begins the ring of recent values, and the state where the prompt's last values are read.
   void begin_window(StepContext& step);
+  // Values of the prompt up to skip_end_, where the state begins anew, are the sequence's without
+  // being read. False: the outlet is full.
+  bool skip(StepContext& step);
   // The state goes on from the value at `origin` of those that the sequence has.
   void begin_anew(std::int64_t origin, StepContext& step);
 
@@ -157,8 +163,11 @@ class SampleRun final : public DraftSource {
   ValueLog* const log_;
   const std::uint64_t seed_;
 
-  std::int64_t num_values_;  // of the sequence: the state may have fewer
-  std::int64_t cached_ = 0;  // of the prompt
+  std::int64_t num_values_;               // of the sequence: the state may have fewer
+  std::int64_t cached_ = 0;               // of the prompt
+  std::int64_t skipped_ = 0;              // of the prompt, in a window
+  std::optional<std::int64_t> skip_end_;  // up to there they are to be; none: they are
+  bool has_begun_ = false;
   std::int64_t keep_at_ = 0;
   RecentValues recent_;         // with a window: those a state may begin anew from
   RecentCounts recent_counts_;  // with a window of penalties

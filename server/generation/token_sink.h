@@ -40,6 +40,7 @@ struct SampleResult {
   FinishReason reason = FinishReason::kLength;
   std::int64_t prompt_tokens = 0;     // read by this call, a start token included
   std::int64_t cached_tokens = 0;     // of the prompt, before those: a state was there
+  std::int64_t skipped_tokens = 0;    // of the prompt, before the last place where a window begins
   std::int64_t reused_tokens = 0;     // values the session already had
   std::int64_t replayed_tokens = 0;   // read once more: the state lacked them, or began anew
   std::int64_t generated_tokens = 0;  // sampled and given, those a stop excluded included
@@ -53,6 +54,8 @@ struct SampleResult {
   Duration generation{};                // first new value until the last
   std::string stop_string;
   std::int64_t position = 0;      // values of the sequence so far
+  std::int64_t window = 0;        // of the call, in values; 0: none
+  std::int64_t restarts = 0;      // of the state, for the values of this call
   std::string digest;             // of a session's history so far, hexadecimal
   bool numerics_changed = false;  // the values before this call have another machine's bits
 };

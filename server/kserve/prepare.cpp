@@ -31,6 +31,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
                                              {target.model, std::move(target.lease)}, row);
     if (!status.ok()) return status;
     GenerationRequest& ready = row.checked.request;
+    request.window = std::max(request.window, ready.window);
     if (row.checked.has_seed) ready.seed += i * request.num_samples;
     ready.allowance = allowance;
     const auto echoed = static_cast<std::int64_t>(ready.echo_prompt ? ready.prompt.size() : 0);

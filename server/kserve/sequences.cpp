@@ -5,12 +5,23 @@
 #include <utility>
 
 #include "server/call/status.h"
+#include "server/requests/generate_checks.h"
 #include "server/requests/resolve/resolve_adapter.h"
 #include "server/requests/session_checks.h"
 #include "server/requests/store_work.h"
 #include "server/stream/refusals.h"
 
 namespace lintel {
+namespace {
+
+// Of a sequence that starts, as CreateSession's.
+std::int64_t window_of(const TensorRequest& request, const ModelConfig& config,
+                       Violations& violations) {
+  return request.settings.has_window() ? check_window(request.settings.window(), config, violations)
+                                       : default_window(config, /*initial=*/nullptr);
+}
+
+}  // namespace
 
 // ---- SequenceNames
 
@@ -98,8 +109,10 @@ grpc::Status ClientSequences::go_on(const std::string& id, GenerationTarget& tar
 grpc::Status ClientSequences::start(const TensorRequest& request, GenerationTarget& target,
                                     ClientSequence& sequence) {
   Violations violations;
+  const ModelConfig& config = target.model->transformer->config();
+  const std::int64_t window = window_of(request, config, violations);
   check_session_length(request.max_tokens, "parameters[max_tokens]",
-                       target.model->transformer->config().max_values(), violations);
+                       window > 0 ? 0 : config.max_values(), violations);
   if (!violations.empty()) return violations.status();
   Durability durability{};
   if (grpc::Status may =
@@ -141,7 +154,10 @@ grpc::Status ClientSequences::start_anew(const TensorRequest& request, Durabilit
     if (refusal) return store_refusal(refusal, store.options(), /*session_id=*/"", owner);
   }
   sequence.is_stored = durability != Durability::kNone;
-  SessionOptions options{.max_values = request.max_tokens, .durability = durability};
+  Violations none;  // as start() has seen
+  SessionOptions options{.max_values = request.max_tokens,
+                         .window = window_of(request, model.transformer->config(), none),
+                         .durability = durability};
   if (sequence.is_stored) options.id_prefix = sequence.id_prefix();
   SessionStore::CreateResult created =
       store.create(model.name, model.transformer, options, owner, std::move(adapter));

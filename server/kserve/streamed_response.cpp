@@ -17,6 +17,10 @@ StreamedResponse::StreamedResponse(std::shared_ptr<const TensorRequest> request,
   if (request_->tells_position) {
     (*message_.mutable_infer_response()->mutable_parameters())["lintel_position"];
   }
+  if (request_->window > 0) {
+    (*message_.mutable_infer_response()->mutable_parameters())["lintel_window"];
+    (*message_.mutable_infer_response()->mutable_parameters())["lintel_window_restarts"];
+  }
 }
 
 // What every message begins with stays, with the mark in it: protobuf's maps do not survive that
@@ -38,6 +42,7 @@ void StreamedResponse::fill(std::span<const OutboxEntry> entries, bool is_last) 
     if (entry.finished != nullptr) {
       row.log2_evidence = entry.finished->log2_evidence;
       row.position = entry.finished->position;
+      row.restarts = entry.finished->restarts;
       continue;
     }
     append_value(*request_, entry.token,

@@ -36,6 +36,7 @@ class RowGatherer::RowSink final : public TokenSink {
     used_.generated += result.generated_tokens;
     RowValues& row = row_of(result.sample);
     row.position = result.position;
+    row.restarts = result.restarts;
     row.log2_evidence = result.log2_evidence;
   }
   void on_step_end() override {}

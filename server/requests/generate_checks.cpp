@@ -205,6 +205,17 @@ std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violat
   return 0;
 }
 
+std::int64_t default_window(const ModelConfig& config, const SessionImage* initial) {
+  if (config.modality == ModalityKind::kImage) return 0;
+  std::int64_t window = initial == nullptr ? 0 : initial->window;
+  if (window == 0) {
+    const std::int64_t most = config.max_length == 0 ? kMostWindow : config.max_length;
+    window = std::min<std::int64_t>(config.trained_length, most) / 2 * 2;
+  }
+  const bool is_whole = initial == nullptr || check_window_of_state(window, *initial).ok();
+  return is_whole ? window : 0;
+}
+
 grpc::Status check_window_of_state(std::int64_t window, const SessionImage& image) {
   if (window == 0 || image.base <= std::max<std::int64_t>(image.position - window, 0)) return {};
   return invalid_argument(
@@ -225,17 +236,23 @@ grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base
 CheckedGenerate check_generate(const v1::GenerateRequest& wire,
                                std::optional<std::vector<std::int32_t>> prompt,
                                const ServedModel& model, std::optional<std::int64_t> session_window,
-                               Violations& violations) {
+                               const SessionImage* initial, Violations& violations) {
   const ModelConfig& config = model.transformer->config();
   const RequestLimits& limits = model.limits;
   CheckedGenerate out;
   GenerationRequest& request = out.request;
-  if (session_window && wire.window() != 0 && wire.window() != *session_window) {
+  if (session_window && wire.has_window() && wire.window() != *session_window) {
     violations.add("window", std::to_string(wire.window()) + " is not the session's, " +
                                  std::to_string(*session_window));
   }
-  request.window =
-      session_window ? *session_window : check_window(wire.window(), config, violations);
+  if (session_window) {
+    request.window = *session_window;
+  } else if (wire.has_window()) {
+    request.window = check_window(wire.window(), config, violations);
+  } else if (wire.particles() <= 1) {  // whose states go through the positions together
+    request.window = default_window(config, initial);
+    out.has_default_window = true;
+  }
   const std::int64_t capacity = request.window > 0 ? 0 : config.max_values();
   const std::int64_t max_prompt =
       capacity == 0 ? limits.max_prompt_tokens : std::min(limits.max_prompt_tokens, capacity);
@@ -307,6 +324,11 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
   }
   std::int64_t max_new = checked.max_new.value_or(model.limits.max_new_tokens);
   if (capacity != 0 && !checked.max_new) max_new = std::min(max_new, capacity - first_new);
+  // Who names neither a window nor a number has text up to the model's length, as without a window.
+  const std::int64_t length = model.transformer->config().max_values();
+  if (checked.has_default_window && !checked.max_new && first_new < length) {
+    max_new = std::min(max_new, length - first_new);
+  }
   request.max_new_tokens = max_new;
   return grpc::Status::OK;
 }

@@ -27,6 +27,10 @@ inline constexpr std::int64_t kMostWindow = 65'536;
 
 // Notes a `window` that a request or session of this model cannot have; returns it, or 0.
 std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violations& violations);
+// That of a request or session which names none: the initial state's (null: there is no such
+// state), or else the largest one within what a model of text was trained on. 0: none, also where
+// the state lacks the values that it would begin anew from.
+std::int64_t default_window(const ModelConfig& config, const SessionImage* initial);
 // Whether an image has the values that a window begins anew from. Not OK where it lacks some.
 grpc::Status check_window_of_state(std::int64_t window, const SessionImage& image);
 // Whether the values that penalties count are known of a sequence that has num_values, those before
@@ -41,15 +45,16 @@ struct CheckedGenerate {
   std::optional<std::chrono::nanoseconds> time_limit;
   int max_tokens_per_message = 0;       // 0: the server coalesces
   std::optional<std::int64_t> max_new;  // what the client asked for
+  bool has_default_window = false;      // of a call without a session that named none
 };
 
 // Everything of a GenerateRequest that does not depend on the sequence it goes on with. `prompt`
 // stands for the request's where it came in another form; session_window is that of the session
-// which it goes on with.
+// which it goes on with; initial: the state that it begins with, or null.
 CheckedGenerate check_generate(const v1::GenerateRequest& wire,
                                std::optional<std::vector<std::int32_t>> prompt,
                                const ServedModel& model, std::optional<std::int64_t> session_window,
-                               Violations& violations);
+                               const SessionImage* initial, Violations& violations);
 
 // The rest: prompt, given positions and max_new_tokens against where the sequence stands; settles
 // checked.request.max_new_tokens. Not OK when the sequence, which errors call `subject`, is

@@ -190,7 +190,8 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   if (target.lease) session_window = target.lease.window();
   const bool has_other_prompt = prompt.has_value();
   CheckedGenerate checked =
-      check_generate(wire, std::move(prompt), model, session_window, violations);
+      check_generate(wire, std::move(prompt), model, session_window,
+                     target.initial == nullptr ? nullptr : &target.initial->image, violations);
   const CallTerms terms = check_call_terms(
       wire, has_other_prompt ? &checked.request.prompt : nullptr, target.lease, violations);
   if (!violations.empty()) return violations.status();

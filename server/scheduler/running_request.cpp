@@ -101,11 +101,14 @@ bool RunningRequest::go_on(StepContext& step) {
   if (has_begun_) return true;
   const std::uint64_t before = values_of(step);
   attempt([&] {
-    if (waits_for_prefix(step.now)) return;
-    has_begun_ = true;
-    begin_behind_prefix(step.now);
-    samples_.front().begin(step);
-    fork_when_prompt_read(step);
+    if (!has_place_) {
+      if (waits_for_prefix(step.now)) return;
+      has_place_ = true;
+      begin_behind_prefix(step.now);
+    }
+    has_begun_ = samples_.front().begin(step);
+    if (has_begun_) return fork_when_prompt_read(step);
+    if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();
   });
   if (!failure_ && !has_begun_) return false;
   unpaid_tokens_ += static_cast<std::int64_t>(values_of(step) - before);
@@ -115,9 +118,11 @@ bool RunningRequest::go_on(StepContext& step) {
 
 bool RunningRequest::takes_prefix() const {
   const GenerationRequest& request = context_.request;
-  // Who wants the prompt's values back, with what the model says of them, has it read; and a window
-  // begins anew from values that a state behind them does not have.
-  if (prefixes_ == nullptr || request.echo_prompt || request.window > 0) return false;
+  // Who wants the prompt's values back, with what the model says of them, has it read; and where
+  // the prompt fills a window little of it is read, with a state that begins in its midst.
+  const auto prompt_size = static_cast<std::int64_t>(request.prompt.size());
+  const bool fills_window = request.window > 0 && prompt_size >= request.window;
+  if (prefixes_ == nullptr || request.echo_prompt || fills_window) return false;
   // What a sequence has seen before is known to its session alone.
   return context_.first_position == 0 && prefixes_->takes(context_.model, request.prompt.size());
 }

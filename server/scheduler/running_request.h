@@ -134,6 +134,7 @@ class RunningRequest {
   PrefixReadings::Shared reading_;       // its own, while it reads its prompt
   PrefixReadings::Wait wait_;            // for another's
   std::optional<TimePoint> wait_until_;  // it has waited, and does no longer than that
+  bool has_place_ = false;  // in its sequence: behind what another has read, or at its beginning
   bool has_begun_ = false;
 
   const std::size_t held_bytes_;

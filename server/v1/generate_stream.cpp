@@ -39,6 +39,9 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   wire.set_reused_tokens(result.reused_tokens);
   wire.set_replayed_tokens(result.replayed_tokens);
   wire.set_cached_tokens(result.cached_tokens);
+  wire.set_skipped_tokens(result.skipped_tokens);
+  wire.set_window(result.window);
+  wire.set_window_restarts(result.restarts);
   wire.set_generated_tokens(static_cast<std::uint32_t>(result.generated_tokens));
   wire.set_given_tokens(static_cast<std::uint32_t>(result.given_tokens));
   wire.set_drafted_tokens(static_cast<std::uint32_t>(result.drafted_tokens));

@@ -121,6 +121,12 @@ void write_tensor_response(const TensorRequest& request, const std::vector<RowVa
   if (request.tells_position) {
     (*wire.mutable_parameters())["lintel_position"].set_int64_param(rows.front().position);
   }
+  if (request.window > 0) {
+    std::int64_t restarts = 0;
+    for (const RowValues& row : rows) restarts = std::max(restarts, row.restarts);
+    (*wire.mutable_parameters())["lintel_window"].set_int64_param(request.window);
+    (*wire.mutable_parameters())["lintel_window_restarts"].set_int64_param(restarts);
+  }
   OutputTensors out(request.raw, wire);
   if (request.tokens) {
     out.add("tokens", "INT32", {n, longest},

@@ -22,6 +22,7 @@ struct RowValues {
   std::vector<std::int32_t> top_tokens;  // [length, k]
   std::vector<float> top_log2_probs;     // [length, k]
   std::int64_t position = 0;             // of the sequence behind them
+  std::int64_t restarts = 0;             // of the state, in a window
   std::optional<double> log2_evidence;   // of particles
 };
 
@@ -30,7 +31,8 @@ void append_value(const TensorRequest& request, std::int32_t token, std::optiona
 
 // Most bytes of a response whose rows have up to `longest` values, echoed ones included.
 std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest);
-// Also the position, where the request's sequence tells it. REQUIRES: there is a row.
+// Also the position, where the request's sequence tells it, and the window with the most restarts
+// of any row. REQUIRES: there is a row.
 void write_tensor_response(const TensorRequest& request, const std::vector<RowValues>& rows,
                            inference::ModelInferResponse& wire);
 

@@ -114,6 +114,13 @@ bool read_penalty_window(const Parameter& parameter, TensorRequest& request) {
   return count.has_value();
 }
 
+// 0 is a window, too: none.
+bool read_window(const Parameter& parameter, TensorRequest& request) {
+  const auto window = number_of<std::int64_t>(parameter);
+  if (window) request.settings.set_window(*window);
+  return window.has_value();
+}
+
 bool read_seed(const Parameter& parameter, TensorRequest& request) {
   const auto seed = number_of<std::uint64_t>(parameter);
   if (seed) request.settings.mutable_sampling()->set_seed(*seed);
@@ -207,6 +214,7 @@ constexpr ParameterReader kParameters[] = {
     {"stop", read_stop_string},
     {"include_stop_str_in_output", read_stop_is_shown},
     {"penalty_window", read_penalty_window},
+    {"window", read_window},
     {"num_samples", read_count<&v1::GenerateRequest::set_num_samples>},
     {"particles", read_count<&v1::GenerateRequest::set_particles>},
     {"adapter", read_adapter},

@@ -39,6 +39,8 @@ struct TensorRequest {
   std::int64_t max_tokens = 0;  // 0: not told
   v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
   bool tells_position = false;  // of the sequence, in responses: it is one that outlives the server
+  // That responses tell, with how often states began anew in it: the largest of any row's; 0: none.
+  std::int64_t window = 0;
 };
 
 // Whether a request goes on with a sequence, or starts one.

@@ -95,7 +95,9 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
   Violations violations;
   SessionOptions options;
   const ModelConfig& config = model->transformer->config();
-  options.window = check_window(wire.window(), config, violations);
+  options.window = wire.has_window()
+                       ? check_window(wire.window(), config, violations)
+                       : default_window(config, initial == nullptr ? nullptr : &initial->image);
   check_session_length(wire.max_tokens(), "max_tokens",
                        options.window > 0 ? 0 : config.max_values(), violations);
   options.max_values = wire.max_tokens();

@@ -58,9 +58,9 @@ std::string GenerateJson::of(const inference::ModelInferResponse& wire, bool is_
   nlohmann::ordered_json flat = {{"model_name", wire.model_name()},
                                  {"model_version", wire.model_version()}};
   if (!wire.id().empty()) flat["id"] = wire.id();
-  const auto position = wire.parameters().find("lintel_position");
-  if (position != wire.parameters().end()) {
-    flat["lintel_position"] = position->second.int64_param();
+  for (const char* const name : {"lintel_position", "lintel_window", "lintel_window_restarts"}) {
+    const auto told = wire.parameters().find(name);
+    if (told != wire.parameters().end()) flat[name] = told->second.int64_param();
   }
   for (const auto& tensor : wire.outputs()) {
     if (tensor.name() == "text_output") {

@@ -234,7 +234,8 @@ nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& 
   nlohmann::ordered_json json = {{"model_name", wire.model_name()},
                                  {"model_version", wire.model_version()}};
   if (!wire.id().empty()) json["id"] = wire.id();
-  for (const char* const name : {"triton_final_response", "lintel_position"}) {
+  for (const char* const name :
+       {"triton_final_response", "lintel_position", "lintel_window", "lintel_window_restarts"}) {
     const auto found = wire.parameters().find(name);
     if (found == wire.parameters().end()) continue;
     const inference::InferParameter& told = found->second;

@@ -118,6 +118,10 @@ std::string ChoiceText::take(std::uint32_t index, const std::string& finish_reas
   json += ",\"finish_reason\":";
   json += finish_reason.empty() ? "null" : '"' + finish_reason + '"';
   if (log2_evidence_) json += ",\"log2_evidence\":" + dumped(nlohmann::json(*log2_evidence_));
+  if (window_ > 0) {
+    json += ",\"window\":" + std::to_string(window_) +
+            ",\"window_restarts\":" + std::to_string(window_restarts_);
+  }
   return json + '}';
 }
 

@@ -24,6 +24,11 @@ class ChoiceText {
   void end();
   // Of particles; the next that take() returns has it.
   void set_log2_evidence(double log2_evidence) { log2_evidence_ = log2_evidence; }
+  // Of text in a window; the next that take() returns has it.
+  void set_window(std::int64_t window, std::int64_t restarts) {
+    window_ = window;
+    window_restarts_ = restarts;
+  }
 
   // Bytes that take() would return.
   std::size_t size() const;
@@ -46,6 +51,8 @@ class ChoiceText {
   // Lists of OpenAI's `logprobs`, without their brackets.
   std::string tokens_, token_logprobs_, top_logprobs_, text_offset_;
   std::optional<double> log2_evidence_;
+  std::int64_t window_ = 0;  // 0: none, or not told yet
+  std::int64_t window_restarts_ = 0;
 };
 
 // As OpenAI calls the reason.

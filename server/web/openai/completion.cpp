@@ -235,6 +235,7 @@ void Completion::take_finish(const v1::SampleFinish& finish, std::vector<std::st
   ChoiceText& text = texts_.at(finish.sample());
   text.end();
   if (finish.has_log2_evidence()) text.set_log2_evidence(finish.log2_evidence());
+  text.set_window(finish.window(), finish.window_restarts());
   completion_tokens_ += finish.generated_tokens();
   // The prompt is read once for all its samples.
   const std::int64_t cached = std::max(cached_of_prompt_, finish.cached_tokens());

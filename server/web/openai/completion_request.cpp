@@ -120,6 +120,13 @@ std::string read_penalty_window(const Json& value, CompletionRequest& request) {
   return "";
 }
 
+// 0 is a window, too: none.
+std::string read_state_window(const Json& value, CompletionRequest& request) {
+  if (!is_within<std::int64_t>(value)) return "is not a whole number from 0 on";
+  request.settings.set_window(value.get<std::int64_t>());
+  return "";
+}
+
 std::string read_stream_options(const Json& value, CompletionRequest& request) {
   if (!value.is_object()) return "is not an object";
   for (const auto& [name, option] : value.items()) {
@@ -219,6 +226,7 @@ constexpr Member kRequestMembers[] = {
     {"repetition_penalty", read_number<&v1::Sampling::set_repetition_penalty>},
     {"adapter", read_adapter_name},
     {"penalty_window", read_penalty_window},
+    {"window", read_state_window},
     {"particles", read_whole<&v1::GenerateRequest::set_particles>},
     {"given", read_given},
 };
