@@ -23,6 +23,7 @@ ServerProcess::ServerProcess(const std::vector<TinyModel>& models,
   for (const TinyModel kind : models) {
     const std::string name = kind == TinyModel::kImage   ? "image"
                              : kind == TinyModel::kBytes ? "bytes"
+                             : kind == TinyModel::kText  ? "text"
                                                          : "tokens";
     write_random_model(directory_.path() / name, tiny_config(kind), /*seed=*/7);
     arguments.insert(arguments.end(), {"--model", path(name)});

@@ -19,8 +19,8 @@ struct Result {
   std::vector<nlohmann::json> lines() const;  // of jsonl
 };
 
-// A lintel-server on a port of its own with tiny random models, named image, bytes and tokens; the
-// last has an adapter, thin.
+// A lintel-server on a port of its own with tiny random models, named image, bytes, text and
+// tokens; the last has an adapter, thin.
 class ServerProcess {
  public:
   explicit ServerProcess(const std::vector<TinyModel>& models,

@@ -17,6 +17,7 @@ const run = promisify(execFile);
 
 let mnist; // a server of weights/mnist-linear-small
 let endless; // one of a tiny model of any length
+let text; // one of a tiny model that was trained on texts of 32
 let directory;
 
 async function count(client, request) {
@@ -35,10 +36,11 @@ before(async () => {
   await run(process.env.LINTEL_WRITE_TINY_MODELS, [directory]);
   mnist = await serve(join(LINTEL_ROOT, 'weights', 'mnist-linear-small'));
   endless = await serve(join(directory, 'tokens'));
+  text = await serve(join(directory, 'text'));
 });
 
 after(async () => {
-  for (const server of [mnist, endless]) assert.equal(await server?.stop(), 0);
+  for (const server of [mnist, endless, text]) assert.equal(await server?.stop(), 0);
   rmSync(directory, { recursive: true });
 });
 
@@ -61,6 +63,38 @@ describe('a generation nobody bounded', () => {
         for await (const _ of client.generate({ prompt: [1], maxNewTokens: 1_000_000 }, { timeout: 300 }));
       };
       await assert.rejects(late, /DEADLINE_EXCEEDED.*the call had a timeout of 300 ms/);
+    }));
+});
+
+describe('a window', () => {
+  const prompt = Buffer.from('a text that is longer than what the model was trained on'.repeat(5));
+  const generated = async (client, request) => {
+    const all = [];
+    let end;
+    const whole = { prompt: [...prompt], maxNewTokens: 90, sampling: { seed: 5 }, ...request };
+    for await (const { token } of client.generate(whole, { onFinish: (finish) => (end = finish) })) all.push(token);
+    return { all, window: Number(end.window), restarts: Number(end.windowRestarts) };
+  };
+
+  it("is the server's choice unless a request names one, and its end says which it was", () =>
+    withClient(text.address, {}, async (client) => {
+      const chosen = await generated(client, {});
+      assert.equal(chosen.window, 32);
+      assert.equal(chosen.restarts, Math.floor((prompt.length + 90 - 1 - 32) / 16) + 1);
+      assert.deepEqual(await generated(client, { window: 32 }), chosen);
+      const short = { prompt: [1, 2], maxNewTokens: 60 };
+      const off = await generated(client, { ...short, window: 0 });
+      assert.deepEqual([off.window, off.restarts], [0, 0]);
+      assert.notDeepEqual(off.all, (await generated(client, short)).all);
+    }));
+
+  it("is the server's choice for a session, unless it is made with another", () =>
+    withClient(text.address, {}, async (client) => {
+      for (const [options, window] of [[{}, 32], [{ window: 16 }, 16], [{ window: 0 }, 0]]) {
+        const { id } = await client.createSession(options);
+        assert.equal((await generated(client, { sessionId: id, prompt: [1], maxNewTokens: 60 })).window, window);
+        await client.deleteSession(id);
+      }
     }));
 });
 

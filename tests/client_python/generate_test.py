@@ -6,7 +6,54 @@ import lintel
 import numpy as np
 from lintel import FinishReason, Source
 
-from serving import ServedTest, eventually
+from serving import ServedTest, eventually, run_async
+
+
+class WindowTest(ServedTest):
+    models = ("bytes", "text")
+
+    def tokens(self, model, prompt, **options):
+        (sample,) = self.client.generate(prompt, model=model, max_new_tokens=90, seed=5,
+                                         **options).samples()
+        return sample.tokens.tolist(), sample.result
+
+    def test_a_window_is_the_servers_choice_unless_it_is_named_and_the_result_says_it(self):
+        for prompt in ("Once", "a text that is longer than what the model was trained on" * 20):
+            with self.subTest(len(prompt)):
+                windowed, _ = self.tokens("bytes", prompt, window=32)
+                chosen, result = self.tokens("text", prompt)
+                self.assertEqual(chosen, windowed)
+                self.assertEqual(result.window, 32)
+                self.assertEqual(result.window_restarts, (len(prompt) + 90 - 1 - 32) // 16 + 1)
+                self.assertEqual(result.prompt_tokens + result.skipped_tokens, len(prompt))
+                self.assertLessEqual(result.prompt_tokens, 32)
+        plain, _ = self.tokens("bytes", "Once")
+        off, result = self.tokens("text", "Once", window=0)
+        self.assertEqual(off, plain)
+        self.assertEqual((result.window, result.window_restarts, result.skipped_tokens), (0, 0, 0))
+        self.assertNotEqual(off, self.tokens("text", "Once")[0])
+
+    def test_a_session_has_the_servers_choice_unless_it_is_made_with_another(self):
+        for options, window in (({}, 32), ({"window": 16}, 16), ({"window": 0}, 0)):
+            with self.subTest(window), self.client.session(model="text", **options) as session:
+                self.assertEqual(session.info().window, window)
+                (sample,) = session.generate("Once", max_new_tokens=90, seed=5).samples()
+                self.assertEqual(sample.result.window, window)
+                self.assertEqual(sample.tokens.tolist(),
+                                 self.tokens("bytes", "Once", window=window)[0])
+                with self.assertRaisesRegex(lintel.InvalidArgument, "window"):
+                    session.generate(max_new_tokens=1, window=64).samples()
+
+    def test_async_clients_leave_it_to_the_server_too(self):
+        async def windows():
+            async with lintel.AsyncClient(self.server.address) as client:
+                found = []
+                for options in ({}, {"window": 0}):
+                    async with await client.session(model="text", **options) as session:
+                        found.append((await session.info()).window)
+                return found
+
+        self.assertEqual(run_async(windows()), [32, 0])
 
 
 class MnistTest(ServedTest):

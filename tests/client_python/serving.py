@@ -98,7 +98,7 @@ class Server:
 class ServedTest(unittest.TestCase):
     """A server for all tests of a class: `server`, and `client` for each test."""
 
-    models = ()  # of "image", "bytes", "tokens"
+    models = ()  # of "image", "bytes", "text" (bytes, trained on texts of 32), "tokens"
     mnist = False
     flags = ()
 

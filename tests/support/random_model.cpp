@@ -21,6 +21,9 @@ ModelConfig tiny_config(TinyModel kind) {
       config.modality = ModalityKind::kImage;
       config.image = {.height = 6, .width = 5, .channels = 1, .start_token = 0};
       break;
+    case TinyModel::kText:
+      config.trained_length = 32;
+      [[fallthrough]];
     case TinyModel::kBytes:
       config.max_length = 256;
       config.activation = Activation::kGelu;

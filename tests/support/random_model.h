@@ -9,6 +9,7 @@ namespace lintel::testing {
 enum class TinyModel {
   kImage,   // 6x5 pixels, mixture of 3 logistics, value_concat_position, start token 0
   kBytes,   // categorical over 256 bytes, value_concat_position, pre-norm, gelu
+  kText,    // as kBytes, trained on texts of 32
   kTokens,  // categorical over 50 tokens, value without position, unbounded length
 };
 

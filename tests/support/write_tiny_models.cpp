@@ -1,5 +1,5 @@
-// write_tiny_models DIR: small models with random weights as DIR/image, DIR/bytes and DIR/tokens,
-// the last with an adapter, thin.
+// write_tiny_models DIR: small models with random weights as DIR/image, DIR/bytes, DIR/text and
+// DIR/tokens, the last with an adapter, thin.
 #include <filesystem>
 #include <iostream>
 
@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   const std::filesystem::path directory = argv[1];
   for (const auto& [name, kind] : {std::pair{"image", TinyModel::kImage},
                                    {"bytes", TinyModel::kBytes},
+                                   {"text", TinyModel::kText},
                                    {"tokens", TinyModel::kTokens}}) {
     lintel::write_random_model(directory / name, lintel::testing::tiny_config(kind), /*seed=*/7);
   }

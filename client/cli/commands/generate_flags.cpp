@@ -48,10 +48,11 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
     add_adapter_flag(app, adapter);
     add_text(app, "--initial-state", initial_state, "NAME",
              "Begin with this named state: see lintel state --help");
-    add_parsed(app, "--window", window, parse_int64, "N",
-               "Text longer than the model was trained on: start the state anew from the last N/2 "
-               "values whenever it has taken N; 0: never [what it was trained on, where the text "
-               "gets longer and that is known; of a session: its own]");
+    add_parsed(
+        app, "--window", window, parse_int64, "N",
+        "Text longer than the model was trained on: start the state anew from the last N/2 "
+        "values whenever it has taken N; 0: never [the server's choice: the initial state's, "
+        "or what the model was trained on where that is known; of a session: its own]");
   }
   add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
              "Most values to produce, given ones included [256; of an image: up to its end]");
@@ -117,7 +118,7 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   request.set_call_id(call_id);
   request.set_adapter(adapter);
   request.set_initial_state(initial_state);
-  request.set_window(window.value_or(0));
+  if (window) request.set_window(*window);
   if (prompt) {
     *request.mutable_prompt() = text_values(*prompt);
   } else if (prompt_tokens) {

@@ -230,9 +230,12 @@ std::string sample_json(const Sample& sample, const JsonParts& parts) {
   json.field("drafted_tokens", finish.drafted_tokens());
   json.field("accepted_tokens", finish.accepted_tokens());
   json.field("position", finish.position());
-  // Of sessions only.
   if (finish.replayed_tokens() > 0) json.field("replayed_tokens", finish.replayed_tokens());
   if (finish.cached_tokens() > 0) json.field("cached_tokens", finish.cached_tokens());
+  if (finish.skipped_tokens() > 0) json.field("skipped_tokens", finish.skipped_tokens());
+  if (finish.window() > 0) {
+    json.field("window", finish.window()).field("window_restarts", finish.window_restarts());
+  }
   if (!finish.digest().empty()) json.field("digest", finish.digest());
   json.key("timings").begin_object();
   json.field("queued_seconds", seconds_of(finish.timings().queued()));

@@ -31,12 +31,10 @@ std::string Conversation::new_session() const {
   create.set_model(setting_.model.name());
   create.set_adapter(flags.adapter);
   create.set_initial_state(flags.initial_state);
-  const std::int64_t trained = flags.initial_state.empty() ? trained_window(setting_.model) : 0;
-  create.set_window(flags.window.value_or(trained));
-  if (!flags.window && trained > 0 && !flags.quiet) {
-    console_.err(window_note(setting_.model, trained));
-  }
-  return setting_.client.create_session(create, &console_.cancellation()).id();
+  if (flags.window) create.set_window(*flags.window);
+  const v1::Session made = setting_.client.create_session(create, &console_.cancellation());
+  if (!flags.window && made.window() > 0 && !flags.quiet) console_.err(window_note(made.window()));
+  return made.id();
 }
 
 void Conversation::say(const v1::Values& prompt) {

@@ -27,7 +27,8 @@ there), log2_probs (base 2, parallel to tokens, of the
 model before temperature and filters, null where a value has none), finish_reason (length, stop_token,
 stop_string, end_of_sequence, cancelled, deadline), seed, first_position, counts (prompt_tokens,
 reused_tokens, generated_tokens, given_tokens, position; drafted_tokens and accepted_tokens of the
-server's speculation) and timings; where asked for also prompt, prompt_log2_probs, top,
+server's speculation) and timings; in a window also window, window_restarts and skipped_tokens (of the
+prompt, which no value depends on); where asked for also prompt, prompt_log2_probs, top,
 given_positions. Floats have the digits that read back exactly.
 
 On a terminal the last line on standard error says how fast it was: values a second from the first to
@@ -70,11 +71,13 @@ int run_generate(const GenerateFlags& flags, Console& console) {
     view.shows_speed = flags.stats;  // where there is a turn after the other it is asked for
     return run_interactive({client, flags, model, view}, std::move(request), console);
   }
-  if (const std::int64_t window = flags.window ? 0 : default_window(model, request); window > 0) {
-    request.set_window(window);
-    if (!flags.quiet) console.err(window_note(model, window));
-  }
   const auto finishes = generate_in_view(client, request, view, console, console.cancellation());
+  const bool is_default = !flags.window && flags.session_id.empty();
+  const auto windowed = std::ranges::find_if(
+      finishes, [](const v1::SampleFinish& finish) { return finish.window_restarts() > 0; });
+  if (is_default && windowed != finishes.end() && !flags.quiet) {
+    console.err(window_note(windowed->window()));
+  }
   const bool stopped_by_limit =
       needs_limit &&
       std::any_of(finishes.begin(), finishes.end(), [](const v1::SampleFinish& finish) {

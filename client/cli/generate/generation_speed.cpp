@@ -48,6 +48,9 @@ std::string GenerationSpeed::prompt_text() const {
   if (finish.cached_tokens() > 0) {
     text += ", " + std::to_string(finish.cached_tokens()) + " more from the cache";
   }
+  if (finish.skipped_tokens() > 0) {
+    text += ", " + std::to_string(finish.skipped_tokens()) + " before its window not read";
+  }
   return text;
 }
 

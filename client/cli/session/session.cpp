@@ -54,7 +54,8 @@ struct CreateFlags {
   std::int64_t max_tokens = 0;
   std::string adapter, initial_state;
   std::uint32_t checkpoint_every = 0, checkpoints = 0;
-  std::int64_t history_tokens = 0, window = 0;
+  std::int64_t history_tokens = 0;
+  std::optional<std::int64_t> window;
   std::string durability;
   std::optional<std::chrono::seconds> expire_after;
 };
@@ -66,7 +67,7 @@ int run_create(const SessionFlags& flags, const CreateFlags& create, Console& co
   request.set_adapter(create.adapter);
   request.set_initial_state(create.initial_state);
   request.set_history_tokens(create.history_tokens);
-  request.set_window(create.window);
+  if (create.window) request.set_window(*create.window);
   request.set_durability(durability_of(create.durability));
   if (create.expire_after) {
     request.mutable_expire_after()->set_seconds(create.expire_after->count());
@@ -173,7 +174,9 @@ void add_create(CLI::App& command, CommandLine& command_line) {
   add_parsed(sub, "--history-tokens", create->history_tokens, parse_int64, "N",
              "Values that can be gone back to; 0: the server's choice [0]");
   add_parsed(sub, "--window", create->window, parse_int64, "N",
-             "Start the state anew from the last N/2 values whenever it has taken N; 0: never [0]");
+             "Start the state anew from the last N/2 values whenever it has taken N; 0: never [the "
+             "server's choice: the initial state's, or what the model was trained on where that is "
+             "known]");
   add_durability_flag(
       sub, create->durability,
       "What of it outlives the server, which needs a store for it. none: nothing; call: calls that "

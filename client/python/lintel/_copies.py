@@ -23,7 +23,7 @@ def create_request(
     checkpoint_every: int,
     checkpoints: int,
     history_tokens: int,
-    window: int,
+    window: Optional[int],
     durability: Optional[Durability],
     expire_after: Optional[float],
 ) -> session_pb2.CreateSessionRequest:

@@ -29,7 +29,7 @@ class Generates(Generic[GenerationT]):
         session: str = "",
         adapter: str = "",
         initial_state: str = "",
-        window: int = 0,
+        window: Optional[int] = None,
         max_new_tokens: Optional[int] = None,
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
@@ -63,7 +63,8 @@ class Generates(Generic[GenerationT]):
         adapter: a LoRA adapter of the model; of a session, the session's.
         initial_state: a named state to begin with; not with a session.
         window: the state starts anew from the last half of so many values, for text longer than the
-            model was trained on; 0: never; of a session, the session's.
+            model was trained on; 0: never. None: the session's, or the server's choice: what the model
+            was trained on, where that is known (see result.window).
         max_new_tokens: None: of an image, to its end; of anything else 256, unless there is a
             time_limit. The model is asked which it is where the prompt does not tell.
         temperature to logit_bias: see message Sampling of proto/lintel/v1/generation.proto; what is

@@ -151,7 +151,7 @@ class Client(ClientBase[Calls, Generation]):
         checkpoint_every: int = 0,
         checkpoints: int = 0,
         history_tokens: int = 0,
-        window: int = 0,
+        window: Optional[int] = None,
         durability: Optional[Durability] = None,
         expire_after: Optional[float] = None,
         timeout: Optional[float] = None,
@@ -163,7 +163,8 @@ class Client(ClientBase[Calls, Generation]):
         checkpoint_every, checkpoints: a state is kept every so many values, of those at most so many,
             so that rewinding and forking read little anew.
         history_tokens: values that can be gone back to; 0: the server's choice.
-        window: the state starts anew from the last half of so many values; 0: never.
+        window: the state starts anew from the last half of so many values; 0: never. None: the
+            initial state's, or what the model was trained on, where that is known.
         durability: what of it outlives the server; None: the server's default, INPUT where it has a
             store. Calls on such a session go on over a crash of the server: see RetryPolicy.
         expire_after: seconds after which such a session is removed when unused; None: the server's

@@ -87,6 +87,10 @@ class SampleResult:
     digest: str = ""  # of the session's history after this call
     # Of particles: log2 of an estimate of the probability of all that was given.
     log2_evidence: Optional[float] = None
+    # Of the prompt, not read: in a window, those that no value depends on.
+    skipped_tokens: int = 0
+    window: int = 0  # values after which the state started anew; 0: it had no window
+    window_restarts: int = 0  # how often, for the values of this call
 
 
 @dataclass(frozen=True)
@@ -258,6 +262,9 @@ def read_finish(wire: pb.SampleFinish) -> SampleResult:
         position=wire.position,
         replayed_tokens=wire.replayed_tokens,
         cached_tokens=wire.cached_tokens,
+        skipped_tokens=wire.skipped_tokens,
+        window=wire.window,
+        window_restarts=wire.window_restarts,
         digest=wire.digest,
         log2_evidence=wire.log2_evidence if wire.HasField("log2_evidence") else None,
         stop_string=wire.stop_string,

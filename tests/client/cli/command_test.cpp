@@ -209,34 +209,36 @@ TEST_CASE("a byte model's text comes out as its bytes") {
   CHECK(result.out == expected);
 }
 
-TEST_CASE("text beyond what a model was trained on gets a window, unless told otherwise") {
+TEST_CASE("window: sent where a flag names it, and told where the server chose one") {
   FakeServer server;
   server.model.set_modality("bytes");
   server.model.clear_image();
   server.model.set_max_length(0);
   server.model.set_trained_length(257);
-  const auto window_of = [&](std::vector<std::string> flags, bool is_said) {
-    flags.insert(flags.begin(), {"generate", "--address", server.address()});
+  const auto run = [&](std::vector<std::string> flags, bool is_said) {
+    flags.insert(flags.begin(), {"generate", "--address", server.address(), "--max-new-tokens", "3",
+                                 "--prompt", "x"});
     const auto result = run_lintel(flags);
     REQUIRE(result.code == cli::kOk);
-    CHECK((result.err.find("trained on 257 values") != std::string::npos) == is_said);
-    CHECK((result.err.find("--window 256") != std::string::npos) == is_said);
-    return server.generate_requests().back().window();
+    CHECK((result.err.find("window of 256 values (--window 256; --window 0: none)") !=
+           std::string::npos) == is_said);
+    const v1::GenerateRequest request = server.generate_requests().back();
+    return request.has_window() ? request.window() : -1;
   };
-  CHECK(window_of({"--prompt", "1234567", "--max-new-tokens", "250"}, false) == 0);
-  CHECK(window_of({"--prompt", "1234567", "--max-new-tokens", "251"}, true) == 256);
-  CHECK(window_of({"--prompt", "1234567"}, true) == 256);  // 256 more, where nothing is said
-  CHECK(window_of({"--prompt", std::string(300, 'x'), "--max-new-tokens", "1"}, true) == 256);
-  CHECK(window_of({"--prompt", "x", "--max-new-tokens", "999", "--window", "0"}, false) == 0);
-  CHECK(window_of({"--prompt", "x", "--max-new-tokens", "999", "--window", "64"}, false) == 64);
-  CHECK(window_of({"--session", "abc", "--max-new-tokens", "999"}, false) == 0);
-  server.model.set_max_length(101);
-  server.model.set_trained_length(257);
-  CHECK(run_lintel({"generate", "--address", server.address(), "--max-new-tokens", "999"}).code ==
-        cli::kOk);
-  CHECK(server.generate_requests().back().window() == 100);
-  server.model.clear_trained_length();
-  CHECK(window_of({"--prompt", "x", "--max-new-tokens", "999"}, false) == 0);
+  CHECK(run({}, false) == -1);
+  server.window = 256;  // which it chose, and the text stays within it
+  CHECK(run({}, false) == -1);
+  server.window_restarts = 2;
+  CHECK(run({}, true) == -1);
+  CHECK(run({"--quiet"}, false) == -1);
+  CHECK(run({"--session", "abc"}, false) == -1);
+  CHECK(run({"--window", "0"}, false) == 0);
+  CHECK(run({"--window", "64"}, false) == 64);
+  const auto result = run_lintel({"generate", "--address", server.address(), "--prompt", "x",
+                                  "--max-new-tokens", "3", "--format", "jsonl"});
+  const auto json = nlohmann::json::parse(result.out);
+  CHECK(json["window"] == 256);
+  CHECK(json["window_restarts"] == 2);
 }
 
 TEST_CASE("session continue generates on the session") {

@@ -50,6 +50,23 @@ TEST_CASE("each line that is typed goes to one session, with the sampling of the
   CHECK_FALSE(requests[3].sampling().has_temperature());
 }
 
+TEST_CASE(
+    "window of a session that is typed to: the flag's, or the server's choice, which is told") {
+  TextServer server;
+  server.session.set_window(256);
+  const std::string note = "window of 256 values (--window 256; --window 0: none)";
+  const CommandResult chosen = server.type("hi\n");
+  REQUIRE(chosen.code == cli::kOk);
+  CHECK(chosen.err.find(note) != std::string::npos);
+  CHECK(server.copy_requests().back() == "Create model: \"tiny\"");
+  CHECK_FALSE(server.generate_requests().back().has_window());
+  const CommandResult named = server.type("hi\n", {"--window", "0"});
+  REQUIRE(named.code == cli::kOk);
+  CHECK(named.err.find(note) == std::string::npos);
+  CHECK(server.copy_requests().back() == "Create model: \"tiny\" window: 0");
+  CHECK_FALSE(server.generate_requests().back().has_window());
+}
+
 TEST_CASE("a line that ends with a backslash goes on in the next one") {
   TextServer server;
   REQUIRE(server.type("one\\\ntwo\\\nthree\n/quit\nnever\n").code == cli::kOk);

@@ -39,6 +39,10 @@ TEST_CASE("session create says what is to be kept") {
   CHECK(only_copy_request(server) ==
         "Create initial_state: \"greeting\" checkpoints { every_tokens: 64 keep: 4 } "
         "history_tokens: 5000 window: 128");
+  run_on(server, {"session", "create", "--window", "0"});
+  CHECK(server.copy_requests().back() == "Create window: 0");
+  run_on(server, {"session", "create"});
+  CHECK(server.copy_requests().back() == "Create ");
 }
 
 TEST_CASE("session fork prints an id for each copy") {

@@ -142,6 +142,8 @@ struct FakeServer::Services {
       finish.set_given_tokens(given_count);
       finish.set_seed(seed);
       finish.set_position(position);
+      finish.set_window(fake.window);
+      finish.set_window_restarts(fake.window_restarts);
       finish.mutable_timings()->mutable_generation()->set_nanos(250'000'000);
       writer.Write(last);
     }

@@ -48,6 +48,8 @@ class FakeServer {
   v1::Session session;                  // what sessions are beside their defaults
   bool end_early = false;               // streams end with OK before everything was sent
   std::int32_t first_token = -1;        // >= 0: sent in place of the first sampled value
+  std::int64_t window = 0;              // of calls, as their ends tell it
+  std::int64_t window_restarts = 0;
   bool serving = true;
 
   // What it saw.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/generation/recent_values.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {
@@ -333,6 +334,253 @@ TEST_CASE("a session whose state is gone goes on in its window from its values",
     // Only what its window holds is read, then and later.
     CHECK(sink->result().replayed_tokens <= 16 + 8 * 6);
   }
+}
+
+// ---- Prompts that are longer than a window
+
+// A request whose prompt is told to nobody, so that all of it need not be read.
+GenerationRequest unechoed(std::int64_t window, std::size_t prompt, std::int64_t max_new) {
+  GenerationRequest request = window_request(window, prompt, max_new);
+  request.echo_prompt = false;
+  return request;
+}
+
+// Read and read again are no more values than a window has; the others are accounted for.
+void require_little_is_read(const SampleResult& result, const GenerationRequest& request,
+                            std::int64_t seen) {
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  REQUIRE(result.prompt_tokens + result.skipped_tokens == prompt);
+  REQUIRE(result.skipped_tokens == window_skips(request.window, seen, seen + prompt));
+  REQUIRE(result.prompt_tokens <= request.window);
+}
+
+TEST_CASE("prompt longer than its window: read from the last restart on, with the same bits",
+          "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  const std::size_t prompt = GENERATE(1u, 7u, 8u, 9u, 12u, 15u, 16u, 17u, 24u, 40u, 63u, 64u, 301u);
+  const int variant = GENERATE(0, 1, 2);
+  for (const std::int64_t window : {2, 4, 8, 16, 64}) {
+    GenerationRequest request = unechoed(window, prompt, 45);
+    if (variant == 1) request.num_samples = 3;
+    if (variant == 2) request.max_new_tokens = 0, request.given.clear();
+    for (const int slice : {1, 7, 64}) {
+      CAPTURE(window, prompt, variant, slice);
+      Core core(model, {.workers = 0, .prefill_rows_per_step = slice});
+      const auto sink = core.generate(request);
+      for (int sample = 0; sample < request.num_samples; ++sample) {
+        std::vector<std::int32_t> all;
+        REQUIRE(sink->values[static_cast<std::size_t>(sample)] ==
+                in_windows_by_hand(*model, request, sample, all));
+        require_little_is_read(sink->result(sample), request, 0);
+        REQUIRE(sink->result(sample).window == window);
+      }
+      if (variant == 2) {
+        REQUIRE(core.scheduler.stats().prompt_tokens <= static_cast<std::uint64_t>(window));
+      }
+    }
+  }
+}
+
+TEST_CASE("prompt longer than its window: every kind of attention has the bits of one that is read",
+          "[window]") {
+  const std::string attention = GENERATE(from_range(attention_types()));
+  CAPTURE(attention);
+  const auto model = tiny_model(TinyModel::kBytes, attention);
+  const GenerationRequest request = unechoed(16, 95, 30);
+  std::vector<std::int32_t> all;
+  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+  for (const auto speculation : {Speculation::kOff, Speculation::kOn}) {
+    Core core(model, {.workers = 0, .prefill_rows_per_step = 7, .speculation = speculation});
+    const auto sink = core.generate(request);
+    REQUIRE(sink->values[0] == expected);
+    require_little_is_read(sink->result(), request, 0);
+  }
+}
+
+TEST_CASE("prompt of 900,000 bytes in a window of 256: at most 256 are read", "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  GenerationRequest request = unechoed(256, 900'000, 4);
+  request.given.clear();
+  // The twin of a state that begins where the text does that can be seen.
+  GenerationRequest behind = request;
+  const auto skipped = static_cast<std::ptrdiff_t>(window_skips(256, 0, 900'000));
+  behind.prompt.erase(behind.prompt.begin(), behind.prompt.begin() + skipped);
+  behind.sampling = {};
+  request.sampling = {};
+  Core core(model);
+  const auto sink = core.generate(request);
+  CHECK(sink->result().skipped_tokens == skipped);
+  CHECK(sink->result().prompt_tokens == 900'000 - skipped);
+  CHECK(sink->result().prompt_tokens <= 256);
+  CHECK(sink->result().position == 900'004);
+  CHECK(sink->result().restarts == (900'004 - 1 - 256) / 128 + 1);
+  CHECK(core.scheduler.stats().prompt_tokens <= 256);
+  // Draws depend on the position: the most likely values do not.
+  request.sampling.temperature = behind.sampling.temperature = 0;
+  const auto sure = core.generate(request);
+  const auto alone = core.generate(behind);
+  CHECK(sure->tokens() == alone->tokens());
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(sure->values[0][i].log2_prob == alone->values[0][i].log2_prob);
+  }
+}
+
+TEST_CASE("penalties count the values of a prompt that are not read", "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  Core core(model);
+  GenerationRequest request = unechoed(8, 300, 20);
+  request.sampling.temperature = 0;
+  request.sampling.frequency_penalty = 3.0f;
+  std::vector<std::int32_t> all;
+  CHECK(core.generate(request)->values[0] == in_windows_by_hand(*model, request, 0, all));
+  // Of the last 100 values: more than the window has.
+  request.sampling.penalty_window = 100;
+  const auto sink = core.generate(request);
+  GenerationRequest echoed = request;
+  echoed.echo_prompt = true;
+  const auto read = core.generate(echoed);
+  CHECK(read->result().prompt_tokens == 300);
+  CHECK(read->result().skipped_tokens == 0);
+  CHECK(sink->values[0] ==
+        std::vector<Value>(read->values[0].begin() + 300, read->values[0].end()));
+}
+
+TEST_CASE("calls of a session with prompts longer than its window: the bits of text that is read",
+          "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  const std::int64_t window = GENERATE(2, 8, 16);
+  const std::size_t first = GENERATE(0u, 3u, 16u, 50u);
+  CAPTURE(window, first);
+  Core core(model, {.workers = 0, .prefill_rows_per_step = 5});
+  const std::string id =
+      new_session_in_window(core, {.window = window, .checkpoint_every = 7, .checkpoint_keep = 3});
+  std::vector<std::int32_t> all;
+  if (first > 0) {
+    const GenerationRequest request = unechoed(window, first, 3);
+    REQUIRE(core.generate(request, id)->values[0] == in_windows_by_hand(*model, request, 0, all));
+  }
+  for (const std::size_t prompt : {1u, 5u, 9u, 40u, 2u, 33u}) {
+    CAPTURE(prompt);
+    GenerationRequest request = unechoed(window, prompt, static_cast<std::int64_t>(prompt % 4));
+    request.given.clear();
+    const auto seen = static_cast<std::int64_t>(all.size());
+    const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+    const auto sink = core.generate(request, id);
+    REQUIRE(sink->values[0] == expected);
+    require_little_is_read(sink->result(), request, seen);
+  }
+  CHECK(core.store.history(id, /*owner=*/{}, 0, std::nullopt).values == all);
+  // Also from among the values that were not read.
+  for (const std::int64_t position : {70, 41, 30, 18, 9, 2}) {
+    CAPTURE(position);
+    if (position >= static_cast<std::int64_t>(all.size())) continue;
+    REQUIRE(core.store.rewind(id, /*owner=*/{}, position, std::nullopt).refusal.error ==
+            SessionError::kNone);
+    all.resize(static_cast<std::size_t>(position));
+    GenerationRequest request = unechoed(window, 1, 12);
+    request.given.clear();
+    std::vector<std::int32_t> after = all;
+    const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, after);
+    REQUIRE(core.generate(request, id)->values[0] == expected);
+    all = after;
+  }
+}
+
+TEST_CASE("echo of a prompt longer than its window: told without being read, as its reader can",
+          "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  Core core(model);
+  const std::string id = new_session_in_window(core, {.window = 16});
+  GenerationRequest request = window_request(16, 300, 20);
+  request.log2_probs = false;
+  std::vector<std::int32_t> all;
+  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+  REQUIRE(expected.size() == 320);
+  // A reader that has room for 50 values at a time.
+  const auto sink = std::make_shared<RecordingSink>();
+  sink->room = 50;
+  const Core::Call call = core.submit(request, id, sink);
+  std::size_t told = 0;
+  while (!sink->finished()) {
+    core.run();
+    REQUIRE(sink->values[0].size() > told);
+    REQUIRE(sink->values[0].size() <= told + 50 + 2);  // and those of the step
+    told = sink->values[0].size();
+    sink->room = 50;
+    core.scheduler.resume(call.handle);
+  }
+  REQUIRE(sink->values[0] == expected);
+  require_little_is_read(sink->result(), request, 0);
+  CHECK(sink->step_ends > 5);
+
+  // One that goes in the midst leaves the session with what was told, and it goes on from there.
+  const auto gone = std::make_shared<RecordingSink>();
+  gone->room = 50;
+  const Core::Call cut = core.submit(request, id, gone);
+  core.run();
+  CHECK(gone->values[0].size() == 50);
+  core.scheduler.cancel(cut.handle);
+  core.run();
+  REQUIRE(gone->result().reason == FinishReason::kCancelled);
+  CHECK(gone->result().position == 370);
+  all.insert(all.end(), request.prompt.begin(), request.prompt.begin() + 50);
+  CHECK(core.store.history(id, /*owner=*/{}, 0, std::nullopt).values == all);
+  GenerationRequest next = unechoed(16, 2, 30);
+  next.given.clear();
+  const std::vector<Value> after = in_windows_by_hand(*model, next, 0, all);
+  CHECK(core.generate(next, id)->values[0] == after);
+
+  // Who wants its probabilities has it read.
+  GenerationRequest scored = window_request(16, 300, 20);
+  const auto read = core.generate(scored);
+  CHECK(read->result().prompt_tokens == 300);
+  CHECK(read->result().skipped_tokens == 0);
+}
+
+TEST_CASE("restarts of a window and the values that it skips are functions of positions",
+          "[window]") {
+  for (const std::int64_t window : {2, 4, 6, 16}) {
+    for (std::int64_t end = 0; end < 60; ++end) {
+      // A state that takes one value after the other.
+      std::int64_t origin = 0, restarts = 0;
+      std::vector<std::int64_t> restarts_before = {0};  // the draw of value i
+      for (std::int64_t i = 0; i < end; ++i) {
+        if (i - origin == window) origin += window / 2, ++restarts;
+        restarts_before.push_back(restarts);
+      }
+      for (std::int64_t begin = 0; begin <= end; ++begin) {
+        CAPTURE(window, begin, end);
+        const std::int64_t before = restarts_before[static_cast<std::size_t>(begin)];
+        REQUIRE(window_restarts(window, begin, end) == restarts - before);
+        const std::int64_t last = end - origin == window ? origin + window / 2 : origin;
+        REQUIRE(window_skips(window, begin, end) ==
+                (begin == end ? 0 : std::max<std::int64_t>(last - begin, 0)));
+      }
+    }
+  }
+  CHECK(window_restarts(0, 0, 1000) == 0);
+  CHECK(window_skips(0, 0, 1000) == 0);
+}
+
+TEST_CASE("prompt within its window: begins as an earlier one did, with the same bits",
+          "[window]") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  const std::size_t prompt = GENERATE(31u, 32u, 40u);
+  CAPTURE(prompt);
+  Core core(model, {.workers = 0}, {.session_memory_bytes = 1u << 30},
+            {.memory_bytes = std::size_t{16} << 20, .least_tokens = 4});
+  GenerationRequest request = unechoed(32, prompt, 60);
+  std::vector<std::int32_t> all;
+  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+  for (int i = 0; i < 3; ++i) {
+    CAPTURE(i);
+    const auto sink = core.generate(request);
+    REQUIRE(sink->values[0] == expected);
+    CHECK((sink->result().cached_tokens > 0) == (i == 2 && prompt < 32));
+  }
+  // What a call without a window has left is as good.
+  request.window = 0;
+  CHECK((core.generate(request)->result().cached_tokens > 0) == (prompt < 32));
 }
 
 }  // namespace

@@ -13,10 +13,12 @@
 
 namespace lintel::testing {
 
-// With the models "tokens" and "bytes".
+// With the models "tokens" and "bytes", or others.
 struct InferenceServer : ServerProcess {
-  explicit InferenceServer(const std::vector<std::string>& flags = {})
-      : ServerProcess({TinyModel::kTokens, TinyModel::kBytes}, flags),
+  explicit InferenceServer(const std::vector<std::string>& flags = {},
+                           const std::vector<TinyModel>& models = {TinyModel::kTokens,
+                                                                   TinyModel::kBytes})
+      : ServerProcess(models, flags),
         stub(inference::GRPCInferenceService::NewStub(
             grpc::CreateChannel(address(), grpc::InsecureChannelCredentials()))) {}
 

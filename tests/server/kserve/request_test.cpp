@@ -37,6 +37,7 @@ TEST_CASE("every parameter reaches what it is named for, and that alone") {
       {"stop", {"16", "stop { strings: \"16\" }"}},
       {"include_stop_str_in_output", {"1", "stop { include_in_output: true }"}},
       {"penalty_window", {"16", "sampling { penalty_window: 16 }"}},
+      {"window", {"0", "window: 0"}},
   };
   for (const auto& [name, expected] : in_settings) {
     CAPTURE(name);
@@ -71,6 +72,8 @@ TEST_CASE("a parameter out of its range, of another type or unknown is told by i
   const std::pair<const char*, const char*> bad[] = {
       {"max_new_tokens", "4294967296"},
       {"top_k", "-1"},
+      {"window", "x"},
+      {"window", "0.5"},
       {"seed", "x"},
       {"top_p", ""},
       {"stream", "2"},

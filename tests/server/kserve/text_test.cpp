@@ -242,6 +242,73 @@ TEST_CASE("max_tokens of text without a sequence says how many values to produce
   CHECK(text_of(answer(server, request)) == five);
 }
 
+TEST_CASE("text model with a trained length: KServe's requests and sequences have its window") {
+  const InferenceServer server({}, {TinyModel::kText, TinyModel::kBytes});
+  const std::string prompt(50, 'x');
+  // What "bytes" gives, of the same weights, in the window that "text" was trained on.
+  TextRequest request = text_request({prompt}, 90);
+  (*request.mutable_parameters())["window"].set_int64_param(32);
+  const TextResponse windowed = answer(server, request);
+  CHECK(windowed.parameters().at("lintel_window").int64_param() == 32);
+  request.set_model_name("text");
+  request.mutable_parameters()->erase("window");
+  const TextResponse chosen = answer(server, request);
+  CHECK(text_of(chosen) == text_of(windowed));
+  CHECK(chosen.parameters().at("lintel_window").int64_param() == 32);
+  CHECK(chosen.parameters().at("lintel_window_restarts").int64_param() == (140 - 1 - 32) / 16 + 1);
+  // 0: none.
+  (*request.mutable_parameters())["window"].set_string_param("0");
+  const TextResponse off = answer(server, request);
+  CHECK(off.parameters().count("lintel_window") == 0);
+  CHECK(text_of(off) == text_of(answer(server, text_request({prompt}, 90))));
+  CHECK(text_of(off) != text_of(chosen));
+  (*request.mutable_parameters())["window"].set_int64_param(3);
+  TextResponse refused;
+  const grpc::Status odd = server.infer(request, &refused);
+  CHECK(odd.error_code() == Code::INVALID_ARGUMENT);
+  CHECK_THAT(odd.error_message(), Contains("window"));
+
+  // As it streams: told with the last response.
+  request.mutable_parameters()->erase("window");
+  (*request.mutable_parameters())["stream"].set_bool_param(true);
+  grpc::ClientContext context;
+  const auto stream = server.stub->ModelStreamInfer(&context);
+  REQUIRE(stream->Write(request));
+  inference::ModelStreamInferResponse message;
+  std::string text;
+  for (bool last = false; !last;) {
+    REQUIRE(stream->Read(&message));
+    REQUIRE(message.error_message().empty());
+    last = message.infer_response().parameters().at("triton_final_response").bool_param();
+    if (message.infer_response().outputs_size() > 0) text += text_of(message.infer_response());
+  }
+  CHECK(text == text_of(chosen));
+  const auto& told = message.infer_response().parameters();
+  CHECK(told.at("lintel_window").int64_param() == 32);
+  CHECK(told.at("lintel_window_restarts").int64_param() == (140 - 1 - 32) / 16 + 1);
+  request.mutable_parameters()->erase("stream");
+
+  // A sequence: its start names another window, none, or leaves it to the server.
+  for (const auto& [window, expected] :
+       {std::pair<int, const TextResponse*>{-1, &chosen}, {32, &windowed}, {0, &off}}) {
+    CAPTURE(window);
+    TextRequest start = text_request({prompt}, 90);
+    start.set_model_name("text");
+    (*start.mutable_parameters())["sequence_id"].set_int64_param(5);
+    (*start.mutable_parameters())["sequence_start"].set_bool_param(true);
+    if (window >= 0) (*start.mutable_parameters())["window"].set_int64_param(window);
+    CHECK(text_of(answer(server, start)) == text_of(*expected));
+    CHECK(server.lintel({"session", "list", "--json"}).json()[0]["window"] ==
+          (window < 0 ? 32 : window));
+    start.mutable_parameters()->erase("sequence_start");
+    (*start.mutable_parameters())["window"].set_int64_param(64);
+    CHECK(server.infer(start, &refused).error_code() == Code::INVALID_ARGUMENT);
+    start.mutable_parameters()->erase("window");
+    (*start.mutable_parameters())["sequence_end"].set_bool_param(true);
+    answer(server, start);
+  }
+}
+
 TEST_CASE("tensors are described with text where a model has it, and without where not") {
   const InferenceServer server;
   const auto described = [&](const std::string& model) {

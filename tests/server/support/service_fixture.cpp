@@ -14,8 +14,10 @@ namespace {
 
 struct TinyModels {
   TinyModels() {
-    const std::pair<const char*, TinyModel> kinds[] = {
-        {"image", TinyModel::kImage}, {"bytes", TinyModel::kBytes}, {"tokens", TinyModel::kTokens}};
+    const std::pair<const char*, TinyModel> kinds[] = {{"image", TinyModel::kImage},
+                                                       {"bytes", TinyModel::kBytes},
+                                                       {"text", TinyModel::kText},
+                                                       {"tokens", TinyModel::kTokens}};
     for (const auto& [name, kind] : kinds) {
       write_random_model(directory.path() / name, tiny_config(kind), /*seed=*/11);
       loaded[name] = Transformer::load(directory.path() / name, Transformer::Options{});

@@ -21,7 +21,8 @@
 
 namespace lintel::testing {
 
-// The three tiny models: "image", "bytes" and "tokens". Loaded once a process.
+// Tiny models: "image", "bytes", "tokens", and "text", which is "bytes" with a trained_length
+// of 32. Loaded once a process.
 GivenModels tiny_models(const std::vector<std::string>& names);
 
 // Port 0 of the loopback, two workers, no coalescing delay to wait for.

@@ -160,6 +160,45 @@ TEST_CASE("HTTP gives the bits that gRPC gives, in every protocol") {
   }
 }
 
+TEST_CASE("text model with a trained length: its window over Connect, where a request has none") {
+  TestServer server({"bytes", "text"}, with_http());
+  const int port = server.server().http_port();
+  const auto sent = [&](const json& body) {
+    return generated_by(
+        envelopes(
+            post(port, kGeneratePath, envelope(0, body.dump()), "application/connect+json").body),
+        parse_json);
+  };
+  v1::GenerateRequest request = scored_request();
+  request.set_window(32);
+  const Generated windowed = generate(server, request);
+  request.clear_window();
+  const Generated plain = generate(server, request);
+  request.set_model("text");
+  json body = json::parse(json_of(request));
+  CHECK_FALSE(body.contains("window"));
+  const Generated chosen = sent(body);
+  check_equal(windowed, chosen);
+  CHECK(chosen.only().finish.window() == 32);
+  CHECK(chosen.only().finish.window_restarts() == 2);  // 59 values
+  for (const json& off : {json(0), json("0")}) {
+    body["window"] = off;
+    const Generated got = sent(body);
+    check_equal(plain, got);
+    CHECK(got.only().finish.window() == 0);
+  }
+  // A session, as the page makes it.
+  const auto window_of = [&](const json& create) {
+    const HttpReply reply = post(port, "/lintel.v1.SessionService/Create", create.dump());
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return json::parse(reply.body).value("window", "0");
+  };
+  CHECK(window_of({{"model", "text"}}) == "32");
+  CHECK(window_of({{"model", "text"}, {"window", 0}}) == "0");
+  CHECK(window_of({{"model", "bytes"}}) == "0");
+}
+
 TEST_CASE("a unary method answers in Connect's JSON and in protobuf, and over gRPC-Web") {
   TestServer server({"bytes", "image"}, with_http());
   const int port = server.server().http_port();

@@ -20,7 +20,6 @@ export function start() {
   const board = byId('branches');
   const branches = [];
   const inspector = new Inspector(fork, rewind);
-  let models = [];
   let made = 0; // branches so far
 
   form.addEventListener('submit', (event) => (event.preventDefault(), begin()));
@@ -30,7 +29,7 @@ export function start() {
   });
 
   (async () => {
-    models = await textModels();
+    const models = await textModels();
     options(
       model,
       models.map((m) => [m.name, `${m.name} (${attentionName(m)})`]),
@@ -77,17 +76,9 @@ export function start() {
 
   function begin() {
     return guarded(async () => {
-      const asked = models.find((m) => m.name === model.value);
       const text = new TextEncoder().encode(byId('text-prompt').value);
       if (text.length === 0) throw new Error('a text begins with a prompt of a character or more');
-      // The largest window within what the model was trained on: beyond it text gets worse.
-      const trained = Number(asked.trainedLength ?? 0);
-      const window = trained - (trained % 2);
-      const session = await unary('SessionService/Create', {
-        model: asked.name,
-        durability: 'DURABILITY_NONE',
-        ...(window > 0 && { window }),
-      });
+      const session = await unary('SessionService/Create', { model: model.value, durability: 'DURABILITY_NONE' });
       await go(add(session.id, []), text);
     });
   }

@@ -171,6 +171,39 @@ TEST_CASE("a list of stop strings ends what is generated") {
   CHECK(got["text_output"] == whole.substr(0, whole.find(stop)));
 }
 
+TEST_CASE("text model with a trained length: REST requests have its window, and say so") {
+  TestServer server({"bytes", "text"}, with_http());
+  const auto sent = [&](const std::string& path, const json& body) {
+    const HttpReply reply = post(server.server().http_port(), path, body.dump());
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return json::parse(reply.body);
+  };
+  const std::string prompt(50, 'x');
+  json generate = {{"text_input", prompt}, {"max_tokens", 90}, {"seed", 7}, {"window", 32}};
+  const json windowed = sent("/v2/models/bytes/generate", generate);
+  generate.erase("window");
+  const json chosen = sent("/v2/models/text/generate", generate);
+  CHECK(chosen["text_output"] == windowed["text_output"]);
+  CHECK(chosen["lintel_window"] == 32);
+  CHECK(chosen["lintel_window_restarts"] == 7);
+  const json plain = sent("/v2/models/bytes/generate", generate);
+  CHECK_FALSE(plain.contains("lintel_window"));
+  generate["window"] = 0;
+  const json off = sent("/v2/models/text/generate", generate);
+  CHECK(off["text_output"] == plain["text_output"]);
+  CHECK_FALSE(off.contains("lintel_window"));
+
+  json infer = infer_body(tensor("text_input", "BYTES", {1, 1}, {prompt}), 90);
+  const json whole = sent("/v2/models/text/infer", infer);
+  CHECK(output(whole, "text_output")["data"][0] == chosen["text_output"]);
+  CHECK(whole["parameters"]["lintel_window"] == 32);
+  CHECK(whole["parameters"]["lintel_window_restarts"] == 7);
+  infer["parameters"]["window"] = 0;
+  CHECK(output(sent("/v2/models/text/infer", infer), "text_output")["data"][0] ==
+        off["text_output"]);
+}
+
 TEST_CASE("what the protocol's REST does not express is refused by name") {
   RestServer server;
   const auto refusal = [&](const std::string& path, const json& body,

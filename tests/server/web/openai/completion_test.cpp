@@ -241,6 +241,43 @@ TEST_CASE("a stream's pieces are the whole answer's text, never half a character
   }
 }
 
+TEST_CASE("text model with a trained length: completions have its window, and say so") {
+  TestServer server({"bytes", "text"}, with_http());
+  const auto complete = [&](const json& body) {
+    const HttpReply reply = post(server.server().http_port(), "/v1/completions", body.dump());
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return reply.body;
+  };
+  json body = completion_of(std::string(1000, 'x'), 90);
+  body["window"] = 32;
+  const json windowed = json::parse(complete(body));
+  body["model"] = "text";
+  for (const json& window : {json(), json(32)}) {  // null is as if it were not there
+    body["window"] = window;
+    const json got = json::parse(complete(body));
+    CHECK(got["choices"][0]["text"] == windowed["choices"][0]["text"]);
+    CHECK(got["choices"][0]["window"] == 32);
+    CHECK(got["choices"][0]["window_restarts"] == (1090 - 1 - 32) / 16 + 1);
+    CHECK(got["usage"]["prompt_tokens"] == 1000);  // whatever of it was read
+  }
+  body["stream"] = true;
+  const std::vector<std::string> all = events(complete(body));
+  REQUIRE(all.size() > 2);
+  const json last = json::parse(all[all.size() - 2])["choices"][0];
+  CHECK(last["finish_reason"] == "length");
+  CHECK(last["window"] == 32);
+  CHECK_FALSE(json::parse(all[0])["choices"][0].contains("window"));
+
+  json off = completion_of("Hello", 90);
+  const json plain = json::parse(complete(off));
+  CHECK_FALSE(plain["choices"][0].contains("window"));
+  off["model"] = "text";
+  CHECK(json::parse(complete(off))["choices"][0]["text"] != plain["choices"][0]["text"]);
+  off["window"] = 0;
+  CHECK(json::parse(complete(off))["choices"] == plain["choices"]);
+}
+
 TEST_CASE("values of a prompt that came before are told as cached") {
   ServerOptions options = with_http();
   TestServer server({"bytes"}, options);
@@ -284,6 +321,9 @@ TEST_CASE("what cannot be done is refused in OpenAI's shape, by OpenAI's names")
   };
   const Case cases[] = {
       {"suffix", "x", "suffix", "suffix: is not served"},
+      {"window", 3, "window", "window: 3 is not an even number"},
+      {"window", -2, "window", "window: is not a whole number from 0 on"},
+      {"window", "32", "window", "window: is not a whole number from 0 on"},
       {"best_of", 0, "best_of", "best_of: is not a whole number from 1 on"},
       {"nonsense", 1, "nonsense", "nonsense: is not a parameter of this server"},
       {"temperature", -1, "temperature", "temperature: -1"},
