@@ -91,6 +91,28 @@ describe('Text', () => {
     assert.equal((await wordsOf(1)).slice(0, 76), words);
   });
 
+  it('leaves the window to the server, which takes what the model was trained on', async () => {
+    await at.open({}, '#text');
+    await at.ready('text');
+    await at.page.evaluate(`(() => {
+      const send = globalThis.fetch;
+      globalThis.asked = [];
+      globalThis.fetch = (url, options) => {
+        if (String(url).endsWith('SessionService/Create')) asked.push(options.body);
+        return send(url, options);
+      };
+    })()`);
+    await at.set('#text-count', '3');
+    await at.page.click('#text-write');
+    await written(1);
+    const { sessions: all } = await at.call('SessionService/List', { model: 'text-linear-small' });
+    assert.ok(all.some(({ window }) => window === '256'));
+    const asked = await at.page.evaluate('asked.map((body) => JSON.parse(body))');
+    assert.equal(asked.length, 1);
+    assert.equal(asked[0].model, 'text-linear-small');
+    assert.equal('window' in asked[0], false);
+  });
+
   it('leaves no session behind', async () => {
     const before = await (async () => (await at.open(), sessions()))();
     await at.page.close();
