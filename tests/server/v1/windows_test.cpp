@@ -144,10 +144,10 @@ TEST_CASE("text within its trained length: the bits of text without a window") {
   CHECK(whole.finish.window() == 32);
   CHECK(whole.finish.window_restarts() == 0);
   CHECK(whole.finish.skipped_tokens() == 0);
-  // A number that is not said goes up to the model's length, as without a window.
+  // A number that is not said goes up to the model's length and its last value, as without a window.
   v1::GenerateRequest request = text_request("text", 12, 0);
   request.clear_max_new_tokens();
-  CHECK(generate(server, request).only().finish.position() == 256);
+  CHECK(generate(server, request).only().finish.position() == 257);
 }
 
 TEST_CASE("images, models that do not tell, particles and scores have no window of their own") {
@@ -182,7 +182,7 @@ TEST_CASE("session of a text model with a trained length: its window is the serv
   const v1::Session windowed = create_windowed(server, "bytes", 32);
   const v1::Session off = create_windowed(server, "text", 0);
   CHECK(off.window() == 0);
-  CHECK(off.max_tokens() == 256);
+  CHECK(off.max_tokens() == 257);
   const v1::Session plain = create_unwindowed(server, "bytes");
   for (const unsigned count : {20u, 3u, 60u, 40u}) {
     CAPTURE(count);
