@@ -144,7 +144,7 @@ TEST_CASE("text within its trained length: the bits of text without a window") {
   CHECK(whole.finish.window() == 32);
   CHECK(whole.finish.window_restarts() == 0);
   CHECK(whole.finish.skipped_tokens() == 0);
-  // A number that is not said goes up to the model's length and its last value, as without a window.
+  // A number that is not said goes up to the model's length, as without a window.
   v1::GenerateRequest request = text_request("text", 12, 0);
   request.clear_max_new_tokens();
   CHECK(generate(server, request).only().finish.position() == 257);
