@@ -99,7 +99,8 @@ grpc::Status ModelStreamInferCall::run_streamed(PreparedInference& infer) {
   options.outbox_tokens = context_.streaming.outbox_tokens;
   options.top_log2_probs = static_cast<int>(infer.request->top_log2_probs);
   options.max_tokens_per_message = row.checked.max_tokens_per_message;
-  options.tells_sample_ends = infer.request->log2_evidence || infer.request->tells_position;
+  options.tells_sample_ends =
+      infer.request->log2_evidence || infer.request->tells_position || infer.request->window > 0;
   if (row.durable != nullptr) options.session_id = row.lease.session_id();
   options.session_is_stored = row.durable != nullptr;
   const auto outbox = std::make_shared<TokenOutbox>(static_cast<TokenWire&>(*this), row.model,
