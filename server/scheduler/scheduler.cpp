@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/base/cores.h"
+#include "server/base/thread_failures.h"
 #include "server/prefix/prefix_cache.h"
 #include "server/scheduler/request_queue.h"
 #include "server/scheduler/running_request.h"
@@ -78,11 +79,13 @@ Scheduler::~Scheduler() { stop(); }
 
 void Scheduler::run_worker(Worker& worker) {
   while (!stopping_.load()) {
-    const std::uint64_t wakes = queue_->wakes();
-    if (worker.run_one_step()) continue;
-    const auto is_woken = [&] { return queue_->wakes() != wakes; };
-    if (help_ != nullptr && help_->help(worker.index(), is_woken, clock_)) continue;
-    queue_->wait(wakes, worker.next_deadline(), clock_);
+    survives(ServerThread::kWorker, [&] {
+      const std::uint64_t wakes = queue_->wakes();
+      if (worker.run_one_step()) return;
+      const auto is_woken = [&] { return queue_->wakes() != wakes; };
+      if (help_ != nullptr && help_->help(worker.index(), is_woken, clock_)) return;
+      queue_->wait(wakes, worker.next_deadline(), clock_);
+    });
   }
   worker.end_all(RequestOutcome::kShutdown);
 }

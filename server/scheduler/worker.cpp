@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/base/guarded.h"
+#include "server/base/thread_failures.h"
 
 namespace lintel {
 namespace {
@@ -47,6 +48,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
 bool Worker::run_one_step() noexcept {
   return guarded([this] { return step(); },
                  [this] {
+                   ThreadFailures::of_process().note(ServerThread::kWorker);
                    end_all(RequestOutcome::kInternal);
                    return true;
                  });
@@ -152,6 +154,7 @@ void Worker::step_model() {
   try {
     rows = model_.step(rows_, workspace_);
   } catch (...) {  // out of memory: how far each sequence got is not known
+    ThreadFailures::of_process().note(ServerThread::kWorker);
     for (const RowRun& run : runs_) {
       if (run.rows > 0) run.request->fail();
     }
