@@ -16,6 +16,7 @@
 #include "server/app/housekeeping.h"
 #include "server/auth/certificates.h"
 #include "server/base/random_bytes.h"
+#include "server/base/thread_failures.h"
 #include "server/call/message_bounds.h"
 #include "server/flags/session_store_flags.h"
 #include "server/http/metrics.h"
@@ -56,6 +57,13 @@ std::vector<std::string> reflected_services(const ServerOptions& options) {
   }
   if (options.monitoring.channelz) services.emplace_back("grpc.channelz.v1.Channelz");
   return services;
+}
+
+void log_thread_failure(const char* thread, const char* what) noexcept {
+  try {
+    spdlog::error("the thread {} met an exception and goes on: {}", thread, what);
+  } catch (...) {  // the metric has it
+  }
 }
 
 // Throws std::runtime_error. Null: no token is asked for.
@@ -126,15 +134,12 @@ struct LintelServer::Impl {
         stored(open_store(options, store, registry, clock)),
         manager(options.models, registry, store, clock,
                 options.prefixes.memory_bytes > 0 ? &prefixes : nullptr),
-        context{registry,
-                manager,
-                store,
-                states,
-                calls,
-                gate,
-                clock,
-                options.streaming,
-                stored == nullptr ? nullptr : &stored->sessions()},
+        health(calls, clock, options.durable.store_broken_timeout_ms),
+        context{registry, manager,
+                store,    states,
+                calls,    gate,
+                clock,    options.streaming,
+                health,   stored == nullptr ? nullptr : &stored->sessions()},
         generation(context),
         session(context),
         model(context),
@@ -170,6 +175,7 @@ struct LintelServer::Impl {
   const std::unique_ptr<StoredSessions> stored;
   ModelManager manager;
   ActiveCalls calls;
+  ServerHealth health;
   ServiceContext context;
   GenerationService generation;
   SessionService session;
@@ -216,6 +222,7 @@ LintelServer::LintelServer(const ServerOptions& options, const Clock& clock,
 LintelServer::~LintelServer() { stop(); }
 
 void LintelServer::start() {
+  ThreadFailures::of_process().log_with(log_thread_failure);
   // A switch of the whole process, read by every server built afterwards.
   grpc::EnableDefaultHealthCheckService(true);
   // Links the descriptor of the health protocol in, for reflection.
@@ -239,8 +246,9 @@ void LintelServer::start() {
   if (impl_->server == nullptr) throw std::runtime_error("gRPC cannot be started");
   report_health();
   if (const auto& address = options_.monitoring.metrics_listen) {
-    impl_->endpoint = std::make_unique<MetricsEndpoint>(*address, impl_->metrics,
-                                                        [this] { return takes_calls(); });
+    impl_->endpoint = std::make_unique<MetricsEndpoint>(
+        *address, impl_->metrics, [this] { return impl_->health.is_alive(); },
+        [this] { return impl_->health.is_ready(); });
     spdlog::info("metrics on http://{}/metrics", address->to_string(metrics_port()));
   }
   if (options_.http.listen) start_http();
@@ -274,17 +282,16 @@ void LintelServer::report_health() {
   for (const char* const service : kServices) health->SetServingStatus(service, true);
   health->SetServingStatus("", true);
   impl_->manager.tell_readiness([this, health](const std::string& name, bool ready) {
-    health->SetServingStatus("model/" + name, ready);
+    health->SetServingStatus("model/" + name, ready && impl_->health.is_ready());
     // Also when the drain began meanwhile, or the store broke.
-    if (!takes_calls()) health->SetServingStatus("model/" + name, false);
+    if (!impl_->health.is_ready()) health->SetServingStatus("model/" + name, false);
   });
   if (impl_->stored != nullptr) {
-    impl_->stored->when_broken([health] { health->SetServingStatus(false); });
+    impl_->stored->when_broken([this, health] {
+      impl_->health.note_broken_store();
+      health->SetServingStatus(false);
+    });
   }
-}
-
-bool LintelServer::takes_calls() const {
-  return !impl_->calls.closed() && (impl_->stored == nullptr || !impl_->stored->is_broken());
 }
 
 int LintelServer::metrics_port() const { return impl_->endpoint->port(); }

@@ -60,8 +60,7 @@ class LintelServer {
   struct Impl;  // keeps gRPC out of this header
 
   void start_http();
-  void report_health();      // of the services and of every model, from now on
-  bool takes_calls() const;  // as load balancers are told
+  void report_health();  // of the services and of every model, from now on
 
   const ServerOptions options_;
   std::unique_ptr<Impl> impl_;

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/thread_failures.h"
+
 namespace lintel {
 namespace {
 
@@ -19,18 +21,23 @@ struct Answer {
   const char* type = "text/plain; charset=utf-8";
 };
 
+const char* reason_of(int code) {
+  return code == 200 ? "OK" : code == 503 ? "Service Unavailable" : "Internal Server Error";
+}
+
 // Answers GET with what a function says.
 class Page final : public CivetHandler {
  public:
   explicit Page(std::function<Answer()> answer) : answer_(std::move(answer)) {}
 
   bool handleGet(CivetServer*, mg_connection* connection) override {
-    const Answer answer = answer_();
+    // Nothing may be thrown through the C functions that call this.
+    Answer answer{500, "", "text/plain; charset=utf-8"};
+    survives(ServerThread::kMetrics, [&] { answer = answer_(); });
     mg_printf(connection,
               "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
               "Cache-Control: no-store\r\n\r\n",
-              answer.code, answer.code == 200 ? "OK" : "Service Unavailable", answer.type,
-              answer.text.size());
+              answer.code, reason_of(answer.code), answer.type, answer.text.size());
     mg_write(connection, answer.text.data(), answer.text.size());
     return true;
   }
@@ -68,13 +75,13 @@ CivetCallbacks callbacks() {
 
 struct MetricsEndpoint::Impl {
   Impl(const ListenAddress& address, const prometheus::Collectable& collectable,
-       std::function<bool()> is_ready)
+       std::function<bool()> is_alive, std::function<bool()> is_ready)
       : metrics([&collectable] {
           return Answer{200, prometheus::TextSerializer().Serialize(collectable.Collect()),
                         "text/plain; version=0.0.4; charset=utf-8"};
         }),
-        healthz([] {
-          return Answer{200, "ok\n"};
+        healthz([is_alive = std::move(is_alive)] {
+          return is_alive() ? Answer{200, "ok\n"} : Answer{503, "the session store is broken\n"};
         }),
         readyz([is_ready = std::move(is_ready)] {
           return is_ready() ? Answer{200, "ready\n"} : Answer{503, "not ready\n"};
@@ -92,11 +99,11 @@ struct MetricsEndpoint::Impl {
 
 MetricsEndpoint::MetricsEndpoint(const ListenAddress& address,
                                  const prometheus::Collectable& metrics,
-                                 std::function<bool()> ready) {
+                                 std::function<bool()> alive, std::function<bool()> ready) {
   std::string messages;
   start_messages = &messages;
   try {
-    impl_ = std::make_unique<Impl>(address, metrics, std::move(ready));
+    impl_ = std::make_unique<Impl>(address, metrics, std::move(alive), std::move(ready));
     start_messages = nullptr;
   } catch (const CivetException& error) {
     start_messages = nullptr;

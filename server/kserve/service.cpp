@@ -119,7 +119,7 @@ grpc::ServerUnaryReactor* InferenceService::ServerLive(
     inference::ServerLiveResponse* response) {
   return answer(context_.gate, *call, Method::kServerLive, *request,
                 [&](const Identity&, const auto&) {
-                  response->set_live(true);
+                  response->set_live(context_.health.is_alive());
                   return grpc::Status::OK;
                 });
 }
@@ -129,7 +129,7 @@ grpc::ServerUnaryReactor* InferenceService::ServerReady(
     inference::ServerReadyResponse* response) {
   return answer(context_.gate, *call, Method::kServerReady, *request,
                 [&](const Identity&, const auto&) {
-                  response->set_ready(!context_.calls.closed());
+                  response->set_ready(context_.health.is_ready());
                   return grpc::Status::OK;
                 });
 }
@@ -143,7 +143,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelReady(
                   const SharedModel model =
                       resolve_version(wire.name(), wire.version(), "", context_.models, &ignored);
                   if (model != nullptr) scope.set_model(model->name);
-                  response->set_ready(model != nullptr && !context_.calls.closed());
+                  response->set_ready(model != nullptr && context_.health.is_ready());
                   return grpc::Status::OK;
                 });
 }
