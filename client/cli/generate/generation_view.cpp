@@ -28,8 +28,8 @@ class RepeatNote {
     if (said_ && !terminal) return;
     said_ = true;
     const auto seconds = std::chrono::ceil<std::chrono::seconds>(pause.left).count();
-    const std::string text = "lintel: " + reason(pause.error.code()) + "; trying again for " +
-                             std::to_string(seconds) + " s";
+    const std::string text =
+        "lintel: " + reason(pause.error) + "; trying again for " + std::to_string(seconds) + " s";
     console_.err(terminal ? "\r\x1b[K" + text : text + "\n");
     drawn_ = terminal;
   }
@@ -41,7 +41,12 @@ class RepeatNote {
   bool said() const { return said_; }
 
  private:
-  static std::string reason(grpc::StatusCode code) {
+  static std::string reason(const CallError& error) {
+    const grpc::StatusCode code = error.code();
+    if (error.message().find("session store") != std::string::npos) {
+      return code == grpc::StatusCode::RESOURCE_EXHAUSTED ? "the session store is full"
+                                                          : "the session store is unavailable";
+    }
     if (code == grpc::StatusCode::ABORTED) return "the session is still in use";
     if (code == grpc::StatusCode::RESOURCE_EXHAUSTED) return "the server is full";
     return "the server is away";
