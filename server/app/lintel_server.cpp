@@ -266,7 +266,7 @@ void LintelServer::start_http() {
       .counters = impl_->http_counters,
       .replica_id = options_.replica_id});
   impl_->http->start();
-  spdlog::info("HTTP on {}://{}", options_.security.tls() ? "https" : "http", http_address());
+  spdlog::info("HTTP on {}", http_url());
 }
 
 void LintelServer::report_health() {
@@ -293,6 +293,10 @@ int LintelServer::http_port() const { return impl_->http->port(); }
 
 std::string LintelServer::http_address() const {
   return options_.http.listen->to_string(http_port());
+}
+
+std::string LintelServer::http_url() const {
+  return (options_.security.tls() ? "https://" : "http://") + http_address();
 }
 
 std::string LintelServer::address() const { return options_.listen.to_string(port_); }

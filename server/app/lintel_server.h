@@ -42,6 +42,7 @@ class LintelServer {
   int metrics_port() const;
   // Of HTTP, as address() and port(). REQUIRES: started with options.http.listen.
   std::string http_address() const;
+  std::string http_url() const;  // http://HOST:PORT, or https
   int http_port() const;
 
   // Health turns NOT_SERVING and new streams and sessions are refused; running streams go on.

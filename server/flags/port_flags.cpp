@@ -83,7 +83,8 @@ std::vector<Flag> http_flags() {
       text_flag(
           "--http-listen", http, &Options::listen, "ADDRESS", parse_http_address, show_http_address,
           "Serve HTTP/1.1 there, too: HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks a free "
-          "one. TLS, tokens and what plain text needs are as on --listen"),
+          "one. TLS, tokens and what plain text needs are as on --listen. The page is at /. "
+          "Off unless given; 127.0.0.1:8080 where no model is named either (--model)"),
       list_flag("--http-cors-origin", http, &Options::cors_origins, "ORIGIN", parse_origin,
                 "Web pages of this origin may call, e.g. https://example.org; * for all pages; "
                 "repeat for several. Pages of the server itself always may"),

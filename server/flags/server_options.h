@@ -83,6 +83,10 @@ struct ServerOptions {
   } monitoring;
 
   bool print_numerics = false;  // instead of serving
+
+  // No model, repository or configuration file was named: `models` has the packaged models, and
+  // HTTP is on.
+  bool serves_packaged_models = false;
 };
 
 }  // namespace lintel

@@ -161,7 +161,8 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
   auto& [models, listen, replica_id, connections, http, security, identity, sessions, prefixes,
-         durable, shared, initial_states, streaming, logging, monitoring, print_numerics] = options;
+         durable, shared, initial_states, streaming, logging, monitoring, print_numerics,
+         serves_packaged_models] = options;
   add_models(models, fields);
   fields.add("listen", listen);
   fields.add("replica_id", replica_id);
@@ -194,6 +195,7 @@ std::vector<Field> fields_of(ServerOptions& options) {
   fields.add("monitoring.metrics_listen", metrics_listen);
   fields.add("monitoring.channelz", channelz);
   fields.add("print_numerics", print_numerics);
+  fields.add("serves_packaged_models", serves_packaged_models);
   return fields.all;
 }
 
