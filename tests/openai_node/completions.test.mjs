@@ -123,7 +123,7 @@ describe("OpenAI's client", () => {
     const page = readFileSync(new URL('../../docs/http_openai.md', import.meta.url), 'utf8');
     const [, code] = /```js\n([^]*?)```/.exec(page);
     const script = join(directory, 'example.mjs');
-    writeFileSync(script, code.replaceAll('http://127.0.0.1:8080', url).replace("'openai'", JSON.stringify(pathToFileURL(openai).href)));
+    writeFileSync(script, code.replaceAll('http://127.0.0.1:8080', url).replace("'text-linear-small'", "'text'").replace("'openai'", JSON.stringify(pathToFileURL(openai).href)));
     const { stdout } = await run(process.execPath, [script]);
     assert.ok(stdout.length > 0);
   });
