@@ -55,7 +55,7 @@ int serve(const ServerOptions& options) {
   std::cout << "lintel-server ready on " << server.address() << std::endl;
 
   const int received = termination.wait();
-  spdlog::info("signal {}: draining for at most {} ms", received,
+  spdlog::info("signal {}: draining for at most {} ms; a second signal ends it at once", received,
                options.models.drain_timeout_ms.count());
   const bool all_ended = server.drain(options.models.drain_timeout_ms);
   spdlog::info("stopped{}", all_ended ? "" : "; streams were cut short");
