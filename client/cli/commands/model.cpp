@@ -3,6 +3,7 @@
 
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/model_adapters.h"
+#include "client/cli/commands/model_choice.h"
 #include "client/cli/frame/json_writer.h"
 #include "client/cli/frame/table.h"
 
@@ -185,7 +186,10 @@ int run_list_models(const ModelFlags& flags, Console& console) {
 
 int run_get_model(const ModelFlags& flags, Console& console) {
   const std::string& name = flags.name.empty() ? flags.connection.model : flags.name;
-  const v1::Model model = flags.connection.connect().get_model(name, &console.cancellation());
+  const Client client = flags.connection.connect();
+  const v1::Model model = with_load_hint(client, console.cancellation(), [&] {
+    return client.get_model(name, &console.cancellation());
+  });
   if (flags.json) {
     JsonWriter json;
     write_model(json, model);

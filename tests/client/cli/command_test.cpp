@@ -341,7 +341,8 @@ TEST_CASE("a command line that makes no sense exits with 2 and says why") {
 }
 
 TEST_CASE("help goes to standard output and teaches with examples") {
-  for (const char* command : {"generate", "complete", "score", "session", "model", "health"}) {
+  for (const char* command :
+       {"generate", "complete", "score", "session", "state", "model", "health", "admin", "token"}) {
     INFO(command);
     const auto result = run_lintel({command, "--help"});
     CHECK(result.code == cli::kOk);
