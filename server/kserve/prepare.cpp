@@ -33,6 +33,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
     GenerationRequest& ready = row.checked.request;
     if (row.checked.has_seed) ready.seed += i * request.num_samples;
     ready.allowance = allowance;
+    ready.caller = stream.scope.turn_name();
     const auto echoed = static_cast<std::int64_t>(ready.echo_prompt ? ready.prompt.size() : 0);
     const auto told =
         row.past ? row.past->end() - row.past->first() : echoed + ready.max_new_tokens;

@@ -35,11 +35,11 @@ class Worker;
 // of prompt_rows_per_step. Runs of given values are read like prompts. Cancellation, deadline and a
 // full outbox free the row within one step.
 //
-// Requests are admitted first come, first served, each when as many rows of one worker are free as
-// it has samples; for one that fits nowhere the emptiest worker saves its rows, and the others go
-// on with those behind it. A worker takes no more than its share of the load. A paused request
-// keeps its state and its worker, gives up its rows, and has the first claim to free ones when
-// resumed.
+// Callers take turns (RequestQueue); of each, requests are admitted first come, first served, each
+// when as many rows of one worker are free as it has samples; for one that fits nowhere the
+// emptiest worker saves its rows, and the others go on with those behind it. A worker takes no more
+// than its share of the load. A paused request keeps its state, gives up its rows, and when resumed
+// goes before its caller's new ones.
 //
 // Threads: submit, cancel, resume, drain are thread-safe and never block on model work. With
 // Options::workers = 0 there are no threads and a test calls run_one_step().
