@@ -84,6 +84,28 @@ TEST_CASE("prompts that are more than the rows left take turns") {
   CHECK(sum == Rows{3, 2, 2, 2});
 }
 
+TEST_CASE("callers share rows for prompts equally, however many prompts each of them has") {
+  const int callers[2] = {};
+  const auto of = [&](int caller, RowRun run) {
+    run.caller = &callers[caller];
+    return run;
+  };
+  RowPlanner planner({.max_rows = 64, .prefill_rows = 30});
+  const std::vector<RowRun> runs = {of(0, reading(99)), of(1, reading(99)), of(0, reading(99)),
+                                    of(0, reading(99)), of(0, decoding())};
+  for (int step = 0; step < 4; ++step) CHECK(rows_of(planner, runs) == Rows{5, 15, 5, 5, 1});
+  // What one does not need is the other's.
+  CHECK(rows_of(planner, {of(0, reading(99)), of(1, reading(6)), of(0, decoding())}) ==
+        Rows{24, 6, 1});
+  RowPlanner narrow({.max_rows = 64, .prefill_rows = 1});
+  Rows sum(5, 0);
+  for (int step = 0; step < 12; ++step) {
+    const Rows rows = rows_of(narrow, runs);
+    for (std::size_t i = 0; i < 5; ++i) sum[i] += rows[i];
+  }
+  CHECK(sum == Rows{2, 6, 2, 2, 12});
+}
+
 TEST_CASE("drafts take rows that are left, the most likely first") {
   FakeDrafts likely{0.9f, 0.6f, 0.5f};
   FakeDrafts unlikely{0.7f, 0.1f};

@@ -291,6 +291,35 @@ TEST_CASE("a client that reads nothing stops its stream, and one that goes on ge
   CHECK(reply.body.ends_with(envelope(kEndOfStream, "{}")));
 }
 
+TEST_CASE("a hundred HTTP connections that read nothing do not keep another's request waiting") {
+  ServerOptions options = unlimited();
+  options.models.scheduling.workers = 1;
+  options.models.scheduling.max_batch_rows = 16;
+  options.streaming.outbox_tokens = 16'384;
+  TestServer server({"tokens"}, options);
+  Scheduler& scheduler = server.scheduler("tokens");
+  const int port = server.server().http_port();
+  constexpr std::size_t kUnread = 100;
+  std::vector<std::unique_ptr<HttpClient>> unread;
+  for (std::size_t i = 0; i < kUnread; ++i) {
+    unread.push_back(std::make_unique<HttpClient>(plain_wire(port, /*receive_buffer_bytes=*/4096)));
+    unread.back()->send(endless_post());
+  }
+  REQUIRE(eventually([&] {
+    const Scheduler::Stats stats = scheduler.stats();
+    return stats.running + stats.queued == kUnread;
+  }));
+  // The other connection's turn comes before all the unread streams are full.
+  const v1::GenerateRequest wanted = request_for("tokens", {2}, 20);
+  const HttpReply reply = post(port, kGeneratePath, envelope(0, wanted.SerializeAsString()),
+                               "application/connect+proto");
+  const std::uint64_t produced = scheduler.stats().generated_tokens;
+  CHECK(reply.status == 200);
+  CHECK(reply.whole);
+  INFO(produced << " values in all");
+  CHECK(produced < kUnread * static_cast<std::size_t>(options.streaming.outbox_tokens) / 2);
+}
+
 TEST_CASE("a client that takes nothing for the write timeout is gone") {
   ServerOptions options = unlimited();
   options.http.write_timeout_ms = std::chrono::milliseconds(200);
