@@ -21,8 +21,10 @@ void RowPlanner::grant_rows(std::vector<RowRun>& runs) {
     decoding += run.rows;
     client_waits |= run.is_decoding && run.samples_next;
   }
-  int left = client_waits ? std::min(options_.max_rows - decoding, options_.prefill_rows)
-                          : std::max(options_.max_rows, options_.prompt_rows) - decoding;
+  const int prompt_rows = options_.prompt_rows > 0 ? options_.prompt_rows : options_.max_rows;
+  const int beside = std::min(options_.max_rows - decoding, options_.prefill_rows);
+  int left = client_waits ? beside
+                          : std::max(prompt_rows - decoding, std::min(beside, prompt_rows));
 
   hungry_.clear();
   for (RowRun& run : runs) {

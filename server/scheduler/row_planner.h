@@ -30,7 +30,7 @@ class RowPlanner {
   struct Options {
     int max_rows = 64;           // of a step, where a client waits for one
     int prefill_rows = 32;       // among them, for prompts
-    int prompt_rows = 0;         // of a step for which no client waits, if more than max_rows
+    int prompt_rows = 0;         // of a step for which no client waits; 0: max_rows
     int draft_rows = 0;          // of a step that has drafts, those included; 0: no drafts
     bool drafts_always = false;  // however unlikely they are to be right
     StepCost cost;
@@ -41,9 +41,9 @@ class RowPlanner {
   // Sets `rows` of each run. REQUIRES: not more than max_rows runs decode, and each wants a row.
   //
   // Every run that decodes has its row. Prompts, and runs of given values, share the rest of the
-  // step, of which prefill_rows at most when a client waits for a row to be sampled; each step
-  // another one comes first. Guesses of what the samples will draw take rows that are left, the
-  // most likely first, as long as they are worth it.
+  // step, of which prefill_rows at most when a client waits for a row to be sampled, and as many
+  // at least when none does; each step another one comes first. Guesses of what the samples will
+  // draw take rows that are left, the most likely first, as long as they are worth it.
   void plan(std::vector<RowRun>& runs);
 
  private:

@@ -50,7 +50,9 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   Worker::Options worker_options;
   worker_options.max_rows = options.max_batch_rows;
   worker_options.prefill_rows = options.prefill_rows_per_step;
-  worker_options.prompt_rows = std::max(options.prompt_rows_per_step, options.max_batch_rows);
+  worker_options.prompt_rows = options.prompt_rows_per_step;
+  worker_options.most_rows =
+      std::max({options.prompt_rows_per_step, options.max_batch_rows, options.most_rows_per_step});
   worker_options.speculation_rows = options.speculation_rows;
   worker_options.drafts_always = options.speculation == Speculation::kOn;
   worker_options.step_cost = cost.value_or(assumed_step_cost(model_->weight_type()));

@@ -52,9 +52,10 @@ class Scheduler {
     // Held by those that wait, their messages included; one request always may.
     std::size_t max_queued_bytes = std::size_t{256} << 20;
     int prefill_rows_per_step = 32;  // prompt rows among them while others decode
-    // Rows of a step that reads prompts while nobody decodes, and of one that has guesses, if more
-    // than max_batch_rows.
+    // Rows of a step that reads prompts while nobody decodes; 0: max_batch_rows.
     int prompt_rows_per_step = 0;
+    // Of a step that has guesses, if more than both.
+    int most_rows_per_step = 0;
     Speculation speculation = Speculation::kAuto;
     // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
     int speculation_rows = 64;

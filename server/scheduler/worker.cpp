@@ -12,7 +12,7 @@ namespace {
 int most_drafting_rows(const Worker::Options& options) {
   if (!options.drafts) return 0;
   return options.drafts_always ? options.max_rows
-                               : std::min(options.speculation_rows, options.prompt_rows);
+                               : std::min(options.speculation_rows, options.most_rows);
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
                 .draft_rows = most_drafting_rows(options),
                 .drafts_always = options.drafts_always,
                 .cost = options.step_cost}),
-      workspace_(model.new_workspace(static_cast<std::size_t>(options.prompt_rows),
+      workspace_(model.new_workspace(static_cast<std::size_t>(options.most_rows),
                                      static_cast<std::size_t>(most_drafting_rows(options)))) {
   workspace_.observe(&model_timer_);
   if (options.help != nullptr) {
@@ -40,7 +40,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
     workspace_.share_with(&sharing_->team());
   }
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
-  rows_.reserve(static_cast<std::size_t>(options.prompt_rows));
+  rows_.reserve(static_cast<std::size_t>(options.most_rows));
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
 }
 
@@ -64,7 +64,7 @@ bool Worker::step() {
   }
   runs_.clear();
   rows_.clear();
-  for (const auto& request : active_) request->propose(options_.prompt_rows, runs_);
+  for (const auto& request : active_) request->propose(options_.most_rows, runs_);
   planner_.plan(runs_);
   step_model();
   settle();

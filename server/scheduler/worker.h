@@ -50,7 +50,8 @@ class Worker {
     int index = 0;  // of the queue's workers
     int max_rows = 64;
     int prefill_rows = 32;  // beside rows that clients wait for
-    int prompt_rows = 64;   // without such rows, or with guesses; at least max_rows
+    int prompt_rows = 0;    // of a step without such rows; 0: max_rows
+    int most_rows = 64;     // of any step, guesses included; at least those above
     bool drafts = false;    // as Scheduler::Options::speculation says
     bool drafts_always = false;
     int speculation_rows = 64;

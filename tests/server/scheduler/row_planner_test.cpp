@@ -67,8 +67,23 @@ TEST_CASE("a step for which no client waits may have more rows for prompts") {
   CHECK(rows_of(planner, {reading(100)}) == Rows{40});
   CHECK(rows_of(planner, {reading(100), reading(100)}) == Rows{20, 20});
   CHECK(rows_of(planner, {decoding(), reading(100)}) == Rows{1, 6});
-  RowPlanner fewer({.max_rows = 16, .prefill_rows = 6, .prompt_rows = 8});
-  CHECK(rows_of(fewer, {reading(100)}) == Rows{16});
+}
+
+TEST_CASE("a step for which no client waits has fewer rows where prompts are faster so") {
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 6, .prompt_rows = 8});
+  CHECK(rows_of(planner, {reading(100)}) == Rows{8});
+  CHECK(rows_of(planner, {reading(5), reading(100)}) == Rows{4, 4});
+  CHECK(rows_of(planner, {decoding(), reading(100)}) == Rows{1, 6});
+  RowPlanner wide({.max_rows = 64, .prefill_rows = 32, .prompt_rows = 24});
+  CHECK(rows_of(wide, {reading(100)}) == Rows{24});
+  // Runs of given values have their rows, and a prompt its share beside them.
+  RowRun given = decoding();
+  given.samples_next = false;
+  std::vector<RowRun> runs(10, given);
+  runs.push_back(reading(100));
+  Rows expected(10, 1);
+  expected.push_back(6);
+  CHECK(rows_of(planner, runs) == expected);
 }
 
 TEST_CASE("prompts that are more than the rows left take turns") {
