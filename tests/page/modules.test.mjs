@@ -268,6 +268,7 @@ describe('what a state takes', () => {
       [0, 50, 100, 200, 300, 300],
     );
     assert.equal(stateBytes({ stateBytes: '783', maxLength: '783' }, 100), 100);
+    assert.equal(stateBytes({ stateBytesPerValue: '24' }, 100), 2400);
   });
 
   it('is of a kind that has a name', () => {

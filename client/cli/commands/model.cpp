@@ -87,10 +87,14 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   }
   json.field("kernels", model.kernels());
   json.field("weight_bytes", model.weight_bytes()).field("state_bytes", model.state_bytes());
+  if (model.state_bytes_per_value() > 0) {
+    json.field("state_bytes_per_value", model.state_bytes_per_value());
+  }
   json.field("constant_state", model.constant_state());
   json.field("fingerprint", model.fingerprint());
   json.field("numerics", model.numerics()).field("numerics_text", model.numerics_text());
   json.field("workers", model.workers()).field("max_batch_rows", model.max_batch_rows());
+  if (model.prompt_rows() > 0) json.field("prompt_rows", model.prompt_rows());
   json.key("limits");
   write_limits(json, model.limits());
   json.key("warnings").begin_array();
@@ -104,6 +108,26 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   json.key("config");
   config.is_discarded() ? json.null() : json.raw(config.dump());
   json.end_object();
+}
+
+// "68608 bytes, constant"
+std::string state_text(const v1::Model& model) {
+  if (model.state_bytes_per_value() > 0) {
+    return std::to_string(model.state_bytes_per_value()) + " bytes a value, growing without an end";
+  }
+  // A server that does not tell what a value adds tells nothing of such a state.
+  if (model.state_bytes() == 0 && !model.constant_state()) return "growing without an end";
+  return std::to_string(model.state_bytes()) + " bytes" +
+         (model.constant_state() ? ", constant" : ", at its largest");
+}
+
+// "68608", "6144 a value"
+std::string state_cell(const v1::Model& model) {
+  if (model.state_bytes_per_value() > 0) {
+    return std::to_string(model.state_bytes_per_value()) + " a value";
+  }
+  if (model.state_bytes() == 0 && !model.constant_state()) return "growing";
+  return std::to_string(model.state_bytes());
 }
 
 std::string describe(const v1::Model& model) {
@@ -131,13 +155,14 @@ std::string describe(const v1::Model& model) {
       {"why", model.weight_type_reason().empty() ? "as --weight-type has it, or too small to gain"
                                                  : model.weight_type_reason()},
       {"kernels", model.kernels()},
-      {"session state", std::to_string(model.state_bytes()) + " bytes" +
-                            (model.constant_state() ? ", constant" : ", at its largest")},
+      {"session state", state_text(model)},
       {"fingerprint", model.fingerprint()},
       {"numerics", model.numerics()},
       {"computed by", model.numerics_text()},
       {"workers",
-       std::to_string(model.workers()) + " of " + std::to_string(model.max_batch_rows()) + " rows"},
+       std::to_string(model.workers()) + " of " + std::to_string(model.max_batch_rows()) + " rows" +
+           (model.prompt_rows() > 0 ? ", prompts " + std::to_string(model.prompt_rows()) + " a step"
+                                    : "")},
       {"prompt", "at most " + std::to_string(model.limits().max_prompt_tokens()) + " tokens"},
       {"new tokens", "at most " + std::to_string(model.limits().max_new_tokens())},
       {"samples", "at most " + std::to_string(model.limits().max_samples())},
@@ -177,7 +202,7 @@ int run_list_models(const ModelFlags& flags, Console& console) {
     rows.push_back({model.name(), model.version(), model.modality(), model.head(),
                     model.attention(), std::to_string(model.parameters()), model.weight_type(),
                     model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()),
-                    std::to_string(model.state_bytes())});
+                    state_cell(model)});
   }
   console.out(format_table(rows));
   return kOk;
