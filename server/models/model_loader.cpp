@@ -224,7 +224,7 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   const PromptRows prompts =
       measure_prompt_rows(*transformer, scheduling.most_rows_per_step, clock_);
   scheduling.prompt_rows_per_step = prompts.rows;
-  spdlog::info("model {}: prompts are read in steps of {}", source.name, prompts.to_text());
+  spdlog::info("model {}: prompts are read with {}", source.name, prompts.to_text());
   const auto cost = step_cost_of(source.name, *transformer, scheduling, clock_);
   auto served = std::make_shared<ServedModel>();
   served->name = source.name;
