@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <future>
 #include <stdexcept>
@@ -146,12 +147,24 @@ struct LintelServer::Impl {
                 options.http.listen ? &http_counters : nullptr),
         housekeeping({certificates.get(), tokens.get(), store, calls, counters, stored.get()},
                      clock) {
+    if (const auto& address = options.monitoring.metrics_listen) {
+      // Before models are loaded: who finds its port taken does not wait for that.
+      endpoint = std::make_unique<MetricsEndpoint>(
+          *address, metrics, [this] { return started && takes_calls(); },
+          options.http.allowed_hosts, http_counters.exceptions);
+      spdlog::info("metrics on http://{}/metrics", address->to_string(endpoint->port()));
+    }
     manager.load_at_start();
     for (const auto& [name, transformer] : given) manager.serve(name, transformer);
     if (!options.initial_states.directory.empty()) {
       load_initial_states(options.initial_states.directory,
                           options.initial_states.accept_other_numerics, context);
     }
+  }
+
+  // As load balancers are told.
+  bool takes_calls() const {
+    return !calls.closed() && (stored == nullptr || !stored->is_broken());
   }
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text
@@ -181,6 +194,7 @@ struct LintelServer::Impl {
   HttpCounters http_counters;
   const Metrics metrics;
   Housekeeping housekeeping;
+  std::atomic<bool> started{false};  // it listens
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
@@ -238,11 +252,6 @@ void LintelServer::start() {
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr) throw std::runtime_error("gRPC cannot be started");
   report_health();
-  if (const auto& address = options_.monitoring.metrics_listen) {
-    impl_->endpoint = std::make_unique<MetricsEndpoint>(*address, impl_->metrics,
-                                                        [this] { return takes_calls(); });
-    spdlog::info("metrics on http://{}/metrics", address->to_string(metrics_port()));
-  }
   if (options_.http.listen) start_http();
   impl_->listener->start([&acceptor = *impl_->acceptor](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -250,6 +259,7 @@ void LintelServer::start() {
     acceptor.HandleNewConnection(&connection);
   });
   impl_->housekeeping.start();
+  impl_->started = true;
 }
 
 void LintelServer::start_http() {
@@ -264,7 +274,9 @@ void LintelServer::start_http() {
       .tokens = impl_->tokens.get(),
       .max_body_bytes = static_cast<std::size_t>(options_.connections.max_message_bytes),
       .counters = impl_->http_counters,
-      .replica_id = options_.replica_id});
+      .replica_id = options_.replica_id,
+      .max_age = options_.connections.max_age_ms,
+      .max_age_grace = options_.connections.max_age_grace_ms});
   impl_->http->start();
   spdlog::info("HTTP on {}://{}", options_.security.tls() ? "https" : "http", http_address());
 }
@@ -276,15 +288,11 @@ void LintelServer::report_health() {
   impl_->manager.tell_readiness([this, health](const std::string& name, bool ready) {
     health->SetServingStatus("model/" + name, ready);
     // Also when the drain began meanwhile, or the store broke.
-    if (!takes_calls()) health->SetServingStatus("model/" + name, false);
+    if (!impl_->takes_calls()) health->SetServingStatus("model/" + name, false);
   });
   if (impl_->stored != nullptr) {
     impl_->stored->when_broken([health] { health->SetServingStatus(false); });
   }
-}
-
-bool LintelServer::takes_calls() const {
-  return !impl_->calls.closed() && (impl_->stored == nullptr || !impl_->stored->is_broken());
 }
 
 int LintelServer::metrics_port() const { return impl_->endpoint->port(); }

@@ -345,6 +345,9 @@ void collect_http(const HttpCounters& http, std::vector<MetricFamily>& out) {
   Family(out, MetricType::Counter, "http_timeouts_total",
          "HTTP connections closed because their client was too slow")
       .add({}, http.timeouts.load());
+  Family(out, MetricType::Counter, "http_exceptions_total",
+         "Exceptions on the way of an HTTP request, for want of memory; each ended its connection")
+      .add({}, http.exceptions.load());
   Family(out, MetricType::Gauge, "http_body_bytes", "Bodies of HTTP requests that are being read")
       .add({}, http.body_bytes.load());
   Family answers(out, MetricType::Counter, "http_answers_total",

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/guarded.h"
+
 namespace lintel {
 namespace {
 
@@ -19,23 +21,56 @@ struct Answer {
   const char* type = "text/plain; charset=utf-8";
 };
 
-// Answers GET with what a function says.
+const char* reason_of(int code) {
+  switch (code) {
+    case 200:
+      return "OK";
+    case 403:
+      return "Forbidden";
+    case 500:
+      return "Internal Server Error";
+    default:
+      return "Service Unavailable";
+  }
+}
+
+// Answers GET with what a function says. Called by threads of civetweb's, which is C: no exception
+// may leave it.
 class Page final : public CivetHandler {
  public:
-  explicit Page(std::function<Answer()> answer) : answer_(std::move(answer)) {}
+  Page(const HostRules& hosts, std::atomic<std::uint64_t>& exceptions,
+       std::function<Answer()> answer)
+      : hosts_(hosts), exceptions_(exceptions), answer_(std::move(answer)) {}
 
   bool handleGet(CivetServer*, mg_connection* connection) override {
-    const Answer answer = answer_();
-    mg_printf(connection,
-              "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
-              "Cache-Control: no-store\r\n\r\n",
-              answer.code, answer.code == 200 ? "OK" : "Service Unavailable", answer.type,
-              answer.text.size());
-    mg_write(connection, answer.text.data(), answer.text.size());
-    return true;
+    return guarded(
+        [&] {
+          const char* const host = mg_get_header(connection, "Host");
+          send(connection, host == nullptr || hosts_.takes(host)
+                               ? answer_()
+                               : Answer{403,
+                                        "this server is not called so: --http-allowed-host names "
+                                        "what it is called\n"});
+          return true;
+        },
+        [&] {
+          exceptions_++;
+          mg_printf(connection, "HTTP/1.1 500 %s\r\nContent-Length: 0\r\n\r\n", reason_of(500));
+          return true;
+        });
   }
 
  private:
+  static void send(mg_connection* connection, const Answer& answer) {
+    mg_printf(connection,
+              "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
+              "Cache-Control: no-store\r\n\r\n",
+              answer.code, reason_of(answer.code), answer.type, answer.text.size());
+    mg_write(connection, answer.text.data(), answer.text.size());
+  }
+
+  const HostRules& hosts_;
+  std::atomic<std::uint64_t>& exceptions_;
   const std::function<Answer()> answer_;
 };
 
@@ -68,23 +103,29 @@ CivetCallbacks callbacks() {
 
 struct MetricsEndpoint::Impl {
   Impl(const ListenAddress& address, const prometheus::Collectable& collectable,
-       std::function<bool()> is_ready)
-      : metrics([&collectable] {
-          return Answer{200, prometheus::TextSerializer().Serialize(collectable.Collect()),
-                        "text/plain; version=0.0.4; charset=utf-8"};
-        }),
-        healthz([] {
-          return Answer{200, "ok\n"};
-        }),
-        readyz([is_ready = std::move(is_ready)] {
-          return is_ready() ? Answer{200, "ready\n"} : Answer{503, "not ready\n"};
-        }),
+       std::function<bool()> is_ready, std::vector<std::string> names,
+       std::atomic<std::uint64_t>& exceptions)
+      : hosts(address, std::move(names)),
+        metrics(hosts, exceptions,
+                [&collectable] {
+                  return Answer{200, prometheus::TextSerializer().Serialize(collectable.Collect()),
+                                "text/plain; version=0.0.4; charset=utf-8"};
+                }),
+        healthz(hosts, exceptions,
+                [] {
+                  return Answer{200, "ok\n"};
+                }),
+        readyz(hosts, exceptions,
+               [is_ready = std::move(is_ready)] {
+                 return is_ready() ? Answer{200, "ready\n"} : Answer{503, "not ready\n"};
+               }),
         server(server_options(address), &civet_callbacks) {
     server.addHandler("/metrics$", metrics);
     server.addHandler("/healthz$", healthz);
     server.addHandler("/readyz$", readyz);
   }
 
+  const HostRules hosts;
   Page metrics, healthz, readyz;  // before the server, which calls them
   const CivetCallbacks civet_callbacks = callbacks();
   CivetServer server;
@@ -92,11 +133,13 @@ struct MetricsEndpoint::Impl {
 
 MetricsEndpoint::MetricsEndpoint(const ListenAddress& address,
                                  const prometheus::Collectable& metrics,
-                                 std::function<bool()> ready) {
+                                 std::function<bool()> ready, std::vector<std::string> hosts,
+                                 std::atomic<std::uint64_t>& exceptions) {
   std::string messages;
   start_messages = &messages;
   try {
-    impl_ = std::make_unique<Impl>(address, metrics, std::move(ready));
+    impl_ =
+        std::make_unique<Impl>(address, metrics, std::move(ready), std::move(hosts), exceptions);
     start_messages = nullptr;
   } catch (const CivetException& error) {
     start_messages = nullptr;

@@ -1,8 +1,12 @@
 // MetricsEndpoint: /metrics, /healthz and /readyz over HTTP.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "server/base/listen_address.h"
 
@@ -18,9 +22,12 @@ namespace lintel {
 class MetricsEndpoint {
  public:
   // `metrics` and what `ready` refers to outlive the object. `ready` is called by any thread.
-  // Throws std::runtime_error when the address cannot be listened on.
+  // `hosts`: by which names it may be called beside those of this machine, see HostRules; others
+  // are 403. `exceptions` counts answers that became 500, for want of memory. Throws
+  // std::runtime_error when the address cannot be listened on.
   MetricsEndpoint(const ListenAddress& address, const prometheus::Collectable& metrics,
-                  std::function<bool()> ready);
+                  std::function<bool()> ready, std::vector<std::string> hosts,
+                  std::atomic<std::uint64_t>& exceptions);
   ~MetricsEndpoint();
 
   int port() const;

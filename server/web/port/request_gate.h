@@ -24,5 +24,7 @@ std::optional<HttpAnswer> answer_head(const HttpHouse& house, HttpRequest& reque
 
 // A line of the log: what no call's line will tell of.
 void log_refusal(const HttpRequest& request, const std::string& peer, int http_status);
+// Likewise, of the exception that is being handled.
+void log_exception(const std::string& peer) noexcept;
 
 }  // namespace lintel

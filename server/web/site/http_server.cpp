@@ -16,7 +16,8 @@ struct HttpServer::Impl {
   explicit Impl(Parts parts)
       : calls(std::move(parts.calls), std::move(parts.inner_key)),
         listener({parts.options, routes, std::move(parts.certificates), parts.tokens,
-                  parts.max_body_bytes, parts.counters, std::move(parts.replica_id)}) {
+                  parts.max_body_bytes, parts.counters, std::move(parts.replica_id), parts.max_age,
+                  parts.max_age_grace}) {
     add_connect_routes(routes, calls);
     add_kserve_routes(routes, calls);
     add_openai_routes(routes, calls);

@@ -123,6 +123,13 @@ TEST_CASE("an address that is taken is told before a model is loaded") {
   CHECK(ended.code == 1);
   CHECK_THAT(ended.err, Contains("cannot listen on " + address + ": Address already in use") &&
                             !Contains("config.json"));
+  for (const char* const flag : {"--http-listen", "--metrics-listen"}) {
+    INFO(flag);
+    const Ended other = run({"--model", broken.path, "--listen", "127.0.0.1:0", flag, address});
+    CHECK(other.code == 1);
+    CHECK_THAT(other.err, Contains("cannot listen on " + address) &&
+                              Contains("Address already in use") && !Contains("config.json"));
+  }
 }
 
 TEST_CASE("a server in whose memory not one session fits does not start") {

@@ -98,11 +98,12 @@ void add_connections(ConnectionOptions& connections, Fields& fields) {
 }
 
 void add_http(HttpOptions& http, Fields& fields) {
-  auto& [listen, cors_origins, threads, max_connections, max_client_connections, max_header_bytes,
-         memory_bytes, header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms] =
-      http;
+  auto& [listen, cors_origins, allowed_hosts, threads, max_connections, max_client_connections,
+         max_header_bytes, memory_bytes, header_timeout_ms, body_timeout_ms, idle_timeout_ms,
+         write_timeout_ms] = http;
   fields.add("http.listen", listen);
   fields.add("http.cors_origins", cors_origins);
+  fields.add("http.allowed_hosts", allowed_hosts);
   fields.add("http.threads", threads);
   fields.add("http.max_connections", max_connections);
   fields.add("http.max_client_connections", max_client_connections);

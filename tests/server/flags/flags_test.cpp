@@ -28,6 +28,7 @@ const std::map<std::string, std::string> kOtherName = {
     {"--adapter", "models.adapters"},
     {"--max-message-size", "connections.max_message_bytes"},
     {"--http-cors-origin", "http.cors_origins"},
+    {"--http-allowed-host", "http.allowed_hosts"},
     {"--http-max-header-size", "http.max_header_bytes"},
     {"--max-metadata-size", "connections.max_metadata_bytes"},
     {"--max-connection-streams", "connections.max_streams"},

@@ -342,4 +342,30 @@ TEST_CASE("the dashboard asks for metrics that there are") {
   CHECK(queries >= 12);
 }
 
+TEST_CASE("the metrics on a loopback address are read by names of this machine or allowed ones") {
+  ServerOptions options = with_metrics();
+  options.http.allowed_hosts = {"prometheus.example"};
+  TestServer server({"tokens"}, options);
+  const int port = server.server().metrics_port();
+  for (const char* const path : {"/metrics", "/healthz", "/readyz"}) {
+    CHECK(get(port, path).code == 200);
+    CHECK(get(port, path, "127.0.0.1:9464").code == 200);
+    CHECK(get(port, path, "prometheus.example:9464").code == 200);
+    const HttpAnswer refused = get(port, path, "evil.example");
+    CHECK(refused.code == 403);
+    CHECK(refused.body.find("--http-allowed-host") != std::string::npos);
+    CHECK(refused.body.find("lintel_") == std::string::npos);
+  }
+}
+
+TEST_CASE("the metrics are there before the server serves, and it is not ready until then") {
+  SteadyClock clock;
+  LintelServer server(with_metrics(), clock, tiny_models({"tokens"}));
+  CHECK(get(server, "/metrics").code == 200);
+  CHECK(get(server, "/healthz").code == 200);
+  CHECK(get(server, "/readyz").code == 503);
+  server.start();
+  CHECK(get(server, "/readyz").code == 200);
+}
+
 }  // namespace lintel::testing

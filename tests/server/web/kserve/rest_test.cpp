@@ -16,7 +16,7 @@ using nlohmann::json;
 struct RestServer : TestServer {
   RestServer() : TestServer({"image", "bytes", "tokens"}, with_http()) {}
   HttpReply get(const std::string& path) {
-    return request(server().http_port(), "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+    return request(server().http_port(), "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
   }
   HttpReply send(const std::string& path, const json& body, const std::string& headers = "") {
     return post(server().http_port(), path, body.dump(), "application/json", headers);

@@ -260,16 +260,16 @@ TEST_CASE("values of a prompt that came before are told as cached") {
 TEST_CASE("models are listed and told by name") {
   OpenAiServer server;
   const int port = server.server().http_port();
-  const HttpReply list = request(port, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n");
+  const HttpReply list = request(port, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
   REQUIRE(list.status == 200);
   const json models = json::parse(list.body);
   CHECK(models["object"] == "list");
   REQUIRE(models["data"].size() == 3);
   CHECK(models["data"][0]["id"] == "bytes");
   CHECK(models["data"][0]["object"] == "model");
-  const HttpReply one = request(port, "GET /v1/models/tokens HTTP/1.1\r\nHost: x\r\n\r\n");
+  const HttpReply one = request(port, "GET /v1/models/tokens HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(json::parse(one.body)["id"] == "tokens");
-  const HttpReply none = request(port, "GET /v1/models/nosuch HTTP/1.1\r\nHost: x\r\n\r\n");
+  const HttpReply none = request(port, "GET /v1/models/nosuch HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(none.status == 404);
   CHECK(json::parse(none.body)["error"]["code"] == "model_not_found");
 }
