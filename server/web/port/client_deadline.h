@@ -1,7 +1,10 @@
 // ClientDeadline: how long a connection waits for its client, by one timer for all it waits for.
 #pragma once
 
-#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/basic_waitable_timer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/wait_traits.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -90,7 +93,9 @@ class ClientDeadline {
     left > Clock::duration::zero() ? allow(left) : expired_();
   }
 
-  boost::asio::steady_timer timer_;
+  // Of the strand's own type: an executor of any type needs memory where Asio may not throw.
+  using Strand = boost::asio::strand<boost::asio::io_context::executor_type>;
+  boost::asio::basic_waitable_timer<Clock, boost::asio::wait_traits<Clock>, Strand> timer_;
   std::weak_ptr<HandlerOwner> owner_;
   std::function<void()> expired_;
   Clock::time_point deadline_ = Clock::time_point::max();
