@@ -383,8 +383,8 @@ TEST_CASE(
   const int port = server.server().http_port();
   const auto status = [&](const std::string& method, const std::string& target,
                           const std::string& host, const std::string& more = "") {
-    return request(port,
-                   method + " " + target + " HTTP/1.1\r\nHost: " + host + "\r\n" + more + "\r\n")
+    return request(port, method + " " + target + " HTTP/1.1\r\nConnection: close\r\nHost: " + host +
+                             "\r\n" + more + "\r\n")
         .status;
   };
   for (const char* const host :
