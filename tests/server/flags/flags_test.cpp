@@ -120,6 +120,7 @@ std::string sample(const Flag& flag) {
       {"ID", "other.replica-2"},
       {"DURATION", "77s"},
       {"ORIGIN", "https://example.org"},
+      {"HOST", "proxy.example"},
       {"ID", "other.replica-2"},
       {"N", "3"},
   };
