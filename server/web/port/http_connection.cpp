@@ -289,7 +289,7 @@ class Connection final : public HttpConnection,
   }
 
   void refuse(int http_status, const grpc::Status& status) {
-    answer_now(refusal(request_, route_, http_status, status));
+    answer_now(refusal(house_.routes, request_, route_, http_status, status));
   }
 
   // Without a route. What is left of the request's body is not read: the connection ends with the
@@ -327,9 +327,9 @@ class Connection final : public HttpConnection,
     }
   }
 
-  static void fail(HttpExchange& exchange, const HttpRoute& route, const grpc::Status& status) {
-    exchange.answer(
-        refusal(exchange.request(), &route, http_status_of(status.error_code()), status));
+  void fail(HttpExchange& exchange, const HttpRoute& route, const grpc::Status& status) {
+    exchange.answer(refusal(house_.routes, exchange.request(), &route,
+                            http_status_of(status.error_code()), status));
   }
 
   ResponseHead head_of(const HttpAnswer& answer, const HttpRequest& request) const {
