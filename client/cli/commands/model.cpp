@@ -5,6 +5,7 @@
 #include "client/cli/commands/model_adapters.h"
 #include "client/cli/frame/json_writer.h"
 #include "client/cli/frame/table.h"
+#include "model/json/json_reader.h"
 
 namespace lintel::cli {
 namespace {
@@ -100,9 +101,10 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   for (const v1::Adapter& adapter : model.adapters()) write_adapter(json, adapter);
   json.end_array();
   // As an object; it must not break the line that standard output holds.
-  const auto config = nlohmann::json::parse(model.config_json(), nullptr, /*exceptions=*/false);
+  JsonFailure failure;
+  const auto config = read_json_tree(model.config_json(), {}, failure);
   json.key("config");
-  config.is_discarded() ? json.null() : json.raw(config.dump());
+  config ? json.raw(config->dump()) : json.null();
   json.end_object();
 }
 
