@@ -45,12 +45,16 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
       grpc::Status ready = prepare_inference(context, sequences, rpc, wire, call_,
                                              /*may_stream=*/false, infer);
       if (!ready.ok()) return ready;
+      if (infer.rows.empty()) {
+        write_end(infer, response);
+        return ready;
+      }
       rows = new_row_gatherer(
           sequences, infer, response,
           [this](const grpc::Status& ended, ValueUse used) { finish(ended, used); });
       return ready;
     });
-    if (!prepared.ok()) return finish(std::move(prepared), {});
+    if (!prepared.ok() || rows == nullptr) return finish(std::move(prepared), {});
     if (!set_rows(rows)) rows->cancel();
     rows->begin(std::move(infer.rows));
   }
