@@ -40,7 +40,7 @@ void check_refusal(const std::string& why) {
 }
 
 bool try_inference(const nlohmann::json& json,
-                   std::string (*read)(const nlohmann::json&, inference::ModelInferRequest&)) {
+                   std::string (*read)(nlohmann::json, inference::ModelInferRequest&)) {
   inference::ModelInferRequest wire, again;
   const std::string wrong = read(json, wire);
   if (!wrong.empty()) {
@@ -51,7 +51,7 @@ bool try_inference(const nlohmann::json& json,
   return true;
 }
 
-bool try_completion(const std::string& body) {
+bool try_completion(const nlohmann::json& body) {
   OpenAiError error;
   const std::optional<CompletionRequest> request = read_completion_request(body, error);
   if (!request) {
@@ -125,16 +125,18 @@ bool try_web_frame(std::string_view bytes) {
 
 bool try_web_json(std::string_view bytes) {
   const std::string body(bytes);
-  std::string why;
-  const std::optional<nlohmann::json> json = parse_object(body, why);
   bool taken = false;
-  if (json) {
-    taken |= try_inference(*json, read_infer_request);
-    taken |= try_inference(*json, read_generate_request);
-  } else {
-    check_refusal(why);
+  {
+    nlohmann::json json;
+    const grpc::Status parsed = parse_object(body, nullptr, json);
+    if (parsed.ok()) {
+      taken |= try_inference(json, read_infer_request);
+      taken |= try_inference(json, read_generate_request);
+      taken |= try_completion(json);
+    } else {
+      check_refusal(parsed.error_message());
+    }
   }
-  taken |= try_completion(body);
   taken |= try_message(body, read_json);
   taken |= try_message(body, read_plain_json);
   return taken;

@@ -1,6 +1,27 @@
 #include "tests/fuzz/web_seeds.h"
 
 namespace lintel::fuzz {
+namespace {
+
+std::string repeated(const std::string& piece, int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += piece;
+  return text;
+}
+
+// An input whose data are lists in lists.
+std::string nested_data(int depth) {
+  return R"({"inputs":[{"name":"tokens","datatype":"INT64","shape":[1,1],"data":)" +
+         repeated("[", depth) + "1" + repeated("]", depth) + "}]}";
+}
+
+std::string many_names(int count) {
+  std::string text = R"("0":1)";
+  for (int i = 1; i < count; ++i) text += ",\"" + std::to_string(i) + "\":1";
+  return text;
+}
+
+}  // namespace
 
 std::vector<std::string> web_frame_seeds() {
   const auto sealed = [](const std::string& message) {
@@ -31,7 +52,11 @@ std::vector<std::string> web_json_seeds() {
       // Ours, with bytes as base64 and as text.
       R"({"prompt":{"text":"VGhl"},"maxNewTokens":20,"sampling":{"temperature":0.9,"seed":"7",
  "logitBias":{"65":-1.5}},"stop":{"strings":["Cg=="]},"given":[{"position":"5","values":{"tokens":{"ids":[1]}}}]})",
-      R"({"prompt":{"text":"The "},"max_new_tokens":20,"stop":{"strings":["\n"]}})"};
+      R"({"prompt":{"text":"The "},"max_new_tokens":20,"stop":{"strings":["\n"]}})",
+      // What costs more than it is long: depth, names, lists.
+      nested_data(100), R"({"sampling":{"logitBias":{)" + many_names(200) + "}}}",
+      R"({"model":"text","prompt":"a","logit_bias":{)" + many_names(200) + "}}",
+      R"({"given":[{})" + repeated(",{}", 200) + "]}"};
 }
 
 std::vector<std::string> web_head_seeds() {
