@@ -96,7 +96,8 @@ std::vector<Flag> http_flags() {
       bytes_flag("--http-max-header-size", http, &Options::max_header_bytes, 1024, 1 << 20,
                  "Largest first line and headers of a request, in bytes"),
       bytes_flag("--http-memory", http, &Options::memory_bytes, 1 << 20, std::int64_t{1} << 40,
-                 "Bodies of requests that are being read, of all connections, in bytes; beyond it "
+                 "Bodies of requests that are being read and parsed, of all connections, in bytes; "
+                 "beyond it "
                  "requests are answered with 503"),
       duration_flag("--http-header-timeout", http, &Options::header_timeout_ms, milliseconds(10),
                     "A request's headers come within this time, or it is refused"),

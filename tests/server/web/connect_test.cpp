@@ -237,8 +237,8 @@ TEST_CASE("what cannot be read or is not supported is refused by its name") {
              Contains("invalid_argument"));
   CHECK_THAT(refusal(415, kGeneratePath, "{}", "text/xml"), Contains("text/xml"));
   CHECK_THAT(refusal(415, list, "{}", "application/connect+json"), Contains("application/json"));
-  CHECK_THAT(refusal(501, list, "{}", "application/json", "Content-Encoding: gzip\r\n"),
-             Contains("gzip"));
+  CHECK_THAT(refusal(415, list, "{}", "application/json", "Content-Encoding: gzip\r\n"),
+             Contains("gzip") && Contains("unimplemented"));
   CHECK_THAT(refusal(501, list, "{}", "application/json", "Connect-Protocol-Version: 2\r\n"),
              Contains("connect-protocol-version"));
   CHECK_THAT(refusal(400, list, "{}", "application/json", "Connect-Timeout-Ms: soon\r\n"),
