@@ -19,6 +19,7 @@
 #include "client/cli/frame/progress.h"
 #include "client/image/image_file.h"
 #include "server/log/logging.h"
+#include "server/models/batch_rows.h"
 
 namespace lintel::bench {
 namespace {
@@ -314,34 +315,74 @@ class SpeedExperiment {
     });
   }
 
-  // Every worker reads prompts of its own, one after the other.
+  // Every worker reads prompts of its own, one after the other, in steps of as many rows as the
+  // server would choose; in turn with the best batch that decodes, and with the most rows.
   void measure_prompt(const Batch& best) {
     const int workers = flags_.run.workers;
     const std::int64_t length = sequence_plan(model_->config()).values;
-    std::vector<std::unique_ptr<Sequences>> sequences;
-    for (int w = 0; w < workers; ++w) sequences.push_back(std::make_unique<Sequences>(*model_, 1));
-    const auto read = [&](std::int64_t times) {
-      return run_on_workers(workers, [&](int w) {
-        for (std::int64_t i = 0; i < times; ++i) sequences[w]->read_random(length);
-      });
+    const auto most = static_cast<int>(model_->most_prompt_rows());
+    const PromptRows chosen = measure_prompt_rows(*model_, most, SteadyClock());
+    const auto batch = static_cast<std::size_t>(best.rows);
+    std::vector<std::unique_ptr<Sequences>> readers, decoders;
+    for (int w = 0; w < workers; ++w) {
+      readers.push_back(std::make_unique<Sequences>(*model_, 1));
+      decoders.push_back(std::make_unique<Sequences>(*model_, batch));
+    }
+    // Seconds a token of all workers.
+    const auto read = [&](int rows, std::int64_t times) {
+      for (const auto& reader : readers) reader->read_in_steps_of(static_cast<std::size_t>(rows));
+      return run_on_workers(workers,
+                            [&](int w) {
+                              for (std::int64_t i = 0; i < times; ++i) {
+                                readers[w]->read_random(length);
+                              }
+                            }) /
+             static_cast<double>(length * times * workers);
     };
-    read(1);  // touches all memory
-    const std::int64_t times = std::max<std::int64_t>(std::llround(flags_.seconds / read(1)), 1);
-    const Summary seconds = repeat(flags_.run.repeats, [&] {
+    const auto decode = [&](std::int64_t steps) {
+      for (int w = 0; w < workers; ++w) decoders[w]->start(batch, std::uint64_t(w) << 32);
+      return run_on_workers(workers, [&](int w) { decoders[w]->generate(steps); }) /
+             static_cast<double>(steps * best.rows * workers);
+    };
+    read(most, 1);  // touches all memory
+    const double once = read(chosen.rows, 1) * static_cast<double>(length * workers);
+    const std::int64_t times = std::max<std::int64_t>(std::llround(flags_.seconds / once), 1);
+    const std::int64_t steps = steps_for(decode(5) * best.rows * workers);
+    std::vector<double> rates, of_most, over_most, over_decoding, over_bound;
+    for (int r = 0; r < flags_.run.repeats; ++r) {
+      const double chosen_token = read(chosen.rows, times);
+      const double decoded_token = decode(steps);
+      const double most_token = chosen.rows == most ? chosen_token : read(most, times);
+      rates.push_back(1 / chosen_token);
+      of_most.push_back(1 / most_token);
+      over_most.push_back(most_token / chosen_token);
+      over_decoding.push_back(decoded_token / chosen_token);
+      over_bound.push_back(1 / chosen_token / best.bound_tokens_per_second.median);
       progress_.add(1);
-      return read(times);
-    });
-    const auto tokens = static_cast<double>(length * times * workers);
-    const Summary rate = bench::quotient(tokens, seconds);
+    }
+    const Summary rate = summarize(rates);
+    const Summary over = summarize(over_decoding);
     Table table{.title = "Reading prompts",
-                .columns = {"prompt", "tokens/s", "of decoding in the best batch"},
+                .columns = {"prompt", "rows a step", "tokens/s", "of decoding in the best batch",
+                            "of products alone there"},
                 .rows = {},
                 .notes = {}};
     table.rows.push_back({Cell::text(std::to_string(length) + " tokens, one a worker"),
-                          Cell::measured(rate, 4),
-                          Cell::number(rate.median / best.tokens_per_second.median, 3)});
+                          Cell::text(std::to_string(chosen.rows)), Cell::measured(rate, 4),
+                          Cell::measured(over, 2), Cell::measured(summarize(over_bound), 2)});
+    if (chosen.rows != most) {
+      table.rows.push_back({Cell::text("the same"), Cell::text(std::to_string(most)),
+                            Cell::measured(summarize(of_most), 4), Cell::none(), Cell::none()});
+      table.notes.push_back("In turn, the chosen rows against the most: " +
+                            Cell::measured(summarize(over_most), 2).to_text() + " times.");
+    }
+    table.notes.push_back(
+        "Rows as a server chooses them when it loads the model: " + chosen.to_text() + ".");
     measurement_.add(std::move(table));
+    measurement_.add("prompt_rows", chosen.rows);
     measurement_.add("prompt_tokens_per_s", rate.median);
+    measurement_.add("prompt_over_decode", over.median);
+    measurement_.add("prompt_over_bound", summarize(over_bound).median);
   }
 
   // What narrower weights cost.

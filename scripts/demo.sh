@@ -63,14 +63,12 @@ step "serving $model on $address, completing occluded digits"
 # would be the digit itself.
 "$bin/lintel" complete --address "$address" --images "$images" --index 0-7 \
   --occlude bottom:14 --samples 4 --seed 1 --concurrency 32 --watch \
-  --out "$out/completions.png" --json "$out/results.json" "${extra[@]}" | tee "$out/complete.log"
-speed=$(tail -n 1 "$out/complete.log")
+  --out "$out/completions.png" --json "$out/results.json" "${extra[@]}"
 
 kill -TERM $server
 wait $server
 trap - EXIT
 echo "Original, occluded, completions: $out/completions.png, after $((SECONDS - start)) s"
-echo "$speed"
 page=()
 for name in mnist-linear-small mnist-softmax-small mnist-lsh1-small text-linear-small; do
   [[ ! -f weights/$name/model.safetensors ]] || page+=(--model "weights/$name")

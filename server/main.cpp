@@ -51,11 +51,14 @@ int serve(const ServerOptions& options) {
   server.start();
   termination.serve();
   spdlog::info("serving on {}", server.address());
-  // The only line on standard output: whoever started the server waits for it.
+  // The only line on standard output, but for the page's: scripts wait for it.
   std::cout << "lintel-server ready on " << server.address() << std::endl;
+  if (options.serves_packaged_models && options.http.listen->unix_path.empty()) {
+    std::cout << "Page: " << server.http_url() << "/" << std::endl;
+  }
 
   const int received = termination.wait();
-  spdlog::info("signal {}: draining for at most {} ms", received,
+  spdlog::info("signal {}: draining for at most {} ms; a second signal ends it at once", received,
                options.models.drain_timeout_ms.count());
   const bool all_ended = server.drain(options.models.drain_timeout_ms);
   spdlog::info("stopped{}", all_ended ? "" : "; streams were cut short");

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Turns a PyTorch checkpoint into a model directory.
 
-Takes a checkpoint of idiap/linear-transformer-experiments (a dict with `model_state`) or a bare
-state_dict, with or without a `module.` prefix, or a Transformer-XL of kimiyoung/transformer-xl, as
-train.py saves it or as a state_dict:
+Takes a checkpoint of idiap/linear-transformer-experiments (a dict with `model_state`), a bare
+state_dict, or one nested under `state_dict`, `model_state_dict` or `model`; or a Transformer-XL of
+kimiyoung/transformer-xl, as train.py saves it or as a state_dict. Prefixes of the names (`module.`,
+`_orig_mod.`, `model.`) are removed:
 
     python3 training/convert_checkpoint.py model.pth --out DIR --heads 8
     python3 training/convert_checkpoint.py model.pt --out DIR --same-length --memory-length 2100
@@ -14,6 +15,7 @@ flags. Tensors that do not fit are named with both shapes, and the exit status i
 """
 
 import argparse
+import itertools
 import os
 import re
 import sys
@@ -30,6 +32,10 @@ from lintel_training.model import Model  # noqa: E402
 
 _LAYER = "transformer.layers.0."
 _OWN = _LAYER + "attention.inner_attention."
+# Tensors of every checkpoint that can be converted, for messages.
+EXPECTED = (_LAYER + "attention.query_projection.weight", _LAYER + "linear1.weight", _LAYER + "norm1.weight",
+            "value_embedding.weight", "predictor.weight")
+_BARE_LAYER = re.compile(r"(.*\.)?layers\.\d+\.(attention|linear1|norm1)\.")
 MNIST_LENGTHS = (783, 784)  # positions; the last pixel need not be fed
 
 
@@ -37,9 +43,59 @@ class ConversionError(Exception):
     """The checkpoint does not describe a model that the server knows."""
 
 
+_MOST_LISTED = 5  # names in a message
+
+
+def _some(names):
+    """The first names, and how many more there are."""
+    shown = ", ".join(repr(name) if not isinstance(name, str) else name for name in names[:_MOST_LISTED])
+    return shown + (f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else "")
+
+
+def _kind_of(data):
+    name = data.name if isinstance(data, foreign.Stranger) else type(data).__name__
+    return f"{'an' if name[:1] in 'aeiou' else 'a'} {name}"
+
+
+def _beside(state):
+    """Names found beside names expected, a line each."""
+    found = list(state)[:_MOST_LISTED]
+    if len(state) > _MOST_LISTED:
+        found[-1] += f" (and {len(state) - _MOST_LISTED} more)"
+    width = max(map(len, ["found", *found]))
+    lines = itertools.zip_longest(["found", *found], ["expected", *EXPECTED], fillvalue="")
+    return "".join(f"\n  {mine:{width}}  {theirs}" for mine, theirs in lines)
+
+
+# What every model has before its layers, whoever made it.
+_IN_MODEL = re.compile(r"(.*?)(?:transformer\.layers|word_emb\.emb_layers)\.\d+\.")
+
+
+def _renaming(state):
+    """The function that removes wrappers and a prefix from a name: `module.` and such anywhere, and in front
+    what all layers have there, as `model.` of Lightning.
+    """
+    prefixes = sorted({m[1] for m in map(_IN_MODEL.match, map(foreign.unwrapped, state)) if m})
+    if len(prefixes) > 1:
+        raise ConversionError(f"{len(prefixes)} models in one checkpoint, expected one; their tensors begin with "
+                              + _some([f"{p}transformer." for p in prefixes]))
+    prefix = prefixes[0] if prefixes else ""
+    return lambda name: foreign.unwrapped(name).removeprefix(prefix)
+
+
+def _renamed(state, rename):
+    renamed, before = {}, {}
+    for name, tensor in state.items():
+        plain = rename(name)
+        if plain in before:
+            raise ConversionError(f"{before[plain]} and {name}: both are {plain} without their prefixes")
+        renamed[plain], before[plain] = tensor, name
+    return renamed
+
+
 def read_state(path, trust=False):
-    """{name: tensor} of a checkpoint, without a `module.` prefix; and of a model that was saved whole the
-    plain attributes, {path: value}.
+    """{name: tensor} of a checkpoint, without prefixes; and of a model that was saved whole the plain
+    attributes, {path: value}.
     """
     try:
         if trust:
@@ -53,21 +109,24 @@ def read_state(path, trust=False):
         if trust:
             reason = str(error).partition("\n")[0] or type(error).__name__
         raise ConversionError(f"{path}: cannot be read: {reason}") from error
-    data, attributes = foreign.module_of(data) or (data, {})
-    if isinstance(data, dict) and "model_state" in data:
-        data = data["model_state"]
-    if not isinstance(data, dict):
-        raise ConversionError(f"{path}: neither a state_dict nor a dict with model_state")
-    for name, value in data.items():
+    state, attributes = foreign.state_in(data)
+    if state is None:
+        *others, last = foreign.NESTED
+        raise ConversionError(f"{path}: neither a state_dict nor a dict with {', '.join(others)} or {last}: "
+                              f"found {_kind_of(data)}")
+    for name, value in state.items():
         if isinstance(value, foreign.Stranger) and not str(name).endswith("_extra_state"):
             raise ConversionError(
                 f"{name}: is a {value.name}, which is no plain tensor; --trust loads it all the same, "
                 "running whatever code is in the file")
-    state = {name[7:] if name.startswith("module.") else name: value
-             for name, value in data.items()
+    keys = list(state)
+    state = {name: value for name, value in state.items()
              if isinstance(name, str) and isinstance(value, torch.Tensor)}
+    rename = _renaming(state)
+    state = _renamed(state, rename)
+    attributes = {rename(name): value for name, value in attributes.items()}
     if not state:
-        raise ConversionError(f"{path}: holds no tensors")
+        raise ConversionError(f"{path}: holds no tensors" + (f", but {_some(keys)}" if keys else ""))
     for name, tensor in state.items():
         if tensor.layout != torch.strided or not tensor.dtype.is_floating_point:
             kind = str(tensor.dtype if tensor.layout == torch.strided else tensor.layout)
@@ -77,7 +136,7 @@ def read_state(path, trust=False):
 
 def _shape(state, name, rank=2):
     if name not in state:
-        raise ConversionError(f"{name}: missing, and needed to tell the architecture")
+        raise ConversionError(f"{name}: missing, and needed to tell the architecture{_beside(state)}")
     shape = list(state[name].shape)
     if len(shape) != rank:
         raise ConversionError(f"{name}: has {shape}, expected {rank} dimensions")
@@ -89,7 +148,9 @@ def infer_config(state, args, attention=None):
     layers = {int(m.group(1)) for m in map(re.compile(r"transformer\.layers\.(\d+)\.").match, state)
               if m}
     if not layers:
-        raise ConversionError("transformer.layers.*: no layer in the checkpoint")
+        bare = any(map(_BARE_LAYER.match, state))
+        why = ". Its layers seem to be an encoder alone, without the embedding and the predictor" if bare else ""
+        raise ConversionError(f"transformer.layers.*: no layer among {len(state)} tensors{why}{_beside(state)}")
     inner, d_model = _shape(state, _LAYER + "attention.query_projection.weight")
     d_ff, _ = _shape(state, _LAYER + "linear1.weight")
     vocab_size, d_value = _shape(state, "value_embedding.weight")

@@ -9,7 +9,8 @@ namespace lintel::bench {
 Sequences::Sequences(const Transformer& model, std::size_t count,
                      std::span<const std::shared_ptr<const Adapter>> adapters)
     : model_(model),
-      workspace_(model.new_workspace(std::max(count, model.prompt_rows()))),
+      workspace_(model.new_workspace(std::max(count, model.most_prompt_rows()))),
+      prompt_rows_(model.most_prompt_rows()),
       drawn_(count) {
   for (std::size_t i = 0; i < count; ++i) {
     sequences_.push_back(
@@ -38,11 +39,16 @@ void Sequences::draw(std::size_t i, std::span<const float> output) {
   drawn_[i].push_back(value);
 }
 
+void Sequences::read_in_steps_of(std::size_t rows) {
+  assert(rows >= 1 && rows <= workspace_.max_rows());
+  prompt_rows_ = rows;
+}
+
 void Sequences::read(std::size_t i, std::span<const std::int32_t> tokens) {
   assert(!tokens.empty());
   sequences_[i].pending.reset();
-  for (std::size_t begin = 0; begin < tokens.size(); begin += model_.prompt_rows()) {
-    const std::size_t end = std::min(begin + model_.prompt_rows(), tokens.size());
+  for (std::size_t begin = 0; begin < tokens.size(); begin += prompt_rows_) {
+    const std::size_t end = std::min(begin + prompt_rows_, tokens.size());
     rows_.clear();
     for (std::size_t t = begin; t < end; ++t) {
       rows_.push_back(
@@ -55,9 +61,9 @@ void Sequences::read(std::size_t i, std::span<const std::int32_t> tokens) {
 
 void Sequences::read_random(std::int64_t count) {
   start(count_, seed_);
-  std::vector<std::int32_t> tokens(model_.prompt_rows());
+  std::vector<std::int32_t> tokens(prompt_rows_);
   for (std::int64_t position = 0; position < count;) {
-    const auto n = std::min(count - position, static_cast<std::int64_t>(model_.prompt_rows()));
+    const auto n = std::min(count - position, static_cast<std::int64_t>(prompt_rows_));
     for (std::int64_t t = 0; t < n; ++t) {
       const DrawSource draw{.seed = seed_, .position = position + t};
       tokens[static_cast<std::size_t>(t)] =

@@ -21,6 +21,8 @@ class Sequences {
   // `count` sequences, empty but for their first value, which is given. Sequence i draws with seed
   // `seed` + i. REQUIRES: no more than the constructor was told.
   void start(std::size_t count, std::uint64_t seed);
+  // Rows of a step that reads; the model's most_prompt_rows() at most, and unless this is called.
+  void read_in_steps_of(std::size_t rows);
   // Sequence i reads `tokens` after what it has read, and draws the value after them.
   // REQUIRES: not empty.
   void read(std::size_t i, std::span<const std::int32_t> tokens);
@@ -45,6 +47,7 @@ class Sequences {
   Workspace workspace_;
   SamplingOptions sampling_;
   SamplingScratch scratch_;
+  std::size_t prompt_rows_;
   std::uint64_t seed_ = 0;
   std::size_t count_ = 0;                         // that are in use
   std::vector<SequenceState> sequences_;          // [most]

@@ -18,7 +18,7 @@ Examples:
 LINTEL_ADDRESS, LINTEL_MODEL, LINTEL_DEADLINE, LINTEL_TOKEN, LINTEL_TLS_CA, LINTEL_TLS_CERT,
 LINTEL_TLS_KEY and LINTEL_PROXY stand for the flags of these names, which win over them.
 Exit status: 0 done, 1 failed, 2 the command line makes no sense, 3 no server or not serving. A command
-that Ctrl-C or another signal ends dies of it: 130 in a shell.
+that Ctrl-C or another signal ends dies of it: 130 in a shell. A second signal ends it at once.
 `lintel COMMAND --help` or `lintel help COMMAND` explains a command.)";
 
 }  // namespace

@@ -1,6 +1,7 @@
 // lintel: the command line of a Lintel server.
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -46,7 +47,13 @@ void cancel_on_signals(lintel::cli::Console& console) {
     } while (number == SIGINT && console.interrupt());
     received = number;
     console.cancel();
-    sigwait(&signals, &number);
+    // Most commands end at once: only of those that do not a second signal is worth a word.
+    constexpr timespec kPatience{0, 300'000'000};
+    number = sigtimedwait(&signals, nullptr, &kPatience);
+    if (number < 0) {
+      console.err("lintel: ending; a second signal ends it at once\n");
+      sigwait(&signals, &number);
+    }
     die_of(number);
   }).detach();
 }

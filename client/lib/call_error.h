@@ -36,7 +36,8 @@ class CallError : public std::runtime_error {
             const std::string& hint);
 
   grpc::StatusCode code() const { return code_; }
-  const std::string& message() const { return message_; }  // the server's words alone
+  // The server's words alone; of a connection that was lost, this side's.
+  const std::string& message() const { return message_; }
 
   // Decoded from the status; empty where the server sent none of the kind.
   const std::vector<FieldViolation>& violations() const { return violations_; }

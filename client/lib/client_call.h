@@ -203,6 +203,8 @@ class Client::Call {
     const CallError error =
         failure && !client_.address_.empty()
             ? CallError(status, client_.address_, failure->reason, failure->hint)
+        : is_lost_connection(status)
+            ? CallError(status.error_code(), "the connection to the server was lost")
             : CallError(status);
     const bool is_safe = failure ? again != Again::kNever : again == Again::kSafe;
     if (!failure && !failures.said) failures.said = error;

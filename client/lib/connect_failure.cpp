@@ -57,6 +57,17 @@ bool is_plain(std::string_view text) {
 
 }  // namespace
 
+bool is_lost_connection(const grpc::Status& status) {
+  static constexpr std::string_view kTexts[] = {
+      "recvmsg",    "sendmsg",          "Socket closed",    "onnection reset",
+      "roken pipe", "GOAWAY",           "keepalive",        "ransport closed",
+      "RST_STREAM", "Endpoint closing", "onnection closed", "FD shutdown"};
+  const std::string text = status.error_message();
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty() &&
+         std::any_of(std::begin(kTexts), std::end(kTexts),
+                     [&text](std::string_view known) { return has(text, known); });
+}
+
 std::optional<ConnectFailure> connect_failure(const grpc::Status& status, bool encrypted) {
   const std::string text = status.error_message();
   // A server that goes away later is not said to have failed to connect.

@@ -22,4 +22,7 @@ struct ConnectFailure {
 // `encrypted`: how the call was to be made.
 std::optional<ConnectFailure> connect_failure(const grpc::Status& status, bool encrypted);
 
+// Whether gRPC says so of a connection that broke under a call; servers have other words.
+bool is_lost_connection(const grpc::Status& status);
+
 }  // namespace lintel

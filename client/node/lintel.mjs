@@ -11,16 +11,16 @@
 // Every call has a deadline. What does not end with OK throws LintelError.
 import { createHash, randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
-import protobuf from 'protobufjs';
 import { connection } from './connection.mjs';
+import { LintelError, lintelError, PROTO } from './errors.mjs';
 import { checkImage } from './images.mjs';
 import { Repeat } from './repeat.mjs';
 import { isUnsent, namesAServer, Servers, split } from './servers.mjs';
 
-const PROTO = fileURLToPath(new URL('../../proto/', import.meta.url));
+export { LintelError };
+
 const { v1 } = grpc.loadPackageDefinition(
   protoLoader.loadSync(
     ['lintel/v1/generation.proto', 'lintel/v1/model.proto', 'lintel/v1/session.proto'],
@@ -28,54 +28,6 @@ const { v1 } = grpc.loadPackageDefinition(
     { includeDirs: [PROTO], longs: String, enums: String, defaults: true, oneofs: true },
   ),
 ).lintel;
-
-const root = new protobuf.Root();
-root.resolvePath = (_, file) => (file.startsWith('google/protobuf/') ? file : PROTO + file);
-root.loadSync(['google/rpc/status.proto', 'google/rpc/error_details.proto']);
-
-export class LintelError extends Error {
-  constructor(code, message, requestId, details = {}) {
-    const fields = details.violations?.map((v) => v.field).filter((f) => !message.includes(f)) ?? [];
-    super([`${grpc.status[code]}: ${message}`, ...fields].join('; '));
-    this.name = 'LintelError';
-    this.code = code; // a grpc.status
-    this.violations = details.violations ?? []; // {field, description}: what was refused
-    this.reason = details.reason ?? ''; // for programs: 'CALL_INTERRUPTED', 'POSITION_MISMATCH'; '': none
-    this.facts = details.facts ?? {}; // what the reason is about: {position: '120'}
-    this.retryDelay = details.retryDelay; // ms after which the same request is worth sending again
-    this.requestId = requestId; // by which the server's log knows the call
-  }
-}
-
-// What the server says beyond code and message, from the trailer grpc-status-details-bin.
-function decodeDetails(trailer) {
-  const details = {};
-  try {
-    for (const any of root.lookupType('google.rpc.Status').decode(trailer).details) {
-      const name = any.type_url.split('/').pop();
-      if (name === 'google.rpc.BadRequest') {
-        const bad = root.lookupType(name).decode(any.value);
-        details.violations = bad.fieldViolations.map(({ field, description }) => ({ field, description }));
-      } else if (name === 'google.rpc.ErrorInfo') {
-        const { reason, metadata } = root.lookupType(name).decode(any.value);
-        Object.assign(details, { reason, facts: { ...metadata } });
-      } else if (name === 'google.rpc.RetryInfo') {
-        const { seconds, nanos } = root.lookupType(name).decode(any.value).retryDelay;
-        details.retryDelay = Number(seconds) * 1000 + nanos / 1e6;
-      }
-    }
-  } catch {
-    // Details from somebody else's proxy: a status is still a status.
-  }
-  return details;
-}
-
-function lintelError(error, requestId, timeout) {
-  const [trailer] = error.metadata?.get('grpc-status-details-bin') ?? [];
-  const late = error.code === grpc.status.DEADLINE_EXCEEDED;
-  const message = late ? `${error.details}; the call had a timeout of ${timeout} ms` : error.details;
-  return new LintelError(error.code, message, requestId, trailer && decodeDetails(trailer));
-}
 
 // The ways to write values: text for byte models (a string, sent as UTF-8), pixels of 8-bit image
 // models (a Uint8Array in raster order), or token ids (an array of integers).
@@ -115,6 +67,8 @@ export class Client {
   #modalities = new Map(); // of models that were asked, by name
   #retry;
   #durable = new Map(); // whether sessions outlive the server, by id
+  #address;
+  #closed = false;
 
   // address: HOST:PORT or unix:PATH; or several with commas between them, of servers with the same sessions:
   // the first that answers is called, and another one when it does so no more. A name with several addresses
@@ -132,6 +86,7 @@ export class Client {
     this.#timeout = timeout;
     this.#retry = retry;
     const addresses = split(address);
+    this.#address = addresses.join(', ');
     this.#servers = new Servers(addresses, (one, name) => {
       const others = addresses.length > 1 || name !== undefined;
       const way = connection(one, { tlsCa, tlsCert, tlsKey, token, proxy, interceptors }, { name, others });
@@ -145,7 +100,18 @@ export class Client {
   }
 
   close() {
+    this.#closed = true;
     this.#servers.close();
+  }
+
+  #error(error, requestId, timeout = this.#timeout) {
+    return lintelError(error, requestId, { address: this.#address, timeout });
+  }
+
+  // A service of `server`. grpc-js throws an error of its own for a call on a channel that is closed.
+  #service(server, name, requestId) {
+    if (this.#closed) throw new LintelError(grpc.status.CANCELLED, 'the client is closed', requestId);
+    return server.services[name];
   }
 
   // Streams {position, token, source, sample, log2Prob}; source is SAMPLED, GIVEN or PROMPT. Leaving
@@ -197,7 +163,7 @@ export class Client {
         }
         return;
       } catch (error) {
-        if (options.signal?.aborted) throw error;
+        if (options.signal?.aborted || this.#closed) throw error;
         // Another server may go on with it at once.
         if (!repeat.finished && (await this.#goesOn(server, error, ++moves, true))) {
           repeat.goesOn();
@@ -216,7 +182,7 @@ export class Client {
   // Away from a server that failed, if another one may do what it did not. Whether the call goes to one that
   // was not tried yet; `moves`: how often it did, this time included; `isSafe`: though this one may have had it.
   async #goesOn(server, error, moves, isSafe) {
-    if (!(error instanceof LintelError) || !namesAServer(error)) return false;
+    if (this.#closed || !(error instanceof LintelError) || !namesAServer(error)) return false;
     const others = await this.#servers.leave(server, error);
     return others && moves < this.#servers.count && (isSafe || isUnsent(error));
   }
@@ -335,9 +301,15 @@ export class Client {
     return this.#unary('sessions', 'delete', { id });
   }
 
-  // Sessions with the values of this one before `position` (left out: all); all of `count` or none.
+  // Sessions with the values of this one before `position` (left out: all, of a session that is not in use); all of
+  // `count` or none.
   async forkSession(id, { position, count, durability } = {}) {
-    const { sessions } = await this.#unary('sessions', 'fork', { id, position, count, durability });
+    const request = { id, position, count, durability };
+    const { sessions } = await this.#unary('sessions', 'fork', request).catch((error) => {
+      const isBusy = error.code === grpc.status.ABORTED && !error.reason;
+      if (!isBusy || position !== undefined) throw error;
+      throw new LintelError(error.code, `${error.details}: a copy of it needs \`position\``, error.requestId);
+    });
     return Promise.all(sessions.map((session) => this.#noted(session)));
   }
 
@@ -358,8 +330,8 @@ export class Client {
   restoreSession(snapshot, header = {}, { timeout } = {}) {
     const { requestId, metadata, deadline } = this.#call(timeout);
     const restored = new Promise((resolve, reject) => {
-      const call = this.#servers.current.services.sessions.restore(metadata, { deadline }, (error, response) =>
-        error ? reject(lintelError(error, requestId, timeout ?? this.#timeout)) : resolve(response),
+      const call = this.#service(this.#servers.current, 'sessions', requestId).restore(metadata, { deadline }, (error, response) =>
+        error ? reject(this.#error(error, requestId, timeout)) : resolve(response),
       );
       call.write({ header: { ...header, totalBytes: String(snapshot.length) } });
       for (let at = 0; at < snapshot.length; at += PIECE_BYTES) {
@@ -403,14 +375,14 @@ export class Client {
   // The messages of a server stream. Leaving the loop, or aborting `signal`, ends the call on the server.
   async *#stream(service, method, request, { signal, timeout, call, server }) {
     const { requestId, metadata, deadline } = call;
-    const stream = server.services[service][method](withoutBigInts(request), metadata, { deadline });
+    const stream = this.#service(server, service, requestId)[method](withoutBigInts(request), metadata, { deadline });
     const cancel = () => stream.cancel();
     signal?.addEventListener('abort', cancel, { once: true });
     if (signal?.aborted) cancel();
     try {
       yield* stream;
     } catch (error) {
-      throw 'code' in error && 'metadata' in error ? lintelError(error, requestId, timeout ?? this.#timeout) : error;
+      throw 'code' in error && 'metadata' in error ? this.#error(error, requestId, timeout) : error;
     } finally {
       signal?.removeEventListener('abort', cancel);
       stream.on('error', () => {}); // the cancellation's own
@@ -424,8 +396,8 @@ export class Client {
       const server = this.#servers.current;
       try {
         return await new Promise((resolve, reject) => {
-          server.services[service][method](withoutBigInts(request), metadata, { deadline }, (error, response) =>
-            error ? reject(lintelError(error, requestId, timeout ?? this.#timeout)) : resolve(response),
+          this.#service(server, service, requestId)[method](withoutBigInts(request), metadata, { deadline }, (error, response) =>
+            error ? reject(this.#error(error, requestId, timeout)) : resolve(response),
           );
         });
       } catch (error) {

@@ -35,9 +35,8 @@ export function namesAServer({ code, reason = '' }) {
   return isLost({ code }) || (code === grpc.status.ABORTED && reason.startsWith('SESSION_'));
 }
 
-// How grpc-js says that a call never left this machine.
-export const isUnsent = ({ code, message }) =>
-  code === grpc.status.UNAVAILABLE && /No connection established|Name resolution failed/.test(message);
+// A call that never left this machine.
+export const isUnsent = ({ unreached }) => unreached === true;
 
 // A client stays with one for as long as that answers, for what its sessions left in that server's memory;
 // then it goes to the next. A name stands for one server until that fails; then for each of the addresses

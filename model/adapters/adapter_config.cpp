@@ -2,18 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <vector>
 
 #include "model/base/error_text.h"
 #include "model/config/config_limits.h"
 #include "model/config/json_fields.h"
+#include "model/json/json_reader.h"
 
 namespace lintel {
 namespace {
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 constexpr const char* kUnset = "null, false, 0 or empty: ";
 
@@ -60,9 +62,54 @@ bool is_literal(std::string_view key) {
   });
 }
 
+// The names of the root's objects, each in the file's order: of one object no more than are read.
+class PatternNames final : public nlohmann::json_sax<json> {
+ public:
+  const std::vector<std::string>& of(const std::string& key) { return names_[key]; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(std::int64_t) override { return true; }
+  bool number_unsigned(std::uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(json::binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return enter(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool parse_error(std::size_t, const std::string&, const json::exception&) override {
+    return false;
+  }
+
+  bool key(std::string& name) override {
+    if (depth_ == 1) {
+      key_ = name;
+    } else if (depth_ == 2 && (key_ == "rank_pattern" || key_ == "alpha_pattern")) {
+      std::vector<std::string>& names = names_[key_];
+      if (names.size() < kMaxAdapterPatterns) names.push_back(name);
+    }
+    return true;
+  }
+
+ private:
+  bool enter() {
+    ++depth_;
+    return true;
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+
+  int depth_ = 0;
+  std::string key_;  // of the root, that is being read
+  std::map<std::string, std::vector<std::string>> names_;
+};
+
 // Calls take(fields, name) for every name of the object `key`, in the file's order.
 template <typename Take>
-void read_pattern(Fields& root, const ordered_json& in_order, const std::string& file,
+void read_pattern(Fields& root, PatternNames& in_order, const std::string& file,
                   const std::string& key, const Take& take) {
   if (!root.has(key) || root.value(key, "").is_null()) return;
   const json& given = root.value(key, "an object");
@@ -71,7 +118,7 @@ void read_pattern(Fields& root, const ordered_json& in_order, const std::string&
     root.fail(key, std::to_string(given.size()) + " entries",
               "at most " + std::to_string(kMaxAdapterPatterns));
   }
-  for (const auto& [name, unused] : in_order.at(key).items()) {
+  for (const std::string& name : in_order.of(key)) {
     if (!is_literal(name)) {
       root.fail(key, quote(name), "names of modules, of letters, digits, _ and dots alone");
     }
@@ -130,7 +177,9 @@ double AdapterConfig::scaling_of(std::string_view module) const {
 AdapterConfig parse_adapter_config(std::string_view json_text, const std::string& file) {
   const json parsed = parse_strictly(json_text, file);
   Fields root(parsed, file, "");
-  const ordered_json in_order = ordered_json::parse(json_text.begin(), json_text.end());
+  PatternNames in_order;
+  JsonFailure unread;  // it was read before
+  read_json_events(json_text, {}, in_order, unread);
   AdapterConfig config;
   root.choice<bool>("peft_type", {{"LORA", true}});
   if (root.has("bias")) root.choice<bool>("bias", {{"none", true}});

@@ -79,13 +79,12 @@ void AdapterFiles::find_modules(const std::string& file, const ModelConfig& conf
     const auto rank = static_cast<std::int64_t>(config_.rank_of(module.name));
     const auto in = static_cast<std::int64_t>(module.in);
     const auto out = static_cast<std::int64_t>(module.out);
-    AdaptedModule adapted{.module = {},
-                          .rank = static_cast<std::size_t>(rank),
-                          .scaling = config_.scaling_of(module.name)};
-    adapted.a = finder.find(names.a, {rank, in}, adapted.rank);
-    adapted.b = finder.find(names.b, {out, rank}, adapted.rank);
-    adapted.module = std::move(module);
-    modules_.push_back(std::move(adapted));
+    const double scaling = config_.scaling_of(module.name);
+    const auto rows = static_cast<std::size_t>(rank);
+    const TensorEntry* const a = finder.find(names.a, {rank, in}, rows);
+    const TensorEntry* const b = finder.find(names.b, {out, rank}, rows);
+    modules_.push_back(
+        {.module = std::move(module), .rank = rows, .scaling = scaling, .a = a, .b = b});
   }
   finder.refuse_surplus();
   if (modules_.empty()) throw ModelError(file + ": found no tensor, expected an adapted module");

@@ -83,7 +83,7 @@ class SumState : public AttentionState {
   }
 
   // The whole block, whatever `since` is.
-  void save(std::int64_t since, StateWriter& writer) const final {
+  void save([[maybe_unused]] std::int64_t since, StateWriter& writer) const final {
     assert(since <= position_ && owed_.count == 0);
     writer.value(position_);
     writer.values(std::span<const float>(block_));

@@ -132,7 +132,7 @@ class TransformerXlState final : public AttentionState {
   }
 
   // The whole block, whatever `since` is.
-  void save(std::int64_t since, StateWriter& writer) const override {
+  void save([[maybe_unused]] std::int64_t since, StateWriter& writer) const override {
     assert(static_cast<std::size_t>(since) <= position_);
     writer.value<std::uint64_t>(position_);
     writer.values(std::span<const float>(block_));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <thread>
+#include <utility>
 
 namespace lintel {
 namespace {
@@ -58,15 +59,29 @@ void Team::run(std::size_t count, Call call, const void* work) {
                                    std::memory_order_release);
   }
   std::size_t own = end_of_share(0);
-  call(work, 0, own, true);
+  do_part({0, own}, true);
   for (std::size_t i = 1; i < threads; ++i) {
     for (Range range; (range = take_last(shares_[helpers[i]])).end > 0;) {
-      call(work, range.begin, range.end, true);
+      do_part(range, true);
       own += range.end - range.begin;
     }
   }
   for (int looks = 0; done_.load(std::memory_order_acquire) + own < count; ++looks) {
     looks < kLooksBeforeYield ? rest_a_moment() : std::this_thread::yield();
+  }
+  if (!has_failed_.load(std::memory_order_relaxed)) return;
+  has_failed_.store(false, std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void Team::do_part(Range range, bool is_leader) noexcept {
+  if (has_failed_.load(std::memory_order_relaxed)) return;
+  try {
+    call_(work_, range.begin, range.end, is_leader);
+  } catch (...) {
+    if (!has_failed_.exchange(true, std::memory_order_relaxed)) {
+      failure_ = std::current_exception();
+    }
   }
 }
 
@@ -113,7 +128,7 @@ void Team::stand_up(std::size_t seat) {
 bool Team::help(std::size_t seat) {
   bool any = false;
   for (Range range; (range = take_first_half(shares_[seat])).end > 0; any = true) {
-    call_(work_, range.begin, range.end, false);
+    do_part(range, false);
     done_.fetch_add(range.end - range.begin, std::memory_order_release);
   }
   return any;

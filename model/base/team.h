@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 
 namespace lintel {
 
@@ -33,8 +34,9 @@ class Team {
   // Calls work(begin, end, is_leader) for ranges that make up 0 .. count - 1, on this thread and on
   // those of helpers, and returns when all of them have ended. Helpers see what the leader wrote
   // before, and the leader what they wrote. What lies at the same place of `count` goes to the same
-  // helper each time, as far as they are here, whose cache may hold it still. `work` does not throw
-  // and splits nothing.
+  // helper each time, as far as they are here, whose cache may hold it still. `work` splits
+  // nothing. What it throws, on whichever thread, is thrown here once all threads have ended; parts
+  // that nobody had begun by then may be left out.
   template <typename Work>
   void split(std::size_t count, const Work& work) {
     run(
@@ -65,6 +67,8 @@ class Team {
   };
 
   void run(std::size_t count, Call call, const void* work);
+  // Does a part, and keeps what it throws, unless another part has thrown already.
+  void do_part(Range range, bool is_leader) noexcept;
   // Takes the first or the last of what is left; nothing where nothing is.
   static Range take_first_half(Share& share);
   static Range take_last(Share& share);
@@ -76,6 +80,10 @@ class Team {
   // Written by the leader while no part is under way, read by who has taken one.
   Call call_ = nullptr;
   const void* work_ = nullptr;
+
+  // By who has set has_failed_, before its part counts as done.
+  std::exception_ptr failure_;
+  std::atomic<bool> has_failed_{false};
 
   alignas(64) std::atomic<std::uint32_t> seats_{0};  // a bit for each that is taken
   alignas(64) std::atomic<std::size_t> done_{0};     // of the work, by helpers

@@ -1,72 +1,33 @@
 #include "model/config/json_fields.h"
 
-#include <unordered_set>
+#include <optional>
 #include <vector>
 
 #include "model/base/error_text.h"
 #include "model/base/model_error.h"
+#include "model/json/json_reader.h"
 
 namespace lintel {
 
 using nlohmann::json;
 
-namespace {
-
-constexpr std::size_t kMaxDepth = 8;
-
-// Refuses depth and repeated keys before a tree is built. (The parser's own callback would do both,
-// but takes quadratic time over many small objects.)
-class StrictReader : public nlohmann::json_sax<json> {
- public:
-  explicit StrictReader(const std::string& file) : file_(file) {}
-
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(std::int64_t) override { return true; }
-  bool number_unsigned(std::uint64_t) override { return true; }
-  bool number_float(double, const std::string&) override { return true; }
-  bool string(std::string&) override { return true; }
-  bool binary(json::binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return enter(); }
-  bool start_array(std::size_t) override { return enter(); }
-  bool end_object() override { return leave(); }
-  bool end_array() override { return leave(); }
-
-  bool key(std::string& name) override {
-    if (!keys_.back().insert(name).second) {
-      throw ModelError(file_ + ": key " + quote(name) + " is there twice, expected once");
-    }
-    return true;
-  }
-
-  bool parse_error(std::size_t, const std::string&, const json::exception& error) override {
-    throw ModelError(file_ + ": not JSON: " + shorten(error.what(), 300));
-  }
-
- private:
-  bool enter() {
-    keys_.emplace_back();
-    if (keys_.size() > kMaxDepth) {
-      throw ModelError(file_ + ": found JSON nested " + std::to_string(keys_.size()) +
-                       " deep, expected at most " + std::to_string(kMaxDepth));
-    }
-    return true;
-  }
-  bool leave() {
-    keys_.pop_back();
-    return true;
-  }
-
-  const std::string& file_;
-  std::vector<std::unordered_set<std::string>> keys_;  // of the open objects, outermost first
-};
-
-}  // namespace
-
 json parse_strictly(std::string_view text, const std::string& file) {
-  StrictReader reader(file);
-  json::sax_parse(text.begin(), text.end(), &reader);
-  return json::parse(text.begin(), text.end());
+  const JsonBounds bounds{
+      .max_depth = 8, .max_bytes = std::int64_t{16} << 20, .takes_repeated_names = false};
+  JsonFailure failure;
+  std::optional<json> tree = read_json_tree(text, bounds, failure);
+  if (tree) return *std::move(tree);
+  switch (failure.kind) {
+    case JsonFailure::Kind::kTooDeep:
+      throw ModelError(file + ": found JSON nested " + std::to_string(bounds.max_depth + 1) +
+                       " deep, expected at most " + std::to_string(bounds.max_depth));
+    case JsonFailure::Kind::kRepeatedName:
+      throw ModelError(file + ": key " + quote(failure.name) + " is there twice, expected once");
+    case JsonFailure::Kind::kNotJson:
+      throw ModelError(file + ": not JSON: " + one_line(shorten(failure.what, 300)));
+    default:
+      throw ModelError(file + ": found JSON that " + failure.what);
+  }
 }
 
 std::string found_text(const json& value) {

@@ -14,8 +14,8 @@
 
 namespace lintel {
 
-// Refuses text that is not JSON, that nests too deep, or that has a key twice in an object. `file`
-// is only used in errors. Throws ModelError.
+// Refuses text that is not JSON, that nests more than 8 deep, that has a key twice in an object, or
+// whose tree takes more than 16 MiB. `file` is only used in errors. Throws ModelError.
 nlohmann::json parse_strictly(std::string_view text, const std::string& file);
 
 // Text of a found value for an error.

@@ -9,6 +9,7 @@
 
 #include "model/base/error_text.h"
 #include "model/base/model_error.h"
+#include "model/json/json_reader.h"
 
 namespace lintel {
 namespace {
@@ -123,8 +124,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
     return true;
   }
 
-  bool parse_error(std::size_t, const std::string&, const json::exception& error) override {
-    throw ModelError(file_ + ": header is not JSON: " + shorten(error.what(), 300));
+  bool parse_error(std::size_t, const std::string&, const json::exception&) override {
+    return false;  // told by the failure
   }
 
  private:
@@ -313,8 +314,10 @@ SafetensorsHeader parse_safetensors(std::string_view begin, std::uint64_t file_b
   }
   check_token_lengths(text, file);
   HeaderReader reader(file);
-  json::sax_parse(text.begin(), text.end(), &reader);
-
+  JsonFailure failure;
+  if (!read_json_events(text, {}, reader, failure)) {
+    throw ModelError(file + ": header is not JSON: " + one_line(shorten(failure.what, 300)));
+  }
   header.tensors = reader.take();
   const std::uint64_t data_bytes = file_bytes - header.data_offset;
   for (const auto& [name, entry] : header.tensors) check_extent(entry, data_bytes, file);

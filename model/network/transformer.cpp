@@ -97,7 +97,7 @@ const Head& Transformer::head() const { return *impl_->parts.head; }
 WeightType Transformer::weight_type() const { return impl_->parts.weight_type; }
 // What a step does once, reading the weights above all, is no longer seen from here on. In f32
 // products wait for arithmetic sooner, and of more rows less stays in the caches.
-std::size_t Transformer::prompt_rows() const {
+std::size_t Transformer::most_prompt_rows() const {
   return weight_type() == WeightType::kF32 ? 64 : 128;
 }
 std::string Transformer::kernels() const { return kernels_of(impl_->parts.layers); }

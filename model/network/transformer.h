@@ -59,8 +59,8 @@ class Transformer {
   const Head& head() const;
   WeightType weight_type() const;
   // Rows of one sequence for a step that does nothing but read its prompt: with more of them a row
-  // takes no less time.
-  std::size_t prompt_rows() const;
+  // takes no less time on any machine. On some it takes least with fewer.
+  std::size_t most_prompt_rows() const;
   // What multiplies the layers' matrices on this machine: "avx512_vnni", or "24 of 32 products
   // onednn (avx512_core_amx) in blocks of 2 to 64 rows; 8 of 32 products avx512_bf16 ...".
   std::string kernels() const;

@@ -12,11 +12,14 @@ constexpr std::size_t kNameColumns = 26;
 
 constexpr const char* kIntroduction =
     "Serves autoregressive linear transformers over gRPC.\n\n"
-    "It needs --model or --model-repository; all else has a default. BYTES are\n"
-    "1048576, 512MiB or 2GB; a DURATION is 250ms, 30s, 10m or 2h.\n";
+    "Without --model, --model-repository and --config it serves the small models that\n"
+    "come with it, on 127.0.0.1:50051 and with their page on http://127.0.0.1:8080/.\n"
+    "BYTES are 1048576, 512MiB or 2GB; a DURATION is 250ms, 30s, 10m or 2h.\n";
 
 constexpr const char* kExamples =
     "Examples:\n"
+    "  lintel-server\n"
+    "      to try it; then: lintel generate --model text-linear-small --prompt 'The '\n"
     "  lintel-server --model weights/mnist-linear-small\n"
     "      for this machine; then: lintel complete --unconditional 4\n"
     "  lintel-server --model DIR --listen 0.0.0.0:50051 --tls-cert server.pem \\\n"
@@ -24,11 +27,11 @@ constexpr const char* kExamples =
     "      for others, with tokens of `lintel token new`, and watched by Prometheus\n"
     "  lintel-server --config server.toml\n"
     "      with flags as keys: model = [\"DIR\"], listen = \"0.0.0.0:50051\", ...\n\n"
-    "When it serves it says so in the one line of standard output; the rest is\n"
-    "logged to standard error. After SIGTERM or SIGINT what runs may end\n"
-    "(--drain-timeout), and a second one ends it at once. Exit status: 0 after a\n"
-    "drain, 1 when a model, a file or the address cannot be used, 2 when flags make\n"
-    "no sense.\n";
+    "When it serves it says so in a line of standard output, and when no model is\n"
+    "named in a second one where the page is; the rest is logged to standard error.\n"
+    "After SIGTERM or SIGINT what runs may end (--drain-timeout), and a second one\n"
+    "ends it at once. Exit status: 0 after a drain, 1 when a model, a file or the\n"
+    "address cannot be used, 2 when flags make no sense.\n";
 
 // Lines of at most `width` bytes, broken between words.
 std::string wrapped(const std::string& text, std::size_t width) {

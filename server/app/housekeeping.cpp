@@ -4,8 +4,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <new>
 #include <utility>
+
+#include "server/base/thread_failures.h"
 
 namespace lintel {
 namespace {
@@ -33,7 +34,7 @@ void Housekeeping::start() {
   thread_ = std::thread([this] {
     while (!stopping_) {
       stopping_bell_.wait(std::chrono::steady_clock::now() + kInterval);
-      if (!stopping_) look();
+      if (!stopping_) survives(ServerThread::kHousekeeping, [this] { look(); });
     }
   });
 }
@@ -46,18 +47,17 @@ void Housekeeping::stop() {
 
 void Housekeeping::look() {
   const TimePoint now = clock_.now();
-  reload_files();
-  give_back_memory(now);
-  evict_sessions(now);
-  look_after_store(now);
+  // Each by itself: one that fails is done at the next look, and keeps the others from nothing.
+  const auto duty = [](auto&& work) { survives(ServerThread::kHousekeeping, work); };
+  duty([&] { reload_files(); });
+  duty([&] { give_back_memory(now); });
+  duty([&] { evict_sessions(now); });
+  duty([&] { look_after_store(now); });
 }
 
 void Housekeeping::reload_files() {
-  try {
-    if (house_.certificates != nullptr) house_.certificates->reload_if_changed();
-    if (house_.tokens != nullptr) house_.tokens->reload_if_changed();
-  } catch (const std::bad_alloc&) {  // at the next look
-  }
+  if (house_.certificates != nullptr) house_.certificates->reload_if_changed();
+  if (house_.tokens != nullptr) house_.tokens->reload_if_changed();
 }
 
 void Housekeeping::give_back_memory(TimePoint now) {
@@ -79,10 +79,7 @@ void Housekeeping::evict_sessions(TimePoint now) {
 void Housekeeping::look_after_store(TimePoint now) {
   if (house_.stored == nullptr || now < next_of_store_) return;
   next_of_store_ = now + kStoreInterval;
-  try {
-    house_.stored->look();
-  } catch (const std::bad_alloc&) {  // at the next look
-  }
+  house_.stored->look();
 }
 
 // The allocator keeps what many streams at once had needed, tens of megabytes scattered in its

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <future>
 #include <stdexcept>
@@ -16,6 +17,7 @@
 #include "server/app/housekeeping.h"
 #include "server/auth/certificates.h"
 #include "server/base/random_bytes.h"
+#include "server/base/thread_failures.h"
 #include "server/call/message_bounds.h"
 #include "server/flags/session_store_flags.h"
 #include "server/http/metrics.h"
@@ -56,6 +58,13 @@ std::vector<std::string> reflected_services(const ServerOptions& options) {
   }
   if (options.monitoring.channelz) services.emplace_back("grpc.channelz.v1.Channelz");
   return services;
+}
+
+void log_thread_failure(const char* thread, const char* what) noexcept {
+  try {
+    spdlog::error("the thread {} met an exception and goes on: {}", thread, what);
+  } catch (...) {  // the metric has it
+  }
 }
 
 // Throws std::runtime_error. Null: no token is asked for.
@@ -126,15 +135,12 @@ struct LintelServer::Impl {
         stored(open_store(options, store, registry, clock)),
         manager(options.models, registry, store, clock,
                 options.prefixes.memory_bytes > 0 ? &prefixes : nullptr),
-        context{registry,
-                manager,
-                store,
-                states,
-                calls,
-                gate,
-                clock,
-                options.streaming,
-                stored == nullptr ? nullptr : &stored->sessions()},
+        health(calls, clock, options.durable.store_broken_timeout_ms),
+        context{registry, manager,
+                store,    states,
+                calls,    gate,
+                clock,    options.streaming,
+                health,   stored == nullptr ? nullptr : &stored->sessions()},
         generation(context),
         session(context),
         model(context),
@@ -146,6 +152,13 @@ struct LintelServer::Impl {
                 options.http.listen ? &http_counters : nullptr),
         housekeeping({certificates.get(), tokens.get(), store, calls, counters, stored.get()},
                      clock) {
+    if (const auto& address = options.monitoring.metrics_listen) {
+      // Before models are loaded: who finds its port taken does not wait for that.
+      endpoint = std::make_unique<MetricsEndpoint>(
+          *address, metrics, [this] { return health.is_alive(); },
+          [this] { return started && health.is_ready(); }, options.http.allowed_hosts);
+      spdlog::info("metrics on http://{}/metrics", address->to_string(endpoint->port()));
+    }
     manager.load_at_start();
     for (const auto& [name, transformer] : given) manager.serve(name, transformer);
     if (!options.initial_states.directory.empty()) {
@@ -153,6 +166,8 @@ struct LintelServer::Impl {
                           options.initial_states.accept_other_numerics, context);
     }
   }
+
+  // As load balancers are told.
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text
   const std::shared_ptr<BearerTokens> tokens;        // null: none is asked for
@@ -170,6 +185,7 @@ struct LintelServer::Impl {
   const std::unique_ptr<StoredSessions> stored;
   ModelManager manager;
   ActiveCalls calls;
+  ServerHealth health;
   ServiceContext context;
   GenerationService generation;
   SessionService session;
@@ -181,6 +197,7 @@ struct LintelServer::Impl {
   HttpCounters http_counters;
   const Metrics metrics;
   Housekeeping housekeeping;
+  std::atomic<bool> started{false};  // it listens
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
@@ -216,6 +233,7 @@ LintelServer::LintelServer(const ServerOptions& options, const Clock& clock,
 LintelServer::~LintelServer() { stop(); }
 
 void LintelServer::start() {
+  ThreadFailures::of_process().log_with(log_thread_failure);
   // A switch of the whole process, read by every server built afterwards.
   grpc::EnableDefaultHealthCheckService(true);
   // Links the descriptor of the health protocol in, for reflection.
@@ -238,11 +256,6 @@ void LintelServer::start() {
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr) throw std::runtime_error("gRPC cannot be started");
   report_health();
-  if (const auto& address = options_.monitoring.metrics_listen) {
-    impl_->endpoint = std::make_unique<MetricsEndpoint>(*address, impl_->metrics,
-                                                        [this] { return takes_calls(); });
-    spdlog::info("metrics on http://{}/metrics", address->to_string(metrics_port()));
-  }
   if (options_.http.listen) start_http();
   impl_->listener->start([&acceptor = *impl_->acceptor](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -250,6 +263,7 @@ void LintelServer::start() {
     acceptor.HandleNewConnection(&connection);
   });
   impl_->housekeeping.start();
+  impl_->started = true;
 }
 
 void LintelServer::start_http() {
@@ -264,9 +278,11 @@ void LintelServer::start_http() {
       .tokens = impl_->tokens.get(),
       .max_body_bytes = static_cast<std::size_t>(options_.connections.max_message_bytes),
       .counters = impl_->http_counters,
-      .replica_id = options_.replica_id});
+      .replica_id = options_.replica_id,
+      .max_age = options_.connections.max_age_ms,
+      .max_age_grace = options_.connections.max_age_grace_ms});
   impl_->http->start();
-  spdlog::info("HTTP on {}://{}", options_.security.tls() ? "https" : "http", http_address());
+  spdlog::info("HTTP on {}", http_url());
 }
 
 void LintelServer::report_health() {
@@ -274,17 +290,16 @@ void LintelServer::report_health() {
   for (const char* const service : kServices) health->SetServingStatus(service, true);
   health->SetServingStatus("", true);
   impl_->manager.tell_readiness([this, health](const std::string& name, bool ready) {
-    health->SetServingStatus("model/" + name, ready);
+    health->SetServingStatus("model/" + name, ready && impl_->health.is_ready());
     // Also when the drain began meanwhile, or the store broke.
-    if (!takes_calls()) health->SetServingStatus("model/" + name, false);
+    if (!impl_->health.is_ready()) health->SetServingStatus("model/" + name, false);
   });
   if (impl_->stored != nullptr) {
-    impl_->stored->when_broken([health] { health->SetServingStatus(false); });
+    impl_->stored->when_broken([this, health] {
+      impl_->health.note_broken_store();
+      health->SetServingStatus(false);
+    });
   }
-}
-
-bool LintelServer::takes_calls() const {
-  return !impl_->calls.closed() && (impl_->stored == nullptr || !impl_->stored->is_broken());
 }
 
 int LintelServer::metrics_port() const { return impl_->endpoint->port(); }
@@ -293,6 +308,10 @@ int LintelServer::http_port() const { return impl_->http->port(); }
 
 std::string LintelServer::http_address() const {
   return options_.http.listen->to_string(http_port());
+}
+
+std::string LintelServer::http_url() const {
+  return (options_.security.tls() ? "https://" : "http://") + http_address();
 }
 
 std::string LintelServer::address() const { return options_.listen.to_string(port_); }

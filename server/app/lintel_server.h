@@ -38,10 +38,12 @@ class LintelServer {
   // HOST:PORT with the real port, [IPv6]:PORT or unix:PATH. REQUIRES: started.
   std::string address() const;
   int port() const { return port_; }
-  // Of /metrics. REQUIRES: started with options.monitoring.metrics_listen.
+  // Of /metrics, which is served from the construction on. REQUIRES:
+  // options.monitoring.metrics_listen.
   int metrics_port() const;
   // Of HTTP, as address() and port(). REQUIRES: started with options.http.listen.
   std::string http_address() const;
+  std::string http_url() const;  // http://HOST:PORT, or https
   int http_port() const;
 
   // Health turns NOT_SERVING and new streams and sessions are refused; running streams go on.
@@ -60,8 +62,7 @@ class LintelServer {
   struct Impl;  // keeps gRPC out of this header
 
   void start_http();
-  void report_health();      // of the services and of every model, from now on
-  bool takes_calls() const;  // as load balancers are told
+  void report_health();  // of the services and of every model, from now on
 
   const ServerOptions options_;
   std::unique_ptr<Impl> impl_;

@@ -131,11 +131,15 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
   if (!options.http.listen && !options.http.cors_origins.empty()) {
     throw UsageError("--http-cors-origin needs --http-listen");
   }
-  if (options.models.directories.empty() && options.models.repository.empty()) {
-    throw UsageError("--model is required, or --model-repository");
+  if (!options.http.allowed_hosts.empty() && !options.http.listen &&
+      !options.monitoring.metrics_listen) {
+    throw UsageError("--http-allowed-host needs --http-listen or --metrics-listen");
   }
   if (!options.models.load.empty() && options.models.repository.empty()) {
     throw UsageError("--load-model needs --model-repository");
+  }
+  if (options.models.directories.empty() && options.models.repository.empty()) {
+    throw UsageError("--model is required, or --model-repository");
   }
   std::set<std::string> names;
   for (const std::string& name : options.models.load) {

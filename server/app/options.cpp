@@ -12,6 +12,7 @@
 #include "server/app/option_checks.h"
 #include "server/base/cores.h"
 #include "server/flags/flags.h"
+#include "server/repository/packaged_models.h"
 
 namespace lintel {
 namespace {
@@ -45,6 +46,20 @@ void declare(CLI::App& app, const Flag& flag, ServerOptions& options) {
   if (!flag.value.empty()) option->type_name(flag.value);
   if (!flag.words.empty()) option->check(describe::offers(flag.words));
   if (!flag.range().empty()) option->check(describe::takes(flag.range()));
+}
+
+// What is served where no model is named. Throws UsageError.
+void use_packaged_models(ServerOptions& options) {
+  for (ModelSource& model : packaged_models(program_directory())) {
+    options.models.directories.push_back({std::move(model.name), std::move(model.directory)});
+  }
+  if (options.models.directories.empty()) {
+    throw UsageError(
+        "--model is required, or --model-repository: the models of the package are not in "
+        "../share/lintel/models beside the program");
+  }
+  options.serves_packaged_models = true;
+  if (!options.http.listen) options.http.listen = ListenAddress{.port = 8080};
 }
 
 }  // namespace
@@ -85,6 +100,10 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
     throw;
   }
   options->logging = parsed.logging;  // also for what is found wrong from here on
+  const ModelOptions& models = parsed.models;
+  const bool names_no_model =
+      models.directories.empty() && models.repository.empty() && models.load.empty();
+  if (names_no_model && app.count("--config") == 0) use_packaged_models(parsed);
   check_together(parsed, app.count("--prefill-rows") > 0);
   *options = std::move(parsed);
   return true;

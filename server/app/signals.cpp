@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 
+#include "server/base/thread_failures.h"
+
 namespace lintel {
 namespace {
 
@@ -32,7 +34,7 @@ SignalWatcher::SignalWatcher(std::function<void(int)> on_first) {
       if (signal == kQuit) continue;
       if (!first) std::_Exit(128 + signal);
       first = false;
-      on_first(signal);
+      survives(ServerThread::kSignals, [&] { on_first(signal); });
     }
   });
 }

@@ -4,7 +4,9 @@
 #include <spdlog/spdlog.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -73,6 +75,17 @@ void check_directory(const char* flag, const std::filesystem::path& path) {
                            std::strerror(std::filesystem::exists(path) ? ENOTDIR : ENOENT));
 }
 
+// Holds the address until the others are looked at: two flags may name one.
+std::unique_ptr<const Listener> hold(const std::string& flag, const ListenAddress& address,
+                                     bool is_first_start) {
+  try {
+    return std::make_unique<const Listener>(address, std::chrono::seconds(20));
+  } catch (const std::runtime_error& error) {
+    const std::string other = "; " + flag + " 127.0.0.1:0 takes a free port";
+    throw std::runtime_error(flag + ": " + error.what() + (is_first_start ? other : ""));
+  }
+}
+
 }  // namespace
 
 void check_before_loading(const ServerOptions& options) {
@@ -83,10 +96,15 @@ void check_before_loading(const ServerOptions& options) {
   if (const auto& states = options.initial_states.directory; !states.empty()) {
     check_directory("--initial-states", states);
   }
-  // Bound and let go: who started the server twice hears of it at once.
-  const Listener probe(options.listen, options.connections.keepalive_timeout_ms);
-  if (options.http.listen) {
-    const Listener http(*options.http.listen, options.http.write_timeout_ms);
+  // A second server on one address ends here, and not after its models are loaded.
+  const bool is_first_start = options.serves_packaged_models;
+  const auto grpc = hold("--listen", options.listen, is_first_start);
+  std::unique_ptr<const Listener> http, metrics;
+  if (const auto& address = options.http.listen) {
+    http = hold("--http-listen", *address, is_first_start);
+  }
+  if (const auto& address = options.monitoring.metrics_listen) {
+    metrics = hold("--metrics-listen", *address, is_first_start);
   }
 }
 

@@ -5,7 +5,7 @@
 
 namespace lintel {
 
-// Looks at the files and directories that flags name, and whether the address is free. What is
+// Looks at the files and directories that flags name, and whether the addresses are free. What is
 // read is read again by who uses it. Throws std::runtime_error naming the flag, the file and what
 // is wrong with it.
 void check_before_loading(const ServerOptions& options);

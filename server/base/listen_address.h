@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace lintel {
 
@@ -16,6 +18,25 @@ struct ListenAddress {
   // Whether only this machine can connect: a unix socket, localhost, 127.0.0.0/8 or ::1. A name is
   // not resolved.
   bool is_local() const;
+};
+
+// By which names HTTP clients may call a server: what they send as Host. Where only this machine
+// can connect, a browser on it still can, and a stranger's name may be made to point here: to the
+// browser that stranger's page is then the server's own, and may read all its answers (DNS
+// rebinding). Constant after construction.
+class HostRules {
+ public:
+  // Names are looked at where `address` is this machine's alone and no unix socket, which no
+  // browser reaches. `names`: HOST for all its ports, or HOST:PORT.
+  HostRules(const ListenAddress& address, std::vector<std::string> names);
+
+  // `host`: a request's header: "localhost:8080". Names of this machine, localhost, NAME.localhost,
+  // 127.0.0.0/8 and [::1], are always taken.
+  bool takes(std::string_view host) const;
+
+ private:
+  const bool looks_;
+  std::vector<std::string> names_;  // in lower case
 };
 
 }  // namespace lintel

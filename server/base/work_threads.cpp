@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/base/thread_failures.h"
+
 namespace lintel {
 
 WorkThreads::WorkThreads(int threads, std::size_t most_queued) : most_queued_(most_queued) {
@@ -44,7 +46,8 @@ void WorkThreads::work_until_closed() {
       work = std::move(queue_.front());
       queue_.pop_front();
     }
-    work();
+    survives(ServerThread::kStoreWork, work);
+    work = nullptr;  // what it held goes before the next comes
   }
 }
 

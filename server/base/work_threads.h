@@ -18,7 +18,8 @@ class WorkThreads {
   WorkThreads(int threads, std::size_t most_queued);
   ~WorkThreads();  // does what is queued
 
-  // False: too much is waiting.
+  // False: too much is waiting. What `work` throws on a thread is noted and ends it alone: whoever
+  // waits for it is to be answered by the work itself.
   bool run(std::function<void()> work) EXCLUDES(mutex_);
   std::size_t queued() const EXCLUDES(mutex_);
 

@@ -53,7 +53,8 @@ CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Me
   fields_.add("request_id", request_id);
   fields_.add("method", method_.name);
   const bool inner = is_inner(gate_, call);
-  fields_.add("peer", inner ? header(call, kInnerPeer) : call.peer());
+  peer_ = inner ? std::string(header(call, kInnerPeer)) : call.peer();
+  fields_.add("peer", peer_);
   if (inner) fields_.add("via", "http");
   const TraceParent trace = parse_traceparent(header(call, "traceparent"));
   if (!trace.trace_id.empty()) {

@@ -58,6 +58,9 @@ class CallScope {
   // Not OK: the caller is not known (UNAUTHENTICATED) or may not do this (PERMISSION_DENIED).
   const grpc::Status& admitted() const { return admitted_; }
   const Identity& caller() const { return caller_; }
+  // By which its requests take turns with others' (GenerationRequest::caller): the identity, or
+  // where it has no name the address of the client's connection.
+  const std::string& turn_name() const { return caller_.name.empty() ? peer_ : caller_.name; }
   const LogFields& log_fields() const { return fields_; }
 
   // The model the call is about, as soon as it is known to be there: for the log line and the
@@ -77,6 +80,7 @@ class CallScope {
   const CallGate& gate_;
   const MethodInfo& method_;
   const TimePoint begun_;
+  std::string peer_;  // of an inner call the client's, not this process
   Identity caller_;
   grpc::Status admitted_;
   LogFields fields_;

@@ -6,6 +6,7 @@
 #include <cassert>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include "google/rpc/code.pb.h"
 #include "google/rpc/error_details.pb.h"
@@ -88,6 +89,29 @@ grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::st
   return with_detail(code, std::string(message), resource_info(type, name, message));
 }
 
+// "a: is wrong; b: is missing": as many as fit, the others by their fields, and by their number
+// what is not in `bad` either.
+std::string violations_text(const google::rpc::BadRequest& bad, std::size_t count) {
+  constexpr std::size_t kDescribedBytes = 600, kNamedBytes = 800;
+  std::string text;
+  int told = 0;
+  for (; told < bad.field_violations_size(); ++told) {
+    const auto& violation = bad.field_violations(told);
+    const std::string next = violation.field() + ": " + violation.description();
+    if (told > 0 && text.size() + next.size() > kDescribedBytes) break;
+    text += (told == 0 ? "" : "; ") + next;
+  }
+  bool is_first = true;
+  for (; told < bad.field_violations_size(); ++told) {
+    const std::string& field = bad.field_violations(told).field();
+    if (text.size() + field.size() > kNamedBytes) break;
+    text += (std::exchange(is_first, false) ? "; also wrong: " : ", ") + field;
+  }
+  const std::size_t left = count - static_cast<std::size_t>(told);
+  if (left > 0) text += "; and " + std::to_string(left) + " fields more that are wrong";
+  return text;
+}
+
 }  // namespace
 
 const char* code_name(int code) {
@@ -107,12 +131,8 @@ grpc::Status invalid_argument(const std::vector<FieldViolation>& violations) {
     violation->set_field(clipped(violations[i].field, kMaxTextBytes));
     violation->set_description(clipped(violations[i].description, kMaxTextBytes));
   }
-  const auto& first = bad.field_violations(0);
-  std::string message = first.field() + ": " + first.description();
-  if (violations.size() > 1) {
-    message += " (and " + std::to_string(violations.size() - 1) + " more)";
-  }
-  return with_detail(grpc::StatusCode::INVALID_ARGUMENT, message, bad);
+  return with_detail(grpc::StatusCode::INVALID_ARGUMENT, violations_text(bad, violations.size()),
+                     bad);
 }
 
 grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message) {

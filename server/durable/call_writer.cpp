@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/base/guarded.h"
+#include "server/base/thread_failures.h"
 #include "server/durable/durable_call.h"
 #include "server/durable/vault_batch.h"
 
@@ -88,7 +89,11 @@ void CallWriter::write(const Calls& calls, bool all_values) {
   const auto done = [on_its_way](std::span<const VaultOutcome> outcomes) {
     std::size_t first = 0;
     for (const auto& [call, count] : on_its_way->calls) {
-      call->written(outcomes.subspan(first, count));
+      // What was written already is done where it is collected again.
+      const bool is_told = survives(ServerThread::kCallWriter, [&, &call = call, &count = count] {
+        call->written(outcomes.subspan(first, count));
+      });
+      if (!is_told) survives(ServerThread::kCallWriter, [&call = call] { call->not_collected(); });
       first += count;
     }
   };
@@ -151,18 +156,20 @@ void CallWriter::write_until_closed() {
   TimePoint values_written{};
   while (true) {
     const TimePoint began = std::chrono::steady_clock::now();
-    Calls calls;
-    {
-      MutexLock lock(mutex_);
-      calls = calls_;
-    }
-    const auto streams = static_cast<std::size_t>(std::ranges::count(
-        calls, Durability::kToken, [](const auto& call) { return call->durability(); }));
-    const bool all_values = began - values_written >= gather_time(streams);
-    if (all_values) values_written = began;
-    has_values_ = !all_values;  // those that are left wait for the next interval
-    write(calls, all_values);
-    calls.clear();
+    std::size_t streams = 0;
+    survives(ServerThread::kCallWriter, [&] {
+      Calls calls;
+      {
+        MutexLock lock(mutex_);
+        calls = calls_;
+      }
+      streams = static_cast<std::size_t>(std::ranges::count(
+          calls, Durability::kToken, [](const auto& call) { return call->durability(); }));
+      const bool all_values = began - values_written >= gather_time(streams);
+      if (all_values) values_written = began;
+      has_values_ = !all_values;  // those that are left wait for the next interval
+      write(calls, all_values);
+    });
     MutexLock lock(mutex_);
     if (closing_ && calls_.empty()) return;
     wait(began, streams);

@@ -143,7 +143,10 @@ class DurableCall final : public TokenSink,
   bool has_shown_more() const REQUIRES(mutex_);
   // What the row has of calls once this one has ended so.
   std::vector<LastCall> last_calls(std::int64_t end) const REQUIRES(mutex_);
-  void add_end(VaultBatch& batch) REQUIRES(mutex_);
+  // The states of the row of which one has to be there before values are let go of.
+  std::vector<SessionVault::StateRef> states_behind_values() const REQUIRES(mutex_);
+  // has_state: one of those is there.
+  void add_end(VaultBatch& batch, bool has_state) REQUIRES(mutex_);
   void fail(RequestOutcome why) REQUIRES(mutex_);
   // Where another process may have taken the session over by now nothing more is told.
   void fail_past_lease() REQUIRES(mutex_);

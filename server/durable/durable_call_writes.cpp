@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -17,6 +18,7 @@ using Kind = SessionVault::Write::Kind;
 RequestOutcome outcome_of(VaultOutcome outcome) {
   if (outcome == VaultOutcome::kFull) return RequestOutcome::kStoreFull;
   if (outcome == VaultOutcome::kBroken) return RequestOutcome::kStoreBroken;
+  if (outcome == VaultOutcome::kCorrupt) return RequestOutcome::kStoreDamaged;
   const bool is_lost = outcome == VaultOutcome::kFenced || outcome == VaultOutcome::kRolledBack ||
                        outcome == VaultOutcome::kNotFound;
   if (is_lost) return RequestOutcome::kFenced;
@@ -118,16 +120,21 @@ void DurableCall::add_values(const SessionHistory::Extent& extent, VaultBatch& b
 void DurableCall::collect_end(VaultBatch& batch) {
   SessionLease* lease = nullptr;  // nobody else's, while its end is being written
   bool stores = false;
+  std::vector<SessionVault::StateRef> needed;  // one of them, for values to be let go of
   {
     MutexLock lock(mutex_);
     lease = &lease_;
     if (!lease->discarded()) lease->end_call();
     stores = !failure_ && !lease->discarded() && goes_on(history_->extent()) && !has_shown_more();
+    if (stores) needed = states_behind_values();
   }
   if (stores) put_state(*lease);
+  const bool has_state = std::ranges::any_of(needed, [&](const SessionVault::StateRef& state) {
+    return writer_.vault().holds_state(state);
+  });
 
   MutexLock lock(mutex_);
-  if (stores) return add_end(batch);
+  if (stores) return add_end(batch, has_state);
   const bool is_short = !failure_ && !lease->discarded() && !was_open_;
   // A call that was over when it was run again is over.
   batch.add(next_write(is_short ? Kind::kEnd : Kind::kRelease), {});
@@ -147,7 +154,16 @@ void DurableCall::not_collected() {
   writing_states_.reset();
 }
 
-void DurableCall::add_end(VaultBatch& batch) {
+std::vector<SessionVault::StateRef> DurableCall::states_behind_values() const {
+  std::vector<SessionVault::StateRef> states;
+  const StoredMarks marks = decode_marks(row_.marks).value_or(StoredMarks());
+  if (marks.bases.empty()) return states;
+  std::ranges::copy_if(row_.states, std::back_inserter(states),
+                       [&](const auto& state) { return state.position >= marks.oldest(row_); });
+  return states;
+}
+
+void DurableCall::add_end(VaultBatch& batch, bool has_state) {
   const SessionHistory::Extent extent = history_->extent();
   // The next server asks for the session as soon as it is told: nothing here is to claim it once
   // more, as who stores what lies in memory before the process ends would.
@@ -180,7 +196,9 @@ void DurableCall::add_end(VaultBatch& batch) {
     return batch.add(write, {});
   }
   const std::vector<LastCall> calls = last_calls(extent.position);
-  const std::int64_t base = let_go_of_values(calls, row_.base, marks);
+  // A state may have been dropped to make room: without one the values are what leads on.
+  const std::int64_t base =
+      state_ || has_state ? let_go_of_values(calls, row_.base, marks) : row_.base;
   if (base > row_.base) change.base = base;
   if (extent.base > call_.start) {  // memory has let go of its first values
     std::erase_if(marks.marks, [&](const auto& mark) { return mark.position > call_.start; });

@@ -163,6 +163,9 @@ class DurableSessions {
   // As the public one, of a session that was looked up.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model, const CallTerms& terms,
                            Cold& cold, OpenedCall& opened);
+  // Of a session that a call has: while the store is away it cannot be given back, and that is what
+  // the caller waits for.
+  SessionRefusal busy_or_away(const SessionRefusal& refusal) const;
   SharedModel model_of(const SessionVault::Row& row) const;
   bool has_expired(const SessionVault::Row& row) const;
   // As bring(), but one in memory is taken as it is.

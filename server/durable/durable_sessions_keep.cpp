@@ -158,7 +158,7 @@ SessionRefusal DurableSessions::remove(const std::string& id, const Owner& owner
   const IdLocks::Hold alone(locks_, id);
   const std::optional<SessionInfo> info = store_.get(id, owner);
   const SessionRefusal refusal = store_.remove(id, owner);
-  if (refusal.error == SessionError::kBusy) return refusal;
+  if (refusal.error == SessionError::kBusy) return busy_or_away(refusal);
   if (info && info->durability == Durability::kNone) return refusal;
   const SessionRefusal stored = remove_stored(id, owner);
   return stored.error == SessionError::kNotFound && refusal ? refusal : stored;

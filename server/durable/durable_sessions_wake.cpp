@@ -44,6 +44,12 @@ SessionRefusal DurableSessions::look_at(SessionVault::Opened found, Cold& cold) 
   return {};
 }
 
+SessionRefusal DurableSessions::busy_or_away(const SessionRefusal& refusal) const {
+  const bool is_away = refusal.error == SessionError::kBusy &&
+                       vault_.health().state == SessionVault::Health::State::kAway;
+  return is_away ? SessionRefusal{SessionError::kStoreAway} : refusal;
+}
+
 SessionStore::LeaseResult DurableSessions::lease(const std::string& id, const Owner& owner) {
   // Others may need its memory before it is leased.
   constexpr int kMostTries = 16;
@@ -51,11 +57,13 @@ SessionStore::LeaseResult DurableSessions::lease(const std::string& id, const Ow
   for (int i = 0; i < kMostTries; ++i) {
     if (const auto info = store_.get(id, owner); info && !info->busy) {
       SessionStore::LeaseResult leased = store_.lease(id, owner);
+      leased.refusal = busy_or_away(leased.refusal);
       if (leased.refusal.error != SessionError::kNotFound) return leased;
     }
     result.refusal = ensure_in_memory(id, owner);  // open_call sees whether it has expired
     if (result.refusal) return result;
     SessionStore::LeaseResult leased = store_.lease(id, owner);
+    leased.refusal = busy_or_away(leased.refusal);
     if (leased.refusal.error != SessionError::kNotFound) return leased;
   }
   result.refusal = {SessionError::kStoreAway};
@@ -175,7 +183,12 @@ SessionRefusal DurableSessions::read_image(const Cold& cold, SessionImage& image
   image.marks = cold.marks.marks;
   if (cold.call) append_marks(*cold.call, row.base, row.position, image.marks);
   image.marks = marks_from(image.base, std::move(image.marks));
-  image.values.resize(static_cast<std::size_t>(row.position - image.base));
+  // A store on the network may say anything: no more than sessions may take in memory is made room
+  // for.
+  const std::int64_t count = row.position - image.base;
+  const std::size_t most = store_.options().session_memory_bytes / sizeof(std::int32_t);
+  if (count < 0 || static_cast<std::uint64_t>(count) > most) return {SessionError::kDamaged};
+  image.values.resize(static_cast<std::size_t>(count));
   return refusal_of(vault_.read_values(row.id, image.base, image.values));
 }
 
@@ -184,6 +197,7 @@ std::int64_t DurableSessions::read_state(const SessionVault::Row& row, std::int6
   for (const SessionVault::StateRef& ref : std::views::reverse(row.states)) {
     if (ref.position > most) continue;
     if (ref.position < least) break;
+    if (ref.bytes > store_.options().session_memory_bytes) continue;
     state.resize(ref.bytes);
     if (vault_.read_state(ref, state) == VaultOutcome::kDone) return ref.position;
   }

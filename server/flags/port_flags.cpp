@@ -32,6 +32,14 @@ std::string parse_origin(const std::string& text) {
   return text;
 }
 
+// "proxy.example", "proxy.example:8443" or "[fd00::1]:8443".
+std::string parse_host(const std::string& text) {
+  if (text.empty() || text.find_first_of("/?#@, *") != std::string::npos) {
+    throw UsageError("'" + text + "' is no host: HOST or HOST:PORT");
+  }
+  return text;
+}
+
 // The default is this machine's name.
 Flag replica_id_flag() {
   Flag flag = text_flag(
@@ -67,8 +75,10 @@ std::vector<Flag> network_flags() {
                  "Largest headers of a call, in bytes"),
       number_flag("--max-connection-streams", connections, &Options::max_streams, 1, 1'000'000,
                   "Calls at a time on one connection; more wait at the client"),
-      duration_flag("--max-connection-age", connections, &Options::max_age_ms, milliseconds(0),
-                    "A connection this old takes no new calls; clients open another; 0: never"),
+      duration_flag(
+          "--max-connection-age", connections, &Options::max_age_ms, milliseconds(0),
+          "A connection, of HTTP, too, this old takes no new calls; clients open another; "
+          "0: never"),
       duration_flag(
           "--max-connection-age-grace", connections, &Options::max_age_grace_ms, milliseconds(0),
           "Streams of a connection past its age may go on for this long; 0: to their end"),
@@ -83,10 +93,16 @@ std::vector<Flag> http_flags() {
       text_flag(
           "--http-listen", http, &Options::listen, "ADDRESS", parse_http_address, show_http_address,
           "Serve HTTP/1.1 there, too: HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks a free "
-          "one. TLS, tokens and what plain text needs are as on --listen"),
+          "one. TLS, tokens and what plain text needs are as on --listen. The page is at /. "
+          "Off unless given; 127.0.0.1:8080 where no model is named either (--model)"),
       list_flag("--http-cors-origin", http, &Options::cors_origins, "ORIGIN", parse_origin,
                 "Web pages of this origin may call, e.g. https://example.org; * for all pages; "
                 "repeat for several. Pages of the server itself always may"),
+      list_flag("--http-allowed-host", http, &Options::allowed_hosts, "HOST", parse_host,
+                "On a loopback address: requests may call the server by this name, too, HOST or "
+                "HOST:PORT, as a proxy in front of it may; repeat for several. Names of this "
+                "machine (localhost, 127.0.0.1, [::1]) and hosts of --http-cors-origin always "
+                "are, others are refused: a web page may have its own name point here"),
       number_flag("--http-threads", http, &Options::threads, 1, 256,
                   "Threads that read, write and translate for all connections"),
       number_flag("--http-max-connections", http, &Options::max_connections, 1, 1'000'000,
@@ -96,7 +112,8 @@ std::vector<Flag> http_flags() {
       bytes_flag("--http-max-header-size", http, &Options::max_header_bytes, 1024, 1 << 20,
                  "Largest first line and headers of a request, in bytes"),
       bytes_flag("--http-memory", http, &Options::memory_bytes, 1 << 20, std::int64_t{1} << 40,
-                 "Bodies of requests that are being read, of all connections, in bytes; beyond it "
+                 "Bodies of requests that are being read and parsed, of all connections, in bytes; "
+                 "beyond it "
                  "requests are answered with 503"),
       duration_flag("--http-header-timeout", http, &Options::header_timeout_ms, milliseconds(10),
                     "A request's headers come within this time, or it is refused"),

@@ -56,6 +56,8 @@ struct ServerOptions {
     bool takes_other_numerics = true;
     // Into a drain calls that can be repeated elsewhere end; nothing: never.
     std::optional<std::chrono::milliseconds> drain_handover_ms;
+    // After a write to the store failed, liveness fails; 0: never.
+    std::chrono::milliseconds store_broken_timeout_ms{60'000};
 
     static constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 36525);
   } durable;
@@ -83,6 +85,10 @@ struct ServerOptions {
   } monitoring;
 
   bool print_numerics = false;  // instead of serving
+
+  // No model, repository or configuration file was named: `models` has the packaged models, and
+  // HTTP is on.
+  bool serves_packaged_models = false;
 };
 
 }  // namespace lintel

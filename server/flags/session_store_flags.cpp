@@ -79,6 +79,11 @@ std::vector<Flag> session_store_flags() {
           {{"warn", true}, {"strict", false}},
           "Of stored sessions whose values a machine of other bits computed: warn: they go on, the "
           "log and Session.numerics_changed_at say so; strict: calls on them are refused"),
+      duration_flag("--store-broken-timeout", durable, &Options::store_broken_timeout_ms,
+                    milliseconds(0),
+                    "So long after a write to the store failed /healthz and v2/health/live fail, "
+                    "for the server to be started anew: only a start opens the store again. "
+                    "Readiness fails at once. 0: never"),
       text_flag("--drain-handover", durable, &Options::drain_handover_ms, "DURATION",
                 parse_handover, show_handover,
                 "After SIGTERM calls on such sessions that have a call_id may go on for this long; "

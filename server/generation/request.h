@@ -79,6 +79,9 @@ struct GenerationRequest {
   std::vector<std::int32_t> drawn;
   std::optional<TimePoint> deadline;
   std::shared_ptr<TokenAllowance> allowance;  // null: as many tokens as there are
+  // Who sent it, an identity or a connection: callers take turns. Requests of one caller, the empty
+  // name included, are served in the order in which they came.
+  std::string caller;
   // The values of its session were computed with other numerics than it is.
   bool numerics_changed = false;
   // What the caller keeps of this request until it is over, in bytes: all sequences of a Score,

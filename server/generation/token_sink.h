@@ -80,6 +80,7 @@ enum class RequestOutcome {
   kFenced,  // another process has the session now
   // Nor this: the server ends, and the call goes on where it is repeated.
   kMoved,
+  kStoreDamaged,  // of the store, too: what it has of the session is not what was written
 };
 
 // Receives what a request produces. Called by one scheduler thread at a time, never under a

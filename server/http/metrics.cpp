@@ -10,6 +10,7 @@
 
 #include "model/adapters/adapter.h"
 #include "model/config/names.h"
+#include "server/base/thread_failures.h"
 #include "server/call/status.h"
 #include "server/http/process_metrics.h"
 
@@ -314,6 +315,9 @@ void collect_store(const DurableSessions& durable, std::chrono::duration<double>
   Family(out, MetricType::Counter, "session_states_lost_total",
          "Stored states that were not what had been written; their values were read anew")
       .add({}, health.states_lost);
+  Family(out, MetricType::Counter, "session_states_dropped_total",
+         "Stored states that were dropped to make room on a full disk")
+      .add({}, health.states_dropped);
   Family(out, MetricType::Counter, "session_calls_resumed_total",
          "Calls that were repeated by their call_id and went on")
       .add({}, stats.calls_resumed);
@@ -345,6 +349,9 @@ void collect_http(const HttpCounters& http, std::vector<MetricFamily>& out) {
   Family(out, MetricType::Counter, "http_timeouts_total",
          "HTTP connections closed because their client was too slow")
       .add({}, http.timeouts.load());
+  Family(out, MetricType::Counter, "http_exceptions_total",
+         "Exceptions on the way of an HTTP request, for want of memory; each ended its connection")
+      .add({}, http.exceptions.load());
   Family(out, MetricType::Gauge, "http_body_bytes", "Bodies of HTTP requests that are being read")
       .add({}, http.body_bytes.load());
   Family answers(out, MetricType::Counter, "http_answers_total",
@@ -352,6 +359,15 @@ void collect_http(const HttpCounters& http, std::vector<MetricFamily>& out) {
   static constexpr const char* kClasses[] = {"gone", "1xx", "2xx", "3xx", "4xx", "5xx"};
   for (std::size_t i = 0; i < http.answers.size(); ++i) {
     if (i != 1) answers.add({{"status", kClasses[i]}}, http.answers[i].load());
+  }
+}
+
+void collect_thread_failures(std::vector<MetricFamily>& out) {
+  Family family(out, MetricType::Counter, "thread_failures_total",
+                "Exceptions that reached the loop of a thread, which went on; the log has each");
+  for (std::size_t i = 0; i < kNumServerThreads; ++i) {
+    family.add({{"thread", kServerThreadNames[i]}},
+               ThreadFailures::of_process().count(static_cast<ServerThread>(i)));
   }
 }
 
@@ -392,6 +408,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   collect_prefixes(prefixes_, out);
   if (durable_ != nullptr) collect_store(*durable_, recovery_time_, out);
   if (http_ != nullptr) collect_http(*http_, out);
+  collect_thread_failures(out);
   std::ranges::move(collect_process_metrics(), std::back_inserter(out));
   return out;
 }

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/thread_failures.h"
+
 namespace lintel {
 namespace {
 
@@ -19,23 +21,44 @@ struct Answer {
   const char* type = "text/plain; charset=utf-8";
 };
 
+const char* reason_of(int code) {
+  switch (code) {
+    case 200:
+      return "OK";
+    case 403:
+      return "Forbidden";
+    case 500:
+      return "Internal Server Error";
+    default:
+      return "Service Unavailable";
+  }
+}
+
 // Answers GET with what a function says.
 class Page final : public CivetHandler {
  public:
-  explicit Page(std::function<Answer()> answer) : answer_(std::move(answer)) {}
+  Page(const HostRules& hosts, std::function<Answer()> answer)
+      : hosts_(hosts), answer_(std::move(answer)) {}
 
   bool handleGet(CivetServer*, mg_connection* connection) override {
-    const Answer answer = answer_();
+    // No exception may leave: the caller is C.
+    Answer answer{500, "", "text/plain; charset=utf-8"};
+    survives(ServerThread::kMetrics, [&] {
+      const char* const host = mg_get_header(connection, "Host");
+      answer = host == nullptr || hosts_.takes(host)
+                   ? answer_()
+                   : Answer{403, "this host name is not allowed: --http-allowed-host adds names\n"};
+    });
     mg_printf(connection,
               "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
               "Cache-Control: no-store\r\n\r\n",
-              answer.code, answer.code == 200 ? "OK" : "Service Unavailable", answer.type,
-              answer.text.size());
+              answer.code, reason_of(answer.code), answer.type, answer.text.size());
     mg_write(connection, answer.text.data(), answer.text.size());
     return true;
   }
 
  private:
+  const HostRules& hosts_;
   const std::function<Answer()> answer_;
 };
 
@@ -68,23 +91,30 @@ CivetCallbacks callbacks() {
 
 struct MetricsEndpoint::Impl {
   Impl(const ListenAddress& address, const prometheus::Collectable& collectable,
-       std::function<bool()> is_ready)
-      : metrics([&collectable] {
-          return Answer{200, prometheus::TextSerializer().Serialize(collectable.Collect()),
-                        "text/plain; version=0.0.4; charset=utf-8"};
-        }),
-        healthz([] {
-          return Answer{200, "ok\n"};
-        }),
-        readyz([is_ready = std::move(is_ready)] {
-          return is_ready() ? Answer{200, "ready\n"} : Answer{503, "not ready\n"};
-        }),
+       std::function<bool()> is_alive, std::function<bool()> is_ready,
+       std::vector<std::string> names)
+      : hosts(address, std::move(names)),
+        metrics(hosts,
+                [&collectable] {
+                  return Answer{200, prometheus::TextSerializer().Serialize(collectable.Collect()),
+                                "text/plain; version=0.0.4; charset=utf-8"};
+                }),
+        healthz(hosts,
+                [is_alive = std::move(is_alive)] {
+                  return is_alive() ? Answer{200, "ok\n"}
+                                    : Answer{503, "the session store is broken\n"};
+                }),
+        readyz(hosts,
+               [is_ready = std::move(is_ready)] {
+                 return is_ready() ? Answer{200, "ready\n"} : Answer{503, "not ready\n"};
+               }),
         server(server_options(address), &civet_callbacks) {
     server.addHandler("/metrics$", metrics);
     server.addHandler("/healthz$", healthz);
     server.addHandler("/readyz$", readyz);
   }
 
+  const HostRules hosts;
   Page metrics, healthz, readyz;  // before the server, which calls them
   const CivetCallbacks civet_callbacks = callbacks();
   CivetServer server;
@@ -92,11 +122,13 @@ struct MetricsEndpoint::Impl {
 
 MetricsEndpoint::MetricsEndpoint(const ListenAddress& address,
                                  const prometheus::Collectable& metrics,
-                                 std::function<bool()> ready) {
+                                 std::function<bool()> alive, std::function<bool()> ready,
+                                 std::vector<std::string> hosts) {
   std::string messages;
   start_messages = &messages;
   try {
-    impl_ = std::make_unique<Impl>(address, metrics, std::move(ready));
+    impl_ = std::make_unique<Impl>(address, metrics, std::move(alive), std::move(ready),
+                                   std::move(hosts));
     start_messages = nullptr;
   } catch (const CivetException& error) {
     start_messages = nullptr;

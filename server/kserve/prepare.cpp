@@ -34,6 +34,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
     request.window = std::max(request.window, ready.window);
     if (row.checked.has_seed) ready.seed += i * request.num_samples;
     ready.allowance = allowance;
+    ready.caller = stream.scope.turn_name();
     const auto echoed = static_cast<std::int64_t>(ready.echo_prompt ? ready.prompt.size() : 0);
     const auto told =
         row.past ? row.past->end() - row.past->first() : echoed + ready.max_new_tokens;
@@ -79,6 +80,13 @@ void check_text(const TensorRequest& request, const ModelConfig& config, Violati
   }
 }
 
+void write_head(const ServedModel& model, const inference::ModelInferRequest& wire,
+                inference::ModelInferResponse& head) {
+  head.set_model_name(model.name);
+  head.set_model_version(std::to_string(model.version));
+  head.set_id(wire.id());
+}
+
 }  // namespace
 
 grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
@@ -94,6 +102,8 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   const auto request = std::make_shared<TensorRequest>(
       read_tensor_request(wire, model->limits.max_samples, violations));
   infer.request = request;
+  const bool is_text = model->transformer->config().modality == ModalityKind::kBytes;
+  if (request->has_no_input && wire.outputs_size() == 0) choose_outputs(is_text, *request);
   check_text(*request, model->transformer->config(), violations);
   if (request->streams && !may_stream) {
     violations.add("parameters[stream]", "is for ModelStreamInfer: here is one response");
@@ -104,6 +114,13 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   status = sequences.find(stream.scope.caller().name, *request, target, infer.sequence);
   if (!status.ok()) return status;
   request->tells_position = infer.sequence.is_stored;
+  if (request->only_ends) {
+    write_head(*target.model, wire, infer.head);
+    infer.position = target.lease.num_values();
+    target.lease = SessionLease();
+    sequences.end(infer.sequence);
+    return status;
+  }
   status = prepare_rows(context, call, std::move(target), *request, stream, infer.rows);
   request->settings.Clear();
   request->prompts = {};  // they are in infer.rows
@@ -119,11 +136,17 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
     return status;
   }
   // A sequence goes on with the version that it began with.
-  const ServedModel& serves = *infer.rows.front().model;
-  infer.head.set_model_name(serves.name);
-  infer.head.set_model_version(std::to_string(serves.version));
-  infer.head.set_id(wire.id());
+  write_head(*infer.rows.front().model, wire, infer.head);
   return grpc::Status::OK;
+}
+
+void write_end(const PreparedInference& infer, inference::ModelInferResponse& response) {
+  const TensorRequest& request = *infer.request;
+  response = infer.head;
+  RowValues none;
+  none.position = infer.position;
+  write_tensor_response(request, {none}, response);
+  if (request.streams || request.marks_final) mark_final(response, true);
 }
 
 std::shared_ptr<RowGatherer> new_row_gatherer(

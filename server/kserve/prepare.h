@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -20,8 +21,9 @@ namespace lintel {
 struct PreparedInference {
   std::shared_ptr<const TensorRequest> request;
   ClientSequence sequence;
-  std::vector<PreparedGeneration> rows;
-  inference::ModelInferResponse head;  // what every response begins with
+  std::vector<PreparedGeneration> rows;  // none: the request only ended its sequence, which is done
+  inference::ModelInferResponse head;    // what every response begins with
+  std::int64_t position = 0;             // of a sequence that was only ended
 };
 
 // What a request needs is checked and taken. Only where it `may_stream` can it ask for more than
@@ -30,6 +32,9 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
                                const grpc::CallbackServerContext& call,
                                const inference::ModelInferRequest& wire, StreamCall& stream,
                                bool may_stream, PreparedInference& infer);
+
+// The one response of a request without rows.
+void write_end(const PreparedInference& infer, inference::ModelInferResponse& response);
 
 // Runs it for one response, which is written when the run is done, before `on_done`; `sequences`,
 // the response and what `on_done` needs outlive it.

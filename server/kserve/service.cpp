@@ -45,12 +45,16 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
       grpc::Status ready = prepare_inference(context, sequences, rpc, wire, call_,
                                              /*may_stream=*/false, infer);
       if (!ready.ok()) return ready;
+      if (infer.rows.empty()) {
+        write_end(infer, response);
+        return ready;
+      }
       rows = new_row_gatherer(
           sequences, infer, response,
           [this](const grpc::Status& ended, ValueUse used) { finish(ended, used); });
       return ready;
     });
-    if (!prepared.ok()) return finish(std::move(prepared), {});
+    if (!prepared.ok() || rows == nullptr) return finish(std::move(prepared), {});
     if (!set_rows(rows)) rows->cancel();
     rows->begin(std::move(infer.rows));
   }
@@ -119,7 +123,7 @@ grpc::ServerUnaryReactor* InferenceService::ServerLive(
     inference::ServerLiveResponse* response) {
   return answer(context_.gate, *call, Method::kServerLive, *request,
                 [&](const Identity&, const auto&) {
-                  response->set_live(true);
+                  response->set_live(context_.health.is_alive());
                   return grpc::Status::OK;
                 });
 }
@@ -129,7 +133,7 @@ grpc::ServerUnaryReactor* InferenceService::ServerReady(
     inference::ServerReadyResponse* response) {
   return answer(context_.gate, *call, Method::kServerReady, *request,
                 [&](const Identity&, const auto&) {
-                  response->set_ready(!context_.calls.closed());
+                  response->set_ready(context_.health.is_ready());
                   return grpc::Status::OK;
                 });
 }
@@ -143,7 +147,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelReady(
                   const SharedModel model =
                       resolve_version(wire.name(), wire.version(), "", context_.models, &ignored);
                   if (model != nullptr) scope.set_model(model->name);
-                  response->set_ready(model != nullptr && !context_.calls.closed());
+                  response->set_ready(model != nullptr && context_.health.is_ready());
                   return grpc::Status::OK;
                 });
 }

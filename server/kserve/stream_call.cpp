@@ -64,6 +64,13 @@ void ModelStreamInferCall::serve(const inference::ModelInferRequest& wire) noexc
     return prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
   });
   if (!prepared.ok()) return respond(std::move(prepared), {});
+  if (infer.rows.empty()) {
+    return respond(guarded([&] {
+                     write_end(infer, *response_.mutable_infer_response());
+                     return grpc::Status::OK;
+                   }),
+                   {});
+  }
   grpc::Status begun =
       guarded([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
   if (begun.ok()) return;

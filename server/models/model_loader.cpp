@@ -65,15 +65,13 @@ void log_loaded(const ModelSource& source, const Transformer& transformer) {
   }
 }
 
-// Below it a step takes microseconds, and so would no draft be missed.
-constexpr std::int64_t kLeastMeasuredParameters = 200'000;
-
 // Rows that guesses make of a step.
 int most_draft_rows(const Scheduler::Options& scheduling) {
   return std::min(scheduling.speculation_rows,
-                  std::max(scheduling.max_batch_rows, scheduling.prompt_rows_per_step));
+                  std::max(scheduling.max_batch_rows, scheduling.most_rows_per_step));
 }
 
+// Nothing of a small model, none of whose drafts would be missed.
 std::optional<StepCost> step_cost_of(const std::string& name, const Transformer& transformer,
                                      const Scheduler::Options& scheduling, const Clock& clock) {
   if (scheduling.speculation != Speculation::kAuto || transformer.recomputes() ||
@@ -114,7 +112,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
   const int rows = batch_rows(*transformer);
   spdlog::info("model {}: {} workers of {} rows", source.name, options_.scheduling.workers, rows);
   std::vector<std::string> warnings = transformer->warnings();
-  if (!rows_are_independent(*transformer, std::max(rows, prompt_rows(*transformer)))) {
+  if (!rows_are_independent(*transformer, std::max(rows, most_prompt_rows(*transformer)))) {
     warnings.push_back("on this machine the values of a request depend on what shares its batch");
     spdlog::error("model {}: {}", source.name, warnings.back());
   }
@@ -210,9 +208,9 @@ int ModelLoader::batch_rows(const Transformer& model) const {
 }
 
 // An operator who says how many rows a step has means every step.
-int ModelLoader::prompt_rows(const Transformer& model) const {
+int ModelLoader::most_prompt_rows(const Transformer& model) const {
   if (options_.scheduling.max_batch_rows > 0) return options_.scheduling.max_batch_rows;
-  return static_cast<int>(model.prompt_rows());
+  return static_cast<int>(model.most_prompt_rows());
 }
 
 std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
@@ -222,7 +220,11 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   Scheduler::Options scheduling = options_.scheduling;
   scheduling.max_batch_rows = batch_rows;
   scheduling.prefill_rows_per_step = std::min(scheduling.prefill_rows_per_step, batch_rows);
-  scheduling.prompt_rows_per_step = prompt_rows(*transformer);
+  scheduling.most_rows_per_step = most_prompt_rows(*transformer);
+  const PromptRows prompts =
+      measure_prompt_rows(*transformer, scheduling.most_rows_per_step, clock_);
+  scheduling.prompt_rows_per_step = prompts.rows;
+  spdlog::info("model {}: prompts are read with {}", source.name, prompts.to_text());
   const auto cost = step_cost_of(source.name, *transformer, scheduling, clock_);
   auto served = std::make_shared<ServedModel>();
   served->name = source.name;

@@ -64,7 +64,7 @@ class ModelLoader {
   // Throws OutOfModelMemory.
   ModelMemory::Reservation admit(const std::string& name, const ModelSize& size) const;
   int batch_rows(const Transformer& model) const;
-  int prompt_rows(const Transformer& model) const;
+  int most_prompt_rows(const Transformer& model) const;
   std::shared_ptr<ServedModel> serve(const ModelSource& source,
                                      std::shared_ptr<const Transformer> transformer,
                                      std::vector<std::string> warnings, int batch_rows,

@@ -7,12 +7,14 @@
 #include <iterator>
 #include <utility>
 
+#include "server/base/thread_failures.h"
 #include "server/models/guarded_load.h"
 #include "server/models/start_sources.h"
 
 namespace lintel {
 namespace {
 
+constexpr std::chrono::milliseconds kTryAgain{100};  // where there was no memory
 constexpr std::size_t kMostWaitingLoads = 16;
 
 using Kind = LoadRefusal::Kind;
@@ -164,7 +166,7 @@ void ModelManager::run_loads() {
       load = std::move(loads_.front());
       loads_.pop_front();
     }
-    load.run();
+    survives(ServerThread::kModelLoads, load.run);  // which answers by itself whatever it meets
   }
 }
 
@@ -269,19 +271,27 @@ void ModelManager::run_drains() {
   std::vector<AdapterDrain> adapter_drains;
   while (true) {
     bool stopping = false;
-    {
+    const bool is_well = survives(ServerThread::kModelDrains, [&] {
       MutexLock lock(mutex_);
-      stopping = stopping_;
+      // Room first, so that none is lost halfway.
+      drains.reserve(drains.size() + drains_.size());
+      adapter_drains.reserve(adapter_drains.size() + adapter_drains_.size());
       std::ranges::move(drains_, std::back_inserter(drains));
       std::ranges::move(adapter_drains_, std::back_inserter(adapter_drains));
       drains_.clear();
       adapter_drains_.clear();
-    }
-    const auto is_over = [&](auto& drain) { return advance(drain, stopping); };
+      stopping = stopping_;
+    });
+    const auto is_over = [&](auto& drain) {
+      bool over = false;
+      survives(ServerThread::kModelDrains, [&] { over = advance(drain, stopping); });
+      return over;
+    };
     std::erase_if(adapter_drains, is_over);
     std::erase_if(drains, is_over);
     if (stopping && drains.empty() && adapter_drains.empty()) return;
     std::optional<TimePoint> next;
+    if (!is_well) next = std::chrono::steady_clock::now() + kTryAgain;
     const auto look_at = [&](const auto& all) {
       for (const auto& drain : all) next = std::min(next.value_or(drain.give_up), drain.give_up);
     };

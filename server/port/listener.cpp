@@ -20,6 +20,8 @@
 #include <string>
 #include <utility>
 
+#include "server/base/thread_failures.h"
+
 namespace lintel {
 namespace {
 
@@ -198,7 +200,8 @@ bool Listener::accept_waiting(int socket) {
       return false;
     }
     if (fd < first_reserved_descriptor()) {
-      on_connection_(fd);
+      const bool is_taken = survives(ServerThread::kListener, [&] { on_connection_(fd); });
+      if (!is_taken) ::close(fd);
     } else {
       warn("connections are refused: the last descriptors are kept for the server itself");
       ::close(fd);

@@ -6,13 +6,20 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <future>
 #include <system_error>
 #include <utility>
 
+#include "server/base/thread_failures.h"
 #include "server/redis/redis_loop.h"
 
 namespace lintel {
+namespace {
+
+constexpr std::chrono::milliseconds kAfterFailure{10};
+
+}  // namespace
 
 RedisScript RedisScript::of(std::string text) {
   std::array<unsigned char, SHA_DIGEST_LENGTH> hash{};
@@ -37,28 +44,42 @@ RedisClient::RedisClient(const RedisOptions& options)
     throw;
   }
   thread_ = std::thread([this] {
-    while (true) {
-      std::vector<RedisRequest> asked;
-      {
-        MutexLock lock(mutex_);
-        if (is_closing_) break;
-        asked.swap(asked_);
-      }
-      // Behind what was asked before and is to be sent again.
-      loop_->send_again();
-      for (RedisRequest& request : asked) loop_->take(std::move(request));
-      loop_->turn();
-      const RedisState state = loop_->state();
-      MutexLock lock(mutex_);
-      state_ = state;
+    while (run_once()) {
     }
-    loop_->end();
+    survives(ServerThread::kRedis, [this] { loop_->end(); });
+    loop_->begin_anew();
   });
   const std::string why = opened.get_future().get();
   if (why.empty()) return;
   stop();
   ::close(bell_);
   throw RedisError(why);
+}
+
+bool RedisClient::run_once() noexcept {
+  std::vector<RedisRequest> asked;
+  {
+    MutexLock lock(mutex_);
+    if (is_closing_) return false;
+    asked.swap(asked_);
+  }
+  const bool is_well = survives(ServerThread::kRedis, [&] {
+    // Behind what was asked before and is to be sent again.
+    loop_->send_again();
+    for (RedisRequest& request : asked) loop_->take(std::move(request));
+    loop_->turn();
+    RedisState state = loop_->state();
+    MutexLock lock(mutex_);
+    state_ = std::move(state);
+  });
+  if (is_well) return true;
+  loop_->begin_anew();
+  for (RedisRequest& request : asked) {
+    if (!request.done) continue;
+    survives(ServerThread::kRedis, [&] { std::exchange(request.done, nullptr)({}); });
+  }
+  std::this_thread::sleep_for(kAfterFailure);  // for want of memory: some of it may come back
+  return true;
 }
 
 RedisClient::~RedisClient() {

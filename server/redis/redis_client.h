@@ -43,6 +43,9 @@ class RedisClient {
   RedisState state() const EXCLUDES(mutex_);
 
  private:
+  // A turn of the thread. False: it is to end.
+  bool run_once() noexcept EXCLUDES(mutex_);
+
   mutable Mutex mutex_;
   std::vector<RedisRequest> asked_ GUARDED_BY(mutex_);
   RedisState state_ GUARDED_BY(mutex_);

@@ -1,7 +1,6 @@
 #include "server/redis/redis_link.h"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
@@ -57,22 +56,18 @@ RedisTls::RedisTls(const std::string& ca, const std::string& certificate, const 
   }
 }
 
-bool RedisLink::connect(const RedisAddress& address, const RedisTls* tls) {
+bool RedisLink::connect(const std::string& host, const std::vector<SocketAddress>& addresses,
+                        const RedisTls* tls) {
   close();
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const std::string port = std::to_string(address.port);
-  const int looked_up = getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
-  if (looked_up != 0) return fail(gai_strerror(looked_up));
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> freed(found, &freeaddrinfo);
-  // The first that does not refuse at once.
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    fd_ = ::socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  for (const SocketAddress& each : addresses) {
+    fd_ = ::socket(each.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd_ < 0) return fail(std::strerror(errno));
     const int on = 1;
     ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    if (::connect(fd_, each->ai_addr, each->ai_addrlen) == 0 || errno == EINPROGRESS) break;
+    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&each.address), each.size) == 0 ||
+        errno == EINPROGRESS) {
+      break;
+    }
     fail(std::strerror(errno));
   }
   if (fd_ < 0) return false;
@@ -82,11 +77,11 @@ bool RedisLink::connect(const RedisAddress& address, const RedisTls* tls) {
   ssl_.reset(SSL_new(tls->context.get()));
   if (ssl_ == nullptr) return fail(tls_error());
   SSL_set_fd(ssl_.get(), fd_);
-  const char* const host = address.host.c_str();
+  const char* const name = host.c_str();
   const bool is_named =
-      is_ip(address.host)
-          ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl_.get()), host) == 1
-          : SSL_set1_host(ssl_.get(), host) == 1 && SSL_set_tlsext_host_name(ssl_.get(), host) == 1;
+      is_ip(host)
+          ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl_.get()), name) == 1
+          : SSL_set1_host(ssl_.get(), name) == 1 && SSL_set_tlsext_host_name(ssl_.get(), name) == 1;
   return is_named || fail(tls_error());
 }
 
@@ -96,7 +91,7 @@ void RedisLink::close() {
   fd_ = -1;
   out_.clear();
   sent_ = 0;
-  wants_write_ = false;
+  wants_write_ = has_more_ = false;
 }
 
 bool RedisLink::fail(const std::string& why) {
@@ -175,7 +170,11 @@ bool RedisLink::write_out() {
 
 bool RedisLink::read_in() {
   std::array<char, 64 << 10> buffer;
-  while (true) {
+  // What has come is to be parsed before more is read: a server that never stops would fill the
+  // memory.
+  constexpr int kMostAtOnce = 4;
+  has_more_ = false;
+  for (int reads = 0; reads < kMostAtOnce; ++reads) {
     std::size_t count = 0;
     if (ssl_ != nullptr) {
       const int done = SSL_read_ex(ssl_.get(), buffer.data(), buffer.size(), &count);
@@ -194,13 +193,14 @@ bool RedisLink::read_in() {
     }
     if (!replies_->feed({buffer.data(), count})) return fail("it is no Redis server");
   }
+  has_more_ = true;
+  return true;
 }
 
-std::optional<RedisReply> RedisLink::next() {
+std::optional<RedisReply> RedisLink::next(const RedisReplyBounds& bounds) {
   if (replies_ == nullptr) return std::nullopt;
-  bool ok = true;
-  std::optional<RedisReply> reply = replies_->next(&ok);
-  if (!ok) fail("it is no Redis server");
+  std::optional<RedisReply> reply = replies_->next(bounds);
+  if (is_open() && !replies_->error().empty()) fail(replies_->error());
   return reply;
 }
 

@@ -7,7 +7,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "server/redis/name_lookups.h"
 #include "server/redis/redis_reply.h"
 #include "server/redis/redis_url.h"
 
@@ -30,9 +32,10 @@ class RedisLink {
   RedisLink(const RedisLink&) = delete;
   RedisLink& operator=(const RedisLink&) = delete;
 
-  // Begins to connect. False: `why()` says why not. A name is looked up, which waits for it.
-  // tls: null: plain; outlives the connection.
-  bool connect(const RedisAddress& address, const RedisTls* tls);
+  // Begins to connect to the first of the addresses of `host` that does not refuse at once. False:
+  // `why()` says why not. tls: null: plain; outlives the connection.
+  bool connect(const std::string& host, const std::vector<SocketAddress>& addresses,
+               const RedisTls* tls);
   void close();
   bool is_open() const { return fd_ >= 0; }
   // Its TCP connection stands, and TLS where that is spoken.
@@ -41,18 +44,27 @@ class RedisLink {
   void send(std::string_view bytes) { out_ += bytes; }
   int fd() const { return fd_; }
   short events() const;
-  // Reads and writes what it can. False: the connection is gone; why() says why.
+  // Writes what it can, and reads as much as is to be parsed at once. False: the connection is
+  // gone; why() says why.
   bool move();
+  // Whether move() is to be called again though there is nothing to poll for.
+  bool has_more() const { return is_open() && has_more_; }
   // Writes what it can, where it is up. False: as move().
   bool flush() { return !is_up() || write_out(); }
-  // The next reply that has come whole, also after the connection is gone.
-  std::optional<RedisReply> next();
+  // The next reply that has come whole, also after the connection is gone. One that is beyond its
+  // bounds closes the connection.
+  std::optional<RedisReply> next(const RedisReplyBounds& bounds);
+  // A reply came that can be none, or is beyond its bounds.
+  bool has_bad_reply() const { return replies_ != nullptr && !replies_->error().empty(); }
+  // Bytes have come that no reply was made of.
+  bool has_bytes() const { return replies_ != nullptr && replies_->has_bytes(); }
+  // Closes it. Returns false.
+  bool fail(const std::string& why);
   const std::string& why() const { return why_; }
 
  private:
   enum class State { kConnecting, kHandshake, kUp };
 
-  bool fail(const std::string& why);
   bool shake_hands();
   bool write_out();
   bool read_in();
@@ -61,6 +73,7 @@ class RedisLink {
   State state_ = State::kConnecting;
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl_{nullptr, &SSL_free};
   bool wants_write_ = false;  // of TLS
+  bool has_more_ = false;
   std::string out_;
   std::size_t sent_ = 0;  // of out_
   std::unique_ptr<RedisReplies> replies_;

@@ -19,6 +19,8 @@ constexpr Duration kMostBackoff = std::chrono::milliseconds(500);
 constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 constexpr std::chrono::milliseconds kIdleTurn{500}, kBusyTurn{10};
 constexpr std::size_t kMostInPipeline = 512;
+constexpr std::size_t kMostNodes = 2048;  // a cluster has a thousand at most
+constexpr RedisReplyBounds kMostOfOwn{RedisReplyBounds::kLeastBytes, 16};
 
 // Errors of a server that are of the moment.
 constexpr const char* kPassing[] = {"TRYAGAIN",   "CLUSTERDOWN", "LOADING",
@@ -41,7 +43,10 @@ std::optional<RedisAddress> address_in(const std::string& redirect, const RedisA
 }  // namespace
 
 RedisLoop::RedisLoop(const RedisOptions& options, int bell, std::function<void(std::string)> opened)
-    : options_(options), bell_(bell), opened_(std::move(opened)) {
+    : options_(options),
+      bell_(bell),
+      lookups_(options.look_up_name, bell),
+      opened_(std::move(opened)) {
   if (options_.url.is_encrypted) {
     tls_ = std::make_unique<RedisTls>(options_.ca, options_.certificate, options_.key);
   }
@@ -50,16 +55,18 @@ RedisLoop::RedisLoop(const RedisOptions& options, int bell, std::function<void(s
 
 RedisLoop::~RedisLoop() = default;
 
-RedisNode& RedisLoop::node_of(const RedisAddress& address) {
+RedisNode* RedisLoop::node_of(const RedisAddress& address) {
   for (const auto& node : nodes_) {
-    if (node->address == address) return *node;
+    if (node->address == address) return node.get();
   }
-  nodes_.push_back(std::make_unique<RedisNode>());
-  nodes_.back()->address = address;
-  return *nodes_.back();
+  if (nodes_.size() >= kMostNodes) return nullptr;
+  auto node = std::make_unique<RedisNode>();
+  node->address = address;
+  nodes_.push_back(std::move(node));
+  return nodes_.back().get();
 }
 
-void RedisLoop::take(RedisRequest request) {
+void RedisLoop::take(RedisRequest&& request) {
   auto errand = std::make_shared<RedisErrand>();
   errand->request = std::move(request);
   errand->deadline = std::chrono::steady_clock::now() + options_.timeout;
@@ -88,7 +95,7 @@ void RedisLoop::again(RedisErrandPtr errand, Duration pause) {
 
 void RedisLoop::finish(RedisErrand& errand, bool arrived) {
   errand.answer.arrived = arrived;
-  if (errand.request.done) std::exchange(errand.request.done, nullptr)(std::move(errand.answer));
+  errand.tell();
 }
 
 void RedisLoop::send_again() {
@@ -114,16 +121,18 @@ void RedisLoop::turn() {
   std::vector<pollfd> polled{{bell_, POLLIN, 0}};
   std::vector<std::pair<RedisNode*, RedisLane*>> lanes;
   bool is_busy = !later_.empty() || is_searching_ || opened_;
+  bool has_more = false;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     for (RedisLane& lane : nodes_[i]->lanes) {
       look_after(*nodes_[i], lane);
       is_busy = is_busy || !lane.waiting.empty() || !lane.expected.empty();
       if (!lane.link.is_open()) continue;
+      has_more = has_more || lane.link.has_more();
       polled.push_back({lane.link.fd(), lane.link.events(), 0});
       lanes.emplace_back(nodes_[i].get(), &lane);
     }
   }
-  const auto pause = is_busy ? kBusyTurn : kIdleTurn;
+  const auto pause = has_more ? std::chrono::milliseconds(0) : is_busy ? kBusyTurn : kIdleTurn;
   ::poll(polled.data(), polled.size(), static_cast<int>(pause.count()));
   now_ = std::chrono::steady_clock::now();
   if (polled[0].revents != 0) {
@@ -132,9 +141,13 @@ void RedisLoop::turn() {
   }
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     auto& [node, lane] = lanes[i];
-    if (polled[i + 1].revents == 0 || !lane->link.is_open()) continue;
+    const bool is_due = polled[i + 1].revents != 0 || lane->link.has_more();
+    if (!is_due || !lane->link.is_open()) continue;
     const bool is_well = lane->link.move();
     take_replies(*node, *lane);
+    if (lane->link.is_open() && lane->expected.empty() && lane->link.has_bytes()) {
+      lane->link.fail("it says what nobody asked");
+    }
     if (!is_well || !lane->link.is_open()) lose(*node, *lane, lane->link.why());
   }
 }
@@ -143,7 +156,8 @@ void RedisLoop::look_after(RedisNode& node, RedisLane& lane) {
   expire(lane);
   if (!lane.link.is_open()) {
     const bool is_missed = node.is_master && lane.down_since;
-    if ((!lane.waiting.empty() || is_missed) && now_ >= lane.retry_at) connect(node, lane);
+    const bool is_due = (!lane.waiting.empty() || is_missed) && now_ >= lane.retry_at;
+    if (lane.is_looking_up || is_due) connect(node, lane);
     return;
   }
   const Duration silent =
@@ -174,9 +188,18 @@ void RedisLoop::expire(RedisLane& lane) {
 }
 
 void RedisLoop::connect(RedisNode& node, RedisLane& lane) {
-  lane.began = now_;
+  if (!std::exchange(lane.is_looking_up, true)) lane.began = now_;
   lane.is_ready = false;
-  const bool is_begun = lane.link.connect(node.address, tls_.get()) && lane.link.move();
+  const std::shared_ptr<const LookedUp> found = lookups_.find(node.address, now_);
+  if (found == nullptr) {
+    if (now_ - lane.began > options_.silence) lose(node, lane, "its name is not looked up in time");
+    return;
+  }
+  lane.is_looking_up = false;
+  lane.began = now_;
+  if (found->addresses.empty()) return lose(node, lane, found->why);
+  const bool is_begun =
+      lane.link.connect(node.address.host, found->addresses, tls_.get()) && lane.link.move();
   if (!is_begun) lose(node, lane, lane.link.why());
 }
 
@@ -247,8 +270,13 @@ void RedisLoop::send(RedisLane& lane, const RedisErrandPtr& errand) {
 
 void RedisLoop::take_replies(RedisNode& node, RedisLane& lane) {
   while (!lane.expected.empty()) {
-    std::optional<RedisReply> reply = lane.link.next();
-    if (!reply) break;
+    std::optional<RedisReply> reply = lane.link.next(bounds_of(lane.expected.front()));
+    if (!reply) {
+      // One that does not fit would not fit when it is sent again, either.
+      const RedisErrandPtr& errand = lane.expected.front().errand;
+      if (lane.link.has_bad_reply() && errand != nullptr) finish(*errand, false);
+      break;
+    }
     RedisLane::Expected expected = std::move(lane.expected.front());
     lane.expected.pop_front();
     if (!lane.expected.empty()) lane.expected.front().sent = now_;  // it does answer
@@ -290,6 +318,10 @@ void RedisLoop::take_replies(RedisNode& node, RedisLane& lane) {
   if (lane.is_ready && lane.link.is_open()) send_waiting(node, lane);
 }
 
+RedisReplyBounds RedisLoop::bounds_of(const RedisLane::Expected& expected) const {
+  return expected.errand == nullptr ? kMostOfOwn : expected.errand->request.most;
+}
+
 void RedisLoop::take_reply(const RedisAddress& asked, RedisLane& lane, const RedisErrandPtr& errand,
                            RedisReply reply, bool waits) {
   if (errand->request.done == nullptr) return;  // nobody waits for it any more
@@ -302,8 +334,8 @@ void RedisLoop::take_reply(const RedisAddress& asked, RedisLane& lane, const Red
   if ((is_moved || reply.is_error("ASK")) && errand->pinned == nullptr) {
     ++counts_.redirects;
     const std::optional<RedisAddress> address = address_in(reply.text, asked);
-    if (address) {
-      RedisNode& node = node_of(*address);
+    if (RedisNode* const found = address ? node_of(*address) : nullptr) {
+      RedisNode& node = *found;
       errand->by_text = false;
       if (is_moved) {
         owners_[static_cast<std::size_t>(errand->request.slot)] = &node;
@@ -331,7 +363,7 @@ void RedisLoop::take_reply(const RedisAddress& asked, RedisLane& lane, const Red
 
 void RedisLoop::lose(RedisNode& node, RedisLane& lane, const std::string& why) {
   ++counts_.reconnects;
-  lane.is_ready = false;
+  lane.is_ready = lane.is_looking_up = false;
   lane.why = to_string(node.address) + ": " + why;
   if (!lane.down_since) lane.down_since = now_;
   lane.backoff = std::clamp(lane.backoff * 2, kFirstBackoff, kMostBackoff);
@@ -371,6 +403,24 @@ void RedisLoop::end() {
       lane.waiting.clear();
     }
   }
+}
+
+void RedisLoop::begin_anew() noexcept {
+  // What is dropped is answered by its end.
+  later_.clear();
+  for (const auto& node : nodes_) {
+    for (RedisLane& lane : node->lanes) {
+      lane.link.close();
+      lane.is_ready = lane.is_looking_up = false;
+      if (!lane.down_since) lane.down_since = now_;
+      lane.retry_at = now_ + kFirstBackoff;
+      lane.done.clear();
+      lane.expected.clear();
+      lane.waiting.clear();
+    }
+  }
+  is_searching_ = false;
+  is_stale_ = true;
 }
 
 RedisState RedisLoop::state() const {

@@ -20,27 +20,33 @@ class RedisLoop {
   RedisLoop(const RedisOptions& options, int bell, std::function<void(std::string)> opened);
   ~RedisLoop();
 
-  void take(RedisRequest request);
+  // Where it throws the request is left as it was, or answered.
+  void take(RedisRequest&& request);
   // Waits for what comes next, at most a moment, and does it.
   void turn();
   // What was lost on its way, or is to be asked elsewhere, and is due.
   void send_again();
   // Answers all that wait, with nothing.
   void end();
+  // After an exception, of which nobody knows how far the work had come: as end(), and begins anew.
+  void begin_anew() noexcept;
   RedisState state() const;
 
  private:
   enum Lane { kReads = 0, kWrites = 1 };
   static constexpr int kSlots = 16384;
 
-  RedisNode& node_of(const RedisAddress& address);
+  // Null: there are too many by now.
+  RedisNode* node_of(const RedisAddress& address);
   RedisLane& lane_of(RedisNode& node, const RedisErrand& errand) {
     return node.lanes[errand.request.is_write ? kWrites : kReads];
   }
   void route(RedisErrandPtr errand);
   void send_waiting(RedisNode& node, RedisLane& lane);
   void send(RedisLane& lane, const RedisErrandPtr& errand);
+  // Or waits for the address of its name.
   void connect(RedisNode& node, RedisLane& lane);
+  RedisReplyBounds bounds_of(const RedisLane::Expected& expected) const;
   void log_in(RedisLane& lane);
   void came_up(RedisLane& lane);
   void look_after(RedisNode& node, RedisLane& lane);
@@ -63,11 +69,12 @@ class RedisLoop {
   void use(const RedisSlots& slots);
   void opened_unless_unknown();
   void tell_opened(const std::string& why);
-  void pin(RedisNode& node, std::vector<std::string> command,
+  void pin(RedisNode& node, std::vector<std::string> command, const RedisReplyBounds& most,
            std::function<void(RedisAnswer)> done);
 
   const RedisOptions options_;
   const int bell_;
+  NameLookups lookups_;
   std::function<void(std::string)> opened_;  // null once it was told
   std::unique_ptr<RedisTls> tls_;
   std::vector<std::unique_ptr<RedisNode>> nodes_;

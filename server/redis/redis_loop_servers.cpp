@@ -16,9 +16,10 @@ constexpr Duration kOpenTime = std::chrono::seconds(5);
 
 }  // namespace
 
-void RedisLoop::pin(RedisNode& node, std::vector<std::string> command,
+void RedisLoop::pin(RedisNode& node, std::vector<std::string> command, const RedisReplyBounds& most,
                     std::function<void(RedisAnswer)> done) {
   auto errand = std::make_shared<RedisErrand>();
+  errand->request.most = most;
   errand->request.words = std::move(command);
   errand->request.done = std::move(done);
   errand->pinned = &node;
@@ -48,7 +49,7 @@ void RedisLoop::refresh() {
 }
 
 void RedisLoop::ask_for_facts(RedisNode& node, bool then_slots) {
-  pin(node, {"INFO"}, [this, &node, then_slots](const RedisAnswer& answer) {
+  pin(node, {"INFO"}, kMostRedisInfo, [this, &node, then_slots](const RedisAnswer& answer) {
     took_facts(node, answer, then_slots);
   });
 }
@@ -70,7 +71,7 @@ void RedisLoop::took_facts(RedisNode& node, const RedisAnswer& answer, bool then
   node.linked = facts.replicas;
   if (!then_slots) return opened_unless_unknown();
   if (facts.is_cluster) {
-    return pin(node, {"CLUSTER", "SLOTS"},
+    return pin(node, {"CLUSTER", "SLOTS"}, RedisSlots::kMost,
                [this, &node](const RedisAnswer& slots) { took_slots(node, slots); });
   }
   if (!facts.is_master) return search_on(to_string(node.address) + ": is a replica");
@@ -91,6 +92,11 @@ void RedisLoop::took_slots(RedisNode& node, const RedisAnswer& answer) {
   if (!slots || slots->ranges.empty()) {
     return search_on(to_string(node.address) + ": knows no slots of its cluster");
   }
+  for (const RedisSlots::Range& range : slots->ranges) {
+    if (node_of(range.master) == nullptr) {
+      return search_on(to_string(node.address) + ": names too many servers");
+    }
+  }
   use(*slots);
 }
 
@@ -98,7 +104,7 @@ void RedisLoop::use(const RedisSlots& slots) {
   is_cluster_ = is_known_ = true;
   for (const auto& each : nodes_) each->is_master = false;
   for (const RedisSlots::Range& range : slots.ranges) {
-    RedisNode& node = node_of(range.master);
+    RedisNode& node = *node_of(range.master);
     node.is_master = true;
     node.replicas = range.replicas;
     had_replicas_ |= range.replicas > 0;

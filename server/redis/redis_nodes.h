@@ -6,9 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/base/clock.h"
+#include "server/base/thread_failures.h"
 #include "server/redis/redis_link.h"
 #include "server/redis/redis_request.h"
 
@@ -25,6 +27,14 @@ struct RedisErrand {
   bool asks = false;            // goes with ASKING
   bool by_text = false;         // its script is not known there
   RedisAnswer answer{};
+
+  // However it goes, whoever asked is answered: with nothing, where an exception took it away.
+  ~RedisErrand() { tell(); }
+  void tell() noexcept {
+    if (!request.done) return;
+    const auto done = std::exchange(request.done, nullptr);
+    survives(ServerThread::kRedis, [&] { done(std::move(answer)); });
+  }
 };
 using RedisErrandPtr = std::shared_ptr<RedisErrand>;
 
@@ -37,9 +47,10 @@ struct RedisLane {
   };
 
   RedisLink link;
-  bool is_ready = false;  // logged in
-  TimePoint began{};      // to connect
-  TimePoint retry_at{};   // when down
+  bool is_ready = false;       // logged in
+  bool is_looking_up = false;  // the address of its server's name, since `began`
+  TimePoint began{};           // to connect
+  TimePoint retry_at{};        // when down
   Duration backoff{};
   std::optional<TimePoint> down_since;
   std::string why;  // it is down
@@ -57,6 +68,7 @@ struct RedisFacts {
   std::string eviction;
 };
 RedisFacts parse_redis_info(const std::string& info);
+inline constexpr RedisReplyBounds kMostRedisInfo{std::size_t{1} << 20, 0};
 // Why a server cannot keep sessions; empty: it can.
 std::string unusable(const RedisFacts& facts);
 
@@ -77,6 +89,8 @@ struct RedisSlots {
     int replicas = 0;
   };
   std::vector<Range> ranges;
+
+  static constexpr RedisReplyBounds kMost{std::size_t{4} << 20, std::size_t{1} << 18};
 };
 // Of CLUSTER SLOTS. asked: the server that answered, which may not know its own address.
 std::optional<RedisSlots> parse_redis_slots(const RedisReply& reply, const RedisAddress& asked);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/base/clock.h"
+#include "server/redis/name_lookups.h"
 #include "server/redis/redis_request.h"
 #include "server/redis/redis_url.h"
 
@@ -24,6 +25,7 @@ struct RedisOptions {
   Duration timeout = std::chrono::seconds(3);  // of a request, the search for new masters included
   Duration silence = std::chrono::seconds(1);  // of a server that is to answer
   std::vector<const RedisScript*> scripts{};   // loaded with each connection; outlive the client
+  LookUpName look_up_name = look_up_by_system;
 };
 
 struct RedisState {

@@ -1,6 +1,7 @@
 // RedisReply: what a Redis server answered.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,6 +27,15 @@ struct RedisReply {
   std::int64_t number_at(std::size_t i) const;
 };
 
+// How large a reply may be, by what was asked. Of a server that sends more the connection is closed
+// before that is in memory.
+struct RedisReplyBounds {
+  std::size_t bytes = std::size_t{64} << 10;  // on the wire, of any error, too
+  std::size_t elements = 1024;                // of all its lists
+
+  static constexpr std::size_t kLeastBytes = 4096;  // of any, for errors
+};
+
 // Replies from the bytes of a connection. Not thread-safe.
 class RedisReplies {
  public:
@@ -36,12 +46,18 @@ class RedisReplies {
 
   // False: these bytes are no Redis server's.
   bool feed(std::string_view bytes);
-  // The next one that has come whole. `*ok` is false where the bytes are no Redis server's.
-  std::optional<RedisReply> next(bool* ok);
+  // The next one that has come whole. Nothing, and error() says why: the bytes are no Redis
+  // server's, or what has come of it is beyond the bounds.
+  std::optional<RedisReply> next(const RedisReplyBounds& bounds);
+  const std::string& error() const { return error_; }  // empty: none
+  // Whether there are bytes that no reply has been made of.
+  bool has_bytes() const;
 
  private:
   struct redisReaderHolder;
   redisReaderHolder* reader_;
+  std::size_t bytes_ = 0;  // of the reply that is being read, parsed so far
+  std::string error_;
 };
 
 // A command, as it goes to a server.

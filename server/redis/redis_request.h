@@ -31,6 +31,7 @@ struct RedisRequest {
   std::vector<std::string> words{};     // arguments of a script; a whole command
   int slot = 0;                         // whose server is asked
   bool is_write = false;                // waits for replicas; in the order of the requests
+  RedisReplyBounds most{};              // of its reply
   // Once, on the client's thread; must not block.
   std::function<void(RedisAnswer)> done{};
 };

@@ -7,6 +7,7 @@
 #include "server/durable/durable_sessions.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
+#include "server/requests/server_health.h"
 #include "server/sessions/session_store.h"
 #include "server/states/named_states.h"
 #include "server/stream/streaming_options.h"
@@ -22,6 +23,7 @@ struct ServiceContext {
   const CallGate& gate;
   const Clock& clock;
   const StreamingOptions& streaming;
+  const ServerHealth& health;
   DurableSessions* durable = nullptr;  // null: nothing outlives the process
 };
 

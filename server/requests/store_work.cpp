@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/base/guarded.h"
 #include "server/call/status.h"
 #include "server/stream/refusals.h"
 
@@ -12,7 +13,9 @@ namespace lintel {
 grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
                           std::function<void()> work) {
   const bool taken = context.durable->run([log_fields, work = std::move(work)] {
-    const LogScope log(log_fields);
+    // Without memory for its log fields it is done all the same: its call waits for it.
+    std::optional<LogScope> log;
+    guarded([&] { log.emplace(log_fields); }, [] {});
     work();
   });
   if (taken) return grpc::Status::OK;

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "model/dense/kernels/tile_scope.h"
+#include "server/base/thread_failures.h"
 
 namespace lintel {
 namespace {
@@ -76,7 +77,8 @@ bool IdleHelp::help(std::size_t worker, const std::function<bool()>& stop, const
   const std::size_t seat = led->team->sit_down(led->wanted.load(std::memory_order_relaxed));
   if (seat == 0) return false;
   led->here.fetch_add(1, std::memory_order_relaxed);
-  const Left left = help_one(*led, seat, stop, clock);
+  Left left = Left::kStopped;
+  survives(ServerThread::kWorker, [&] { left = help_one(*led, seat, stop, clock); });
   led->team->stand_up(seat);
   led->here.fetch_sub(1, std::memory_order_relaxed);
   return left == Left::kStopped;

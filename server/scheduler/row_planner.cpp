@@ -1,10 +1,13 @@
 #include "server/scheduler/row_planner.h"
 
 #include <algorithm>
+#include <span>
 
 namespace lintel {
 RowPlanner::RowPlanner(const Options& options) : options_(options) {
   hungry_.reserve(static_cast<std::size_t>(options.max_rows));
+  grouped_.reserve(static_cast<std::size_t>(options.max_rows));
+  groups_.reserve(static_cast<std::size_t>(options.max_rows));
   drafting_.reserve(static_cast<std::size_t>(options.max_rows));
 }
 
@@ -21,26 +24,68 @@ void RowPlanner::grant_rows(std::vector<RowRun>& runs) {
     decoding += run.rows;
     client_waits |= run.is_decoding && run.samples_next;
   }
-  int left = client_waits ? std::min(options_.max_rows - decoding, options_.prefill_rows)
-                          : std::max(options_.max_rows, options_.prompt_rows) - decoding;
+  const int prompt_rows = options_.prompt_rows > 0 ? options_.prompt_rows : options_.max_rows;
+  const int beside = std::min(options_.max_rows - decoding, options_.prefill_rows);
+  int left =
+      client_waits ? beside : std::max(prompt_rows - decoding, std::min(beside, prompt_rows));
 
   hungry_.clear();
   for (RowRun& run : runs) {
     if (run.rows < run.wanted) hungry_.push_back(&run);
   }
   if (hungry_.empty()) return;
-  std::rotate(hungry_.begin(),
-              hungry_.begin() + static_cast<std::ptrdiff_t>(turn_++ % hungry_.size()),
-              hungry_.end());
-  while (left > 0 && !hungry_.empty()) {
-    const int share = std::max(left / static_cast<int>(hungry_.size()), 1);
-    for (RowRun* run : hungry_) {
-      const int granted = std::min({share, run->wanted - run->rows, left});
-      run->rows += granted;
-      left -= granted;
+  group_hungry();
+  while (left > 0 && !groups_.empty()) {
+    const int share = std::max(left / static_cast<int>(groups_.size()), 1);
+    for (Group& group : groups_) {
+      const int rows = std::min(share, left);
+      left -= rows - grant(group, rows);
     }
-    std::erase_if(hungry_, [](const RowRun* run) { return run->rows == run->wanted; });
+    std::erase_if(groups_, [](const Group& group) { return group.size == 0; });
   }
+}
+
+void RowPlanner::group_hungry() {
+  groups_.clear();
+  for (const RowRun* run : hungry_) {
+    auto group = std::ranges::find(groups_, run->caller, &Group::caller);
+    if (group == groups_.end()) group = groups_.insert(group, Group{run->caller, 0, 0});
+    ++group->size;
+  }
+  const std::size_t turn = turn_++;
+  const auto rotate = [](auto first, std::size_t size, std::size_t by) {
+    std::rotate(first, first + static_cast<std::ptrdiff_t>(by % size),
+                first + static_cast<std::ptrdiff_t>(size));
+  };
+  const std::size_t callers = groups_.size();
+  rotate(groups_.begin(), callers, turn);
+  if (callers > 1) {
+    grouped_.clear();
+    for (Group& group : groups_) {
+      group.first = grouped_.size();
+      for (RowRun* run : hungry_) {
+        if (run->caller == group.caller) grouped_.push_back(run);
+      }
+    }
+    hungry_.swap(grouped_);
+  }
+  for (const Group& group : groups_) {
+    rotate(hungry_.begin() + static_cast<std::ptrdiff_t>(group.first), group.size, turn / callers);
+  }
+}
+
+int RowPlanner::grant(Group& group, int rows) {
+  const int share = std::max(rows / static_cast<int>(group.size), 1);
+  const auto runs = std::span(hungry_).subspan(group.first, group.size);
+  for (RowRun* run : runs) {
+    const int granted = std::min({share, run->wanted - run->rows, rows});
+    run->rows += granted;
+    rows -= granted;
+  }
+  const auto fed =
+      std::ranges::remove_if(runs, [](const RowRun* run) { return run->rows == run->wanted; });
+  group.size -= fed.size();
+  return rows;
 }
 
 void RowPlanner::grant_drafts(std::vector<RowRun>& runs) {

@@ -15,6 +15,7 @@ class SampleRun;
 // Consecutive rows of one sequence in a step.
 struct RowRun {
   RunningRequest* request = nullptr;
+  const void* caller = nullptr;  // whose it is: callers share rows for prompts
   SampleRun* sample = nullptr;
   DraftSource* drafts = nullptr;  // the sample's
   int wanted = 0;                 // rows it could use
@@ -30,7 +31,7 @@ class RowPlanner {
   struct Options {
     int max_rows = 64;           // of a step, where a client waits for one
     int prefill_rows = 32;       // among them, for prompts
-    int prompt_rows = 0;         // of a step for which no client waits, if more than max_rows
+    int prompt_rows = 0;         // of a step for which no client waits; 0: max_rows
     int draft_rows = 0;          // of a step that has drafts, those included; 0: no drafts
     bool drafts_always = false;  // however unlikely they are to be right
     StepCost cost;
@@ -41,20 +42,34 @@ class RowPlanner {
   // Sets `rows` of each run. REQUIRES: not more than max_rows runs decode, and each wants a row.
   //
   // Every run that decodes has its row. Prompts, and runs of given values, share the rest of the
-  // step, of which prefill_rows at most when a client waits for a row to be sampled; each step
-  // another one comes first. Guesses of what the samples will draw take rows that are left, the
-  // most likely first, as long as they are worth it.
+  // step, of which prefill_rows at most when a client waits for a row to be sampled, and as many
+  // at least when none does: callers equally, and those of a caller its share; each step another
+  // one comes first. Guesses of what the samples will draw take rows that are left, the most likely
+  // first, as long as they are worth it.
   void plan(std::vector<RowRun>& runs);
 
  private:
+  // Hungry runs of one caller.
+  struct Group {
+    const void* caller = nullptr;
+    std::size_t first = 0;  // in hungry_
+    std::size_t size = 0;
+  };
+
   void grant_rows(std::vector<RowRun>& runs);
+  // Puts the hungry runs of each caller side by side, and those first that come first this time.
+  void group_hungry();
+  // Grants runs of a caller about as many rows each; returns how many it is left with.
+  int grant(Group& group, int rows);
   void grant_drafts(std::vector<RowRun>& runs);
 
   const Options options_;
   std::size_t turn_ = 0;  // whose prompt comes first when there are more of them than rows
 
   // Of the current step.
-  std::vector<RowRun*> hungry_;    // could use more rows
+  std::vector<RowRun*> hungry_;  // could use more rows
+  std::vector<RowRun*> grouped_;
+  std::vector<Group> groups_;
   std::vector<RowRun*> drafting_;  // have a draft in hand
 };
 

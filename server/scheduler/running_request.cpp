@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kRequestBytes = 4096;
 
 std::size_t bytes_held_by(const GenerationRequest& request) {
-  std::size_t bytes = kRequestBytes + request.held_bytes;
+  std::size_t bytes = kRequestBytes + request.held_bytes + request.caller.size();
   bytes += request.replay.capacity() * sizeof(request.replay.front());
   bytes += request.recent.capacity() * sizeof(request.recent.front());
   bytes += request.prompt.capacity() * sizeof(request.prompt.front());
@@ -92,13 +92,19 @@ std::optional<RequestOutcome> RunningRequest::lost(TimePoint now) const {
 bool RunningRequest::start(StepContext& step) {
   // The step may have looked at its clock before this request was submitted.
   step.now = std::max(step.now, submitted_);
-  started_ = step.now;
-  step.metrics.queued.observe(step.now - submitted_);
-  return go_on(step);
+  has_rows_since_ = step.now;
+  if (!started_) {
+    started_ = step.now;
+    step.metrics.queued.observe(step.now - submitted_);
+  }
+  return has_begun_ || begin(step);
 }
 
-bool RunningRequest::go_on(StepContext& step) {
-  if (has_begun_) return true;
+void RunningRequest::yield() {
+  for (SampleRun& sample : samples_) sample.settle();
+}
+
+bool RunningRequest::begin(StepContext& step) {
   const std::uint64_t before = values_of(step);
   attempt([&] {
     if (!has_place_) {
@@ -204,6 +210,7 @@ void RunningRequest::propose(int max_rows, std::vector<RowRun>& runs) {
     if (sample.finished() || sample.waits()) continue;
     RowRun run;
     run.request = this;
+    run.caller = turn_.caller();
     run.sample = &sample;
     run.drafts = &sample;
     run.is_decoding = forked_;

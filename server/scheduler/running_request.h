@@ -32,6 +32,27 @@ class InFlight {
   std::atomic<std::uint64_t>& count_;
 };
 
+class RequestQueue;
+struct QueuedCaller;
+
+// What a request counts for among those of its caller, from RequestQueue::push until it goes.
+class CallerTurn {
+ public:
+  CallerTurn() = default;
+  ~CallerTurn();
+  CallerTurn(const CallerTurn&) = delete;
+  CallerTurn& operator=(const CallerTurn&) = delete;
+
+  const QueuedCaller* caller() const { return caller_; }
+
+ private:
+  friend class RequestQueue;  // which outlives the object once it has pushed its request
+  RequestQueue* queue_ = nullptr;
+  QueuedCaller* caller_ = nullptr;
+  int rows_ = 0;         // counted as the caller's
+  bool is_out_ = false;  // of the queue, accepted
+};
+
 // Owned by the queue or one worker at a time and used by that thread only, but for control().
 // Answers its sink exactly once: at the latest when destroyed. Nothing here throws: an exception of
 // the sink or of memory ends the request with kInternal.
@@ -54,14 +75,18 @@ class RunningRequest {
   std::size_t held_bytes() const { return held_bytes_; }
   RequestControl& control() { return *control_; }
   std::optional<TimePoint> deadline() const { return context_.request.deadline; }
+  const std::string& caller() const { return context_.request.caller; }
+  CallerTurn& turn() { return turn_; }
+  // Since when it has had rows, without a pause.
+  TimePoint has_rows_since() const { return has_rows_since_; }
   // Why it must end now, if it was cancelled, its time is up or its adapter has ended.
   std::optional<RequestOutcome> lost(TimePoint now) const;
 
-  // Joins a batch; what needs no row happens now. Returns whether it may go on at once, or begins
-  // with a pause.
+  // Joins a batch, for the first time or again; what needs no row happens now. Returns whether it
+  // may go on at once, or begins with a pause.
   bool start(StepContext& step);
-  // The same once take_resume() has let it go on.
-  bool go_on(StepContext& step);
+  // Gives its rows up between two steps, to get others later.
+  void yield();
   // The rows it could use in a step of at most `max_rows`.
   void propose(int max_rows, std::vector<RowRun>& runs);
   // The step failed: ends at end_step with kInternal.
@@ -91,6 +116,7 @@ class RunningRequest {
   // Runs `body` unless something failed before; what it throws becomes failure_.
   template <typename Body>
   void attempt(Body&& body) noexcept;
+  bool begin(StepContext& step);
   // Whether the prompt may begin with what another left.
   bool takes_prefix() const;
   // Whether another reads a beginning of the prompt that is worth waiting for.
@@ -117,6 +143,7 @@ class RunningRequest {
 
   SchedulerMetrics& metrics_;
   const InFlight in_flight_;  // first: until everything is gone
+  CallerTurn turn_;
   // The lease before all that refers to its sequence.
   SessionLease lease_;
   const std::shared_ptr<TokenSink> sink_;
@@ -140,6 +167,7 @@ class RunningRequest {
   const std::size_t held_bytes_;
   const TimePoint submitted_;
   std::optional<TimePoint> started_;
+  TimePoint has_rows_since_;
   bool forked_ = false;    // prompt read, every sample has a sequence of its own
   bool answered_ = false;  // a new value was produced
   bool ended_ = false;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/base/cores.h"
+#include "server/base/thread_failures.h"
 #include "server/prefix/prefix_cache.h"
 #include "server/scheduler/request_queue.h"
 #include "server/scheduler/running_request.h"
@@ -50,7 +51,9 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   Worker::Options worker_options;
   worker_options.max_rows = options.max_batch_rows;
   worker_options.prefill_rows = options.prefill_rows_per_step;
-  worker_options.prompt_rows = std::max(options.prompt_rows_per_step, options.max_batch_rows);
+  worker_options.prompt_rows = options.prompt_rows_per_step;
+  worker_options.most_rows =
+      std::max({options.prompt_rows_per_step, options.max_batch_rows, options.most_rows_per_step});
   worker_options.speculation_rows = options.speculation_rows;
   worker_options.drafts_always = options.speculation == Speculation::kOn;
   worker_options.step_cost = cost.value_or(assumed_step_cost(model_->weight_type()));
@@ -78,11 +81,13 @@ Scheduler::~Scheduler() { stop(); }
 
 void Scheduler::run_worker(Worker& worker) {
   while (!stopping_.load()) {
-    const std::uint64_t wakes = queue_->wakes();
-    if (worker.run_one_step()) continue;
-    const auto is_woken = [&] { return queue_->wakes() != wakes; };
-    if (help_ != nullptr && help_->help(worker.index(), is_woken, clock_)) continue;
-    queue_->wait(wakes, worker.next_deadline(), clock_);
+    survives(ServerThread::kWorker, [&] {
+      const std::uint64_t wakes = queue_->wakes();
+      if (worker.run_one_step()) return;
+      const auto is_woken = [&] { return queue_->wakes() != wakes; };
+      if (help_ != nullptr && help_->help(worker.index(), is_woken, clock_)) return;
+      queue_->wait(wakes, worker.next_deadline(), clock_);
+    });
   }
   worker.end_all(RequestOutcome::kShutdown);
 }

@@ -35,11 +35,11 @@ class Worker;
 // of prompt_rows_per_step. Runs of given values are read like prompts. Cancellation, deadline and a
 // full outbox free the row within one step.
 //
-// Requests are admitted first come, first served, each when as many rows of one worker are free as
-// it has samples; for one that fits nowhere the emptiest worker saves its rows, and the others go
-// on with those behind it. A worker takes no more than its share of the load. A paused request
-// keeps its state and its worker, gives up its rows, and has the first claim to free ones when
-// resumed.
+// Callers take turns (RequestQueue); of each, requests are admitted first come, first served, each
+// when as many rows of one worker are free as it has samples; for one that fits nowhere the
+// emptiest worker saves its rows, and the others go on with those behind it. A worker takes no more
+// than its share of the load. A paused request keeps its state, gives up its rows, and when resumed
+// goes before its caller's new ones.
 //
 // Threads: submit, cancel, resume, drain are thread-safe and never block on model work. With
 // Options::workers = 0 there are no threads and a test calls run_one_step().
@@ -52,9 +52,10 @@ class Scheduler {
     // Held by those that wait, their messages included; one request always may.
     std::size_t max_queued_bytes = std::size_t{256} << 20;
     int prefill_rows_per_step = 32;  // prompt rows among them while others decode
-    // Rows of a step that reads prompts while nobody decodes, and of one that has guesses, if more
-    // than max_batch_rows.
+    // Rows of a step that reads prompts while nobody decodes; 0: max_batch_rows.
     int prompt_rows_per_step = 0;
+    // Of a step that has guesses, if more than both.
+    int most_rows_per_step = 0;
     Speculation speculation = Speculation::kAuto;
     // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
     int speculation_rows = 64;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/base/guarded.h"
+#include "server/base/thread_failures.h"
 
 namespace lintel {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 int most_drafting_rows(const Worker::Options& options) {
   if (!options.drafts) return 0;
   return options.drafts_always ? options.max_rows
-                               : std::min(options.speculation_rows, options.prompt_rows);
+                               : std::min(options.speculation_rows, options.most_rows);
 }
 
 }  // namespace
@@ -31,7 +32,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
                 .draft_rows = most_drafting_rows(options),
                 .drafts_always = options.drafts_always,
                 .cost = options.step_cost}),
-      workspace_(model.new_workspace(static_cast<std::size_t>(options.prompt_rows),
+      workspace_(model.new_workspace(static_cast<std::size_t>(options.most_rows),
                                      static_cast<std::size_t>(most_drafting_rows(options)))) {
   workspace_.observe(&model_timer_);
   if (options.help != nullptr) {
@@ -40,13 +41,14 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
     workspace_.share_with(&sharing_->team());
   }
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
-  rows_.reserve(static_cast<std::size_t>(options.prompt_rows));
+  rows_.reserve(static_cast<std::size_t>(options.most_rows));
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
 }
 
 bool Worker::run_one_step() noexcept {
   return guarded([this] { return step(); },
                  [this] {
+                   ThreadFailures::of_process().note(ServerThread::kWorker);
                    end_all(RequestOutcome::kInternal);
                    return true;
                  });
@@ -55,8 +57,10 @@ bool Worker::run_one_step() noexcept {
 bool Worker::step() {
   step_.now = part_begun_ = clock_.now();
   const bool lost = end_lost(step_.now);
-  move_resumed();
+  const bool resumed = move_resumed();
   admit();
+  // Another worker may have the rows that this one has not.
+  if (resumed && queue_.has_waiting()) queue_.wake();
   if (sharing_) sharing_->set_leading(!active_.empty());
   if (active_.empty()) {
     publish_rows();
@@ -64,7 +68,7 @@ bool Worker::step() {
   }
   runs_.clear();
   rows_.clear();
-  for (const auto& request : active_) request->propose(options_.prompt_rows, runs_);
+  for (const auto& request : active_) request->propose(options_.most_rows, runs_);
   planner_.plan(runs_);
   step_model();
   settle();
@@ -82,7 +86,6 @@ void Worker::end_part(WorkPart part) {
 bool Worker::end_lost(TimePoint now) {
   bool any = end_lost(active_, now);
   any |= end_lost(paused_, now);
-  any |= end_lost(resumed_, now);
   for (auto& request : queue_.take_lost(now)) {
     request->end(request->lost(now).value_or(RequestOutcome::kCancelled), now);
     request.reset();
@@ -105,37 +108,43 @@ bool Worker::end_lost(Container& requests, TimePoint now) {
   return any;
 }
 
-void Worker::move_resumed() {
+bool Worker::move_resumed() {
+  bool any = false;
   for (auto& request : paused_) {
-    if (request->take_resume(step_.now)) resumed_.push_back(std::move(request));
+    if (!request->take_resume(step_.now)) continue;
+    queue_.give_back(std::move(request), RequestQueue::Place::kBehind, step_.now);
+    any = true;
   }
   std::erase(paused_, nullptr);
+  return any;
 }
 
-// Resumed requests come before queued ones: they hold memory already.
 void Worker::admit() {
-  int own = own_rows();
-  while (!resumed_.empty() && own + resumed_.front()->slots() <= options_.max_rows) {
-    std::unique_ptr<RunningRequest> request = std::move(resumed_.front());
-    resumed_.pop_front();
-    if (!request->go_on(step_)) {
-      paused_.push_back(std::move(request));
-      continue;
-    }
-    own += request->slots();
-    active_.push_back(std::move(request));
-  }
   publish_rows();
-  while (resumed_.empty()) {
+  while (true) {
     auto request = queue_.pop(options_.index, options_.max_rows);
-    if (request == nullptr) return;
-    if (request->start(step_)) {
+    if (request == nullptr) {
+      if (!yield_rows()) return;
+    } else if (request->start(step_)) {
       active_.push_back(std::move(request));
     } else {
+      queue_.set_rows(*request, 0);
       paused_.push_back(std::move(request));
       publish_rows();  // without it, so that those behind it are looked at, too
     }
   }
+}
+
+bool Worker::yield_rows() {
+  RunningRequest* const request =
+      queue_.who_yields(options_.index, options_.max_rows, active_, step_.now);
+  if (request == nullptr) return false;
+  request->yield();
+  const auto at = std::ranges::find(active_, request, &std::unique_ptr<RunningRequest>::get);
+  queue_.give_back(std::move(*at), RequestQueue::Place::kNext, step_.now);
+  active_.erase(at);
+  publish_rows();
+  return true;
 }
 
 void Worker::step_model() {
@@ -152,6 +161,7 @@ void Worker::step_model() {
   try {
     rows = model_.step(rows_, workspace_);
   } catch (...) {  // out of memory: how far each sequence got is not known
+    ThreadFailures::of_process().note(ServerThread::kWorker);
     for (const RowRun& run : runs_) {
       if (run.rows > 0) run.request->fail();
     }
@@ -202,8 +212,10 @@ void Worker::settle() {
   for (auto& request : active_) {
     switch (request->end_step(step_)) {
       case RunningRequest::Status::kRunning:
+        queue_.set_rows(*request, request->slots());
         break;
       case RunningRequest::Status::kPaused:
+        queue_.set_rows(*request, 0);
         paused_.push_back(std::move(request));
         break;
       case RunningRequest::Status::kEnded:
@@ -223,7 +235,6 @@ std::optional<TimePoint> Worker::next_deadline() const {
     }
   };
   look_at(paused_);
-  look_at(resumed_);
   for (const auto& request : paused_) {
     const auto payment = request->next_payment();
     if (payment && (!next || *payment < *next)) next = payment;
@@ -243,7 +254,6 @@ void Worker::end_all(RequestOutcome outcome) noexcept {
   };
   end_these(active_);
   end_these(paused_);
-  end_these(resumed_);
   publish_rows();
 }
 

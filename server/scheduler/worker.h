@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -50,7 +49,8 @@ class Worker {
     int index = 0;  // of the queue's workers
     int max_rows = 64;
     int prefill_rows = 32;  // beside rows that clients wait for
-    int prompt_rows = 64;   // without such rows, or with guesses; at least max_rows
+    int prompt_rows = 0;    // of a step without such rows; 0: max_rows
+    int most_rows = 64;     // of any step, guesses included; at least those above
     bool drafts = false;    // as Scheduler::Options::speculation says
     bool drafts_always = false;
     int speculation_rows = 64;
@@ -82,8 +82,11 @@ class Worker {
   bool end_lost(TimePoint now);
   template <typename Container>
   bool end_lost(Container& requests, TimePoint now);
-  void move_resumed();
+  // Puts those that need wait no longer into the queue. Returns whether there were any.
+  bool move_resumed();
   void admit();
+  // One of the requests gives its rows up if another caller's turn has come. Returns whether.
+  bool yield_rows();
   void step_model();
   void end_model();
   void absorb_rows(MatrixView<const float> rows);
@@ -104,9 +107,8 @@ class Worker {
   RowPlanner planner_;
   std::optional<StepSharing> sharing_;
   Workspace workspace_;
-  Requests active_;                                      // have rows
-  Requests paused_;                                      // their sinks are full
-  std::deque<std::unique_ptr<RunningRequest>> resumed_;  // wait for rows, in the order they came
+  Requests active_;  // have rows, in the order in which they got them
+  Requests paused_;  // their sinks are full
 
   // Of the current step.
   std::vector<RowRun> runs_;

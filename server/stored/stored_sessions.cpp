@@ -2,8 +2,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include <optional>
 #include <utility>
 
+#include "server/durable/call_records.h"
 #include "server/redis/redis_url.h"
 #include "server/stored/open_vault.h"
 #include "server/vault/disk/sqlite_vault.h"
@@ -31,6 +33,14 @@ DurableSessions::Options session_options(const ServerOptions& all) {
   return sessions;
 }
 
+// When a session is over that is unused for `expire`; nothing: its maker said.
+std::optional<std::chrono::system_clock::time_point> expiry_of(const SessionVault::Row& row,
+                                                               std::chrono::seconds expire) {
+  const std::optional<StoredMarks> marks = decode_marks(row.marks);
+  if (!marks || marks->options.expire_after.count() > 0) return std::nullopt;
+  return row.used + expire;
+}
+
 }  // namespace
 
 StoredSessions::StoredSessions(const ServerOptions& options, SessionStore& store,
@@ -38,6 +48,15 @@ StoredSessions::StoredSessions(const ServerOptions& options, SessionStore& store
     : place_(options.durable.store.string()),
       vault_(open_vault(options, clock)),
       durable_(*vault_, store, models, clock, session_options(options)) {
+  if (auto* const disk = dynamic_cast<SqliteVault*>(vault_.get())) {
+    const std::size_t removed = disk->shorten_expiry(
+        options.durable.expire.count(),
+        [&](const SessionVault::Row& row) { return expiry_of(row, options.durable.expire); });
+    if (removed > 0) {
+      spdlog::info("session store {}: {} sessions are over by a shorter --session-expire", place_,
+                   removed);
+    }
+  }
   const SessionVault::Health found = vault_->health();
   spdlog::info("session store {}: {} sessions, {} with an interrupted call, read in {:.1f} ms",
                place_, found.sessions, found.interrupted, 1e3 * recovery_time_.count());
@@ -85,7 +104,6 @@ void StoredSessions::tell(const SessionVault::Health& health) {
       break;
     case State::kBroken:
       spdlog::error("session store {}: broken until a restart: {}", place_, health.why);
-      broken_ = true;
       if (when_broken_) when_broken_();
       break;
   }

@@ -2,7 +2,6 @@
 // is over.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -37,8 +36,6 @@ class StoredSessions {
   // Before the end, when no call runs any more: states of sessions in memory are put into the
   // store, as far as a few seconds take it. Waits for the disk.
   void park();
-  // As of the last look; asks nothing of the disk.
-  bool is_broken() const { return broken_; }
   // Called by look() when the store breaks. REQUIRES: nobody looks.
   void when_broken(std::function<void()> told) { when_broken_ = std::move(told); }
 
@@ -57,7 +54,6 @@ class StoredSessions {
   SessionVault::Health::State told_ = SessionVault::Health::State::kOk;
   bool told_of_clocks_ = false;
   std::function<void()> when_broken_;
-  std::atomic<bool> broken_{false};
 };
 
 }  // namespace lintel

@@ -26,6 +26,8 @@ grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
       return stored_refusal({SessionError::kStoreAway}, session_id);
     case RequestOutcome::kStoreBroken:
       return stored_refusal({SessionError::kStoreBroken}, session_id);
+    case RequestOutcome::kStoreDamaged:
+      return stored_refusal({SessionError::kDamaged}, session_id);
     case RequestOutcome::kFenced:
       return stored_refusal({SessionError::kFenced}, session_id);
     case RequestOutcome::kMoved:

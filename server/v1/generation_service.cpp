@@ -27,6 +27,7 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& cont
   if (prepared.model != nullptr) call.scope.set_model(prepared.model->name);
   if (!checked.ok()) return checked;
   prepared.checked.request.allowance = call.quota.allowance();
+  prepared.checked.request.caller = call.scope.turn_name();
   return stream.begin(std::move(prepared), context_.streaming, context_.clock);
 }
 
@@ -55,6 +56,7 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& context
       sequences.values.size() * sizeof(std::int32_t) / std::max<std::size_t>(sequences.size(), 1);
   options.allowance = call.quota.allowance();
   options.owner = call.scope.caller().name;
+  options.caller = call.scope.turn_name();
   options.deadline = call_deadline(context, context_.clock);
   const auto stream =
       std::make_shared<ScoreStream>(model, context_.store, std::move(sequences), options);

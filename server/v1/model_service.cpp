@@ -34,6 +34,14 @@ void write_state_growth(const Transformer& transformer, std::int64_t most, v1::M
   }
 }
 
+// What a value adds to a state that grows without an end: the mean of many, as memory comes in
+// pages.
+std::int64_t state_bytes_per_value(const Transformer& transformer) {
+  constexpr std::int64_t kValues = 1 << 16;
+  const std::size_t more = transformer.state_bytes(2 * kValues) - transformer.state_bytes(kValues);
+  return (static_cast<std::int64_t>(more) + kValues - 1) / kValues;
+}
+
 v1::ModelState wire_state(ModelState state) {
   switch (state) {
     case ModelState::kLoading:
@@ -88,11 +96,14 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_weight_type_reason(model.weight_type_reason);
   wire.set_kernels(transformer.kernels());
   wire.set_weight_bytes(static_cast<std::int64_t>(transformer.weight_bytes()));
-  // The last value of a sequence is never fed. Unbounded growing states have no size to report.
+  // The last value of a sequence is never fed. Unbounded growing states have no size to report, but
+  // what a value adds.
   const std::int64_t most =
       config.max_length > 0 ? config.max_length : transformer.tokens_until_full();
   if (most != kNeverFull) {
     wire.set_state_bytes(static_cast<std::int64_t>(transformer.state_bytes(most)));
+  } else {
+    wire.set_state_bytes_per_value(state_bytes_per_value(transformer));
   }
   wire.set_constant_state(transformer.constant_state());
   if (most != kNeverFull && !transformer.constant_state()) {
@@ -103,6 +114,7 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_numerics_text(model.numerics.text);
   wire.set_workers(static_cast<std::uint32_t>(model.scheduler->options().workers));
   wire.set_max_batch_rows(static_cast<std::uint32_t>(model.scheduler->options().max_batch_rows));
+  wire.set_prompt_rows(static_cast<std::uint32_t>(model.scheduler->options().prompt_rows_per_step));
   write_limits(model.limits, *wire.mutable_limits());
   for (const std::string& warning : model.warnings) wire.add_warnings(warning);
   for (const SharedAdapter& adapter : model.adapters->ready()) {

@@ -93,6 +93,7 @@ ScoreStream::Attempt ScoreStream::submit(std::size_t index) {
     request.echo_prompt = true;
     request.deadline = options_.deadline;
     request.allowance = options_.allowance;
+    request.caller = options_.caller;
     request.held_bytes = options_.held_bytes;
     const RequestHandle handle = [&] {
       MutexLock lock(mutex_);

@@ -31,6 +31,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Waite
     std::size_t held_bytes = 0;  // of the call, for each sequence
     std::shared_ptr<TokenAllowance> allowance;
     Owner owner;            // of the memory
+    std::string caller;     // GenerationRequest::caller
     SharedAdapter adapter;  // null: none
     std::optional<TimePoint> deadline;
   };

@@ -125,6 +125,7 @@ class SessionVault {
     std::size_t quarantined = 0;    // sessions that damage was found in when the store was opened
     std::size_t interrupted = 0;    // calls in progress that were found then
     std::uint64_t states_lost = 0;  // refused when read: torn, foreign, missing
+    std::uint64_t states_dropped = 0;  // to make room on a full disk
     // Of a store that is shared with others:
     bool is_shared = false;
     std::uint64_t claims = 0, claims_held = 0;  // granted; refused, for another had the session
@@ -165,6 +166,8 @@ class SessionVault {
                                  StateRef* ref) = 0;
   // REQUIRES: state.size() == ref.bytes. kCorrupt: what is there is not that state.
   virtual VaultOutcome read_state(const StateRef& ref, std::span<std::byte> state) = 0;
+  // Whether a state that a row names may still be there; false: it was dropped to make room.
+  virtual bool holds_state(const StateRef& /*ref*/) { return true; }
   // Those of a model, or of all (empty), by id, beginning after `after`; of one owner, or of all.
   virtual std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
                                 const std::optional<Owner>& owner) = 0;

@@ -15,7 +15,10 @@ namespace lintel {
 struct HttpOptions {
   std::optional<ListenAddress> listen;    // none: no HTTP
   std::vector<std::string> cors_origins;  // pages of these origins may call; "*": of all
-  int threads = 2;                        // that read, write and translate for all connections
+  // By which names the server may be called beside those of its own machine, where it listens for
+  // that alone: "proxy.example" or "proxy.example:8443".
+  std::vector<std::string> allowed_hosts;
+  int threads = 2;  // that read, write and translate for all connections
   int max_connections = 1024;
   int max_client_connections = 256;  // of one address
   int max_header_bytes = 16 << 10;   // of a request: its first line and its headers

@@ -78,6 +78,18 @@ HttpRoutes::Found HttpRoutes::find(std::string_view method, std::string_view pat
   return found;
 }
 
+void HttpRoutes::shape_below(std::string path, HttpRefusal refuse) {
+  shapes_.emplace_back(std::move(path), std::move(refuse));
+}
+
+HttpRefusal HttpRoutes::shape_of(std::string_view path) const {
+  for (const auto& [above, refuse] : shapes_) {
+    if (!path.starts_with(above)) continue;
+    if (path.size() == above.size() || path[above.size()] == '/') return refuse;
+  }
+  return plain_refusal;
+}
+
 std::string percent_decoded(std::string_view text) {
   std::string decoded;
   decoded.reserve(text.size());

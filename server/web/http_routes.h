@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/web/http_exchange.h"
@@ -36,6 +37,9 @@ class HttpRoutes {
  public:
   // REQUIRES: no route has the same method and path.
   void add(HttpRoute route);
+  // Errors of `path` and of all below it have this shape where no route has one: of unknown paths,
+  // other methods, and what is refused before a route is looked for. `path`: "/v1".
+  void shape_below(std::string path, HttpRefusal refuse);
 
   struct Found {
     const HttpRoute* route = nullptr;     // null: there is none
@@ -44,6 +48,8 @@ class HttpRoutes {
   };
   // A path without {} wins over one with it, then the earlier added.
   Found find(std::string_view method, std::string_view path) const;
+  // The shape of errors of a path without a route: plain_refusal where shape_below() says nothing.
+  HttpRefusal shape_of(std::string_view path) const;
 
  private:
   struct Entry {
@@ -51,6 +57,7 @@ class HttpRoutes {
     std::vector<std::string> segments;
   };
   std::vector<Entry> entries_;
+  std::vector<std::pair<std::string, HttpRefusal>> shapes_;  // by the path that they begin with
 };
 
 // %41 as A. What is no such code stays as it is.

@@ -74,8 +74,8 @@ class InnerCalls::Unary final : public std::enable_shared_from_this<Unary> {
     exchange->when_gone([weak = weak_from_this()] {
       if (const auto running = weak.lock()) running->context_->TryCancel();
     });
-    calls.enter();
     reader_ = calls.stub_.PrepareUnaryCall(context_.get(), method, request, &calls.queue_);
+    calls.enter();
     reader_->StartCall();
     reader_->Finish(&response_, &status_, finish_.begin(shared_from_this()));
   }
@@ -120,8 +120,8 @@ class InnerCalls::Stream final : public std::enable_shared_from_this<Stream> {
     exchange->when_gone([weak = weak_from_this()] {
       if (const auto running = weak.lock()) running->context_->TryCancel();
     });
-    calls.enter();
     call_ = calls.stub_.PrepareCall(context_.get(), method, &calls.queue_);
+    calls.enter();
     // The call's headers go with its request, and the first message is asked for at once.
     context_->set_initial_metadata_corked(true);
     call_->StartCall(nullptr);
@@ -145,9 +145,23 @@ class InnerCalls::Stream final : public std::enable_shared_from_this<Stream> {
   void on_read(bool ok) {
     if (!ok) {
       call_->Finish(&status_, finish_.begin(shared_from_this()));
-    } else if (!failed_.ok() || on_message_(message_, *this)) {
+    } else if (!failed_.ok() || took_message()) {
       next();  // what came before the cancellation did is passed over
     }
+  }
+
+  // As on_message_. Where there is no memory for it the call ends, and the client's connection.
+  bool took_message() noexcept {
+    bool is_over = false;
+    const grpc::Status status = guarded([&] {
+      is_over = on_message_(message_, *this);
+      return grpc::Status::OK;
+    });
+    if (status.ok()) return is_over;
+    exchange_->abort();
+    failed_ = grpc::Status(status.error_code(), "");
+    context_->TryCancel();
+    return true;
   }
 
   void on_finish(bool) {

@@ -72,11 +72,11 @@ TEST_CASE("speed tells every figure by its name, in every weight type") {
     CHECK(json["weight_type"] == type);
     CHECK(json["workers"] == 2);
     CHECK((json["rows_per_worker"] == 2 || json["rows_per_worker"] == 3));
-    for (const char* name :
-         {"images_per_s", "tokens_per_s", "bound_tokens_per_s", "ratio_to_bound",
-          "grpc_tokens_per_s", "grpc_share", "grpc_cpu_us_per_token", "grpc_cpu_share",
-          "alone_us_per_token", "alone_bound_us_per_token", "alone_speculation_us_per_token",
-          "prompt_tokens_per_s", "bits_per_dim"}) {
+    for (const char* name : {"images_per_s", "tokens_per_s", "bound_tokens_per_s", "ratio_to_bound",
+                             "grpc_tokens_per_s", "grpc_share", "grpc_cpu_us_per_token",
+                             "grpc_cpu_share", "alone_us_per_token", "alone_bound_us_per_token",
+                             "alone_speculation_us_per_token", "prompt_rows", "prompt_tokens_per_s",
+                             "prompt_over_decode", "prompt_over_bound", "bits_per_dim"}) {
       CAPTURE(type, name);
       CHECK(json[name] > 0);
     }

@@ -137,7 +137,7 @@ TEST_CASE("HTTPS handshakes that fail or never end are let go, and others served
     std::vector<Socket> sockets;
     for (int i = 0; i < 50; ++i) {
       for (const std::string& bytes :
-           {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(1000, '\xff'),
+           {std::string("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), std::string(1000, '\xff'),
             std::string("\x16\x03\x01\x02\x00\x01", 6), std::string()}) {
         sockets.push_back(Socket::connect(port));
         sockets.back().try_write(bytes);

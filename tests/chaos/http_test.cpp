@@ -54,11 +54,13 @@ std::vector<std::string> right_requests() {
           post(kGenerate, "application/grpc-web-text", "AAAAAAA="),
           post("/lintel.v1.ModelService/List", "application/json", "{}"),
           post("/lintel.v1.ModelService/Get", "application/proto", "\n\6tokens"),
-          "POST /lintel.v1.ModelService/List HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
+          "POST /lintel.v1.ModelService/List HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+          "application/json"
           "\r\nTransfer-Encoding: chunked\r\n\r\n2;ext=1\r\n{}\r\n0\r\nTrailer: x\r\n\r\n",
-          "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-          "GET http://x/v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
-          "OPTIONS /lintel.v1.ModelService/List HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\n"
+          "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+          "GET http://localhost/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
+          "OPTIONS /lintel.v1.ModelService/List HTTP/1.1\r\nHost: localhost\r\nOrigin: "
+          "http://localhost\r\n"
           "Access-Control-Request-Method: POST\r\n\r\n",
           "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"};
 }
@@ -162,6 +164,56 @@ TEST_CASE("10,000 malformed HTTP requests: none hurts the server or its neighbou
 
 TEST_CASE("100,000 malformed HTTP requests: none hurts the server", "[.long]") {
   malformed_requests(100'000);
+}
+
+TEST_CASE("an HTTP body for which there is no memory ends its connection, and the server goes on") {
+  ChaosServer::Options options =
+      with_http({"--max-message-size", "2147483647", "--http-memory", "1099511627776"});
+  options.shell = "ulimit -v 6000000; exec \"$@\"";
+  ChaosServer server(options);
+  const int port = server.http_port();
+  CHECK(list_models(port) == "HTTP/1.1 200 OK");
+  server.take_baseline();
+  std::vector<Socket> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(Socket::connect(port));
+    clients.back().write(
+        "POST /lintel.v1.ModelService/List HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+        "application/json\r\nContent-Length: 2000000000\r\n\r\n{}");
+  }
+  CHECK(eventually([&] { return server.metric("lintel_http_exceptions_total") >= 1; }));
+  CHECK(clients.back().read_some().empty());
+  CHECK(server.metric("lintel_http_connections") >= 1);
+  clients.clear();
+  CHECK(list_models(port) == "HTTP/1.1 200 OK");
+  server.check_recovered("HTTP bodies beyond the process's memory");
+}
+
+TEST_CASE("HTTP clients that send chunk extensions without end hold little memory") {
+  ChaosServer server(with_http());
+  const int port = server.http_port();
+  const auto flood = [&](int megabytes) {
+    const std::string piece(1 << 20, 'a');
+    std::vector<Socket> clients;
+    for (int i = 0; i < 8; ++i) {
+      clients.push_back(Socket::connect(port));
+      clients.back().write(
+          "POST /lintel.v1.ModelService/List HTTP/1.1\r\nHost: localhost\r\n"
+          "Transfer-Encoding: chunked\r\n\r\n1;a=");
+      for (int k = 0; k < megabytes && clients.back().try_write(piece); ++k) {
+      }
+    }
+    return clients;
+  };
+  flood(1);
+  server.take_baseline();
+  const std::vector<Socket> clients = flood(16);
+  const std::size_t now = server.usage().rss_bytes;
+  const std::size_t more = now - std::min(now, server.baseline().rss_bytes);
+  std::cout << "chaos: 8 HTTP clients with 16 MiB of a chunk extension: " << (more >> 10)
+            << " KiB more memory\n";
+  CHECK(more < (std::size_t{16} << 20));
+  server.check_recovered("HTTP clients with endless chunk extensions");
 }
 
 TEST_CASE("500 clients that send a byte now and then are let go, and others are served meanwhile") {

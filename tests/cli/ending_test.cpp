@@ -1,5 +1,9 @@
 // How commands end: usage, deadline, Ctrl-C, a reader that goes away.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 
@@ -73,6 +77,41 @@ TEST_CASE("every command that takes long dies of the signal it gets, with what i
   }
 }
 
+TEST_CASE("a command that does not end at the first signal says that a second one ends it") {
+  const EndlessServer server;
+  // A reader that is there and does not read.
+  const std::string fifo = server.path("unread");
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  const int reader = open(fifo.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(reader >= 0);
+  const int room = fcntl(reader, F_SETPIPE_SZ, 4096);
+  std::string words;
+  for (const std::string& word : server.endless({"generate", "--tokens-per-message", "1"})) {
+    words += " '" + word + "'";
+  }
+  Process command({"/bin/sh", "-c", "exec" + words + " >'" + fifo + "'"});
+  // Full, so that a token that comes, with its comma, does not fit.
+  int full = 0;
+  REQUIRE(eventually([&] {
+    int unread = 0;
+    full = ioctl(reader, FIONREAD, &unread) == 0 && unread > room - 3 ? full + 1 : 0;
+    return full == 3;
+  }));
+  command.send(SIGINT);
+  CHECK_THAT(command.read_err_until("\n"),
+             Catch::Equals("lintel: ending; a second signal ends it at once\n"));
+  command.send(SIGINT);
+  CHECK(command.wait() == 128 + SIGINT);
+  close(reader);
+}
+
+TEST_CASE("the server says at the first signal that a second one ends it") {
+  ServerProcess server({TinyModel::kTokens});
+  CHECK(server.stop() == 0);
+  CHECK_THAT(server.err(), Catch::Contains("draining for at most") &&
+                               Catch::Contains("a second signal ends it at once"));
+}
+
 TEST_CASE("a signal that is ignored, as nohup has it, stays so") {
   const EndlessServer server;
   std::string words;
@@ -118,6 +157,7 @@ TEST_CASE("a deadline fails the call, a time limit only ends it") {
   REQUIRE(limited.code == 0);
   REQUIRE(limited.lines().size() == 1);
   CHECK(limited.lines()[0]["finish_reason"] == "deadline");
+  CHECK_THAT(limited.err, Catch::Contains("lintel: the time limit of 0.1 s ended it after "));
 }
 
 TEST_CASE("where several models are loaded, commands without --model name the flag") {

@@ -33,6 +33,7 @@ class ServerProcess {
   // SIGTERM, and the exit status.
   int stop();
   const std::string& out() const { return process_->out(); }
+  const std::string& err() const { return process_->err(); }  // of a server that was stopped: all
   std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
   // Writes a file into the server's temporary directory and returns its path.
   std::string write(const std::string& name, const std::string& bytes) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "tests/cli/processes.h"
 #include "tests/cli/stored_servers.h"
 
 namespace lintel::testing {
@@ -87,6 +88,44 @@ TEST_CASE("a call that its command did not live to end is finished by its name")
   command.back() = "a short one";
   const std::string ended = server.lintel(command);
   CHECK(server.lintel(command) == ended);
+}
+
+TEST_CASE("session delete takes several ids, and names those that are not there") {
+  const ServerProcess server({TinyModel::kTokens});
+  const auto created = [&server] {
+    const Result session = server.lintel({"session", "create"});
+    REQUIRE(session.code == 0);
+    return session.out.substr(0, session.out.size() - 1);
+  };
+  const std::string one = created(), two = created(), three = created();
+  const Result all = server.lintel({"session", "delete", one, two, "--json"});
+  CHECK(all.code == 0);
+  CHECK(all.out == "{\"deleted\":\"" + one + "\"}\n{\"deleted\":\"" + two + "\"}\n");
+  const Result some = server.lintel({"session", "delete", one, three});
+  CHECK(some.code == 1);
+  CHECK_THAT(some.err,
+             Catch::Contains(one) && Catch::Contains("NOT_FOUND") && !Catch::Contains(three));
+  CHECK(server.lintel({"session", "list", "--json"}).json().empty());
+}
+
+TEST_CASE("a session of a model that is not loaded: the error names the command that loads it") {
+  const TemporaryDirectory repository;
+  write_random_model(repository.path() / "idle", tiny_config(TinyModel::kTokens), /*seed=*/1);
+  const ServerProcess server({TinyModel::kBytes},
+                             {"--model-repository", repository.path().string()});
+  for (const std::vector<std::string>& line : std::vector<std::vector<std::string>>{
+           {"session", "create", "--model", "idle"},
+           {"generate", "--model", "idle", "--prompt-tokens", "1"},
+           {"model", "load-adapter", "thin", "--model", "idle"}}) {
+    const Result result = server.lintel(line);
+    CHECK(result.code == 1);
+    CHECK(result.err ==
+          "lintel: model idle is not loaded; `lintel model load idle` loads it (NOT_FOUND)\n");
+  }
+  CHECK(server.lintel({"model", "load", "idle"}).code == 0);
+  CHECK(server.lintel({"session", "create", "--model", "idle"}).code == 0);
+  CHECK_THAT(server.lintel({"session", "create", "--model", "none"}).err,
+             !Catch::Contains("lintel model load"));
 }
 
 }  // namespace lintel::testing

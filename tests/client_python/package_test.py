@@ -50,14 +50,21 @@ def missing(*modules):
 
 class PackageTest(unittest.TestCase):
     @unittest.skipIf(missing("pip", "setuptools", "wheel"), "no pip, setuptools and wheel")
-    def test_pip_installs_it_with_its_types_and_without_its_sources(self):
+    def test_pip_installs_it_with_its_types_and_leaves_the_sources_as_they_were(self):
+        def files():
+            return sorted(os.path.join(folder, name)
+                          for folder, _, names in os.walk(sources) for name in names)
+
         with tempfile.TemporaryDirectory() as sources, tempfile.TemporaryDirectory() as directory:
-            for part in ("proto", "client/python"):  # pip leaves things where it builds
-                shutil.copytree(os.path.join(REPOSITORY, part), os.path.join(sources, part))
+            for part in ("proto", "client/python"):
+                shutil.copytree(os.path.join(REPOSITORY, part), os.path.join(sources, part),
+                                ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+            before = files()
             status, output = run("-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
                                  "--no-build-isolation", "--target", directory,
                                  os.path.join(sources, "client/python"))
             self.assertEqual(status, 0, output)
+            self.assertEqual(files(), before)
             status, output = run("-c", "import lintel; print(lintel.__file__, lintel.__version__)",
                                  cwd=directory, env=dict(os.environ, PYTHONPATH=directory))
             self.assertEqual(status, 0, output)

@@ -10,7 +10,7 @@ from serving import PATIENCE, REPOSITORY, ServedTest
 
 
 class ReadmeTest(ServedTest):
-    mnist = True
+    packaged = True
 
     def check(self, readme):
         with open(os.path.join(REPOSITORY, readme), encoding="utf-8") as file:
@@ -34,25 +34,6 @@ class ReadmeTest(ServedTest):
 
     def test_the_page_of_sessions(self):
         self.check("docs/sessions.md")
-
-
-class ShellTest(ServedTest):
-    models = ("bytes",)
-
-    def test_the_page_of_sessions(self):
-        with open(os.path.join(REPOSITORY, "docs/sessions.md"), encoding="utf-8") as file:
-            blocks = re.findall(r"^```(\w*)\n(.*?)^```$", file.read(), re.DOTALL | re.MULTILINE)
-        # Those of a server that runs; one after the other, for they tell one story.
-        blocks = [block for language, block in blocks
-                  if language == "" and "lintel-server" not in block]
-        self.assertGreaterEqual(len(blocks), 2)
-        program = "\n".join(blocks).replace(" --address other-host:50051", "")
-        lintel_of = f'set -eu\nlintel() {{ "$LINTEL_CLI" "$@" --address {self.server.address}; }}\n'
-        done = subprocess.run(["bash", "-c", lintel_of + program], cwd=self.directory,
-                              capture_output=True, text=True, errors="replace",
-                              timeout=PATIENCE)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertIn("Once upon", done.stdout)  # the history, as text
 
 
 if __name__ == "__main__":

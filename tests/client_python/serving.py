@@ -100,6 +100,7 @@ class ServedTest(unittest.TestCase):
 
     models = ()  # of "image", "bytes", "text" (bytes, trained on texts of 32), "tokens"
     mnist = False
+    packaged = False  # the models that lintel-server serves by itself, and HTTP
     flags = ()
 
     @classmethod
@@ -107,7 +108,10 @@ class ServedTest(unittest.TestCase):
         cls.directory = cls.enterClassContext(tempfile.TemporaryDirectory())
         subprocess.run([os.environ["LINTEL_WRITE_TINY_MODELS"], cls.directory], check=True)
         paths = [os.path.join(cls.directory, name) for name in cls.models]
-        cls.server = Server(paths + ([MNIST] if cls.mnist else []), cls.flags)
+        if cls.packaged:
+            cls.server = Server([], ["--http-listen", "127.0.0.1:0", *cls.flags])
+        else:
+            cls.server = Server(paths + ([MNIST] if cls.mnist else []), cls.flags)
 
     @classmethod
     def tearDownClass(cls):

@@ -42,7 +42,7 @@ class WheelTest(unittest.TestCase):
     def setUpClass(cls):
         cls.directory = cls.enterClassContext(tempfile.TemporaryDirectory())
         sources = os.path.join(cls.directory, "sources")
-        for part in ("proto", "client/python"):  # pip leaves things where it builds
+        for part in ("proto", "client/python"):
             shutil.copytree(os.path.join(REPOSITORY, part), os.path.join(sources, part),
                             ignore=shutil.ignore_patterns("*_pb2*"))
         # The build that test_package has too; offline, with Debian's protoc.

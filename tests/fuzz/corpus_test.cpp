@@ -19,7 +19,7 @@ using Try = bool (*)(std::string_view);
 
 bool try_limited(Try parse, const std::string& bytes, std::size_t limit_bytes) {
   const MemoryLimit limit(limit_bytes);
-  return parse(bytes);
+  return within_time(parse, bytes);
 }
 
 struct Counts {
@@ -96,7 +96,7 @@ TEST_CASE("no header of 50 MB takes more than 64 MB to refuse") {
     const std::string bytes = with_length(header);
     const MemoryLimit limit(kLargeHeaderLimit);
     bool taken = true;
-    CHECK_NOTHROW(taken = try_safetensors(bytes));
+    CHECK_NOTHROW(taken = within_time(try_safetensors, bytes));
     CHECK_FALSE(taken);
     UNSCOPED_INFO(header.substr(0, 24) << "...: " << limit.peak_bytes() << " bytes");
   };
@@ -136,6 +136,24 @@ TEST_CASE("no config of 1 MB takes more than 64 MB to refuse") {
   for (int i = 0; keys.size() < (1 << 20) - 32; ++i) keys += "\"" + std::to_string(i) + "\":0,";
   keys.back() = '}';
   CHECK_NOTHROW(try_limited(try_config, keys, 64 << 20));
+}
+
+TEST_CASE("adapter_config.json of many names is refused or read in time and memory by its length") {
+  const auto names = [](std::string text, const std::string& value, std::size_t most) {
+    for (std::size_t i = 0; i < most && text.size() < (1 << 20) - 64; ++i) {
+      text += (i > 0 ? ",\"x" : "\"x") + std::to_string(i) + "\":" + value;
+    }
+    return text;
+  };
+  const std::string front = R"({"peft_type":"LORA","r":4,"lora_alpha":8,)";
+  for (const std::string& text : {names("{", "0", -1) + "}", names(front, "null", -1) + "}",
+                                  names(front + "\"rank_pattern\":{", "4", -1) + "}}",
+                                  names(front + "\"alpha_pattern\":{", "[]", -1) + "}}"}) {
+    INFO(text.substr(0, 60) << "...");
+    CHECK_NOTHROW(try_limited(try_adapter_config, text, 64 << 20));
+  }
+  const std::string most = names(front + "\"rank_pattern\":{", "4", 10'000) + "}}";
+  CHECK(try_limited(try_adapter_config, most, 64 << 20));
 }
 
 }  // namespace lintel::fuzz

@@ -2,6 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <stdexcept>
+#include <string>
+
+#include "tests/support/sanitized.h"
 
 namespace lintel::fuzz {
 
@@ -16,5 +20,28 @@ class MemoryLimit {
 
   std::size_t peak_bytes() const;  // beyond what was held at construction
 };
+
+// CPU seconds that all parsers together may take of an input: a tenth of a second, and for each MB
+// what the slowest takes of plain text, five times over. Sanitizers and coverage slow parsers down.
+inline double time_limit_seconds(std::size_t bytes) {
+#ifdef LINTEL_FUZZER
+  constexpr double kSlower = 20;
+#else
+  constexpr double kSlower = testing::kSanitized ? 20 : 1;
+#endif
+  return kSlower * (0.1 + 3e-6 * static_cast<double>(bytes));
+}
+
+// Runs `parse(bytes)`. Too slow: leaves as a std::logic_error.
+template <typename Parse, typename Bytes>
+bool within_time(Parse parse, const Bytes& bytes) {
+  bool taken = false;
+  const double seconds = testing::cpu_seconds_of([&] { taken = parse(bytes); });
+  if (seconds > time_limit_seconds(bytes.size())) {
+    throw std::logic_error("broken promise: " + std::to_string(bytes.size()) + " bytes took " +
+                           std::to_string(seconds) + " s");
+  }
+  return taken;
+}
 
 }  // namespace lintel::fuzz

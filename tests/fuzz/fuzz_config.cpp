@@ -1,10 +1,13 @@
 // libFuzzer target: bytes as a config.json.
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
+#include "tests/fuzz/counted_memory.h"
 #include "tests/fuzz/inputs.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  lintel::fuzz::try_config({reinterpret_cast<const char*>(data), size});
+  using namespace lintel::fuzz;
+  within_time(try_config, std::string_view(reinterpret_cast<const char*>(data), size));
   return 0;
 }

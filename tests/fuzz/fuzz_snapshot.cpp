@@ -7,11 +7,12 @@
 
 #include "server/snapshot/snapshot.h"
 #include "server/snapshot/snapshot_preamble.h"
+#include "tests/fuzz/counted_memory.h"
 #include "tests/fuzz/inputs.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  lintel::fuzz::try_snapshot(bytes);
+  lintel::fuzz::within_time(lintel::fuzz::try_snapshot, bytes);
   // Every mutation breaks the checksum. Once more with the right one, so that what lies behind it
   // is reached.
   if (size < lintel::kSnapshotPreambleBytes) return 0;
@@ -23,6 +24,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto front = preamble->encode();
   std::transform(front.begin(), front.end(), repaired.begin(),
                  [](std::byte byte) { return static_cast<char>(byte); });
-  lintel::fuzz::try_snapshot(repaired);
+  lintel::fuzz::within_time(lintel::fuzz::try_snapshot, repaired);
   return 0;
 }

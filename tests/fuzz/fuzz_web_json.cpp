@@ -1,10 +1,13 @@
 // libFuzzer target: bytes as a body in JSON.
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
+#include "tests/fuzz/counted_memory.h"
 #include "tests/fuzz/web_inputs.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  lintel::fuzz::try_web_json({reinterpret_cast<const char*>(data), size});
+  using namespace lintel::fuzz;
+  within_time(try_web_json, std::string_view(reinterpret_cast<const char*>(data), size));
   return 0;
 }

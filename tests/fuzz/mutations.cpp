@@ -147,7 +147,11 @@ std::vector<std::string> safetensors_seeds() {
 }
 
 std::vector<std::string> adapter_config_seeds() {
-  return {R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none", "use_dora": false,
+  std::string names;
+  for (int i = 0; i < 200; ++i) names += ", \"layers." + std::to_string(i) + ".linear1\": 2";
+  return {R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "rank_pattern": {"linear2": 4)" +
+              names + "}}",
+          R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none", "use_dora": false,
  "target_modules": ["query_projection", "linear1"], "rank_pattern": {}, "modules_to_save": null})",
           R"({"peft_type": "LORA", "r": 4, "lora_alpha": 2.5, "use_rslora": true, "revision": null,
  "rank_pattern": {"linear1": 16, "layers.0.attention.query_projection": 2},

@@ -25,7 +25,7 @@ constexpr Kind kKinds[] = {{"web_frame", try_web_frame, web_frame_seeds},
 
 bool parse_limited(const Kind& kind, const std::string& bytes, std::size_t limit_bytes) {
   const MemoryLimit limit(limit_bytes);
-  return kind.parse(bytes);
+  return within_time(kind.parse, bytes);
 }
 
 // What is made once a process, descriptors for one, is there before memory is counted.
@@ -88,6 +88,30 @@ TEST_CASE("no JSON body of 1 MB takes more than 64 MB to refuse") {
       CHECK_NOTHROW(taken = parse_limited(json, text, 64 << 20));
       CHECK_FALSE(taken);
     }
+  }
+}
+
+TEST_CASE("no JSON body of 4 MB takes more than 96 MB, or more time than its length allows") {
+  const Kind& json = kKinds[1];
+  warm_up(json);
+  const auto refused = [&](const std::string& text) {
+    INFO(text.substr(0, 40) << "...");
+    bool taken = true;
+    CHECK_NOTHROW(taken = parse_limited(json, text, 96 << 20));
+    CHECK_FALSE(taken);
+  };
+  for (const char* piece : {"[", "{\"a\":", "[],", "{},", "\"\",", "1,", "'[',"}) {
+    for (const char* open : {"", "{\"given\":[", "{\"prompt\":[", "{\"data\":[0,0,0,"}) {
+      std::string text = open;
+      while (text.size() < (4 << 20) - 8) text += piece;
+      refused(text);
+    }
+  }
+  for (const std::string open :
+       {"{", "{\"logit_bias\":{", "{\"sampling\":{\"logitBias\":{", "{\"parameters\":{"}) {
+    std::string text = open;
+    for (int i = 0; text.size() < (4 << 20) - 32; ++i) text += "\"" + std::to_string(i) + "\":0,";
+    refused(text);
   }
 }
 

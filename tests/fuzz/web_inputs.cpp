@@ -4,8 +4,7 @@
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/error.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -40,7 +39,7 @@ void check_refusal(const std::string& why) {
 }
 
 bool try_inference(const nlohmann::json& json,
-                   std::string (*read)(const nlohmann::json&, inference::ModelInferRequest&)) {
+                   std::string (*read)(nlohmann::json, inference::ModelInferRequest&)) {
   inference::ModelInferRequest wire, again;
   const std::string wrong = read(json, wire);
   if (!wrong.empty()) {
@@ -51,7 +50,7 @@ bool try_inference(const nlohmann::json& json,
   return true;
 }
 
-bool try_completion(const std::string& body) {
+bool try_completion(const nlohmann::json& body) {
   OpenAiError error;
   const std::optional<CompletionRequest> request = read_completion_request(body, error);
   if (!request) {
@@ -125,38 +124,47 @@ bool try_web_frame(std::string_view bytes) {
 
 bool try_web_json(std::string_view bytes) {
   const std::string body(bytes);
-  std::string why;
-  const std::optional<nlohmann::json> json = parse_object(body, why);
   bool taken = false;
-  if (json) {
-    taken |= try_inference(*json, read_infer_request);
-    taken |= try_inference(*json, read_generate_request);
-  } else {
-    check_refusal(why);
+  {
+    nlohmann::json json;
+    const grpc::Status parsed = parse_object(body, nullptr, json);
+    if (parsed.ok()) {
+      taken |= try_inference(json, read_infer_request);
+      taken |= try_inference(json, read_generate_request);
+      taken |= try_completion(json);
+    } else {
+      check_refusal(parsed.error_message());
+    }
   }
-  taken |= try_completion(body);
   taken |= try_message(body, read_json);
   taken |= try_message(body, read_plain_json);
   return taken;
 }
 
 bool try_web_head(std::string_view bytes) {
-  http::request_parser<http::string_body> parser;
-  parser.header_limit(16 << 10);
-  parser.body_limit(1 << 20);
+  constexpr std::size_t kMostBody = 1 << 20;
+  RequestParser parser(/*max_header_bytes=*/16 << 10, kMostBody);
   boost::system::error_code error;
-  parser.put(boost::asio::buffer(bytes.data(), bytes.size()), error);
-  if (!parser.is_header_done()) return false;
+  const auto put = [&] {
+    const std::size_t used = parser.put(boost::asio::buffer(bytes.data(), bytes.size()), error);
+    require(used <= bytes.size(), "no more is used than there is");
+    bytes.remove_prefix(used);
+    return used;
+  };
+  put();
+  if (error || !parser.is_header_done()) return false;
 
   HttpOptions options;
   options.listen = ListenAddress{"127.0.0.1", 8080, ""};
   HttpCounters counters;
-  const OriginRules origins({"https://example.org"}, /*is_local=*/true);
+  const OriginRules origins({"https://example.org"}, ListenAddress{});
   const HttpHouse house{options, some_routes(), origins, nullptr, 1 << 20, counters};
-  HttpRequest request = request_of_head(parser.get());
+  HttpRequest request = parser.take_head();
+  require(request.headers.size() <= RequestParser::kMaxHeaders, "headers are few");
+  require(announces_body(request) || parser.is_done(), "what has a body says so");
   request.request_id = request_id_from(request.header("x-request-id"));
   const HttpRoute* route = nullptr;
-  const bool is_http_10 = parser.get().version() < 11;
+  const bool is_http_10 = parser.is_http_10();
   const std::optional<HttpAnswer> answer = answer_head(house, request, is_http_10, route);
   const HttpAnswer back = answer.value_or(HttpAnswer{});
   const ResponseHead head{back, origins.headers_for(request), request.request_id, true, is_http_10};
@@ -167,7 +175,13 @@ bool try_web_head(std::string_view bytes) {
   for (const std::string& parameter : request.parameters) {
     require(parameter.size() <= request.path.size(), "a parameter is a part of the path");
   }
-  return true;
+  // The body, as far as it is there.
+  const std::size_t most = std::min(bytes.size(), kMostBody);
+  while (!parser.is_too_long() && !parser.is_done() && !bytes.empty()) {
+    if (put() == 0 || error) break;
+  }
+  require(parser.body().size() <= most, "a body is no longer than what came, and its bound");
+  return !error || error == http::error::need_more;
 }
 
 }  // namespace lintel::fuzz

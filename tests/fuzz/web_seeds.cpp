@@ -1,6 +1,27 @@
 #include "tests/fuzz/web_seeds.h"
 
 namespace lintel::fuzz {
+namespace {
+
+std::string repeated(const std::string& piece, int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += piece;
+  return text;
+}
+
+// An input whose data are lists in lists.
+std::string nested_data(int depth) {
+  return R"({"inputs":[{"name":"tokens","datatype":"INT64","shape":[1,1],"data":)" +
+         repeated("[", depth) + "1" + repeated("]", depth) + "}]}";
+}
+
+std::string many_names(int count) {
+  std::string text = R"("0":1)";
+  for (int i = 1; i < count; ++i) text += ",\"" + std::to_string(i) + "\":1";
+  return text;
+}
+
+}  // namespace
 
 std::vector<std::string> web_frame_seeds() {
   const auto sealed = [](const std::string& message) {
@@ -31,7 +52,11 @@ std::vector<std::string> web_json_seeds() {
       // Ours, with bytes as base64 and as text.
       R"({"prompt":{"text":"VGhl"},"maxNewTokens":20,"sampling":{"temperature":0.9,"seed":"7",
  "logitBias":{"65":-1.5}},"stop":{"strings":["Cg=="]},"given":[{"position":"5","values":{"tokens":{"ids":[1]}}}]})",
-      R"({"prompt":{"text":"The "},"max_new_tokens":20,"stop":{"strings":["\n"]}})"};
+      R"({"prompt":{"text":"The "},"max_new_tokens":20,"stop":{"strings":["\n"]}})",
+      // What costs more than it is long: depth, names, lists.
+      nested_data(100), R"({"sampling":{"logitBias":{)" + many_names(200) + "}}}",
+      R"({"model":"text","prompt":"a","logit_bias":{)" + many_names(200) + "}}",
+      R"({"given":[{})" + repeated(",{}", 200) + "]}"};
 }
 
 std::vector<std::string> web_head_seeds() {
@@ -40,10 +65,21 @@ std::vector<std::string> web_head_seeds() {
       "Content-Type: application/json\r\nX-Request-Id: mine-7\r\nExpect: 100-continue\r\n\r\n",
       "GET http://localhost:8080/v1/models/a%2Fb%20c?x=%41 HTTP/1.1\r\nHost: localhost:8080\r\n"
       "Origin: http://localhost:8080\r\n\r\n",
-      "POST /v2/models/m/versions/3/infer HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+      "POST /v2/models/m/versions/3/infer HTTP/1.0\r\nContent-Length: 3\r\n\r\n{ }",
       "OPTIONS /v1/completions HTTP/1.1\r\nHost: [::1]:80\r\nOrigin: https://example.org\r\n"
       "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x, y\r\n\r\n",
-      "HEAD /js/wire/base64.js HTTP/1.1\r\nHost: [::1]\r\nOrigin: http://[::1]\r\n\r\n"};
+      "HEAD /js/wire/base64.js HTTP/1.1\r\nHost: [::1]\r\nOrigin: http://[::1]\r\n\r\n",
+      // Chunks with extensions, then trailers.
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "1;a=b\r\n{\r\n0a ; c = \"d e\"\r\n          \r\n1\r\n}\r\n0;e\r\nX-A: 1\r\nX-B: 2\r\n\r\n",
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\ntransfer-encoding: CHUNKED \r\n\r\n"
+      "2\r\n{}\r\n0\r\n\r\n",
+      // As many headers as there may be.
+      [] {
+        std::string many = "GET / HTTP/1.1\r\nHost: localhost\r\n";
+        for (int i = 1; i < 100; ++i) many += "a: b\r\n";
+        return many + "\r\n";
+      }()};
 }
 
 }  // namespace lintel::fuzz

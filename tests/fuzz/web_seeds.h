@@ -8,6 +8,6 @@ namespace lintel::fuzz {
 
 std::vector<std::string> web_frame_seeds();  // bodies that are an envelope, or base64 of one
 std::vector<std::string> web_json_seeds();   // bodies of each interface
-std::vector<std::string> web_head_seeds();   // first lines and headers
+std::vector<std::string> web_head_seeds();   // first lines and headers, some with a body
 
 }  // namespace lintel::fuzz

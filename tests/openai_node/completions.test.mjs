@@ -44,7 +44,10 @@ describe("OpenAI's client", () => {
 
   it('lists models', async () => {
     const names = [];
-    for await (const model of client.models.list()) names.push(model.id);
+    for await (const model of client.models.list()) {
+      names.push(model.id);
+      assert.ok(Math.abs(Date.now() / 1000 - model.created) < 86_400); // not of 1970
+    }
     assert.deepEqual(names.sort(), ['image', 'text', 'tokens']);
     assert.equal((await client.models.retrieve('text')).id, 'text');
   });
@@ -91,6 +94,14 @@ describe("OpenAI's client", () => {
       return true;
     });
     await assert.rejects(client.completions.create({ ...request, model: 'image' }), /is of images/);
+    await assert.rejects(client.embeddings.create({ model: 'text', input: 'a' }), (error) => {
+      assert.ok(error instanceof OpenAI.NotFoundError);
+      assert.equal(error.code, 'unknown_url');
+      assert.match(error.message, /there is nothing at \/v1\/embeddings/);
+      return true;
+    });
+    await assert.rejects(client.get('/completions'), /405 .*takes POST/);
+    await assert.rejects(client.completions.create(request, { headers: { 'Content-Encoding': 'gzip' } }), /415 .*content-encoding: gzip/);
     await assert.rejects(client.completions.create({ ...request, temperature: -1, stream: true }), OpenAI.BadRequestError);
   });
 
@@ -123,7 +134,7 @@ describe("OpenAI's client", () => {
     const page = readFileSync(new URL('../../docs/http_openai.md', import.meta.url), 'utf8');
     const [, code] = /```js\n([^]*?)```/.exec(page);
     const script = join(directory, 'example.mjs');
-    writeFileSync(script, code.replaceAll('http://127.0.0.1:8080', url).replace("'openai'", JSON.stringify(pathToFileURL(openai).href)));
+    writeFileSync(script, code.replaceAll('http://127.0.0.1:8080', url).replace("'text-linear-small'", "'text'").replace("'openai'", JSON.stringify(pathToFileURL(openai).href)));
     const { stdout } = await run(process.execPath, [script]);
     assert.ok(stdout.length > 0);
   });

@@ -37,12 +37,24 @@ ServerOptions parse(const std::string& configuration) {
 
 }  // namespace
 
-TEST_CASE("the installed configuration serves the small model on loopback") {
+TEST_CASE("the installed configuration serves what a start without flags does, on loopback") {
+  const char* const arguments[] = {"lintel-server"};
+  ServerOptions bare;
+  std::string help;
+  REQUIRE(parse_server_options(1, arguments, &bare, &help));
+  REQUIRE(bare.serves_packaged_models);
   const ServerOptions options = parse(shipped());
-  REQUIRE(options.models.directories.size() == 1);
-  CHECK(options.models.directories[0].path == "/usr/share/lintel/models/mnist-linear-small");
-  CHECK(options.listen.to_string(options.listen.port) == "127.0.0.1:50051");
-  CHECK(options.listen.is_local());
+  REQUIRE(options.models.directories.size() == bare.models.directories.size());
+  for (std::size_t i = 0; i < options.models.directories.size(); ++i) {
+    const std::string& name = options.models.directories[i].name;
+    CHECK(name == bare.models.directories[i].name);
+    CHECK(options.models.directories[i].path == "/usr/share/lintel/models/" + name);
+  }
+  const auto text_of = [](const ListenAddress& address) { return address.to_string(address.port); };
+  CHECK(text_of(options.listen) == "127.0.0.1:50051");
+  REQUIRE(options.http.listen.has_value());
+  CHECK(text_of(*options.http.listen) == "127.0.0.1:8080");
+  CHECK(text_of(*options.http.listen) == text_of(*bare.http.listen));
 }
 
 TEST_CASE("every key that the installed configuration offers is accepted") {
@@ -84,9 +96,9 @@ TEST_CASE("values that the installed configuration shows as defaults are those o
   const char* const arguments[] = {"lintel-server", "--help"};
   REQUIRE_FALSE(parse_server_options(2, arguments, &options, &help));
   // Examples, and what depends on the machine.
-  const std::set<std::string> without = {
-      "model-repository", "load-model",  "tls-cert", "tls-key",       "auth-tokens",
-      "metrics-listen",   "http-listen", "workers",  "session-store", "session-durability"};
+  const std::set<std::string> without = {"model-repository", "load-model",    "tls-cert",
+                                         "tls-key",          "auth-tokens",   "metrics-listen",
+                                         "workers",          "session-store", "session-durability"};
   std::istringstream in(shipped());
   int compared = 0;
   for (std::string line; std::getline(in, line);) {

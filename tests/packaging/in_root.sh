@@ -52,7 +52,7 @@ ready() {
 }
 
 complete_digits() {
-  lintel complete --images /usr/share/lintel/models/demo-digits.png --index 0-1 --occlude bottom:14 --samples 2 --seed 3 \
+  lintel complete --model mnist-linear-small --images /usr/share/lintel/models/demo-digits.png --index 0-1 --occlude bottom:14 --samples 2 --seed 3 \
     --out "$1.png" --json "$1.json" "${@:2}"
   [[ $(head -c 4 "$1.png" | tail -c 3) == PNG ]] || fail "$1.png is no picture"
 }
@@ -80,6 +80,10 @@ use() {
   ready server.log
   [[ $(ps_user $server) == "$(id -u lintel)" ]] || fail "the server is not the user lintel"
   [[ $(lintel health) == serving ]] || fail "the server is not healthy"
+  exec 3<>/dev/tcp/127.0.0.1/8080
+  printf 'GET / HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nConnection: close\r\n\r\n' >&3
+  [[ $(tr -d '\r' <&3) == "HTTP/1.1 200 OK"*"<html"* ]] || fail "there is no page"
+  exec 3>&-
   complete_digits first
   complete_digits second
   cmp first.png second.png || fail "the same seed gives another picture"
@@ -92,11 +96,12 @@ use() {
   local there
   there=$(echo "/srv/else where"/lintel-*)
   : >archive.log
-  "$there/bin/lintel-server" --model "$there/share/lintel/models/mnist-linear-small" --listen 127.0.0.1:0 >archive.log 2>&1 &
+  "$there/bin/lintel-server" --listen 127.0.0.1:0 >archive.log 2>&1 &  # without a model's flag: those beside it
   server=$!
   ready archive.log
   PATH="$there/bin:$PATH" complete_digits third --address "$(sed -n 's/^lintel-server ready on //p' archive.log)"
   cmp first.png third.png || fail "the archive's picture is another"
+  grep -qx 'Page: http://127.0.0.1:8080/' archive.log || fail "the archive's server does not say where the page is"
   kill $server
   wait $server || fail "the archive's server ended with status $?"
   rm -rf /srv/*

@@ -26,8 +26,17 @@ done
 # Their places are the prefix's.
 grep -qx "ExecStart=$prefix/bin/lintel-server --config $prefix/etc/lintel/lintel.toml" "$prefix/lib/systemd/system/lintel.service" \
   || fail "the unit runs something else"
-grep -qx "model = \[\"$prefix/share/lintel/models/mnist-linear-small\"\]" "$prefix/etc/lintel/lintel.toml" || fail "lintel.toml names another model"
+grep -qx "  \"$prefix/share/lintel/models/mnist-linear-small\"," "$prefix/etc/lintel/lintel.toml" || fail "lintel.toml names another model"
 ! grep -rI '@[a-z]*@' "$prefix"/{lib,etc} || fail "a place was not filled in"
+# Without a flag about models the program serves those beside it, and says where their page is.
+numerics=$("$prefix/bin/lintel-server" --print-numerics)
+[[ $(wc -l <<<"$numerics") == 5 && $numerics == mnist-linear-small* ]] || fail "without a flag it serves $numerics"
+mkfifo "$prefix/out"
+"$prefix/bin/lintel-server" --listen 127.0.0.1:0 --http-listen 127.0.0.1:0 --log-level off >"$prefix/out" &
+{ read -r ready && read -r page; } <"$prefix/out" || fail "it does not start"
+kill $! && wait $! || fail "it ends with status $?"
+[[ $ready == "lintel-server ready on 127.0.0.1:"* && $page == "Page: http://127.0.0.1:"*/ ]] || fail "it says '$ready' and '$page'"
+rm "$prefix/out"
 # What an operator wrote stays.
 echo 'listen = "127.0.0.1:1"' >"$prefix/etc/lintel/lintel.toml"
 "$1" --install "$2" --prefix "$prefix" >/dev/null

@@ -29,7 +29,8 @@ export class Chromium {
   #over; // why there is no Chromium any more
   #rest = '';
 
-  static async start(binary = process.env.LINTEL_CHROMIUM ?? 'chromium') {
+  // `more`: flags of Chromium's.
+  static async start(more = [], binary = process.env.LINTEL_CHROMIUM ?? 'chromium') {
     const browser = new Chromium();
     browser.profile = mkdtempSync(join(tmpdir(), 'lintel-page-'));
     // No sandbox: a test may run as root in a container. Nothing is loaded but what the test serves.
@@ -47,6 +48,7 @@ export class Chromium {
       '--hide-scrollbars',
       '--force-color-profile=srgb',
       `--user-data-dir=${browser.profile}`,
+      ...more,
       'about:blank',
     ];
     const child = spawn(binary, flags, { stdio: ['ignore', 'ignore', 'pipe', 'pipe', 'pipe'] });

@@ -1,6 +1,6 @@
 // What of the page is no drawing: envelopes, requests, masks, fitting, the clock of a race, text.
 import assert from 'node:assert/strict';
-import { describe, it } from 'node:test';
+import { afterEach, beforeEach, describe, it } from 'node:test';
 import { fromBase64, toBase64 } from '../../web/js/wire/base64.js';
 import { ticks } from '../../web/js/race/chart.js';
 import { Completion, completionRequest, entropy, firstKnown, segmentRequest } from '../../web/js/image/completion.js';
@@ -10,6 +10,8 @@ import { bytes, digits, duration, percent, seconds } from '../../web/js/format.j
 import { LapClock } from '../../web/js/race/laps.js';
 import { MASKS, knownRuns } from '../../web/js/image/masks.js';
 import { attentionName, stateBytes } from '../../web/js/wire/models.js';
+import { isReached, look, noteReach, onReach, whenReached } from '../../web/js/wire/reach.js';
+import { stream, unary } from '../../web/js/wire/rpc.js';
 import { bitsPerValue, branchName, characters, common, surprise, take } from '../../web/js/text/story.js';
 
 const close = (a, b, within = 1e-9) => assert.ok(Math.abs(a - b) <= within, `${a} is not ${b}`);
@@ -49,6 +51,93 @@ describe('envelopes', () => {
 
   it('have the length in four bytes, the highest first', () => {
     assert.deepEqual([...wrap(new Uint8Array(258)).subarray(0, 5)], [0, 0, 0, 1, 2]);
+  });
+});
+
+describe('a server that is away', () => {
+  const original = globalThis.fetch;
+  const changes = [];
+  let end;
+  beforeEach(() => {
+    noteReach(true);
+    changes.length = 0;
+    end = onReach((reached) => changes.push(reached));
+  });
+  afterEach(() => {
+    end();
+    globalThis.fetch = original;
+  });
+  // What fetch does from now on.
+  const fetches = (act) => (globalThis.fetch = async () => act());
+  const fails = () => {
+    throw new TypeError('Failed to fetch');
+  };
+  const breaks = () =>
+    new Response(new ReadableStream({ pull: (stream) => stream.error(new TypeError('network error')) }));
+
+  it('is noticed by a call that fails, which says so in plain words', async () => {
+    fetches(fails);
+    await assert.rejects(unary('ModelService/List'), { code: 'unavailable', message: 'the server does not answer' });
+    assert.equal(isReached(), false);
+    fetches(() => new Response('{"models":[]}'));
+    assert.deepEqual(await unary('ModelService/List'), { models: [] });
+    assert.deepEqual(changes, [false, true]);
+  });
+
+  it('is noticed by a look, also through a proxy', async () => {
+    for (const away of [fails, () => new Response('<html>', { status: 502 })]) {
+      fetches(away);
+      await look();
+      assert.equal(isReached(), false);
+      fetches(() => new Response('', { status: 401 }));
+      await look();
+      assert.equal(isReached(), true);
+    }
+  });
+
+  it('that goes in the middle of an answer has one text, whatever the browser says', async () => {
+    const lost = { code: 'unavailable', message: 'the connection to the server was lost' };
+    const read = async () => {
+      for await (const _ of stream('GenerationService/Generate', {}));
+    };
+    for (const act of [breaks, () => new Response('')]) {
+      fetches(act);
+      await assert.rejects(read(), lost);
+    }
+    fetches(breaks);
+    await assert.rejects(unary('ModelService/List'), lost);
+  });
+
+  it('is told from an answer that is none', async () => {
+    fetches(() => new Response('<html>'));
+    await assert.rejects(unary('ModelService/List'), { code: 'internal', message: 'the answer is not JSON' });
+    fetches(() => new Response('<html>', { status: 502 }));
+    await assert.rejects(unary('ModelService/List'), {
+      code: 'unavailable',
+      message: 'the server does not answer (HTTP 502)',
+    });
+    fetches(() => new Response('{"code":"unavailable","message":"model a is being loaded"}', { status: 503 }));
+    await assert.rejects(unary('ModelService/List'), { message: 'model a is being loaded' });
+  });
+
+  it('is waited for by what needs it', async () => {
+    fetches(fails);
+    const told = [];
+    let tries = 0;
+    const begun = whenReached(
+      async () => {
+        ++tries;
+        return (await unary('ModelService/List')).models;
+      },
+      (text) => told.push(text),
+    );
+    while (told.length === 0 || isReached()) await new Promise((resolve) => setImmediate(resolve));
+    await new Promise((resolve) => setImmediate(resolve));
+    assert.equal(tries, 1);
+    fetches(() => new Response('{"models":["a"]}'));
+    noteReach(true);
+    assert.deepEqual(await begun, ['a']);
+    assert.deepEqual([tries, told], [2, ['the server does not answer', '']]);
   });
 });
 
@@ -268,6 +357,7 @@ describe('what a state takes', () => {
       [0, 50, 100, 200, 300, 300],
     );
     assert.equal(stateBytes({ stateBytes: '783', maxLength: '783' }, 100), 100);
+    assert.equal(stateBytes({ stateBytesPerValue: '24' }, 100), 2400);
   });
 
   it('is of a kind that has a name', () => {

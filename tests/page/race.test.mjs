@@ -3,10 +3,11 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { watchedPages } from './watched_pages.mjs';
 
-const at = watchedPages();
 const number = (text) => Number(text.replaceAll(',', ''));
 
 describe('Race', () => {
+  const at = watchedPages('--speculation', 'off');
+
   it('lets all kinds draw one image, and tells time and state by position', async () => {
     await at.open({}, '#race');
     await at.ready('race');
@@ -24,6 +25,11 @@ describe('Race', () => {
       ],
     );
     for (const row of rows) for (const cell of row.slice(2, 5)) assert.ok(number(cell) > 0, row.join());
+    assert.deepEqual(
+      rows.map((row) => row[8]),
+      ['none', 'none', 'none'],
+    );
+    assert.equal(await at.page.evaluate('document.querySelector("#race-drafts").hidden'), true);
     const [linear, , softmax] = rows;
     assert.equal(linear[5], linear[6], 'the state of linear attention stays');
     assert.match(softmax[5], / KB$/);
@@ -51,5 +57,26 @@ describe('Race', () => {
     await at.page.click('#race-order label:last-of-type');
     await at.race(1);
     assert.equal(await at.count('#race-table tr'), 2);
+  });
+});
+
+describe('Race on a server that uses draft tokens', () => {
+  const at = watchedPages('--speculation', 'on');
+
+  it('says so, with how many values came of them', async () => {
+    await at.open({}, '#race');
+    await at.ready('race');
+    assert.equal(await at.page.evaluate('document.querySelector("#race-drafts").hidden'), true);
+    await at.race(1);
+    assert.equal(await at.page.evaluate('document.querySelector("#race-drafts").hidden'), false);
+    const note = await at.text('#race-drafts');
+    const [, accepted, drawn] = /Draft tokens were used: ([\d,]+) of ([\d,]+) tokens/.exec(note).map(number);
+    assert.ok(0 < accepted && accepted < drawn, note);
+    assert.match(note, /--speculation off/);
+    const cells = await at.page.evaluate(
+      '[...document.querySelectorAll("#race-table tr")].map((row) => row.children[8].textContent)',
+    );
+    const sum = (part) => cells.reduce((total, cell) => total + (number(cell.split(' of ')[part] ?? '0') || 0), 0);
+    assert.equal(sum(0), accepted, cells.join());
   });
 });

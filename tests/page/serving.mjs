@@ -6,10 +6,11 @@ import { fileURLToPath } from 'node:url';
 
 const weights = (name) => fileURLToPath(new URL(`../../weights/${name}`, import.meta.url));
 
-// A lintel-server on ports of its own; `url` is where the page is.
+// A lintel-server on ports of its own, unless it is told where HTTP is; `url` is where the page is.
 export async function serve(models, ...more) {
   const flags = models.flatMap((name) => ['--model', weights(name)]);
-  flags.push('--listen', '127.0.0.1:0', '--http-listen', '127.0.0.1:0', '--workers', '1', ...more);
+  if (!more.includes('--http-listen')) flags.push('--http-listen', '127.0.0.1:0');
+  flags.push('--listen', '127.0.0.1:0', '--workers', '1', ...more);
   const child = spawn(process.env.LINTEL_SERVER, flags, { stdio: ['ignore', 'pipe', 'pipe'] });
   const ended = new Promise((resolve) => child.once('exit', resolve));
   let log = '';
@@ -27,8 +28,8 @@ export async function serve(models, ...more) {
   return {
     url: `${url}/`,
     log: () => log,
-    stop() {
-      child.kill('SIGTERM');
+    stop(signal = 'SIGTERM') {
+      child.kill(signal);
       return ended;
     },
   };

@@ -9,16 +9,16 @@ import { serve } from './serving.mjs';
 const { LINTEL_SCREENSHOTS } = process.env;
 const MODELS = ['mnist-linear-small', 'mnist-softmax-small', 'mnist-lsh1-small', 'text-linear-small'];
 
-// Call it once a file. Gives functions for its tests: open() makes a page, and all others are about that one. Whatever a
+// flags: the server's, beside those that it needs. Call it once a file, or once a suite. Gives functions for its tests: open() makes a page, and all others are about that one. Whatever a
 // test did, its page had nothing to complain of and asked nobody but the server.
-export function watchedPages() {
+export function watchedPages(...flags) {
   let server;
   let browser;
   let page;
 
   before(async () => {
     mkdirSync(LINTEL_SCREENSHOTS, { recursive: true });
-    server = await serve(MODELS);
+    server = await serve(MODELS, ...flags);
     browser = await Chromium.start();
   });
   after(async () => {

@@ -69,6 +69,12 @@ const std::string& Process::read_out_until(const std::string& text) {
   return out_text_;
 }
 
+const std::string& Process::read_err_until(const std::string& text) {
+  while (err_text_.find(text) == std::string::npos && err_ >= 0 && read_some()) {
+  }
+  return err_text_;
+}
+
 void Process::close_out() {
   if (out_ >= 0) close(out_);
   out_ = -1;

@@ -19,6 +19,8 @@ class Process {
 
   // Reads until the output holds `text` or has ended. Returns what was read so far.
   const std::string& read_out_until(const std::string& text);
+  // The same of standard error.
+  const std::string& read_err_until(const std::string& text);
   void close_out();  // as a reader does that has enough
   void send(int signal) const;
   // Reads to the end of output and error and returns the exit status, or 128 + the signal.

@@ -1,5 +1,8 @@
-// Whether this build checks itself at run time, which makes it several times slower.
+// What a bound on time goes by: CPU time, and whether this build checks itself at run time, which
+// makes it several times slower.
 #pragma once
+
+#include <time.h>
 
 namespace lintel::testing {
 
@@ -11,5 +14,19 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
+
+// Seconds that the calling thread computes in `function`, called once: however busy the machine is
+// with others.
+template <typename Function>
+double cpu_seconds_of(Function&& function) {
+  const auto seconds = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  const double before = seconds();
+  function();
+  return seconds() - before;
+}
 
 }  // namespace lintel::testing

@@ -94,6 +94,36 @@ def load(path):
         return torch.serialization._load(archive, **options)
 
 
+# Keys under which training programs save a state_dict, the likeliest first.
+NESTED = ("model_state", "model_state_dict", "state_dict", "model", "module", "network", "net")
+_MOST_NESTED = 8  # a dict may contain itself
+# Segments of a tensor's name that wrappers of a module insert: DataParallel, torch.compile, FSDP.
+_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def state_in(value):
+    """The state_dict in what a file holds, {name: anything}, and the plain attributes of a module that was
+    saved whole, {path: value}. (None, {}) where there is none.
+    """
+    for _ in range(_MOST_NESTED):
+        whole = module_of(value)
+        if whole is not None:
+            return whole
+        if not isinstance(value, dict):
+            break
+        inner = next((value[key] for key in NESTED
+                      if isinstance(value.get(key), dict) or module_of(value.get(key)) is not None), None)
+        if inner is None:
+            return value, {}
+        value = inner
+    return None, {}
+
+
+def unwrapped(name):
+    """A tensor's name without the segments of wrappers."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
 def module_of(value):
     """What is in a torch.nn.Module that was saved whole: its tensors by the names of its state_dict, and
     the plain values among its attributes, {"layers.0.pre_lnorm": True}. None for anything else.

@@ -14,6 +14,7 @@ import torch
 import small
 import convert_checkpoint
 from lintel_training import foreign
+from lintel_training.export import load_model
 
 FLAGS = ("--heads", "2", "--position-encoding", "learned")
 
@@ -102,6 +103,75 @@ class ForeignTest(unittest.TestCase):
         status, errors = self.convert()
         self.assertEqual(status, 1)
         self.assertRegex(errors, "^predictor.bias: is a .*, which is no plain tensor; --trust")
+
+    def test_a_state_dict_is_found_where_programs_nest_it(self):
+        model = trained()[0]
+        state = model.state_dict()
+        wrapped = {f"_orig_mod.{name}": tensor for name, tensor in state.items()}
+        for checkpoint in (
+                {"state_dict": state, "epoch": 3}, {"model": state, "loss": torch.tensor(0.5)},
+                {"model_state_dict": {f"module.{name}": t for name, t in state.items()}},
+                {"state_dict": {f"model.{name}": t for name, t in state.items()}},  # of Lightning
+                {"model": {"state_dict": {f"module.{name}": t for name, t in wrapped.items()}}},
+                {"model": wrapped}, wrapped,
+                {name.replace("transformer.", "transformer.module."): t for name, t in state.items()}):
+            with self.subTest(list(checkpoint)[0]):
+                torch.save(checkpoint, self.path)
+                self.assertEqual(self.convert(), (0, ""))
+                tensors = load_model(os.path.join(self.directory, "out")).state_dict()
+                for name, tensor in state.items():
+                    self.assertTrue(torch.equal(tensors[name], tensor), name)
+
+    def test_a_bare_encoder_is_refused_with_names_found_and_names_expected(self):
+        state = trained()[0].state_dict()
+        encoder = {name.removeprefix("transformer."): tensor for name, tensor in state.items()
+                   if name.startswith("transformer.")}
+        for checkpoint in (encoder, {"state_dict": {f"module.{n}": t for n, t in encoder.items()}}):
+            torch.save(checkpoint, self.path)
+            status, errors = self.convert()
+            self.assertEqual(status, 1)
+            self.assertIn(f"no layer among {len(encoder)} tensors", errors)
+            self.assertIn("an encoder alone, without the embedding and the predictor", errors)
+            lines = errors.splitlines()
+            self.assertEqual(len(lines), 7, errors)
+            self.assertEqual(lines[1].split(), ["found", "expected"])
+            for line, found, expected in zip(lines[2:], encoder, convert_checkpoint.EXPECTED):
+                self.assertEqual((line.split()[0], line.split()[-1]), (found, expected))
+            self.assertIn(f"(and {len(encoder) - 5} more)", lines[-1])
+
+    def test_a_model_without_its_predictor_is_refused_with_what_was_found(self):
+        state = trained()[0].state_dict()
+        del state["predictor.weight"]
+        torch.save({"state_dict": state}, self.path)
+        status, errors = self.convert()
+        self.assertEqual(status, 1)
+        self.assertIn("predictor.weight: missing", errors)
+        self.assertEqual(len(errors.splitlines()), 7, errors)
+
+    def test_names_that_are_one_name_without_their_prefixes_are_refused(self):
+        state = trained()[0].state_dict()
+        bias = state["predictor.bias"]
+        for checkpoint, text in (
+                (dict(state, **{"module.predictor.bias": bias}),
+                 "predictor.bias and module.predictor.bias: both are predictor.bias"),
+                ({f"{of}.{name}": t for of in ("student", "teacher") for name, t in state.items()},
+                 "2 models in one checkpoint, expected one; their tensors begin with student.transformer., "
+                 "teacher.transformer.")):
+            torch.save(checkpoint, self.path)
+            status, errors = self.convert()
+            self.assertEqual(status, 1)
+            self.assertIn(text, errors)
+
+    def test_a_file_without_tensors_is_refused_with_its_keys(self):
+        torch.save({"epoch": 3, "best": 0.5, "state_dict": {"a": 1, "b": 2}}, self.path)
+        status, errors = self.convert()
+        self.assertEqual(status, 1)
+        self.assertIn("holds no tensors, but a, b", errors)
+        inside = {}
+        inside["model"] = inside  # without an end
+        torch.save(inside, self.path)
+        status, errors = self.convert()
+        self.assertEqual((status, len(errors.splitlines())), (1, 1))
 
     def test_a_whole_model_is_no_state(self):
         torch.save(Stranger(), self.path)

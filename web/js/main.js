@@ -1,6 +1,7 @@
 // The page: tabs, who calls, and whether the server answers. Each tab is a module that is started when it is first
 // looked at: start() brings it to life and returns {open, leave}, both optional.
 import { models } from './wire/models.js';
+import { isReached, keepLooking, onReach } from './wire/reach.js';
 import { onUnauthenticated, useToken } from './wire/rpc.js';
 import { startTabs } from './tabs.js';
 import { start as digits } from './tabs/digits.js';
@@ -43,10 +44,17 @@ async function connect() {
     connection.dataset.state = 'good';
     connection.textContent = `${count} model${count === 1 ? '' : 's'} at ${location.host}`;
   } catch (error) {
-    connection.dataset.state = 'bad';
-    connection.textContent = error.message;
+    if (isReached()) tellBad(error.message);
   }
 }
+
+function tellBad(text) {
+  connection.dataset.state = 'bad';
+  connection.textContent = text;
+}
+
+onReach((reached) => (reached ? connect() : tellBad(`the server at ${location.host} does not answer`)));
+keepLooking();
 
 startTabs(
   (name) => {

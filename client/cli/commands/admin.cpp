@@ -6,6 +6,12 @@
 namespace lintel::cli {
 namespace {
 
+constexpr const char* kAdminFooter = R"(
+Examples:
+  lintel admin log-level
+  lintel admin log-level debug --token @admin.token
+  lintel token new alice --roles generate,admin --append tokens)";
+
 struct AdminFlags {
   ConnectionFlags connection;
   std::string level;
@@ -29,13 +35,14 @@ void add_admin(CLI::App& app, CommandLine& command_line) {
       "tokens plain text on a loopback address or a unix socket, or a certificate that its "
       "--admin-certificate names");
   command->require_subcommand(1);
+  command->footer(kAdminFooter);
   auto flags = std::make_shared<AdminFlags>();
   CLI::App* level =
       command->add_subcommand("log-level", "Show the log level, or set it until the next start");
   level->add_option("LEVEL", flags->level, "trace, debug, info, warning, error, critical or off")
       ->check(describe::offers({"trace", "debug", "info", "warning", "error", "critical", "off"}));
   flags->connection.add_to(*level, /*with_model=*/false);
-  level->footer("\nExample:\n  lintel admin log-level debug --token @admin.token");
+  level->footer(kAdminFooter);
   on_chosen(*level, command_line,
             [flags, &command_line] { return run_log_level(*flags, command_line.console); });
 }

@@ -38,6 +38,7 @@ class TextPrinter : public GenerationPrinter {
   void on_finish(const v1::SampleFinish& finish) override {
     samples_[finish.sample()].seed = finish.seed();
     samples_[finish.sample()].finished = true;
+    samples_[finish.sample()].limited = finish.reason() == v1::FINISH_REASON_DEADLINE;
   }
 
   void on_end() override {
@@ -54,6 +55,7 @@ class TextPrinter : public GenerationPrinter {
     std::string text;
     std::optional<std::uint64_t> seed;
     bool finished = false;
+    bool limited = false;  // the time limit ended it
   };
 
   void print() {
@@ -63,7 +65,8 @@ class TextPrinter : public GenerationPrinter {
       const auto seed = sample.seed ? sample.seed : known_seed(request_, i);
       console_.out("--- sample " + std::to_string(i) +
                    (seed ? ", seed " + std::to_string(*seed) : "") +
-                   (sample.finished ? "" : ", cut short") + "\n" + sample.text + "\n");
+                   (sample.finished ? "" : ", cut short") +
+                   (sample.limited ? ", ended by the time limit" : "") + "\n" + sample.text + "\n");
     }
   }
 

@@ -3,8 +3,10 @@
 
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/model_adapters.h"
+#include "client/cli/commands/model_choice.h"
 #include "client/cli/frame/json_writer.h"
 #include "client/cli/frame/table.h"
+#include "model/json/json_reader.h"
 
 namespace lintel::cli {
 namespace {
@@ -87,10 +89,14 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   }
   json.field("kernels", model.kernels());
   json.field("weight_bytes", model.weight_bytes()).field("state_bytes", model.state_bytes());
+  if (model.state_bytes_per_value() > 0) {
+    json.field("state_bytes_per_value", model.state_bytes_per_value());
+  }
   json.field("constant_state", model.constant_state());
   json.field("fingerprint", model.fingerprint());
   json.field("numerics", model.numerics()).field("numerics_text", model.numerics_text());
   json.field("workers", model.workers()).field("max_batch_rows", model.max_batch_rows());
+  if (model.prompt_rows() > 0) json.field("prompt_rows", model.prompt_rows());
   json.key("limits");
   write_limits(json, model.limits());
   json.key("warnings").begin_array();
@@ -100,10 +106,31 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   for (const v1::Adapter& adapter : model.adapters()) write_adapter(json, adapter);
   json.end_array();
   // As an object; it must not break the line that standard output holds.
-  const auto config = nlohmann::json::parse(model.config_json(), nullptr, /*exceptions=*/false);
+  JsonFailure failure;
+  const auto config = read_json_tree(model.config_json(), {}, failure);
   json.key("config");
-  config.is_discarded() ? json.null() : json.raw(config.dump());
+  config ? json.raw(config->dump()) : json.null();
   json.end_object();
+}
+
+// "68608 bytes, constant"
+std::string state_text(const v1::Model& model) {
+  if (model.state_bytes_per_value() > 0) {
+    return std::to_string(model.state_bytes_per_value()) + " bytes a value, growing without an end";
+  }
+  // A server that does not tell what a value adds tells nothing of such a state.
+  if (model.state_bytes() == 0 && !model.constant_state()) return "growing without an end";
+  return std::to_string(model.state_bytes()) + " bytes" +
+         (model.constant_state() ? ", constant" : ", at its largest");
+}
+
+// "68608", "6144 a value"
+std::string state_cell(const v1::Model& model) {
+  if (model.state_bytes_per_value() > 0) {
+    return std::to_string(model.state_bytes_per_value()) + " a value";
+  }
+  if (model.state_bytes() == 0 && !model.constant_state()) return "growing";
+  return std::to_string(model.state_bytes());
 }
 
 std::string describe(const v1::Model& model) {
@@ -131,13 +158,14 @@ std::string describe(const v1::Model& model) {
       {"why", model.weight_type_reason().empty() ? "as --weight-type has it, or too small to gain"
                                                  : model.weight_type_reason()},
       {"kernels", model.kernels()},
-      {"session state", std::to_string(model.state_bytes()) + " bytes" +
-                            (model.constant_state() ? ", constant" : ", at its largest")},
+      {"session state", state_text(model)},
       {"fingerprint", model.fingerprint()},
       {"numerics", model.numerics()},
       {"computed by", model.numerics_text()},
       {"workers",
-       std::to_string(model.workers()) + " of " + std::to_string(model.max_batch_rows()) + " rows"},
+       std::to_string(model.workers()) + " of " + std::to_string(model.max_batch_rows()) + " rows" +
+           (model.prompt_rows() > 0 ? ", prompts " + std::to_string(model.prompt_rows()) + " a step"
+                                    : "")},
       {"prompt", "at most " + std::to_string(model.limits().max_prompt_tokens()) + " tokens"},
       {"new tokens", "at most " + std::to_string(model.limits().max_new_tokens())},
       {"samples", "at most " + std::to_string(model.limits().max_samples())},
@@ -177,7 +205,7 @@ int run_list_models(const ModelFlags& flags, Console& console) {
     rows.push_back({model.name(), model.version(), model.modality(), model.head(),
                     model.attention(), std::to_string(model.parameters()), model.weight_type(),
                     model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()),
-                    std::to_string(model.state_bytes())});
+                    state_cell(model)});
   }
   console.out(format_table(rows));
   return kOk;
@@ -185,7 +213,10 @@ int run_list_models(const ModelFlags& flags, Console& console) {
 
 int run_get_model(const ModelFlags& flags, Console& console) {
   const std::string& name = flags.name.empty() ? flags.connection.model : flags.name;
-  const v1::Model model = flags.connection.connect().get_model(name, &console.cancellation());
+  const Client client = flags.connection.connect();
+  const v1::Model model = with_load_hint(client, console.cancellation(), [&] {
+    return client.get_model(name, &console.cancellation());
+  });
   if (flags.json) {
     JsonWriter json;
     write_model(json, model);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "client/cli/commands/commands.h"
+#include "client/cli/commands/model_choice.h"
 
 namespace lintel::cli {
 namespace {
@@ -23,8 +24,11 @@ struct AdapterFlags {
 };
 
 int run_load_adapter(const AdapterFlags& flags, Console& console) {
-  const v1::Adapter adapter = flags.connection.connect().load_adapter(
-      flags.name, flags.connection.model, flags.model_version, &console.cancellation());
+  const Client client = flags.connection.connect();
+  const v1::Adapter adapter = with_load_hint(client, console.cancellation(), [&] {
+    return client.load_adapter(flags.name, flags.connection.model, flags.model_version,
+                               &console.cancellation());
+  });
   if (flags.json) {
     JsonWriter json;
     write_adapter(json, adapter);

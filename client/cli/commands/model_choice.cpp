@@ -14,10 +14,31 @@ bool says_several(const CallError& error) {
 
 }  // namespace
 
+CallError load_hint(const Client& client, Cancellation& cancellation, const CallError& error) {
+  std::string name;
+  for (const ResourceProblem& resource : error.resources()) {
+    if (resource.type == "model") name = resource.name;
+  }
+  if (error.code() != grpc::StatusCode::NOT_FOUND || name.empty()) return error;
+  try {
+    for (const v1::Model& model : client.list_all_models(&cancellation)) {
+      if (model.name() != name || model.state() != v1::MODEL_STATE_UNAVAILABLE) continue;
+      const bool failed = !model.reason().empty() && model.reason() != "not loaded";
+      return CallError(error.code(), "model " + name + " is not loaded" +
+                                         (failed ? " (" + model.reason() + ")" : "") +
+                                         "; `lintel model load " + name + "` loads it" +
+                                         (failed ? " from the server's --model-repository" : ""));
+    }
+  } catch (const CallError&) {  // the first one says more
+  }
+  return error;
+}
+
 v1::Model choose_model(const Client& client, const std::string& name, const std::string& modality,
                        Cancellation& cancellation) {
   try {
-    return client.get_model(name, &cancellation);
+    return with_load_hint(client, cancellation,
+                          [&] { return client.get_model(name, &cancellation); });
   } catch (const CallError& error) {
     if (!name.empty() || modality.empty() || !says_several(error)) throw;
     std::vector<v1::Model> fitting;

@@ -8,14 +8,19 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "model/json/json_reader.h"
+
 namespace lintel::cli {
 namespace {
 
 constexpr std::size_t kMaxLineBytes = 64 * 1024 * 1024;
 
 std::vector<std::int32_t> parse_line(const std::string& line, const std::string& name) {
-  auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw Failure(name + ": no JSON");
+  // A file of the user's own: as large as a line may be.
+  JsonFailure failure;
+  auto read = read_json_tree(line, {.max_bytes = std::int64_t{4} << 30}, failure);
+  if (!read) throw Failure(name + ": no JSON");
+  nlohmann::json json = *std::move(read);
   if (json.is_object()) {
     if (!json.contains("tokens")) throw Failure(name + ": an object without \"tokens\"");
     json = nlohmann::json(std::move(json["tokens"]));

@@ -1,6 +1,8 @@
 #include "client/cli/frame/error_text.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "client/address/address.h"
@@ -20,7 +22,7 @@ const std::vector<Field>& renamed_fields() {
       {"model", {"--model", "NAME"}},
       {"name", {"NAME", "--model"}},
       {"id", {"ID"}},
-      {"session_id", {"--session", "ID"}},
+      {"session_id", {"--session", "ID", "SESSION"}},
       {"level", {"LEVEL"}},
       {"prompt.tokens", {"--prompt-tokens", "--prompt-file"}},
       {"prompt", {"--prompt", "--prompt-tokens", "--prompt-file"}},
@@ -29,6 +31,13 @@ const std::vector<Field>& renamed_fields() {
       {"stop.strings", {"--stop"}},
       {"top_log2_probs", {"--top-log-probs"}},
       {"max_tokens_per_message", {"--tokens-per-message"}},
+      {"log2_probs", {"--log-probs"}},
+      {"echo_prompt", {"--echo"}},
+      {"checkpoints.every_tokens", {"--checkpoint-every"}},
+      {"checkpoints.keep", {"--checkpoints"}},
+      {"is_public", {"--public"}},
+      {"from_position", {"--from"}},
+      {"to_position", {"--to"}},
   };
   return fields;
 }
@@ -51,14 +60,40 @@ std::string flag_of(const std::string& field, const CLI::App& command) {
     }
     if (!found.empty()) return found;
   }
-  const std::string sampling = "sampling.";
-  std::string name = is_under(field, "sampling") && field.size() > sampling.size()
-                         ? field.substr(sampling.size())
-                         : field;
+  std::string name = field;
+  for (const std::string message : {"sampling.", "header."}) {
+    if (field.size() > message.size() && field.rfind(message, 0) == 0) {
+      name.erase(0, message.size());
+    }
+  }
   name.erase(std::min(name.find_first_of(".["), name.size()));
   std::replace(name.begin(), name.end(), '_', '-');
   const std::string flag = "--" + name;
   return command.get_option_no_throw(flag) != nullptr ? flag : field;
+}
+
+// What the server says of fields and methods, as what stands for them here.
+std::string with_flags(std::string text, const CLI::App& command) {
+  static const std::pair<std::string_view, std::string_view> kPhrases[] = {
+      {"by its call_id", "with its --call-id"},
+      {"by expected_position or Rewind", "with `lintel session rewind`"},
+  };
+  for (const auto& [said, here] : kPhrases) {
+    const std::size_t at = text.find(said);
+    if (at != std::string::npos) text.replace(at, said.size(), here);
+  }
+  // Words with an underscore, where the command has a flag of that name.
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789_";
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t word = std::min(text.find_first_of(kLetters, at), text.size());
+    const std::size_t end = std::min(text.find_first_not_of(kLetters, word), text.size());
+    const std::string field = text.substr(word, end - word);
+    out.append(text, at, word - at);
+    out += field.find('_') == std::string::npos ? field : flag_of(field, command);
+    at = end;
+  }
+  return out;
 }
 
 std::string unreached_text(const CallError& error) {
@@ -89,9 +124,9 @@ std::string message_of(const CallError& error, const CLI::App& command) {
     text += (text.empty() ? "" : "; ") + part;
   };
   for (const FieldViolation& violation : error.violations()) {
-    add(flag_of(violation.field, command) + ": " + violation.description);
+    add(flag_of(violation.field, command) + ": " + with_flags(violation.description, command));
   }
-  if (error.violations().empty()) add(error.message());
+  if (error.violations().empty()) add(with_flags(error.message(), command));
   for (const ResourceProblem& resource : error.resources()) {
     if (text.find(resource.name) == std::string::npos) add(resource.type + " " + resource.name);
   }
@@ -127,6 +162,26 @@ std::string joined(const std::vector<std::string>& words) {
 
 std::string with_suggestion(const std::string& text, const std::string& suggestion) {
   return suggestion.empty() ? text : text + "; did you mean " + suggestion + "?";
+}
+
+// Commands of other programs that serve models, and what does the same here.
+std::string_view command_elsewhere(const std::string& word) {
+  static constexpr std::pair<std::string_view, std::string_view> kCommands[] = {
+      {"chat", "`lintel generate --interactive` types to a session"},
+      {"run", "`lintel generate --prompt TEXT` runs a model that a server has"},
+      {"serve", "`lintel-server --model DIR` serves models"},
+      {"start", "`lintel-server --model DIR` serves models"},
+      {"list", "`lintel model list` shows the models"},
+      {"ls", "`lintel model list` shows the models"},
+      {"ps", "`lintel model list` shows the models"},
+      {"show", "`lintel model get NAME` shows a model"},
+      {"load", "`lintel model load NAME` loads a model"},
+      {"stop", "`lintel model unload NAME` takes a model out of service"},
+  };
+  for (const auto& [name, here] : kCommands) {
+    if (name == word) return here;
+  }
+  return {};
 }
 
 std::string what_is_wrong(const CLI::ParseError& error, const CLI::App& app,
@@ -174,6 +229,10 @@ std::string call_error_text(const CallError& error, const CLI::App& command) {
 }
 
 std::string unknown_command_text(const std::string& word, const CLI::App& parent) {
+  if (parent.get_parent() == nullptr && parent.get_name() == "lintel") {
+    const std::string_view here = command_elsewhere(word);
+    if (!here.empty()) return "no such command: " + word + "; " + std::string(here);
+  }
   return with_suggestion("no such command: " + word,
                          describe::nearest_word(word, commands_of(parent)));
 }

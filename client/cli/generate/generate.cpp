@@ -37,7 +37,7 @@ the last, how long the first one took to come, and the prompt's. --stats has it 
 A call that fails on its way, at its --deadline or by Ctrl-C for two, prints what had come all the same,
 says why on standard error, and its exit status is not 0; jsonl has the samples that were not done
 without counts and timings, and with finish_reason deadline, cancelled or null, as the failure has it.
---time-limit ends a call without a failure.)";
+--time-limit ends a call without a failure, and says so on standard error.)";
 
 v1::Model model_of(const Client& client, const GenerateFlags& flags, Console& console) {
   std::string model = flags.connection.model;

@@ -1,5 +1,6 @@
 #include "client/cli/generate/generation_view.h"
 
+#include <sstream>
 #include <utility>
 
 #include "client/cli/frame/waiting.h"
@@ -28,8 +29,8 @@ class RepeatNote {
     if (said_ && !terminal) return;
     said_ = true;
     const auto seconds = std::chrono::ceil<std::chrono::seconds>(pause.left).count();
-    const std::string text = "lintel: " + reason(pause.error.code()) + "; trying again for " +
-                             std::to_string(seconds) + " s";
+    const std::string text =
+        "lintel: " + reason(pause.error) + "; trying again for " + std::to_string(seconds) + " s";
     console_.err(terminal ? "\r\x1b[K" + text : text + "\n");
     drawn_ = terminal;
   }
@@ -41,7 +42,12 @@ class RepeatNote {
   bool said() const { return said_; }
 
  private:
-  static std::string reason(grpc::StatusCode code) {
+  static std::string reason(const CallError& error) {
+    const grpc::StatusCode code = error.code();
+    if (error.message().find("session store") != std::string::npos) {
+      return code == grpc::StatusCode::RESOURCE_EXHAUSTED ? "the session store is full"
+                                                          : "the session store is unavailable";
+    }
     if (code == grpc::StatusCode::ABORTED) return "the session is still in use";
     if (code == grpc::StatusCode::RESOURCE_EXHAUSTED) return "the server is full";
     return "the server is away";
@@ -51,6 +57,29 @@ class RepeatNote {
   bool said_ = false;
   bool drawn_ = false;  // there is something to erase
 };
+
+// "the time limit of 0.5 s ended it after 120 values"; nothing where it ended no sample.
+std::string time_limit_text(const v1::GenerateRequest& request,
+                            const std::vector<v1::SampleFinish>& finishes) {
+  std::size_t ended = 0;
+  std::uint64_t values = 0;
+  for (const v1::SampleFinish& finish : finishes) {
+    if (finish.reason() != v1::FINISH_REASON_DEADLINE) continue;
+    ++ended;
+    values += finish.generated_tokens();
+  }
+  if (ended == 0) return "";
+  std::string text = "the time limit";
+  if (request.has_time_limit()) {
+    std::ostringstream seconds;
+    seconds << seconds_of(request.time_limit());
+    text += " of " + seconds.str() + " s";
+  }
+  text += finishes.size() == 1 ? " ended it"
+                               : " ended " + std::to_string(ended) + " of " +
+                                     std::to_string(finishes.size()) + " samples";
+  return text + " after " + std::to_string(values) + (values == 1 ? " value" : " values");
+}
 
 }  // namespace
 
@@ -105,6 +134,8 @@ std::vector<v1::SampleFinish> generate_in_view(const Client& client,
   }
   printer->on_end();
   console.flush();
+  const std::string limited = time_limit_text(request, finishes);
+  if (!limited.empty() && !options.quiet) console.err("lintel: " + limited + "\n");
   if (options.shows_speed) console.err("lintel: " + speed.text() + "\n");
   return finishes;
 }

@@ -7,6 +7,8 @@
 
 #include "client/cli/commands/generate_flags.h"
 #include "client/cli/commands/generate_output.h"
+#include "client/cli/commands/model_choice.h"
+#include "client/cli/frame/error_text.h"
 #include "client/cli/frame/table.h"
 #include "client/cli/generate/generate.h"
 #include "client/cli/session/session_commands.h"
@@ -77,8 +79,10 @@ int run_create(const SessionFlags& flags, const CreateFlags& create, Console& co
     policy.set_every_tokens(create.checkpoint_every);
     policy.set_keep(create.checkpoints);
   }
-  const v1::Session session =
-      flags.connection.connect().create_session(request, &console.cancellation());
+  const Client client = flags.connection.connect();
+  const v1::Session session = with_load_hint(client, console.cancellation(), [&] {
+    return client.create_session(request, &console.cancellation());
+  });
   print_id(session, flags.json, console);
   return kOk;
 }
@@ -147,11 +151,10 @@ int run_list_sessions(const SessionFlags& flags, Console& console) {
 }
 
 int run_delete(const SessionFlags& flags, Console& console) {
-  flags.connection.connect().delete_session(flags.id, &console.cancellation());
-  if (flags.json) {
-    console.out(JsonWriter().begin_object().field("deleted", flags.id).end_object().take() + "\n");
-  }
-  return kOk;
+  const Client client = flags.connection.connect();
+  return delete_each(flags.ids, flags.json, *flags.command, console, [&](const std::string& id) {
+    client.delete_session(id, &console.cancellation());
+  });
 }
 
 void add_create(CLI::App& command, CommandLine& command_line) {
@@ -223,6 +226,30 @@ void write_session(JsonWriter& json, const v1::Session& session) {
   json.end_object();
 }
 
+int delete_each(const std::vector<std::string>& names, bool as_json, const CLI::App& command,
+                Console& console, const std::function<void(const std::string&)>& erase) {
+  int code = kOk;
+  for (const std::string& name : names) {
+    try {
+      erase(name);
+    } catch (const CallError& error) {
+      if (names.size() == 1 || console.cancellation().cancelled() ||
+          error.code() == grpc::StatusCode::UNAVAILABLE ||
+          error.code() == grpc::StatusCode::UNAUTHENTICATED) {
+        throw;
+      }
+      console.flush();
+      console.err("lintel: " + call_error_text(error, command) + "\n");
+      code = kFailed;
+      continue;
+    }
+    if (as_json) {
+      console.out(JsonWriter().begin_object().field("deleted", name).end_object().take() + "\n");
+    }
+  }
+  return code;
+}
+
 v1::Durability durability_of(const std::string& name) {
   if (name == "none") return v1::DURABILITY_NONE;
   if (name == "call") return v1::DURABILITY_CALL;
@@ -247,8 +274,13 @@ CLI::App& add_session_command(CLI::App& command, CommandLine& command_line,
                               std::function<int(const SessionFlags&, Console&)> run) {
   auto flags = std::make_shared<SessionFlags>();
   CLI::App* sub = command.add_subcommand(about.name, about.help);
+  flags->command = sub;
   if (about.with_id) {
     sub->add_option("ID", flags->id, "The session, as `lintel session create` printed it")
+        ->required();
+  }
+  if (about.with_ids) {
+    sub->add_option("ID", flags->ids, "The sessions, as `lintel session create` printed them")
         ->required();
   }
   if (about.with_json) sub->add_flag("--json", flags->json, "Print JSON, for programs");
@@ -276,7 +308,7 @@ void add_session(CLI::App& app, CommandLine& command_line) {
                       run_list_sessions);
   add_session_command(
       *command, command_line,
-      {.name = "delete", .help = "Delete a session and free its memory", .with_id = true},
+      {.name = "delete", .help = "Delete sessions and free their memory", .with_ids = true},
       run_delete);
   add_continue(*command, command_line);
   add_session_copies(*command, command_line);

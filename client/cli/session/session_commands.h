@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "client/cli/frame/flags.h"
 #include "client/cli/frame/json_writer.h"
@@ -30,11 +31,13 @@ Examples:
   lintel session rewind "$id" --position 9
   lintel session snapshot "$id" --out id.snapshot
   lintel session restore id.snapshot
-  lintel session delete "$id")";
+  lintel session delete "$id" "$other")";
 
 struct SessionFlags {
   ConnectionFlags connection;
+  const CLI::App* command = nullptr;  // whose flags these are
   std::string id;
+  std::vector<std::string> ids;  // of commands with_ids
   bool json = false;
 };
 
@@ -43,6 +46,7 @@ struct SessionCommand {
   const char* help;
   bool with_model = false;
   bool with_id = false;
+  bool with_ids = false;  // one or several
   bool with_json = true;
 };
 
@@ -50,6 +54,12 @@ struct SessionCommand {
 CLI::App& add_session_command(CLI::App& command, CommandLine& command_line,
                               const SessionCommand& about,
                               std::function<int(const SessionFlags&, Console&)> run);
+
+// Deletes one after the other by `erase`, and prints which when `as_json`. What cannot be deleted
+// is named and the others are deleted all the same, unless no server answers or knows the caller.
+// Returns an ExitCode; throws CallError where the call for the only one fails.
+int delete_each(const std::vector<std::string>& names, bool as_json, const CLI::App& command,
+                Console& console, const std::function<void(const std::string&)>& erase);
 
 // --durability: empty where it was not given, which durability_of takes for UNSPECIFIED.
 void add_durability_flag(CLI::App& app, std::string& durability, const std::string& help);

@@ -27,8 +27,19 @@ int run_fork(const SessionFlags& flags, const CopyFlags& copy, Console& console)
   request.set_count(copy.count);
   request.set_durability(durability_of(copy.durability));
   if (copy.position) request.set_position(*copy.position);
-  const auto forks = flags.connection.connect().fork_session(request, &console.cancellation());
-  for (const v1::Session& fork : forks) print_id(fork, flags.json, console);
+  const Client client = flags.connection.connect();
+  try {
+    for (const v1::Session& fork : client.fork_session(request, &console.cancellation())) {
+      print_id(fork, flags.json, console);
+    }
+  } catch (const CallError& error) {
+    // Held by another server it is in use as well, and a position does not help.
+    const bool is_busy = error.code() == grpc::StatusCode::ABORTED && error.error_reason().empty();
+    if (!is_busy || copy.position) throw;
+    throw CallError(error.code(), error.message() +
+                                      ": a copy of it needs --position P, how many of its values "
+                                      "the copy has");
+  }
   return kOk;
 }
 
@@ -102,7 +113,7 @@ void add_session_copies(CLI::App& command, CommandLine& command_line) {
                         .help = "Copy a session, also one in use, and print the copies' ids",
                         .with_id = true},
                        run_fork);
-  add_position(fork, "Values that the copies have [all]");
+  add_position(fork, "Values that the copies have; needed while it is in use [all]");
   add_parsed(fork, "--count", copy->count, parse_uint32, "N", "Copies, at most 64 [1]");
   add_durability_flag(fork, copy->durability,
                       "What of the copies outlives the server, as of `session create` [as this "

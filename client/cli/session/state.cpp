@@ -22,7 +22,9 @@ Examples:
 
 struct StateFlags {
   ConnectionFlags connection;
+  const CLI::App* command = nullptr;  // whose flags these are
   std::string session, name;
+  std::vector<std::string> names;  // to delete
   std::optional<std::int64_t> position;
   bool is_public = false;
   bool json = false;
@@ -75,13 +77,12 @@ int run_list_states(const StateFlags& flags, Console& console) {
   return kOk;
 }
 
-int run_delete_state(const StateFlags& flags, Console& console) {
-  flags.connection.connect().delete_state(flags.name, flags.is_public, &console.cancellation());
-  if (flags.json) {
-    console.out(JsonWriter().begin_object().field("deleted", flags.name).end_object().take() +
-                "\n");
-  }
-  return kOk;
+int run_delete_states(const StateFlags& flags, Console& console) {
+  const Client client = flags.connection.connect();
+  return delete_each(flags.names, flags.json, *flags.command, console,
+                     [&](const std::string& name) {
+                       client.delete_state(name, flags.is_public, &console.cancellation());
+                     });
 }
 
 }  // namespace
@@ -97,8 +98,10 @@ void add_state(CLI::App& app, CommandLine& command_line) {
     sub->add_flag("--json", flags->json, "Print JSON, for programs");
     sub->footer(kStateFooter);
     flags->connection.add_to(*sub, with_model);
-    on_chosen(*sub, command_line,
-              [flags, &command_line, run] { return run(*flags, command_line.console); });
+    on_chosen(*sub, command_line, [flags, sub, &command_line, run] {
+      flags->command = sub;
+      return run(*flags, command_line.console);
+    });
     return sub;
   };
   CLI::App* save = add("save", "Keep a session's state under a name", false, run_save_state);
@@ -108,8 +111,8 @@ void add_state(CLI::App& app, CommandLine& command_line) {
              "As of this position [the last]");
   add("list", "Show the named states one may begin with: of --model, or all", true,
       run_list_states);
-  CLI::App* remove = add("delete", "Delete a named state", false, run_delete_state);
-  remove->add_option("NAME", flags->name, "The state")->required();
+  CLI::App* remove = add("delete", "Delete named states", false, run_delete_states);
+  remove->add_option("NAME", flags->names, "The states")->required();
   for (CLI::App* sub : {save, remove}) {
     sub->add_flag("--public", flags->is_public, "For everybody: needs the role admin");
   }

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from lintel import _bound, _channel, _servers
-from lintel._calls import CallsBase
+from lintel._calls import CallsBase, is_reached
 from lintel.errors import LintelError, NotFound, closed_in_wait, make_error
 from lintel.retry import Attempts, RetryPolicy
 from lintel.v1 import generation_pb2 as pb
@@ -38,6 +38,15 @@ async def cancelled_by_server(call: Any, request_id: str) -> Optional[LintelErro
     if not (call.done() and call.cancelled()):
         return None
     return make_error(grpc.StatusCode.CANCELLED, await call.details() or "", request_id)
+
+
+async def _until_reached(seeker: Any) -> bool:
+    """Whether a call of _seek_connections() came to a server; it ends with this."""
+    try:
+        code = await seeker.code()
+        return is_reached(code)
+    finally:
+        seeker.cancel()
 
 
 class AsyncCalls(CallsBase):
@@ -124,13 +133,37 @@ class AsyncCalls(CallsBase):
             stopped.set()
         self._waits.add(stopped)
         try:
-            await asyncio.wait_for(stopped.wait(), delay)
-        except asyncio.TimeoutError:
+            await self._wait(error, attempts, delay, stopped)
             if not stopped.is_set():
                 return
         finally:
             self._waits.discard(stopped)
         raise closed_in_wait(error) from error
+
+    async def _wait(
+        self, error: LintelError, attempts: Attempts, delay: float, stopped: asyncio.Event
+    ) -> None:
+        """For `delay` seconds, until `stopped`, or until a server that was not reached is there."""
+        if stopped.is_set():
+            return
+        reached = [
+            asyncio.ensure_future(_until_reached(seeker))
+            for seeker in self._seek_connections(error, attempts, delay)
+        ]
+        waits = {asyncio.ensure_future(stopped.wait()), *reached}
+        end = asyncio.get_running_loop().time() + delay
+        pending = set(waits)
+        try:
+            while pending and (left := end - asyncio.get_running_loop().time()) > 0:
+                done, pending = await asyncio.wait(
+                    pending, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
+                if any(wait.result() for wait in done):
+                    return
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def prepare(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
         """Before each attempt of a generation: what only the server knows."""

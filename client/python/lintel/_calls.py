@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, Callable, Optional, TypeVar
 
 import grpc
 
 from lintel import _bound, _channel, _servers
+from lintel import _foreign_pb2 as foreign
 from lintel._repeat import Repeat
-from lintel.errors import LintelError, NotFound, closed_in_wait, from_rpc_error, make_error
+from lintel.errors import (
+    LOCAL_ENDINGS,
+    LintelError,
+    NotFound,
+    closed_in_wait,
+    from_rpc_error,
+    make_error,
+)
 from lintel.retry import Attempts, RetryPolicy
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import model_pb2, session_pb2
@@ -17,6 +26,7 @@ from lintel.v1 import model_pb2, session_pb2
 T = TypeVar("T")
 
 _MOST_KNOWN = 4096  # sessions; beyond that the server is asked once more
+_SLICE = 0.02  # seconds between two looks whether a server is there
 
 
 class CallsBase:
@@ -63,7 +73,14 @@ class CallsBase:
     def error_of(
         self, rpc_error: grpc.RpcError, request_id: str, attempts: Attempts
     ) -> LintelError:
-        return from_rpc_error(rpc_error, request_id, self.connection.encrypted, attempts.timeout)
+        connection = self.connection
+        return from_rpc_error(
+            rpc_error,
+            request_id,
+            ", ".join(connection.addresses),
+            connection.encrypted,
+            attempts.timeout,
+        )
 
     def _open_servers(self, of: Any) -> _servers.Servers:
         """Channels of the module `of`, grpc or grpc.aio."""
@@ -93,6 +110,8 @@ class CallsBase:
         once on one that was not tried yet. found: as of Servers.leave(). Raises the error where it
         stands.
         """
+        if error.unreached and attempts.server is not None:
+            attempts.unreached.append(attempts.server)
         if attempts.server is not None and attempts.names_a_server(error):
             others = self._servers.leave(attempts.server, found)
             attempts.moves += 1
@@ -101,6 +120,34 @@ class CallsBase:
         delay = attempts.delay_after(error)
         attempts.moves = 0
         return delay
+
+    def _seek_connections(self, error: LintelError, attempts: Attempts, delay: float) -> list[Any]:
+        """Calls that end when a server that was not reached can be: see is_reached(). None where the
+        server has said how long to wait. Without a call gRPC looks at the sockets of its connections
+        every five seconds only, so that a server that is back at once would be missed for as long.
+        """
+        unreached, attempts.unreached = attempts.unreached, []
+        seekers: list[Any] = []
+        if error.retry_delay is not None:
+            return seekers
+        for server in unreached:
+            method = server.stubs.check_health
+            # Of threads: one that does not block.
+            begin = getattr(method, "future", method)
+            seekers.append(
+                begin(
+                    foreign.HealthCheckRequest(),
+                    timeout=max(delay, 0.001),
+                    metadata=self.connection.metadata(_channel.new_request_id()),
+                    wait_for_ready=True,
+                )
+            )
+        return seekers
+
+
+def is_reached(code: grpc.StatusCode) -> bool:
+    """Of the end of a call that waited for a connection: whatever the server said to it."""
+    return code not in LOCAL_ENDINGS
 
 
 class Calls(CallsBase):
@@ -162,12 +209,34 @@ class Calls(CallsBase):
         try:
             if self._closing.is_set():  # before the wait was known to close()
                 stopped.set()
-            if not stopped.wait(delay):
+            if not self._wait(error, attempts, delay, stopped):
                 return
         finally:
             with self._waits_lock:
                 self._waits.discard(stopped)
         raise closed_in_wait(error) from error
+
+    def _wait(
+        self, error: LintelError, attempts: Attempts, delay: float, stopped: threading.Event
+    ) -> bool:
+        """For `delay` seconds, or until a server that was not reached is there. Whether `stopped`."""
+        if stopped.is_set():
+            return True
+        try:
+            seekers = self._seek_connections(error, attempts, delay)
+        except ValueError:  # closed meanwhile, which sets `stopped`, too
+            seekers = []
+        end = time.monotonic() + delay
+        try:
+            while (left := end - time.monotonic()) > 0 and not any(
+                seeker.done() and is_reached(seeker.code()) for seeker in seekers
+            ):
+                if stopped.wait(min(left, _SLICE) if seekers else left):
+                    break
+        finally:
+            for seeker in seekers:
+                seeker.cancel()
+        return stopped.is_set()
 
     def prepare(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
         """Before each attempt of a generation: what only the server knows."""

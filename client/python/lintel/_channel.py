@@ -19,9 +19,9 @@ Path = Union[str, "os.PathLike[str]"]
 OPTIONS: list[tuple[str, Any]] = [
     # A chunk with the N best of many values can pass gRPC's 4 MB; the server bounds what it sends.
     ("grpc.max_receive_message_length", -1),
-    # A retry has to find the connection being tried again, too.
+    # A retry needs a connection that is tried again as often, and gRPC's own pauses reach two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 5000),
+    ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.primary_user_agent", "lintel-python/" + __version__),
 ]
 

@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
+from lintel.errors import Aborted, LintelError
 from lintel.results import Durability, HistoryRun, Source
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import session_pb2
@@ -57,6 +58,13 @@ def fork_request(
     return session_pb2.ForkSessionRequest(
         id=id, position=position, count=count, durability=durability_to_wire(durability)
     )
+
+
+def fork_error(error: Aborted, position: Optional[int]) -> LintelError:
+    """Of a fork that was refused because its session is in use."""
+    if position is not None or error.reason:  # held elsewhere: a position does not help
+        return error
+    return error.with_hint("a copy of a session in use needs `position`: how many values it has")
 
 
 def restore_request(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Callable, Optional, TypeVar
 
 from lintel import _channel, _collect, _request
@@ -108,6 +109,11 @@ class GenerationBase:
 
 
 GenerationT = TypeVar("GenerationT", bound=GenerationBase)
+
+
+def log_left_behind(session_id: str, error: LintelError) -> None:
+    """Of a session that could not be deleted."""
+    logging.getLogger("lintel").warning("session %s was not deleted: %s", session_id, error)
 
 
 class SessionBase(_request.Generates[GenerationT]):

@@ -6,9 +6,9 @@ from typing import Any, Generator, Optional
 
 from lintel import _copies
 from lintel._aio_calls import AsyncCalls
-from lintel._streaming import SessionBase
+from lintel._streaming import SessionBase, log_left_behind
 from lintel.aio_generation import AsyncGeneration, AsyncStream, begin
-from lintel.errors import LintelError, NotFound
+from lintel.errors import Aborted, LintelError, NotFound, Unavailable
 from lintel.results import Durability, HistoryRun, NamedState, SessionInfo, read_session, read_state
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
@@ -34,8 +34,8 @@ class AsyncSession(SessionBase[AsyncGeneration]):
         durability: Optional[Durability] = None,
         timeout: Optional[float] = None,
     ) -> AsyncSession:
-        """A session with the values of this one before `position` (None: all), which may be in use.
-        durability: None: this one's.
+        """A session with the values of this one before `position`; None: all, of a session that is not
+        in use. durability: None: this one's.
         """
         forks = await self.forks(1, position=position, durability=durability, timeout=timeout)
         return forks[0]
@@ -50,9 +50,12 @@ class AsyncSession(SessionBase[AsyncGeneration]):
     ) -> list[AsyncSession]:
         """As many of them, at most 64: all or none."""
         request = _copies.fork_request(self.id, position, count, durability)
-        made = await self._calls.unary(
-            self._calls.stubs.fork_session, request, self._attempts_to_change(timeout)
-        )
+        try:
+            made = await self._calls.unary(
+                self._calls.stubs.fork_session, request, self._attempts_to_change(timeout)
+            )
+        except Aborted as error:
+            raise _copies.fork_error(error, position) from None
         return [AsyncSession(self._calls, self._calls.note(fork).id) for fork in made.sessions]
 
     async def rewind(
@@ -129,11 +132,16 @@ class AsyncSession(SessionBase[AsyncGeneration]):
         return read_state(await self._calls.unary(self._calls.stubs.save_state, request, attempts))
 
     async def close(self, *, timeout: Optional[float] = None) -> None:
-        """Ends a call that runs and deletes the session, if it is not gone already."""
+        """Ends a call that runs and deletes the session, if it is not gone already. Where no server
+        answers that is logged, not raised: a session in memory went with its server, and one in a
+        store expires.
+        """
         try:
             await self._calls.delete_session(self.id, self._attempts_to_close(timeout))
         except NotFound:
             pass
+        except Unavailable as error:
+            log_left_behind(self.id, error)
 
     async def __aenter__(self) -> AsyncSession:
         return self

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import grpc
 
 from lintel import _foreign_pb2 as foreign
+from lintel._plain import plain_words
 
 if TYPE_CHECKING:
     from lintel.results import Sample
@@ -42,9 +43,13 @@ class LintelError(Exception):
         facts: Optional[dict[str, str]] = None,
         request_id: str = "",
         hint: str = "",
+        details: str = "",
+        unreached: bool = False,
     ) -> None:
         self.code = code
-        self.message = message  # the server's words alone
+        self.message = message  # the server's words, or plain ones where there was none
+        self.details = details or message  # as gRPC has it
+        self.unreached = unreached  # no connection came about: the server knows nothing of the call
         self.violations = violations
         self.resources = resources
         self.retry_delay = retry_delay  # seconds after which the same request is worth sending again
@@ -55,6 +60,12 @@ class LintelError(Exception):
         # Of samples(): what came before the call failed, by sample.
         self.partial: list[Sample] = []
         super().__init__(self._describe())
+
+    def with_hint(self, hint: str) -> LintelError:
+        """This error, which also says what its caller can do."""
+        self._hint = hint
+        self.args = (self._describe(),)
+        return self
 
     def _describe(self) -> str:
         text = str(self.code.name)
@@ -161,33 +172,33 @@ def closed_in_wait(error: LintelError) -> LintelError:
 
 
 def from_rpc_error(
-    error: grpc.RpcError, request_id: str, encrypted: bool, timeout: float
+    error: grpc.RpcError, request_id: str, address: str, encrypted: bool, timeout: float
 ) -> LintelError:
     """Decodes what gRPC raised; `error` is also a grpc.Call, in either kind of channel, `encrypted`
-    or not, of a call that had `timeout` seconds.
+    or not, to `address`, of a call that had `timeout` seconds.
     """
     details: dict[str, Any] = {}
-    for key, value in error.trailing_metadata() or ():
+    trailer = error.trailing_metadata() or ()
+    for key, value in trailer:
         if key == "grpc-status-details-bin":
             details = _decode(value)
-    message = error.details() or ""
-    if not encrypted and _server_may_speak_tls(error.code(), message):
-        details["hint"] = (
-            "does the server speak TLS? The client was given neither tls_ca nor tls=True"
-        )
-    elif error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-        details["hint"] = f"the call had a timeout of {timeout:g} s"
-    return make_error(error.code(), message, request_id, **details)
-
-
-def _server_may_speak_tls(code: grpc.StatusCode, message: str) -> bool:
-    """Whether a connection in plain text ended as TLS servers end it, before it was one: a server
-    that goes away later is not said to have failed to connect.
-    """
-    return (
-        code == grpc.StatusCode.UNAVAILABLE
-        and "failed to connect" in message
-        and ("Socket closed" in message or "Connection reset" in message)
+    text = error.details() or ""
+    plain = plain_words(
+        error.code(),
+        text,
+        address=address,
+        encrypted=encrypted,
+        timeout=timeout,
+        by_server=bool(trailer),
+    )
+    return make_error(
+        error.code(),
+        plain.message,
+        request_id,
+        hint=plain.hint,
+        details=text,
+        unreached=plain.unreached,
+        **details,
     )
 
 

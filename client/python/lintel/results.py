@@ -160,7 +160,7 @@ class Model:
     weight_type: str
     weight_type_reason: str  # what `--weight-type auto` found; empty where nothing was compared
     weight_bytes: int
-    state_bytes: int  # of a session of max_length values
+    state_bytes: int  # of a session of max_length values; 0: grows without an end
     constant_state: bool  # the state does not grow with the sequence
     fingerprint: str
     workers: int
@@ -170,6 +170,8 @@ class Model:
     trained_length: int = 0  # values it was trained on at once; 0: not told
     kernels: str = ""  # what multiplies the matrices on the server's machine
     adapters: tuple[Adapter, ...] = ()  # that calls can name
+    state_bytes_per_value: int = 0  # what a value adds to a state that grows without an end
+    prompt_rows: int = 0  # of a step that reads nothing but prompts
 
 
 class Durability(enum.Enum):
@@ -312,6 +314,8 @@ def read_model(wire: model_pb2.Model) -> Model:
         adapters=tuple(
             Adapter(a.name, a.rank, a.modules, a.bytes, a.fingerprint) for a in wire.adapters
         ),
+        state_bytes_per_value=wire.state_bytes_per_value,
+        prompt_rows=wire.prompt_rows,
     )
 
 

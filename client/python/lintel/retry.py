@@ -59,9 +59,6 @@ class RetryPolicy:
         return delay
 
 
-# How gRPC begins to say that a call never left this machine.
-_NOT_CONNECTED = "failed to connect to all addresses"
-
 # Waiting for the server to put away a call that ended on this side: it takes a step of the model.
 _OWN_CALL = RetryPolicy(initial_backoff=0.01, max_backoff=0.5)
 
@@ -86,6 +83,7 @@ class Attempts:
         self._went = False  # to another server, last time
         self.server: Optional[Server] = None  # that the last attempt was made at
         self.moves = 0  # to other servers, since something came or all were tried
+        self.unreached: list[Server] = []  # servers without a connection, since the last wait
         self.waits_for_own_call = False  # ABORTED means a call of ours that is being put away
 
     @property
@@ -109,7 +107,7 @@ class Attempts:
         """Whether there may be others behind the name of the server that was reached. Of one that was
         not gRPC has tried them all.
         """
-        return self.names_a_server(error) and _NOT_CONNECTED not in error.message
+        return self.names_a_server(error) and not error.unreached
 
     def goes_elsewhere(self, error: LintelError) -> bool:
         """Whether the call may be sent again at once, to another server."""
@@ -119,9 +117,8 @@ class Attempts:
             self.repeat.goes_on()
             self._went = True
         elif error.code in LOST_SERVER:
-            unsent = _NOT_CONNECTED in error.message
             is_safe = self._policy is not None and not self.changes_session
-            self._went = unsent or self._reads or is_safe
+            self._went = error.unreached or self._reads or is_safe
         else:
             return False  # the session is free for nobody yet
         return self._went
@@ -156,6 +153,6 @@ class Attempts:
         if error.code == grpc.StatusCode.RESOURCE_EXHAUSTED:
             return self._policy if error.retry_delay is not None else None
         if error.code in LOST_SERVER:
-            sent = _NOT_CONNECTED not in error.message
+            sent = not error.unreached
             return None if self.changes_session and sent else self._policy
         return None

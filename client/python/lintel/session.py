@@ -6,8 +6,8 @@ from typing import Optional
 
 from lintel import _copies
 from lintel._calls import Calls
-from lintel._streaming import SessionBase
-from lintel.errors import LintelError, NotFound
+from lintel._streaming import SessionBase, log_left_behind
+from lintel.errors import Aborted, LintelError, NotFound, Unavailable
 from lintel.generation import Generation, Stream, begin
 from lintel.results import Durability, HistoryRun, NamedState, SessionInfo, read_session, read_state
 from lintel.retry import Attempts
@@ -41,8 +41,8 @@ class Session(SessionBase[Generation]):
         durability: Optional[Durability] = None,
         timeout: Optional[float] = None,
     ) -> Session:
-        """A session with the values of this one before `position` (None: all), which may be in use.
-        durability: None: this one's.
+        """A session with the values of this one before `position`; None: all, of a session that is not
+        in use. durability: None: this one's.
         """
         return (self.forks(1, position=position, durability=durability, timeout=timeout))[0]
 
@@ -56,9 +56,12 @@ class Session(SessionBase[Generation]):
     ) -> list[Session]:
         """As many of them, at most 64: all or none."""
         request = _copies.fork_request(self.id, position, count, durability)
-        made = self._calls.unary(
-            self._calls.stubs.fork_session, request, self._attempts_to_change(timeout)
-        )
+        try:
+            made = self._calls.unary(
+                self._calls.stubs.fork_session, request, self._attempts_to_change(timeout)
+            )
+        except Aborted as error:
+            raise _copies.fork_error(error, position) from None
         return [Session(self._calls, self._calls.note(fork).id) for fork in made.sessions]
 
     def rewind(
@@ -135,11 +138,16 @@ class Session(SessionBase[Generation]):
         return read_state(self._calls.unary(self._calls.stubs.save_state, request, attempts))
 
     def close(self, *, timeout: Optional[float] = None) -> None:
-        """Ends a call that runs and deletes the session, if it is not gone already."""
+        """Ends a call that runs and deletes the session, if it is not gone already. Where no server
+        answers that is logged, not raised: a session in memory went with its server, and one in a
+        store expires.
+        """
         try:
             self._calls.delete_session(self.id, self._attempts_to_close(timeout))
         except NotFound:
             pass
+        except Unavailable as error:
+            log_left_behind(self.id, error)
 
     def __enter__(self) -> Session:
         return self

@@ -260,8 +260,15 @@ void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorR
                         : read_tokens(tensor, max_rows, request, violations);
     }
   }
-  if (num_prompts != 1) {
-    violations.add("inputs", "there has to be one of the name tokens, or text_input in its place");
+  // What a sequence that goes on would read is optional.
+  request.has_no_input =
+      num_prompts == 0 && !request.sequence_id.empty() && !request.sequence_start;
+  if (request.has_no_input) {
+    request.prompts.emplace_back();
+  } else if (num_prompts != 1) {
+    violations.add("inputs",
+                   "there has to be one of the name tokens, or text_input in its place: only a "
+                   "sequence that goes on or ends needs none");
   }
   given.add_to(request.settings, violations);
   if (num_stops > 1) violations.add("inputs", "stop is there more than once");

@@ -39,9 +39,17 @@ void read_outputs(const inference::ModelInferRequest& wire, TensorRequest& reque
                                     "log2_evidence, top_tokens or top_log2_probs");
     }
   }
-  if (wire.outputs_size() > 0) return;
-  request.tokens = !request.from_text;
-  request.text = request.from_text;
+  if (wire.outputs_size() == 0) choose_outputs(request.from_text, request);
+}
+
+// A sequence goes on with its own last value where a request brings none; one that is ended by it
+// produces what is asked for before, by default nothing.
+void settle_end(TensorRequest& request) {
+  const v1::GenerateRequest& settings = request.settings;
+  request.only_ends = request.sequence_end && !request.sequence_start &&
+                      !request.sequence_id.empty() && request.prompts.size() == 1 &&
+                      request.prompts.front().empty() && settings.given_size() == 0 &&
+                      settings.max_new_tokens() == 0;
 }
 
 // `max_tokens` is of a sequence that starts. Beside text without one it is what other servers of
@@ -89,6 +97,11 @@ bool names_sequence(const inference::ModelInferRequest& wire) {
   return wire.parameters().contains("sequence_id");
 }
 
+void choose_outputs(bool is_text, TensorRequest& request) {
+  request.tokens = !is_text;
+  request.text = is_text;
+}
+
 TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int max_rows,
                                   Violations& violations) {
   TensorRequest request;
@@ -112,6 +125,7 @@ TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int 
     violations.add("parameters[lintel_durability]",
                    "goes with sequence_start: it is of the whole sequence");
   }
+  settle_end(request);
   request.settings.set_log2_probs(request.log2_probs || request.score);
   return request;
 }

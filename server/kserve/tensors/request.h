@@ -19,6 +19,8 @@ struct TensorRequest {
   // Of each prompt: rows of the response, one behind the other.
   std::size_t num_samples = 1;
   bool from_text = false;  // they came as text_input
+  // Nothing came: a sequence goes on with what it has.
+  bool has_no_input = false;
 
   // Outputs that are asked for.
   bool tokens = false;
@@ -35,6 +37,8 @@ struct TensorRequest {
   std::string sequence_id;  // empty: none
   bool sequence_start = false;
   bool sequence_end = false;
+  // The sequence ends, and nothing is read or produced before.
+  bool only_ends = false;
   // Of a sequence that starts, as CreateSession's.
   std::int64_t max_tokens = 0;  // 0: not told
   v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
@@ -45,6 +49,9 @@ struct TensorRequest {
 
 // Whether a request goes on with a sequence, or starts one.
 bool names_sequence(const inference::ModelInferRequest& wire);
+
+// The outputs of a request that names none: text for text, or tokens.
+void choose_outputs(bool is_text, TensorRequest& request);
 
 // What it can express is checked here, naming what is wrong; settings and prompts are checked as
 // those of every Generate request. Not more than `max_rows` rows.

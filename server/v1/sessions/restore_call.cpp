@@ -218,6 +218,7 @@ grpc::Status RestoreCall::begin_proof() {
   request.window = leased.lease.window();
   request.deadline = call_deadline(rpc_, context_.clock);
   request.allowance = call_.quota.allowance();
+  request.caller = call_.scope.turn_name();
   {
     MutexLock lock(mutex_);
     if (cancelled_) return cancelled();

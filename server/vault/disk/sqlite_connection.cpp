@@ -60,9 +60,9 @@ std::size_t SqliteConnection::log_bytes() const {
   return static_cast<std::size_t>(log_pages_) * kPageBytes;
 }
 
-void SqliteConnection::checkpoint() {
-  if (sqlite3_wal_checkpoint_v2(database_, nullptr, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr) !=
-      SQLITE_OK) {
+void SqliteConnection::checkpoint(bool cuts_log) {
+  const int mode = cuts_log ? SQLITE_CHECKPOINT_TRUNCATE : SQLITE_CHECKPOINT_PASSIVE;
+  if (sqlite3_wal_checkpoint_v2(database_, nullptr, mode, nullptr, nullptr) != SQLITE_OK) {
     fail("checkpoint");
   }
   log_pages_ = 0;

@@ -35,7 +35,8 @@ class SqliteConnection {
   std::int64_t number(const char* sql);  // that it returns
   void roll_back() noexcept;
   std::size_t log_bytes() const;  // of the write-ahead log that no checkpoint has emptied
-  void checkpoint();              // moves what it holds into the database
+  // Moves what it holds into the database; `cuts_log`: and gives its room back.
+  void checkpoint(bool cuts_log = false);
   // Closing writes nothing more: after a failed write nobody knows what is there.
   void leave_alone();
 

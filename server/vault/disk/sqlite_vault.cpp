@@ -33,8 +33,16 @@ SqliteVault::SqliteVault(Options options, const Clock& clock)
     connection_ = std::make_unique<SqliteConnection>(directory_.database(), options_.sqlite_vfs);
     schema_ = std::make_unique<VaultSchema>(*connection_);
     acknowledged_ = std::make_unique<Acknowledged>(options_.open_file(directory_.acknowledged()));
+    reserve_ = options_.open_file(directory_.reserve());
+    reserve_->cut(options_.reserve_bytes);  // more where the process was killed as it made it
     scan_journal();
     count_slots();
+    drop_states_beyond_limit();
+    if (!make_reserve()) {
+      health_.state = Health::State::kFull;
+      health_.why = "there is no room on the disk";
+    }
+    if (health_.state == Health::State::kBroken) fail(health_.why.c_str());
   } catch (const VaultError& error) {
     fail(error.what());
   } catch (const SqliteError& error) {
@@ -185,11 +193,15 @@ VaultOutcome SqliteVault::put_state(const SessionId& id, std::span<const std::by
       if (health_.state == Health::State::kBroken) return VaultOutcome::kBroken;
       const auto held = held_.find(id);
       if (held == held_.end()) return VaultOutcome::kFenced;
+      // What room there is the reserve has to have first.
+      if (!has_reserve_ && options_.reserve_bytes > 0) return VaultOutcome::kFull;
       claim = held->second.claim;
       slab = &slab_for(state.size());
     }
     StateSlab::Slot slot;
-    if (!slab->write(id, ref->position, state, &slot)) return VaultOutcome::kFull;
+    while (!slab->write(id, ref->position, state, &slot)) {
+      if (slab->is_full() || !make_room_for_base(id, state.size())) return VaultOutcome::kFull;
+    }
     ref->where = slot.index;
     ref->checksum = slot.checksum;
     ref->bytes = state.size();
@@ -200,6 +212,7 @@ VaultOutcome SqliteVault::put_state(const SessionId& id, std::span<const std::by
     MutexLock lock(store_mutex_);
     const auto held = held_.find(id);
     if (held != held_.end() && held->second.claim == claim) {
+      nothing_to_drop_ = false;
       held->second.put.push_back(*ref);
       return VaultOutcome::kDone;
     }
@@ -270,12 +283,14 @@ std::size_t SqliteVault::sweep_rows(std::size_t most) {
   try {
     const auto micros =
         std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count();
-    std::vector<SessionId> ids = schema_->expired(micros, most + held_.size());
+    std::vector<SessionId> ids = schema_->expired(micros, most + held_.size() + unfolded_.size());
     for (const auto& [id, tail] : tails_) {
       if (tail.session.row().expires <= now) ids.push_back(id);
     }
     if (ids.empty()) return 0;
-    const VaultOutcome outcome = transact([&](Transaction& transaction) {
+    const auto remove_them = [&](Transaction& transaction,
+                                 bool only_removals) REQUIRES(store_mutex_) {
+      removed = 0;
       for (const SessionId& id : ids) {
         Row row;
         if (removed == most || held_.contains(id)) continue;
@@ -285,9 +300,11 @@ std::size_t SqliteVault::sweep_rows(std::size_t most) {
             .kind = Write::Kind::kRemove, .id = id, .before = row.digest, .after = row.digest};
         if (change(tail_of(id, &why), remove, transaction) == VaultOutcome::kDone) ++removed;
       }
-      fold_some(transaction);
-    });
-    if (outcome != VaultOutcome::kDone) removed = 0;
+      if (!only_removals) fold_some(transaction);
+    };
+    if (transact_making_room(remove_them, /*has_removals=*/true) != VaultOutcome::kDone) {
+      removed = 0;
+    }
   } catch (const SqliteError&) {
     removed = 0;
   }
@@ -310,6 +327,10 @@ void SqliteVault::sync_states() {
   std::vector<StateSlab*> slabs;
   {
     MutexLock lock(store_mutex_);
+    if (health_.state != Health::State::kBroken && !has_reserve_ && make_reserve()) {
+      health_.state = Health::State::kOk;
+      health_.why.clear();
+    }
     for (const auto& [bytes, slab] : slabs_) slabs.push_back(slab.get());
   }
   try {

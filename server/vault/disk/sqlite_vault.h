@@ -31,7 +31,9 @@ namespace lintel {
 // into rows by session, now and then. A session whose rows are current takes no memory.
 //
 // After a write or sync failed of which nobody knows how far it came, nothing more is written until
-// the vault is opened anew (kBroken); a full disk refuses what does not fit, and heals.
+// the vault is opened anew (kBroken). On a full disk a commit frees room first: stored states are
+// dropped, which their sessions' values make anew. What finds no room after that is refused
+// (kFull), but for removals and releases, for which there is a reserve.
 class SqliteVault final : public SessionVault {
  public:
   struct Options {
@@ -44,6 +46,9 @@ class SqliteVault final : public SessionVault {
     std::size_t log_bytes = std::size_t{8}
                             << 20;  // of the write-ahead log, then it is checkpointed
     std::size_t queue_bytes = std::size_t{64} << 20;  // waiting; more is kUnavailable
+    // On the disk, for removals when there is no other room; 0: none. So much more than log_bytes
+    // that the log can be moved into the database: its own room is then free for the next reserve.
+    std::size_t reserve_bytes = std::size_t{9} << 20;
     // The file systems of tests.
     std::string sqlite_vfs;  // empty: the system's
     OpenVaultFile open_file = open_vault_file;
@@ -62,6 +67,7 @@ class SqliteVault final : public SessionVault {
                            std::span<std::int32_t> values) override EXCLUDES(store_mutex_);
   VaultOutcome put_state(const SessionId& id, std::span<const std::byte> state,
                          StateRef* ref) override EXCLUDES(store_mutex_);
+  bool holds_state(const StateRef& ref) override EXCLUDES(store_mutex_);
   VaultOutcome read_state(const StateRef& ref, std::span<std::byte> state) override
       EXCLUDES(store_mutex_);
   std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
@@ -74,11 +80,20 @@ class SqliteVault final : public SessionVault {
   // are the truth (the beginning of a history) commit() syncs before it answers.
   void sync_states() EXCLUDES(store_mutex_);
 
+  // Sessions last `seconds` without use from now on, unless their own rows say otherwise: removes
+  // those whose time, as `expiry_of` tells it (nothing: as the row has it), is over, and writes an
+  // earlier end into the others. Does nothing where that is what the store was written with.
+  // Returns how many sessions it removed. Waits for the disk: before the vault is used.
+  using ExpiryOf = std::function<std::optional<std::chrono::system_clock::time_point>(const Row&)>;
+  std::size_t shorten_expiry(std::int64_t seconds, const ExpiryOf& expiry_of)
+      EXCLUDES(store_mutex_);
+
  private:
   struct Batch {
     std::vector<Write> writes;
     Done done;
     std::size_t bytes = 0;
+    std::vector<VaultOutcome> outcomes;  // of `writes`
   };
   struct Held {
     Claim claim;
@@ -103,11 +118,39 @@ class SqliteVault final : public SessionVault {
   void count_slots() REQUIRES(store_mutex_);
 
   void write_until_closed() EXCLUDES(queue_mutex_, store_mutex_);
-  // As one transaction. The outcomes, a batch at a time.
-  std::vector<std::vector<VaultOutcome>> commit_batches(const std::vector<Batch>& batches)
-      EXCLUDES(store_mutex_);
+  // As one transaction, and fills in the outcomes.
+  void commit_batches(std::vector<Batch>& batches) EXCLUDES(store_mutex_);
+  // The same; an exception that nothing foresaw breaks the vault, for what is known of it may be
+  // wrong.
+  void commit_or_break(std::vector<Batch>& batches) noexcept EXCLUDES(store_mutex_);
   // Runs `body` as one transaction. Anything but kDone: all it did is taken back.
   VaultOutcome transact(const std::function<void(Transaction&)>& body) REQUIRES(store_mutex_);
+
+  // sqlite_vault_room.cpp. The same; where there is no room, once more after each step that may
+  // free some, and at last with only_removals: then the body does nothing but remove or release,
+  // and folds nothing. The body may run several times.
+  VaultOutcome transact_making_room(
+      const std::function<void(Transaction&, bool only_removals)>& body, bool has_removals)
+      REQUIRES(store_mutex_);
+  // Makes the reserve anew where it was used. False: there is no room for it, and then for nothing
+  // else but removals.
+  bool make_reserve() REQUIRES(store_mutex_);
+  bool write_reserve(std::size_t bytes) REQUIRES(store_mutex_);
+  void cut_reserve() REQUIRES(store_mutex_);
+  // Moves the log into the database; cuts_log: and gives its room back. As far as there is room.
+  void empty_log(bool cuts_log) REQUIRES(store_mutex_);
+  // Drops states of idle sessions, the longest unused first, until so many bytes are free. Returns
+  // how many are; 0: there is nothing left to drop.
+  std::size_t drop_states(std::size_t bytes) REQUIRES(store_mutex_);
+  std::size_t drop_states_of(const SessionId& id) REQUIRES(store_mutex_);
+  // Room for a state without which its session could not be read, by dropping others. False: it is
+  // none such, or nothing is left to drop.
+  bool make_room_for_base(const SessionId& id, std::size_t state_bytes) EXCLUDES(store_mutex_);
+  // As drop_states() of those beyond options_.slab_bytes; cuts the slabs.
+  void drop_states_beyond_limit() REQUIRES(store_mutex_);
+  // Of at most 256 sessions behind `after`, which moves on. kNotFound: there are no more.
+  VaultOutcome shorten_some(const ExpiryOf& expiry_of, SessionId& after, std::size_t& removed)
+      REQUIRES(store_mutex_);
   VaultOutcome write(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
   VaultOutcome create(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
   // A write that its claim allows.
@@ -144,7 +187,7 @@ class SqliteVault final : public SessionVault {
 
   mutable Mutex queue_mutex_;
   CondVar queue_changed_;
-  std::deque<Batch> queue_ GUARDED_BY(queue_mutex_);
+  std::vector<Batch> queue_ GUARDED_BY(queue_mutex_);
   std::size_t queued_bytes_ GUARDED_BY(queue_mutex_) = 0;
   bool closing_ GUARDED_BY(queue_mutex_) = false;
 
@@ -163,6 +206,14 @@ class SqliteVault final : public SessionVault {
   // Slots that nothing names any more, in use until they are punched.
   std::vector<std::pair<StateSlab*, std::uint64_t>> given_up_ GUARDED_BY(store_mutex_);
   std::uint64_t last_fence_ GUARDED_BY(store_mutex_) = 0;
+  std::unique_ptr<VaultFile> reserve_ GUARDED_BY(store_mutex_);
+  bool has_reserve_ GUARDED_BY(store_mutex_) = false;
+  // Where the search for states to drop goes on; and that it found none since a state was stored or
+  // a session released.
+  VaultSchema::Expiring dropped_up_to_ GUARDED_BY(store_mutex_);
+  bool nothing_to_drop_ GUARDED_BY(store_mutex_) = false;
+  // Sessions whose removal or release is in the journal alone, for want of room.
+  std::set<SessionId> unfolded_ GUARDED_BY(store_mutex_);
   Health health_ GUARDED_BY(store_mutex_);
 
   std::thread writer_;

@@ -5,7 +5,9 @@
 #include <system_error>
 #include <utility>
 
+#include "server/base/thread_failures.h"
 #include "server/vault/disk/sqlite_vault.h"
+#include "server/vault/disk/vault_transaction.h"
 #include "server/vault/vault_records.h"
 
 namespace lintel {
@@ -19,40 +21,22 @@ constexpr int kFoldsOfACommit = 16;
 
 }  // namespace
 
-struct SqliteVault::Transaction {
-  struct Step {
-    SessionId id;
-    VaultSession::Undo undo{};
-    std::int64_t first_seq = 0, last_seq = 0;  // of the tail before
-    bool created = false;
-  };
-  std::vector<Step> steps;
-  std::map<SessionId, std::vector<StateRef>> states_before;  // of sessions whose states may change
-  std::vector<std::pair<SessionId, Held>> let_go;
-  std::set<SessionId> fold;        // asked for
-  std::vector<SessionId> folded;   // done, or set aside:
-  std::vector<SessionId> damaged;  // of those
-  std::int64_t last_seq = 0;       // before
-  std::int64_t keep_from = 0;      // records before it are dropped
-  std::vector<std::uint32_t> record_bytes;
-  std::size_t journal_bytes = 0;         // of those
-  std::size_t created = 0, removed = 0;  // sessions
-  bool names_states = false;
-};
-
 void SqliteVault::commit(std::vector<Write> writes, Done done) {
+  if (writes.empty()) return done({});
   std::size_t bytes = 0;
   for (const Write& write : writes) bytes += write.body.size() + sizeof(Write);
+  std::vector<VaultOutcome> outcomes(writes.size(), VaultOutcome::kUnavailable);
   {
     MutexLock lock(queue_mutex_);
     if (queued_bytes_ == 0 || queued_bytes_ + bytes <= options_.queue_bytes) {
+      queue_.emplace_back();
+      queue_.back() = {std::move(writes), std::move(done), bytes, std::move(outcomes)};
       queued_bytes_ += bytes;
-      queue_.push_back({std::move(writes), std::move(done), bytes});
       queue_changed_.notify_all();
       return;
     }
   }
-  done(std::vector<VaultOutcome>(writes.size(), VaultOutcome::kUnavailable));
+  done(outcomes);
 }
 
 void SqliteVault::write_until_closed() {
@@ -70,43 +54,56 @@ void SqliteVault::write_until_closed() {
         if (left <= Duration::zero()) break;
         queue_changed_.wait_for(queue_mutex_, left);
       }
-      batches.assign(std::make_move_iterator(queue_.begin()),
-                     std::make_move_iterator(queue_.end()));
-      queue_.clear();
+      batches.swap(queue_);
     }
     last_began = std::chrono::steady_clock::now();
-    std::set<SessionId> sessions;
+    const SessionId& first = batches.front().writes.front().id;
     std::size_t bytes = 0;
+    hurry = true;
     for (const Batch& batch : batches) {
       bytes += batch.bytes;
-      for (const Write& write : batch.writes) sessions.insert(write.id);
+      for (const Write& write : batch.writes) hurry = hurry && write.id == first;
     }
-    hurry = sessions.size() <= 1;
-    const std::vector<std::vector<VaultOutcome>> outcomes = commit_batches(batches);
-    free_slots();
+    commit_or_break(batches);
+    survives(ServerThread::kStoreCommits, [this] { free_slots(); });
     {
       MutexLock lock(queue_mutex_);
       queued_bytes_ -= bytes;
     }
-    for (std::size_t i = 0; i < batches.size(); ++i) batches[i].done(outcomes[i]);
+    for (Batch& batch : batches) {
+      survives(ServerThread::kStoreCommits, [&] { batch.done(batch.outcomes); });
+    }
   }
 }
 
-std::vector<std::vector<VaultOutcome>> SqliteVault::commit_batches(
-    const std::vector<Batch>& batches) {
-  std::vector<std::vector<VaultOutcome>> outcomes;
-  MutexLock lock(store_mutex_);
-  const VaultOutcome outcome = transact([&](Transaction& transaction) {
-    for (const Batch& batch : batches) {
-      outcomes.emplace_back();
-      for (const Write& each : batch.writes) outcomes.back().push_back(write(each, transaction));
-    }
-    fold_some(transaction);
+void SqliteVault::commit_or_break(std::vector<Batch>& batches) noexcept {
+  if (survives(ServerThread::kStoreCommits, [&] { commit_batches(batches); })) return;
+  for (Batch& batch : batches) std::ranges::fill(batch.outcomes, VaultOutcome::kBroken);
+  survives(ServerThread::kStoreCommits, [&] {
+    MutexLock lock(store_mutex_);
+    break_off("a commit was cut off by an exception, which the log tells");
   });
-  if (outcome == VaultOutcome::kDone) return outcomes;
-  outcomes.clear();
-  for (const Batch& batch : batches) outcomes.emplace_back(batch.writes.size(), outcome);
-  return outcomes;
+}
+
+void SqliteVault::commit_batches(std::vector<Batch>& batches) {
+  MutexLock lock(store_mutex_);
+  const auto makes_room = [](const Write& write) {
+    return write.kind == Kind::kRemove || write.kind == Kind::kRelease;
+  };
+  const bool has_removals = std::ranges::any_of(
+      batches, [&](const Batch& batch) { return std::ranges::any_of(batch.writes, makes_room); });
+  const auto write_all = [&](Transaction& transaction, bool only_removals) REQUIRES(store_mutex_) {
+    for (Batch& batch : batches) {
+      for (std::size_t i = 0; i < batch.writes.size(); ++i) {
+        const bool is_refused = only_removals && !makes_room(batch.writes[i]);
+        batch.outcomes[i] = is_refused ? VaultOutcome::kFull : write(batch.writes[i], transaction);
+      }
+    }
+    if (!only_removals) fold_some(transaction);
+  };
+  const VaultOutcome outcome = transact_making_room(write_all, has_removals);
+  if (outcome == VaultOutcome::kDone) return;
+  for (Batch& batch : batches) std::ranges::fill(batch.outcomes, outcome);
 }
 
 VaultOutcome SqliteVault::transact(const std::function<void(Transaction&)>& body) {
@@ -135,7 +132,7 @@ VaultOutcome SqliteVault::transact(const std::function<void(Transaction&)>& body
     health_.state = Health::State::kFull;
     health_.why = error.what();
     return VaultOutcome::kFull;
-  } catch (const std::system_error& error) {  // of a slab
+  } catch (const std::exception& error) {  // of a slab, or one that nothing foresaw
     fail();
     break_off(error.what());
     return VaultOutcome::kBroken;
@@ -249,6 +246,10 @@ void SqliteVault::record(const Write& write, Tail& tail, Transaction& transactio
 }
 
 void SqliteVault::fold_some(Transaction& transaction) {
+  int late = 0;
+  for (auto id = unfolded_.begin(); id != unfolded_.end() && late < kFoldsOfACommit; ++id) {
+    if (tails_.contains(*id) && transaction.fold.insert(*id).second) ++late;
+  }
   for (const SessionId& id : transaction.fold) fold(id, transaction);
   auto oldest = by_first_seq_.begin();
   if (health_.journal_bytes + transaction.journal_bytes > options_.journal_bytes) {
@@ -346,7 +347,11 @@ void SqliteVault::finish(Transaction& transaction) {
     health_.journal_bytes -= record_bytes_.front();
     record_bytes_.pop_front();
   }
-  for (const SessionId& id : transaction.folded) forget_tail(tails_.find(id));
+  for (const SessionId& id : transaction.folded) {
+    unfolded_.erase(id);
+    forget_tail(tails_.find(id));
+  }
+  if (!transaction.let_go.empty() || !transaction.states_before.empty()) nothing_to_drop_ = false;
   quarantined_.insert(transaction.damaged.begin(), transaction.damaged.end());
   health_.quarantined = quarantined_.size();
 }

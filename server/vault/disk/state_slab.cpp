@@ -35,6 +35,10 @@ std::size_t StateSlab::slot_bytes_for(std::size_t state_bytes) {
   return (kSlotHeadBytes + state_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
 }
 
+std::size_t StateSlab::state_bytes_of(std::size_t slot_bytes) {
+  return slot_bytes - std::min(slot_bytes, kSlotHeadBytes);
+}
+
 StateSlab::StateSlab(std::unique_ptr<VaultFile> file, std::size_t slot_bytes,
                      std::uint64_t limit_bytes)
     : file_(std::move(file)), slot_bytes_(slot_bytes), slots_(limit_bytes / slot_bytes) {}
@@ -142,6 +146,43 @@ void StateSlab::sync() {
     written_ = true;
     throw;
   }
+}
+
+std::size_t StateSlab::drop(std::uint64_t index) {
+  {
+    MutexLock lock(mutex_);
+    const std::size_t word = index / 64;
+    const bool is_used = word < used_.size() && (used_[word] >> (index % 64) & 1) != 0;
+    if (!is_used || shared_.contains(index)) return 0;
+  }
+  if (!has_data(index)) return 0;
+  return file_->give_back(offset_of(index), slot_bytes_) ? slot_bytes_ : 0;
+}
+
+bool StateSlab::is_full() const {
+  MutexLock lock(mutex_);
+  std::size_t word = first_word_with_room_;
+  while (word < used_.size() && used_[word] == ~std::uint64_t{0}) ++word;
+  const int bit = word < used_.size() ? std::countr_one(used_[word]) : 0;
+  return word * 64 + static_cast<std::uint64_t>(bit) >= slots_;
+}
+
+bool StateSlab::has_data(std::uint64_t index) {
+  return file_->has_data(offset_of(index), slot_bytes_);
+}
+
+void StateSlab::trim() {
+  std::uint64_t end = 0;
+  {
+    MutexLock lock(mutex_);
+    for (std::size_t word = used_.size(); word-- > 0 && end == 0;) {
+      for (std::uint64_t bit = 64; bit-- > 0 && end == 0;) {
+        const std::uint64_t index = word * 64 + bit;
+        if ((used_[word] >> bit & 1) != 0 && has_data(index)) end = index + 1;
+      }
+    }
+  }
+  file_->cut(offset_of(end));
 }
 
 std::size_t StateSlab::slots_in_use() const {

@@ -33,6 +33,8 @@ class StateSlab {
 
   // Bytes of a slot for a state of so many.
   static std::size_t slot_bytes_for(std::size_t state_bytes);
+  // The largest state for slots of so many bytes.
+  static std::size_t state_bytes_of(std::size_t slot_bytes);
 
   // At most `limit_bytes` of slots, all in all. Throws std::system_error.
   StateSlab(std::unique_ptr<VaultFile> file, std::size_t slot_bytes, std::uint64_t limit_bytes);
@@ -54,6 +56,19 @@ class StateSlab {
   void sync() EXCLUDES(mutex_);
 
   std::size_t slots_in_use() const EXCLUDES(mutex_);
+
+  // Frees the room of a state that can do without: its slot stays in use and holds nothing that
+  // read() takes. Returns how many bytes are free now: 0 where the slot has several references or
+  // none, was freed before, or the file system cannot free part of a file.
+  std::size_t drop(std::uint64_t index) EXCLUDES(mutex_);
+  // Whether the slot holds anything: not after drop().
+  bool has_data(std::uint64_t index);
+  // Whether the slot is beyond limit_bytes, as of a store that had more room before.
+  bool is_beyond_limit(std::uint64_t index) const { return index >= slots_; }
+  // Whether all slots that limit_bytes allows are in use.
+  bool is_full() const EXCLUDES(mutex_);
+  // Cuts off what lies behind the last slot in use that holds anything.
+  void trim() EXCLUDES(mutex_);
 
  private:
   std::uint64_t offset_of(std::uint64_t index) const { return index * slot_bytes_; }

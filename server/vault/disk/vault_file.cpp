@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
+#include <cstdio>
 #include <regex>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -79,6 +82,24 @@ class PosixVaultFile : public VaultFile {
     write(offset, std::vector<std::byte>(bytes), {});
   }
 
+  bool has_data(std::uint64_t offset, std::uint64_t bytes) override {
+    const off_t data = lseek(file_, static_cast<off_t>(offset), SEEK_DATA);
+    if (data < 0) return errno != ENXIO;
+    return static_cast<std::uint64_t>(data) < offset + bytes;
+  }
+
+  bool give_back(std::uint64_t offset, std::uint64_t bytes) override {
+    return fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                     static_cast<off_t>(bytes)) == 0;
+  }
+
+  void cut(std::uint64_t bytes) override {
+    struct stat now {};
+    if (fstat(file_, &now) != 0) throw_errno("fstat");
+    if (static_cast<std::uint64_t>(now.st_size) <= bytes) return;
+    if (ftruncate(file_, static_cast<off_t>(bytes)) != 0) throw_errno("ftruncate");
+  }
+
  private:
   const int file_;
 };
@@ -104,15 +125,48 @@ std::string holder_of(int lock) {
 // lost+found is there where a volume is mounted.
 bool is_of_a_vault(const std::string& name) {
   static const std::regex kOurs(
-      R"(lock|acknowledged|lost\+found|sessions\.db(-wal|-shm|-journal)?|states-[0-9]+\.slab)");
+      R"(lock|acknowledged|reserve|lost\+found|sessions\.db(-wal|-shm|-journal)?|states-[0-9]+\.slab)");
   return std::regex_match(name, kOurs);
+}
+
+// A descriptor, or -1 with errno: ELOOP for a symbolic link, which is not followed, EINVAL for what
+// is no regular file.
+int open_regular(const std::filesystem::path& path) {
+  const int file =
+      open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+  if (file < 0) return file;
+  struct stat found {};
+  if (fstat(file, &found) == 0 && S_ISREG(found.st_mode)) return file;
+  close(file);
+  errno = EINVAL;
+  return -1;
+}
+
+// What lets other users into a directory, in words; empty: nothing does any more. Where the mode
+// cannot be changed, as that of a volume that is mounted for a group, its group may stay.
+std::string still_open_to_others(const std::filesystem::path& path) {
+  const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return std::generic_category().message(errno);
+  struct stat found {};
+  std::string why;
+  if (fstat(directory, &found) != 0) {
+    why = std::generic_category().message(errno);
+  } else if ((found.st_mode & 0077) != 0 && fchmod(directory, 0700) != 0 &&
+             (found.st_mode & 0007) != 0) {
+    std::array<char, 8> mode{};
+    std::snprintf(mode.data(), mode.size(), "%04o", static_cast<unsigned>(found.st_mode & 07777));
+    why = std::string("has mode ") + mode.data() + ", which lets other users in, and 0700 " +
+          "cannot be set: " + std::generic_category().message(errno);
+  }
+  close(directory);
+  return why;
 }
 
 }  // namespace
 
 std::unique_ptr<VaultFile> open_vault_file(const std::filesystem::path& path) {
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (file < 0) throw_errno("open");
+  const int file = open_regular(path);
+  if (file < 0) throw_errno(path.filename().c_str());
   auto opened = std::make_unique<PosixVaultFile>(file);
   sync_directory(path.parent_path());
   return opened;
@@ -125,14 +179,19 @@ VaultDirectory::VaultDirectory(std::filesystem::path path) : path_(std::move(pat
   };
   if (mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST)
     fail(std::generic_category().message(errno));
+  if (const std::string why = still_open_to_others(path_); !why.empty()) fail(why);
   std::error_code error;
   for (std::filesystem::directory_iterator entry(path_, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     if (!is_of_a_vault(name)) fail("holds " + name + ", which is no file of a session store");
+    std::error_code unknown;
+    const bool is_plain =
+        entry->symlink_status(unknown).type() == std::filesystem::file_type::regular;
+    if (!is_plain && name != "lost+found") fail("holds " + name + ", which is no regular file");
   }
   if (error) fail(error.message());
-  lock_ = open((path_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  lock_ = open_regular(path_ / "lock");
   if (lock_ < 0) fail("lock: " + std::generic_category().message(errno));
   if (flock(lock_, LOCK_EX | LOCK_NB) != 0) fail("in use by " + holder_of(lock_));
   // Of one length, so that nothing has to be truncated (which ext4 takes for a file's replacement,
@@ -144,11 +203,27 @@ VaultDirectory::VaultDirectory(std::filesystem::path path) : path_(std::move(pat
     fail("lock: " + std::generic_category().message(errno));
   }
   // SQLite gives its other files the permissions of this one.
-  const int database_file = open(database().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const int database_file = open_regular(database());
   if (database_file < 0) fail("sessions.db: " + std::generic_category().message(errno));
   close(database_file);
 }
 
 VaultDirectory::~VaultDirectory() { close(lock_); }  // and the lock is free
+
+std::vector<std::size_t> VaultDirectory::slot_sizes() const {
+  constexpr std::string_view kBefore = "states-", kBehind = ".slab";
+  std::vector<std::size_t> sizes;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path_, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(kBefore) || !name.ends_with(kBehind)) continue;
+    std::size_t bytes = 0;
+    std::from_chars(name.data() + kBefore.size(), name.data() + name.size() - kBehind.size(),
+                    bytes);
+    if (bytes > 0) sizes.push_back(bytes);
+  }
+  return sizes;
+}
 
 }  // namespace lintel

@@ -10,6 +10,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace lintel {
 
@@ -34,17 +35,26 @@ class VaultFile {
   virtual void sync() = 0;
   // The bytes read as zeros from now on, and take no room where the file system can do that.
   virtual void punch(std::uint64_t offset, std::uint64_t bytes) = 0;
+  // Whether any of these bytes takes room on the disk; true where the file system cannot tell.
+  virtual bool has_data(std::uint64_t offset, std::uint64_t bytes) = 0;
+  // Frees the room of these bytes, which read as zeros from now on, and needs none itself. False,
+  // and nothing changed: the file system cannot do that.
+  virtual bool give_back(std::uint64_t offset, std::uint64_t bytes) = 0;
+  // The file has at most so many bytes from now on.
+  virtual void cut(std::uint64_t bytes) = 0;
 };
 
 using OpenVaultFile = std::function<std::unique_ptr<VaultFile>(const std::filesystem::path&)>;
-// Made where it is not there, readable by this user alone.
+// Created where it is missing, readable by this user alone. Throws std::system_error, also for a
+// symbolic link.
 std::unique_ptr<VaultFile> open_vault_file(const std::filesystem::path& path);
 
 // A directory that this process has to itself: `lock` in it is flock()ed, and says who.
 class VaultDirectory {
  public:
-  // Makes it (0700) where it is not there. Throws VaultError: in use by another process, not
-  // writable, or holds files that are no vault's.
+  // Creates it where it is missing, and sets mode 0700 in any case. Throws VaultError: in use by
+  // another process, not writable, open to other users and not to be changed, or holding files that
+  // are no vault's or no regular files.
   explicit VaultDirectory(std::filesystem::path path);
   ~VaultDirectory();
   VaultDirectory(const VaultDirectory&) = delete;
@@ -52,6 +62,9 @@ class VaultDirectory {
 
   std::filesystem::path database() const { return path_ / "sessions.db"; }
   std::filesystem::path acknowledged() const { return path_ / "acknowledged"; }
+  std::filesystem::path reserve() const { return path_ / "reserve"; }
+  // Sizes of the slots that there are slabs of.
+  std::vector<std::size_t> slot_sizes() const;
   std::filesystem::path slab(std::size_t slot_bytes) const {
     return path_ / ("states-" + std::to_string(slot_bytes) + ".slab");
   }

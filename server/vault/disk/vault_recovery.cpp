@@ -83,6 +83,7 @@ void SqliteVault::scan_journal() {
       tails_.erase(tail);
     } else {
       by_first_seq_[tail->second.first_seq] = tail->first;
+      if (tail->second.session.removed()) unfolded_.insert(tail->first);
       if (!tail->second.session.row().call.empty()) ++health_.interrupted;
     }
   }
@@ -109,8 +110,12 @@ void SqliteVault::set_aside(const std::set<SessionId>& sessions,
 }
 
 void SqliteVault::count_slots() {
-  schema_->each_slot(
-      [this](std::size_t bytes, std::uint64_t where) { slab_for(bytes).use(where); });
+  for (const std::size_t slot_bytes : directory_.slot_sizes()) {
+    slab_for(StateSlab::state_bytes_of(slot_bytes));  // also those that nothing names any more
+  }
+  schema_->each_slot([this](std::size_t bytes, std::uint64_t where, const SessionId&) {
+    slab_for(bytes).use(where);
+  });
   // What the journal says of sessions whose rows do not know it yet. First what is in use: a slot
   // that one gave up may be another's by now.
   const auto each_difference = [this](bool of_journal, const auto& each) {

@@ -268,11 +268,23 @@ std::vector<SessionId> VaultSchema::interrupted() {
   return ids;
 }
 
-void VaultSchema::each_slot(const std::function<void(std::size_t, std::uint64_t)>& each) {
-  SqliteStatement rows(connection_, "SELECT bytes, place FROM slot");
+void VaultSchema::each_slot(
+    const std::function<void(std::size_t, std::uint64_t, const SessionId&)>& each) {
+  SqliteStatement rows(connection_, "SELECT bytes, place, sid FROM slot");
   while (rows.step()) {
-    each(static_cast<std::size_t>(rows.number(0)), static_cast<std::uint64_t>(rows.number(1)));
+    each(static_cast<std::size_t>(rows.number(0)), static_cast<std::uint64_t>(rows.number(1)),
+         rows.text(2));
   }
+}
+
+std::vector<VaultSchema::Expiring> VaultSchema::by_expiry(const Expiring& after, std::size_t most) {
+  SqliteStatement rows(connection_,
+                       "SELECT expires, sid FROM session WHERE (expires, sid)>(?,?) "
+                       "ORDER BY expires, sid LIMIT ?");
+  rows.with(after.micros, after.id, static_cast<std::int64_t>(most));
+  std::vector<Expiring> found;
+  while (rows.step()) found.push_back({rows.number(0), rows.text(1)});
+  return found;
 }
 
 void VaultSchema::each_record(const std::function<void(const Record&)>& each) {
@@ -317,6 +329,14 @@ std::int64_t VaultSchema::noted_seq() {
 
 void VaultSchema::note_seq(std::int64_t seq) {
   SqliteStatement(connection_, "REPLACE INTO noted VALUES(0,?)").with(seq).run();
+}
+
+std::int64_t VaultSchema::noted_expiry() {
+  return connection_.number("SELECT seq FROM noted WHERE what=1");
+}
+
+void VaultSchema::note_expiry(std::int64_t seconds) {
+  SqliteStatement(connection_, "REPLACE INTO noted VALUES(1,?)").with(seconds).run();
 }
 
 void VaultSchema::quarantine(const SessionId& id) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -56,7 +57,20 @@ class VaultSchema {
   std::size_t count();
   // With a call in progress.
   std::vector<SessionVault::SessionId> interrupted();
-  void each_slot(const std::function<void(std::size_t bytes, std::uint64_t where)>& each);
+  void each_slot(const std::function<void(std::size_t bytes, std::uint64_t where,
+                                          const SessionVault::SessionId& id)>& each);
+
+  // Where a walk over the stored sessions stands that goes by when they expire.
+  struct Expiring {
+    std::int64_t micros = std::numeric_limits<std::int64_t>::min();
+    SessionVault::SessionId id{};
+  };
+  // The next ones behind `after`, at most so many: those first that were used longest ago.
+  std::vector<Expiring> by_expiry(const Expiring& after, std::size_t most);
+
+  // The --session-expire, in seconds, that the rows were written or shortened by; 0: unknown.
+  std::int64_t noted_expiry();
+  void note_expiry(std::int64_t seconds);
 
   // Records of the journal, in order of seq.
   struct Record {

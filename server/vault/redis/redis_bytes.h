@@ -13,6 +13,9 @@
 
 namespace lintel {
 
+// The largest row that is stored, and taken back from a server.
+inline constexpr std::size_t kMostRedisRowBytes = std::size_t{16} << 20;
+
 std::string text_of(std::span<const std::byte> bytes);
 Digest digest_from(const std::string& bytes);  // zeros where it is none
 

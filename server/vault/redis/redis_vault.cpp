@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/base/random_bytes.h"
+#include "server/base/thread_failures.h"
 #include "server/vault/redis/redis_bytes.h"
 #include "server/vault/redis/redis_scripts.h"
 #include "server/vault/vault_records.h"
@@ -14,6 +15,10 @@ namespace lintel {
 namespace {
 
 constexpr std::size_t kMostUnanswered = 10'000;
+// Of a row, with what stands beside it; list.lua ends after so many bytes of rows.
+constexpr RedisReplyBounds kMostOfRow{kMostRedisRowBytes + RedisReplyBounds::kLeastBytes, 16};
+constexpr std::size_t kMostListed = std::size_t{1} << 20;
+constexpr std::size_t kMostRows = 1000;
 
 RedisOptions with_scripts(RedisOptions options) {
   options.scripts = RedisScripts::get().all();
@@ -63,6 +68,10 @@ std::string RedisVault::lease_in_ms() const {
 
 VaultOutcome RedisVault::failure_of(const RedisAnswer& answer) {
   if (!answer.arrived) return VaultOutcome::kUnavailable;
+  // What is there is not what our scripts have written, and will not be so later.
+  const bool is_foreign = !answer.reply.is_error() || answer.reply.is_error("WRONGTYPE") ||
+                          answer.reply.text.find("user_script") != std::string::npos;
+  if (is_foreign && !answer.reply.is_error("OOM")) return VaultOutcome::kCorrupt;
   MutexLock lock(mutex_);
   if (answer.reply.is_error("OOM")) {
     is_full_ = true;
@@ -99,6 +108,9 @@ SessionVault::Opened RedisVault::ask_for(const SessionId& id, const Owner& owner
         held == held_.end() ||
         (held->second.is_given_up && !held->second.is_writing() && !held->second.is_healing);
     if (!is_free || !opening_.insert(id).second) {
+      // Of a call that ended for want of the store, and cannot give its claim back before that is
+      // there again.
+      if (client_.state().is_away) return {.outcome = VaultOutcome::kUnavailable};
       ++health_.claims_held;
       return {.outcome = VaultOutcome::kHeld, .holder = options_.replica_id};
     }
@@ -112,16 +124,20 @@ SessionVault::Opened RedisVault::ask_for(const SessionId& id, const Owner& owner
                             .keys = {keys.session(id)},
                             .words = {owner, text_of(claim.nonce), options_.replica_id, boot_,
                                       lease_in_ms(), at == nullptr ? "" : text_of(at->bytes), call},
-                            .slot = keys.slot});
+                            .slot = keys.slot,
+                            .most = kMostOfRow});
   const RedisReply& reply = answer.reply;
   Opened opened;
-  MutexLock lock(mutex_);
-  opening_.erase(id);
   if (!answer.arrived || reply.list.empty()) {
-    opened.outcome = VaultOutcome::kUnavailable;
-    if (unanswered_.size() < kMostUnanswered) unanswered_.emplace(id, claim);
+    opened.outcome = failure_of(answer);
+    MutexLock lock(mutex_);
+    opening_.erase(id);
+    const bool may_be_granted = opened.outcome != VaultOutcome::kCorrupt;
+    if (may_be_granted && unanswered_.size() < kMostUnanswered) unanswered_.emplace(id, claim);
     return opened;
   }
+  MutexLock lock(mutex_);
+  opening_.erase(id);
   const std::string& word = reply.at(0);
   if (word == "NOT_FOUND" || word == "STALE") {
     opened.outcome = word == "STALE" ? VaultOutcome::kUnavailable : VaultOutcome::kNotFound;
@@ -162,9 +178,10 @@ SessionVault::Opened RedisVault::find(const SessionId& id, const Owner& owner) {
   const RedisAnswer answer = client_.ask_and_wait({.script = &RedisScripts::get().find,
                                                    .keys = {keys.session(id)},
                                                    .words = {owner, options_.replica_id, boot_},
-                                                   .slot = keys.slot});
+                                                   .slot = keys.slot,
+                                                   .most = kMostOfRow});
   const RedisReply& reply = answer.reply;
-  if (!answer.arrived || reply.list.empty()) return {.outcome = VaultOutcome::kUnavailable};
+  if (!answer.arrived || reply.list.empty()) return {.outcome = failure_of(answer)};
   if (reply.at(0) != "DONE") return {.outcome = VaultOutcome::kNotFound};
   std::optional<Row> row = row_of(reply.at(1), reply.number_at(2), reply.at(3));
   if (!row) return {.outcome = VaultOutcome::kCorrupt};
@@ -180,8 +197,9 @@ VaultOutcome RedisVault::read_values(const SessionId& id, std::int64_t first,
       client_.ask_and_wait({.script = &RedisScripts::get().read,
                             .keys = {keys.session(id), keys.values(id)},
                             .words = {std::to_string(first), std::to_string(values.size())},
-                            .slot = keys.slot});
-  if (!answer.arrived || answer.reply.list.empty()) return VaultOutcome::kUnavailable;
+                            .slot = keys.slot,
+                            .most = {values.size_bytes() + RedisReplyBounds::kLeastBytes, 3}});
+  if (!answer.arrived || answer.reply.list.empty()) return failure_of(answer);
   if (answer.reply.at(0) != "DONE") return VaultOutcome::kNotFound;
   const bool is_whole =
       unpack_values(answer.reply.at(2), static_cast<int>(answer.reply.number_at(1)), values);
@@ -199,11 +217,14 @@ std::vector<SessionVault::Row> RedisVault::list(const std::string& model, const 
     const int end = std::min(bucket + at_once, kRedisBuckets);
     const auto request = [&](int each, const SessionId& from) {
       const RedisKeys keys(each);
-      return RedisRequest{.script = &RedisScripts::get().list,
-                          .keys = {keys.ids},
-                          .words = {keys.prefix, from, std::to_string(limit - rows.size()), model,
-                                    owner ? "1" : "0", owner.value_or("")},
-                          .slot = keys.slot};
+      return RedisRequest{
+          .script = &RedisScripts::get().list,
+          .keys = {keys.ids},
+          .words = {keys.prefix, from, std::to_string(std::min(limit - rows.size(), kMostRows)),
+                    model, owner ? "1" : "0", owner.value_or("")},
+          .slot = keys.slot,
+          .most = {kMostListed + kMostOfRow.bytes,
+                   1 + 3 * std::min(limit - rows.size(), kMostRows)}};
     };
     std::vector<RedisRequest> requests;
     for (int each = bucket; each < end; ++each) requests.push_back(request(each, after));
@@ -232,12 +253,11 @@ void RedisVault::renew(std::span<const SessionId> busy, Done done) {
 
 void RedisVault::renew_until_closed() {
   while (true) {
-    {
+    survives(ServerThread::kRedisLeases, [this] {
       MutexLock order(sending_);
       std::vector<SentPtr> due;
       {
         MutexLock lock(mutex_);
-        if (is_closing_) return;
         const TimePoint now = std::chrono::steady_clock::now();
         for (auto& [id, held] : held_) {
           if (held.is_writing() || held.is_healing || held.is_given_up ||
@@ -250,9 +270,10 @@ void RedisVault::renew_until_closed() {
         }
       }
       for (const SentPtr& sent : due) send(sent);
-    }
+    });
     MutexLock lock(mutex_);
-    if (!is_closing_) closed_.wait_for(mutex_, options_.lease / 12);
+    if (is_closing_) return;
+    closed_.wait_for(mutex_, options_.lease / 12);
   }
 }
 

@@ -42,8 +42,14 @@ VaultOutcome RedisVault::put_state(const SessionId& id, std::span<const std::byt
 
 VaultOutcome RedisVault::read_state(const StateRef& ref, std::span<std::byte> state) {
   const RedisStateKeys of(ref.where);
-  const RedisAnswer answer = client_.ask_and_wait({.words = {"GET", of.bytes}, .slot = of.slot});
-  if (!answer.arrived || answer.reply.is_error()) return VaultOutcome::kUnavailable;
+  const RedisAnswer answer =
+      client_.ask_and_wait({.words = {"GET", of.bytes},
+                            .slot = of.slot,
+                            .most = {ref.bytes + RedisReplyBounds::kLeastBytes, 0}});
+  if (!answer.arrived || answer.reply.is_error()) {
+    const VaultOutcome failed = failure_of(answer);
+    if (failed != VaultOutcome::kCorrupt) return failed;
+  }
   const auto bytes = std::as_bytes(std::span(answer.reply.text));
   if (bytes.size() != state.size() || digest_of(bytes) != ref.checksum) {
     MutexLock lock(mutex_);

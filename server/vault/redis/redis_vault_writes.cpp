@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/base/random_bytes.h"
+#include "server/base/thread_failures.h"
 #include "server/vault/redis/redis_bytes.h"
 #include "server/vault/redis/redis_scripts.h"
 #include "server/vault/redis/redis_vault.h"
@@ -15,6 +16,7 @@ namespace {
 using Kind = SessionVault::Write::Kind;
 
 constexpr int kMostHeals = 3;
+constexpr std::size_t kRowWord = 8;  // of the arguments of write.lua, from 0 on
 
 std::string micros_of(std::chrono::system_clock::time_point time) {
   return std::to_string(
@@ -28,17 +30,26 @@ std::string stored_row(SessionVault::Row row) {
   return text_of(encode_row(row));
 }
 
-// Outcomes of a commit's writes; `done` is called with the last of them.
+// Outcomes of a commit's writes; `done` is called with the last of them. Where an exception kept
+// one from being told, nobody knows what became of it.
 struct CommitOutcomes {
   CommitOutcomes(std::size_t count, SessionVault::Done then)
-      : outcomes(count), left(count), done(std::move(then)) {}
+      : outcomes(count, VaultOutcome::kUnavailable),
+        told(std::make_unique<std::atomic<bool>[]>(count)),
+        left(count),
+        done(std::move(then)) {}
+  ~CommitOutcomes() {
+    if (left > 0) survives(ServerThread::kRedis, [this] { done(outcomes); });
+  }
 
   void tell(std::size_t i, VaultOutcome outcome) {
+    if (told[i].exchange(true)) return;
     outcomes[i] = outcome;
     if (left.fetch_sub(1) == 1) done(outcomes);
   }
 
   std::vector<VaultOutcome> outcomes;
+  std::unique_ptr<std::atomic<bool>[]> told;
   std::atomic<std::size_t> left;
   SessionVault::Done done;
 };
@@ -170,11 +181,13 @@ void RedisVault::create(const Write& write, Told told) {
     width = std::max(width, bits < 256 ? 1 : bits < 65536 ? 2 : 4);
   }
   const RedisKeys keys(redis_bucket(row.id));
+  std::string stored = stored_row(row);
+  if (stored.size() > kMostRedisRowBytes) return told(VaultOutcome::kFull);
   RedisRequest request{
       .script = &RedisScripts::get().create,
       .keys = {keys.session(row.id), keys.values(row.id), keys.ids, keys.expiries, keys.garbage},
       .words = {row.id, row.owner, row.model, text_of(row.digest.bytes),
-                std::to_string(row.position), std::to_string(row.base), stored_row(row),
+                std::to_string(row.position), std::to_string(row.base), std::move(stored),
                 std::to_string(width), pack_values(values, width), micros_of(row.expires),
                 redis_state_names(row.states)},
       .slot = keys.slot,
@@ -239,6 +252,9 @@ void RedisVault::send(const SentPtr& sent) {
             : releases ? "release"
                        : "keep",
             sent->is_history, sent->after, with_row, sent->first, sent->width, sent->values);
+  if (words[kRowWord].size() > kMostRedisRowBytes) {
+    return refused(sent, VaultOutcome::kFull, /*may_stand=*/false);
+  }
   std::string dropped;
   for (const std::uint64_t where : sent->dropped) dropped += redis_state_name(where);
   words.push_back(std::move(dropped));
@@ -255,7 +271,12 @@ void RedisVault::send(const SentPtr& sent) {
        .words = std::move(words),
        .slot = RedisKeys(redis_bucket(id)).slot,
        .is_write = true,
-       .done = [this, sent](const RedisAnswer& answer) { answered(sent, answer); }});
+       .done = [this, sent](const RedisAnswer& answer) {
+         const bool is_well = survives(ServerThread::kRedis, [&] { answered(sent, answer); });
+         if (is_well) return;
+         survives(ServerThread::kRedis,
+                  [&] { refused(sent, VaultOutcome::kUnavailable, /*may_stand=*/true); });
+       }});
 }
 
 void RedisVault::answered(const SentPtr& sent, const RedisAnswer& answer) {

@@ -1,6 +1,7 @@
 #include "server/web/connect/routes.h"
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
 
 #include <memory>
 #include <string>
@@ -32,9 +33,10 @@ std::string path_of(const pb::MethodDescriptor* method) {
 }
 
 // A request's body as the message's bytes. `with_text`: set where it gives its prompt as text, in
-// plain JSON.
-grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type, std::string body,
-                          grpc::ByteBuffer& bytes, bool& with_text) {
+// plain JSON. `budget`: null: none.
+grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type,
+                          const std::string& body, JsonBudget* budget, grpc::ByteBuffer& bytes,
+                          bool& with_text) {
   std::string decoded;
   std::string_view message = body;
   if (format.is_text) {
@@ -51,14 +53,16 @@ grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type, s
     return grpc::Status::OK;
   }
   const bool is_plain = format.protocol == RpcProtocol::kPlainJson;
-  const auto request = new_message(type);
-  const std::string json(message);
-  grpc::Status read = is_plain ? read_plain_json(json, *request) : read_json(json, *request);
+  std::string binary;
+  grpc::Status read = is_plain ? plain_json_to_bytes(message, type, budget, binary)
+                               : json_to_bytes(message, type, budget, binary);
   if (!read.ok()) return read;
-  if (const auto* const generate = dynamic_cast<const v1::GenerateRequest*>(request.get())) {
-    with_text = is_plain && generate->prompt().form_case() == v1::Values::kText;
+  if (is_plain && type == v1::GenerateRequest::descriptor()) {
+    v1::GenerateRequest generate;
+    with_text =
+        generate.ParseFromString(binary) && generate.prompt().form_case() == v1::Values::kText;
   }
-  bytes = bytes_of(*request);
+  bytes = bytes_of(binary);
   return grpc::Status::OK;
 }
 
@@ -88,8 +92,27 @@ void answer_unary(const SharedExchange& exchange, const pb::MethodDescriptor* me
       timeout);
 }
 
+// The call that a request asks for, answered in the request's format.
+void begin_call(const SharedExchange& exchange, const pb::MethodDescriptor* method,
+                const RpcFormat& format, grpc::ByteBuffer bytes, bool with_text,
+                InnerCalls::Timeout timeout, InnerCalls& calls) {
+  const std::string path = path_of(method);
+  switch (format.protocol) {
+    case RpcProtocol::kStream:
+      return calls.stream(exchange, path, std::move(bytes),
+                          connect_stream(format, method->output_type()), timeout);
+    case RpcProtocol::kGrpcWeb:
+      return calls.stream(exchange, path, std::move(bytes), grpc_web_stream(format), timeout);
+    case RpcProtocol::kPlainJson:
+      return calls.stream(exchange, path, std::move(bytes),
+                          plain_json_stream(method->output_type(), with_text), timeout);
+    default:
+      return answer_unary(exchange, method, path, format, std::move(bytes), timeout, calls);
+  }
+}
+
 void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* method,
-                 InnerCalls& calls) {
+                 InnerCalls& calls, BodyWork& bodies) {
   const HttpRequest& request = exchange->request();
   const RpcFormat format = rpc_format(request, method->server_streaming());
   const std::string path = path_of(method);
@@ -118,23 +141,21 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
   bool valid = false;
   const auto timeout = rpc_timeout(request, format, &valid);
   if (!valid) return refuse(400, invalid("the call's timeout makes no sense"));
-  grpc::ByteBuffer bytes;
-  bool with_text = false;
-  const grpc::Status read =
-      read_message(format, method->input_type(), exchange->take_body(), bytes, with_text);
-  if (!read.ok()) return refuse(http_status_of(read.error_code()), read);
-  switch (format.protocol) {
-    case RpcProtocol::kStream:
-      return calls.stream(exchange, path, std::move(bytes),
-                          connect_stream(format, method->output_type()), timeout);
-    case RpcProtocol::kGrpcWeb:
-      return calls.stream(exchange, path, std::move(bytes), grpc_web_stream(format), timeout);
-    case RpcProtocol::kPlainJson:
-      return calls.stream(exchange, path, std::move(bytes),
-                          plain_json_stream(method->output_type(), with_text), timeout);
-    default:
-      return answer_unary(exchange, method, path, format, std::move(bytes), timeout, calls);
-  }
+  bodies.read(
+      exchange,
+      [exchange, method, format, timeout, &calls](const std::string& body, JsonBudget& budget) {
+        grpc::ByteBuffer bytes;
+        bool with_text = false;
+        grpc::Status read =
+            read_message(format, method->input_type(), body, &budget, bytes, with_text);
+        if (read.ok()) {
+          begin_call(exchange, method, format, std::move(bytes), with_text, timeout, calls);
+        }
+        return read;
+      },
+      [exchange, format](const grpc::Status& status) {
+        exchange->answer(rpc_refusal(format, http_status_of(status.error_code()), status));
+      });
 }
 
 // Of a method that changes nothing: the request stands in the query.
@@ -154,7 +175,9 @@ void answer_get(const SharedExchange& exchange, const pb::MethodDescriptor* meth
   grpc::ByteBuffer bytes;
   bool with_text = false;
   if (read.ok()) {
-    read = read_message(get.format, method->input_type(), std::move(get.message), bytes, with_text);
+    // Not longer than a request's first line may be.
+    read = read_message(get.format, method->input_type(), get.message, /*budget=*/nullptr, bytes,
+                        with_text);
   }
   if (!read.ok()) {
     exchange->answer(rpc_refusal(get.format, http_status_of(read.error_code()), read));
@@ -173,7 +196,7 @@ void add_get(HttpRoutes& routes, const pb::MethodDescriptor* method, InnerCalls&
 
 }  // namespace
 
-void add_connect_routes(HttpRoutes& routes, InnerCalls& calls) {
+void add_connect_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies) {
   for (const pb::FileDescriptor* const file :
        {v1::GenerateRequest::descriptor()->file(), v1::Session::descriptor()->file(),
         v1::Model::descriptor()->file(), v1::LogLevel::descriptor()->file()}) {
@@ -185,8 +208,8 @@ void add_connect_routes(HttpRoutes& routes, InnerCalls& calls) {
             {.method = "POST",
              .path = path_of(method),
              .handle =
-                 [method, &calls](const SharedExchange& exchange) {
-                   answer_call(exchange, method, calls);
+                 [method, &calls, &bodies](const SharedExchange& exchange) {
+                   answer_call(exchange, method, calls, bodies);
                  },
              .refuse =
                  [method](const HttpRequest& request, int http_status, const grpc::Status& status) {

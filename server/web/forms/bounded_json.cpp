@@ -1,47 +1,44 @@
 #include "server/web/forms/bounded_json.h"
 
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <stdexcept>
+#include <optional>
+#include <utility>
+
+#include "server/call/status.h"
 
 namespace lintel {
-namespace {
 
-struct BeyondBounds : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-}  // namespace
-
-std::optional<nlohmann::json> parse_object(const std::string& body, std::string& why,
-                                           const JsonBounds& bounds) {
-  using Event = nlohmann::json::parse_event_t;
-  std::size_t values = 0, containers = 0;
-  const auto count = [&](int depth, Event event, const nlohmann::json&) {
-    if (depth > bounds.max_depth) throw BeyondBounds("is nested too deeply");
-    if (event == Event::value && ++values > bounds.max_values) {
-      throw BeyondBounds("has too many values");
-    }
-    const bool opens =
-        event == Event::object_start || event == Event::array_start || event == Event::key;
-    if (opens && ++containers > bounds.max_containers) {
-      throw BeyondBounds("has too many names, objects and arrays");
-    }
-    return true;
+grpc::Status json_refusal(const JsonFailure& failure, const std::string& what) {
+  const auto invalid = [](const std::string& message) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, message);
   };
-  try {
-    nlohmann::json parsed = nlohmann::json::parse(body, count);
-    if (parsed.is_object()) return parsed;
-    why = "the body is not a JSON object";
-  } catch (const nlohmann::json::parse_error& error) {
-    why = "the body is not JSON: an error at byte " + std::to_string(error.byte);
-  } catch (const nlohmann::json::exception&) {  // a number that no double holds
-    why = "the body is not JSON: a number is out of range";
-  } catch (const BeyondBounds& error) {
-    why = std::string("the body ") + error.what();
+  switch (failure.kind) {
+    case JsonFailure::Kind::kNotJson:
+      return invalid(what + " is not JSON: " + failure.what + " (byte " +
+                     std::to_string(failure.byte) + ")");
+    case JsonFailure::Kind::kNoRoom:
+      return unavailable(
+          "requests that are being read take all of the memory there is for them (--http-memory)",
+          std::chrono::milliseconds(1000));
+    case JsonFailure::Kind::kCancelled:
+      return shutting_down();
+    default:
+      return invalid(what + " " + failure.what);
   }
-  return std::nullopt;
+}
+
+grpc::Status parse_object(std::string_view body, JsonBudget* budget, nlohmann::json& object) {
+  JsonFailure failure;
+  std::optional<nlohmann::json> tree = read_json_tree(body, {.budget = budget}, failure);
+  if (!tree) return json_refusal(failure, "the body");
+  if (!tree->is_object()) {
+    return {grpc::StatusCode::INVALID_ARGUMENT, "the body is not a JSON object"};
+  }
+  object = *std::move(tree);
+  return grpc::Status::OK;
 }
 
 nlohmann::ordered_json short_number(float value) {

@@ -1,24 +1,22 @@
-// JSON of a stranger, parsed within bounds.
+// Bodies in JSON, read within bounds.
 #pragma once
 
-#include <cstddef>
+#include <grpcpp/support/status.h>
+
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
+#include <string_view>
+
+#include "model/json/json_reader.h"
 
 namespace lintel {
 
-// Two bytes of JSON can become a hundred in memory: these bound what a body may become. They are
-// far beyond what honest requests have; the largest of those has a million token ids.
-struct JsonBounds {
-  int max_depth = 8;
-  std::size_t max_values = 1'100'000;  // numbers, texts, true, false, null
-  std::size_t max_containers = 4096;   // objects and arrays, and the names in them
-};
+// The object that `body` is. Not OK: it is none, or beyond the bounds of JsonBounds or the
+// budget's; the message says what is wrong.
+grpc::Status parse_object(std::string_view body, JsonBudget* budget, nlohmann::json& object);
 
-// The object that `body` is. Nothing: it is none, or beyond the bounds; `why` says what is wrong.
-std::optional<nlohmann::json> parse_object(const std::string& body, std::string& why,
-                                           const JsonBounds& bounds = {});
+// What a body that was not read is refused with. `what`: the text, "the body".
+grpc::Status json_refusal(const JsonFailure& failure, const std::string& what);
 
 // As text, with what is not UTF-8 in it replaced.
 template <typename Json>

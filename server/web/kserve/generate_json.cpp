@@ -13,28 +13,31 @@ using FlatJson = nlohmann::json;
 
 // A value, or a list of values, as an input of the inference protocol. `shape`: of its `size`
 // values.
-FlatJson input_of(const char* name, const char* datatype, const FlatJson& values, bool is_row) {
-  const FlatJson data = values.is_array() ? values : FlatJson::array({values});
-  const FlatJson shape =
-      is_row ? FlatJson::array({1, data.size()}) : FlatJson::array({data.size()});
-  return {{"name", name}, {"datatype", datatype}, {"shape", shape}, {"data", data}};
+FlatJson input_of(const char* name, const char* datatype, FlatJson values, bool is_row) {
+  FlatJson data = values.is_array() ? std::move(values) : FlatJson::array({std::move(values)});
+  const std::size_t size = data.size();
+  FlatJson input = {{"name", name}, {"datatype", datatype}};
+  input["shape"] = is_row ? FlatJson::array({1, size}) : FlatJson::array({size});
+  input["data"] = std::move(data);  // a list in braces would be copied
+  return input;
 }
 
 }  // namespace
 
-std::string read_generate_request(const FlatJson& request, inference::ModelInferRequest& wire) {
+std::string read_generate_request(FlatJson request, inference::ModelInferRequest& wire) {
   FlatJson infer = {{"inputs", FlatJson::array()}, {"parameters", FlatJson::object()}};
-  for (const auto& [name, value] : request.items()) {
+  for (auto& [name, value] : request.items()) {
     if (name == "id") {
-      infer["id"] = value;
+      infer["id"] = std::move(value);
     } else if (name == "text_input") {
-      infer["inputs"].push_back(input_of("text_input", "BYTES", value, /*is_row=*/true));
+      infer["inputs"].push_back(input_of("text_input", "BYTES", std::move(value), /*is_row=*/true));
     } else if (name == "tokens") {
-      infer["inputs"].push_back(input_of("tokens", "INT64", value, /*is_row=*/true));
+      infer["inputs"].push_back(input_of("tokens", "INT64", std::move(value), /*is_row=*/true));
     } else if (name == "given_positions" || name == "given_tokens") {
-      infer["inputs"].push_back(input_of(name.c_str(), "INT64", value, /*is_row=*/false));
+      infer["inputs"].push_back(
+          input_of(name.c_str(), "INT64", std::move(value), /*is_row=*/false));
     } else if (name == "stop") {
-      infer["inputs"].push_back(input_of("stop", "BYTES", value, /*is_row=*/false));
+      infer["inputs"].push_back(input_of("stop", "BYTES", std::move(value), /*is_row=*/false));
     } else if (name == "outputs") {
       if (!value.is_array()) return "outputs is not a list of names";
       for (const FlatJson& output : value) infer["outputs"].push_back({{"name", output}});
@@ -42,16 +45,17 @@ std::string read_generate_request(const FlatJson& request, inference::ModelInfer
       if (!value.is_object()) return "parameters is not an object";
       infer["parameters"].update(value);
     } else {
-      infer["parameters"][name] = value;
+      infer["parameters"][name] = std::move(value);
     }
   }
   // A list of stop strings may stand among the parameters, too, as other servers have it.
   FlatJson& parameters = infer["parameters"];
   if (parameters.contains("stop")) {
-    infer["inputs"].push_back(input_of("stop", "BYTES", parameters["stop"], /*is_row=*/false));
+    infer["inputs"].push_back(
+        input_of("stop", "BYTES", std::move(parameters["stop"]), /*is_row=*/false));
     parameters.erase("stop");
   }
-  return read_infer_request(infer, wire);
+  return read_infer_request(std::move(infer), wire);
 }
 
 std::string GenerateJson::of(const inference::ModelInferResponse& wire, bool is_last) {

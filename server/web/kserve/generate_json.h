@@ -12,7 +12,7 @@ namespace lintel {
 
 // {"text_input" or "tokens", "stop", "outputs", "parameters": {...}}; any other member is a
 // parameter. Not empty: what is wrong with it.
-std::string read_generate_request(const nlohmann::json& json, inference::ModelInferRequest& wire);
+std::string read_generate_request(nlohmann::json json, inference::ModelInferRequest& wire);
 
 // A response as {"model_name", "model_version", "text_output": ..., ...}, one after the other of a
 // stream: a character that is not whole yet waits for the next.

@@ -158,9 +158,9 @@ nlohmann::ordered_json list_of(const Values& values, const Shown& shown) {
 
 }  // namespace
 
-std::string read_infer_request(const Json& json, inference::ModelInferRequest& wire) {
+std::string read_infer_request(Json json, inference::ModelInferRequest& wire) {
   std::string wrong;
-  for (const auto& [name, value] : json.items()) {
+  for (const auto& [name, value] : std::as_const(json).items()) {
     if (name == "id") {
       wrong = read_text_member(value, "id", *wire.mutable_id());
     } else if (name == "parameters") {

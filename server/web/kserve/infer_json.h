@@ -10,7 +10,7 @@
 namespace lintel {
 
 // Reads an inference request, but for its model. Not empty: what is wrong with it.
-std::string read_infer_request(const nlohmann::json& json, inference::ModelInferRequest& wire);
+std::string read_infer_request(nlohmann::json json, inference::ModelInferRequest& wire);
 nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& wire);
 
 // Reads each of an object's members as a parameter of that name. Not empty: what is wrong.

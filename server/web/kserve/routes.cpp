@@ -1,7 +1,7 @@
 #include "server/web/kserve/routes.h"
 
 #include <memory>
-#include <optional>
+#include <string>
 #include <utility>
 
 #include "inference/grpc_service.pb.h"
@@ -129,44 +129,53 @@ void describe_model(InnerCalls& calls, const SharedExchange& exchange) {
       });
 }
 
-// The inference that a body asks for of the model in the path; nothing: it was answered with why
-// not.
-using ReadBody = std::string (*)(const nlohmann::json&, inference::ModelInferRequest&);
-std::optional<inference::ModelInferRequest> read_inference(const SharedExchange& exchange,
-                                                           ReadBody read) {
+// Reads an inference request of the model in the path; `infer` begins its call.
+using ReadBody = std::string (*)(nlohmann::json, inference::ModelInferRequest&);
+using Infer = void (*)(InnerCalls&, const SharedExchange&, inference::ModelInferRequest);
+grpc::Status read_inference(const SharedExchange& exchange, const std::string& body,
+                            JsonBudget& budget, ReadBody read,
+                            inference::ModelInferRequest& request) {
   const HttpRequest& http = exchange->request();
-  if (!http.header("inference-header-content-length").empty()) {
-    exchange->answer(bad_request(
-        "inference-header-content-length: the binary tensor data extension is not served: tensors "
-        "are JSON here, or of gRPC"));
-    return std::nullopt;
-  }
-  std::string wrong;
-  const auto json = parse_object(exchange->take_body(), wrong);
-  inference::ModelInferRequest request;
-  if (json) wrong = read(*json, request);
-  if (!wrong.empty()) {
-    exchange->answer(bad_request(wrong));
-    return std::nullopt;
-  }
+  nlohmann::json object;
+  grpc::Status parsed = parse_object(body, &budget, object);
+  if (!parsed.ok()) return parsed;
+  const std::string wrong = read(std::move(object), request);
+  if (!wrong.empty()) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, wrong);
   request.set_model_name(http.parameters.at(0));
   if (http.parameters.size() > 1) request.set_model_version(http.parameters[1]);
-  return request;
+  return grpc::Status::OK;
 }
 
-void infer(InnerCalls& calls, const SharedExchange& exchange) {
-  const auto request = read_inference(exchange, read_infer_request);
-  if (!request) return;
+HttpHandler inference_handler(InnerCalls& calls, BodyWork& bodies, ReadBody read, Infer infer) {
+  return [&calls, &bodies, read, infer](const SharedExchange& exchange) {
+    if (!exchange->request().header("inference-header-content-length").empty()) {
+      return exchange->answer(bad_request(
+          "inference-header-content-length: the binary tensor data extension is not served: "
+          "tensors are JSON here, or of gRPC"));
+    }
+    bodies.read(
+        exchange,
+        [exchange, &calls, read, infer](const std::string& body, JsonBudget& budget) {
+          inference::ModelInferRequest request;
+          grpc::Status status = read_inference(exchange, body, budget, read, request);
+          if (status.ok()) infer(calls, exchange, std::move(request));
+          return status;
+        },
+        [exchange](const grpc::Status& status) { exchange->answer(error_answer(status)); });
+  };
+}
+
+void infer(InnerCalls& calls, const SharedExchange& exchange,
+           inference::ModelInferRequest request) {
   ask<inference::ModelInferResponse>(
-      calls, exchange, "ModelInfer", *request,
+      calls, exchange, "ModelInfer", request,
       [](const auto& response) { return json_answer(200, dumped(infer_response_json(response))); });
 }
 
-void generate(InnerCalls& calls, const SharedExchange& exchange) {
-  const auto request = read_inference(exchange, read_generate_request);
-  if (!request) return;
+void generate(InnerCalls& calls, const SharedExchange& exchange,
+              inference::ModelInferRequest request) {
   ask<inference::ModelInferResponse>(
-      calls, exchange, "ModelInfer", *request, [](const auto& response) {
+      calls, exchange, "ModelInfer", request, [](const auto& response) {
         return json_answer(200, GenerateJson().of(response, /*is_last=*/true));
       });
 }
@@ -197,37 +206,40 @@ class GenerateEvents final : public StreamAnswer {
   GenerateJson json_;
 };
 
-void generate_stream(InnerCalls& calls, const SharedExchange& exchange) {
-  auto request = read_inference(exchange, read_generate_request);
-  if (!request) return;
-  auto& parameters = *request->mutable_parameters();
+void generate_stream(InnerCalls& calls, const SharedExchange& exchange,
+                     inference::ModelInferRequest request) {
+  auto& parameters = *request.mutable_parameters();
   if (!parameters.contains("stream")) parameters["stream"].set_bool_param(true);
-  calls.stream(exchange, method_of("ModelStreamInfer"), bytes_of(*request),
+  calls.stream(exchange, method_of("ModelStreamInfer"), bytes_of(request),
                std::make_unique<GenerateEvents>(), /*timeout=*/{}, {{kStatusErrors, "true"}});
 }
 
 }  // namespace
 
-void add_kserve_routes(HttpRoutes& routes, InnerCalls& calls) {
-  using Answer = void (*)(InnerCalls&, const SharedExchange&);
-  const auto add = [&](const char* method, const std::string& path, Answer answer,
-                       bool is_open = false) {
-    routes.add({method, path,
-                [&calls, answer](const SharedExchange& exchange) { answer(calls, exchange); },
-                [](const HttpRequest& request, int http_status, const grpc::Status& status) {
-                  return error_answer(request, http_status, status);
-                },
-                is_open});
+void add_kserve_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies) {
+  const HttpRefusal refuse = [](const HttpRequest& request, int http_status,
+                                const grpc::Status& status) {
+    return error_answer(request, http_status, status);
   };
-  add("GET", "/v2/health/live", is_live, /*is_open=*/true);
-  add("GET", "/v2/health/ready", is_ready, /*is_open=*/true);
-  add("GET", "/v2", describe_server);
+  routes.shape_below("/v2", refuse);
+  using Answer = void (*)(InnerCalls&, const SharedExchange&);
+  const auto add = [&](const std::string& path, Answer answer, bool is_open = false) {
+    routes.add({"GET", path,
+                [&calls, answer](const SharedExchange& exchange) { answer(calls, exchange); },
+                refuse, is_open});
+  };
+  const auto add_post = [&](const std::string& path, ReadBody read, Infer infer) {
+    routes.add({"POST", path, inference_handler(calls, bodies, read, infer), refuse});
+  };
+  add("/v2/health/live", is_live, /*is_open=*/true);
+  add("/v2/health/ready", is_ready, /*is_open=*/true);
+  add("/v2", describe_server);
   for (const std::string model : {"/v2/models/{}", "/v2/models/{}/versions/{}"}) {
-    add("GET", model, describe_model);
-    add("GET", model + "/ready", is_model_ready, /*is_open=*/true);
-    add("POST", model + "/infer", infer);
-    add("POST", model + "/generate", generate);
-    add("POST", model + "/generate_stream", generate_stream);
+    add(model, describe_model);
+    add(model + "/ready", is_model_ready, /*is_open=*/true);
+    add_post(model + "/infer", read_infer_request, infer);
+    add_post(model + "/generate", read_generate_request, generate);
+    add_post(model + "/generate_stream", read_generate_request, generate_stream);
   }
 }
 

@@ -6,8 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "server/web/forms/bounded_json.h"
-
 namespace lintel {
 namespace {
 
@@ -84,14 +82,14 @@ std::string read_logprobs(const Json& value, CompletionRequest& request) {
 }
 
 std::string read_stop_texts(const Json& value, CompletionRequest& request) {
-  const Json texts = value.is_string() ? Json::array({value}) : value;
   constexpr const char* kWrong = "is not a text or a list of texts";
-  if (!texts.is_array()) return kWrong;
-  for (const Json& text : texts) {
-    if (!text.is_string()) return kWrong;
-    request.settings.mutable_stop()->add_strings(text.get<std::string>());
-  }
-  return "";
+  const auto read = [&request](const Json& text) {
+    if (!text.is_string()) return false;
+    request.settings.mutable_stop()->add_strings(text.get_ref<const std::string&>());
+    return true;
+  };
+  if (value.is_string()) return read(value) ? "" : kWrong;
+  return value.is_array() && std::ranges::all_of(value, read) ? "" : kWrong;
 }
 
 std::string read_logit_bias(const Json& value, CompletionRequest& request) {
@@ -258,12 +256,9 @@ bool settle_best_of(const Json& json, CompletionRequest& request, OpenAiError& e
 
 }  // namespace
 
-std::optional<CompletionRequest> read_completion_request(const std::string& body,
-                                                         OpenAiError& error) {
+std::optional<CompletionRequest> read_completion_request(const Json& body, OpenAiError& error) {
   CompletionRequest request;
-  const std::optional<Json> json = parse_object(body, error.message);
-  if (!json) return std::nullopt;
-  for (const auto& [name, value] : json->items()) {
+  for (const auto& [name, value] : body.items()) {
     if (value.is_null()) continue;  // as if it were not there
     const auto* const known = std::ranges::find_if(
         kRequestMembers, [&](const Member& member) { return name == member.name; });
@@ -282,8 +277,7 @@ std::optional<CompletionRequest> read_completion_request(const std::string& body
   };
   if (request.model.empty()) return missing("model");
   if (request.prompts.empty()) return missing("prompt");
-  if (json->contains("stream_options") && !(*json)["stream_options"].is_null() &&
-      !request.streams) {
+  if (body.contains("stream_options") && !body["stream_options"].is_null() && !request.streams) {
     error.param = "stream_options";
     error.message = "stream_options: goes with stream";
     return std::nullopt;
@@ -293,7 +287,7 @@ std::optional<CompletionRequest> read_completion_request(const std::string& body
   settings.set_echo_prompt(request.echo);
   if (!settings.has_max_new_tokens()) settings.set_max_new_tokens(kDefaultMaxTokens);
   if (settings.has_num_samples()) request.num_choices = settings.num_samples();
-  return settle_best_of(*json, request, error) ? std::optional(std::move(request)) : std::nullopt;
+  return settle_best_of(body, request, error) ? std::optional(std::move(request)) : std::nullopt;
 }
 
 v1::GenerateRequest generate_request(const CompletionRequest& request, std::size_t index) {

@@ -1,8 +1,9 @@
-// The body of a completion request, as OpenAI's API has it
+// The body of a completion request, an object, as OpenAI's API has it
 // (https://platform.openai.com/docs/api-reference/completions/create), read into requests of ours.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,7 +27,7 @@ struct CompletionRequest {
 
 // What the API expresses is checked here: types, and that a member is one of those that are served.
 // Ranges are checked where every request's are. Nothing: `error` says why.
-std::optional<CompletionRequest> read_completion_request(const std::string& body,
+std::optional<CompletionRequest> read_completion_request(const nlohmann::json& body,
                                                          OpenAiError& error);
 
 // The request of prompt `index`, which draws with seeds of its own: sample i of all has seed + i.

@@ -41,14 +41,15 @@ const char* type_of(int http_status) {
   }
 }
 
-std::string code_of(grpc::StatusCode code) {
-  switch (code) {
+// What has no details is of the listener: a path that there is none of is no model.
+std::string code_of(int http_status, const grpc::Status& status) {
+  switch (status.error_code()) {
     case grpc::StatusCode::UNAUTHENTICATED:
       return "invalid_api_key";
     case grpc::StatusCode::NOT_FOUND:
-      return "model_not_found";
+      return status.error_details().empty() ? "unknown_url" : "model_not_found";
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
-      return "rate_limit_exceeded";
+      return http_status == 413 ? "request_too_large" : "rate_limit_exceeded";
     default:
       return "";
   }
@@ -76,7 +77,7 @@ HttpAnswer openai_answer(const grpc::Status& status) {
 
 HttpAnswer openai_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
   const CallError details = read_call_error(status);
-  OpenAiError error{status.error_message(), "", code_of(status.error_code())};
+  OpenAiError error{status.error_message(), "", code_of(http_status, status)};
   if (!details.violations.empty()) {
     error.message.clear();
     for (const auto& [field, description] : details.violations) {

@@ -1,6 +1,10 @@
 #include "server/web/openai/routes.h"
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "lintel/v1/model.pb.h"
@@ -13,10 +17,19 @@
 namespace lintel {
 namespace {
 
+// When the server started, in seconds since 1970. Nobody has noted when a model was made, and
+// clients show the time: 0 would be 1970.
+std::int64_t created_time() {
+  static const std::int64_t time = std::chrono::duration_cast<std::chrono::seconds>(
+                                       std::chrono::system_clock::now().time_since_epoch())
+                                       .count();
+  return time;
+}
+
 nlohmann::ordered_json model_object(const v1::Model& model) {
   return {{"id", model.name()},
           {"object", "model"},
-          {"created", 0},  // nobody has noted when
+          {"created", created_time()},
           {"owned_by", "lintel"},
           {"modality", model.modality()}};
 }
@@ -50,26 +63,45 @@ void get_model(InnerCalls& calls, const SharedExchange& exchange) {
               });
 }
 
-void complete(InnerCalls& calls, const SharedExchange& exchange) {
+grpc::Status complete(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
+                      InnerCalls& calls) {
+  std::optional<CompletionRequest> request;
   OpenAiError error;
-  auto request = read_completion_request(exchange->take_body(), error);
-  if (!request) return exchange->answer(openai_answer(error));
-  std::make_shared<Completion>(exchange, calls, std::move(*request))->start();
+  {
+    nlohmann::json object;
+    grpc::Status parsed = parse_object(body, &budget, object);
+    if (!parsed.ok()) return parsed;
+    request = read_completion_request(object, error);
+  }
+  if (request) {
+    std::make_shared<Completion>(exchange, calls, *std::move(request))->start();
+  } else {
+    exchange->answer(openai_answer(error));
+  }
+  return grpc::Status::OK;
 }
 
 }  // namespace
 
-void add_openai_routes(HttpRoutes& routes, InnerCalls& calls) {
-  const auto add = [&](const char* method, const char* path,
-                       void (*answer)(InnerCalls&, const SharedExchange&)) {
-    routes.add({method, path,
-                [&calls, answer](const SharedExchange& exchange) { answer(calls, exchange); },
-                openai_refusal});
+void add_openai_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies) {
+  created_time();
+  const auto add = [&](const char* method, const char* path, HttpHandler handle) {
+    routes.add({method, path, std::move(handle), openai_refusal});
   };
-  add("GET", "/v1/models", list_models);
-  add("GET", "/v1/models/{}", get_model);
-  add("POST", "/v1/completions", complete);
-  add("POST", "/v1/chat/completions", [](InnerCalls&, const SharedExchange& exchange) {
+  routes.shape_below("/v1", openai_refusal);
+  add("GET", "/v1/models",
+      [&calls](const SharedExchange& exchange) { list_models(calls, exchange); });
+  add("GET", "/v1/models/{}",
+      [&calls](const SharedExchange& exchange) { get_model(calls, exchange); });
+  add("POST", "/v1/completions", [&calls, &bodies](const SharedExchange& exchange) {
+    bodies.read(
+        exchange,
+        [exchange, &calls](const std::string& body, JsonBudget& budget) {
+          return complete(exchange, body, budget, calls);
+        },
+        [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
+  });
+  add("POST", "/v1/chat/completions", [](const SharedExchange& exchange) {
     exchange->answer(openai_refusal(
         exchange->request(), 404,
         grpc::Status(grpc::StatusCode::UNIMPLEMENTED,

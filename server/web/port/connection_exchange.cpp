@@ -1,6 +1,7 @@
 #include "server/web/port/connection_exchange.h"
 
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "server/web/http_routes.h"
@@ -42,70 +43,119 @@ class HereExecutor {
   Io io_;
 };
 
+// `function` is called with the connection, whose end is what it throws.
 template <typename Function>
-void run_on(const ConnectionStrand& strand, Function function) {
-  asio::strand<HereExecutor>(strand).dispatch(std::move(function), std::allocator<void>());
+void run_on(const std::shared_ptr<AnsweringConnection>& connection, Function function) {
+  asio::strand<HereExecutor>(connection->strand())
+      .dispatch(
+          [connection, function = std::move(function)]() mutable {
+            try {
+              function(*connection);
+            } catch (...) {
+              connection->fail();
+            }
+          },
+          std::allocator<void>());
 }
+
+// A function that is called once: by whoever takes it, or with these arguments when it is let go.
+template <typename Function, typename... Arguments>
+class CalledOnce {
+ public:
+  explicit CalledOnce(Function function, Arguments... last)
+      : function_(std::move(function)), last_(last...) {}
+  CalledOnce(CalledOnce&& other) noexcept
+      : function_(std::exchange(other.function_, nullptr)), last_(other.last_) {}
+  CalledOnce& operator=(CalledOnce&&) = delete;
+  ~CalledOnce() {
+    if (function_) std::apply(function_, last_);
+  }
+  Function take() { return std::exchange(function_, nullptr); }
+
+ private:
+  Function function_;
+  std::tuple<Arguments...> last_;
+};
 
 }  // namespace
 
 template <typename Function>
 void ConnectionExchange::run(Function function) {
-  run_on(connection_->strand(),
-         [connection = connection_, function = std::move(function)]() mutable {
-           if (!connection->is_shut()) function(*connection);
-         });
+  run_on(connection_, [function = std::move(function)](AnsweringConnection& connection) mutable {
+    if (!connection.is_shut()) function(connection);
+  });
+}
+
+template <typename Function>
+void ConnectionExchange::guarded(Function function) noexcept {
+  try {
+    function();
+  } catch (...) {
+    connection_->fail();
+  }
 }
 
 ConnectionExchange::~ConnectionExchange() {
   if (over_.load()) return;
-  run([request = std::move(request_),
-       begun = begun_.load()](AnsweringConnection& connection) mutable {
-    if (begun) return connection.shut();
-    connection.send_whole(
-        plain_refusal(request, 500, grpc::Status(grpc::INTERNAL, "nobody answered")), request);
+  guarded([this] {
+    run([request = std::move(request_),
+         begun = begun_.load()](AnsweringConnection& connection) mutable {
+      if (begun) return connection.shut();
+      connection.send_whole(
+          plain_refusal(request, 500, grpc::Status(grpc::INTERNAL, "nobody answered")), request);
+    });
   });
 }
 
 void ConnectionExchange::answer(HttpAnswer answer) {
   if (begun_.load() || over_.exchange(true)) return;
-  run([answer = std::move(answer), request = request_](AnsweringConnection& connection) mutable {
-    connection.send_whole(std::move(answer), request);
+  guarded([&] {
+    run([answer = std::move(answer), request = request_](AnsweringConnection& connection) mutable {
+      connection.send_whole(std::move(answer), request);
+    });
   });
 }
 
 void ConnectionExchange::begin(HttpAnswer head) {
   if (over_.load() || begun_.exchange(true)) return;
-  run([head = std::move(head), request = request_](AnsweringConnection& connection) {
-    connection.begin_pieces(head, request);
+  guarded([&] {
+    run([head = std::move(head), request = request_](AnsweringConnection& connection) {
+      connection.begin_pieces(head, request);
+    });
   });
 }
 
 void ConnectionExchange::write(std::string piece, std::function<void(bool)> taken) {
-  run_on(connection_->strand(),
-         [connection = connection_, piece = std::move(piece), taken = std::move(taken)]() mutable {
-           if (connection->is_shut()) return taken(false);
-           connection->write_piece(piece, std::move(taken));
-         });
+  guarded([&] {
+    CalledOnce once(std::move(taken), false);
+    run_on(connection_, [piece = std::move(piece),
+                         once = std::move(once)](AnsweringConnection& connection) mutable {
+      if (!connection.is_shut()) connection.write_piece(piece, once.take());
+    });
+  });
 }
 
 void ConnectionExchange::end(std::string last_piece) {
   if (!begun_.load() || over_.exchange(true)) return;
-  run([last = std::move(last_piece)](AnsweringConnection& connection) {
-    connection.end_pieces(last);
+  guarded([&] {
+    run([last = std::move(last_piece)](AnsweringConnection& connection) {
+      connection.end_pieces(last);
+    });
   });
 }
 
 void ConnectionExchange::abort() {
   if (over_.exchange(true)) return;
-  run([](AnsweringConnection& connection) { connection.shut(); });
+  guarded([&] { run([](AnsweringConnection& connection) { connection.shut(); }); });
 }
 
 void ConnectionExchange::when_gone(std::function<void()> gone) {
   if (over_.load()) return;
-  run_on(connection_->strand(), [connection = connection_, gone = std::move(gone)]() mutable {
-    if (connection->is_shut()) return gone();
-    connection->when_gone(std::move(gone));
+  guarded([&] {
+    CalledOnce once(std::move(gone));
+    run_on(connection_, [once = std::move(once)](AnsweringConnection& connection) mutable {
+      if (!connection.is_shut()) connection.when_gone(once.take());
+    });
   });
 }
 

@@ -30,11 +30,13 @@ class AnsweringConnection {
   virtual void when_gone(std::function<void()> gone) = 0;
   // Closes the connection; whoever still answers on it hears that its client is gone.
   virtual void shut() = 0;
+  // The same, for an exception that is being handled. From any thread.
+  virtual void fail() noexcept = 0;
 };
 
 // From any thread. Everything happens on the strand, on the calling thread where nobody else is on
 // it; what comes after the connection went on is of an earlier request and dropped: an exchange is
-// over with its answer.
+// over with its answer. Where there is no memory for what is asked of it the connection ends.
 class ConnectionExchange final : public HttpExchange {
  public:
   ConnectionExchange(std::shared_ptr<AnsweringConnection> connection, HttpRequest request,
@@ -55,6 +57,9 @@ class ConnectionExchange final : public HttpExchange {
   // Runs `function` on the strand, unless the connection is shut by then.
   template <typename Function>
   void run(Function function);
+  // Runs `function` here and now; what it throws ends the connection.
+  template <typename Function>
+  void guarded(Function function) noexcept;
 
   const std::shared_ptr<AnsweringConnection> connection_;
   HttpRequest request_;

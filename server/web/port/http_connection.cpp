@@ -3,16 +3,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/read_size.hpp>
 #include <boost/beast/http/error.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -23,7 +22,9 @@
 #include <utility>
 
 #include "server/call/status.h"
+#include "server/log/logging.h"
 #include "server/log/request_id.h"
+#include "server/web/http2_refusal.h"
 #include "server/web/http_status.h"
 #include "server/web/port/answer_bytes.h"
 #include "server/web/port/client_deadline.h"
@@ -46,6 +47,10 @@ using Socket = asio::basic_stream_socket<asio::generic::stream_protocol, Connect
 constexpr std::size_t kGathered = std::size_t{16} << 10;
 // Read ahead while a request is answered: what its client sends meanwhile, or that it is gone.
 constexpr std::size_t kReadAhead = 4096;
+constexpr std::size_t kReadAtOnce = std::size_t{64} << 10;
+// What came and makes no sense without more: headers, a chunk's extension, trailers. What is longer
+// is refused.
+constexpr std::size_t kBufferBytes = std::size_t{96} << 10;
 // What the system holds of an answer that its client does not take: without a bound some megabytes
 // for each of a thousand clients.
 constexpr int kSendBufferBytes = 128 << 10;
@@ -61,9 +66,8 @@ Socket& socket_of(asio::ssl::stream<Socket>& stream) { return stream.next_layer(
 template <typename Stream>
 class Connection final : public HttpConnection,
                          public AnsweringConnection,
+                         public HandlerOwner,
                          public std::enable_shared_from_this<Connection<Stream>> {
-  using Parser = http::request_parser<http::string_body>;
-
  public:
   // `tls`: kept while its stream lives.
   template <typename... More>
@@ -73,32 +77,65 @@ class Connection final : public HttpConnection,
         peer_(std::move(peer)),
         tls_(std::move(tls)),
         stream_(std::move(socket), more...),
-        deadline_(strand()) {}
+        deadline_(strand()),
+        age_(strand()),
+        buffer_(std::max(kBufferBytes,
+                         static_cast<std::size_t>(house.options.max_header_bytes) + kReadAtOnce)) {}
 
   ~Connection() override { release_body(); }
 
   void start(std::function<void()> closed) override {
-    asio::post(strand(), [self = this->shared_from_this(), closed]() mutable {
-      self->closed_ = std::move(closed);
-      self->deadline_.bind(self->weak_from_this(),
-                           [connection = self.get()] { connection->on_expired(); });
-      self->handshake();
+    post([this, closed = std::move(closed)]() mutable {
+      closed_ = std::move(closed);
+      const std::weak_ptr<HandlerOwner> self = this->weak_from_this();
+      deadline_.bind(self, [this] { on_expired(); });
+      age_.bind(self, [this] { on_age(); });
+      if (house_.max_age.count() > 0) age_.allow(house_.max_age);
+      handshake();
     });
   }
 
   void drain() override {
-    asio::post(strand(), [self = this->shared_from_this()] {
-      if (self->phase_ == Phase::kIdle) self->shut();
+    post([this] {
+      if (phase_ == Phase::kIdle) shut();
     });
   }
 
   void close() override {
-    asio::post(strand(), [self = this->shared_from_this()] { self->shut(); });
+    post([this] { shut(); });
   }
+
+  bool is_lost() const override { return lost_; }
 
  private:
   ConnectionStrand strand() override { return socket_of(stream_).get_executor(); }
   bool is_shut() const override { return phase_ == Phase::kShut; }
+
+  template <typename Function>
+  auto handler(Function function) {
+    return OwnedHandler<Function>(this->shared_from_this(), std::move(function));
+  }
+
+  template <typename Function>
+  void post(Function function) {
+    asio::post(strand(), handler(std::move(function)));
+  }
+
+  void lose() noexcept override {
+    lost_ = true;
+    house_.some_lost = true;
+  }
+
+  void fail() noexcept override {
+    house_.counters.exceptions++;
+    log_exception(peer_);
+    try {
+      if (socket_of(stream_).get_executor().running_in_this_thread()) return shut();
+      close();
+    } catch (...) {
+      lose();  // whoever looks for lost ones closes it
+    }
+  }
 
   enum class Phase {
     kHandshake,
@@ -112,10 +149,18 @@ class Connection final : public HttpConnection,
 
   // --- Waiting ---------------------------------------------------------------------------------
 
+  // The connection is as old as it may get, or past its grace.
+  void on_age() {
+    if (phase_ == Phase::kShut) return;
+    if (std::exchange(aged_, true) || (phase_ == Phase::kIdle && buffer_.size() == 0))
+      return shut();
+    if (house_.max_age_grace.count() > 0) age_.allow(house_.max_age_grace);
+  }
+
   void on_expired() {
     if (phase_ == Phase::kShut) return;
     if (phase_ != Phase::kIdle && phase_ != Phase::kLingering) house_.counters.timeouts++;
-    if (phase_ == Phase::kBody || (phase_ == Phase::kHead && !writing_)) {
+    if (phase_ == Phase::kBody || (phase_ == Phase::kHead && !writing_ && !is_http2_)) {
       const auto& options = house_.options;
       const bool head = phase_ == Phase::kHead;
       refuse(408, grpc::Status(grpc::DEADLINE_EXCEEDED,
@@ -145,13 +190,12 @@ class Connection final : public HttpConnection,
       await_request();
     } else {
       deadline_.allow(house_.options.header_timeout_ms);
-      stream_.async_handshake(
-          asio::ssl::stream_base::server, [self = this->shared_from_this()](error_code error) {
-            if (self->phase_ == Phase::kShut) return;
-            if (error) return self->shut();
-            self->certificate_ = certificate_name(self->stream_.native_handle());
-            self->await_request();
-          });
+      stream_.async_handshake(asio::ssl::stream_base::server, handler([this](error_code error) {
+                                if (phase_ == Phase::kShut) return;
+                                if (error) return shut();
+                                certificate_ = certificate_name(stream_.native_handle());
+                                await_request();
+                              }));
     }
   }
 
@@ -159,7 +203,14 @@ class Connection final : public HttpConnection,
     phase_ = Phase::kIdle;
     release_body();
     if (house_.draining) return shut();
-    if (buffer_.size() > 0) return read_head();
+    if (buffer_.size() > 0) {  // by a handler of its own: any number may wait here
+      post([this] {
+        if (phase_ == Phase::kIdle) read_head();
+      });
+      return;
+    }
+    if (aged_) return shut();
+    if (buffer_.capacity() > kReadAtOnce / 2) buffer_.shrink_to_fit();
     deadline_.allow(first_ ? house_.options.header_timeout_ms : house_.options.idle_timeout_ms);
     watch();
   }
@@ -167,76 +218,94 @@ class Connection final : public HttpConnection,
   // Reads while nobody else does: the next request's first bytes, or that the client is gone. Once
   // there are some it waits for their turn.
   void watch() {
-    if (reading_ || buffer_.size() > 0) return;
+    if (!reading_ && buffer_.size() == 0) read(kReadAhead);
+  }
+
+  void read(std::size_t at_most) {
     reading_ = true;
-    stream_.async_read_some(buffer_.prepare(kReadAhead),
-                            [self = this->shared_from_this()](error_code error, std::size_t size) {
-                              self->reading_ = false;
-                              self->count_timeout(error);
-                              if (self->phase_ == Phase::kShut) return;
-                              if (error) return self->shut();
-                              self->buffer_.commit(size);
-                              if (self->phase_ == Phase::kIdle) return self->read_head();
-                              if (self->phase_ == Phase::kLingering) return self->linger();
-                              self->watch();
-                            });
+    stream_.async_read_some(
+        buffer_.prepare(at_most),
+        handler([this](error_code error, std::size_t size) { on_read(error, size); }));
+  }
+
+  void on_read(error_code error, std::size_t size) {
+    reading_ = false;
+    count_timeout(error);
+    if (phase_ == Phase::kShut) return;
+    if (error) return shut();
+    buffer_.commit(size);
+    switch (phase_) {
+      case Phase::kIdle:
+        return read_head();
+      case Phase::kHead:
+        return is_http2_ ? read_http2() : parse_head();
+      case Phase::kBody:
+        return read_body();
+      case Phase::kLingering:
+        return linger();
+      default:
+        return watch();
+    }
+  }
+
+  // More of what makes no sense yet. Returns whether there is room for it.
+  bool read_more() {
+    const std::size_t room = boost::beast::read_size(buffer_, kReadAtOnce);
+    if (room > 0) read(room);
+    return room > 0;
   }
 
   void read_head() {
     phase_ = Phase::kHead;
-    first_ = false;
-    parser_.emplace();
-    parser_->header_limit(static_cast<std::uint32_t>(house_.options.max_header_bytes));
-    parser_->body_limit(house_.max_body_bytes);
+    parser_.emplace(static_cast<std::size_t>(house_.options.max_header_bytes),
+                    house_.max_body_bytes);
     deadline_.allow(house_.options.header_timeout_ms);
-    reading_ = true;
-    http::async_read_header(stream_, buffer_, *parser_,
-                            [self = this->shared_from_this()](error_code error, std::size_t) {
-                              self->reading_ = false;
-                              self->on_head(error);
-                            });
+    parse_head();
+  }
+
+  void parse_head() {
+    error_code error;
+    buffer_.consume(parser_->put(buffer_.data(), error));
+    if (error != http::error::need_more) return on_head(error);
+    if (!read_more()) on_head(http::error::header_limit);
   }
 
   void on_head(error_code error) {
-    if (phase_ == Phase::kShut || phase_ == Phase::kLingering) return;
-    if (phase_ != Phase::kHead) return;  // it was refused for its time meanwhile
-    if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-      keep_alive_ = false;
-      return refuse(431, invalid("the request's first line and headers take more than " +
-                                 std::to_string(house_.options.max_header_bytes) + " bytes"));
-    }
-    const bool too_long = error == http::error::body_limit;
-    if (error && !too_long) {
-      // Of Beast's own errors only those of a parser mean a request that makes no sense.
-      const bool malformed =
-          error.category() == http::make_error_code(http::error::bad_method).category();
-      if (!malformed || error == http::error::end_of_stream ||
-          error == http::error::partial_message) {
-        return shut();
-      }
-      keep_alive_ = false;
-      return refuse(400, invalid("the request is no HTTP/1.1: " + error.message()));
-    }
+    const bool is_first = std::exchange(first_, false);
+    if (is_first && error == http::error::bad_version && begins_http2()) return begin_http2();
     take_head();
-    if (too_long) return refuse_body();
+    if (error) keep_alive_ = false;
+    if (error == http::error::header_limit) {
+      const std::string_view problem = parser_->problem();
+      return refuse(
+          431,
+          invalid(problem.empty() ? "the request's first line and headers take more than " +
+                                        std::to_string(house_.options.max_header_bytes) + " bytes"
+                                  : "the request has " + std::string(problem)));
+    }
+    if (error) return refuse(400, invalid("the request is no HTTP/1.1: " + why(error)));
     route_request();
   }
 
-  // The parsed head, as routes get it.
+  std::string why(error_code error) const {
+    return parser_->problem().empty() ? error.message() : std::string(parser_->problem());
+  }
+
+  // The parsed head, as routes get it. Where it could not be parsed, as far as it came.
   void take_head() {
-    const auto& message = parser_->get();
-    request_ = request_of_head(message);
+    keep_alive_ = parser_->is_header_done() && parser_->keep_alive() && !house_.draining && !aged_;
+    http_10_ = parser_->is_http_10();
+    request_ = parser_->take_head();
     request_.peer = peer_;
     request_.certificate = certificate_;
     request_.request_id = request_id_from(request_.header("x-request-id"));
-    http_10_ = message.version() < 11;
-    keep_alive_ = message.keep_alive() && !house_.draining;
   }
 
   void route_request() {
     if (std::optional<HttpAnswer> answer = answer_head(house_, request_, http_10_, route_)) {
       return answer_now(std::move(*answer));
     }
+    if (parser_->is_too_long()) return refuse_body();
     if (!request_.header("expect").empty() && !parser_->is_done()) {
       bytes_.add("HTTP/1.1 100 Continue\r\n\r\n");
     }
@@ -247,36 +316,80 @@ class Connection final : public HttpConnection,
   }
 
   void read_body() {
+    while (!parser_->is_done() && buffer_.size() > 0) {
+      error_code error;
+      const std::size_t used = parser_->put(buffer_.data(), error);
+      buffer_.consume(used);
+      if (error == http::error::body_limit) return refuse_body();
+      if (error && error != http::error::need_more) {
+        return refuse(400, invalid("the request's body makes no sense: " + why(error)));
+      }
+      if (!count_body()) return;
+      if (error || used == 0) break;  // it needs more
+    }
     if (parser_->is_done()) return begin_exchange();
-    reading_ = true;
-    http::async_read_some(stream_, buffer_, *parser_,
-                          [self = this->shared_from_this()](error_code error, std::size_t) {
-                            self->reading_ = false;
-                            self->on_body(error);
-                          });
+    if (!read_more()) {
+      refuse(400, invalid("the request's body makes no sense: a chunk's extension or the trailers "
+                          "take more than " +
+                          std::to_string(buffer_.max_size()) + " bytes"));
+    }
   }
 
-  void on_body(error_code error) {
-    if (phase_ != Phase::kBody) return;
-    if (error == http::error::body_limit) return refuse_body();
-    if (error) {
-      const bool malformed =
-          error.category() == http::make_error_code(http::error::bad_method).category();
-      if (!malformed || error == http::error::partial_message) return shut();
-      return refuse(400, invalid("the request's body makes no sense: " + error.message()));
-    }
-    const auto size = static_cast<std::int64_t>(parser_->get().body().size());
+  // Counts what came of the body among all connections' bodies; refuses the request where they are
+  // too much together, and returns false.
+  bool count_body() {
+    const auto size = static_cast<std::int64_t>(parser_->body().size());
     const std::int64_t more = size - body_bytes_;
     body_bytes_ = size;
     if (house_.counters.body_bytes.fetch_add(more) + more > house_.options.memory_bytes) {
-      return refuse(503, unavailable("requests that are being read take all of the memory there is "
-                                     "for them (--http-memory)",
-                                     std::chrono::milliseconds(1000)));
+      refuse(503, unavailable("requests that are being read take all of the memory there is "
+                              "for them (--http-memory)",
+                              std::chrono::milliseconds(1000)));
+      return false;
     }
-    read_body();
+    return true;
   }
 
   void release_body() { house_.counters.body_bytes.fetch_sub(std::exchange(body_bytes_, 0)); }
+
+  // --- HTTP/2 ----------------------------------------------------------------------------------
+
+  // A gRPC client that was given this port gets to know. It waits for settings before it calls.
+  bool begins_http2() const {
+    const auto bytes = buffer_.data();
+    return std::string_view(static_cast<const char*>(bytes.data()), bytes.size())
+        .starts_with(kHttp2Preface);
+  }
+
+  void begin_http2() {
+    is_http2_ = true;
+    keep_alive_ = false;
+    buffer_.consume(kHttp2Preface.size());
+    bytes_.add(http2_settings());
+    flush();
+    if (phase_ == Phase::kHead) read_http2();
+  }
+
+  void read_http2() {
+    const auto bytes = buffer_.data();
+    const Http2Frames frames = http2_frames({static_cast<const char*>(bytes.data()), bytes.size()});
+    buffer_.consume(frames.size);
+    if (frames.stream == 0) {
+      if (!read_more()) shut();
+      return;
+    }
+    constexpr const char* kWrongPort =
+        "this port speaks HTTP/1.1, not gRPC: it is the server's --http-listen, and gRPC's port is "
+        "its --listen";
+    request_.method = "PRI";
+    request_.request_id = request_id_from({});
+    log_refusal(request_, peer_, http_status_of(grpc::UNIMPLEMENTED));
+    begin_answering();
+    count(http_status_of(grpc::UNIMPLEMENTED));
+    bytes_.add(http2_refusal(frames.stream, kWrongPort));
+    answer_ended_ = true;
+    flush();
+  }
 
   // --- Answering -------------------------------------------------------------------------------
 
@@ -289,7 +402,7 @@ class Connection final : public HttpConnection,
   }
 
   void refuse(int http_status, const grpc::Status& status) {
-    answer_now(refusal(request_, route_, http_status, status));
+    answer_now(refusal(house_.routes, request_, route_, http_status, status));
   }
 
   // Without a route. What is left of the request's body is not read: the connection ends with the
@@ -312,7 +425,7 @@ class Connection final : public HttpConnection,
   void begin_exchange() {
     begin_answering();
     const auto exchange = std::make_shared<ConnectionExchange>(
-        this->shared_from_this(), std::move(request_), std::move(parser_->get().body()));
+        this->shared_from_this(), std::move(request_), std::move(parser_->body()));
     release_body();
     parser_.reset();
     request_ = HttpRequest();
@@ -321,22 +434,23 @@ class Connection final : public HttpConnection,
     try {
       route->handle(exchange);
     } catch (const std::bad_alloc&) {
-      fail(*exchange, *route, out_of_memory());
+      answer_failure(*exchange, *route, out_of_memory());
     } catch (const std::exception&) {
-      fail(*exchange, *route, status_of_exception());
+      answer_failure(*exchange, *route, status_of_exception());
     }
   }
 
-  static void fail(HttpExchange& exchange, const HttpRoute& route, const grpc::Status& status) {
-    exchange.answer(
-        refusal(exchange.request(), &route, http_status_of(status.error_code()), status));
+  void answer_failure(HttpExchange& exchange, const HttpRoute& route, const grpc::Status& status) {
+    exchange.answer(refusal(house_.routes, exchange.request(), &route,
+                            http_status_of(status.error_code()), status));
   }
 
-  ResponseHead head_of(const HttpAnswer& answer, const HttpRequest& request) const {
+  ResponseHead head_of(const HttpAnswer& answer, const HttpRequest& request) {
+    if (house_.draining || aged_) keep_alive_ = false;
     return {answer,
             house_.origins.headers_for(request),
             request.request_id,
-            keep_alive_ && !house_.draining,
+            keep_alive_,
             http_10_,
             house_.replica_id};
   }
@@ -359,8 +473,8 @@ class Connection final : public HttpConnection,
   }
 
   void write_piece(std::string_view piece, std::function<void(bool)> taken) override {
+    taken_ = std::move(taken);  // first: it is called whatever fails
     bytes_.add_piece(piece);
-    taken_ = std::move(taken);
     flush();
     tell_taken();
   }
@@ -393,16 +507,15 @@ class Connection final : public HttpConnection,
     writing_ = true;
     if (phase_ == Phase::kAnswering) deadline_.allow(house_.options.write_timeout_ms);
     stream_.async_write_some(asio::buffer(next.data(), next.size()),
-                             [self = this->shared_from_this()](error_code error, std::size_t size) {
-                               self->writing_ = false;
-                               self->count_timeout(error);
-                               if (self->phase_ == Phase::kShut) return;
-                               if (error) return self->shut();
-                               self->bytes_.written(size);
-                               if (self->phase_ == Phase::kAnswering)
-                                 self->deadline_.allow(std::nullopt);
-                               self->flush();
-                             });
+                             handler([this](error_code error, std::size_t size) {
+                               writing_ = false;
+                               count_timeout(error);
+                               if (phase_ == Phase::kShut) return;
+                               if (error) return shut();
+                               bytes_.written(size);
+                               if (phase_ == Phase::kAnswering) deadline_.allow(std::nullopt);
+                               flush();
+                             }));
   }
 
   // What the system takes without waiting, as nearly always: then nobody is woken to hear that it
@@ -452,6 +565,7 @@ class Connection final : public HttpConnection,
     phase_ = Phase::kShut;
     error_code ignored;
     deadline_.cancel();
+    age_.cancel();
     socket_of(stream_).close(ignored);
     release_body();
     bytes_.drop_gathered();
@@ -470,10 +584,14 @@ class Connection final : public HttpConnection,
   Phase phase_ = Phase::kHandshake;
   bool first_ = true;  // request of the connection
   ClientDeadline deadline_;
+  ClientDeadline age_;  // its own, whatever its client does
+  bool aged_ = false;
+  std::atomic<bool> lost_{false};
 
   boost::beast::flat_buffer buffer_;  // what came and was not looked at
   bool reading_ = false;
-  std::optional<Parser> parser_;
+  std::optional<RequestParser> parser_;
+  bool is_http2_ = false;        // its client's first words were
   std::int64_t body_bytes_ = 0;  // counted among all connections'
   std::size_t lingered_ = 0;     // bytes
 
@@ -494,14 +612,19 @@ class Connection final : public HttpConnection,
 std::shared_ptr<HttpConnection> make_http_connection(asio::io_context& io, int fd,
                                                      std::shared_ptr<asio::ssl::context> tls,
                                                      std::string peer, HttpHouse& house) {
+  // Closed where there is no memory for a socket.
+  struct Descriptor {
+    int fd;
+    ~Descriptor() {
+      if (fd >= 0) ::close(fd);
+    }
+  } descriptor{fd};
   Socket socket(asio::make_strand(io));
   error_code error;
   // The family matters to nothing that is done with the socket.
   socket.assign(asio::generic::stream_protocol(AF_INET, 0), fd, error);
-  if (error) {
-    ::close(fd);
-    throw boost::system::system_error(error);
-  }
+  if (error) throw boost::system::system_error(error);
+  descriptor.fd = -1;
   socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error);  // or as it is
   if (tls == nullptr) {
     return std::make_shared<Connection<Socket>>(std::move(socket), std::move(peer), house, nullptr);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/base/mutex.h"
+#include "server/call/status.h"
 #include "server/log/request_id.h"
 #include "server/port/listener.h"
 #include "server/web/port/http_connection.h"
@@ -25,12 +26,32 @@
 
 namespace lintel {
 namespace asio = boost::asio;
+namespace {
+
+// Closes what it still has.
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+// Of the exception that is being handled.
+void log_caught(const char* what) noexcept {
+  try {
+    spdlog::error("{}: {}", what, status_of_exception().error_message());
+  } catch (...) {  // there is no memory to say so, either
+  }
+}
+
+}  // namespace
 
 struct HttpListener::Impl {
   explicit Impl(const Parts& parts)
-      : origins(parts.options.cors_origins, parts.options.listen->is_local()),
-        house{parts.options,        parts.routes,   origins,         parts.tokens,
-              parts.max_body_bytes, parts.counters, parts.replica_id},
+      : origins(parts.options.cors_origins, *parts.options.listen, parts.options.allowed_hosts),
+        house{parts.options,    parts.routes,         origins,
+              parts.tokens,     parts.max_body_bytes, parts.counters,
+              parts.replica_id, parts.max_age,        parts.max_age_grace},
         tls(parts.certificates == nullptr ? nullptr
                                           : std::make_unique<TlsContexts>(parts.certificates)),
         io(parts.options.threads),
@@ -39,26 +60,64 @@ struct HttpListener::Impl {
     if (tls != nullptr) tls->current();  // what OpenSSL does not take is told now
   }
 
-  void accept(int fd) EXCLUDES(mutex) {
-    const PeerAddress peer = peer_of(fd);
-    house.counters.accepted.fetch_add(1);
-    if (!enter(peer.host)) {
-      house.counters.refused.fetch_add(1);
-      refuse(fd);
-      return;
-    }
+  // Takes the descriptor. An exception ends the connection and nothing beside it.
+  void accept(int fd) noexcept EXCLUDES(mutex) {
+    Descriptor descriptor{fd};
+    std::string host;
+    const HttpConnection* key = nullptr;
+    bool entered = false;
     try {
-      auto connection =
-          make_http_connection(io, fd, tls == nullptr ? nullptr : tls->current(), peer.text, house);
-      const HttpConnection* const key = connection.get();
+      PeerAddress peer = peer_of(fd);
+      host = std::move(peer.host);
+      house.counters.accepted.fetch_add(1);
+      entered = enter(host);
+      if (!entered) {
+        house.counters.refused.fetch_add(1);
+        refuse(fd);
+        return;
+      }
+      const auto context = tls == nullptr ? nullptr : tls->current();
+      descriptor.fd = -1;
+      auto connection = make_http_connection(io, fd, context, std::move(peer.text), house);
+      key = connection.get();
       {
         const MutexLock lock(mutex);
         connections.emplace(key, connection);
       }
-      connection->start([this, key, host = peer.host] { leave(key, host); });
-    } catch (const std::exception& error) {
-      spdlog::warn("an HTTP connection could not be served: {}", error.what());
-      leave(nullptr, peer.host);
+      connection->start([this, key, host] { leave(key, host); });
+    } catch (...) {
+      house.counters.exceptions++;
+      log_caught("an HTTP connection could not be served");
+      if (entered) leave(key, host);
+    }
+    close_lost();
+  }
+
+  // A thread of the io_context. A connection's own exceptions end in its handlers; here come those
+  // of Asio, which had no memory to run one.
+  void run() noexcept EXCLUDES(mutex) {
+    while (true) {
+      try {
+        io.run();
+        return;
+      } catch (...) {
+        house.counters.exceptions++;
+        log_caught("HTTP goes on after an exception");
+      }
+      close_lost();
+    }
+  }
+
+  // Closes connections that wait for what will never come.
+  void close_lost() noexcept EXCLUDES(mutex) {
+    if (!house.some_lost.exchange(false)) return;
+    const MutexLock lock(mutex);
+    for (const auto& [key, connection] : connections) {
+      try {
+        if (connection->is_lost()) connection->close();
+      } catch (...) {
+        house.some_lost = true;  // until the next time
+      }
     }
   }
 
@@ -88,7 +147,7 @@ struct HttpListener::Impl {
     if (open == 0) none_open.notify_all();
   }
 
-  // One connection too many hears why, unless it would have to be told through TLS.
+  // One connection too many hears why, unless it would have to be told through TLS. Closes nothing.
   void refuse(int fd) const {
     if (tls == nullptr) {
       const HttpAnswer answer = plain_refusal(
@@ -104,7 +163,6 @@ struct HttpListener::Impl {
       [[maybe_unused]] const ssize_t sent =
           ::send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
-    ::close(fd);
   }
 
   std::vector<std::shared_ptr<HttpConnection>> all() EXCLUDES(mutex) {
@@ -139,7 +197,7 @@ int HttpListener::port() const { return impl_->listener.port(); }
 void HttpListener::start() {
   impl_->work.emplace(impl_->io.get_executor());
   for (int i = 0; i < impl_->house.options.threads; ++i) {
-    impl_->threads.emplace_back([this] { impl_->io.run(); });
+    impl_->threads.emplace_back([this] { impl_->run(); });
   }
   impl_->listener.start([this](int fd) { impl_->accept(fd); });
 }

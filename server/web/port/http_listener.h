@@ -16,7 +16,8 @@ namespace lintel {
 
 // HTTP/1.1 for any number of connections by a few threads (HttpOptions::threads, and one that
 // accepts). Bounds what a connection may hold: its headers, its body, its share of the memory of
-// all bodies, the time for each of them, and some tens of KiB of its answer.
+// all bodies, the time for each of them, and some tens of KiB of its answer. An exception, for want
+// of memory, ends a connection and no thread.
 //
 // Threads: start, begin_drain and stop by one thread.
 class HttpListener {
@@ -29,6 +30,7 @@ class HttpListener {
     std::size_t max_body_bytes = 0;              // of a request
     HttpCounters& counters;
     std::string replica_id = {};  // of every answer; empty: they do not say
+    std::chrono::milliseconds max_age{0}, max_age_grace{0};  // of a connection, see HttpHouse
   };
 
   // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot

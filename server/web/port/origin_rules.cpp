@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/base/listen_address.h"
-
 namespace lintel {
 namespace {
 
@@ -14,29 +12,30 @@ std::string_view authority_of(std::string_view origin) {
   return scheme == std::string_view::npos ? std::string_view() : origin.substr(scheme + 3);
 }
 
-// "[::1]:80" and "localhost:80" as names.
-std::string host_of(std::string_view authority) {
-  if (authority.starts_with('[')) {
-    return std::string(authority.substr(1, std::min(authority.find(']'), authority.size()) - 1));
+// Origins' authorities beside other names, as HostRules takes them.
+std::vector<std::string> names_of(const std::vector<std::string>& origins,
+                                  std::vector<std::string> names) {
+  for (const std::string& origin : origins) {
+    if (origin != "*") names.emplace_back(authority_of(origin));
   }
-  return std::string(authority.substr(0, authority.find(':')));
-}
-
-bool is_local_host(std::string_view authority) {
-  ListenAddress address;
-  address.host = host_of(authority);
-  return address.is_local();
+  return names;
 }
 
 }  // namespace
 
-OriginRules::OriginRules(std::vector<std::string> allowed, bool is_local)
+OriginRules::OriginRules(std::vector<std::string> allowed, const ListenAddress& address,
+                         std::vector<std::string> hosts)
     : allowed_(std::move(allowed)),
       all_(std::ranges::find(allowed_, "*") != allowed_.end()),
-      is_local_(is_local) {}
+      hosts_(address, names_of(allowed_, std::move(hosts))) {}
 
 bool OriginRules::is_named(std::string_view origin) const {
   return all_ || std::ranges::find(allowed_, origin) != allowed_.end();
+}
+
+bool OriginRules::takes_host(const HttpRequest& request) const {
+  const std::string_view host = request.header("host");
+  return all_ || host.empty() || hosts_.takes(host);
 }
 
 bool OriginRules::takes(const HttpRequest& request) const {
@@ -46,8 +45,7 @@ bool OriginRules::takes(const HttpRequest& request) const {
   const std::string_view origin = request.header("origin");
   if (is_named(origin)) return true;
   const std::string_view authority = authority_of(origin);
-  if (authority.empty() || authority != request.header("host")) return false;
-  return !is_local_ || is_local_host(authority);
+  return !authority.empty() && authority == request.header("host");
 }
 
 HttpHeaders OriginRules::headers_for(const HttpRequest& request) const {

@@ -1,10 +1,11 @@
-// OriginRules: which web pages may call.
+// OriginRules: which web pages may call, and by which names.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "server/base/listen_address.h"
 #include "server/web/http_message.h"
 
 namespace lintel {
@@ -14,11 +15,16 @@ namespace lintel {
 // on their machine. Who sends no Origin is no browser's page. Constant after construction.
 class OriginRules {
  public:
-  // `allowed`: "https://example.org:8443", or "*" for every page. `is_local`: the server listens
-  // for its own machine alone; a page is its own only if it came from a name of this machine, for a
-  // stranger's name may be made to point here.
-  OriginRules(std::vector<std::string> allowed, bool is_local);
+  // `allowed`: "https://example.org:8443", or "*" for every page. `address`: where the server
+  // listens. `hosts`: by which names it may be called beside those of this machine and of the
+  // allowed origins, see HostRules.
+  OriginRules(std::vector<std::string> allowed, const ListenAddress& address,
+              std::vector<std::string> hosts = {});
 
+  // Whether the server may be called by the name in the request's Host. A request that has none is
+  // no browser's.
+  bool takes_host(const HttpRequest& request) const;
+  // Whether the page that the request comes from may call. REQUIRES: takes_host(request).
   bool takes(const HttpRequest& request) const;
   // Of the answer, for a browser to show it to the page; none where no flag names the page.
   HttpHeaders headers_for(const HttpRequest& request) const;
@@ -31,7 +37,7 @@ class OriginRules {
 
   const std::vector<std::string> allowed_;
   const bool all_;
-  const bool is_local_;
+  const HostRules hosts_;
 };
 
 }  // namespace lintel

@@ -12,9 +12,9 @@
 
 namespace lintel {
 
-// In the shape of the route; null: there is none, and the shape is plain_refusal's.
-HttpAnswer refusal(const HttpRequest& request, const HttpRoute* route, int http_status,
-                   const grpc::Status& status);
+// In the shape of the route; null: there is none, and the shape is that of the request's path.
+HttpAnswer refusal(const HttpRoutes& routes, const HttpRequest& request, const HttpRoute* route,
+                   int http_status, const grpc::Status& status);
 
 // Nothing: the request goes to `route`, and has its parameters. Also what has no body to wait for:
 // the answer to a browser that asks whether a page may call. Where a route was found `route` is
@@ -24,5 +24,7 @@ std::optional<HttpAnswer> answer_head(const HttpHouse& house, HttpRequest& reque
 
 // A line of the log: what no call's line will tell of.
 void log_refusal(const HttpRequest& request, const std::string& peer, int http_status);
+// Likewise, of the exception that is being handled.
+void log_exception(const std::string& peer) noexcept;
 
 }  // namespace lintel

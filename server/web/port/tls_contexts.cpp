@@ -60,12 +60,13 @@ std::string common_name(const X509* certificate) {
   return name;
 }
 
-// Clients that ask for HTTP/2 as well get HTTP/1.1.
+// Clients that ask for HTTP/2 as well get HTTP/1.1. Those that ask for nothing else, as gRPC's do,
+// get it, to hear in their own words that they want the other port.
 int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* chosen_size,
                     const unsigned char* offered, unsigned int offered_size, void*) {
-  static constexpr unsigned char kHttp11[] = "\x08http/1.1";
+  static constexpr unsigned char kKnown[] = "\x08http/1.1\x02h2";
   unsigned char* found = nullptr;
-  if (SSL_select_next_proto(&found, chosen_size, kHttp11, sizeof(kHttp11) - 1, offered,
+  if (SSL_select_next_proto(&found, chosen_size, kKnown, sizeof(kKnown) - 1, offered,
                             offered_size) != OPENSSL_NPN_NEGOTIATED) {
     return SSL_TLSEXT_ERR_NOACK;
   }

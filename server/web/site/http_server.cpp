@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/web/body_work.h"
 #include "server/web/connect/routes.h"
 #include "server/web/http_routes.h"
 #include "server/web/inner_calls.h"
@@ -15,16 +16,19 @@ namespace lintel {
 struct HttpServer::Impl {
   explicit Impl(Parts parts)
       : calls(std::move(parts.calls), std::move(parts.inner_key)),
+        bodies(parts.options.memory_bytes, parts.counters),
         listener({parts.options, routes, std::move(parts.certificates), parts.tokens,
-                  parts.max_body_bytes, parts.counters, std::move(parts.replica_id)}) {
-    add_connect_routes(routes, calls);
-    add_kserve_routes(routes, calls);
-    add_openai_routes(routes, calls);
+                  parts.max_body_bytes, parts.counters, std::move(parts.replica_id), parts.max_age,
+                  parts.max_age_grace}) {
+    add_connect_routes(routes, calls, bodies);
+    add_kserve_routes(routes, calls, bodies);
+    add_openai_routes(routes, calls, bodies);
     add_page_routes(routes);
   }
 
   HttpRoutes routes;
   InnerCalls calls;
+  BodyWork bodies;
   HttpListener listener;
 };
 
@@ -36,7 +40,10 @@ int HttpServer::port() const { return impl_->listener.port(); }
 
 void HttpServer::start() { impl_->listener.start(); }
 
-void HttpServer::begin_drain() { impl_->listener.begin_drain(); }
+void HttpServer::begin_drain() {
+  impl_->listener.begin_drain();
+  impl_->bodies.begin_drain();
+}
 
 void HttpServer::flush(std::chrono::nanoseconds timeout) {
   impl_->listener.wait_until_closed(timeout);
@@ -44,6 +51,7 @@ void HttpServer::flush(std::chrono::nanoseconds timeout) {
 
 bool HttpServer::stop(std::chrono::nanoseconds timeout) {
   impl_->listener.stop();
+  impl_->bodies.stop();
   return impl_->calls.stop(timeout);
 }
 

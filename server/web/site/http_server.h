@@ -27,6 +27,7 @@ class HttpServer {
     std::size_t max_body_bytes = 0;
     HttpCounters& counters;
     std::string replica_id = {};  // for every answer's header lintel-replica; empty: none
+    std::chrono::milliseconds max_age{0}, max_age_grace{0};  // as ConnectionOptions has them
   };
   // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot
   // be listened on.

@@ -82,6 +82,103 @@ TEST_CASE("commands and flags that are none are told what may have been meant") 
   CHECK_THAT(err({"health", "now"}), Catch::Contains("one argument too many: now"));
 }
 
+TEST_CASE("commands of other programs: the error names the command that does the same") {
+  const auto err = [](std::vector<std::string> line) {
+    const CommandResult result = run_lintel(line);
+    CHECK(result.code == 2);
+    return result.err;
+  };
+  CHECK_THAT(err({"chat"}),
+             Catch::Contains("no such command: chat; `lintel generate --interactive`"));
+  CHECK_THAT(err({"run", "tiny", "--temperature", "1"}),
+             Catch::Contains("no such command: run; `lintel generate --prompt TEXT`"));
+  CHECK_THAT(err({"serve", "--model", "a"}),
+             Catch::Contains("no such command: serve; `lintel-server --model DIR`"));
+  CHECK_THAT(err({"help", "serve"}), Catch::Contains("`lintel-server --model DIR`"));
+  CHECK_THAT(err({"list"}), Catch::Contains("`lintel model list`"));
+  CHECK_THAT(err({"session", "chat"}), !Catch::Contains("--interactive"));
+}
+
+TEST_CASE(
+    "a model in the repository that is not loaded: the error names the command that loads it") {
+  FakeServer server;
+  v1::Model idle = model_of("idle", "bytes"), broken = model_of("broken", "bytes");
+  for (v1::Model* model : {&idle, &broken}) model->set_state(v1::MODEL_STATE_UNAVAILABLE);
+  idle.set_reason("not loaded");
+  broken.set_reason("model.safetensors ends early");
+  server.unloaded = {idle, broken};
+  const auto err = [&server](std::vector<std::string> line) {
+    line.insert(line.end(), {"--address", server.address()});
+    const CommandResult result = run_lintel(line, "[1,2]\n");
+    CHECK(result.code == 1);
+    return result.err;
+  };
+  for (const std::vector<std::string>& line : std::vector<std::vector<std::string>>{
+           {"generate", "--model", "idle", "--prompt", "a"},
+           {"score", "--model", "idle", "--input", "-"},
+           {"complete", "--model", "idle", "--unconditional", "1"},
+           {"model", "get", "idle"}}) {
+    CHECK(err(line) ==
+          "lintel: model idle is not loaded; `lintel model load idle` loads it (NOT_FOUND)\n");
+  }
+  CHECK_THAT(err({"generate", "--model", "broken", "--prompt", "a"}),
+             Catch::Contains("broken is not loaded (model.safetensors ends early); "
+                             "`lintel model load broken` loads it"));
+}
+
+TEST_CASE("texts of the server name flags and commands, not fields and methods") {
+  FakeServer server;
+  server.failure = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                                "session a has a call that was interrupted: repeat it by its "
+                                "call_id, or give it up by expected_position or Rewind");
+  const auto err = [&server](std::vector<std::string> line) {
+    line.insert(line.end(), {"--address", server.address()});
+    return run_lintel(line).err;
+  };
+  CHECK(err({"session", "continue", "a"}) ==
+        "lintel: session a has a call that was interrupted: repeat it with its --call-id, or give "
+        "it up with `lintel session rewind` (FAILED_PRECONDITION)\n");
+  server.failure = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                                "other bits: accept_other_numerics goes on, model my_own stays");
+  CHECK_THAT(err({"session", "restore", "-"}),
+             Catch::Contains("--accept-other-numerics goes on, model my_own stays"));
+  const auto field = [&](const std::string& name, std::vector<std::string> line) {
+    server.failure = detailed_status(grpc::StatusCode::INVALID_ARGUMENT, "no", name);
+    return err(std::move(line));
+  };
+  const std::vector<std::string> create = {"session", "create"};
+  CHECK_THAT(field("checkpoints.every_tokens", create), Catch::Contains(" --checkpoint-every: "));
+  CHECK_THAT(field("checkpoints.keep", create), Catch::Contains(" --checkpoints: "));
+  CHECK_THAT(field("header.durability", {"session", "restore", "-"}),
+             Catch::Contains(" --durability: "));
+  CHECK_THAT(field("session_id", {"state", "save", "a", "b"}), Catch::Contains(" SESSION: "));
+  CHECK_THAT(field("from_position", {"session", "history", "a", "--format", "ids"}),
+             Catch::Contains(" --from: "));
+  CHECK_THAT(field("call_id", {"session", "continue", "a"}), Catch::Contains(" --call-id: "));
+}
+
+TEST_CASE("fork of a session in use: the error asks for --position") {
+  FakeServer server;
+  server.failure =
+      detailed_status(grpc::StatusCode::ABORTED, "session a is in use by another call", "", "a");
+  const auto fork = [&server](std::vector<std::string> more) {
+    more.insert(more.begin(), {"session", "fork", "a", "--address", server.address()});
+    return run_lintel(more).err;
+  };
+  CHECK(fork({}) ==
+        "lintel: session a is in use by another call: a copy of it needs --position P, how many of "
+        "its values the copy has (ABORTED)\n");
+  CHECK(fork({"--position", "3"}) == "lintel: session a is in use by another call (ABORTED)\n");
+}
+
+TEST_CASE("a connection that is lost during a call: the error has no text of gRPC") {
+  FakeServer server;
+  server.failure = grpc::Status(grpc::StatusCode::UNAVAILABLE, "recvmsg:Connection reset by peer");
+  const CommandResult result = run_lintel({"model", "list", "--address", server.address()});
+  CHECK(result.code == 3);
+  CHECK(result.err == "lintel: the connection to the server was lost (UNAVAILABLE)\n");
+}
+
 TEST_CASE("lintel help explains what --help does") {
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
            {}, {"health"}, {"session", "create"}, {"token", "new"}}) {
@@ -163,6 +260,26 @@ TEST_CASE("without --max-new-tokens a text ends where people still wait, and say
   const CommandResult asked = run_lintel(
       {"generate", "--address", server.address(), "--prompt", "a", "--max-new-tokens", "3"});
   CHECK(asked.err.empty());
+}
+
+TEST_CASE("a time limit that ends a text is told on standard error, unless --quiet") {
+  FakeServer server;
+  server.model = model_of("text", "bytes");
+  server.finish_reason = v1::FINISH_REASON_DEADLINE;
+  const auto run = [&server](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "--address", server.address(), "--prompt", "a",
+                               "--max-new-tokens", "3", "--seed", "1", "--time-limit", "0.5"});
+    const CommandResult result = run_lintel(more);
+    CHECK(result.code == 0);
+    return result;
+  };
+  CHECK(run({}).err == "lintel: the time limit of 0.5 s ended it after 3 values\n");
+  const CommandResult two = run({"--samples", "2"});
+  CHECK(two.err == "lintel: the time limit of 0.5 s ended 2 of 2 samples after 6 values\n");
+  CHECK_THAT(two.out, Catch::StartsWith("--- sample 0, seed 1, ended by the time limit\n"));
+  CHECK(run({"--quiet"}).err.empty());
+  server.finish_reason = v1::FINISH_REASON_LENGTH;
+  CHECK(run({}).err.empty());
 }
 
 TEST_CASE("a deadline that cuts a text off is named, and the text stays") {

@@ -250,6 +250,35 @@ TEST_CASE("session continue generates on the session") {
   CHECK(only_request(server).session_id() == "abc");
 }
 
+TEST_CASE("a model whose state grows without an end is shown with what a value adds") {
+  FakeServer server;
+  server.model.set_constant_state(false);
+  server.model.set_state_bytes(0);
+  server.model.set_state_bytes_per_value(6144);
+  server.model.set_prompt_rows(48);
+  const auto shown = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--address", server.address()});
+    const auto result = run_lintel(arguments);
+    INFO(result.err);
+    REQUIRE(result.code == cli::kOk);
+    return result.out;
+  };
+  CHECK_THAT(shown({"model", "list"}), Catch::Contains(" 6144 a value\n"));
+  CHECK_THAT(shown({"model", "get"}),
+             Catch::Contains("6144 bytes a value, growing without an end") &&
+                 Catch::Contains("rows, prompts 48 a step"));
+  const auto json = nlohmann::json::parse(shown({"model", "list", "--json"}))[0];
+  CHECK(json["state_bytes_per_value"] == 6144);
+  CHECK(json["prompt_rows"] == 48);
+  // Of an older server.
+  server.model.clear_state_bytes_per_value();
+  CHECK_THAT(shown({"model", "list"}), Catch::Contains(" growing\n"));
+  CHECK_THAT(shown({"model", "get"}), Catch::Contains("growing without an end"));
+  server.model.set_state_bytes(700);
+  CHECK_THAT(shown({"model", "list"}), Catch::Contains(" 700\n"));
+  CHECK_THAT(shown({"model", "get"}), Catch::Contains("700 bytes, at its largest"));
+}
+
 TEST_CASE("sessions, models and health are shown, and as JSON nothing else is") {
   FakeServer server;
   const auto json_of = [&](std::vector<std::string> arguments) {
@@ -343,7 +372,8 @@ TEST_CASE("a command line that makes no sense exits with 2 and says why") {
 }
 
 TEST_CASE("help goes to standard output and teaches with examples") {
-  for (const char* command : {"generate", "complete", "score", "session", "model", "health"}) {
+  for (const char* command :
+       {"generate", "complete", "score", "session", "state", "model", "health", "admin", "token"}) {
     INFO(command);
     const auto result = run_lintel({command, "--help"});
     CHECK(result.code == cli::kOk);

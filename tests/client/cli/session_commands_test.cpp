@@ -144,6 +144,17 @@ TEST_CASE("named states are saved, listed and deleted, and begun with") {
   CHECK(server.generate_requests()[0].window() == 64);
 }
 
+TEST_CASE("state delete takes several names") {
+  FakeServer server;
+  const auto result = run_on(server, {"state", "delete", "one", "two", "--json"});
+  CHECK(result.code == cli::kOk);
+  CHECK(result.out == "{\"deleted\":\"one\"}\n{\"deleted\":\"two\"}\n");
+  const auto requests = server.copy_requests();
+  REQUIRE(requests.size() == 2);
+  CHECK(requests[0] == "DeleteState name: \"one\"");
+  CHECK(requests[1] == "DeleteState name: \"two\"");
+}
+
 TEST_CASE("progress is for terminals, and ids alone are printed") {
   FakeServer server;
   const TemporaryDirectory directory;

@@ -159,6 +159,21 @@ TEST_CASE("a connection that fails for no reason of connect is told from one tha
       connect_failure({grpc::StatusCode::INTERNAL, "failed to connect to all addresses"}, false));
 }
 
+TEST_CASE("a lost connection is told from what a server says") {
+  const auto lost = [](const std::string& text) {
+    return is_lost_connection({grpc::StatusCode::UNAVAILABLE, text});
+  };
+  for (const char* text : {"Socket closed", "recvmsg:Connection reset by peer", "Broken pipe",
+                           "GOAWAY received", "keepalive watchdog timeout", "Transport closed"}) {
+    INFO(text);
+    CHECK(lost(text));
+  }
+  CHECK_FALSE(lost("model a is being loaded"));
+  CHECK_FALSE(lost("failed to connect to all addresses; last error: UNKNOWN: Connection refused"));
+  CHECK_FALSE(is_lost_connection({grpc::StatusCode::INTERNAL, "Socket closed"}));
+  CHECK_FALSE(is_lost_connection({grpc::StatusCode::UNAVAILABLE, "Socket closed", "details"}));
+}
+
 TEST_CASE("a first connection that fails oddly is tried once more, and not twice") {
   FakeServer server;
   const auto odd = failed_connect("ipv4:127.0.0.1:5", "No such file or directory");

@@ -8,7 +8,7 @@ namespace lintel::testing {
 grpc::Status detailed_status(grpc::StatusCode code, const std::string& message,
                              const std::string& field, const std::string& resource,
                              std::optional<std::chrono::milliseconds> retry,
-                             const std::string& description) {
+                             const std::string& description, const std::string& resource_type) {
   google::rpc::Status rich;
   rich.set_code(code);
   rich.set_message(message);
@@ -20,7 +20,7 @@ grpc::Status detailed_status(grpc::StatusCode code, const std::string& message,
   }
   if (!resource.empty()) {
     google::rpc::ResourceInfo info;
-    info.set_resource_type("session");
+    info.set_resource_type(resource_type);
     info.set_resource_name(resource);
     rich.add_details()->PackFrom(info);
   }

@@ -13,6 +13,7 @@ namespace lintel::testing {
 grpc::Status detailed_status(grpc::StatusCode code, const std::string& message,
                              const std::string& field = "", const std::string& resource = "",
                              std::optional<std::chrono::milliseconds> retry = std::nullopt,
-                             const std::string& description = "makes no sense");
+                             const std::string& description = "makes no sense",
+                             const std::string& resource_type = "session");
 
 }  // namespace lintel::testing

@@ -136,7 +136,7 @@ struct FakeServer::Services {
       v1::GenerateResponse last;
       v1::SampleFinish& finish = *last.add_finished();
       finish.set_sample(sample);
-      finish.set_reason(v1::FINISH_REASON_LENGTH);
+      finish.set_reason(fake.finish_reason);
       finish.set_prompt_tokens(static_cast<std::uint32_t>(prompt.size()));
       finish.set_generated_tokens(wanted);
       finish.set_given_tokens(given_count);
@@ -209,16 +209,24 @@ struct FakeServer::Services {
 
   struct Models : v1::ModelService::Service {
     Models(FakeServer& f, Services& s) : fake(f), services(s) {}
-    grpc::Status List(grpc::ServerContext* context, const v1::ListModelsRequest*,
+    grpc::Status List(grpc::ServerContext* context, const v1::ListModelsRequest* request,
                       v1::ListModelsResponse* reply) override {
       services.note(*context);
       *reply->add_models() = fake.model;
       for (const v1::Model& other : fake.others) *reply->add_models() = other;
+      if (request->all()) {
+        for (const v1::Model& other : fake.unloaded) *reply->add_models() = other;
+      }
       return fake.failure.value_or(grpc::Status::OK);
     }
     grpc::Status Get(grpc::ServerContext* context, const v1::GetModelRequest* request,
                      v1::Model* reply) override {
       services.note(*context, request->name());
+      for (const v1::Model& other : fake.unloaded) {
+        if (other.name() != request->name()) continue;
+        return detailed_status(grpc::StatusCode::NOT_FOUND, "no model is named " + other.name(), "",
+                               other.name(), std::nullopt, "", "model");
+      }
       *reply = fake.model;
       if (fake.others.empty()) return grpc::Status::OK;
       for (const v1::Model& other : fake.others) {

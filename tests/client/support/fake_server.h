@@ -37,6 +37,7 @@ class FakeServer {
   // How it behaves. Set before the calls it concerns.
   v1::Model model;                      // an image model of 6x5, start token 0
   std::vector<v1::Model> others;        // loaded beside it: then it has to be named
+  std::vector<v1::Model> unloaded;      // known, and not loaded: NOT_FOUND by name
   std::optional<grpc::Status> failure;  // of every call but health
   int full_for_calls = 0;               // this many Generate and Score calls find a full queue
   bool hang = false;                    // Generate sends one chunk and waits for cancellation
@@ -46,9 +47,10 @@ class FakeServer {
   bool end_before_hanging = false;      // the sample ends; the stream alone hangs
   std::deque<grpc::Status> refusals;    // of the next Generate calls, one each
   v1::Session session;                  // what sessions are beside their defaults
-  bool end_early = false;               // streams end with OK before everything was sent
-  std::int32_t first_token = -1;        // >= 0: sent in place of the first sampled value
-  std::int64_t window = 0;              // of calls, as their ends tell it
+  v1::FinishReason finish_reason = v1::FINISH_REASON_LENGTH;
+  bool end_early = false;         // streams end with OK before everything was sent
+  std::int32_t first_token = -1;  // >= 0: sent in place of the first sampled value
+  std::int64_t window = 0;        // of calls, as their ends tell it
   std::int64_t window_restarts = 0;
   bool serving = true;
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -104,6 +105,35 @@ TEST_CASE("helpers may come and go while there is work") {
   }
   stop = true;
   for (std::thread& guest : guests) guest.join();
+}
+
+TEST_CASE("exception in a part: thrown by the leader once every thread has ended, and not again") {
+  const bool by_helper = GENERATE(true, false);
+  CAPTURE(by_helper);
+  Team team;
+  const std::size_t seat = team.sit_down(1);
+  REQUIRE(seat == 1);
+  std::atomic<bool> is_over{false}, helper_is_in{false};
+  std::thread helper([&] {
+    while (!is_over) team.help(seat);
+  });
+  // The leader's part waits for the helper's to have begun, and the other way round.
+  std::atomic<int> inside{0};
+  const auto work = [&](std::size_t, std::size_t, bool is_leader) {
+    ++inside;
+    while (inside < 2) std::this_thread::yield();
+    if (!is_leader) helper_is_in = true;
+    if (is_leader != by_helper) throw std::runtime_error(is_leader ? "leader" : "helper");
+  };
+  CHECK_THROWS_WITH(team.split(2, work), by_helper ? "helper" : "leader");
+  CHECK(helper_is_in);
+  std::vector<std::atomic<int>> done(100);
+  team.split(100, [&](std::size_t begin, std::size_t end, bool) {
+    for (; begin < end; ++begin) ++done[begin];
+  });
+  for (const auto& each : done) CHECK(each == 1);
+  is_over = true;
+  helper.join();
 }
 
 TEST_CASE("more parts than can be counted are one thread's") {

@@ -2,7 +2,9 @@
 #include "server/app/housekeeping.h"
 
 #include <catch2/catch.hpp>
+#include <stdexcept>
 
+#include "server/base/thread_failures.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/server/support/token_file.h"
 
@@ -33,6 +35,24 @@ struct Fixture {
         ++given_back;
       }};
 };
+
+TEST_CASE("exception in a duty of housekeeping: counted, and the others are done") {
+  Fixture f;
+  ThreadFailures& failures = ThreadFailures::of_process();
+  const std::uint64_t before = failures.count(ServerThread::kHousekeeping);
+  int tries = 0;
+  Housekeeping housekeeping({.store = f.store, .calls = f.calls, .counters = f.counters}, f.clock,
+                            [&] {
+                              ++tries;
+                              throw std::runtime_error("of the test");
+                            });
+  f.store.create("tokens", tiny_models({"tokens"}).at("tokens"), 10, "");
+  f.clock.advance(seconds(26));
+  housekeeping.look();
+  CHECK(tries == 1);
+  CHECK(failures.count(ServerThread::kHousekeeping) == before + 1);
+  CHECK(f.store.num_sessions() == 0);
+}
 
 TEST_CASE("idle sessions are evicted at the latest a quarter of the idle timeout after it") {
   Fixture f;

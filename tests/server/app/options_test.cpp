@@ -44,6 +44,36 @@ TEST_CASE("defaults serve one model on the loopback") {
   CHECK_FALSE(options.logging.json);
 }
 
+TEST_CASE("no model, repository or configuration file: packaged models and HTTP on the loopback") {
+  const ServerOptions options = parse({"--workers", "1"});
+  CHECK(options.serves_packaged_models);
+  std::vector<std::string> names;
+  for (const ModelDirectory& model : options.models.directories) names.push_back(model.name);
+  CHECK(names == std::vector<std::string>{"mnist-linear-small", "mnist-softmax-small",
+                                          "mnist-lsh1-small", "mnist-lsh4-small",
+                                          "text-linear-small"});
+  REQUIRE(options.http.listen.has_value());
+  CHECK(options.http.listen->to_string(options.http.listen->port) == "127.0.0.1:8080");
+  CHECK(options.listen.is_local());
+  const ServerOptions elsewhere = parse({"--http-listen", "127.0.0.1:7"});
+  CHECK(elsewhere.serves_packaged_models);
+  CHECK(elsewhere.http.listen->port == 7);
+}
+
+TEST_CASE("a model, a repository or a configuration file: no HTTP that was not asked for") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "server.toml";
+  std::ofstream(file) << "workers = 1\n";
+  for (const std::vector<const char*>& flags :
+       std::vector<std::vector<const char*>>{{"--model", "m"}, {"--model-repository", "r"}}) {
+    const ServerOptions options = parse(flags);
+    CHECK_FALSE(options.serves_packaged_models);
+    CHECK_FALSE(options.http.listen.has_value());
+  }
+  CHECK_THAT(refusal({"--config", file.c_str()}), Catch::Contains("--model is required"));
+  CHECK_THAT(refusal({"--load-model", "a"}), Catch::Contains("--model-repository"));
+}
+
 TEST_CASE("a model is named by its flag or by the last component of its directory") {
   CHECK(parse_model_directory("a/b").name == "b");
   CHECK(parse_model_directory("a/b/").name == "b");
@@ -175,7 +205,6 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
     INFO(name << " " << flags.back());
     CHECK(refusal(flags).find(name) != std::string::npos);
   }
-  CHECK(refusal({}).find("--model") != std::string::npos);
   CHECK(refusal({"--model", "m", "--weight-type", "fp8"}).find("int8") != std::string::npos);
 }
 
@@ -225,7 +254,6 @@ TEST_CASE("a repository stands in for models, and names what to begin with") {
   CHECK(options.models.load == std::vector<std::string>{"a", "b"});
   CHECK(options.models.memory_bytes == std::size_t{2} << 30);
   using Catch::Matchers::Contains;
-  CHECK_THAT(refusal({}), Contains("--model"));
   CHECK_THAT(refusal({"--model", "m", "--load-model", "a"}), Contains("--model-repository"));
   CHECK_THAT(refusal({"--model-repository", "r", "--load-model", "../a"}), Contains("../a"));
   CHECK_THAT(refusal({"--model-repository", "r", "--load-model", "a", "--load-model", "a"}),

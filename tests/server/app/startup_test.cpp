@@ -123,6 +123,53 @@ TEST_CASE("an address that is taken is told before a model is loaded") {
   CHECK(ended.code == 1);
   CHECK_THAT(ended.err, Contains("cannot listen on " + address + ": Address already in use") &&
                             !Contains("config.json"));
+  for (const char* const flag : {"--http-listen", "--metrics-listen"}) {
+    INFO(flag);
+    const Ended other = run({"--model", broken.path, "--listen", "127.0.0.1:0", flag, address});
+    CHECK(other.code == 1);
+    CHECK_THAT(other.err, Contains("cannot listen on " + address) &&
+                              Contains("Address already in use") && !Contains("config.json"));
+  }
+}
+
+TEST_CASE("each address that is taken is told by its flag") {
+  const Model model;
+  Process first({LINTEL_SERVER_BINARY, "--model", model.path, "--listen", "127.0.0.1:0"});
+  const std::string line = first.read_out_until("\n");
+  const std::string address = line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2);
+  for (const std::string flag : {"--listen", "--http-listen", "--metrics-listen"}) {
+    std::vector<std::string> flags = {"--model", model.path, flag, address};
+    if (flag != "--listen") flags.insert(flags.end(), {"--listen", "127.0.0.1:0"});
+    const Ended ended = run(flags);
+    CHECK(ended.code == 1);
+    CHECK_THAT(ended.err, Contains(flag + ": cannot listen on " + address + ": Address already"));
+    CHECK_THAT(ended.err, !Contains("takes a free port"));
+  }
+  const Ended ended = run({"--listen", "127.0.0.1:0", "--http-listen", address});
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("in use; --http-listen 127.0.0.1:0 takes a free port"));
+}
+
+TEST_CASE("one address for two flags is told before a model is loaded") {
+  const BrokenModel broken;
+  const std::string address = "unix:" + (broken.directory.path() / "socket").string();
+  const Ended ended = run({"--model", broken.path, "--listen", address, "--http-listen", address});
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err,
+             Contains("--http-listen: cannot listen on " + address) && !Contains("config.json"));
+}
+
+TEST_CASE("a start without a model serves the packaged ones and prints where the page is") {
+  Process server({LINTEL_SERVER_BINARY, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+                  "--workers", "1"});
+  const std::string out = server.read_out_until("/\n");
+  CHECK_THAT(out, Catch::Matches("lintel-server ready on 127\\.0\\.0\\.1:[0-9]+\n"
+                                 "Page: http://127\\.0\\.0\\.1:[0-9]+/\n"));
+  server.send(SIGTERM);
+  CHECK(server.wait() == 0);
+  for (const std::string name : {"mnist-linear-small", "text-linear-small"}) {
+    CHECK_THAT(server.err(), Contains(name));
+  }
 }
 
 TEST_CASE("a server in whose memory not one session fits does not start") {
@@ -163,7 +210,7 @@ TEST_CASE("what ends the server is a line of JSON where the log is") {
       {{"--model", model.path, "--auth-tokens", "/no/tokens"}, 1},
       {{"--model", model.path, "--workers", "0"}, 2},
       {{"--model", model.path, "--wrokers", "2"}, 2},
-      {{}, 2},
+      {{"--load-model", "a"}, 2},
       {{"--config", config}, 2},
   };
   for (const auto& [more, code] : cases) {

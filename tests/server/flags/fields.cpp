@@ -98,11 +98,12 @@ void add_connections(ConnectionOptions& connections, Fields& fields) {
 }
 
 void add_http(HttpOptions& http, Fields& fields) {
-  auto& [listen, cors_origins, threads, max_connections, max_client_connections, max_header_bytes,
-         memory_bytes, header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms] =
-      http;
+  auto& [listen, cors_origins, allowed_hosts, threads, max_connections, max_client_connections,
+         max_header_bytes, memory_bytes, header_timeout_ms, body_timeout_ms, idle_timeout_ms,
+         write_timeout_ms] = http;
   fields.add("http.listen", listen);
   fields.add("http.cors_origins", cors_origins);
+  fields.add("http.allowed_hosts", allowed_hosts);
   fields.add("http.threads", threads);
   fields.add("http.max_connections", max_connections);
   fields.add("http.max_client_connections", max_client_connections);
@@ -143,7 +144,8 @@ void add_sessions(SessionStore::Options& sessions, Fields& fields) {
 
 void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
   auto& [store, durability, commit_interval_ms, park_tokens, store_size_bytes, store_threads,
-         load_queue, expire, takes_other_numerics, drain_handover_ms] = durable;
+         load_queue, expire, takes_other_numerics, drain_handover_ms, store_broken_timeout_ms] =
+      durable;
   fields.add("durable.store", store);
   fields.add("durable.durability", durability);
   fields.add("durable.commit_interval_ms", commit_interval_ms);
@@ -154,6 +156,7 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
   fields.add("durable.expire", expire);
   fields.add("durable.takes_other_numerics", takes_other_numerics);
   fields.add("durable.drain_handover_ms", drain_handover_ms);
+  fields.add("durable.store_broken_timeout_ms", store_broken_timeout_ms);
 }
 
 }  // namespace
@@ -161,7 +164,8 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
   auto& [models, listen, replica_id, connections, http, security, identity, sessions, prefixes,
-         durable, shared, initial_states, streaming, logging, monitoring, print_numerics] = options;
+         durable, shared, initial_states, streaming, logging, monitoring, print_numerics,
+         serves_packaged_models] = options;
   add_models(models, fields);
   fields.add("listen", listen);
   fields.add("replica_id", replica_id);
@@ -194,6 +198,7 @@ std::vector<Field> fields_of(ServerOptions& options) {
   fields.add("monitoring.metrics_listen", metrics_listen);
   fields.add("monitoring.channelz", channelz);
   fields.add("print_numerics", print_numerics);
+  fields.add("serves_packaged_models", serves_packaged_models);
   return fields.all;
 }
 

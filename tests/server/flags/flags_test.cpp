@@ -18,6 +18,7 @@ namespace {
 // Options that no flag sets by itself, and why.
 const std::map<std::string, std::string> kWithoutFlag = {
     {"models.scheduling.prompt_rows_per_step", "follows from --max-batch-rows and the model"},
+    {"serves_packaged_models", "follows from what is not given"},
     {"prefixes.least_tokens", "shorter beginnings save no more than a step; tests have short ones"},
 };
 
@@ -28,6 +29,7 @@ const std::map<std::string, std::string> kOtherName = {
     {"--adapter", "models.adapters"},
     {"--max-message-size", "connections.max_message_bytes"},
     {"--http-cors-origin", "http.cors_origins"},
+    {"--http-allowed-host", "http.allowed_hosts"},
     {"--http-max-header-size", "http.max_header_bytes"},
     {"--max-metadata-size", "connections.max_metadata_bytes"},
     {"--max-connection-streams", "connections.max_streams"},
@@ -119,6 +121,7 @@ std::string sample(const Flag& flag) {
       {"ID", "other.replica-2"},
       {"DURATION", "77s"},
       {"ORIGIN", "https://example.org"},
+      {"HOST", "proxy.example"},
       {"ID", "other.replica-2"},
       {"N", "3"},
   };

@@ -2,13 +2,17 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <ctime>
 #include <fstream>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -17,6 +21,7 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
 #include "server/call/request_counters.h"
+#include "server/http/metrics_endpoint.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
 #include "tests/support/temporary_directory.h"
@@ -272,7 +277,7 @@ TEST_CASE("metrics have our prefix, base units and a help text, and no ids") {
   const std::set<std::string> known_labels = {
       "model",       "method",      "code",          "kind",      "state", "part",
       "reason",      "version",     "compiler",      "attention", "head",  "modality",
-      "weight_type", "fingerprint", "model_version", "le"};
+      "weight_type", "fingerprint", "model_version", "le",        "thread"};
   const std::regex label("([a-z_]+)=\"");
   for (std::string line; std::getline(lines, line);) {
     INFO(line);
@@ -305,6 +310,25 @@ TEST_CASE(
   CHECK(get(server.server(), "/healthz").code == 200);
   CHECK(get(server.server(), "/readyz").code == 503);
   CHECK(values(server.server()).at("lintel_draining") == 1);
+}
+
+TEST_CASE("exception while a page is made: answered 500, counted, and the next page is there") {
+  TestServer server({"tokens"}, with_metrics());
+  std::atomic<bool> throws{true};
+  const auto answer = [&] {
+    if (throws) throw std::bad_alloc();
+    return true;
+  };
+  class Nothing final : public prometheus::Collectable {
+   public:
+    std::vector<prometheus::MetricFamily> Collect() const override { return {}; }
+  } const nothing;
+  const MetricsEndpoint endpoint({.host = "127.0.0.1", .port = 0}, nothing, answer, answer, {});
+  CHECK(get(endpoint.port(), "/readyz").code == 500);
+  CHECK(get(endpoint.port(), "/healthz").code == 500);
+  CHECK(values(server.server()).at(R"(lintel_thread_failures_total{thread="metrics"})") >= 2);
+  throws = false;
+  CHECK(get(endpoint.port(), "/readyz").code == 200);
 }
 
 TEST_CASE("a metrics address that is taken is an error that names it") {
@@ -340,6 +364,32 @@ TEST_CASE("the dashboard asks for metrics that there are") {
     }
   }
   CHECK(queries >= 12);
+}
+
+TEST_CASE("the metrics on a loopback address are read by names of this machine or allowed ones") {
+  ServerOptions options = with_metrics();
+  options.http.allowed_hosts = {"prometheus.example"};
+  TestServer server({"tokens"}, options);
+  const int port = server.server().metrics_port();
+  for (const char* const path : {"/metrics", "/healthz", "/readyz"}) {
+    CHECK(get(port, path).code == 200);
+    CHECK(get(port, path, "127.0.0.1:9464").code == 200);
+    CHECK(get(port, path, "prometheus.example:9464").code == 200);
+    const HttpAnswer refused = get(port, path, "evil.example");
+    CHECK(refused.code == 403);
+    CHECK(refused.body.find("--http-allowed-host") != std::string::npos);
+    CHECK(refused.body.find("lintel_") == std::string::npos);
+  }
+}
+
+TEST_CASE("the metrics are there before the server serves, and it is not ready until then") {
+  SteadyClock clock;
+  LintelServer server(with_metrics(), clock, tiny_models({"tokens"}));
+  CHECK(get(server, "/metrics").code == 200);
+  CHECK(get(server, "/healthz").code == 200);
+  CHECK(get(server, "/readyz").code == 503);
+  server.start();
+  CHECK(get(server, "/readyz").code == 200);
 }
 
 }  // namespace lintel::testing

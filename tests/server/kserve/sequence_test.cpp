@@ -1,4 +1,5 @@
 // Sequences of the Open Inference Protocol: calls that go on where the last one was.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 
@@ -57,6 +58,67 @@ TEST_CASE("a sequence goes on where it was, until it ends, and starts anew") {
   // A start that cannot be served leaves nothing behind.
   CHECK(step("9", true, false, {1000}, 3, nullptr) == Code::INVALID_ARGUMENT);
   CHECK(server.lintel({"session", "list", "--json"}).json().empty());
+}
+
+TEST_CASE("a sequence goes on and ends by requests without an input") {
+  const InferenceServer server;
+  const std::vector<int> whole = server.generate("1,2", 9, 7);
+  const auto request = [](int count, bool start = false, bool end = false) {
+    Request made = request_of({start ? std::vector<int>{1, 2} : std::vector<int>{}}, count);
+    if (!start) made.clear_inputs();
+    auto& parameters = *made.mutable_parameters();
+    parameters["sequence_id"].set_string_param("tale");
+    if (count < 0) parameters.erase("max_new_tokens");
+    if (start) parameters["sequence_start"].set_bool_param(true);
+    if (end) parameters["sequence_end"].set_bool_param(true);
+    return made;
+  };
+  const auto sessions = [&] { return server.lintel({"session", "list", "--json"}).json().size(); };
+  Response response;
+  CHECK(server.infer(request(4), &response).error_code() == Code::NOT_FOUND);
+  CHECK(server.infer(request(4, false, true), &response).error_code() == Code::NOT_FOUND);
+  CHECK(server.infer(request(-1, false, true), &response).error_code() == Code::NOT_FOUND);
+  for (const int last : {-1, 0, 2}) {  // not told, none, two
+    CAPTURE(last);
+    REQUIRE(server.infer(request(3, true), &response).ok());
+    std::vector<int> all = tokens_of(response);
+    REQUIRE(server.infer(request(4), &response).ok());
+    std::vector<int> more = tokens_of(response);
+    all.insert(all.end(), more.begin(), more.end());
+    CHECK(sessions() == 1);
+    REQUIRE(server.infer(request(last, false, true), &response).ok());
+    CHECK(response.model_name() == "tokens");
+    more = tokens_of(response);
+    CHECK(more.size() == static_cast<std::size_t>(std::max(last, 0)));
+    all.insert(all.end(), more.begin(), more.end());
+    CHECK(std::equal(all.begin(), all.end(), whole.begin()));
+    CHECK(sessions() == 0);
+    CHECK(server.infer(request(1), &response).error_code() == Code::NOT_FOUND);
+  }
+  // In a stream of requests, too, where the last response of each is marked.
+  grpc::ClientContext context;
+  const auto stream = server.stub->ModelStreamInfer(&context);
+  inference::ModelStreamInferResponse told;
+  for (Request each : {request(1, true), request(-1, false, true), request(1)}) {
+    (*each.mutable_parameters())["triton_enable_empty_final_response"].set_bool_param(true);
+    REQUIRE(stream->Write(each));
+    REQUIRE(stream->Read(&told));
+    const bool is_gone = each.parameters().contains("sequence_start") == false &&
+                         each.parameters().contains("sequence_end") == false;
+    CHECK(told.error_message().empty() == !is_gone);
+    if (is_gone) continue;
+    CHECK(told.infer_response().parameters().at("triton_final_response").bool_param());
+  }
+  stream->WritesDone();
+  CHECK(stream->Finish().ok());
+  CHECK(sessions() == 0);
+  // Whoever starts one, or has none, needs an input.
+  Request none = request(3, true);
+  none.clear_inputs();
+  CHECK(server.infer(none, &response).error_code() == Code::INVALID_ARGUMENT);
+  none = request(3);
+  none.mutable_parameters()->erase("sequence_id");
+  CHECK(server.infer(none, &response).error_code() == Code::INVALID_ARGUMENT);
 }
 
 TEST_CASE("a sequence whose state grows says how long it may become") {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 
+#include "server/models/batch_rows.h"
 #include "tests/server/support/adapters_room.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/sanitized.h"
@@ -170,6 +171,49 @@ TEST_CASE("64 requests give the same bits whoever shares their batch: bytes", "[
   const auto [attention, type] = GENERATE(from_range(attentions_and_weights()));
   CAPTURE(attention, to_string(type));
   require_same_bits_in_any_company(TinyModel::kBytes, attention, type);
+}
+
+TEST_CASE("a prompt has the same bits with any rows a step that may be chosen", "[promise]") {
+  const auto [attention, type] = GENERATE(from_range(attentions_and_weights()));
+  CAPTURE(attention, to_string(type));
+  const auto model = changed_model(
+      TinyModel::kTokens,
+      [name = attention](ModelConfig& config) {
+        config.max_length = 400;
+        config.attention.assign(config.attention.size(), sample_attention(name));
+      },
+      {}, type);
+  std::mt19937 random(14);
+  std::vector<GenerationRequest> requests(3);
+  for (GenerationRequest& request : requests) {
+    request.prompt.resize(131 + random() % 150);
+    for (auto& token : request.prompt) {
+      token = static_cast<std::int32_t>(random() % model->head().num_values());
+    }
+    request.max_new_tokens = 6;
+    request.seed = random();
+    request.log2_probs = request.echo_prompt = true;
+  }
+  std::vector<Outputs> expected;
+  for (const GenerationRequest& request : requests) {
+    SequenceState sequence = model->new_sequence();
+    expected.push_back({generate_naively(*model, request, 0, sequence).values});
+  }
+  for (const int rows : prompt_row_candidates(128, 0)) {
+    CAPTURE(rows);
+    const Scheduler::Options options{.workers = 0,
+                                     .max_batch_rows = 16,
+                                     .prompt_rows_per_step = rows,
+                                     .most_rows_per_step = 128};
+    Core core(model, options);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      require_same(core.generate(requests[i])->values, expected[i], i);
+    }
+    const std::uint64_t steps = core.scheduler.stats().steps;
+    CHECK(steps >= requests[0].prompt.size() / static_cast<std::size_t>(rows));
+    const auto together = run_together(model, requests, {2, 0, 1}, options);
+    for (std::size_t i = 0; i < requests.size(); ++i) require_same(together[i], expected[i], i);
+  }
 }
 
 // A model with a layer of every kind of attention, its requests, and the adapters that they take in

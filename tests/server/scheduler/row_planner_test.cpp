@@ -67,8 +67,23 @@ TEST_CASE("a step for which no client waits may have more rows for prompts") {
   CHECK(rows_of(planner, {reading(100)}) == Rows{40});
   CHECK(rows_of(planner, {reading(100), reading(100)}) == Rows{20, 20});
   CHECK(rows_of(planner, {decoding(), reading(100)}) == Rows{1, 6});
-  RowPlanner fewer({.max_rows = 16, .prefill_rows = 6, .prompt_rows = 8});
-  CHECK(rows_of(fewer, {reading(100)}) == Rows{16});
+}
+
+TEST_CASE("a step for which no client waits has fewer rows where prompts are faster so") {
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 6, .prompt_rows = 8});
+  CHECK(rows_of(planner, {reading(100)}) == Rows{8});
+  CHECK(rows_of(planner, {reading(5), reading(100)}) == Rows{4, 4});
+  CHECK(rows_of(planner, {decoding(), reading(100)}) == Rows{1, 6});
+  RowPlanner wide({.max_rows = 64, .prefill_rows = 32, .prompt_rows = 24});
+  CHECK(rows_of(wide, {reading(100)}) == Rows{24});
+  // Runs of given values have their rows, and a prompt its share beside them.
+  RowRun given = decoding();
+  given.samples_next = false;
+  std::vector<RowRun> runs(10, given);
+  runs.push_back(reading(100));
+  Rows expected(10, 1);
+  expected.push_back(6);
+  CHECK(rows_of(planner, runs) == expected);
 }
 
 TEST_CASE("prompts that are more than the rows left take turns") {
@@ -82,6 +97,28 @@ TEST_CASE("prompts that are more than the rows left take turns") {
     for (std::size_t i = 0; i < 4; ++i) sum[i] += rows[i];
   }
   CHECK(sum == Rows{3, 2, 2, 2});
+}
+
+TEST_CASE("callers share rows for prompts equally, however many prompts each of them has") {
+  const int callers[2] = {};
+  const auto of = [&](int caller, RowRun run) {
+    run.caller = &callers[caller];
+    return run;
+  };
+  RowPlanner planner({.max_rows = 64, .prefill_rows = 30});
+  const std::vector<RowRun> runs = {of(0, reading(99)), of(1, reading(99)), of(0, reading(99)),
+                                    of(0, reading(99)), of(0, decoding())};
+  for (int step = 0; step < 4; ++step) CHECK(rows_of(planner, runs) == Rows{5, 15, 5, 5, 1});
+  // What one does not need is the other's.
+  CHECK(rows_of(planner, {of(0, reading(99)), of(1, reading(6)), of(0, decoding())}) ==
+        Rows{24, 6, 1});
+  RowPlanner narrow({.max_rows = 64, .prefill_rows = 1});
+  Rows sum(5, 0);
+  for (int step = 0; step < 12; ++step) {
+    const Rows rows = rows_of(narrow, runs);
+    for (std::size_t i = 0; i < 5; ++i) sum[i] += rows[i];
+  }
+  CHECK(sum == Rows{2, 6, 2, 2, 12});
 }
 
 TEST_CASE("drafts take rows that are left, the most likely first") {

@@ -1,6 +1,7 @@
 // Several servers with one Redis server behind them: sessions go on wherever they are called.
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <set>
 
 #include "tests/server/shared/shared_servers.h"
 #include "tests/server/support/metrics_page.h"
@@ -68,6 +69,49 @@ TEST_CASE("a session goes on at whichever server it is called, with the values o
   grpc::ClientContext context;
   REQUIRE(b.sessions->Delete(&context, remove, &removed).ok());
   CHECK(generate(a, call_on(session.id(), "", {1}, 1)).status.error_code() == Code::NOT_FOUND);
+}
+
+TEST_CASE("Redis gone in mid-call: refused as a store that is away, not as a session in use") {
+  Fleet fleet;
+  TestServer& a = fleet.add(
+      "a", [](ServerOptions& options) { options.shared.lease_ms = std::chrono::seconds(4); });
+  const v1::Session session = created(a, v1::DURABILITY_TOKEN);
+  const v1::GenerateRequest request = call_on(session.id(), "long", {1}, 100'000);
+  grpc::ClientContext context;
+  const auto reader = a.generation->Generate(&context, request);
+  v1::GenerateResponse message;
+  REQUIRE(reader->Read(&message));
+  fleet.redis.kill();
+  const auto began = std::chrono::steady_clock::now();
+  std::set<std::string> told;
+  const auto ask = [&](const v1::GenerateRequest& each) {
+    const grpc::Status status = generate(a, each).status;
+    told.insert(std::to_string(status.error_code()) + " " + status.error_message());
+    CHECK(status.error_code() == Code::UNAVAILABLE);
+    CHECK_THAT(status.error_message(), Contains("the session store is busy or away"));
+  };
+  while (reader->Read(&message)) {
+  }
+  const grpc::Status ended = reader->Finish();
+  CHECK(ended.error_code() == Code::UNAVAILABLE);
+  CHECK_THAT(ended.error_message(), Contains("the session store is busy or away"));
+  // Its client repeats it at once, others ask for the session, too.
+  while (std::chrono::steady_clock::now() - began < std::chrono::seconds(8)) {
+    ask(request);
+    ask(call_on(session.id(), "other", {1}, 1));
+    v1::DeleteSessionRequest remove;
+    remove.set_id(session.id());
+    google::protobuf::Empty removed;
+    grpc::ClientContext deleting;
+    CHECK(a.sessions->Delete(&deleting, remove, &removed).error_code() == Code::UNAVAILABLE);
+  }
+  for (const std::string& each : told) WARN(each);
+  fleet.redis.start();
+  CHECK(eventually([&] {
+    return generate(a, call_on(session.id(), "", {1}, 1)).status.ok() ||
+           generate(a, call_on(session.id(), "long", {1}, 10)).status.error_code() !=
+               Code::UNAVAILABLE;
+  }));
 }
 
 TEST_CASE("a call on a session that another server runs is told by whom and for how long") {

@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <fstream>
 #include <regex>
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "inference/grpc_service.grpc.pb.h"
 #include "tests/server/stored/server_process.h"
 #include "tests/server/support/metrics_page.h"
 
@@ -143,6 +145,66 @@ void stop_growth(Server& server) {
   REQUIRE(prlimit(server.process.pid(), RLIMIT_FSIZE, &none, nullptr) == 0);
 }
 
+int metrics_port_of(const Server& server) {
+  std::smatch port;
+  REQUIRE(std::regex_search(server.process.err(), port,
+                            std::regex("metrics on http://127.0.0.1:([0-9]+)/")));
+  return std::stoi(port[1]);
+}
+
+// What the Open Inference Protocol says of the server, over gRPC.
+bool kserve_says(Server& server, bool live) {
+  const auto kserve = inference::GRPCInferenceService::NewStub(server.channel);
+  grpc::ClientContext context;
+  inference::ServerLiveResponse is_live;
+  inference::ServerReadyResponse is_ready;
+  REQUIRE((live ? kserve->ServerLive(&context, {}, &is_live)
+                : kserve->ServerReady(&context, {}, &is_ready))
+              .ok());
+  return live ? is_live.live() : is_ready.ready();
+}
+
+TEST_CASE("store that breaks: every readiness answer turns, and liveness after its timeout") {
+  const Files files;
+  const bool ends = GENERATE(true, false);
+  CAPTURE(ends);
+  Server server(files.flags({"--metrics-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+                             "--store-broken-timeout", ends ? "2s" : "0"}));
+  const int port = metrics_port_of(server), http = server.http_port();
+  struct Says {
+    int readyz, healthz, rest_ready, rest_live, rest_model;
+    bool grpc_ready, grpc_live;
+    bool operator==(const Says&) const = default;
+  };
+  const auto says = [&] {
+    return Says{get(port, "/readyz").code,
+                get(port, "/healthz").code,
+                get(http, "/v2/health/ready").code,
+                get(http, "/v2/health/live").code,
+                get(http, "/v2/models/tokens/ready").code,
+                kserve_says(server, false),
+                kserve_says(server, true)};
+  };
+  CHECK(says() == Says{200, 200, 200, 200, 200, true, true});
+  stop_growth(server);
+  v1::Session other;
+  CHECK(server.create(v1::DURABILITY_INPUT, &other).error_code() == Code::UNAVAILABLE);
+  const auto began = std::chrono::steady_clock::now();
+  CHECK(eventually([&] { return get(port, "/readyz").code == 503; }));
+  const Says broken = says();
+  if (std::chrono::steady_clock::now() - began < std::chrono::seconds(2)) {
+    CHECK(broken == Says{503, 200, 503, 200, 503, false, true});
+  }
+  if (ends) {
+    CHECK(eventually([&] { return get(port, "/healthz").code == 503; }));
+    CHECK(says() == Says{503, 503, 503, 503, 503, false, false});
+    CHECK(std::chrono::steady_clock::now() - began >= std::chrono::seconds(2));
+    CHECK_THAT(get(port, "/healthz").body, Contains("the session store is broken"));
+  } else {
+    CHECK(says() == Says{503, 200, 503, 200, 503, false, true});
+  }
+}
+
 TEST_CASE("a store that breaks turns readiness, and what is in memory goes on") {
   const Files files;
   Server server(files.flags({"--metrics-listen", "127.0.0.1:0"}));
@@ -156,10 +218,7 @@ TEST_CASE("a store that breaks turns readiness, and what is in memory goes on") 
     return health->Check(&context, {}, &reply).ok() &&
            reply.status() == grpc::health::v1::HealthCheckResponse::SERVING;
   };
-  const std::string& log = server.process.err();
-  std::smatch http;
-  REQUIRE(std::regex_search(log, http, std::regex("metrics on http://127.0.0.1:([0-9]+)/")));
-  const int port = std::stoi(http[1]);
+  const int port = metrics_port_of(server);
   CHECK(serves());
   CHECK(get(port, "/readyz").code == 200);
   stop_growth(server);

@@ -96,6 +96,50 @@ TEST_CASE("a time limit ends the stream with what there is and a final frame") {
   CHECK(out.only().finish.generated_tokens() == 5);
 }
 
+// A hundred streams of one client that reads nothing come to more than a hundred outboxes.
+constexpr std::uint64_t kOutboxTokens = 4096;
+constexpr std::uint64_t kUnread = 100;
+
+TEST_CASE("a hundred unread streams of one client do not keep another's request waiting") {
+  ServerOptions options = test_options();
+  options.models.scheduling.workers = 1;
+  options.models.scheduling.max_batch_rows = 4;
+  options.streaming.outbox_tokens = kOutboxTokens;
+  TestServer server({"tokens"}, options);
+  Scheduler& scheduler = server.scheduler("tokens");
+  const auto expected = generate(server, request_for("tokens", {2}, 20)).only().tokens;
+
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  const auto stub = v1::GenerationService::NewStub(grpc::CreateCustomChannel(
+      server.server().address(), grpc::InsecureChannelCredentials(), arguments));
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> readers;
+  for (std::uint64_t i = 0; i < kUnread; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(stub->Generate(contexts.back().get(), request_for("tokens", {1}, kForever)));
+  }
+  REQUIRE(eventually([&] {
+    const Scheduler::Stats stats = scheduler.stats();
+    return stats.running + stats.queued == kUnread;
+  }));
+  const std::uint64_t before = scheduler.stats().generated_tokens;
+  const Generated other = generate(server, request_for("tokens", {2}, 20));
+  const std::uint64_t meanwhile = scheduler.stats().generated_tokens - before;
+  REQUIRE(other.status.ok());
+  CHECK(other.only().tokens == expected);
+  INFO(before << " values before, " << meanwhile << " meanwhile");
+  // Behind the backlog it would have come when all but four of them were full.
+  CHECK(before + meanwhile < kUnread * kOutboxTokens / 2);
+  for (const auto& context : contexts) context->TryCancel();
+  for (const auto& reader : readers) {
+    v1::GenerateResponse message;
+    while (reader->Read(&message)) {
+    }
+    reader->Finish();
+  }
+}
+
 TEST_CASE("a slow reader is paused, loses nothing, and slows nobody else") {
   ServerOptions options = test_options();
   options.streaming.outbox_tokens = 64;

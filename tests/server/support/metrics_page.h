@@ -27,14 +27,14 @@ struct HttpAnswer {
   std::string head, body;
 };
 
-inline HttpAnswer get(int port, const std::string& path) {
+inline HttpAnswer get(int port, const std::string& path, const std::string& host = "localhost") {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   REQUIRE(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-  const std::string request = "GET " + path + " HTTP/1.0\r\nHost: x\r\n\r\n";
+  const std::string request = "GET " + path + " HTTP/1.0\r\nHost: " + host + "\r\n\r\n";
   REQUIRE(send(fd, request.data(), request.size(), 0) == static_cast<ssize_t>(request.size()));
   std::string all;
   char buffer[4096];

@@ -35,7 +35,8 @@ struct ServiceParts {
   }
   SharedModel model() const { return registry.find("tokens"); }  // the newest
   ServiceContext context(DurableSessions* durable = nullptr) {
-    return {registry, manager, store, states, calls, gate, clock, options.streaming, durable};
+    return {registry, manager,           store,  states, calls, gate,
+            clock,    options.streaming, health, durable};
   }
 
   const Clock& clock;
@@ -45,6 +46,7 @@ struct ServiceParts {
   ModelRegistry registry;
   ModelManager manager{options.models, registry, store, clock};
   ActiveCalls calls;
+  ServerHealth health{calls, clock, options.durable.store_broken_timeout_ms};
   Quotas quotas{{}, clock};
   RequestCounters counters;
   const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};

@@ -107,6 +107,34 @@ TEST_CASE("a model tells how its state grows, where it does") {
   CHECK(model("softmax", TinyModel::kTokens).state_growth_size() == 0);  // has no end
 }
 
+TEST_CASE("a model whose state grows without an end tells what a value adds") {
+  for (const char* spec :
+       {"softmax", "lsh:rounds=1,bits=4,chunk_size=8", "linear:recompute=true"}) {
+    CAPTURE(spec);
+    AttentionServer server(spec, std::size_t{1} << 30, TinyModel::kTokens);
+    const v1::Model model = server.model();
+    CHECK(model.state_bytes() == 0);
+    CHECK_FALSE(model.constant_state());
+    CHECK(model.state_bytes_per_value() > 0);
+    v1::Session few, many;
+    REQUIRE(server.create(100'000, &few).ok());
+    REQUIRE(server.create(200'000, &many).ok());
+    const double grown = static_cast<double>(many.state_bytes() - few.state_bytes()) / 100'000;
+    CHECK(static_cast<double>(model.state_bytes_per_value()) ==
+          Approx(grown).epsilon(0.05).margin(1));
+  }
+  // What has a largest size tells that.
+  const auto told = [](const char* spec, TinyModel kind) {
+    return AttentionServer(spec, std::size_t{1} << 30, kind).model();
+  };
+  for (const v1::Model& model :
+       {told("softmax", TinyModel::kImage), told("linear", TinyModel::kTokens),
+        told("longformer:window=4", TinyModel::kTokens)}) {
+    CHECK(model.state_bytes() > 0);
+    CHECK(model.state_bytes_per_value() == 0);
+  }
+}
+
 TEST_CASE("a session of an unbounded growing state needs max_tokens, and is admitted by it") {
   const std::string spec =
       GENERATE("softmax", "lsh:rounds=1,bits=4,chunk_size=8", "linear:recompute=true");

@@ -60,6 +60,8 @@ TEST_CASE("a model tells its shape, size, limits and fingerprint") {
   CHECK(model.numerics_text() == numerics_of(transformer).text);
   CHECK(model.workers() == 2);
   CHECK(model.max_batch_rows() == 16);
+  CHECK(model.prompt_rows() == 16);
+  CHECK(model.state_bytes_per_value() == 0);
   CHECK(model.limits().max_prompt_tokens() == 1234);
   CHECK(model.limits().max_samples() == 16);
   CHECK(model.limits().max_stop_string_bytes() == 256);

@@ -1,9 +1,12 @@
 // A disk that fails, is full, cannot be written, or holds flipped bits.
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "server/base/thread_failures.h"
 #include "tests/server/vault/disk_vault.h"
 #include "tests/server/vault/vault_scenario.h"
 #include "tests/support/sanitized.h"
@@ -101,7 +104,7 @@ TEST_CASE("an error of any write or sync breaks the vault until it is opened ane
 TEST_CASE("a disk that is full refuses what does not fit, and heals") {
   const DiskVaults vaults;
   const std::int64_t changes = changes_of_a_run(vaults);
-  const std::int64_t for_changes = GENERATE(1, 12);
+  const std::int64_t for_changes = GENERATE(1, 12, 1000);
   const int stride = kSanitized ? 9 : for_changes == 1 ? 1 : 3;
   std::mt19937_64 random(1);
   int full = 0;
@@ -109,13 +112,86 @@ TEST_CASE("a disk that is full refuses what does not fit, and heals") {
     CAPTURE(for_changes, at);
     TestDisk disk;
     const FaultyRun run = run_with(vaults, disk, [&](std::int64_t number) {
-      return number >= at && number < at + for_changes ? Fault::kNoRoom : Fault::kNone;
+      if (number < at || number >= at + for_changes) return Fault::kNone;
+      return for_changes > 12 ? Fault::kFull : Fault::kNoRoom;
     });
     full += run.was_full ? 1 : 0;
     check_recovered(vaults, run, disk.now());
     check_recovered(vaults, run, disk.after_power_loss(TestDisk::Loss::kAll, random));
   }
-  CHECK(full > changes / stride / 4);
+  // What lasts for a moment is over when the commit is tried again.
+  const bool lasts = for_changes > 12;
+  CHECK((full > changes / stride / 4) == lasts);
+}
+
+// A file whose sync throws what no file does.
+class ThrowingFile final : public VaultFile {
+ public:
+  ThrowingFile(std::unique_ptr<VaultFile> file, const std::atomic<bool>& throws)
+      : file_(std::move(file)), throws_(throws) {}
+  void write(std::uint64_t offset, std::span<const std::byte> head,
+             std::span<const std::byte> body) override {
+    file_->write(offset, head, body);
+  }
+  std::size_t read(std::uint64_t offset, std::span<std::byte> head,
+                   std::span<std::byte> body) override {
+    return file_->read(offset, head, body);
+  }
+  void sync() override {
+    if (throws_) throw std::logic_error("of the test");
+    file_->sync();
+  }
+  void punch(std::uint64_t offset, std::uint64_t bytes) override { file_->punch(offset, bytes); }
+  bool has_data(std::uint64_t offset, std::uint64_t bytes) override {
+    return file_->has_data(offset, bytes);
+  }
+  bool give_back(std::uint64_t offset, std::uint64_t bytes) override {
+    return file_->give_back(offset, bytes);
+  }
+  void cut(std::uint64_t bytes) override { file_->cut(bytes); }
+
+ private:
+  const std::unique_ptr<VaultFile> file_;
+  const std::atomic<bool>& throws_;
+};
+
+TEST_CASE("exception in a commit: the vault is broken, and the process goes on") {
+  const DiskVaults vaults;
+  TestDisk disk;
+  ManualClock clock;
+  std::atomic<bool> throws{false};
+  SqliteVault::Options options = vaults.options_on(disk);
+  options.open_file = [&, open = options.open_file](const std::filesystem::path& path) {
+    return std::make_unique<ThrowingFile>(open(path), throws);
+  };
+  SqliteVault vault(options, clock);
+  Client a("a");
+  REQUIRE(commit_one(vault, [&](Writes& to) { a.create(to); }) == VaultOutcome::kDone);
+  REQUIRE(a.open(vault) == VaultOutcome::kDone);
+  const std::vector<std::int32_t> values(50, 1);
+  REQUIRE(commit_one(vault, [&](Writes& to) { a.append(to, values); }) == VaultOutcome::kDone);
+  SessionVault::StateRef ref{.position = 50};
+  REQUIRE(vault.put_state("a", state_of(1), &ref) == VaultOutcome::kDone);
+  throws = true;
+  CHECK(commit_one(vault, [&](Writes& to) { a.states(to, {ref}, 50); }) == VaultOutcome::kBroken);
+  CHECK(vault.health().state == SessionVault::Health::State::kBroken);
+  CHECK(commit_one(vault, [&](Writes& to) { a.release(to); }) == VaultOutcome::kBroken);
+}
+
+TEST_CASE("exception where a commit's outcome is told: counted, and the next commits are done") {
+  const DiskVaults vaults;
+  TestDisk disk;
+  const auto vault = vaults.open(disk);
+  ThreadFailures& failures = ThreadFailures::of_process();
+  const std::uint64_t before = failures.count(ServerThread::kStoreCommits);
+  Client a("a"), b("b");
+  Writes first;
+  a.create(first);
+  first.commit_to(*vault,
+                  [](std::span<const VaultOutcome>) { throw std::runtime_error("of the test"); });
+  CHECK(commit_one(*vault, [&](Writes& to) { b.create(to); }) == VaultOutcome::kDone);
+  CHECK(failures.count(ServerThread::kStoreCommits) == before + 1);
+  CHECK(vault->find("a", "alice").outcome == VaultOutcome::kDone);
 }
 
 // What may be told of a session on a damaged disk: what is right, or nothing.
@@ -150,6 +226,7 @@ TEST_CASE("a flipped bit is refused or does no harm, wherever it is") {
   const bool folded = GENERATE(false, true);
   SqliteVault::Options options = vaults.options_on(disk);
   options.journal_bytes = folded ? 0 : 1 << 30;
+  options.reserve_bytes = 4096;  // where they do no harm
   Scenario scenario(kFaultySeed);
   ManualClock clock;
   {

@@ -19,6 +19,7 @@ class DiskVaults {
     options.journal_bytes = 20'000;
     options.log_bytes = 60'000;
     options.slab_bytes = 20 * 8192;
+    options.reserve_bytes = 128 << 10;
     options.sqlite_vfs = disk.vfs();
     options.open_file = disk.opener();
     return options;

@@ -74,7 +74,7 @@ TEST_CASE("a store is readable by its user alone") {
     CHECK((status.st_mode & 0777) == 0600);
     ++files;
   }
-  CHECK(files == 5);  // lock, database, its log, what was acknowledged, a slab
+  CHECK(files == 6);  // lock, database, its log, what was acknowledged, a reserve, a slab
   struct stat status {};
   REQUIRE(stat(store.options.directory.c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0700);

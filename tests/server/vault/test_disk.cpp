@@ -12,6 +12,8 @@
 namespace lintel::testing {
 namespace {
 
+constexpr std::uint64_t kBlock = 4096;
+
 void make_change(std::vector<std::byte>& content, const TestDisk::Change& change) {
   if (change.cuts) {
     content.resize(change.offset);
@@ -47,6 +49,7 @@ int result(TestDisk::Fault fault, int error) {
       return SQLITE_OK;
     case TestDisk::Fault::kError:
       return error;
+    case TestDisk::Fault::kFull:
     case TestDisk::Fault::kNoRoom:
       return error == SQLITE_IOERR_FSYNC ? SQLITE_IOERR_FSYNC : SQLITE_FULL;
   }
@@ -140,6 +143,17 @@ class DiskFile : public VaultFile {
     const std::uint64_t size = disk_.size(path_);
     if (offset >= size) return;
     check(disk_.write(path_, offset, std::vector<std::byte>(std::min(bytes, size - offset))));
+    disk_.punch(path_, offset, bytes);
+  }
+  bool has_data(std::uint64_t offset, std::uint64_t bytes) override {
+    return disk_.has_data(path_, offset, bytes);
+  }
+  bool give_back(std::uint64_t offset, std::uint64_t bytes) override {
+    punch(offset, bytes);
+    return true;
+  }
+  void cut(std::uint64_t bytes) override {
+    if (disk_.size(path_) > bytes) check(disk_.cut(path_, bytes));
   }
 
  private:
@@ -158,7 +172,10 @@ class DiskFile : public VaultFile {
 TestDisk::TestDisk() : TestDisk(Content()) {}
 
 TestDisk::TestDisk(Content content) {
-  for (auto& [path, bytes] : content) files_[path] = {bytes, bytes, {}};
+  for (auto& [path, bytes] : content) {
+    File& file = files_[path] = {bytes, bytes, {}, {}};
+    for (std::uint64_t block = 0; block * kBlock < bytes.size(); ++block) file.blocks.insert(block);
+  }
   static std::atomic<int> disks{0};
   vfs_ = "test-disk-" + std::to_string(++disks);
   auto* const vfs = new sqlite3_vfs(*sqlite3_vfs_find(nullptr));  // its clock and random numbers
@@ -247,6 +264,49 @@ TestDisk::Fault TestDisk::next_fault() {
   return ask_ ? ask_(changes_++) : (++changes_, Fault::kNone);
 }
 
+bool TestDisk::take_blocks(File& file, std::uint64_t offset, std::size_t bytes) {
+  std::int64_t used = 0;
+  for (const auto& [path, each] : files_) {
+    used += static_cast<std::int64_t>(each.blocks.size() * kBlock);
+  }
+  std::vector<std::uint64_t> more;
+  for (std::uint64_t block = offset / kBlock; block * kBlock < offset + bytes; ++block) {
+    if (!file.blocks.contains(block)) more.push_back(block);
+  }
+  if (used + static_cast<std::int64_t>(more.size() * kBlock) > capacity_) return false;
+  file.blocks.insert(more.begin(), more.end());
+  return true;
+}
+
+void TestDisk::set_capacity(std::int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  capacity_ = bytes;
+}
+
+std::int64_t TestDisk::bytes_in_use() const {
+  std::lock_guard lock(mutex_);
+  std::int64_t used = 0;
+  for (const auto& [path, file] : files_) {
+    used += static_cast<std::int64_t>(file.blocks.size() * kBlock);
+  }
+  return used;
+}
+
+void TestDisk::punch(const std::string& path, std::uint64_t offset, std::uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(files_[path].blocks, [&](std::uint64_t block) {
+    return block * kBlock >= offset && (block + 1) * kBlock <= offset + bytes;
+  });
+}
+
+bool TestDisk::has_data(const std::string& path, std::uint64_t offset, std::uint64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  const auto file = files_.find(path);
+  if (file == files_.end()) return false;
+  const auto block = file->second.blocks.lower_bound(offset / kBlock);
+  return block != file->second.blocks.end() && *block * kBlock < offset + bytes;
+}
+
 void TestDisk::change(const std::string& path, Change change) {
   File& file = files_[path];
   make_change(file.now, change);
@@ -256,8 +316,11 @@ void TestDisk::change(const std::string& path, Change change) {
 TestDisk::Fault TestDisk::write(const std::string& path, std::uint64_t offset,
                                 std::span<const std::byte> bytes) {
   std::lock_guard lock(mutex_);
-  const Fault fault = next_fault();
-  if (fault == Fault::kNoRoom) bytes = bytes.first(bytes.size() / 2);
+  Fault fault = next_fault();
+  if (fault == Fault::kNone && !take_blocks(files_[path], offset, bytes.size())) {
+    return Fault::kNoRoom;
+  }
+  if (fault == Fault::kNoRoom || fault == Fault::kFull) bytes = bytes.first(bytes.size() / 2);
   if (fault == Fault::kError) return fault;
   bytes_written_ += static_cast<std::int64_t>(bytes.size());
   change(path, {offset, {bytes.begin(), bytes.end()}, false});
@@ -267,13 +330,17 @@ TestDisk::Fault TestDisk::write(const std::string& path, std::uint64_t offset,
 TestDisk::Fault TestDisk::cut(const std::string& path, std::uint64_t size) {
   std::lock_guard lock(mutex_);
   const Fault fault = next_fault();
-  if (fault == Fault::kNone) change(path, {size, {}, true});
+  if (fault == Fault::kNone) {
+    change(path, {size, {}, true});
+    std::erase_if(files_[path].blocks, [&](std::uint64_t block) { return block * kBlock >= size; });
+  }
   return fault;
 }
 
 TestDisk::Fault TestDisk::sync(const std::string& path) {
   std::lock_guard lock(mutex_);
-  const Fault fault = next_fault();
+  const Fault asked = next_fault();
+  const Fault fault = asked == Fault::kFull ? Fault::kNone : asked;
   File& file = files_[path];
   if (fault == Fault::kNone) {
     for (const Change& change : file.since) make_change(file.synced, change);

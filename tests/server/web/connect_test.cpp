@@ -276,8 +276,8 @@ TEST_CASE("what cannot be read or is not supported is refused by its name") {
              Contains("invalid_argument"));
   CHECK_THAT(refusal(415, kGeneratePath, "{}", "text/xml"), Contains("text/xml"));
   CHECK_THAT(refusal(415, list, "{}", "application/connect+json"), Contains("application/json"));
-  CHECK_THAT(refusal(501, list, "{}", "application/json", "Content-Encoding: gzip\r\n"),
-             Contains("gzip"));
+  CHECK_THAT(refusal(415, list, "{}", "application/json", "Content-Encoding: gzip\r\n"),
+             Contains("gzip") && Contains("unimplemented"));
   CHECK_THAT(refusal(501, list, "{}", "application/json", "Connect-Protocol-Version: 2\r\n"),
              Contains("connect-protocol-version"));
   CHECK_THAT(refusal(400, list, "{}", "application/json", "Connect-Timeout-Ms: soon\r\n"),
@@ -311,7 +311,7 @@ TEST_CASE("a method that changes nothing answers Connect's GET as it answers its
   TestServer server({"bytes", "tokens"}, with_http());
   const int port = server.server().http_port();
   const auto get = [&](const std::string& target, const std::string& headers = "") {
-    return request(port, "GET " + target + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
+    return request(port, "GET " + target + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
   };
   const std::string path = "/lintel.v1.ModelService/Get";
   const std::string posted = post(port, path, R"({"name":"bytes"})").body;
@@ -335,7 +335,6 @@ TEST_CASE("a method that changes nothing answers Connect's GET as it answers its
   CHECK(model.name() == "bytes");
   CHECK(get("/lintel.v1.ModelService/List?encoding=proto&message=").status == 200);
   CHECK(get("/lintel.v1.ModelService/Statistics?encoding=json&message=%7B%7D").status == 200);
-  CHECK(get("/lintel.v1.SessionService/List?encoding=json&message=%7B%7D").status == 200);
 
   const auto refused = [&](const std::string& query, int status, const std::string& why,
                            const std::string& headers = "") {

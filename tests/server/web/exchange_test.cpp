@@ -5,10 +5,14 @@
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 #include <latch>
+#include <optional>
 #include <thread>
 
 #include "server/web/port/connection_exchange.h"
 #include "server/web/port/http_connection.h"
+#include "server/web/port/http_listener.h"
+#include "tests/server/support/http_client.h"
+#include "tests/support/allocation_count.h"
 
 namespace lintel::testing {
 namespace {
@@ -30,6 +34,7 @@ class NotedConnection final : public AnsweringConnection {
   void end_pieces(std::string_view) override { noted += "end"; }
   void when_gone(std::function<void()>) override {}
   void shut() override {}
+  void fail() noexcept override {}
 
   std::string noted;
   std::function<void(std::string_view)> on_piece;
@@ -70,7 +75,7 @@ struct OneRequest {
 
   HttpOptions options;
   HttpRoutes routes;
-  OriginRules origins{{}, /*is_local=*/true};
+  OriginRules origins{{}, ListenAddress{}};
   HttpCounters counters;
   HttpHouse house{options, routes, origins, nullptr, 1 << 20, counters};
   boost::asio::io_context io;
@@ -164,6 +169,70 @@ TEST_CASE("what the socket does not take gathers, and goes out in large writes o
   const std::size_t body = bytes.find("\r\n\r\n") + 4;
   CHECK((bytes.substr(body) == expected));
   CHECK(handlers < 10);
+}
+
+// The listener's one thread fails an allocation later on, wherever that is: between two requests,
+// in the next one, or where Asio has a handler to run.
+TEST_CASE(
+    "whichever allocation fails on a thread of HTTP, connections end and the thread goes on") {
+  HttpOptions options;
+  options.listen = ListenAddress{"127.0.0.1", 0, ""};
+  options.threads = 1;
+  options.idle_timeout_ms = std::chrono::milliseconds(500);
+  options.header_timeout_ms = std::chrono::milliseconds(500);
+  options.body_timeout_ms = std::chrono::milliseconds(500);
+  const bool in_pieces = GENERATE(false, true);
+  HttpRoutes routes;
+  std::atomic<std::size_t> successes{0};
+  routes.add({.method = "POST", .path = "/fail-later", .handle = [&](const SharedExchange& asked) {
+                asked->answer({200, {}, ""});
+                thread_local std::optional<FailingAllocation> failing;
+                failing.emplace(successes);
+              }});
+  routes.add({.method = "POST", .path = "/echo", .handle = [&](const SharedExchange& asked) {
+                if (!in_pieces) return asked->answer({200, {}, asked->take_body()});
+                asked->begin({200, {}, "a piece"});
+                asked->write(asked->take_body(), [asked](bool) { asked->end(""); });
+              }});
+  HttpCounters counters;
+  HttpListener listener({options, routes, nullptr, nullptr, 1 << 20, counters});
+  listener.start();
+  const std::string echo = post_text("/echo", std::string(5000, 'x'), "text/plain",
+                                     "X-A: " + std::string(100, 'y') + "\r\n");
+  std::uint64_t failed = 0;
+  for (successes = 0; successes < 150; ++successes) {
+    CAPTURE(successes.load());
+    HttpClient kept(listener.port());
+    kept.send(post_text("/fail-later", "", "text/plain"));
+    // The one before may fail here.
+    if (kept.read().status == 0) continue;
+    kept.send(echo);
+    HttpClient other(listener.port());
+    other.send(echo);
+    // Each is answered or its connection ends.
+    for (HttpClient* const client : {&kept, &other}) {
+      const HttpReply reply = client->read();
+      CHECK((reply.status == 0 || reply.status >= 200));
+      client->close();
+    }
+    REQUIRE(eventually([&] { return request(listener.port(), echo).status == 200; }));
+    REQUIRE(eventually([&] { return counters.connections.load() == 0; }));
+    failed = counters.exceptions.load();
+  }
+  CHECK(failed > 10);
+  CHECK(counters.body_bytes.load() == 0);
+  listener.stop();
+}
+
+TEST_CASE("an exception of who hears that a piece was taken ends the connection alone") {
+  OneRequest one;
+  one.exchange->begin({200, {}, ""});
+  one.exchange->write("piece", [](bool) { throw std::runtime_error("no more"); });
+  CHECK(one.counters.exceptions.load() == 1);
+  one.io.poll();
+  bool is_gone = false;
+  one.exchange->when_gone([&] { is_gone = true; });
+  CHECK(is_gone);
 }
 
 }  // namespace lintel::testing

@@ -50,7 +50,7 @@ TEST_CASE("a connection serves one request after the other, also when they come 
     CHECK(client.read().status == 200);
   }
   const std::string one = post_text(kList, "{}", "application/json");
-  client.send(one + one + "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n" + one);
+  client.send(one + one + "GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n" + one);
   CHECK(client.read().status == 200);
   CHECK(client.read().status == 200);
   CHECK(client.read().status == 404);
@@ -72,19 +72,20 @@ TEST_CASE("HTTP/1.0 clients, HEAD, chunked bodies and expectations are served") 
 
   const HttpReply chunked =
       request(port, "POST " + std::string(kList) +
-                        " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                        " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                         "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n");
   CHECK(chunked.status == 200);
 
   HttpClient waiting(port);
-  waiting.send("POST " + std::string(kList) +
-               " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
-               "Expect: 100-continue\r\n\r\n");
+  waiting.send(
+      "POST " + std::string(kList) +
+      " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+      "Expect: 100-continue\r\n\r\n");
   CHECK(waiting.read().status == 100);
   waiting.send("{}");
   CHECK(waiting.read().status == 200);
-  CHECK(request(port, "GET " + kGeneratePath + " HTTP/1.1\r\nHost: x\r\n\r\n").header("allow") ==
-        "POST");
+  CHECK(request(port, "GET " + kGeneratePath + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .header("allow") == "POST");
 }
 
 TEST_CASE("what is too long is refused by its limit, and the server goes on") {
@@ -103,8 +104,8 @@ TEST_CASE("what is too long is refused by its limit, and the server goes on") {
   const std::string chunk = "1000\r\n" + std::string(4096, ' ') + "\r\n";
   const HttpReply chunked =
       request(port, "POST " + std::string(kList) +
-                        " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk +
-                        chunk + chunk);
+                        " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                        chunk + chunk + chunk);
   CHECK(chunked.status == 413);
   CHECK(request(port, "NO SUCH THING\r\n\r\n").status == 400);
   CHECK(request(port, "POST " + std::string(kList) + " HTTP/1.1\r\n\r\n").status == 400);
@@ -125,7 +126,8 @@ TEST_CASE("a client that is slow to say what it wants is told, and its connectio
   CHECK_THAT(late.body, Contains("100 ms"));
   CHECK(head.ended());
   HttpClient body(port);
-  body.send("POST " + std::string(kList) + " HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+  body.send("POST " + std::string(kList) +
+            " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{");
   CHECK(body.read().status == 408);
   HttpClient idle(port);
   idle.send(post_text(kList, "{}", "application/json"));
@@ -142,7 +144,8 @@ TEST_CASE("bodies that are being read share their memory, and give it back") {
   const int port = server.server().http_port();
   const auto send_part = [](HttpClient& client) {
     client.send("POST " + std::string(kList) +
-                " HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n" + std::string(6000, ' '));
+                " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n" +
+                std::string(6000, ' '));
   };
   HttpClient one(port), other(port);
   send_part(one);
@@ -204,7 +207,8 @@ TEST_CASE("tokens and roles are asked for over HTTP as over gRPC") {
   CHECK(post_as(server, "root", "/lintel.v1.AdminService/GetLogLevel", "{}").status == 200);
   // A stranger's body is not read.
   HttpClient client(server.server().http_port());
-  client.send("POST " + kGeneratePath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n");
+  client.send("POST " + kGeneratePath +
+              " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n");
   CHECK(client.read().status == 401);
 }
 
@@ -291,6 +295,35 @@ TEST_CASE("a client that reads nothing stops its stream, and one that goes on ge
   CHECK(reply.body.ends_with(envelope(kEndOfStream, "{}")));
 }
 
+TEST_CASE("a hundred HTTP connections that read nothing do not keep another's request waiting") {
+  ServerOptions options = unlimited();
+  options.models.scheduling.workers = 1;
+  options.models.scheduling.max_batch_rows = 16;
+  options.streaming.outbox_tokens = 16'384;
+  TestServer server({"tokens"}, options);
+  Scheduler& scheduler = server.scheduler("tokens");
+  const int port = server.server().http_port();
+  constexpr std::size_t kUnread = 100;
+  std::vector<std::unique_ptr<HttpClient>> unread;
+  for (std::size_t i = 0; i < kUnread; ++i) {
+    unread.push_back(std::make_unique<HttpClient>(plain_wire(port, /*receive_buffer_bytes=*/4096)));
+    unread.back()->send(endless_post());
+  }
+  REQUIRE(eventually([&] {
+    const Scheduler::Stats stats = scheduler.stats();
+    return stats.running + stats.queued == kUnread;
+  }));
+  // The other connection's turn comes before all the unread streams are full.
+  const v1::GenerateRequest wanted = request_for("tokens", {2}, 20);
+  const HttpReply reply = post(port, kGeneratePath, envelope(0, wanted.SerializeAsString()),
+                               "application/connect+proto");
+  const std::uint64_t produced = scheduler.stats().generated_tokens;
+  CHECK(reply.status == 200);
+  CHECK(reply.whole);
+  INFO(produced << " values in all");
+  CHECK(produced < kUnread * static_cast<std::size_t>(options.streaming.outbox_tokens) / 2);
+}
+
 TEST_CASE("a client that takes nothing for the write timeout is gone") {
   ServerOptions options = unlimited();
   options.http.write_timeout_ms = std::chrono::milliseconds(200);
@@ -354,7 +387,7 @@ TEST_CASE("pages of other origins call only where a flag names them") {
     CHECK(from(port, "https://example.com").status == 403);
     const HttpReply preflight = request(
         port, "OPTIONS " + std::string(kList) +
-                  " HTTP/1.1\r\nHost: x\r\nOrigin: https://example.org\r\n"
+                  " HTTP/1.1\r\nHost: localhost\r\nOrigin: https://example.org\r\n"
                   "Access-Control-Request-Method: POST\r\n"
                   "Access-Control-Request-Headers: content-type,connect-protocol-version\r\n\r\n");
     CHECK(preflight.status == 204);
@@ -368,6 +401,158 @@ TEST_CASE("pages of other origins call only where a flag names them") {
     CHECK(from(server.server().http_port(), "https://anybody.example")
               .header("access-control-allow-origin") == "*");
   }
+}
+
+TEST_CASE(
+    "on a loopback address the server is called by a name of this machine or an allowed one") {
+  ServerOptions options = with_http();
+  options.http.cors_origins = {"https://page.example", "http://other.example:8080"};
+  options.http.allowed_hosts = {"proxy.example", "Named.Example:81", "[fd00::1]"};
+  TestServer server({"bytes"}, options);
+  const int port = server.server().http_port();
+  const auto status = [&](const std::string& method, const std::string& target,
+                          const std::string& host, const std::string& more = "") {
+    return request(port, method + " " + target + " HTTP/1.1\r\nConnection: close\r\nHost: " + host +
+                             "\r\n" + more + "\r\n")
+        .status;
+  };
+  for (const char* const host :
+       {"localhost", "LOCALHOST:8080", "localhost.", "a.localhost:1", "127.0.0.1:8080", "127.8.8.8",
+        "[::1]", "[::1]:8080", "page.example", "PAGE.example", "other.example:8080",
+        "proxy.example", "proxy.example:9000", "named.example:81", "[fd00::1]", "[fd00::1]:9"}) {
+    CAPTURE(host);
+    CHECK(status("GET", "/v2", host) == 200);
+  }
+  const std::string list = "/lintel.v1.ModelService/List?encoding=json&message=%7B%7D";
+  for (const char* const host :
+       {"evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example",
+        "evillocalhost", "other.example", "named.example", "named.example:82", "192.168.1.1",
+        "[fd00::2]", "[::2]:80", "evil.example:127.0.0.1", "localhost@evil.example"}) {
+    CAPTURE(host);
+    for (const char* const method : {"GET", "HEAD", "POST", "OPTIONS", "PUT"}) {
+      for (const std::string& target : {std::string("/"), std::string("/v2"), list,
+                                        std::string("/v2/health/live"), std::string("/nothing")}) {
+        CHECK(status(method, target, host) == 403);
+      }
+    }
+    CHECK(status("POST", kList, host, "Origin: http://" + std::string(host) + "\r\n") == 403);
+    // Where the address names a host that is the one.
+    CHECK(status("GET", "http://" + std::string(host) + "/v2", "localhost") == 403);
+    CHECK(status("GET", "http://localhost/v2", host) == 200);
+  }
+  CHECK(status("GET", "/v2", "localhost\r\nHost: evil.example") == 400);
+  const HttpReply refused = request(
+      port, "GET /v2 HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n\r\n");
+  CHECK_THAT(refused.body, Contains("evil.example") && Contains("--http-allowed-host"));
+  CHECK(refused.header("access-control-allow-origin").empty());
+  // No browser leaves it out.
+  CHECK(request(port, "GET /v2 HTTP/1.0\r\n\r\n").status == 200);
+  // A page of an allowed name is the server's own.
+  CHECK(status("GET", "/v2", "proxy.example:81", "Origin: https://proxy.example:81\r\n") == 200);
+}
+
+TEST_CASE("where other machines can connect, and where every page may call, any name will do") {
+  ServerOptions options = with_http();
+  options.security.insecure_public = true;
+  SECTION("public") { options.http.listen = ListenAddress{"0.0.0.0", 0, ""}; }
+  SECTION("every page") { options.http.cors_origins = {"*"}; }
+  TestServer server({"bytes"}, options);
+  CHECK(request(server.server().http_port(), "GET /v2 HTTP/1.1\r\nHost: any.example\r\n\r\n")
+            .status == 200);
+}
+
+TEST_CASE("sessions are listed by no GET") {
+  TestServer server({"bytes"}, with_http());
+  const int port = server.server().http_port();
+  const std::string path = "/lintel.v1.SessionService/List";
+  const HttpReply refused =
+      request(port, "GET " + path +
+                        "?connect=v1&encoding=json&message=%7B%7D HTTP/1.1\r\n"
+                        "Host: localhost\r\n\r\n");
+  CHECK(refused.status == 405);
+  CHECK(refused.header("allow") == "POST");
+  CHECK(post(port, path, "{}").status == 200);
+}
+
+TEST_CASE("a gRPC client that was given the HTTP port is told so") {
+  TestServer server({"bytes"}, with_http());
+  const int port = server.server().http_port();
+  const auto list = [&] {
+    const auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+                                             grpc::InsecureChannelCredentials());
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    v1::ListModelsResponse models;
+    return v1::ModelService::NewStub(channel)->List(&context, {}, &models);
+  };
+  for (int i = 0; i < 2; ++i) {
+    const grpc::Status status = list();
+    CHECK(status.error_code() == grpc::UNIMPLEMENTED);
+    CHECK_THAT(status.error_message(), Contains("HTTP/1.1, not gRPC") && Contains("--listen"));
+  }
+  CHECK(comes_to(server, "lintel_http_connections", 0));
+  // Only a connection's first words are of HTTP/2, and frames that never end are not read for ever.
+  HttpClient later(port);
+  later.send(post_text(kList, "{}", "application/json"));
+  CHECK(later.read().status == 200);
+  later.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+  CHECK(later.read().status == 400);
+  HttpClient endless(port);
+  endless.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string("\xff\xff\xff\4\0\0\0\0\0", 9));
+  endless.send(std::string(200'000, 'a'));
+  endless.read_raw(18);  // its settings
+  CHECK(endless.read_raw(1).empty());
+  CHECK(comes_to(server, "lintel_http_connections", 0));
+}
+
+TEST_CASE("an HTTP connection past --max-connection-age takes no new request") {
+  ServerOptions options = unlimited();
+  options.connections.max_age_ms = std::chrono::milliseconds(300);
+  options.connections.max_age_grace_ms = std::chrono::milliseconds(0);  // to the streams' end
+  TestServer server({"tokens"}, options);
+  const int port = server.server().http_port();
+  HttpClient idle(port), busy(port), running(port);
+  running.send(endless_post());
+  CHECK_THAT(running.read_raw(15), Contains("200 OK"));
+  idle.send(post_text(kList, "{}", "application/json"));
+  CHECK(idle.read().status == 200);
+  // One that always has another request is told with an answer, or closed between two.
+  const auto began = std::chrono::steady_clock::now();
+  int answers = 0;
+  bool was_told = false;
+  while (!was_told && std::chrono::steady_clock::now() < began + std::chrono::seconds(60)) {
+    busy.send(post_text(kList, "{}", "application/json"));
+    const HttpReply reply = busy.read();
+    if (reply.status == 0) break;
+    REQUIRE(reply.status == 200);
+    ++answers;
+    was_told = reply.header("connection") == "close";
+  }
+  CHECK(answers > 1);
+  CHECK(busy.ended());
+  CHECK(std::chrono::steady_clock::now() < began + std::chrono::seconds(30));
+  CHECK(idle.ended());
+  // The stream goes on.
+  CHECK(running.read_raw(100'000).size() == 100'000);
+  CHECK(values(server.server()).at("lintel_streams") == 1);
+  running.close();
+  CHECK(comes_to(server, "lintel_http_connections", 0));
+  CHECK(post(port, kList, "{}").status == 200);
+}
+
+TEST_CASE("an HTTP stream ends with the grace of its connection's age, and not before") {
+  ServerOptions options = unlimited();
+  options.connections.max_age_ms = std::chrono::milliseconds(100);
+  options.connections.max_age_grace_ms = std::chrono::milliseconds(200);
+  TestServer server({"tokens"}, options);
+  HttpClient running(server.server().http_port());
+  const auto began = std::chrono::steady_clock::now();
+  running.send(endless_post());
+  while (!running.read_raw(4096).empty()) {
+  }
+  CHECK(std::chrono::steady_clock::now() >= began + std::chrono::milliseconds(300));
+  CHECK(comes_to(server, "lintel_streams", 0));
+  CHECK(comes_to(server, "lintel_http_connections", 0));
 }
 
 TEST_CASE("a page cannot make a browser send a form that is taken for JSON") {
@@ -387,7 +572,7 @@ TEST_CASE("every answer over HTTP says which server it comes from") {
   TestServer server({"bytes"}, options);
   const int port = server.server().http_port();
   CHECK(post(port, kList, "{}").header("lintel-replica") == "server-2");
-  const auto unknown = request(port, "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto unknown = request(port, "GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(unknown.header("lintel-replica") == "server-2");
 }
 
@@ -397,7 +582,7 @@ TEST_CASE("the request's id comes back, and HTTP requests are counted") {
   CHECK(post(port, kList, "{}", "application/json", "X-Request-Id: mine-7\r\n")
             .header("x-request-id") == "mine-7");
   CHECK(post(port, kList, "{}").header("x-request-id").size() == 32);
-  CHECK(request(port, "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n").status == 404);
+  CHECK(request(port, "GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n").status == 404);
   CHECK(comes_to(server, R"(lintel_http_answers_total{status="2xx"})", 2));
   CHECK(comes_to(server, R"(lintel_http_answers_total{status="4xx"})", 1));
   CHECK(comes_to(server, R"(lintel_http_connections_accepted_total)", 3));

@@ -16,6 +16,7 @@
 #include "server/web/http_status.h"
 #include "server/web/port/origin_rules.h"
 #include "server/web/port/response_head.h"
+#include "tests/support/sanitized.h"
 
 namespace lintel::testing {
 
@@ -109,13 +110,70 @@ TEST_CASE("plain JSON takes text as it is, wherever there is some, and protobuf'
   CHECK_FALSE(read_plain_json("{\"prompt\":{\"text\":\"\xff\"}}", request).ok());
 }
 
-TEST_CASE("a list of very many objects is refused in little time") {
-  std::string text = "{\"given\":[{}";
-  for (int i = 0; i < 300'000; ++i) text += ",{}";
+TEST_CASE("very many objects or names in a message's JSON are read or refused in little CPU time") {
+  // Many times what it takes, and a fraction of what a list takes that is searched for each name.
+  constexpr double kMostSeconds = 4;
   v1::GenerateRequest request;
-  CHECK_FALSE(read_plain_json(text, request).ok());  // it has no end
-  CHECK(read_plain_json(text + "]}", request).ok());
-  CHECK(request.given_size() == 300'001);
+  std::string objects = "{\"given\":[{}";
+  for (int i = 0; i < 300'000; ++i) objects += ",{}";
+  std::string biases = "{\"sampling\":{\"logit_bias\":{\"0\":1";
+  std::string strangers = "{\"x\":0";
+  std::string strings = "{\"stop\":{\"strings\":[\"\"";
+  for (int i = 1; i < 150'000; ++i) {
+    biases += ",\"" + std::to_string(i) + "\":1";
+    strangers += ",\"x" + std::to_string(i) + "\":0";
+    strings += ",\"a\"";
+  }
+  using Read = grpc::Status (*)(const std::string&, google::protobuf::Message&);
+  for (const Read read : {Read(read_plain_json), Read(read_json)}) {
+    const double seconds = cpu_seconds_of([&] {
+      CHECK_FALSE(read(objects, request).ok());  // it has no end
+      CHECK(read(objects + "]}", request).ok());
+      CHECK(request.given_size() == 300'001);
+      CHECK(read(biases + "}}}", request).ok());
+      CHECK(request.sampling().logit_bias_size() == 150'000);
+      CHECK_THAT(read(strangers + "}", request).error_message(), Contains("x"));
+      // Four letters of base64 are three bytes.
+      const bool is_plain = read == Read(read_plain_json);
+      CHECK(read(strings + "]}}", request).ok() == is_plain);
+    });
+    CHECK(seconds < kMostSeconds);
+  }
+}
+
+TEST_CASE("a message's JSON is as deep and as large as bounds allow, in either form") {
+  v1::GenerateRequest request;
+  using Read = grpc::Status (*)(const std::string&, google::protobuf::Message&);
+  for (const Read read : {Read(read_plain_json), Read(read_json)}) {
+    CHECK_THAT(read(std::string(4 << 20, '['), request).error_message(),
+               Contains("nested more than"));
+    CHECK_THAT(read("{\"a\":" + std::string(4 << 20, '{'), request).error_message(),
+               Contains("nested more than") || Contains("not JSON"));
+    std::string objects = "{\"given\":[{}";
+    while (objects.size() < std::size_t{4} << 20) objects += ",{},{},{},{}";
+    CHECK_THAT(read(objects + "]}", request).error_message(), Contains("MiB of memory"));
+  }
+}
+
+TEST_CASE("a message's JSON that is read in pieces is what it is as a whole") {
+  const auto seed = Catch::rngSeed();
+  std::mt19937 random(seed);
+  INFO("seed " << seed);
+  v1::GenerateRequest request;
+  for (int i = 0; i < 300'000; ++i) {
+    request.mutable_prompt()->mutable_tokens()->add_ids(static_cast<int>(random() % 1'000'000));
+  }
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) text += i % 3 == 0 ? "\xc3\xa4" : i % 3 == 1 ? "\n" : "\"\\";
+  request.set_call_id(text);
+  std::string printed;
+  REQUIRE(google::protobuf::util::MessageToJsonString(request, &printed).ok());
+  REQUIRE(printed.size() > 2 << 20);
+  v1::GenerateRequest read, plain;
+  REQUIRE(read_json(printed, read).ok());
+  CHECK(read.SerializeAsString() == request.SerializeAsString());
+  REQUIRE(read_plain_json(printed, plain).ok());
+  CHECK(plain.SerializeAsString() == request.SerializeAsString());
 }
 
 TEST_CASE("text in lines of JSON is whole characters, cut anywhere") {

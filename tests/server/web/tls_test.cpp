@@ -246,6 +246,47 @@ TEST_CASE("a resumed TLS session is who it was, as long as its authority is trus
   CHECK_THAT(client.problem(), Contains("unknown ca"));
 }
 
+TEST_CASE("a kept connection of a client whose authority is trusted no more ends with its age") {
+  const CertificateAuthority authority, before, after;
+  const TemporaryDirectory directory;
+  const std::string ca = directory.path() / "clients.pem";
+  fs::copy_file(before.ca(), ca);
+  ServerOptions options = with_https(authority.issue("server"), ca);
+  options.connections.max_age_ms = std::chrono::milliseconds(1000);
+  TestServer server({"tokens"}, options);
+  const IssuedCertificate alice = before.issue("alice"), next = after.issue("alice");
+  TlsClient client(authority, &alice), newcomer(authority, &next);
+  HttpClient kept(client.wire(server.server().http_port()));
+  kept.send(post_text(kModels, "{}", "application/json"));
+  CHECK(kept.read().status == 200);
+
+  fs::copy_file(after.ca(), ca, fs::copy_options::overwrite_existing);
+  CHECK(eventually([&] { return https_post(newcomer, server, kModels).status == 200; }));
+  int answers = 0;
+  for (bool is_open = true; is_open; ++answers) {
+    kept.send(post_text(kModels, "{}", "application/json"));
+    const HttpReply reply = kept.read();
+    is_open = reply.status == 200 && reply.header("connection") != "close" && answers < 1'000'000;
+  }
+  CHECK(answers < 1'000'000);
+  CHECK(kept.ended());
+  CHECK(https_post(client, server, kModels).status == 0);
+  CHECK_THAT(client.problem(), Contains("unknown ca"));
+}
+
+TEST_CASE("a gRPC client that was given the HTTPS port is told so") {
+  const CertificateAuthority authority;
+  TestServer server({"tokens"}, with_https(authority.issue("server")));
+  const auto channel = grpc::CreateChannel(
+      "localhost:" + std::to_string(server.server().http_port()), grpc_credentials(authority));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  v1::ListModelsResponse models;
+  const grpc::Status status = v1::ModelService::NewStub(channel)->List(&context, {}, &models);
+  CHECK(status.error_code() == grpc::UNIMPLEMENTED);
+  CHECK_THAT(status.error_message(), Contains("HTTP/1.1, not gRPC"));
+}
+
 TEST_CASE("a changed certificate is shown to new HTTPS connections and drops no stream") {
   const CertificateAuthority before, after;
   const IssuedCertificate served = before.issue("server");
@@ -300,7 +341,7 @@ TEST_CASE("a handshake that never ends is let go, garbage at once, and others ar
   HttpClient silent(port), halfway(port);
   halfway.send(std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11));
   for (const std::string& garbage :
-       {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(600, '\xff'),
+       {std::string("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), std::string(600, '\xff'),
         std::string("\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", 10)}) {
     HttpClient client(port);
     client.send(garbage);

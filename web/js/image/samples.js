@@ -1,5 +1,6 @@
 // The digits to pick from: a sheet of 28x28 pixels each, drawn by a model of ours.
 import { h } from '../dom.js';
+import { whenReached } from '../wire/reach.js';
 
 const SIZE = 28;
 const SHEET = 'digits.png';
@@ -11,7 +12,9 @@ function load() {
   sheet ??= (async () => {
     const image = new Image();
     image.src = SHEET;
-    await image.decode();
+    await image.decode().catch(() => {
+      throw Object.assign(new Error('the digits to begin with did not come'), { code: 'unavailable' });
+    });
     const canvas = Object.assign(document.createElement('canvas'), {
       width: image.width,
       height: image.height,
@@ -20,6 +23,7 @@ function load() {
     context.drawImage(image, 0, 0);
     return context;
   })();
+  sheet.catch(() => (sheet = undefined));
   return sheet;
 }
 
@@ -38,7 +42,7 @@ export function sampleTray(tray, pick) {
     const canvas = h('canvas', { width: SIZE, height: SIZE });
     const button = h('button', { type: 'button', 'aria-label': `A ${digit}` }, canvas);
     tray.append(button);
-    const levels = await sample(digit);
+    const levels = await whenReached(() => sample(digit));
     const context = canvas.getContext('2d');
     const image = context.createImageData(SIZE, SIZE);
     levels.forEach((v, at) => image.data.set([v, v, v, 255], 4 * at));

@@ -1,6 +1,6 @@
 // One model in a race: what it draws, its clock and its card.
 import { h } from '../dom.js';
-import { bytes, digits, duration } from '../format.js';
+import { bytes, digits, duration, whole } from '../format.js';
 import { Completion, firstKnown, segmentRequest } from '../image/completion.js';
 import { drawImage } from '../image/paint.js';
 import { attentionName, stateBytes } from '../wire/models.js';
@@ -11,6 +11,8 @@ import { LapClock, SEGMENT } from './laps.js';
 export class Lane {
   laps = 0;
   position = 0; // behind the last value of this lap
+  drawn = 0; // values, in all laps
+  accepted = 0; // of them, that were draft tokens
 
   // index: of its colour. changed(): its box was ticked.
   constructor(model, index, changed) {
@@ -34,7 +36,7 @@ export class Lane {
 
   // At the start, with this image.
   prepare(image, hidden) {
-    Object.assign(this, { image, hidden, laps: 0, clock: new LapClock() });
+    Object.assign(this, { image, hidden, laps: 0, drawn: 0, accepted: 0, clock: new LapClock() });
     this.#begin();
   }
 
@@ -78,6 +80,10 @@ export class Lane {
     for (const { firstPosition = 0, tokens = [] } of message.chunks ?? []) {
       this.position = Math.max(this.position, Number(firstPosition) + tokens.length);
     }
+    for (const { generatedTokens = 0, givenTokens = 0, acceptedTokens = 0 } of message.finished ?? []) {
+      this.drawn += generatedTokens - givenTokens;
+      this.accepted += acceptedTokens;
+    }
     // Known values are read many at once, and tell nothing about a step.
     const perToken = duration(message.finished?.[0]?.timings?.perToken);
     if (perToken > 0 && this.hidden.subarray(first, end).includes(1)) this.clock.took(first, end, 1e6 * perToken);
@@ -115,6 +121,7 @@ export class Lane {
       bytes(this.stateAt(1)),
       bytes(this.stateAt(this.image.length)),
       this.laps,
+      this.accepted > 0 ? `${whole(this.accepted)} of ${whole(this.drawn)}` : 'none',
     ];
     const name = h('th', { scope: 'row' }, h('span', { class: `swatch series-${this.index}` }), this.model.name);
     return h(

@@ -10,6 +10,7 @@ import { download, drawImage } from '../image/paint.js';
 import { Results } from '../image/results.js';
 import { sample, sampleTray } from '../image/samples.js';
 import { attentionName, imageModels } from '../wire/models.js';
+import { whenReached } from '../wire/reach.js';
 import { stream } from '../wire/rpc.js';
 
 const TOP = 16; // values of each distribution that the heat map's entropies are made of
@@ -50,7 +51,9 @@ export function start() {
   byId('digits-save').addEventListener('click', savePicture);
   stop.addEventListener('click', () => running?.abort());
 
-  (async () => {
+  whenReached(begin, (text) => (status.textContent = text));
+
+  async function begin() {
     editor.image = await sample(3);
     editor.hidden = MASKS.bottom[1](shape.width, shape.height);
     models = await imageModels();
@@ -62,7 +65,7 @@ export function start() {
     if (models.length === 0) throw new Error('this server has no model of grey images');
     choose();
     editor.update();
-  })().catch((error) => (status.textContent = error.message));
+  }
 
   // The model is another one.
   function choose() {

@@ -1,12 +1,13 @@
 // Race: one image by every model of images that is loaded, with what a value takes and what the state has become
 // by then.
 import { byId, chosen, h, options, say } from '../dom.js';
-import { bytes, digits, seconds } from '../format.js';
+import { bytes, digits, seconds, whole } from '../format.js';
 import { MASKS } from '../image/masks.js';
 import { sample, sampleTray } from '../image/samples.js';
 import { Chart } from '../race/chart.js';
 import { Lane } from '../race/lane.js';
 import { imageModels } from '../wire/models.js';
+import { whenReached } from '../wire/reach.js';
 
 const COLOURS = 8; // of style.css; the ninth lane has the first again
 
@@ -35,20 +36,23 @@ export function start() {
   stop.addEventListener('click', () => running?.abort());
   byId('race-form').addEventListener('submit', (event) => (event.preventDefault(), run()));
 
-  (async () => {
-    image = await sample(8);
-    const models = await imageModels();
-    if (models.length === 0) throw new Error('this server has no model of grey images');
-    const size = (model) => `${model.image.width}x${model.image.height}`;
-    const raced = models.filter((model) => size(model) === size(models[0]));
-    // Those of constant state first.
-    raced.sort((a, b) => Number(b.constantState ?? false) - Number(a.constantState ?? false));
-    all = raced.map((model, i) => new Lane(model, i % COLOURS, prepare));
-    byId('race-entrants').append(
-      ...all.map((lane) => h('label', { class: 'inline' }, lane.enters, ` ${lane.model.name}`)),
-    );
-    prepare();
-  })().catch((error) => (status.textContent = error.message));
+  whenReached(
+    async () => {
+      image = await sample(8);
+      const models = await imageModels();
+      if (models.length === 0) throw new Error('this server has no model of grey images');
+      const size = (model) => `${model.image.width}x${model.image.height}`;
+      const raced = models.filter((model) => size(model) === size(models[0]));
+      // Those of constant state first.
+      raced.sort((a, b) => Number(b.constantState ?? false) - Number(a.constantState ?? false));
+      all = raced.map((model, i) => new Lane(model, i % COLOURS, prepare));
+      byId('race-entrants').append(
+        ...all.map((lane) => h('label', { class: 'inline' }, lane.enters, ` ${lane.model.name}`)),
+      );
+      prepare();
+    },
+    (text) => (status.textContent = text),
+  );
 
   // Everybody at the start.
   function prepare() {
@@ -107,6 +111,15 @@ export function start() {
       image.length,
     );
     byId('race-table').replaceChildren(...lanes.filter((lane) => lane.laps > 0).map((lane) => lane.tableRow()));
+    tellDrafts();
+  }
+
+  // A request cannot do without draft tokens: only the server has a switch.
+  function tellDrafts() {
+    const accepted = lanes.reduce((sum, lane) => sum + lane.accepted, 0);
+    const drawn = lanes.reduce((sum, lane) => sum + lane.drawn, 0);
+    byId('race-drafts').hidden = accepted === 0;
+    byId('race-drafts-count').textContent = `${whole(accepted)} of ${whole(drawn)}`;
   }
 
   function verdict() {

@@ -84,6 +84,7 @@ export function start() {
     const warnings = (model.warnings ?? []).join('. ');
     const mark = warnings && h('abbr', { title: warnings, 'aria-label': `warning: ${warnings}` }, '⚠');
     const state = bytes(model.stateBytes ?? 0);
+    const growing = model.stateBytesPerValue ? `${bytes(model.stateBytesPerValue)} a value` : 'grows';
     return h(
       'tr',
       {},
@@ -91,7 +92,7 @@ export function start() {
       cells([
         attentionName(model),
         `${bytes(model.weightBytes ?? 0)} ${model.weightType}`,
-        model.constantState ? `${state}, constant` : model.stateBytes ? `to ${state}` : 'grows',
+        model.constantState ? `${state}, constant` : model.stateBytes ? `to ${state}` : growing,
         whole(live.running ?? 0),
         whole(live.waiting ?? 0),
         whole(live.promptTokens ?? 0),

@@ -6,6 +6,7 @@ import { Inspector } from '../text/inspector.js';
 import { branchName, common } from '../text/story.js';
 import { toBase64 } from '../wire/base64.js';
 import { attentionName, textModels } from '../wire/models.js';
+import { whenReached } from '../wire/reach.js';
 import { stream, unary } from '../wire/rpc.js';
 import { deleteSession } from '../wire/sessions.js';
 
@@ -28,16 +29,19 @@ export function start() {
     for (const { sessionId } of branches) deleteSession(sessionId, { keepalive: true }).catch(() => {});
   });
 
-  (async () => {
-    const models = await textModels();
-    options(
-      model,
-      models.map((m) => [m.name, `${m.name} (${attentionName(m)})`]),
-      model.value,
-    );
-    if (models.length === 0) throw new Error('this server has no model of text');
-    write.disabled = false;
-  })().catch((error) => (status.textContent = error.message));
+  whenReached(
+    async () => {
+      const models = await textModels();
+      options(
+        model,
+        models.map((m) => [m.name, `${m.name} (${attentionName(m)})`]),
+        model.value,
+      );
+      if (models.length === 0) throw new Error('this server has no model of text');
+      write.disabled = false;
+    },
+    (text) => (status.textContent = text),
+  );
 
   function sampling() {
     const out = {};

@@ -31,10 +31,12 @@ export function attentionName(model) {
   return rounds ? `${model.attention}, ${rounds} round${rounds === 1 ? '' : 's'}` : model.attention;
 }
 
-// What a state takes behind so many values: between the points that the server tells, on a line.
+// What a state takes behind so many values: between the points that the server tells, on a line; without an end
+// what each value adds.
 export function stateBytes(model, position) {
   const points = (model.stateGrowth ?? []).map((p) => [Number(p.position ?? 0), Number(p.bytes ?? 0)]);
   if (points.length === 0) {
+    if (model.stateBytesPerValue) return position * Number(model.stateBytesPerValue);
     const most = Number(model.stateBytes ?? 0);
     points.push(
       ...(model.constantState

@@ -1,6 +1,7 @@
 // Calls of lintel.v1, by the Connect protocol with JSON. Requests and answers are the messages of proto/lintel/v1 as
 // protobuf's JSON: camelCase, 64-bit numbers and enums as strings, bytes in base64, fields with their default left out.
 import { END, EnvelopeReader, wrap } from './envelope.js';
+import { look, noteReach, noteStatus } from './reach.js';
 
 const utf8 = new TextEncoder();
 const text = new TextDecoder();
@@ -39,14 +40,27 @@ const CODES = {
   504: 'unavailable',
 };
 
-async function refusal(response) {
-  const body = await response.text();
+// The connection broke while an answer came: whether the server is gone a look tells.
+function broken(signal) {
+  if (signal?.aborted) return new RpcError({ code: 'canceled' });
+  look();
+  return new RpcError({ code: 'unavailable', message: 'the connection to the server was lost' });
+}
+
+async function refusal(response, signal) {
+  const body = await response.text().catch(() => {
+    throw broken(signal);
+  });
   try {
     return new RpcError(JSON.parse(body));
   } catch {
+    const code = CODES[response.status];
+    const away = code === 'unavailable' && response.status > 500;
     return new RpcError({
-      code: CODES[response.status],
-      message: `HTTP ${response.status} ${body.slice(0, 200)}`,
+      code,
+      message: away
+        ? `the server does not answer (HTTP ${response.status})`
+        : `HTTP ${response.status} ${body.slice(0, 200)}`,
     });
   }
 }
@@ -55,7 +69,7 @@ async function post(method, type, body, { signal, keepalive } = {}) {
   const headers = { 'Content-Type': type, 'Connect-Protocol-Version': '1' };
   if (token) headers.Authorization = `Bearer ${token}`;
   try {
-    return await fetch(`/lintel.v1.${method}`, {
+    const response = await fetch(`/lintel.v1.${method}`, {
       method: 'POST',
       headers,
       body,
@@ -63,9 +77,12 @@ async function post(method, type, body, { signal, keepalive } = {}) {
       keepalive,
       cache: 'no-store',
     });
-  } catch (error) {
+    noteStatus(response.status);
+    return response;
+  } catch {
     if (signal?.aborted) throw new RpcError({ code: 'canceled' });
-    throw new RpcError({ code: 'unavailable', message: `the server does not answer (${error.message})` });
+    noteReach(false);
+    throw new RpcError({ code: 'unavailable', message: 'the server does not answer' });
   }
 }
 
@@ -86,8 +103,15 @@ async function withToken(call) {
 export function unary(method, request = {}, options = {}) {
   return withToken(async () => {
     const response = await post(method, 'application/json', JSON.stringify(request), options);
-    if (!response.ok) throw await refusal(response);
-    return response.json();
+    if (!response.ok) throw await refusal(response, options.signal);
+    const body = await response.text().catch(() => {
+      throw broken(options.signal);
+    });
+    try {
+      return JSON.parse(body);
+    } catch {
+      throw new RpcError({ code: 'internal', message: 'the answer is not JSON' });
+    }
   });
 }
 
@@ -101,8 +125,8 @@ export async function* stream(method, request, { signal } = {}) {
       const response = await post(method, 'application/connect+json', wrap(utf8.encode(JSON.stringify(request))), {
         signal: either,
       });
-      if (!response.ok) throw await refusal(response);
-      return peek(response.body.getReader());
+      if (!response.ok) throw await refusal(response, either);
+      return peek(response.body.getReader(), either);
     });
     yield* body;
   } catch (error) {
@@ -114,8 +138,8 @@ export async function* stream(method, request, { signal } = {}) {
 }
 
 // A refusal comes as the only envelope of an answer that is 200: it is read here, where a token can still be asked for.
-async function peek(reader) {
-  const rest = messages(reader);
+async function peek(reader, signal) {
+  const rest = messages(reader, signal);
   const first = await rest.next();
   return (async function* () {
     if (!first.done) yield first.value;
@@ -123,13 +147,13 @@ async function peek(reader) {
   })();
 }
 
-async function* messages(reader) {
+async function* messages(reader, signal) {
   const envelopes = new EnvelopeReader();
   for (;;) {
-    const { done, value } = await reader.read().catch((error) => {
-      throw new RpcError({ code: 'unavailable', message: `the connection was lost (${error.message})` });
+    const { done, value } = await reader.read().catch(() => {
+      throw broken(signal);
     });
-    if (done) throw new RpcError({ code: 'unavailable', message: 'the answer ended early' });
+    if (done) throw broken(signal); // before it said how it ended
     const batch = [];
     let end;
     for (const { flags, message } of envelopes.push(value)) {

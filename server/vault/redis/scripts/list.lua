@@ -1,7 +1,7 @@
 -- Sessions of one bucket by id. KEYS: ids. ARGV: prefix of keys, after, most, model (empty: all),
 -- 1 where one owner's, that owner. Returns where to go on (empty: there are no more), then row,
 -- position, digest of each.
-local at, most, found = ARGV[2], number(ARGV[3]), {''}
+local at, most, found, bytes = ARGV[2], number(ARGV[3]), {''}, 0
 for _ = 1, 20 do  -- other sessions wait for this
   local ids = redis.call('ZRANGEBYLEX', KEYS[1], '(' .. at, '+', 'LIMIT', 0, 100)
   for _, id in ipairs(ids) do
@@ -9,7 +9,8 @@ for _ = 1, 20 do  -- other sessions wait for this
     local s = redis.call('HMGET', ARGV[1] .. id .. ':m', 'r', 'p', 'd', 'm', 'o')
     if s[1] and (ARGV[4] == '' or s[4] == ARGV[4]) and (ARGV[5] == '0' or s[5] == ARGV[6]) then
       for i = 1, 3 do found[#found + 1] = s[i] end
-      if #found >= 1 + 3 * most then
+      bytes = bytes + #s[1]
+      if #found >= 1 + 3 * most or bytes > 900000 then  -- a reply of a mebibyte, and one row
         found[1] = at
         return found
       end

@@ -9,11 +9,20 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-std::string refusal(const std::string& body, const JsonBounds& bounds = {}) {
-  std::string why;
-  CHECK_FALSE(parse_object(body, why, bounds));
-  return why;
+std::string refusal(const std::string& body) {
+  nlohmann::json object;
+  const grpc::Status parsed = parse_object(body, nullptr, object);
+  CHECK(parsed.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(object.is_null());
+  return parsed.error_message();
 }
+
+// Nobody waits, or there is no room.
+struct EmptyBudget final : JsonBudget {
+  bool charge(std::int64_t) override { return has_room; }
+  bool cancelled() const override { return has_room; }
+  bool has_room = false;
+};
 
 }  // namespace
 
@@ -23,11 +32,28 @@ TEST_CASE("what is no JSON object, or too much of one, is refused and says why")
   CHECK_THAT(refusal("[1]"), Contains("not a JSON object"));
   CHECK_THAT(refusal(R"({"a":1e999})"), Contains("out of range"));
   CHECK_THAT(refusal("{\"a\":\"\xff\"}"), Contains("not JSON"));
-  CHECK_THAT(refusal("{\"a\":" + std::string(100'000, '[')), Contains("nested too deeply"));
-  CHECK_THAT(refusal(R"({"a":[1,2,3,4]})", {.max_values = 3}), Contains("too many values"));
-  CHECK_THAT(refusal(R"({"a":[[],[],[]]})", {.max_containers = 4}), Contains("too many names"));
-  std::string why;
-  CHECK(parse_object(R"({"a":[[],[],[1]]})", why));
+  CHECK_THAT(refusal("{\"a\":" + std::string(100'000, '[')), Contains("nested more than 128 deep"));
+  std::string objects = "{\"a\":[{}";
+  while (objects.size() < std::size_t{4} << 20) objects += ",{},{},{},{}";
+  CHECK_THAT(refusal(objects + "]}"), Contains("MiB of memory"));
+  for (const std::string text : {"{", "[tru]", "{\"a\":1e999}", "\"\x01\""}) {
+    CHECK_THAT(refusal(text), !Contains("exception"));
+  }
+  nlohmann::json object;
+  CHECK(parse_object(R"({"a":[[],[],[1]]})", nullptr, object).ok());
+  CHECK(object["a"].size() == 3);
+}
+
+TEST_CASE("a body without room is to be sent again, and one that nobody waits for is left") {
+  nlohmann::json object;
+  EmptyBudget budget;
+  const grpc::Status full = parse_object("{}", &budget, object);
+  CHECK(full.error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK_THAT(full.error_message(), Contains("--http-memory"));
+  budget.has_room = true;
+  const grpc::Status left = parse_object(std::string(1 << 20, ' '), &budget, object);
+  CHECK(left.error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK_THAT(left.error_message(), Contains("shutting down"));
 }
 
 TEST_CASE("a float is told by its shortest decimal, and what JSON has no number for by null") {

@@ -16,7 +16,7 @@ using nlohmann::json;
 struct RestServer : TestServer {
   RestServer() : TestServer({"image", "bytes", "tokens"}, with_http()) {}
   HttpReply get(const std::string& path) {
-    return request(server().http_port(), "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+    return request(server().http_port(), "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
   }
   HttpReply send(const std::string& path, const json& body, const std::string& headers = "") {
     return post(server().http_port(), path, body.dump(), "application/json", headers);
@@ -303,6 +303,102 @@ TEST_CASE("an error behind the first event of generate_stream is an event") {
   REQUIRE(last > 0);
   CHECK(json::parse(reply.body.substr(last + 6))["error"].is_string());
   CHECK(json::parse(reply.body.substr(6, reply.body.find("\n\n") - 6)).contains("text_output"));
+}
+
+TEST_CASE("a sequence goes on and ends without a text or tokens over HTTP") {
+  RestServer server;
+  const std::string generate_path = "/v2/models/bytes/generate";
+  v1::GenerateRequest request = request_for("bytes", {}, 12);
+  request.mutable_prompt()->set_text("Once");
+  const std::vector<std::int32_t> whole = generate(server, request).only().tokens;
+  const json seed = request.sampling().has_seed() ? json(request.sampling().seed()) : json();
+  std::vector<std::int32_t> told;
+  const auto add = [&](const json& response) {
+    for (const json& token : response["tokens"]) told.push_back(token.get<std::int32_t>());
+  };
+  const auto step = [&](json body, int count) {
+    body["sequence_id"] = "tale";
+    body["max_new_tokens"] = count;
+    body["outputs"] = {"tokens"};
+    if (!seed.is_null()) body["seed"] = seed;
+    return body;
+  };
+  add(server.sent(generate_path, step({{"text_input", "Once"}, {"sequence_start", true}}, 5)));
+  add(server.sent(generate_path, step(json::object(), 4)));
+  const HttpReply events = server.send("/v2/models/bytes/generate_stream", step(json::object(), 3));
+  CHECK(events.status == 200);
+  for (std::size_t at = events.body.find("data: "); at != std::string::npos;
+       at = events.body.find("data: ", at + 1)) {
+    const std::size_t end = events.body.find("\n\n", at);
+    add(json::parse(events.body.substr(at + 6, end - at - 6)));
+  }
+  CHECK(told == whole);
+  // A model of bytes answers with text where no output is named.
+  const json next = server.sent(generate_path, {{"max_new_tokens", 1}, {"sequence_id", "tale"}});
+  CHECK(next["text_output"].is_string());
+  const json ended =
+      server.sent("/v2/models/bytes/infer",
+                  {{"inputs", json::array()},
+                   {"parameters", {{"sequence_id", "tale"}, {"sequence_end", true}}}});
+  CHECK(output(ended, "text_output")["data"] == json::array({""}));
+  CHECK(server.send(generate_path, step(json::object(), 1)).status == 404);
+  // Where nothing goes on there has to be something to begin with.
+  for (const json& body :
+       {json{{"max_new_tokens", 3}}, json{{"sequence_id", "new"}, {"sequence_start", true}}}) {
+    const HttpReply refused = server.send(generate_path, body);
+    CHECK(refused.status == 400);
+    CHECK_THAT(json::parse(refused.body)["error"].get<std::string>(), Contains("text_input"));
+  }
+}
+
+TEST_CASE("all that is wrong with an inference request is named in its one message") {
+  RestServer server;
+  const auto refusal = [&](const json& body) {
+    const HttpReply reply = server.send("/v2/models/bytes/generate", body);
+    CHECK(reply.status == 400);
+    return json::parse(reply.body)["error"].get<std::string>();
+  };
+  const std::string three =
+      refusal({{"text_input", "x"}, {"bad_words", "y"}, {"no_such", 1}, {"temperature", "hot"}});
+  CHECK_THAT(three, Contains("parameters[bad_words]: is not a parameter") &&
+                        Contains("parameters[no_such]") && Contains("parameters[temperature]") &&
+                        !Contains("more)"));
+  json many = {{"text_input", "x"}};
+  for (int i = 100; i < 140; ++i) many["unknown_parameter_" + std::to_string(i)] = 1;
+  const std::string all = refusal(many);
+  CHECK(all.size() < 1000);
+  CHECK_THAT(all, Contains("also wrong: ") && Contains("fields more that are wrong"));
+}
+
+TEST_CASE("an encoded body is refused by its encoding's name in every protocol's shape") {
+  RestServer server;
+  const int port = server.server().http_port();
+  const auto refused = [&](const std::string& path, const std::string& type,
+                           const std::string& headers = "Content-Encoding: gzip\r\n") {
+    const HttpReply reply = post(port, path, "\x1f\x8b", type, headers);
+    CHECK(reply.status == 415);
+    CHECK_THAT(reply.body, Contains("content-encoding: ") && Contains("send identity"));
+    return json::parse(reply.body);
+  };
+  const std::string type = "application/json";
+  CHECK(refused("/v2/models/bytes/infer", type)["error"].is_string());
+  CHECK(refused("/v2/models/bytes/generate_stream", type)["error"].is_string());
+  CHECK(refused("/v1/completions", type)["error"]["message"].is_string());
+  CHECK(refused("/v1/chat/completions", type)["error"]["message"].is_string());
+  CHECK(refused("/lintel.v1.ModelService/List", type)["code"] == "unimplemented");
+  CHECK(refused("/lintel.v1.ModelService/List", "application/proto")["code"] == "unimplemented");
+  CHECK(refused(kGeneratePath, type)["code"] == "unimplemented");
+  refused("/v1/completions", type, "Content-Encoding: br\r\n");
+  // Twice is no identity either.
+  refused("/v1/completions", type, "Content-Encoding: identity\r\nContent-Encoding: gzip\r\n");
+  const HttpReply stream =
+      post(port, kGeneratePath, "x", "application/connect+json", "Content-Encoding: gzip\r\n");
+  CHECK(stream.status == 200);  // its errors are envelopes
+  CHECK_THAT(stream.body, Contains("content-encoding: gzip"));
+  const HttpReply plain =
+      post(port, "/v2/models/bytes/generate", R"({"text_input":"x","max_tokens":1})", type,
+           "Content-Encoding: identity\r\n");
+  CHECK(plain.status == 200);
 }
 
 }  // namespace lintel::testing

@@ -1,11 +1,14 @@
 // /v1/completions and /v1/models.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <numbers>
 
 #include "server/web/forms/utf8_text.h"
 #include "tests/server/support/http_client.h"
+#include "tests/server/support/token_file.h"
 
 namespace lintel::testing {
 namespace {
@@ -297,16 +300,24 @@ TEST_CASE("values of a prompt that came before are told as cached") {
 TEST_CASE("models are listed and told by name") {
   OpenAiServer server;
   const int port = server.server().http_port();
-  const HttpReply list = request(port, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n");
+  const HttpReply list = request(port, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
   REQUIRE(list.status == 200);
   const json models = json::parse(list.body);
   CHECK(models["object"] == "list");
   REQUIRE(models["data"].size() == 3);
   CHECK(models["data"][0]["id"] == "bytes");
   CHECK(models["data"][0]["object"] == "model");
-  const HttpReply one = request(port, "GET /v1/models/tokens HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto day = std::chrono::hours(24);
+  const auto today = std::chrono::system_clock::now();
+  for (const json& model : models["data"]) {
+    const auto created =
+        std::chrono::system_clock::from_time_t(model["created"].get<std::time_t>());
+    CHECK(created > today - day);
+    CHECK(created <= today);
+  }
+  const HttpReply one = request(port, "GET /v1/models/tokens HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(json::parse(one.body)["id"] == "tokens");
-  const HttpReply none = request(port, "GET /v1/models/nosuch HTTP/1.1\r\nHost: x\r\n\r\n");
+  const HttpReply none = request(port, "GET /v1/models/nosuch HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(none.status == 404);
   CHECK(json::parse(none.body)["error"]["code"] == "model_not_found");
 }
@@ -372,6 +383,52 @@ TEST_CASE("what cannot be done is refused in OpenAI's shape, by OpenAI's names")
   json streamed = completion_of("", 5);
   streamed["stream"] = true;
   CHECK(server.complete(streamed).status == 400);
+}
+
+TEST_CASE("errors below /v1 have OpenAI's shape, whatever refuses the request") {
+  ServerOptions options = with_http();
+  const TokenFile tokens;
+  options.security.auth_tokens = tokens.path;
+  options.connections.max_message_bytes = 8192;
+  options.http.memory_bytes = 4096;
+  TestServer server({"bytes"}, options);
+  const int port = server.server().http_port();
+  const std::string alice = "Authorization: Bearer token-alice\r\n";
+  const auto refused = [&](const HttpReply& reply, int status, const std::string& why,
+                           const json& code) {
+    INFO(reply.head << reply.body);
+    CHECK(reply.status == status);
+    CHECK(reply.header("content-type") == "application/json");
+    const json error = json::parse(reply.body)["error"];
+    CHECK_THAT(error["message"].get<std::string>(), Contains(why));
+    CHECK(error["type"].is_string());
+    CHECK(error.contains("param"));
+    CHECK(error["code"] == code);
+    return reply;
+  };
+  const auto get = [&](const std::string& path, const std::string& headers) {
+    return request(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
+  };
+  const std::string path = "/v1/completions", type = "application/json";
+  for (const char* const unknown : {"/v1", "/v1/", "/v1/embeddings", "/v1/models/a/b"}) {
+    refused(get(unknown, alice), 404, "there is nothing at", "unknown_url");
+  }
+  CHECK(refused(get(path, alice), 405, "takes POST", json()).header("allow") == "POST");
+  refused(post(port, path, "{}"), 401, "", "invalid_api_key");
+  refused(post(port, path, "{}", type, alice + "Origin: https://example.org\r\n"), 403,
+          "example.org", json());
+  refused(post(port, path, std::string(9000, ' '), type, alice), 413, "--max-message-size",
+          "request_too_large");
+  refused(post(port, "/v1/nothing", std::string(9000, ' '), type, alice), 413, "8192 bytes",
+          "request_too_large");
+  refused(post(port, path, std::string(5000, ' '), type, alice), 503, "--http-memory", json());
+  refused(post(port, path, "x", type, alice + "Content-Encoding: gzip\r\n"), 415,
+          "content-encoding: gzip", json());
+  refused(get("/v1/models", "Host: y\r\n" + alice), 400, "host", json());
+  // What is below no such path keeps its shape.
+  const HttpReply other = get("/v10/models", alice);
+  CHECK(other.status == 404);
+  CHECK(json::parse(other.body)["code"] == "not_found");
 }
 
 TEST_CASE("an answer that would not fit is ended, and says to stream it") {

@@ -1,0 +1,144 @@
+// Bodies that are read off HTTP's threads: who reads them, when that ends, what it holds.
+#include "server/web/body_work.h"
+
+#include <catch2/catch.hpp>
+#include <future>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+
+class FakeExchange final : public HttpExchange {
+ public:
+  explicit FakeExchange(std::string body) : body_(std::move(body)) {}
+
+  const HttpRequest& request() const override { return request_; }
+  std::string take_body() override { return std::move(body_); }
+  void answer(HttpAnswer) override {}
+  void begin(HttpAnswer) override {}
+  void write(std::string, std::function<void(bool)>) override {}
+  void end(std::string) override {}
+  void abort() override {}
+  void when_gone(std::function<void()> gone) override { gone_ = std::move(gone); }
+  void go() { gone_(); }
+
+ private:
+  const HttpRequest request_;
+  std::string body_;
+  std::function<void()> gone_;
+};
+
+const std::string kLong(BodyWork::kShortBytes + 1, ' ');
+
+// A reading that goes on until it is told to end.
+struct Endless {
+  BodyWork::Read read() {
+    return [this](const std::string&, JsonBudget& budget) {
+      begun.set_value();
+      while (!budget.cancelled()) std::this_thread::yield();
+      return grpc::Status(grpc::StatusCode::CANCELLED, "told");
+    };
+  }
+  BodyWork::Refuse refuse() {
+    return [this](const grpc::Status& status) { refused.set_value(status); };
+  }
+
+  std::promise<void> begun;
+  std::promise<grpc::Status> refused;
+};
+
+constexpr std::int64_t kMemory = 1 << 20;
+
+}  // namespace
+
+TEST_CASE("a short body is read by its own thread while long ones are read by others") {
+  HttpCounters counters;
+  BodyWork work(kMemory, counters);
+  Endless first, second;
+  const auto one = std::make_shared<FakeExchange>(kLong);
+  const auto two = std::make_shared<FakeExchange>(kLong);
+  work.read(one, first.read(), first.refuse());
+  work.read(two, second.read(), second.refuse());
+  first.begun.get_future().wait();
+  second.begun.get_future().wait();
+  // All threads of the object are busy, and the caller is not kept.
+  std::optional<std::thread::id> reader;
+  work.read(
+      std::make_shared<FakeExchange>("{}"),
+      [&](const std::string& body, JsonBudget&) {
+        CHECK(body == "{}");
+        reader = std::this_thread::get_id();
+        return grpc::Status::OK;
+      },
+      [](const grpc::Status&) { FAIL("refused"); });
+  CHECK(reader == std::this_thread::get_id());
+  one->go();
+  two->go();
+  CHECK(first.refused.get_future().get().error_message() == "told");
+  CHECK(second.refused.get_future().get().error_message() == "told");
+}
+
+TEST_CASE("a drain ends the bodies that are read and those that wait, and takes no more") {
+  HttpCounters counters;
+  BodyWork work(kMemory, counters);
+  Endless read[2];
+  for (Endless& each : read) {
+    work.read(std::make_shared<FakeExchange>(kLong), each.read(), each.refuse());
+  }
+  for (Endless& each : read) each.begun.get_future().wait();
+  const auto never = [](const std::string&, JsonBudget&) -> grpc::Status {
+    throw std::logic_error("read after the drain began");
+  };
+  std::promise<grpc::Status> waiting, later;
+  work.read(std::make_shared<FakeExchange>(kLong), never,
+            [&](const grpc::Status& status) { waiting.set_value(status); });
+  work.begin_drain();
+  for (Endless& each : read) CHECK_FALSE(each.refused.get_future().get().ok());
+  work.read(std::make_shared<FakeExchange>("{}"), never,
+            [&](const grpc::Status& status) { later.set_value(status); });
+  for (auto* const told : {&waiting, &later}) {
+    const grpc::Status status = told->get_future().get();
+    CHECK(status.error_code() == grpc::StatusCode::UNAVAILABLE);
+    CHECK_THAT(status.error_message(), Contains("shutting down"));
+  }
+  work.stop();
+  CHECK(counters.body_bytes == 0);
+}
+
+TEST_CASE("what bodies and their trees hold is counted with all others, and given back") {
+  HttpCounters counters;
+  BodyWork work(kMemory, counters);
+  counters.body_bytes = 1000;  // being received
+  work.read(
+      std::make_shared<FakeExchange>(std::string(500, ' ')),
+      [&](const std::string&, JsonBudget& budget) {
+        CHECK(counters.body_bytes == 1500);
+        CHECK(budget.charge(kMemory - 1500));
+        CHECK_FALSE(budget.charge(1));
+        CHECK(budget.charge(-100));
+        CHECK(budget.charge(100));
+        CHECK(counters.body_bytes == kMemory);
+        return grpc::Status::OK;
+      },
+      [](const grpc::Status&) { FAIL("refused"); });
+  CHECK(counters.body_bytes == 1000);
+}
+
+TEST_CASE("what reading a body throws is its own refusal") {
+  HttpCounters counters;
+  BodyWork work(kMemory, counters);
+  for (const std::string& body : {std::string("{}"), kLong}) {
+    std::promise<grpc::Status> told;
+    work.read(
+        std::make_shared<FakeExchange>(body),
+        [](const std::string&, JsonBudget&) -> grpc::Status { throw std::bad_alloc(); },
+        [&](const grpc::Status& status) { told.set_value(status); });
+    CHECK(told.get_future().get().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  }
+}
+
+}  // namespace lintel::testing

@@ -1,0 +1,84 @@
+// Whether the server answers: what every call finds, and a look now and then where no call is made.
+
+const EVERY = 5000; // ms between two looks at a server that answers
+const AGAIN = 1000; // ms between two looks at one that does not
+const PATIENCE = 5000; // ms that a look waits
+
+const AWAY = [502, 503, 504]; // of something in between that does not reach the server, or of one that ends
+
+let reached = true;
+const listeners = new Set();
+
+export const isReached = () => reached;
+
+// listener(reached) is called at every change. Gives a function that ends that.
+export function onReach(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+// What a call has found.
+export function noteReach(now) {
+  if (now === reached) return;
+  reached = now;
+  for (const listener of [...listeners]) listener(now);
+}
+
+// Of the status of an answer to a call, which may have it from the server itself: those of AWAY say nothing.
+export function noteStatus(status) {
+  if (!AWAY.includes(status)) noteReach(true);
+}
+
+// Asks for what every server answers, to whomever.
+export async function look() {
+  try {
+    const { status } = await fetch('/v2/health/live', { cache: 'no-store', signal: AbortSignal.timeout(PATIENCE) });
+    noteReach(!AWAY.includes(status));
+  } catch {
+    noteReach(false);
+  }
+}
+
+// From now on, while the page is seen.
+export function keepLooking() {
+  let timer;
+  const next = async () => {
+    clearTimeout(timer);
+    if (!document.hidden) await look();
+    clearTimeout(timer);
+    timer = setTimeout(next, reached ? EVERY : AGAIN);
+  };
+  timer = setTimeout(next, EVERY);
+  document.addEventListener('visibilitychange', () => document.hidden || next());
+  onReach((now) => {
+    if (now) return;
+    clearTimeout(timer);
+    timer = setTimeout(next, AGAIN);
+  });
+}
+
+const back = () =>
+  new Promise((resolve) => {
+    const end = onReach((now) => {
+      if (!now) return;
+      end();
+      resolve();
+    });
+  });
+
+// What begin() gives: called once more, where it fails, whenever the server is back. failed(text): why it failed, and ''
+// before each further try.
+export async function whenReached(begin, failed = () => {}) {
+  for (;;) {
+    try {
+      return await begin();
+    } catch (error) {
+      failed(error.message);
+      await look();
+      // It may have been away for a moment only.
+      if (reached && error.code === 'unavailable') await new Promise((resolve) => setTimeout(resolve, AGAIN));
+      else await back();
+    }
+    failed('');
+  }
+}
