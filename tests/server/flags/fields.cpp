@@ -62,13 +62,15 @@ void add_models(ModelOptions& models, Fields& fields) {
   fields.add("models.drain_timeout_ms", drain_timeout_ms);
 
   auto& [workers, max_batch_rows, max_queued_requests, max_queued_bytes, prefill_rows_per_step,
-         prompt_rows_per_step, speculation, speculation_rows, step_threads] = scheduling;
+         prompt_rows_per_step, most_rows_per_step, speculation, speculation_rows, step_threads] =
+      scheduling;
   fields.add("models.scheduling.workers", workers);
   fields.add("models.scheduling.max_batch_rows", max_batch_rows);
   fields.add("models.scheduling.max_queued_requests", max_queued_requests);
   fields.add("models.scheduling.max_queued_bytes", max_queued_bytes);
   fields.add("models.scheduling.prefill_rows_per_step", prefill_rows_per_step);
   fields.add("models.scheduling.prompt_rows_per_step", prompt_rows_per_step);
+  fields.add("models.scheduling.most_rows_per_step", most_rows_per_step);
   fields.add("models.scheduling.speculation", speculation);
   fields.add("models.scheduling.speculation_rows", speculation_rows);
   fields.add("models.scheduling.step_threads", step_threads);
