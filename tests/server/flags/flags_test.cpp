@@ -17,8 +17,8 @@ namespace {
 
 // Options that no flag sets by itself, and why.
 const std::map<std::string, std::string> kWithoutFlag = {
-    {"models.scheduling.prompt_rows_per_step", "models.scheduling.most_rows_per_step",
-     "follows from --max-batch-rows and the model"},
+    {"models.scheduling.prompt_rows_per_step", "follows from --max-batch-rows and the model"},
+    {"models.scheduling.most_rows_per_step", "follows from --speculation-rows and the model"},
     {"serves_packaged_models", "follows from what is not given"},
     {"prefixes.least_tokens", "shorter beginnings save no more than a step; tests have short ones"},
 };
