@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -106,7 +107,7 @@ std::shared_ptr<const LookedUp> NameLookups::find(const RedisAddress& name, Time
       --shared->running;
       ::eventfd_write(shared->bell, 1);
     }).detach();
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {  // no thread, or no memory for one
     --shared_->running;
     return std::make_shared<LookedUp>(LookedUp{.why = error.what()});
   }

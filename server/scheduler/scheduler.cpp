@@ -1,8 +1,10 @@
 #include "server/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "server/base/cores.h"
@@ -80,14 +82,17 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
 Scheduler::~Scheduler() { stop(); }
 
 void Scheduler::run_worker(Worker& worker) {
+  constexpr std::chrono::milliseconds kAfterFailure{10};
   while (!stopping_.load()) {
-    survives(ServerThread::kWorker, [&] {
+    const bool is_well = survives(ServerThread::kWorker, [&] {
       const std::uint64_t wakes = queue_->wakes();
       if (worker.run_one_step()) return;
       const auto is_woken = [&] { return queue_->wakes() != wakes; };
       if (help_ != nullptr && help_->help(worker.index(), is_woken, clock_)) return;
       queue_->wait(wakes, worker.next_deadline(), clock_);
     });
+    // An exception that returns each time must not fill a core and the log.
+    if (!is_well) std::this_thread::sleep_for(kAfterFailure);
   }
   worker.end_all(RequestOutcome::kShutdown);
 }

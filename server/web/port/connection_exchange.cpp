@@ -67,8 +67,13 @@ class CalledOnce {
   CalledOnce(CalledOnce&& other) noexcept
       : function_(std::exchange(other.function_, nullptr)), last_(other.last_) {}
   CalledOnce& operator=(CalledOnce&&) = delete;
+  // A connection that drops its work for want of memory closes: what `function` throws then, for
+  // the same reason, has no recipient, and must not end the process.
   ~CalledOnce() {
-    if (function_) std::apply(function_, last_);
+    try {
+      if (function_) std::apply(function_, last_);
+    } catch (...) {
+    }
   }
   Function take() { return std::exchange(function_, nullptr); }
 

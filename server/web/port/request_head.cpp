@@ -131,7 +131,9 @@ void RequestParser::check_framing(ErrorCode& error) {
 void RequestParser::on_body_init_impl(const boost::optional<std::uint64_t>& length,
                                       ErrorCode& error) {
   error = {};
-  if (length && *length <= max_body_bytes_) body_.reserve(static_cast<std::size_t>(*length));
+  // A length that was only announced takes no memory beyond this: the body grows as it is read.
+  constexpr std::uint64_t kReservedBytes = 64 << 10;
+  if (length) body_.reserve(static_cast<std::size_t>(std::min(*length, kReservedBytes)));
 }
 
 std::size_t RequestParser::on_body_impl(BeastView piece, ErrorCode& error) {
