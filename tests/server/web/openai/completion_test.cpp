@@ -417,10 +417,11 @@ TEST_CASE("errors below /v1 have OpenAI's shape, whatever refuses the request") 
   refused(post(port, path, "{}"), 401, "", "invalid_api_key");
   refused(post(port, path, "{}", type, alice + "Origin: https://example.org\r\n"), 403,
           "example.org", json());
-  refused(post(port, path, std::string(9000, ' '), type, alice), 413, "--max-message-size",
-          "request_too_large");
-  refused(post(port, "/v1/nothing", std::string(9000, ' '), type, alice), 413, "8192 bytes",
-          "request_too_large");
+  refused(post(port, path, std::string(9000, ' '), type, alice), 413,
+          "8192 bytes (--max-message-size)", "request_too_large");
+  // The path is looked at before the body's length.
+  refused(post(port, "/v1/nothing", std::string(9000, ' '), type, alice), 404, "/v1/nothing",
+          "unknown_url");
   refused(post(port, path, std::string(5000, ' '), type, alice), 503, "--http-memory", json());
   refused(post(port, path, "x", type, alice + "Content-Encoding: gzip\r\n"), 415,
           "content-encoding: gzip", json());
