@@ -96,8 +96,8 @@ ProductBound::ProductBound(const ModelConfig& config, WeightType type, std::size
       }
     }
   } catch (const dnnl::error& error) {
-    throw std::runtime_error(std::string("oneDNN has no product for weight type ") +
-                             to_string(type) + " on this machine: " + error.what());
+    throw NoProduct(std::string("oneDNN has no product for weight type ") + to_string(type) +
+                    " on this machine: " + error.what());
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "model/config/config.h"
@@ -12,12 +13,18 @@
 
 namespace lintel::bench {
 
+// oneDNN has no product in a weight type on this machine: bf16 needs AVX-512.
+class NoProduct : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // Every projection of every layer once, for some rows, on one thread a worker, by oneDNN. The
 // weights are shared between the workers, inputs and outputs are their own.
 class ProductBound {
  public:
   // bf16: inputs and weights in bf16. int8: unsigned inputs, signed weights, a scale for each
-  // output. Outputs are f32. Throws std::runtime_error where oneDNN cannot do it on this machine.
+  // output. Outputs are f32. Throws NoProduct where oneDNN cannot do it on this machine.
   ProductBound(const ModelConfig& config, WeightType type, std::size_t rows, int workers);
   ~ProductBound();
   ProductBound(const ProductBound&) = delete;
