@@ -1,4 +1,4 @@
-// Defects that are switched at run time, in the copy of the tree that scripts/mutate.sh makes.
+// Defects that are switched at run time, in the copy of the tree that scripts/mutate.py makes.
 #pragma once
 
 #include <cstdlib>
@@ -14,5 +14,5 @@ inline bool is_chosen(std::string_view name) {
 
 }  // namespace lintel::mutations
 
-// Nothing of the product includes this header: the script adds it to the files it patches.
+// Nothing of the product includes this header: the script adds it to the files with defects.
 #define LINTEL_MUTATION(name) (::lintel::mutations::is_chosen(name))

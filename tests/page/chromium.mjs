@@ -127,7 +127,7 @@ export class Chromium {
     const page = new Page(this, sessionId, browserContextId);
     this.#pages.set(sessionId, page);
     for (const domain of ['Inspector', 'Page', 'Runtime', 'Network', 'Log']) await page.send(`${domain}.enable`);
-    const { LINTEL_MUTATION } = process.env; // a defect of scripts/mutate.sh
+    const { LINTEL_MUTATION } = process.env; // a defect of scripts/mutate.py
     if (LINTEL_MUTATION) {
       const source = `globalThis.LINTEL_MUTATION = (name) => name === ${JSON.stringify(LINTEL_MUTATION)}`;
       await page.send('Page.addScriptToEvaluateOnNewDocument', { source });
