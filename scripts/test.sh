@@ -1,21 +1,30 @@
 #!/usr/bin/env bash
-# Builds and passes all tests.
+# Builds and passes the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/steps.sh
 
 usage() {
   cat <<'EOF'
-Usage: scripts/test.sh [PRESET] [CTEST-ARGUMENT...]
+Usage: scripts/test.sh [--all] [PRESET] [CTEST-ARGUMENT...]
 
-Installs what is missing, builds with PRESET (dev, release, asan or tsan; default dev) and runs the
-tests. Further arguments go to ctest, e.g. scripts/test.sh dev -R golden.
+Installs what is missing, builds with PRESET (dev, ci, release, asan or tsan; default dev) and runs the unit
+tests and the integration tests. Further arguments go to ctest, e.g. scripts/test.sh dev -R golden.
+  --all   also the campaigns: faults on purpose, browsers, other instruction sets; a quarter of an hour more
+PRESET ci compiles several files together: the fastest from a clean clone, the slowest after an edit.
 EOF
 }
-case ${1:-} in -h | --help) usage; exit 0 ;; esac
 
-preset=${1:-dev}
-shift || true
+only=(-LE '^campaign$')
+preset=dev
+while (($#)); do
+  case $1 in
+    -h | --help) usage; exit 0 ;;
+    --all) only=(); shift ;;
+    -*) break ;;
+    *) preset=$1; shift; break ;;
+  esac
+done
 start=$SECONDS
 step "packages: installed where missing"
 scripts/setup.sh --training --clients --browser --docker --redis
@@ -23,7 +32,8 @@ installed=$SECONDS
 cmake --preset "$preset" >/dev/null
 build "$preset"
 built=$SECONDS
-last=build/$preset/test_seconds  # of all tests, once they have passed
+last=build/$preset/test_seconds  # of the tests, once they have passed
+((${#only[@]})) || last=build/$preset/all_test_seconds
 took=
 [[ ! -f $last ]] || took=", all of them $(seconds_to_words "$(<"$last")") last time"
 step "tests, $(nproc) at a time$took"
@@ -31,7 +41,7 @@ progress=()
 [[ ! -t 1 ]] || progress=(--progress)
 status=0
 # A browser that hangs is started once more; what fails is not.
-ctest --preset "$preset" -j "$(nproc)" --repeat after-timeout:3 "${progress[@]}" "$@" || status=$?
+ctest --preset "$preset" -j "$(nproc)" --repeat after-timeout:3 "${only[@]}" "${progress[@]}" "$@" || status=$?
 if ((status == 0 && $# == 0)); then echo "$((SECONDS - built))" >"$last"; fi
 echo "test.sh: packages $((installed - start)) s, build $((built - installed)) s, tests $((SECONDS - built)) s"
 exit $status

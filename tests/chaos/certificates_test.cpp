@@ -107,7 +107,8 @@ TEST_CASE("wrong, expired and missing certificates are refused, and others serve
   CHECK(server.stop() == 0);
 }
 
-TEST_CASE("HTTPS handshakes that fail or never end are let go, and others served meanwhile") {
+TEST_CASE("HTTPS handshakes that fail or never end are let go, and others served meanwhile",
+          "[threat-38]") {
   const CertificateAuthority authority, clients, foreign;
   const IssuedCertificate own = authority.issue("server"), good = clients.issue("alice"),
                           old = clients.issue("old", /*days=*/-1), other = foreign.issue("alice");

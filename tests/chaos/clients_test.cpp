@@ -162,7 +162,8 @@ TEST_CASE("a thousand clients are killed in mid-stream") {
   CHECK(server.stop() == 0);
 }
 
-TEST_CASE("clients that vanish without a word are noticed, and what they held is free") {
+TEST_CASE("clients that vanish without a word are noticed, and what they held is free",
+          "[threat-49]") {
   ChaosServer server({.flags = {"--keepalive-time", "1s", "--keepalive-timeout", "1s"}});
   constexpr int kClients = 20;
   const auto vanish = [&] {

@@ -52,7 +52,7 @@ v1::Session create_session(const ChaosServer& server) {
 
 }  // namespace
 
-TEST_CASE("jumps of the wall clock end no session, stream or deadline") {
+TEST_CASE("jumps of the wall clock end no session, stream or deadline", "[smoke]") {
   JumpingClock clock;
   ChaosServer server({.flags = {"--session-idle-timeout", "10m"}, .shell = clock.shell()});
   clock.jump_to(hours(24));

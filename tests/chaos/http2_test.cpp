@@ -157,7 +157,7 @@ std::vector<Attack> attacks() {
 
 }  // namespace
 
-TEST_CASE("malformed HTTP/2 and gRPC framing hurts nobody else") {
+TEST_CASE("malformed HTTP/2 and gRPC framing hurts nobody else", "[threat-48]") {
   const std::uint64_t seed = std::random_device()();
   std::cout << "chaos: damaged frames with seed " << seed << std::endl;
   CAPTURE(seed);

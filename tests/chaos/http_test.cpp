@@ -169,7 +169,8 @@ void malformed_requests(int count) {
 
 }  // namespace
 
-TEST_CASE("10,000 malformed HTTP requests: none hurts the server or its neighbours") {
+TEST_CASE("10,000 malformed HTTP requests: none hurts the server or its neighbours",
+          "[threat-26]") {
   malformed_requests(10'000);
 }
 
@@ -177,7 +178,8 @@ TEST_CASE("100,000 malformed HTTP requests: none hurts the server", "[.long]") {
   malformed_requests(100'000);
 }
 
-TEST_CASE("an HTTP body for which there is no memory ends its connection, and the server goes on") {
+TEST_CASE("an HTTP body for which there is no memory ends its connection, and the server goes on",
+          "[threat-30]") {
   ChaosServer server(
       with_http({"--max-message-size", "2147483647", "--http-memory", "1099511627776"}));
   const int port = server.http_port();
@@ -214,7 +216,8 @@ TEST_CASE("an HTTP body for which there is no memory ends its connection, and th
   server.check_recovered("HTTP bodies beyond the process's memory");
 }
 
-TEST_CASE("HTTP clients that send chunk extensions without end hold little memory") {
+TEST_CASE("HTTP clients that send chunk extensions without end hold little memory",
+          "[smoke][threat-27]") {
   ChaosServer server(with_http());
   const int port = server.http_port();
   const auto flood = [&](int megabytes) {
@@ -241,7 +244,8 @@ TEST_CASE("HTTP clients that send chunk extensions without end hold little memor
   server.check_recovered("HTTP clients with endless chunk extensions");
 }
 
-TEST_CASE("500 clients that send a byte now and then are let go, and others are served meanwhile") {
+TEST_CASE("500 clients that send a byte now and then are let go, and others are served meanwhile",
+          "[threat-26]") {
   ChaosServer server(
       with_http({"--http-header-timeout", "500ms", "--http-max-client-connections", "600"}));
   const int port = server.http_port();
@@ -266,7 +270,8 @@ TEST_CASE("500 clients that send a byte now and then are let go, and others are 
 }
 
 TEST_CASE(
-    "500 HTTP clients that read nothing of endless streams hold few threads and little memory") {
+    "500 HTTP clients that read nothing of endless streams hold few threads and little memory",
+    "[threat-34]") {
   ChaosServer server(with_http({"--http-max-client-connections", "600", "--outbox-tokens", "256",
                                 "--max-sessions", "2000"}));
   const int port = server.http_port();

@@ -144,7 +144,7 @@ TEST_CASE("500 streams at a time on two cores all get their tokens") {
   server.check_recovered("500 streams at once, twice");
 }
 
-TEST_CASE("SIGTERM under load: every stream that was taken gets all of its tokens") {
+TEST_CASE("SIGTERM under load: every stream that was taken gets all of its tokens", "[smoke]") {
   constexpr int kStreams = 64;
   constexpr unsigned kTokens = 20'000;
   ChaosServer server({.flags = {"--drain-timeout", "120s"}});

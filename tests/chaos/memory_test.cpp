@@ -71,7 +71,8 @@ grpc::Status send(const std::shared_ptr<grpc::Channel>& channel, const std::stri
 
 }  // namespace
 
-TEST_CASE("a message of two-byte elements costs about its bytes, whatever the method") {
+TEST_CASE("a message of two-byte elements costs about its bytes, whatever the method",
+          "[threat-42]") {
   ChaosServer server({.flags = {"--channelz"}});
   const std::size_t before = server.usage().rss_bytes;
   for (const Flood& flood : floods()) {
@@ -90,7 +91,7 @@ TEST_CASE("a message of two-byte elements costs about its bytes, whatever the me
   CHECK(server.serving());
 }
 
-TEST_CASE("a refused message names the bound") {
+TEST_CASE("a refused message names the bound", "[smoke][threat-42]") {
   ChaosServer server;
   const auto refusal = [&](const std::string& method, const std::string& element,
                            std::size_t size) {
@@ -107,7 +108,7 @@ TEST_CASE("a refused message names the bound") {
              Catch::Contains("4194304"));
 }
 
-TEST_CASE("messages that gRPC takes in whole share the memory for connections") {
+TEST_CASE("messages that gRPC takes in whole share the memory for connections", "[threat-43]") {
   ChaosServer server({.flags = {"--connection-memory", "32MiB"}});
   const std::size_t before = server.usage().rss_bytes;
   const std::string message(200 * kMiB, '\0');
@@ -122,7 +123,7 @@ TEST_CASE("messages that gRPC takes in whole share the memory for connections") 
   CHECK(server.serving());
 }
 
-TEST_CASE("an open stream holds nothing of the requests it has read") {
+TEST_CASE("an open stream holds nothing of the requests it has read", "[threat-44]") {
   constexpr int kStreams = 32;
   ChaosServer server;
   const auto stub = inference::GRPCInferenceService::NewStub(server.channel());
@@ -155,7 +156,7 @@ TEST_CASE("an open stream holds nothing of the requests it has read") {
   for (const auto& stream : streams) stream->Finish();
 }
 
-TEST_CASE("streams of reflection take no threads") {
+TEST_CASE("streams of reflection take no threads", "[smoke][threat-46]") {
   namespace reflection = grpc::reflection::v1alpha;
   ChaosServer server;
   const auto stub = reflection::ServerReflection::NewStub(new_channel(server.address()));
@@ -178,7 +179,8 @@ TEST_CASE("streams of reflection take no threads") {
   for (const auto& stream : streams) stream->Finish();
 }
 
-TEST_CASE("a header field without an end costs its connection, and nobody waits") {
+TEST_CASE("a header field without an end costs its connection, and nobody waits",
+          "[smoke][threat-45]") {
   using namespace http2;
   ChaosServer server;
   const std::uint64_t ticks_before = server.cpu_ticks();
@@ -207,7 +209,7 @@ TEST_CASE("a header field without an end costs its connection, and nobody waits"
   CHECK(used < 500);
 }
 
-TEST_CASE("slow connections to the metrics port keep no probe waiting") {
+TEST_CASE("slow connections to the metrics port keep no probe waiting", "[threat-57]") {
   ChaosServer server;
   std::vector<Socket> slow;
   for (int i = 0; i < 12; ++i) {

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 }  // namespace
 
-TEST_CASE("what is done to a model's files while it is served changes nothing") {
+TEST_CASE("what is done to a model's files while it is served changes nothing", "[threat-74]") {
   const TemporaryDirectory directory;
   const fs::path model = directory.path() / "tokens", weights = model / "model.safetensors";
   // Larger than one step touches of it, in all weight types: none may be read from the file later.
@@ -78,7 +78,8 @@ TEST_CASE("what is done to a model's files while it is served changes nothing") 
   }
 }
 
-TEST_CASE("a model that is cut short while it loads is refused, and nothing crashes") {
+TEST_CASE("a model that is cut short while it loads is refused, and nothing crashes",
+          "[threat-74]") {
   const TemporaryDirectory directory;
   const fs::path model = directory.path() / "large", copy = directory.path() / "copy";
   ModelConfig config = tiny_config(TinyModel::kTokens);

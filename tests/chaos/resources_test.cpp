@@ -113,7 +113,8 @@ TEST_CASE("at the memory limit sessions are refused, and those there are lose no
                          std::to_string(refused) + " refusals");
 }
 
-TEST_CASE("when descriptors run out, streams go on, and later clients are served again") {
+TEST_CASE("when descriptors run out, streams go on, and later clients are served again",
+          "[threat-50]") {
   ChaosServer server({.shell = "ulimit -n 48; exec \"$@\""});
   int made = 0;
   const auto exhaust = [&](bool with_metrics) {

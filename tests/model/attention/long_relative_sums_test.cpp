@@ -162,7 +162,8 @@ double error_after(SumReading reading, std::int64_t begin, std::int64_t end, boo
   return std::sqrt(error / size);
 }
 
-TEST_CASE("relative sums in f32 stay right over five million tokens and near a thousand million") {
+TEST_CASE("relative sums in f32 stay right over five million tokens and near a thousand million",
+          "[slow]") {
   const SumReading reading = GENERATE(SumReading::kByRow, SumReading::kByChannel);
   CHECK(error_after(reading, 0, 100'000, false) < 2e-4);
   CHECK(error_after(reading, 900'000'000, 901'000'000, false) < 1e-4);

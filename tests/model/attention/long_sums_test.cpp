@@ -232,7 +232,7 @@ constexpr std::int64_t kFrom = 99'000'000;  // sums are exact before: all of it 
 constexpr std::int64_t kFrom = 0;
 #endif
 
-TEST_CASE("sums in f32 stay right over ten million and a hundred million tokens") {
+TEST_CASE("sums in f32 stay right over ten million and a hundred million tokens", "[slow]") {
   const Stream stream;
   CHECK(error_after(stream, 0, 100'000, false) < 1e-4);
   CHECK(error_after(stream, 0, 10'000'000, false) < 1e-4);

@@ -107,7 +107,8 @@ TEST_CASE("helpers may come and go while there is work") {
   for (std::thread& guest : guests) guest.join();
 }
 
-TEST_CASE("exception in a part: thrown by the leader once every thread has ended, and not again") {
+TEST_CASE("exception in a part: thrown by the leader once every thread has ended, and not again",
+          "[threat-66]") {
   const bool by_helper = GENERATE(true, false);
   CAPTURE(by_helper);
   Team team;

@@ -104,7 +104,7 @@ TEST_CASE("a dense layer agrees with its formula for odd shapes", "[rows]") {
   }
 }
 
-TEST_CASE("a row has the same bits alone and among any number of rows", "[rows]") {
+TEST_CASE("a row has the same bits alone and among any number of rows", "[rows][smoke]") {
   const std::vector<std::pair<std::size_t, std::size_t>> shapes = {
       {256, 768}, {256, 256}, {256, 1024}, {1024, 256}, {256, 30}, {64, 256}, {33, 17}, {150, 70}};
   constexpr std::size_t kRows = 70;
@@ -311,7 +311,7 @@ struct Rounded {
   std::vector<std::vector<double>> x;
 };
 
-TEST_CASE("every weight type computes what its rounding says", "[rows]") {
+TEST_CASE("every weight type computes what its rounding says", "[rows][smoke]") {
   const WeightType type = GENERATE(from_range(kWeightTypes));
   const auto range = GENERATE(DenseInput::Range::kSigned, DenseInput::Range::kNonNegative);
   testing::for_each_instruction_set([&] {

@@ -385,7 +385,7 @@ TEST_CASE("oneDNN's products have the bits of ours in int8, and are near in bf16
 
 // On this machine and, where ONEDNN_MAX_CPU_ISA says so, as on another: without bf16 instructions
 // one row alone has other bits than among two.
-TEST_CASE("a layer of oneDNN keeps the bits of a row in any batch", "[library]") {
+TEST_CASE("a layer of oneDNN keeps the bits of a row in any batch", "[library][slow]") {
   const WeightType type = GENERATE(from_range(kWeightTypes));
   if (type != WeightType::kF32 && !onednn_has_avx512()) return;
   const ProductLibrary& library = onednn_library();

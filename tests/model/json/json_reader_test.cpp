@@ -103,7 +103,7 @@ TEST_CASE("JSON that is none, too deep or has a name twice is refused with its r
   CHECK_THAT(failure.what, Contains("line 1") && !Contains("exception"));
 }
 
-TEST_CASE("a tree is refused while it grows, by what it takes in memory") {
+TEST_CASE("a tree is refused while it grows, by what it takes in memory", "[threat-31]") {
   for (const std::string value : {"{}", "[]", "1", "\"\"", "{\"\":0}", "[[1],{}]"}) {
     INFO(value);
     NotedBudget budget;
@@ -135,7 +135,8 @@ TEST_CASE("what honest requests have fits: a chat of 10,000 messages, a million 
   REQUIRE(read_json_tree(ids + "]}", {}, failure));
 }
 
-TEST_CASE("names, objects and depth without number take time in proportion to the text") {
+TEST_CASE("names, objects and depth without number take time in proportion to the text",
+          "[threat-31]") {
   const std::size_t kBytes = 4 << 20;
   std::string mixed = "[0";  // whoever looks through a list at the end of each object in it
   for (int i = 0; i < 500'000; ++i) mixed += ",0";
@@ -152,7 +153,7 @@ TEST_CASE("names, objects and depth without number take time in proportion to th
   }
 }
 
-TEST_CASE("a reading that nobody waits for ends within 16 KiB of text") {
+TEST_CASE("a reading that nobody waits for ends within 16 KiB of text", "[threat-32]") {
   for (const std::string& text :
        {list_of("{}", 1 << 20), std::string(1 << 20, ' '), "\"" + std::string(1 << 20, 'x')}) {
     INFO(text.substr(0, 8));

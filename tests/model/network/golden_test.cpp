@@ -153,7 +153,7 @@ TEST_CASE("outputs and bits are those of the official implementation", "[rows]")
   CHECK(largest_bits <= kBitsTolerance);
 }
 
-TEST_CASE("slices and batches reproduce the bits of single steps", "[rows][long_rows]") {
+TEST_CASE("slices and batches reproduce the bits of single steps", "[rows][long_rows][slow]") {
   const GoldenCase which = GENERATE(from_range(all_cases()));
   const WeightType type = GENERATE(from_range(kWeightTypes));
   const Golden golden(which, type);

@@ -37,7 +37,7 @@ void feed(const Transformer& model, Workspace& workspace, SequenceState& sequenc
   model.step(rows, workspace);
 }
 
-TEST_CASE("all that a sequence held is zeroed before its memory is freed") {
+TEST_CASE("all that a sequence held is zeroed before its memory is freed", "[threat-7]") {
   const std::string attention = GENERATE(from_range(attentions()));
   CAPTURE(attention);
   const auto model = random_model(attention);
@@ -70,7 +70,7 @@ TEST_CASE("all that a sequence held is zeroed before its memory is freed") {
   CHECK(dirty == 0);
 }
 
-TEST_CASE("what rewinding needed is zeroed when a sequence settles") {
+TEST_CASE("what rewinding needed is zeroed when a sequence settles", "[threat-7]") {
   const auto model = random_model("linear");
   const bool settles = GENERATE(false, true);
   // Far more rows of drafts than rows: their memory is the only large one.
@@ -86,7 +86,7 @@ TEST_CASE("what rewinding needed is zeroed when a sequence settles") {
   CHECK(freed.dirty() == (settles ? 0 : 1));
 }
 
-TEST_CASE("what rewinding needed is zeroed by the next step") {
+TEST_CASE("what rewinding needed is zeroed by the next step", "[threat-7]") {
   const auto model = random_model("linear");
   Workspace workspace = model->new_workspace(/*max_rows=*/16);
   SequenceState sequence = model->new_sequence();
@@ -107,7 +107,7 @@ TEST_CASE("what rewinding needed is zeroed by the next step") {
   CHECK(freed.dirty() == 0);
 }
 
-TEST_CASE("rows that are taken back leave nothing in the memory of their sequence") {
+TEST_CASE("rows that are taken back leave nothing in the memory of their sequence", "[threat-7]") {
   const std::string attention = GENERATE(from_range(attentions()));
   CAPTURE(attention);
   const auto model = random_model(attention);
