@@ -39,7 +39,7 @@ TEST_CASE("lintel talks TLS and mutual TLS with --tls-ca, --tls-cert and --tls-k
   CHECK(generated.code == 0);
 }
 
-TEST_CASE("a token that lintel makes lets its owner in, with its roles") {
+TEST_CASE("a token that lintel makes lets its owner in, with its roles", "[threat-19]") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "tokens";
   const auto run = [](std::vector<std::string> arguments) {
@@ -110,7 +110,7 @@ TEST_CASE("a token's entry is a line of its own, whatever its file ended with") 
   CHECK_THAT(after.str(), Catch::StartsWith(kept + "alice generate,score sha256:"));
 }
 
-TEST_CASE("a token is not sent in plain text to another machine") {
+TEST_CASE("a token is not sent in plain text to another machine", "[threat-18]") {
   Process command({LINTEL_CLI, "health", "--address", "192.0.2.1:50051", "--token", "secret",
                    "--deadline", "5"});
   CHECK(command.wait() == 2);

@@ -253,7 +253,7 @@ describe('the Node example', () => {
     await assert.rejects(client.getSession(id), /NOT_FOUND/);
   });
 
-  it('a token is not sent in plain text to another machine', () => {
+  it('a token is not sent in plain text to another machine [threat-18]', () => {
     assert.throws(() => new Client('192.0.2.1:1', { token: 'secret' }), /plain text/);
     assert.throws(() => new Client('127.0.0.1.example.org:1', { token: 'secret' }), /plain text/);
     for (const local of ['127.0.0.1:1', '[::1]:1', 'localhost:1', 'unix:/x']) new Client(local, { token: 'x' }).close();

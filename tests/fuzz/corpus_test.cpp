@@ -55,7 +55,7 @@ std::string repeated(const std::string& open, const std::string& piece) {
 
 }  // namespace
 
-TEST_CASE("the corpus of mutated files is parsed or refused, within its memory") {
+TEST_CASE("the corpus of mutated files is parsed or refused, within its memory", "[threat-75]") {
   const Counts config = run_corpus("config", try_config);
   const Counts safetensors = run_corpus("safetensors", try_safetensors);
   const Counts adapters = run_corpus("adapter_config", try_adapter_config);
@@ -72,7 +72,8 @@ TEST_CASE("the corpus of mutated files is parsed or refused, within its memory")
   CHECK(snapshots.taken < snapshots.files / 2);
 }
 
-TEST_CASE("thousands of fresh mutations are parsed or refused, within their memory") {
+TEST_CASE("thousands of fresh mutations are parsed or refused, within their memory",
+          "[threat-75]") {
   const std::vector<std::string> configs = config_seeds();
   const std::vector<std::string> files = safetensors_seeds();
   const std::vector<std::string> adapters = adapter_config_seeds();
@@ -138,7 +139,8 @@ TEST_CASE("no config of 1 MB takes more than 64 MB to refuse") {
   CHECK_NOTHROW(try_limited(try_config, keys, 64 << 20));
 }
 
-TEST_CASE("adapter_config.json of many names is refused or read in time and memory by its length") {
+TEST_CASE("adapter_config.json of many names is refused or read in time and memory by its length",
+          "[threat-76]") {
   const auto names = [](std::string text, const std::string& value, std::size_t most) {
     for (std::size_t i = 0; i < most && text.size() < (1 << 20) - 64; ++i) {
       text += (i > 0 ? ",\"x" : "\"x") + std::to_string(i) + "\":" + value;

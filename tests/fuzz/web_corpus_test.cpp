@@ -91,7 +91,8 @@ TEST_CASE("no JSON body of 1 MB takes more than 64 MB to refuse") {
   }
 }
 
-TEST_CASE("no JSON body of 4 MB takes more than 96 MB, or more time than its length allows") {
+TEST_CASE("no JSON body of 4 MB takes more than 96 MB, or more time than its length allows",
+          "[threat-31]") {
   const Kind& json = kKinds[1];
   warm_up(json);
   const auto refused = [&](const std::string& text) {

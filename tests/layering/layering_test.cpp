@@ -110,50 +110,31 @@ TEST_CASE("CONTRIBUTING shows the table of rooms as it is") {
   CHECK(page.substr(from + begin.size(), to - from - begin.size()) == text_of(kRooms));
 }
 
-TEST_CASE("every test that the threat model names is there") {
-  std::string tests;
+TEST_CASE("threat model: each threat has as many tests as its row says") {
+  const std::regex tag("\\[(threat-[0-9]+)\\]");
+  std::map<std::string, int> tests;
   for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
     const bool is_test = entry.path().extension() == ".cpp" ||
                          entry.path().filename().string().ends_with(".test.mjs");
     if (!is_test || entry.path().string().find("node_modules") != std::string::npos) continue;
-    std::ifstream in(entry.path());
-    tests.append(std::istreambuf_iterator<char>(in), {});
-  }
-  std::ifstream page(kRoot / "docs" / "threat_model.md");
-  const std::regex name("`([^`]+)`");
-  int named = 0;
-  for (std::string line; std::getline(page, line);) {
-    // The last of three columns.
-    if (std::count(line.begin(), line.end(), '|') != 4) continue;
-    const std::size_t end = line.rfind('|');
-    const std::size_t begin = line.rfind('|', end - 1);
-    const std::string column = line.substr(begin, end - begin);
-    for (std::sregex_iterator it(column.begin(), column.end(), name), last; it != last; ++it) {
-      INFO((*it)[1]);
-      ++named;
-      const std::string title = (*it)[1].str();
-      CHECK((tests.find("\"" + title) != std::string::npos ||
-             tests.find("it('" + title) != std::string::npos));
+    const std::string text = text_of(entry.path());
+    for (std::sregex_iterator it(text.begin(), text.end(), tag), last; it != last; ++it) {
+      ++tests[(*it)[1]];
     }
   }
-  CHECK(named >= 30);
-}
-
-// CMake takes such a name for a list of two, of which Catch2 then finds no test, and says "passed".
-TEST_CASE("no test's name has a semicolon") {
-  const std::regex title("TEST_CASE(_METHOD)?\\([^\"]*\"([^\"]*)\"");
-  int named = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
-    if (entry.path().extension() != ".cpp") continue;
-    std::ifstream in(entry.path());
-    const std::string text(std::istreambuf_iterator<char>(in), {});
-    for (std::sregex_iterator it(text.begin(), text.end(), title), last; it != last; ++it) {
-      INFO((*it)[2]);
-      ++named;
-      CHECK((*it)[2].str().find(';') == std::string::npos);
-    }
+  // The last column of a row: the tag and a number.
+  const std::regex row("\\| `\\[(threat-[0-9]+)\\]` ([0-9]+) \\|\n");
+  const std::string page = text_of(kRoot / "docs" / "threat_model.md");
+  std::map<std::string, int> rows;
+  for (std::sregex_iterator it(page.begin(), page.end(), row), last; it != last; ++it) {
+    CHECK(rows.emplace((*it)[1], std::stoi((*it)[2])).second);
   }
-  CHECK(named > 500);
+  CHECK(rows.size() >= 79);
+  for (const auto& [name, number] : rows) {
+    INFO(name);
+    CHECK(tests[name] == number);
+  }
+  CHECK(tests.size() == rows.size());  // no tag without a row
 }
 
 TEST_CASE("an attention backend has no header that others could include") {

@@ -37,7 +37,8 @@ ServerOptions parse(const std::string& configuration) {
 
 }  // namespace
 
-TEST_CASE("the installed configuration serves what a start without flags does, on loopback") {
+TEST_CASE("the installed configuration serves what a start without flags does, on loopback",
+          "[threat-35]") {
   const char* const arguments[] = {"lintel-server"};
   ServerOptions bare;
   std::string help;

@@ -35,7 +35,7 @@ const ask = (page, path, init = {}) =>
     status: response.status, text: await response.text() }))`);
 
 describe('a foreign page whose name was made to point to the server', () => {
-  it('gets 403 and nothing of the server, whatever it asks for', async () => {
+  it('gets 403 and nothing of the server, whatever it asks for [threat-37]', async () => {
     const page = await browser.page();
     await page.go(as(server.url, 'evil.example'));
     assert.match(await page.evaluate('document.body.innerText'), /--http-allowed-host/);
@@ -59,7 +59,7 @@ describe('a foreign page whose name was made to point to the server', () => {
     await page.close();
   });
 
-  it('gets 403 from the port of the metrics', async () => {
+  it('gets 403 from the port of the metrics [threat-37]', async () => {
     const page = await browser.page();
     await page.go(as(metrics, 'evil.example'));
     for (const path of ['/metrics', '/healthz', '/readyz']) {

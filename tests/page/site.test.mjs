@@ -37,7 +37,7 @@ describe('the page', () => {
     }
   });
 
-  it('says what it may do, and that it may not be shown in another', async () => {
+  it('says what it may do, and that it may not be shown in another [threat-40]', async () => {
     const { headers } = await get('');
     assert.equal(
       headers.get('content-security-policy'),
@@ -79,7 +79,7 @@ describe('the page', () => {
     }
   });
 
-  it('names nothing that is elsewhere', () => {
+  it('names nothing that is elsewhere [threat-40]', () => {
     for (const name of ['index.html', 'style.css', ...modules]) {
       const code = readFileSync(new URL(`web/${name}`, ROOT), 'utf8').replace(/^\s*\/\/.*$/gm, '');
       const links = (code.match(/https?:\/\/[^'")\s]*/g) ?? []).filter(

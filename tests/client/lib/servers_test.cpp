@@ -97,7 +97,7 @@ TEST_CASE("a name is looked up, and what is none is not") {
   }
 }
 
-TEST_CASE("a session's key is the one that the server says") {
+TEST_CASE("a session's key is the one that the server says", "[threat-15]") {
   // SHA-256("abc") = ba7816bf 8f01cfea ...
   CHECK(affinity_key("abc") == "ba7816bf8f01cfea");
 }
@@ -219,7 +219,7 @@ TEST_CASE("what a server said tells more than that the next was not reached") {
   }
 }
 
-TEST_CASE("calls that name a session say its key, for balancers") {
+TEST_CASE("calls that name a session say its key, for balancers", "[threat-15]") {
   FakeServer server;
   const Client client = server.client();
   client.get_session("abc");

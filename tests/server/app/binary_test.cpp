@@ -152,7 +152,8 @@ std::vector<nlohmann::json> lines_of(const std::string& log, const std::string& 
 }
 
 TEST_CASE(
-    "a call is one log line with its ids and figures, and at info nothing of a prompt is logged") {
+    "a call is one log line with its ids and figures, and at info nothing of a prompt is logged",
+    "[threat-16]") {
   const Directory files;
   write_random_model(files.model, tiny_config(TinyModel::kBytes), /*seed=*/5);
   Program program(

@@ -36,7 +36,7 @@ struct Fixture {
       }};
 };
 
-TEST_CASE("exception in a duty of housekeeping: counted, and the others are done") {
+TEST_CASE("exception in a duty of housekeeping: counted, and the others are done", "[threat-66]") {
   Fixture f;
   ThreadFailures& failures = ThreadFailures::of_process();
   const std::uint64_t before = failures.count(ServerThread::kHousekeeping);

@@ -44,7 +44,8 @@ TEST_CASE("defaults serve one model on the loopback") {
   CHECK_FALSE(options.logging.json);
 }
 
-TEST_CASE("no model, repository or configuration file: packaged models and HTTP on the loopback") {
+TEST_CASE("no model, repository or configuration file: packaged models and HTTP on the loopback",
+          "[threat-35]") {
   const ServerOptions options = parse({"--workers", "1"});
   CHECK(options.serves_packaged_models);
   std::vector<std::string> names;
@@ -60,7 +61,8 @@ TEST_CASE("no model, repository or configuration file: packaged models and HTTP 
   CHECK(elsewhere.http.listen->port == 7);
 }
 
-TEST_CASE("a model, a repository or a configuration file: no HTTP that was not asked for") {
+TEST_CASE("a model, a repository or a configuration file: no HTTP that was not asked for",
+          "[threat-35]") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "server.toml";
   std::ofstream(file) << "workers = 1\n";
@@ -297,7 +299,7 @@ TEST_CASE("an adapter names its model, unless there is one alone") {
              Catch::Contains("--adapter MODEL:a=DIR"));
 }
 
-TEST_CASE("plain text stays on this machine unless it is let out") {
+TEST_CASE("plain text stays on this machine unless it is let out", "[threat-1][threat-18]") {
   for (const char* local : {"127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/a"}) {
     INFO(local);
     CHECK(parse({"--model", "m", "--listen", local}).listen.is_local());
@@ -315,7 +317,7 @@ TEST_CASE("plain text stays on this machine unless it is let out") {
   CHECK(parse(encrypted).security.tls());
 }
 
-TEST_CASE("plain HTTP stays on this machine unless it is let out") {
+TEST_CASE("plain HTTP stays on this machine unless it is let out", "[threat-18]") {
   for (const char* local : {"127.0.0.1:1", "localhost:1", "[::1]:1"}) {
     INFO(local);
     CHECK(parse({"--model", "m", "--http-listen", local}).http.listen->is_local());

@@ -32,7 +32,7 @@ Words with_store(const std::string& store, Words flags) {
   return flags;
 }
 
-TEST_CASE("flags of a shared store are refused without one, each by its name") {
+TEST_CASE("flags of a shared store are refused without one, each by its name", "[threat-68]") {
   const std::vector<Words> all = {{"--session-lease", "5s"},
                                   {"--session-store-wait-replicas", "0"},
                                   {"--session-store-wait", "1s"},
@@ -47,7 +47,8 @@ TEST_CASE("flags of a shared store are refused without one, each by its name") {
   }
 }
 
-TEST_CASE("files of TLS are refused where the store has none, and a certificate without its key") {
+TEST_CASE("files of TLS are refused where the store has none, and a certificate without its key",
+          "[threat-68]") {
   const std::vector<Words> all = {{"--session-store-ca", "f"},
                                   {"--session-store-cert", "f", "--session-store-key", "k"}};
   for (const Words& flags : all) {
@@ -71,7 +72,8 @@ TEST_CASE("calls are handed over by servers with a store alone") {
   CHECK(refusal_of(with_store("redis://a", {"--drain-handover", "0"})).empty());
 }
 
-TEST_CASE("what is no place of a store is refused, and what bounds a directory of a shared one") {
+TEST_CASE("what is no place of a store is refused, and what bounds a directory of a shared one",
+          "[threat-14]") {
   CHECK_THAT(refusal_of({"--session-store", "http://a"}),
              Contains("neither a directory nor redis:// nor rediss://"));
   for (const std::string url :

@@ -58,7 +58,7 @@ const std::string kChannelz = "/grpc.channelz.v1.Channelz/GetServers";
 
 }  // namespace
 
-TEST_CASE("each method wants its role, health none") {
+TEST_CASE("each method wants its role, health none", "[threat-2][threat-21][threat-72]") {
   const TokenFile file;
   ServerOptions options = options_with(file);
   options.monitoring.channelz = true;
@@ -94,7 +94,7 @@ TEST_CASE("each method wants its role, health none") {
   CHECK(grpc::health::v1::Health::NewStub(server.channel())->Check(&context, {}, &health).ok());
 }
 
-TEST_CASE("two tokens in one call are ambiguous, and refused") {
+TEST_CASE("two tokens in one call are ambiguous, and refused", "[threat-22]") {
   const TokenFile file;
   ServerOptions options = options_with(file);
   options.monitoring.channelz = true;
@@ -116,7 +116,7 @@ TEST_CASE("two tokens in one call are ambiguous, and refused") {
   }
 }
 
-TEST_CASE("a session is NOT_FOUND for everybody but the identity that made it") {
+TEST_CASE("a session is NOT_FOUND for everybody but the identity that made it", "[threat-3]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
   v1::Session session;
@@ -185,7 +185,8 @@ struct MutualTls {
   TestServer server;
 };
 
-TEST_CASE("in mutual TLS without tokens a session belongs to the certificate's name") {
+TEST_CASE("in mutual TLS without tokens a session belongs to the certificate's name",
+          "[threat-3]") {
   MutualTls tls;
   tls.connect_as("alice");
   const v1::Session session = create_session(tls.server, "tokens");
@@ -196,7 +197,8 @@ TEST_CASE("in mutual TLS without tokens a session belongs to the certificate's n
   CHECK(generate(tls.server, request).status.error_code() == Code::NOT_FOUND);
 }
 
-TEST_CASE("in mutual TLS without tokens the named certificates have the role admin, no others") {
+TEST_CASE("in mutual TLS without tokens the named certificates have the role admin, no others",
+          "[threat-72]") {
   MutualTls tls({"carol", "alice"});
   tls.connect_as("alice");
   CHECK(log_level_status(tls.server, "").ok());
@@ -210,7 +212,8 @@ TEST_CASE("in mutual TLS without tokens the named certificates have the role adm
   }
 }
 
-TEST_CASE("tokens are reloaded, and a file that makes no sense leaves the old ones") {
+TEST_CASE("tokens are reloaded, and a file that makes no sense leaves the old ones",
+          "[threat-23][threat-24]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
   CHECK(models_as(server, "alice") == Code::OK);
@@ -222,7 +225,7 @@ TEST_CASE("tokens are reloaded, and a file that makes no sense leaves the old on
   CHECK(models_as(server, "alice") == Code::UNAUTHENTICATED);
 }
 
-TEST_CASE("a token file is refused by line, and never quoted") {
+TEST_CASE("a token file is refused by line, and never quoted", "[threat-19][threat-20]") {
   const auto refusal = [](const std::string& text) -> std::string {
     try {
       BearerTokenTable(text, "tokens");
@@ -258,7 +261,7 @@ TEST_CASE("a bearer token is what follows the scheme, in any case") {
   }
 }
 
-TEST_CASE("tokens work over TLS as they do on the loopback") {
+TEST_CASE("tokens work over TLS as they do on the loopback", "[threat-21]") {
   const CertificateAuthority authority;
   const IssuedCertificate own = authority.issue("server");
   const TokenFile file;

@@ -25,7 +25,7 @@ void check_quota(const grpc::Status& status, const std::string& identity) {
 
 }  // namespace
 
-TEST_CASE("streams of one identity are bounded, and of nobody else") {
+TEST_CASE("streams of one identity are bounded, and of nobody else", "[threat-53]") {
   const TokenFile file;
   ServerOptions options = options_with(file);
   options.models.scheduling.workers = 0;
@@ -63,7 +63,8 @@ TEST_CASE("streams of one identity are bounded, and of nobody else") {
   CHECK(streams[0]->Finish().ok());
 }
 
-TEST_CASE("tokens a second of one identity are what its calls run at once a burst is used up") {
+TEST_CASE("tokens a second of one identity are what its calls run at once a burst is used up",
+          "[threat-53]") {
   const TokenFile file;
   ServerOptions options = options_with(file);
   options.identity.tokens_per_second = 10;
@@ -142,7 +143,7 @@ TEST_CASE("a call that would wait long before it begins is refused, and told for
   context.TryCancel();
 }
 
-TEST_CASE("sessions and memory of one identity are bounded") {
+TEST_CASE("sessions and memory of one identity are bounded", "[threat-53]") {
   const TokenFile file;
   ServerOptions options = options_with(file);
   options.sessions.max_sessions_per_owner = 2;

@@ -71,7 +71,7 @@ TEST_CASE("a clock that goes back gives nothing away") {
   CHECK(quotas.pay("a", 1) > Duration::zero());
 }
 
-TEST_CASE("threads that come at once get no more than the limits") {
+TEST_CASE("threads that come at once get no more than the limits", "[threat-53]") {
   ManualClock clock;
   Quotas quotas({.max_streams = 3, .tokens_per_second = 1, .token_burst = 1000}, clock);
   std::atomic<int> inside{0}, most{0};
@@ -111,7 +111,7 @@ TEST_CASE("a finished stream's place is free, and finished ones that nobody take
   CHECK(quotas.enter_stream("a"));
 }
 
-TEST_CASE("the store keeps owners apart, and counts what each of them holds") {
+TEST_CASE("the store keeps owners apart, and counts what each of them holds", "[threat-3]") {
   const auto model = tiny_model(TinyModel::kTokens);
   // A session remembers its values beside its state.
   const std::size_t each = SessionStore::session_bytes(*model, {.max_values = 1});

@@ -52,7 +52,7 @@ class Log {
   const std::shared_ptr<spdlog::logger> before_;
 };
 
-TEST_CASE("a token is revoked although the new file could not be read at first") {
+TEST_CASE("a token is revoked although the new file could not be read at first", "[threat-23]") {
   const TokenFile file;
   BearerTokens tokens(file.path);
   REQUIRE(tokens.find("token-alice"));
@@ -84,7 +84,8 @@ TEST_CASE("a file that makes no sense is complained about once for each change")
   CHECK(tokens.reload_if_changed());
 }
 
-TEST_CASE("a token is revoked although the new file has the size and time of the old one") {
+TEST_CASE("a token is revoked although the new file has the size and time of the old one",
+          "[threat-23]") {
   const TokenFile file;
   file.write(token_line("alice", "generate"));
   BearerTokens tokens(file.path);

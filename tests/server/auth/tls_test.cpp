@@ -53,7 +53,8 @@ void replace(const IssuedCertificate& served, const IssuedCertificate& by) {
 
 }  // namespace
 
-TEST_CASE("TLS serves who trusts the server's authority, and plain text and others get nothing") {
+TEST_CASE("TLS serves who trusts the server's authority, and plain text and others get nothing",
+          "[threat-1]") {
   const CertificateAuthority authority, foreign;
   TestServer server({"tokens"}, tls_options(authority.issue("server")));
   CHECK(call(server, trusting(authority)) == grpc::StatusCode::OK);
@@ -67,7 +68,7 @@ TEST_CASE("an expired server certificate is served, warned of, and refused by cl
   CHECK(call(server, trusting(authority)) == grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_CASE("mutual TLS turns away clients without a good certificate") {
+TEST_CASE("mutual TLS turns away clients without a good certificate", "[threat-2]") {
   const CertificateAuthority authority, clients, foreign;
   ServerOptions options = tls_options(authority.issue("server"));
   options.security.tls_client_ca = clients.ca();
@@ -109,7 +110,7 @@ TEST_CASE("a changed certificate is shown to new connections and drops no stream
   CHECK(out.only().tokens.size() == 20);
 }
 
-TEST_CASE("the clients' authority is reloaded too") {
+TEST_CASE("the clients' authority is reloaded too", "[threat-23]") {
   const CertificateAuthority authority, before, after;
   const TemporaryDirectory directory;
   const std::string ca = directory.path() / "clients.pem";
@@ -125,7 +126,8 @@ TEST_CASE("the clients' authority is reloaded too") {
   CHECK(call(server, trusting(authority, &old_client)) == grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_CASE("certificates that cannot be used leave the old ones in place, until they can") {
+TEST_CASE("certificates that cannot be used leave the old ones in place, until they can",
+          "[threat-24]") {
   const CertificateAuthority authority;
   const IssuedCertificate served = authority.issue("server");
   const IssuedCertificate other = authority.issue("other");
@@ -165,7 +167,8 @@ TEST_CASE("certificates that make no sense are refused by the file's name") {
   CHECK_THROWS_WITH(TestServer({"tokens"}, options), Catch::Contains(two.key));
 }
 
-TEST_CASE("a connection past its age takes no new calls, and its streams have the grace") {
+TEST_CASE("a connection past its age takes no new calls, and its streams have the grace",
+          "[threat-23][threat-49]") {
   ServerOptions options = test_options();
   options.models.scheduling.workers = 0;
   options.connections.max_age_ms = std::chrono::milliseconds(50);

@@ -12,7 +12,8 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("exception in work for a thread: counted, logged with its text, and the next is done") {
+TEST_CASE("exception in work for a thread: counted, logged with its text, and the next is done",
+          "[threat-66]") {
   static std::promise<std::string> logged;
   ThreadFailures& failures = ThreadFailures::of_process();
   failures.log_with([](const char* thread, const char* what) noexcept {

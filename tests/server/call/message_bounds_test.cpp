@@ -60,7 +60,7 @@ TEST_CASE("about as many ids as a message has bytes for fit") {
   CHECK(parse(request.SerializeAsString(), parsed).ok());
 }
 
-TEST_CASE("a message of small elements is refused with its bound") {
+TEST_CASE("a message of small elements is refused with its bound", "[threat-42]") {
   const auto refusal = [](const std::string& bytes) {
     inference::ModelInferRequest request;
     const grpc::Status status = parse(bytes, request);
@@ -105,7 +105,7 @@ TEST_CASE("fields that a type does not know are left out") {
   CHECK(request.GetReflection()->GetUnknownFields(request).empty());
 }
 
-TEST_CASE("a request that was read holds its bytes no longer") {
+TEST_CASE("a request that was read holds its bytes no longer", "[threat-44]") {
   v1::GenerateRequest request;
   request.set_model("tokens");
   grpc::ByteBuffer bytes = buffer_of(request.SerializeAsString());

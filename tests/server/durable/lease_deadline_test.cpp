@@ -45,7 +45,8 @@ struct LentCall {
   DurableProcess::Call begun;
 };
 
-TEST_CASE("values are told until the claim's lease is over, and none from then on", "[durable]") {
+TEST_CASE("values are told until the claim's lease is over, and none from then on",
+          "[durable][threat-67]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   CAPTURE(level);
   LentCall call(level);

@@ -61,7 +61,7 @@ TEST_CASE("a session that another machine computed goes on, and says from where 
 }
 
 TEST_CASE("where other numerics are refused sessions of another machine do not go on",
-          "[durable]") {
+          "[durable][threat-71]") {
   Calls calls(Durability::kToken);
   const std::string id = calls.kept(), untouched = calls.kept(), other = calls.kept();
   calls.process->finish(tokens_call(5, 10, 3), id, named("a"));

@@ -397,7 +397,8 @@ TEST_CASE("prompt longer than its window: every kind of attention has the bits o
   }
 }
 
-TEST_CASE("prompt of 900,000 bytes in a window of 256: at most 256 are read", "[window]") {
+TEST_CASE("prompt of 900,000 bytes in a window of 256: at most 256 are read",
+          "[window][threat-56]") {
   const auto model = tiny_model(TinyModel::kBytes);
   GenerationRequest request = unechoed(256, 900'000, 4);
   request.given.clear();

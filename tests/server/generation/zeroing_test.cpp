@@ -13,7 +13,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("a drafter zeroes what it learnt") {
+TEST_CASE("a drafter zeroes what it learnt", "[threat-7]") {
   std::optional<Drafter> drafter(tiny_config(TinyModel::kBytes));
   for (int i = 0; i < 200; ++i) {
     drafter->observe(1 + i % 9);
@@ -33,7 +33,7 @@ GenerationRequest drafted() {
   return request;
 }
 
-TEST_CASE("a worker keeps nothing of the drafts of a request that is over") {
+TEST_CASE("a worker keeps nothing of the drafts of a request that is over", "[threat-7]") {
   const auto model = tiny_model(TinyModel::kTokens);
   AlignedBlocks drafts(/*least_bytes=*/5'000);  // the worker's two largest blocks
   Core core(model, {.workers = 0,
@@ -71,7 +71,7 @@ TEST_CASE("a worker keeps nothing of the drafts of a request that is over") {
 }
 
 // The first of several samples hands its text on to the others, whose texts part from it.
-TEST_CASE("no memory that is freed holds what was generated") {
+TEST_CASE("no memory that is freed holds what was generated", "[threat-7]") {
   const auto model = tiny_model(TinyModel::kBytes);
   const auto speculation = GENERATE(Speculation::kOff, Speculation::kOn);
   GenerationRequest request;

@@ -255,7 +255,7 @@ TEST_CASE("running and waiting requests, open streams and cancellations are seen
   }
 }
 
-TEST_CASE("metrics have our prefix, base units and a help text, and no ids") {
+TEST_CASE("metrics have our prefix, base units and a help text, and no ids", "[threat-17]") {
   TestServer server({"tokens", "image"}, with_metrics());
   const v1::Session session = create_session(server, "tokens");
   v1::GenerateRequest request = request_for("", {1}, 3);
@@ -297,8 +297,8 @@ TEST_CASE("metrics have our prefix, base units and a help text, and no ids") {
   for (const std::string& name : named) CHECK_FALSE(std::regex_search(name, unit));
 }
 
-TEST_CASE(
-    "healthz tells that the process lives, readyz that calls are taken, and nothing else is") {
+TEST_CASE("healthz tells that the process lives, readyz that calls are taken, and nothing else is",
+          "[threat-57]") {
   TestServer server({"tokens"}, with_metrics());
   CHECK(get(server.server(), "/healthz").code == 200);
   CHECK(get(server.server(), "/readyz").code == 200);
@@ -312,7 +312,8 @@ TEST_CASE(
   CHECK(values(server.server()).at("lintel_draining") == 1);
 }
 
-TEST_CASE("exception while a page is made: answered 500, counted, and the next page is there") {
+TEST_CASE("exception while a page is made: answered 500, counted, and the next page is there",
+          "[threat-66]") {
   TestServer server({"tokens"}, with_metrics());
   std::atomic<bool> throws{true};
   const auto answer = [&] {
@@ -366,7 +367,8 @@ TEST_CASE("the dashboard asks for metrics that there are") {
   CHECK(queries >= 12);
 }
 
-TEST_CASE("the metrics on a loopback address are read by names of this machine or allowed ones") {
+TEST_CASE("the metrics on a loopback address are read by names of this machine or allowed ones",
+          "[threat-37]") {
   ServerOptions options = with_metrics();
   options.http.allowed_hosts = {"prometheus.example"};
   TestServer server({"tokens"}, options);

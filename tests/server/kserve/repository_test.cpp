@@ -184,7 +184,7 @@ TEST_CASE("an unload that cuts a streamed request says so, and the stream goes o
   CHECK(stream->Finish().ok());
 }
 
-TEST_CASE("a load is refused by the name of what is wrong with it") {
+TEST_CASE("a load is refused by the name of what is wrong with it", "[threat-58]") {
   const Server server;
   const auto violation =
       [&](const std::function<void(inference::RepositoryModelLoadRequest&)>& set) {
@@ -294,7 +294,7 @@ TEST_CASE("statistics count what was asked of a model") {
   CHECK(server.stub->ModelStatistics(&asking, wrong, &all).error_code() == Code::NOT_FOUND);
 }
 
-TEST_CASE("loading and unloading needs the role admin") {
+TEST_CASE("loading and unloading needs the role admin", "[threat-72]") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "tokens";
   const std::string user = new_token(file, "user", "generate,score"),

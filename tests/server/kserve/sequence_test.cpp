@@ -148,7 +148,7 @@ TEST_CASE("a sequence whose state grows says how long it may become") {
   CHECK(server.lintel({"session", "list", "--json"}).json().empty());
 }
 
-TEST_CASE("under tokens a sequence is its owner's, and being alive needs none") {
+TEST_CASE("under tokens a sequence is its owner's, and being alive needs none", "[threat-3]") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "tokens";
   const std::string alice = new_token(file, "alice", "generate"),

@@ -162,7 +162,8 @@ TEST_CASE("an adapter that is refused at the start is an error that names file a
       Contains("adapter bad of model m cannot be loaded") && Contains("value_embedding"));
 }
 
-TEST_CASE("an adapter that is there twice is refused, and so is one more than there may be") {
+TEST_CASE("an adapter that is there twice is refused, and so is one more than there may be",
+          "[threat-76]") {
   const AdapterRoom elsewhere;
   elsewhere.write_adapter("run");
   AdapterRoom f([&](ModelOptions& options) {

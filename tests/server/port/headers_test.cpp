@@ -17,7 +17,8 @@ grpc::Status end_of_headers_alone(TestServer& server, const char* method,
   return GenericCall(server.channel(), method, context).finish();
 }
 
-TEST_CASE("strangers are refused by their headers, before the server holds a message of theirs") {
+TEST_CASE("strangers are refused by their headers, before the server holds a message of theirs",
+          "[threat-25]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
   for (const char* const method :
@@ -32,7 +33,8 @@ TEST_CASE("strangers are refused by their headers, before the server holds a mes
 }
 
 // gRPC inflates a message before it looks at its size: 16 MiB can become 16 GiB.
-TEST_CASE("compressed messages are refused by the headers, before they are inflated") {
+TEST_CASE("compressed messages are refused by the headers, before they are inflated",
+          "[threat-47]") {
   TestServer server({"tokens"});
   for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
     grpc::ClientContext context;
@@ -47,7 +49,7 @@ TEST_CASE("compressed messages are refused by the headers, before they are infla
 
 // gRPC closes the connection of a client whose headers are too large when they come in several
 // reads. That client opens another one; those of others are not touched.
-TEST_CASE("headers beyond their bound are refused, and the server goes on") {
+TEST_CASE("headers beyond their bound are refused, and the server goes on", "[threat-25]") {
   ServerOptions options = test_options();
   options.connections.max_metadata_bytes = 4096;
   options.models.scheduling.workers = 0;

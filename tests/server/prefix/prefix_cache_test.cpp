@@ -100,7 +100,7 @@ TEST_CASE("a state is kept where a prompt asks for it, and nothing behind") {
   CHECK(room.read(prompt) == 200);
 }
 
-TEST_CASE("owners and adapters have nothing of each other") {
+TEST_CASE("owners and adapters have nothing of each other", "[threat-5]") {
   CacheRoom room(kMebibyte);
   const Values prompt = prompt_of(100, 1);
   const auto adapter = served("thin", random_adapter(TinyModel::kTokens, 3));
@@ -150,7 +150,7 @@ TEST_CASE("a model that goes leaves nothing") {
   CHECK(cache.stats().evictions == 0);
 }
 
-TEST_CASE("what is kept never takes more than it may, however many prompts come") {
+TEST_CASE("what is kept never takes more than it may, however many prompts come", "[threat-6]") {
   constexpr std::size_t kBytes = 256 << 10;
   CacheRoom room(kBytes);
   for (std::uint32_t i = 0; i < 400; ++i) {
@@ -162,7 +162,8 @@ TEST_CASE("what is kept never takes more than it may, however many prompts come"
   CHECK(room.cache.stats().bytes > kBytes / 8);
 }
 
-TEST_CASE("sessions are admitted as if nothing were kept, and what is kept makes room") {
+TEST_CASE("sessions are admitted as if nothing were kept, and what is kept makes room",
+          "[threat-6]") {
   const auto model = tiny_model(TinyModel::kTokens);
   const std::size_t session = SessionStore::session_bytes(*model, {.max_values = 100});
   const std::size_t memory = 20 * session;
@@ -186,7 +187,7 @@ TEST_CASE("sessions are admitted as if nothing were kept, and what is kept makes
 }
 
 #ifdef LINTEL_WATCHED_MEMORY
-TEST_CASE("prompts and states are zeroed before their memory is freed") {
+TEST_CASE("prompts and states are zeroed before their memory is freed", "[threat-6]") {
   // Values that nothing else has: the bytes of four of them stand in an edge and nowhere else.
   Values prompt(400);
   for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<std::int32_t>(i * 7 % 50);

@@ -183,7 +183,7 @@ TEST_CASE("a session that has values already has its prompt read", "[prefix]") {
   CHECK(core.generate(request, session)->result().cached_tokens == 0);
 }
 
-TEST_CASE("owners' prompts are no faster for those of others", "[prefix]") {
+TEST_CASE("owners' prompts are no faster for those of others", "[prefix][threat-5]") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model, without_threads(), kRoomy, {});
   const GenerationRequest request = tokens_request(100, 4, /*seed=*/1);

@@ -128,7 +128,7 @@ ServerOptions small_limits() {
   return options;
 }
 
-TEST_CASE("bad input of every field is refused by the field's name") {
+TEST_CASE("bad input of every field is refused by the field's name", "[threat-25]") {
   TestServer server({"image", "bytes", "tokens"}, small_limits());
   for (const BadInput& input : bad_inputs()) {
     v1::GenerateRequest request = request_for(input.model, {1, 2}, 5);
@@ -232,7 +232,7 @@ TEST_CASE("bad input of every field of Score is refused by the field's name") {
   }
 }
 
-TEST_CASE("a request larger than the limit is refused without harm") {
+TEST_CASE("a request larger than the limit is refused without harm", "[threat-25]") {
   ServerOptions options = test_options();
   options.connections.max_message_bytes = 10'000;
   TestServer server({"tokens"}, options);

@@ -27,7 +27,7 @@ TEST_CASE("a request joins at the next step and leaves at once") {
   REQUIRE(core.scheduler.stats().rows == 5);
 }
 
-TEST_CASE("a long prompt never stalls the decoding of others") {
+TEST_CASE("a long prompt never stalls the decoding of others", "[threat-56]") {
   Core core(tiny_model(TinyModel::kTokens), {.workers = 0,
                                              .max_batch_rows = 16,
                                              .prefill_rows_per_step = 3,

@@ -101,7 +101,7 @@ TEST_CASE("10,000 open sessions take hardly more than their states") {
 }
 #endif
 
-TEST_CASE("a state never shows in the next") {
+TEST_CASE("a state never shows in the next", "[threat-7]") {
   // The same memory is used again and again: every call must be as in a new process.
   const std::string attention = GENERATE(from_range(attention_types()));
   CAPTURE(attention);
@@ -120,7 +120,8 @@ TEST_CASE("a state never shows in the next") {
   }
 }
 
-TEST_CASE("a state with an adapter never shows in the next, and no adapter in another's") {
+TEST_CASE("a state with an adapter never shows in the next, and no adapter in another's",
+          "[threat-78]") {
   const auto model = tiny_model(TinyModel::kBytes);
   const SharedAdapter adapters[] = {nullptr, served("a", random_adapter(model->config(), 1)),
                                     served("b", random_adapter(model->config(), 2))};

@@ -161,13 +161,15 @@ void require_same_bits_in_any_company(TinyModel kind, const std::string& attenti
 }
 
 // Two tests, so that they run side by side.
-TEST_CASE("64 requests give the same bits whoever shares their batch: images", "[promise]") {
+TEST_CASE("64 requests give the same bits whoever shares their batch: images",
+          "[promise][threat-8]") {
   const auto [attention, type] = GENERATE(from_range(attentions_and_weights()));
   CAPTURE(attention, to_string(type));
   require_same_bits_in_any_company(TinyModel::kImage, attention, type);
 }
 
-TEST_CASE("64 requests give the same bits whoever shares their batch: bytes", "[promise]") {
+TEST_CASE("64 requests give the same bits whoever shares their batch: bytes",
+          "[promise][threat-8]") {
   const auto [attention, type] = GENERATE(from_range(attentions_and_weights()));
   CAPTURE(attention, to_string(type));
   require_same_bits_in_any_company(TinyModel::kBytes, attention, type);

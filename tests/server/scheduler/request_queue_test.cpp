@@ -105,8 +105,8 @@ TEST_CASE("with one worker the first request is not overtaken by one that would 
   REQUIRE(queue.pop(0, 6)->slots() == 6);
 }
 
-TEST_CASE(
-    "a request too wide for the free rows is overtaken, but not where rows are saved for it") {
+TEST_CASE("a request too wide for the free rows is overtaken, but not where rows are saved for it",
+          "[threat-56]") {
   QueueFixture f;
   RequestQueue queue(100, /*num_workers=*/2);
   queue.set_running_rows(0, 3);

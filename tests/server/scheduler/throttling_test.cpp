@@ -64,7 +64,7 @@ TEST_CASE("throttling changes no value") {
   CHECK(call.sink->out_of_order == 0);
 }
 
-TEST_CASE("calls of one identity share its rate, and others are not held up") {
+TEST_CASE("calls of one identity share its rate, and others are not held up", "[threat-53]") {
   ThrottlingFixture f;
   const auto first = f.submit(1, 1000);
   const auto second = f.submit(1, 1000);

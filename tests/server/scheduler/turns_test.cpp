@@ -98,7 +98,7 @@ TEST_CASE("a queue forgets callers whose requests have gone") {
   }
 }
 
-TEST_CASE("one caller's backlog keeps another waiting for one step") {
+TEST_CASE("one caller's backlog keeps another waiting for one step", "[threat-55]") {
   Core core(tiny_model(TinyModel::kTokens), rows_of_a_step(4));
   const auto expected = core.generate(request_of("b", 5, 9))->tokens();
   std::vector<Core::Call> many;
@@ -137,7 +137,7 @@ TEST_CASE("rows that change hands change no value") {
   }
 }
 
-TEST_CASE("callers that are more than the rows have them in turns") {
+TEST_CASE("callers that are more than the rows have them in turns", "[threat-55]") {
   Core core(tiny_model(TinyModel::kTokens), rows_of_a_step(2));
   std::vector<Core::Call> calls;
   for (const char* const caller : {"a", "b", "c", "d", "e"}) {

@@ -11,7 +11,7 @@ namespace {
 using Error = SessionError;
 using std::chrono::seconds;
 
-TEST_CASE("session ids are 128 bits in hexadecimal and differ") {
+TEST_CASE("session ids are 128 bits in hexadecimal and differ", "[threat-3]") {
   StoreFixture f({.session_memory_bytes = 1u << 30});
   std::set<std::string> ids;
   for (int i = 0; i < 1000; ++i) {
@@ -128,7 +128,8 @@ TEST_CASE("sessions idle past the timeout are evicted, others stay") {
   REQUIRE(f.store.bytes_in_use() == f.session_bytes);
 }
 
-TEST_CASE("memory beyond the budget is refused with the figures, one-shot calls included") {
+TEST_CASE("memory beyond the budget is refused with the figures, one-shot calls included",
+          "[threat-56]") {
   StoreFixture f({});
   SessionStore store({.session_memory_bytes = f.session_bytes + 3 * f.bytes_each + 1}, f.clock);
   const auto session = store.create("tiny", f.model, 0);

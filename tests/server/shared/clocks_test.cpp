@@ -79,7 +79,8 @@ TEST_CASE("a session goes on with the values of one at servers whose clocks are 
   }
 }
 
-TEST_CASE("a lease ends by the store's clock alone, however wrong those of servers are") {
+TEST_CASE("a lease ends by the store's clock alone, however wrong those of servers are",
+          "[threat-69]") {
   WrongFleet fleet;
   const v1::Session session = created(fleet[0], v1::DURABILITY_INPUT);
   v1::GenerateRequest request = call_on(session.id(), "one", {4}, 900'000);
@@ -132,8 +133,8 @@ TEST_CASE("a lease ends by the store's clock alone, however wrong those of serve
   CHECK(std::equal(told.begin(), told.end(), taken.only().tokens.begin()));
 }
 
-TEST_CASE(
-    "what a server believes expired whose clock is wrong stays in the store, and it says so") {
+TEST_CASE("what a server believes expired whose clock is wrong stays in the store, and it says so",
+          "[threat-69]") {
   WrongFleet fleet;
   const auto make = [&](std::size_t at, int seconds) {
     v1::CreateSessionRequest request;

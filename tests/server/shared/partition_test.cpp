@@ -113,7 +113,8 @@ bool is_prefix(const std::vector<std::int32_t>& begin, const std::vector<std::in
   return begin.size() <= all.size() && std::equal(begin.begin(), begin.end(), all.begin());
 }
 
-TEST_CASE("a server that is cut off in a call tells nothing that its successor does not tell") {
+TEST_CASE("a server that is cut off in a call tells nothing that its successor does not tell",
+          "[threat-67]") {
   // Requests may arrive whose answers do not.
   const auto [level, hears_nothing] =
       GENERATE(table<v1::Durability, bool>({{v1::DURABILITY_CALL, false},

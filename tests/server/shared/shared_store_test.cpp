@@ -246,7 +246,8 @@ TEST_CASE("a session is not said to be gone while its store is away") {
   fleet.redis.resume();
 }
 
-TEST_CASE("a store that cannot be used keeps the server from beginning, and says why") {
+TEST_CASE("a store that cannot be used keeps the server from beginning, and says why",
+          "[threat-68]") {
   Files files;
   const auto refusal = [&](const std::string& store, const std::vector<std::string>& more = {}) {
     Process server(flags_with(files, store, more));

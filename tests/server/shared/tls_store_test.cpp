@@ -40,7 +40,8 @@ struct GuardedStore {
   std::optional<RedisServer> redis;
 };
 
-TEST_CASE("sessions go on over TLS, with a client's certificate and a user's password") {
+TEST_CASE("sessions go on over TLS, with a client's certificate and a user's password",
+          "[threat-12]") {
   const GuardedStore store;
   const Files files;
   const IssuedCertificate own = store.authority.issue("server");
@@ -60,7 +61,8 @@ TEST_CASE("sessions go on over TLS, with a client's certificate and a user's pas
   CHECK(seen[1] > seen[0]);
 }
 
-TEST_CASE("a store that is not who it should be, or does not know the server, is refused") {
+TEST_CASE("a store that is not who it should be, or does not know the server, is refused",
+          "[threat-12]") {
   const GuardedStore store;
   const CertificateAuthority other;
   const Files files;

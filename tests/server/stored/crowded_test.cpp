@@ -56,7 +56,7 @@ TEST_CASE("what is asked of a session that leaves memory in between is answered 
   CHECK(get_session(*stored, other).position() == 0);
 }
 
-TEST_CASE("a full load queue refuses with the time to try again") {
+TEST_CASE("a full load queue refuses with the time to try again", "[threat-60]") {
   StoredServer stored([](ServerOptions& options) {
     options.durable.store_threads = 1;
     options.durable.load_queue = 1;

@@ -121,7 +121,8 @@ int create_until_full(Server& server, std::string* why) {
   return 5000;
 }
 
-TEST_CASE("full disk: states make room, deletes always succeed, and then calls do again") {
+TEST_CASE("full disk: states make room, deletes always succeed, and then calls do again",
+          "[threat-59]") {
   SmallDisk disk("size=16m");
   REQUIRE_DISK(disk);
   const Files files;

@@ -9,7 +9,7 @@ namespace {
 
 using Code = grpc::StatusCode;
 
-TEST_CASE("a stored session is NOT_FOUND for all but its owner, word for word") {
+TEST_CASE("a stored session is NOT_FOUND for all but its owner, word for word", "[threat-9]") {
   const TokenFile tokens;
   StoredServer stored(
       [&](ServerOptions& options) { options.security = options_with(tokens).security; });

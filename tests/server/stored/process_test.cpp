@@ -29,7 +29,7 @@ Ended run(const std::vector<std::string>& flags) {
   return {code, server.err()};
 }
 
-TEST_CASE("a server that is killed is a pause: its sessions go on in the next one") {
+TEST_CASE("a server that is killed is a pause: its sessions go on in the next one", "[threat-11]") {
   const Files files;
   KilledCall killed;
   {
@@ -63,7 +63,8 @@ TEST_CASE("a server that is killed is a pause: its sessions go on in the next on
              Contains("session store " + files.store + ": 1 sessions, 1 with an interrupted call"));
 }
 
-TEST_CASE("a session goes on on a machine of other bits and says so, or is refused there") {
+TEST_CASE("a session goes on on a machine of other bits and says so, or is refused there",
+          "[threat-71]") {
   const Files files;
   v1::Session session;
   {
@@ -107,8 +108,8 @@ TEST_CASE("a session goes on on a machine of other bits and says so, or is refus
   CHECK_THAT(server.process.err(), Contains("a machine of other bits"));
 }
 
-TEST_CASE(
-    "a store that cannot be opened ends the start with its reason, before a model is loaded") {
+TEST_CASE("a store that cannot be opened ends the start with its reason, before a model is loaded",
+          "[threat-61]") {
   const Files files;
   const auto refused = [&](const std::string& why) {
     std::ofstream(files.model + "/config.json", std::ios::app) << "}";
@@ -164,7 +165,8 @@ bool kserve_says(Server& server, bool live) {
   return live ? is_live.live() : is_ready.ready();
 }
 
-TEST_CASE("store that breaks: every readiness answer turns, and liveness after its timeout") {
+TEST_CASE("store that breaks: every readiness answer turns, and liveness after its timeout",
+          "[threat-65]") {
   const Files files;
   const bool ends = GENERATE(true, false);
   CAPTURE(ends);

@@ -172,7 +172,7 @@ TEST_CASE("a call that was cut off in a sequence is repeated, given up, or forgo
   context.TryCancel();
 }
 
-TEST_CASE("a stored sequence is its owner's: to others there is none of this name") {
+TEST_CASE("a stored sequence is its owner's: to others there is none of this name", "[threat-10]") {
   const bool rest = GENERATE(false, true);
   const TokenFile tokens;
   StoredSequence stored(

@@ -100,7 +100,8 @@ TEST_CASE("a time limit ends the stream with what there is and a final frame") {
 constexpr std::uint64_t kOutboxTokens = 4096;
 constexpr std::uint64_t kUnread = 100;
 
-TEST_CASE("a hundred unread streams of one client do not keep another's request waiting") {
+TEST_CASE("a hundred unread streams of one client do not keep another's request waiting",
+          "[threat-55]") {
   ServerOptions options = test_options();
   options.models.scheduling.workers = 1;
   options.models.scheduling.max_batch_rows = 4;
@@ -140,7 +141,7 @@ TEST_CASE("a hundred unread streams of one client do not keep another's request 
   }
 }
 
-TEST_CASE("a slow reader is paused, loses nothing, and slows nobody else") {
+TEST_CASE("a slow reader is paused, loses nothing, and slows nobody else", "[threat-54]") {
   ServerOptions options = test_options();
   options.streaming.outbox_tokens = 64;
   options.models.scheduling.workers = 1;
@@ -199,7 +200,7 @@ TEST_CASE("a paused call can be cancelled") {
   CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
 }
 
-TEST_CASE("a full queue refuses at once, with a time to retry") {
+TEST_CASE("a full queue refuses at once, with a time to retry", "[threat-56]") {
   ServerOptions options = test_options();
   options.models.scheduling.workers = 0;
   options.models.scheduling.max_queued_requests = 2;
@@ -263,7 +264,7 @@ TEST_CASE("a call whose state would never fit is refused with both figures and n
                                           Catch::Contains(std::to_string(3 * bytes + 1)));
 }
 
-TEST_CASE("many callers at once each get the values they get alone") {
+TEST_CASE("many callers at once each get the values they get alone", "[threat-8]") {
   TestServer server({"tokens"});
   constexpr int kCallers = 24;
   std::vector<std::vector<std::int32_t>> alone(kCallers), together(kCallers);

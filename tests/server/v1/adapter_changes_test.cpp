@@ -236,8 +236,8 @@ TEST_CASE("a server that stops ends what uses an adapter that is unloaded, and a
   CHECK(unloaded.ok());
 }
 
-TEST_CASE(
-    "an adapter's memory is admitted before it is loaded, and given back after the last use") {
+TEST_CASE("an adapter's memory is admitted before it is loaded, and given back after the last use",
+          "[threat-76]") {
   std::size_t room = 0;
   {
     const ChangedServer measured;
@@ -259,7 +259,7 @@ TEST_CASE(
   CHECK(f.generate_with("a").status.ok());
 }
 
-TEST_CASE("hostile adapters are refused by name, and nothing changes") {
+TEST_CASE("hostile adapters are refused by name, and nothing changes", "[threat-76]") {
   const ChangedServer f;
   f.write_adapter("second", "good", 1);
   REQUIRE(f.load_adapter("good").ok());
@@ -343,7 +343,7 @@ TEST_CASE("hostile adapters are refused by name, and nothing changes") {
   CHECK(f.generate_with("good").status.ok());
 }
 
-TEST_CASE("no adapter's name from the wire leaves the model's directory") {
+TEST_CASE("no adapter's name from the wire leaves the model's directory", "[threat-77]") {
   const ChangedServer f;
   f.write_adapter("second", "a", 1);
   for (const std::string name : {"", ".", "..", "../a", "a/../a", "/etc", "a\n"}) {

@@ -82,7 +82,7 @@ TEST_CASE("an adapter that is not there is NOT_FOUND, naming those there are") {
   CHECK_THAT(generate(*f.server, other).status.error_message(), Contains("it has none"));
 }
 
-TEST_CASE("a session keeps the adapter it was created with") {
+TEST_CASE("a session keeps the adapter it was created with", "[threat-78]") {
   const Fixture f;
   const std::vector<float> whole = f.values_with("a");
   v1::Session session;
@@ -169,7 +169,7 @@ TEST_CASE("requests with all adapters at once get what each gets alone") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("a session with an adapter is its owner's alone") {
+TEST_CASE("a session with an adapter is its owner's alone", "[threat-78]") {
   const TokenFile tokens;
   AdapterServer f([&](ServerOptions& options) { options.security.auth_tokens = tokens.path; });
   const TemporaryDirectory elsewhere;

@@ -105,7 +105,8 @@ TEST_CASE("a version that is named is loaded beside the others") {
   CHECK(f.listed(false) == std::vector<std::string>{"tokens 1 READY"});
 }
 
-TEST_CASE("a load that fails leaves the others serving, and says why without a path") {
+TEST_CASE("a load that fails leaves the others serving, and says why without a path",
+          "[threat-73]") {
   RepositoryServer f;
   f.write("good");
   REQUIRE(f.load("good").ok());
@@ -148,7 +149,7 @@ TEST_CASE("a load that fails leaves the others serving, and says why without a p
   CHECK(f.load("cut").ok());
 }
 
-TEST_CASE("no name from the wire leaves the repository") {
+TEST_CASE("no name from the wire leaves the repository", "[threat-58]") {
   RepositoryServer f;
   const TemporaryDirectory outside;
   write_random_model(outside.path() / "secret", tiny_config(TinyModel::kTokens), 5);
@@ -195,7 +196,7 @@ TEST_CASE("without a repository nothing is loaded, and that is why") {
   CHECK_THAT(status.error_message(), Contains("without --model-repository"));
 }
 
-TEST_CASE("a model's memory is admitted before it is loaded, and given back") {
+TEST_CASE("a model's memory is admitted before it is loaded, and given back", "[threat-73]") {
   const TemporaryDirectory measured;
   write_random_model(measured.path(), tiny_config(TinyModel::kTokens), 5);
   const ModelSize size = measure_model(ModelFiles(measured.path()), {});

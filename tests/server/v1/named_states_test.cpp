@@ -141,7 +141,7 @@ TEST_CASE("named states are listed in pages and deleted, and give their memory b
   CHECK(server.server().store().bytes_in_use() == before);
 }
 
-TEST_CASE("named states are their owner's, and public ones an admin's to make") {
+TEST_CASE("named states are their owner's, and public ones an admin's to make", "[threat-4]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
   v1::Session of_alice, of_both;

@@ -87,7 +87,7 @@ TEST_CASE("without memory for it every prompt is read") {
   CHECK(values(server.server()).at("lintel_prefix_cache_misses_total") == 0);
 }
 
-TEST_CASE("another token's prompt is read from its beginning") {
+TEST_CASE("another token's prompt is read from its beginning", "[threat-5]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
   const auto request = request_for("tokens", long_prompt(100), 1);

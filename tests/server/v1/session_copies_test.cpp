@@ -224,7 +224,8 @@ TEST_CASE("forks beyond the memory are none at all") {
   CHECK(server.server().store().num_sessions() == 1);
 }
 
-TEST_CASE("whoever reads a history slowly or goes away holds up nobody and keeps nothing") {
+TEST_CASE("whoever reads a history slowly or goes away holds up nobody and keeps nothing",
+          "[threat-52]") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   go_on(server, session.id(), 2000, {1});
@@ -245,7 +246,7 @@ TEST_CASE("whoever reads a history slowly or goes away holds up nobody and keeps
   CHECK(go_on(server, session.id(), 5).tokens.size() == 5);
 }
 
-TEST_CASE("copies of a session are its owner's alone, word for word") {
+TEST_CASE("copies of a session are its owner's alone, word for word", "[threat-4]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
   v1::Session session;

@@ -59,7 +59,7 @@ TEST_CASE("a snapshot's memory is free when its reader has the last of it") {
   }
 }
 
-TEST_CASE("hostile restore streams are refused, and leave nothing behind") {
+TEST_CASE("hostile restore streams are refused, and leave nothing behind", "[threat-51]") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   go_on(server, session.id(), 20, {1, 2});
@@ -104,7 +104,7 @@ TEST_CASE("hostile restore streams are refused, and leave nothing behind") {
   }
 }
 
-TEST_CASE("a snapshot of another model is refused with both fingerprints") {
+TEST_CASE("a snapshot of another model is refused with both fingerprints", "[threat-51]") {
   TestServer server({"tokens", "bytes"});
   const v1::Session session = create_session(server, "tokens");
   go_on(server, session.id(), 3, {1});
@@ -172,7 +172,7 @@ TEST_CASE("a state whose values are not there cannot be proven") {
   CHECK(server.server().store().num_sessions() == 1);
 }
 
-TEST_CASE("clients that vanish from snapshots and restores leave nothing behind") {
+TEST_CASE("clients that vanish from snapshots and restores leave nothing behind", "[threat-52]") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   go_on(server, session.id(), 20, {1, 2});
@@ -200,7 +200,7 @@ TEST_CASE("clients that vanish from snapshots and restores leave nothing behind"
   CHECK(eventually([&] { return restore(server, messages, &restored).ok(); }));
 }
 
-TEST_CASE("a snapshot request is checked, and another's session is not there") {
+TEST_CASE("a snapshot request is checked, and another's session is not there", "[threat-4]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
   v1::Session session;

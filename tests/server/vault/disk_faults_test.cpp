@@ -101,7 +101,7 @@ TEST_CASE("an error of any write or sync breaks the vault until it is opened ane
   CHECK(broke > changes / stride / 2);
 }
 
-TEST_CASE("a disk that is full refuses what does not fit, and heals") {
+TEST_CASE("a disk that is full refuses what does not fit, and heals", "[threat-59]") {
   const DiskVaults vaults;
   const std::int64_t changes = changes_of_a_run(vaults);
   const std::int64_t for_changes = GENERATE(1, 12, 1000);
@@ -155,7 +155,7 @@ class ThrowingFile final : public VaultFile {
   const std::atomic<bool>& throws_;
 };
 
-TEST_CASE("exception in a commit: the vault is broken, and the process goes on") {
+TEST_CASE("exception in a commit: the vault is broken, and the process goes on", "[threat-66]") {
   const DiskVaults vaults;
   TestDisk disk;
   ManualClock clock;
@@ -178,7 +178,8 @@ TEST_CASE("exception in a commit: the vault is broken, and the process goes on")
   CHECK(commit_one(vault, [&](Writes& to) { a.release(to); }) == VaultOutcome::kBroken);
 }
 
-TEST_CASE("exception where a commit's outcome is told: counted, and the next commits are done") {
+TEST_CASE("exception where a commit's outcome is told: counted, and the next commits are done",
+          "[threat-66]") {
   const DiskVaults vaults;
   TestDisk disk;
   const auto vault = vaults.open(disk);

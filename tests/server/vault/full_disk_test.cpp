@@ -71,7 +71,8 @@ SqliteVault::Options large_slots(SqliteVault::Options options) {
   return options;
 }
 
-TEST_CASE("commit on a full disk: stored states are dropped and the commit succeeds") {
+TEST_CASE("commit on a full disk: stored states are dropped and the commit succeeds",
+          "[threat-59]") {
   const DiskVaults vaults;
   TestDisk disk;
   ManualClock clock;
@@ -111,7 +112,8 @@ TEST_CASE("commit on a full disk: states that begin a history and those of runni
   CHECK(vault.health().state == SessionVault::Health::State::kFull);
 }
 
-TEST_CASE("removal on a full disk: succeeds for every session, and new ones find room again") {
+TEST_CASE("removal on a full disk: succeeds for every session, and new ones find room again",
+          "[threat-59]") {
   const DiskVaults vaults;
   TestDisk disk;
   ManualClock clock;
@@ -253,7 +255,8 @@ std::string refusal_of(const std::filesystem::path& directory) {
   }
 }
 
-TEST_CASE("store directory with mode 0777: set to 0700 before anything in it is read") {
+TEST_CASE("store directory with mode 0777: set to 0700 before anything in it is read",
+          "[threat-11]") {
   const TemporaryDirectory directory;
   const std::filesystem::path store = directory.path() / "store";
   std::filesystem::create_directory(store);
@@ -264,7 +267,8 @@ TEST_CASE("store directory with mode 0777: set to 0700 before anything in it is 
   CHECK((found.st_mode & 07777) == 0700);
 }
 
-TEST_CASE("symbolic link in the store directory: refused by name, and its target is not created") {
+TEST_CASE("symbolic link in the store directory: refused by name, and its target is not created",
+          "[threat-11]") {
   const TemporaryDirectory directory;
   const std::filesystem::path store = directory.path() / "store", target = directory.path() / "x";
   std::filesystem::create_directory(store);

@@ -58,7 +58,7 @@ TEST_CASE("a second connection is refused, whatever it ignores") {
   sqlite3_close(other);
 }
 
-TEST_CASE("a store is readable by its user alone") {
+TEST_CASE("a store is readable by its user alone", "[threat-11]") {
   OnDisk store;
   const auto vault = store.open();
   Client a("a");

@@ -131,7 +131,7 @@ TEST_CASE("a sync is of what was written, and is not lost by one that failed") {
   CHECK(disk.changes() == changes);
 }
 
-TEST_CASE("a punched slot of a real file reads as zeros and takes no room") {
+TEST_CASE("a punched slot of a real file reads as zeros and takes no room", "[threat-11]") {
   const TemporaryDirectory directory;
   const std::filesystem::path path = directory.path() / "states-1048576.slab";
   StateSlab slab(open_vault_file(path), 1 << 20, std::uint64_t{1} << 30);

@@ -60,7 +60,8 @@ TEST_CASE("a session of a vault is what was written of it") {
   CHECK(wide.difference(*vault) == "");
 }
 
-TEST_CASE("another's session is not found, one that is held is held, a claim is for one call") {
+TEST_CASE("another's session is not found, one that is held is held, a claim is for one call",
+          "[threat-9][threat-13]") {
   AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client a("a", "alice"), stranger("a", "bob");
   REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);

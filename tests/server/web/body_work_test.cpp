@@ -55,7 +55,8 @@ constexpr std::int64_t kMemory = 1 << 20;
 
 }  // namespace
 
-TEST_CASE("a short body is read by its own thread while long ones are read by others") {
+TEST_CASE("a short body is read by its own thread while long ones are read by others",
+          "[threat-32]") {
   HttpCounters counters;
   BodyWork work(kMemory, counters);
   Endless first, second;
@@ -82,7 +83,8 @@ TEST_CASE("a short body is read by its own thread while long ones are read by ot
   CHECK(second.refused.get_future().get().error_message() == "told");
 }
 
-TEST_CASE("a drain ends the bodies that are read and those that wait, and takes no more") {
+TEST_CASE("a drain ends the bodies that are read and those that wait, and takes no more",
+          "[threat-32]") {
   HttpCounters counters;
   BodyWork work(kMemory, counters);
   Endless read[2];

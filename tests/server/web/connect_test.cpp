@@ -307,7 +307,8 @@ TEST_CASE("a call's timeout ends it over HTTP as over gRPC") {
   CHECK_THAT(trailers, Contains("grpc-status: 4"));
 }
 
-TEST_CASE("a method that changes nothing answers Connect's GET as it answers its POST") {
+TEST_CASE("a method that changes nothing answers Connect's GET as it answers its POST",
+          "[threat-41]") {
   TestServer server({"bytes", "tokens"}, with_http());
   const int port = server.server().http_port();
   const auto get = [&](const std::string& target, const std::string& headers = "") {

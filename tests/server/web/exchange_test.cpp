@@ -173,8 +173,8 @@ TEST_CASE("what the socket does not take gathers, and goes out in large writes o
 
 // The listener's one thread fails an allocation later on, wherever that is: between two requests,
 // in the next one, or where Asio has a handler to run.
-TEST_CASE(
-    "whichever allocation fails on a thread of HTTP, connections end and the thread goes on") {
+TEST_CASE("whichever allocation fails on a thread of HTTP, connections end and the thread goes on",
+          "[threat-30]") {
   HttpOptions options;
   options.listen = ListenAddress{"127.0.0.1", 0, ""};
   options.threads = 1;

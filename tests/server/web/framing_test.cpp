@@ -82,7 +82,8 @@ Flooded flood(int port, const std::string& head, const std::string& piece, std::
 
 }  // namespace
 
-TEST_CASE("chunk extensions and trailers without end are answered 400 within 1 MiB of memory") {
+TEST_CASE("chunk extensions and trailers without end are answered 400 within 1 MiB of memory",
+          "[threat-27]") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   CHECK(post(port, kModelList, "{}").status == 200);  // gRPC's threads for calls are there
@@ -111,7 +112,8 @@ TEST_CASE("chunk extensions and trailers without end are answered 400 within 1 M
   }
 }
 
-TEST_CASE("headers without end are answered 431 within 1 MiB of memory, however they are cut") {
+TEST_CASE("headers without end are answered 431 within 1 MiB of memory, however they are cut",
+          "[threat-27]") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   for (const std::string piece : {"a: b\r\n", "\r\na: b", "aaaaaaaaaaaaaaaaaaaaaaaaaa"}) {
@@ -124,7 +126,8 @@ TEST_CASE("headers without end are answered 431 within 1 MiB of memory, however 
   }
 }
 
-TEST_CASE("a request has at most 100 headers, and a refused one holds no memory for them") {
+TEST_CASE("a request has at most 100 headers, and a refused one holds no memory for them",
+          "[threat-27]") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   const auto with_headers = [](int count) {
@@ -159,7 +162,8 @@ TEST_CASE("a request has at most 100 headers, and a refused one holds no memory 
   CHECK(now < before + (std::size_t{100} * (64 << 10)));
 }
 
-TEST_CASE("a transfer-encoding that is not chunked is answered 400, and its body is no request") {
+TEST_CASE("a transfer-encoding that is not chunked is answered 400, and its body is no request",
+          "[threat-29]") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   for (const std::string coding : {"identity",
@@ -193,7 +197,8 @@ TEST_CASE("a transfer-encoding that is not chunked is answered 400, and its body
   }
 }
 
-TEST_CASE("framings that contradict themselves are answered 400, and their body is no request") {
+TEST_CASE("framings that contradict themselves are answered 400, and their body is no request",
+          "[threat-29]") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   for (const std::string framing :
@@ -214,7 +219,8 @@ TEST_CASE("framings that contradict themselves are answered 400, and their body 
   }
 }
 
-TEST_CASE("chunks that make no sense are answered 400, and what follows is no request") {
+TEST_CASE("chunks that make no sense are answered 400, and what follows is no request",
+          "[threat-29]") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   for (const std::string chunks :
@@ -232,7 +238,8 @@ TEST_CASE("chunks that make no sense are answered 400, and what follows is no re
   }
 }
 
-TEST_CASE("an open route takes no body: 413 by the head, and the body is no request") {
+TEST_CASE("an open route takes no body: 413 by the head, and the body is no request",
+          "[threat-28]") {
   const TokenFile file;
   ServerOptions options = with_http();
   const bool with_tokens = GENERATE(false, true);
@@ -267,7 +274,8 @@ TEST_CASE("an open route takes no body: 413 by the head, and the body is no requ
       200);
 }
 
-TEST_CASE("a request that is refused unread closes its connection, and its body is no request") {
+TEST_CASE("a request that is refused unread closes its connection, and its body is no request",
+          "[threat-29]") {
   const TokenFile file;
   ServerOptions options = with_http();
   options.security.auth_tokens = file.path;
@@ -297,7 +305,8 @@ TEST_CASE("a request that is refused unread closes its connection, and its body 
   }
 }
 
-TEST_CASE("a preflight with a body closes its connection, and its body is no request") {
+TEST_CASE("a preflight with a body closes its connection, and its body is no request",
+          "[threat-29]") {
   ServerOptions options = with_http();
   options.http.cors_origins = {"https://example.org"};
   TestServer server({"bytes"}, options);

@@ -36,7 +36,8 @@ double process_cpu_seconds() {
 
 }  // namespace
 
-TEST_CASE("JSON bombs in every protocol over HTTP cost little CPU time and leave no memory") {
+TEST_CASE("JSON bombs in every protocol over HTTP cost little CPU time and leave no memory",
+          "[threat-31]") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   struct Bomb {
@@ -95,7 +96,7 @@ TEST_CASE("a chat of 10,000 messages is read over HTTP") {
   CHECK(json::parse(reply.body)["error"]["param"] == "messages");
 }
 
-TEST_CASE("bodies whose trees find no room are to be sent again later") {
+TEST_CASE("bodies whose trees find no room are to be sent again later", "[threat-31]") {
   ServerOptions options = with_http();
   options.http.memory_bytes = 200'000;
   TestServer server({"bytes"}, options);
@@ -109,7 +110,7 @@ TEST_CASE("bodies whose trees find no room are to be sent again later") {
   CHECK(comes_to(server, "lintel_http_body_bytes", 0));
 }
 
-TEST_CASE("clients that go while their long bodies are read leave nothing behind") {
+TEST_CASE("clients that go while their long bodies are read leave nothing behind", "[threat-32]") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   const std::string body = repeated(R"({"prompt":[1)", ",1", "]}");

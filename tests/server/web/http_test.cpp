@@ -88,7 +88,7 @@ TEST_CASE("HTTP/1.0 clients, HEAD, chunked bodies and expectations are served") 
             .header("allow") == "POST");
 }
 
-TEST_CASE("what is too long is refused by its limit, and the server goes on") {
+TEST_CASE("what is too long is refused by its limit, and the server goes on", "[threat-26]") {
   ServerOptions options = with_http();
   options.http.max_header_bytes = 2048;
   options.connections.max_message_bytes = 8192;
@@ -112,7 +112,8 @@ TEST_CASE("what is too long is refused by its limit, and the server goes on") {
   CHECK(post(port, kList, "{}").status == 200);
 }
 
-TEST_CASE("a client that is slow to say what it wants is told, and its connection ends") {
+TEST_CASE("a client that is slow to say what it wants is told, and its connection ends",
+          "[threat-26]") {
   ServerOptions options = with_http();
   options.http.header_timeout_ms = std::chrono::milliseconds(100);
   options.http.body_timeout_ms = std::chrono::milliseconds(100);
@@ -137,7 +138,7 @@ TEST_CASE("a client that is slow to say what it wants is told, and its connectio
   CHECK(comes_to(server, "lintel_http_connections", 0));
 }
 
-TEST_CASE("bodies that are being read share their memory, and give it back") {
+TEST_CASE("bodies that are being read share their memory, and give it back", "[threat-26]") {
   ServerOptions options = with_http();
   options.http.memory_bytes = 10'000;
   TestServer server({"bytes"}, options);
@@ -166,7 +167,8 @@ TEST_CASE("bodies that are being read share their memory, and give it back") {
   CHECK(comes_to(server, "lintel_http_body_bytes", 0));
 }
 
-TEST_CASE("connections beyond their number are answered with 503, and others take their place") {
+TEST_CASE("connections beyond their number are answered with 503, and others take their place",
+          "[threat-26]") {
   ServerOptions options = with_http();
   SECTION("of all clients") { options.http.max_connections = 2; }
   SECTION("of one address") { options.http.max_client_connections = 2; }
@@ -223,7 +225,7 @@ TEST_CASE("plain HTTP that other machines reach takes the role admin from everyb
   CHECK(post_as(server, "", kList, "{}").status == 200);
 }
 
-TEST_CASE("who calls over gRPC cannot say that it calls over HTTP") {
+TEST_CASE("who calls over gRPC cannot say that it calls over HTTP", "[threat-39]") {
   const TokenFile file;
   ServerOptions options = with_http();
   options.security.auth_tokens = file.path;
@@ -272,7 +274,8 @@ TEST_CASE("a client that goes in mid-stream ends its call") {
   CHECK(comes_to(server, "lintel_http_connections", 0));
 }
 
-TEST_CASE("a client that reads nothing stops its stream, and one that goes on gets all of it") {
+TEST_CASE("a client that reads nothing stops its stream, and one that goes on gets all of it",
+          "[threat-34]") {
   ServerOptions options = unlimited();
   options.streaming.outbox_tokens = 256;
   TestServer server({"tokens"}, options);
@@ -295,7 +298,8 @@ TEST_CASE("a client that reads nothing stops its stream, and one that goes on ge
   CHECK(reply.body.ends_with(envelope(kEndOfStream, "{}")));
 }
 
-TEST_CASE("a hundred HTTP connections that read nothing do not keep another's request waiting") {
+TEST_CASE("a hundred HTTP connections that read nothing do not keep another's request waiting",
+          "[threat-55]") {
   ServerOptions options = unlimited();
   options.models.scheduling.workers = 1;
   options.models.scheduling.max_batch_rows = 16;
@@ -358,7 +362,7 @@ TEST_CASE("a drain lets streams end, closes idle connections and takes no new on
   CHECK(reply.body.ends_with(envelope(kEndOfStream, "{}")));
 }
 
-TEST_CASE("pages of other origins call only where a flag names them") {
+TEST_CASE("pages of other origins call only where a flag names them", "[threat-36]") {
   ServerOptions options = with_http();
   const auto from = [](int port, const std::string& origin, const std::string& host = "localhost") {
     return request(port, "POST " + std::string(kList) + " HTTP/1.1\r\nHost: " + host +
@@ -403,8 +407,8 @@ TEST_CASE("pages of other origins call only where a flag names them") {
   }
 }
 
-TEST_CASE(
-    "on a loopback address the server is called by a name of this machine or an allowed one") {
+TEST_CASE("on a loopback address the server is called by a name of this machine or an allowed one",
+          "[threat-37]") {
   ServerOptions options = with_http();
   options.http.cors_origins = {"https://page.example", "http://other.example:8080"};
   options.http.allowed_hosts = {"proxy.example", "Named.Example:81", "[fd00::1]"};
@@ -461,7 +465,7 @@ TEST_CASE("where other machines can connect, and where every page may call, any 
             .status == 200);
 }
 
-TEST_CASE("sessions are listed by no GET") {
+TEST_CASE("sessions are listed by no GET", "[threat-37]") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   const std::string path = "/lintel.v1.SessionService/List";
@@ -505,7 +509,7 @@ TEST_CASE("a gRPC client that was given the HTTP port is told so") {
   CHECK(comes_to(server, "lintel_http_connections", 0));
 }
 
-TEST_CASE("an HTTP connection past --max-connection-age takes no new request") {
+TEST_CASE("an HTTP connection past --max-connection-age takes no new request", "[threat-23]") {
   ServerOptions options = unlimited();
   options.connections.max_age_ms = std::chrono::milliseconds(300);
   options.connections.max_age_grace_ms = std::chrono::milliseconds(0);  // to the streams' end
@@ -555,7 +559,7 @@ TEST_CASE("an HTTP stream ends with the grace of its connection's age, and not b
   CHECK(comes_to(server, "lintel_http_connections", 0));
 }
 
-TEST_CASE("a page cannot make a browser send a form that is taken for JSON") {
+TEST_CASE("a page cannot make a browser send a form that is taken for JSON", "[threat-36]") {
   ServerOptions options = with_http();
   options.http.cors_origins = {"*"};
   TestServer server({"bytes"}, options);

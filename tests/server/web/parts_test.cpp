@@ -110,7 +110,8 @@ TEST_CASE("plain JSON takes text as it is, wherever there is some, and protobuf'
   CHECK_FALSE(read_plain_json("{\"prompt\":{\"text\":\"\xff\"}}", request).ok());
 }
 
-TEST_CASE("very many objects or names in a message's JSON are read or refused in little CPU time") {
+TEST_CASE("very many objects or names in a message's JSON are read or refused in little CPU time",
+          "[threat-31]") {
   // Many times what it takes, and a fraction of what a list takes that is searched for each name.
   constexpr double kMostSeconds = 4;
   v1::GenerateRequest request;

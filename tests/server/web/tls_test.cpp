@@ -134,7 +134,8 @@ TEST_CASE("a long stream over HTTPS has the values of gRPC's") {
   CHECK(values == expected);
 }
 
-TEST_CASE("mutual TLS over HTTP turns away who has no good certificate, and says why") {
+TEST_CASE("mutual TLS over HTTP turns away who has no good certificate, and says why",
+          "[threat-38]") {
   const CertificateAuthority authority, clients, foreign;
   TestServer server({"tokens"}, with_https(authority.issue("server"), clients.ca()));
   const IssuedCertificate good = clients.issue("alice"), old = clients.issue("old", /*days=*/-1),
@@ -175,7 +176,7 @@ TEST_CASE("a session belongs to the certificate's name over HTTPS as over gRPC")
   CHECK(https_post(bob, *house.server, path, get).status == 404);
 }
 
-TEST_CASE("over HTTPS the named certificates have the role admin, no others") {
+TEST_CASE("over HTTPS the named certificates have the role admin, no others", "[threat-39]") {
   ServerOptions options = with_http();
   options.security.admin_certificates = {"alice"};
   KnownByCertificate house(options);
@@ -223,7 +224,8 @@ TEST_CASE("a certificate's streams over HTTPS and gRPC are counted together") {
       [&] { return https_post(alice, *house.server, kGeneratePath, body).status == 200; }));
 }
 
-TEST_CASE("a resumed TLS session is who it was, as long as its authority is trusted") {
+TEST_CASE("a resumed TLS session is who it was, as long as its authority is trusted",
+          "[threat-38]") {
   const CertificateAuthority authority, before, after;
   const TemporaryDirectory directory;
   const std::string ca = directory.path() / "clients.pem";
@@ -246,7 +248,8 @@ TEST_CASE("a resumed TLS session is who it was, as long as its authority is trus
   CHECK_THAT(client.problem(), Contains("unknown ca"));
 }
 
-TEST_CASE("a kept connection of a client whose authority is trusted no more ends with its age") {
+TEST_CASE("a kept connection of a client whose authority is trusted no more ends with its age",
+          "[threat-23]") {
   const CertificateAuthority authority, before, after;
   const TemporaryDirectory directory;
   const std::string ca = directory.path() / "clients.pem";
@@ -370,7 +373,7 @@ TEST_CASE("clients over TLS that go, or take nothing, end their calls") {
   CHECK(comes_to(server, "lintel_http_connections", 0));
 }
 
-TEST_CASE("TLS before 1.2 is refused, whatever OpenSSL was told for the machine") {
+TEST_CASE("TLS before 1.2 is refused, whatever OpenSSL was told for the machine", "[threat-38]") {
   const CertificateAuthority authority;
   const IssuedCertificate own = authority.issue("server");
   TlsContexts contexts(

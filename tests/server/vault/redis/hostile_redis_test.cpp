@@ -36,7 +36,8 @@ std::int64_t peak_bytes() {
   return std::int64_t{usage.ru_maxrss} * 1024;
 }
 
-TEST_CASE("reply of a hostile server: ended at the bound of what was asked, within 32 MiB") {
+TEST_CASE("reply of a hostile server: ended at the bound of what was asked, within 32 MiB",
+          "[threat-62]") {
   struct Flood {
     const char* what;
     std::string begin, more;
@@ -86,7 +87,8 @@ TEST_CASE("reply of a hostile server: ended at the bound of what was asked, with
   CHECK(eventually([&] { return client.ask_and_wait({.words = {"GET", "well"}}).arrived; }));
 }
 
-TEST_CASE("reply that is too long: its length is what the client says of the server") {
+TEST_CASE("reply that is too long: its length is what the client says of the server",
+          "[threat-62]") {
   FakeRedis server([](const FakeRedis::Command& command, const FakeRedis::Send& send) {
     send(command.front() == "INFO" ? FakeRedis::bulk(std::string(4 << 20, 'i'))
                                    : std::string("-ERR\r\n"));
@@ -142,7 +144,8 @@ class HeldNames {
   bool is_free_ = false;
 };
 
-TEST_CASE("name lookup that hangs: other servers are asked meanwhile, and the client ends") {
+TEST_CASE("name lookup that hangs: other servers are asked meanwhile, and the client ends",
+          "[threat-63]") {
   const auto names = std::make_shared<HeldNames>();
   FakeRedis server([](const FakeRedis::Command& command, const FakeRedis::Send& send) {
     if (command.front() == "INFO") {
@@ -178,7 +181,7 @@ TEST_CASE("name lookup that hangs: other servers are asked meanwhile, and the cl
   names->let_go();
 }
 
-TEST_CASE("exception in a request's callback: counted, and the client goes on") {
+TEST_CASE("exception in a request's callback: counted, and the client goes on", "[threat-66]") {
   FakeRedis server([](const FakeRedis::Command& command, const FakeRedis::Send& send) {
     send(command.front() == "INFO" ? FakeRedis::good_info() : FakeRedis::bulk("x"));
   });
@@ -191,7 +194,7 @@ TEST_CASE("exception in a request's callback: counted, and the client goes on") 
   CHECK(failures.count(ServerThread::kRedis) == before + 1);
 }
 
-TEST_CASE("key of a wrong type: its session is damaged, and the store is not away") {
+TEST_CASE("key of a wrong type: its session is damaged, and the store is not away", "[threat-64]") {
   RedisServer server;
   ManualClock clock;
   RedisVault vault(vault_options("a", server.endpoint()), clock);

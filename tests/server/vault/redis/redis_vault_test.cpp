@@ -30,7 +30,8 @@ struct TwoVaults {
   std::unique_ptr<RedisVault> a, b;
 };
 
-TEST_CASE("a session that one vault holds is held for others, who are told by whom") {
+TEST_CASE("a session that one vault holds is held for others, who are told by whom",
+          "[threat-13]") {
   TwoVaults vaults;
   Client session("s");
   REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
@@ -65,7 +66,7 @@ TEST_CASE("a lease that is renewed goes on, one of a vault that is gone ends") {
   CHECK(std::chrono::steady_clock::now() > opened.lease->until());
 }
 
-TEST_CASE("whoever was taken over writes nothing more") {
+TEST_CASE("whoever was taken over writes nothing more", "[threat-67]") {
   TwoVaults vaults;
   Client session("s");
   REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
@@ -229,7 +230,7 @@ TEST_CASE("where another came to the same values, and further, nothing is taken 
   CHECK(vaults.a->health().healed == 0);
 }
 
-TEST_CASE("a full server takes nothing more, gives sessions back, and takes again") {
+TEST_CASE("a full server takes nothing more, gives sessions back, and takes again", "[threat-70]") {
   RedisServer server;
   ManualClock clock;
   RedisVault vault(vault_options("a", server.endpoint()), clock);

@@ -370,7 +370,8 @@ TEST_CASE("all that is wrong with an inference request is named in its one messa
   CHECK_THAT(all, Contains("also wrong: ") && Contains("fields more that are wrong"));
 }
 
-TEST_CASE("an encoded body is refused by its encoding's name in every protocol's shape") {
+TEST_CASE("an encoded body is refused by its encoding's name in every protocol's shape",
+          "[threat-33]") {
   RestServer server;
   const int port = server.server().http_port();
   const auto refused = [&](const std::string& path, const std::string& type,
