@@ -40,7 +40,7 @@ TEST_CASE("packaged models of a build are those of its repository, wherever the 
 }
 
 TEST_CASE("the directory of the program is where the executable is") {
-  CHECK(std::filesystem::exists(program_directory() / "server_test"));
+  CHECK(std::filesystem::exists(program_directory() / "models_test"));
 }
 
 }  // namespace
