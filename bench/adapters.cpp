@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "bench/commands.h"
-#include "bench/measure/measure.h"
-#include "bench/parts/sequences.h"
-#include "bench/parts/shapes.h"
-#include "bench/report/run_flags.h"
-#include "client/cli/frame/progress.h"
-#include "model/adapters/adapter.h"
-#include "model/adapters/random_adapter.h"
+#include "bench/measure.h"
+#include "bench/sequences.h"
+#include "bench/shapes.h"
+#include "bench/run_flags.h"
+#include "client/cli/progress.h"
+#include "model/lora/adapter.h"
+#include "model/lora/random_adapter.h"
 
 namespace lintel::bench {
 namespace {

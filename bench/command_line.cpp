@@ -1,6 +1,6 @@
 #include "bench/commands.h"
-#include "client/cli/frame/program.h"
-#include "describe/flags.h"
+#include "client/cli/program.h"
+#include "tools/describe/flags.h"
 
 namespace lintel::bench {
 namespace {

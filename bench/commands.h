@@ -1,7 +1,7 @@
 // The sub-commands. Each function adds one to the command line; its file holds all of it.
 #pragma once
 
-#include "client/cli/frame/flags.h"
+#include "client/cli/flags.h"
 
 namespace lintel::bench {
 

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "bench/commands.h"
-#include "bench/fleet/moves.h"
-#include "bench/fleet/placement.h"
-#include "bench/fleet/store_load.h"
-#include "bench/report/run_flags.h"
-#include "client/cli/frame/progress.h"
+#include "bench/moves.h"
+#include "bench/placement.h"
+#include "bench/store_load.h"
+#include "bench/run_flags.h"
+#include "client/cli/progress.h"
 
 namespace lintel::bench {
 namespace {

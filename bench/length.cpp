@@ -4,14 +4,14 @@
 #include <memory>
 
 #include "bench/commands.h"
-#include "bench/measure/measure.h"
-#include "bench/parts/attentions.h"
-#include "bench/parts/sequences.h"
-#include "bench/parts/shapes.h"
-#include "bench/report/plot.h"
-#include "bench/report/run_flags.h"
-#include "client/cli/frame/progress.h"
-#include "model/base/random.h"
+#include "bench/measure.h"
+#include "bench/attentions.h"
+#include "bench/sequences.h"
+#include "bench/shapes.h"
+#include "bench/plot.h"
+#include "bench/run_flags.h"
+#include "client/cli/progress.h"
+#include "model/core/random.h"
 
 namespace lintel::bench {
 namespace {

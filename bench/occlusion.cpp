@@ -7,12 +7,12 @@
 #include <span>
 
 #include "bench/commands.h"
-#include "bench/measure/measure.h"
-#include "bench/parts/classifier.h"
-#include "bench/parts/completion.h"
-#include "bench/parts/shapes.h"
-#include "bench/report/run_flags.h"
-#include "client/cli/frame/progress.h"
+#include "bench/measure.h"
+#include "bench/classifier.h"
+#include "bench/completion.h"
+#include "bench/shapes.h"
+#include "bench/run_flags.h"
+#include "client/cli/progress.h"
 #include "client/image/idx.h"
 #include "client/image/image_file.h"
 #include "model/config/names.h"

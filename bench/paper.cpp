@@ -5,15 +5,15 @@
 #include <memory>
 
 #include "bench/commands.h"
-#include "bench/measure/bandwidth.h"
-#include "bench/parts/attentions.h"
-#include "bench/parts/generation_speed.h"
-#include "bench/parts/scoring.h"
-#include "bench/parts/sequences.h"
-#include "bench/parts/shapes.h"
-#include "bench/report/published.h"
-#include "bench/report/run_flags.h"
-#include "client/cli/frame/progress.h"
+#include "bench/bandwidth.h"
+#include "bench/attentions.h"
+#include "bench/generation_speed.h"
+#include "bench/scoring.h"
+#include "bench/sequences.h"
+#include "bench/shapes.h"
+#include "bench/published.h"
+#include "bench/run_flags.h"
+#include "client/cli/progress.h"
 #include "client/image/image_file.h"
 
 namespace lintel::bench {

@@ -3,17 +3,17 @@
 #include <memory>
 
 #include "bench/commands.h"
-#include "bench/measure/measure.h"
-#include "bench/parts/load.h"
-#include "bench/parts/own_server.h"
-#include "bench/parts/sequence_plan.h"
-#include "bench/parts/sequences.h"
-#include "bench/parts/shapes.h"
-#include "bench/report/plot.h"
-#include "bench/report/run_flags.h"
-#include "client/cli/frame/progress.h"
+#include "bench/measure.h"
+#include "bench/load.h"
+#include "bench/own_server.h"
+#include "bench/sequence_plan.h"
+#include "bench/sequences.h"
+#include "bench/shapes.h"
+#include "bench/plot.h"
+#include "bench/run_flags.h"
+#include "client/cli/progress.h"
 #include "client/lib/client.h"
-#include "server/log/logging.h"
+#include "server/observability/logging.h"
 
 namespace lintel::bench {
 namespace {

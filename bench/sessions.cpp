@@ -9,17 +9,17 @@
 #include <vector>
 
 #include "bench/commands.h"
-#include "bench/parts/sequence_plan.h"
-#include "bench/parts/shapes.h"
-#include "bench/report/run_flags.h"
-#include "bench/sessions/call_costs.h"
-#include "bench/sessions/copy_costs.h"
-#include "bench/sessions/level_costs.h"
-#include "bench/sessions/session_figure.h"
-#include "bench/sessions/session_maker.h"
-#include "bench/sessions/vault_costs.h"
-#include "client/cli/frame/progress.h"
-#include "server/log/logging.h"
+#include "bench/sequence_plan.h"
+#include "bench/shapes.h"
+#include "bench/run_flags.h"
+#include "bench/call_costs.h"
+#include "bench/copy_costs.h"
+#include "bench/level_costs.h"
+#include "bench/session_figure.h"
+#include "bench/session_maker.h"
+#include "bench/vault_costs.h"
+#include "client/cli/progress.h"
+#include "server/observability/logging.h"
 
 namespace lintel::bench {
 namespace {

@@ -37,7 +37,7 @@ foreach(name IN LISTS names ITEMS digits.png)
 endforeach()
 
 file(WRITE ${OUT} "// Made by cmake/embed_page.cmake.
-#include \"server/web/page/page_files.h\"
+#include \"server/http/ui/page_files.h\"
 
 namespace lintel {
 namespace {

@@ -7,15 +7,15 @@
 #include <future>
 #include <iostream>
 
-#include "model/base/error_text.h"
+#include "model/core/error_text.h"
 #include "model/config/config.h"
-#include "model/dense/kernels/kernel_choice.h"
+#include "model/ops/kernel_choice.h"
 #include "server/app/lintel_server.h"
 #include "server/app/options.h"
 #include "server/app/print_numerics.h"
 #include "server/app/signals.h"
 #include "server/app/startup_checks.h"
-#include "server/log/logging.h"
+#include "server/observability/logging.h"
 
 namespace lintel {
 namespace {

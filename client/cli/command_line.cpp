@@ -1,9 +1,9 @@
 #include "client/cli/command_line.h"
 
-#include "client/cli/commands/commands.h"
-#include "client/cli/frame/program.h"
-#include "client/cli/session/session.h"
-#include "describe/flags.h"
+#include "client/cli/commands.h"
+#include "client/cli/program.h"
+#include "client/cli/session.h"
+#include "tools/describe/flags.h"
 
 namespace lintel::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/frame/console.h"
+#include "client/cli/console.h"
 
 namespace lintel::cli {
 

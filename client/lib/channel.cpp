@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "client/address/address.h"
+#include "client/lib/address.h"
 
 namespace lintel {
 

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "client/address/address.h"
-#include "client/address/resolve.h"
+#include "client/lib/address.h"
+#include "client/lib/resolve.h"
 #include "client/lib/client_call.h"
 
 namespace lintel {

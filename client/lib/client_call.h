@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "client/address/affinity.h"
+#include "client/lib/affinity.h"
 #include "client/lib/client.h"
 #include "client/lib/connect_failure.h"
 #include "client/lib/repeat.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/attention/declaration.h"
+#include "model/layers/attention/declaration.h"
 
 namespace lintel {
 

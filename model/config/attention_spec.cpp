@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "model/base/error_text.h"
+#include "model/core/error_text.h"
 #include "model/config/attention_json.h"
 #include "model/config/config_limits.h"
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "model/attention/declaration.h"
-#include "model/base/model_error.h"
+#include "model/layers/attention/declaration.h"
+#include "model/core/model_error.h"
 
 namespace lintel {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "model/base/error_text.h"
+#include "model/core/error_text.h"
 #include "model/config/attention_json.h"
 #include "model/config/names.h"
 

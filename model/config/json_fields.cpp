@@ -3,9 +3,9 @@
 #include <optional>
 #include <vector>
 
-#include "model/base/error_text.h"
-#include "model/base/model_error.h"
-#include "model/json/json_reader.h"
+#include "model/core/error_text.h"
+#include "model/core/model_error.h"
+#include "model/core/json_reader.h"
 
 namespace lintel {
 

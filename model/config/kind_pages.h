@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "model/attention/declaration.h"
+#include "model/layers/attention/declaration.h"
 
 namespace lintel {
 

@@ -5,8 +5,8 @@
 #include <sstream>
 #include <utility>
 
-#include "describe/suggest.h"
-#include "server/flags/option_values.h"
+#include "tools/describe/suggest.h"
+#include "server/config/option_values.h"
 
 namespace lintel {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "describe/suggest.h"
+#include "tools/describe/suggest.h"
 
 namespace lintel {
 namespace {

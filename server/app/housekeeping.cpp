@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/base/thread_failures.h"
+#include "server/core/thread_failures.h"
 
 namespace lintel {
 namespace {

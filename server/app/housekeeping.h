@@ -7,14 +7,14 @@
 #include <functional>
 #include <thread>
 
-#include "server/auth/bearer_tokens.h"
-#include "server/auth/certificates.h"
-#include "server/base/clock.h"
-#include "server/base/doorbell.h"
-#include "server/call/active_calls.h"
-#include "server/call/request_counters.h"
+#include "server/security/bearer_tokens.h"
+#include "server/security/certificates.h"
+#include "server/core/clock.h"
+#include "server/core/doorbell.h"
+#include "server/grpc/transport/active_calls.h"
+#include "server/grpc/transport/request_counters.h"
 #include "server/sessions/session_store.h"
-#include "server/stored/stored_sessions.h"
+#include "server/app/stored_sessions.h"
 
 namespace lintel {
 

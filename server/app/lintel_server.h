@@ -6,10 +6,10 @@
 #include <memory>
 #include <string>
 
-#include "model/network/transformer.h"
+#include "model/transformer.h"
 #include "server/app/options.h"
-#include "server/base/clock.h"
-#include "server/scheduler/scheduler.h"
+#include "server/core/clock.h"
+#include "server/engine/scheduler.h"
 #include "server/sessions/session_store.h"
 
 namespace grpc {

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "server/flags/option_values.h"
-#include "server/flags/session_store_flags.h"
-#include "server/redis/redis_url.h"
-#include "server/repository/model_repository.h"
+#include "server/config/option_values.h"
+#include "server/config/session_store_flags.h"
+#include "server/sessions/storage/redis/redis_url.h"
+#include "server/models/model_repository.h"
 
 namespace lintel {
 namespace {

@@ -1,7 +1,7 @@
 // Flags that make sense alone but not together.
 #pragma once
 
-#include "server/flags/server_options.h"
+#include "server/config/server_options.h"
 
 namespace lintel {
 

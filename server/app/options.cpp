@@ -5,14 +5,14 @@
 #include <memory>
 #include <vector>
 
-#include "describe/flags.h"
+#include "tools/describe/flags.h"
 #include "server/app/config_file.h"
 #include "server/app/flag_errors.h"
 #include "server/app/flag_help.h"
 #include "server/app/option_checks.h"
-#include "server/base/cores.h"
-#include "server/flags/flags.h"
-#include "server/repository/packaged_models.h"
+#include "server/core/cores.h"
+#include "server/config/flags.h"
+#include "server/models/packaged_models.h"
 
 namespace lintel {
 namespace {

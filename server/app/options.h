@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "server/flags/option_values.h"
-#include "server/flags/server_options.h"
+#include "server/config/option_values.h"
+#include "server/config/server_options.h"
 
 namespace lintel {
 

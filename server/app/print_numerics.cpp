@@ -2,12 +2,12 @@
 
 #include <ostream>
 
-#include "model/files/model_files.h"
-#include "model/network/transformer.h"
-#include "model/numerics/fastest_type.h"
-#include "model/numerics/numerics.h"
+#include "model/formats/model_files.h"
+#include "model/transformer.h"
+#include "model/fastest_type.h"
+#include "model/numerics.h"
 #include "server/models/start_sources.h"
-#include "server/repository/model_repository.h"
+#include "server/models/model_repository.h"
 
 namespace lintel {
 

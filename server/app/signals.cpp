@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "server/base/thread_failures.h"
+#include "server/core/thread_failures.h"
 
 namespace lintel {
 namespace {

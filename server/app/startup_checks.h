@@ -1,7 +1,7 @@
 // What can be told to be wrong before a model is loaded, which may take minutes.
 #pragma once
 
-#include "server/flags/server_options.h"
+#include "server/config/server_options.h"
 
 namespace lintel {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "model/network/transformer.h"
-#include "server/base/clock.h"
+#include "model/transformer.h"
+#include "server/core/clock.h"
 
 namespace lintel {
 

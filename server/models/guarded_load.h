@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "model/base/error_text.h"
+#include "model/core/error_text.h"
 #include "server/models/load_refusal.h"
 #include "server/models/model_loader.h"
 

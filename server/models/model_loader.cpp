@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "model/adapters/adapter.h"
-#include "model/adapters/adapter_files.h"
+#include "model/lora/adapter.h"
+#include "model/lora/adapter_files.h"
 #include "model/config/names.h"
-#include "model/files/model_files.h"
-#include "model/numerics/fastest_type.h"
+#include "model/formats/model_files.h"
+#include "model/fastest_type.h"
 #include "server/models/batch_rows.h"
 #include "server/models/self_check.h"
 

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <utility>
 
-#include "server/base/thread_failures.h"
+#include "server/core/thread_failures.h"
 #include "server/models/guarded_load.h"
 #include "server/models/start_sources.h"
 

@@ -11,15 +11,15 @@
 #include <thread>
 #include <vector>
 
-#include "server/adapters/served_adapter.h"
-#include "server/base/clock.h"
-#include "server/base/mutex.h"
+#include "server/lora/served_adapter.h"
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
 #include "server/models/load_refusal.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_memory.h"
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
-#include "server/repository/model_repository.h"
+#include "server/models/model_repository.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {

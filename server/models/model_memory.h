@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "server/base/mutex.h"
+#include "server/core/mutex.h"
 
 namespace lintel {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
-#include "model/dense/dense.h"
+#include "model/ops/dense.h"
 #include "server/models/request_limits.h"
-#include "server/scheduler/scheduler.h"
+#include "server/engine/scheduler.h"
 
 namespace lintel {
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/base/doorbell.h"
-#include "server/base/mutex.h"
+#include "server/core/doorbell.h"
+#include "server/core/mutex.h"
 #include "server/models/served_model.h"
 
 namespace lintel {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "server/generation/request.h"
+#include "server/engine/request.h"
 
 namespace lintel {
 

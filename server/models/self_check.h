@@ -4,7 +4,7 @@
 #include <functional>
 #include <span>
 
-#include "model/network/transformer.h"
+#include "model/transformer.h"
 
 namespace lintel {
 

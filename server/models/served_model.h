@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "model/network/transformer.h"
-#include "model/numerics/numerics.h"
-#include "server/adapters/adapter_table.h"
+#include "model/transformer.h"
+#include "model/numerics.h"
+#include "server/lora/adapter_table.h"
 #include "server/models/request_limits.h"
-#include "server/scheduler/scheduler.h"
+#include "server/engine/scheduler.h"
 
 namespace lintel {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "model/base/model_error.h"
+#include "model/core/model_error.h"
 
 namespace lintel {
 

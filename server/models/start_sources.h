@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "server/models/model_options.h"
-#include "server/repository/model_repository.h"
+#include "server/models/model_repository.h"
 
 namespace lintel {
 

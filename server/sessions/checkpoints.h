@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "model/network/transformer.h"
-#include "server/base/mutex.h"
-#include "server/base/thread_annotations.h"
+#include "model/transformer.h"
+#include "server/core/mutex.h"
+#include "server/core/thread_annotations.h"
 
 namespace lintel {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "model/network/transformer.h"
-#include "server/adapters/served_adapter.h"
-#include "server/history/durability.h"
-#include "server/history/session_history.h"
+#include "model/transformer.h"
+#include "server/lora/served_adapter.h"
+#include "server/sessions/durability.h"
+#include "server/sessions/session_history.h"
 
 namespace lintel {
 

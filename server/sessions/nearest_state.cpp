@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "model/base/state_bytes.h"
+#include "model/core/state_bytes.h"
 
 namespace lintel {
 

@@ -4,8 +4,8 @@
 #include <new>
 #include <utility>
 
-#include "model/adapters/adapter.h"
-#include "model/base/state_bytes.h"
+#include "model/lora/adapter.h"
+#include "model/core/state_bytes.h"
 #include "server/sessions/nearest_state.h"
 #include "server/sessions/session_record.h"
 #include "server/sessions/session_store.h"

@@ -3,9 +3,9 @@
 #include <new>
 #include <utility>
 
-#include "model/adapters/adapter.h"
-#include "model/base/model_error.h"
-#include "model/base/state_bytes.h"
+#include "model/lora/adapter.h"
+#include "model/core/model_error.h"
+#include "model/core/state_bytes.h"
 #include "server/sessions/nearest_state.h"
 #include "server/sessions/session_record.h"
 #include "server/sessions/session_store.h"

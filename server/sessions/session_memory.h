@@ -5,9 +5,9 @@
 #include <map>
 #include <string>
 
-#include "server/base/mutex.h"
-#include "server/base/thread_annotations.h"
-#include "server/base/waiting_room.h"
+#include "server/core/mutex.h"
+#include "server/core/thread_annotations.h"
+#include "server/core/waiting_room.h"
 #include "server/sessions/session_refusal.h"
 
 namespace lintel {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "server/history/durability.h"
-#include "server/history/session_image.h"
+#include "server/sessions/durability.h"
+#include "server/sessions/session_image.h"
 
 namespace lintel {
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <utility>
 
-#include "model/network/transformer.h"
-#include "server/adapters/served_adapter.h"
-#include "server/base/clock.h"
-#include "server/history/session_history.h"
+#include "model/transformer.h"
+#include "server/lora/served_adapter.h"
+#include "server/core/clock.h"
+#include "server/sessions/session_history.h"
 #include "server/sessions/checkpoints.h"
 #include "server/sessions/lease_keeper.h"
 #include "server/sessions/session_memory.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "server/base/random_bytes.h"
+#include "server/core/random_bytes.h"
 #include "server/sessions/session_record.h"
 
 namespace lintel {

@@ -12,13 +12,13 @@
 #include <string_view>
 #include <vector>
 
-#include "model/network/transformer.h"
-#include "server/adapters/served_adapter.h"
-#include "server/base/clock.h"
-#include "server/base/mutex.h"
-#include "server/base/thread_annotations.h"
-#include "server/history/session_history.h"
-#include "server/history/session_image.h"
+#include "model/transformer.h"
+#include "server/lora/served_adapter.h"
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+#include "server/core/thread_annotations.h"
+#include "server/sessions/session_history.h"
+#include "server/sessions/session_image.h"
 #include "server/sessions/closed_sessions.h"
 #include "server/sessions/lease.h"
 #include "server/sessions/session_memory.h"

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "bench/parts/attentions.h"
-#include "bench/report/report.h"
+#include "bench/attentions.h"
+#include "bench/report.h"
 #include "server/app/lintel_server.h"
 #include "tests/bench/bench_program.h"
 

@@ -8,10 +8,10 @@
 #include <cerrno>
 #include <chrono>
 
-#include "bench/parts/load.h"
-#include "bench/parts/own_server.h"
-#include "bench/parts/sequence_plan.h"
-#include "bench/parts/shapes.h"
+#include "bench/load.h"
+#include "bench/own_server.h"
+#include "bench/sequence_plan.h"
+#include "bench/shapes.h"
 #include "client/lib/call_error.h"
 #include "tests/support/random_model.h"
 

@@ -4,9 +4,9 @@
 #include <map>
 #include <numeric>
 
-#include "bench/fleet/moves.h"
-#include "bench/fleet/placement.h"
-#include "bench/fleet/store_load.h"
+#include "bench/moves.h"
+#include "bench/placement.h"
+#include "bench/store_load.h"
 #include "tests/bench/bench_program.h"
 
 namespace lintel::testing {

@@ -1,4 +1,4 @@
-#include "bench/measure/integration.h"
+#include "bench/integration.h"
 
 #include <catch2/catch.hpp>
 

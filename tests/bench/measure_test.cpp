@@ -1,4 +1,4 @@
-#include "bench/measure/measure.h"
+#include "bench/measure.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "bench/report/plot.h"
+#include "bench/plot.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,8 +1,8 @@
-#include "bench/report/report.h"
+#include "bench/report.h"
 
 #include <catch2/catch.hpp>
 
-#include "client/cli/frame/console.h"
+#include "client/cli/console.h"
 
 namespace lintel::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "bench/measure/statistics.h"
+#include "bench/statistics.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-#include "bench/report/table.h"
+#include "bench/table.h"
 
 #include <catch2/catch.hpp>
 

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "convert/convert_model.h"
-#include "model/adapters/adapter.h"
-#include "model/adapters/random_adapter.h"
-#include "model/files/safetensors.h"
-#include "model/network/transformer.h"
+#include "tools/convert/convert_model.h"
+#include "model/lora/adapter.h"
+#include "model/lora/random_adapter.h"
+#include "model/formats/safetensors.h"
+#include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "describe/flags.h"
-#include "describe/formats.h"
+#include "tools/describe/flags.h"
+#include "tools/describe/formats.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::describe {

@@ -1,4 +1,4 @@
-#include "describe/suggest.h"
+#include "tools/describe/suggest.h"
 
 #include <catch2/catch.hpp>
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-#include "server/snapshot/snapshot.h"
-#include "server/snapshot/snapshot_preamble.h"
+#include "server/sessions/snapshot.h"
+#include "server/sessions/snapshot_preamble.h"
 #include "tests/fuzz/counted_memory.h"
 #include "tests/fuzz/inputs.h"
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "model/adapters/adapter_config.h"
+#include "model/lora/adapter_config.h"
 #include "model/config/config.h"
-#include "model/files/safetensors.h"
-#include "server/snapshot/snapshot_reader.h"
+#include "model/formats/safetensors.h"
+#include "server/sessions/snapshot_reader.h"
 
 namespace lintel::fuzz {
 namespace {

@@ -11,16 +11,16 @@
 
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
-#include "server/log/request_id.h"
-#include "server/web/connect/envelope.h"
-#include "server/web/connect/rpc_json.h"
-#include "server/web/forms/bounded_json.h"
-#include "server/web/kserve/generate_json.h"
-#include "server/web/kserve/infer_json.h"
-#include "server/web/openai/completion_request.h"
-#include "server/web/port/request_gate.h"
-#include "server/web/port/request_head.h"
-#include "server/web/port/response_head.h"
+#include "server/observability/request_id.h"
+#include "server/http/connect/envelope.h"
+#include "server/http/connect/rpc_json.h"
+#include "server/http/encoding/bounded_json.h"
+#include "server/http/kserve/generate_json.h"
+#include "server/http/kserve/infer_json.h"
+#include "server/http/openai/completion_request.h"
+#include "server/http/transport/request_gate.h"
+#include "server/http/transport/request_head.h"
+#include "server/http/transport/response_head.h"
 
 namespace lintel::fuzz {
 namespace {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "server/vault/disk/sqlite_vault.h"
+#include "server/sessions/storage/sqlite/sqlite_vault.h"
 #include "tests/server/vault/vault_calls.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"

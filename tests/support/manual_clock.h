@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "server/base/clock.h"
+#include "server/core/clock.h"
 
 namespace lintel::testing {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "model/config/config.h"
-#include "model/files/random_weights.h"
+#include "model/formats/random_weights.h"
 
 namespace lintel::testing {
 

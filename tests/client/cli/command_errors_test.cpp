@@ -9,7 +9,7 @@
 #include <sstream>
 #include <thread>
 
-#include "client/cli/frame/waiting.h"
+#include "client/cli/waiting.h"
 #include "tests/client/support/detailed_status.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"

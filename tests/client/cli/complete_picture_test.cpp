@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "client/cli/frame/console.h"
+#include "client/cli/console.h"
 #include "client/image/apng.h"
 #include "client/image/png.h"
 #include "tests/client/support/fake_server.h"

@@ -1,8 +1,8 @@
-#include "client/cli/frame/flag_values.h"
+#include "client/cli/flag_values.h"
 
 #include <catch2/catch.hpp>
 
-#include "client/cli/frame/console.h"
+#include "client/cli/console.h"
 
 namespace lintel::cli {
 

@@ -1,8 +1,8 @@
 // `lintel generate --interactive` with lines from a pipe, and what Generate says of its speed.
 #include <catch2/catch.hpp>
 
-#include "client/cli/frame/console.h"
-#include "client/cli/generate/generation_speed.h"
+#include "client/cli/console.h"
+#include "client/cli/generation_speed.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
 #include "tests/support/temporary_directory.h"

@@ -1,4 +1,4 @@
-#include "client/cli/frame/json_writer.h"
+#include "client/cli/json_writer.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
-#include "client/address/address.h"
+#include "client/lib/address.h"
 #include "client/lib/connect_failure.h"
 #include "tests/client/support/connect_proxy.h"
 #include "tests/client/support/fake_server.h"

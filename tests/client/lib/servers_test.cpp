@@ -3,9 +3,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "client/address/address.h"
-#include "client/address/affinity.h"
-#include "client/address/resolve.h"
+#include "client/lib/address.h"
+#include "client/lib/affinity.h"
+#include "client/lib/resolve.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "tests/client/support/fake_server.h"

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "client/cli/command_line.h"
-#include "client/cli/frame/console.h"
+#include "client/cli/console.h"
 
 namespace lintel::testing {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/frame/console.h"  // the exit codes
+#include "client/cli/console.h"  // the exit codes
 
 namespace lintel::testing {
 

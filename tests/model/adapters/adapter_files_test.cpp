@@ -1,5 +1,5 @@
 // PEFT's two files: what is read, and how every defect is refused.
-#include "model/adapters/adapter_files.h"
+#include "model/lora/adapter_files.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -9,11 +9,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "model/adapters/adapter.h"
-#include "model/adapters/random_adapter.h"
-#include "model/base/sha256.h"
+#include "model/lora/adapter.h"
+#include "model/lora/random_adapter.h"
+#include "model/core/sha256.h"
 #include "model/config/attention_spec.h"
-#include "model/files/safetensors_writer.h"
+#include "model/formats/safetensors_writer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,5 +1,5 @@
 // What an adapter adds to a product, against the formula in double.
-#include "model/adapters/low_rank.h"
+#include "model/lora/low_rank.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "model/attention/attention.h"
+#include "model/layers/attention/attention.h"
 #include "model/config/attention_spec.h"
-#include "model/files/tensor_list.h"
-#include "model/network/sequence.h"
+#include "model/formats/tensor_list.h"
+#include "model/sequence.h"
 
 namespace lintel::testing {
 

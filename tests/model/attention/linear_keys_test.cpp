@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/attention/attention.h"
+#include "model/layers/attention/attention.h"
 #include "model/config/attention_spec.h"
 #include "model/config/config_limits.h"
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "model/attention/parts/sum_kernels.h"
+#include "model/layers/attention/common/sum_kernels.h"
 #include "tests/model/support/instruction_sets.h"
 
 namespace lintel {

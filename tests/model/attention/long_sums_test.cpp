@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "model/attention/attention.h"
-#include "model/attention/parts/sum_kernels.h"
+#include "model/layers/attention/attention.h"
+#include "model/layers/attention/common/sum_kernels.h"
 #include "model/config/attention_spec.h"
-#include "model/files/tensor_list.h"
-#include "model/network/sequence.h"
-#include "model/simd/kernels.h"
+#include "model/formats/tensor_list.h"
+#include "model/sequence.h"
+#include "model/core/kernels.h"
 #include "tests/model/support/instruction_sets.h"
 
 namespace lintel {

@@ -1,4 +1,4 @@
-#include "model/attention/parts/lsh_kernels.h"
+#include "model/layers/attention/common/lsh_kernels.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "model/base/paged_array.h"
+#include "model/core/paged_array.h"
 #include "tests/model/support/instruction_sets.h"
 
 namespace lintel {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "model/config/attention_json.h"
-#include "model/files/tensor_list.h"
+#include "model/formats/tensor_list.h"
 
 namespace lintel::testing {
 namespace {

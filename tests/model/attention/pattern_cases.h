@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/attention/attention.h"
+#include "model/layers/attention/attention.h"
 #include "tests/model/attention/twin.h"
 
 namespace lintel::testing {

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "model/base/model_error.h"
-#include "model/base/state_stream.h"
+#include "model/core/model_error.h"
+#include "model/core/state_stream.h"
 
 namespace lintel::testing {
 

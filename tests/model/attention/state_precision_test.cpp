@@ -6,9 +6,9 @@
 #include <random>
 #include <vector>
 
-#include "model/attention/parts/sum_kernels.h"
-#include "model/base/float_formats.h"
-#include "model/files/safetensors.h"
+#include "model/layers/attention/common/sum_kernels.h"
+#include "model/core/float_formats.h"
+#include "model/formats/safetensors.h"
 
 namespace lintel {
 namespace {

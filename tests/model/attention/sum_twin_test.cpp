@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/attention/parts/feature_map.h"
+#include "model/layers/attention/common/feature_map.h"
 #include "model/config/attention_spec.h"
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"

@@ -10,7 +10,7 @@
 
 #include "model/config/attention_spec.h"
 #include "model/config/config_limits.h"
-#include "model/network/model_size.h"
+#include "model/model_size.h"
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/support/random_model.h"

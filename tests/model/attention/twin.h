@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/attention/attention.h"
+#include "model/layers/attention/attention.h"
 #include "tests/model/support/reference.h"
 
 namespace lintel::testing {

@@ -1,4 +1,4 @@
-#include "model/base/page_arena.h"
+#include "model/core/page_arena.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "model/base/tensor.h"
+#include "model/core/tensor.h"
 
 namespace lintel {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/base/random.h"
+#include "model/core/random.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

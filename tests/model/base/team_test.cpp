@@ -1,4 +1,4 @@
-#include "model/base/team.h"
+#include "model/core/team.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

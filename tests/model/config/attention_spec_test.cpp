@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/config/attention_json.h"
-#include "model/network/transformer.h"
+#include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "model/base/float_formats.h"
-#include "model/dense/dense_input.h"
-#include "model/dense/kernels/amx_check.h"
-#include "model/dense/kernels/dense_amx.h"
+#include "model/core/float_formats.h"
+#include "model/ops/dense_input.h"
+#include "model/ops/amx_check.h"
+#include "model/ops/dense_amx.h"
 #include "tests/model/support/instruction_sets.h"
 
 namespace lintel {

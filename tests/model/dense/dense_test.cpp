@@ -1,4 +1,4 @@
-#include "model/dense/dense.h"
+#include "model/ops/dense.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "model/base/float_formats.h"
-#include "model/base/random.h"
-#include "model/base/sha256.h"
-#include "model/dense/kernels/dense_kernels.h"
-#include "model/files/safetensors.h"
-#include "model/simd/kernels.h"
+#include "model/core/float_formats.h"
+#include "model/core/random.h"
+#include "model/core/sha256.h"
+#include "model/ops/dense_kernels.h"
+#include "model/formats/safetensors.h"
+#include "model/core/kernels.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/model/support/reference.h"
 

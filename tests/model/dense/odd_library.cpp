@@ -5,8 +5,8 @@
 #include <random>
 #include <vector>
 
-#include "model/base/float_formats.h"
-#include "model/files/safetensors.h"
+#include "model/core/float_formats.h"
+#include "model/formats/safetensors.h"
 
 namespace lintel::testing {
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string>
 
-#include "model/dense/product_library.h"
+#include "model/ops/product_library.h"
 
 namespace lintel::testing {
 

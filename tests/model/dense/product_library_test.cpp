@@ -1,5 +1,5 @@
 // Products by a library that may sum in another order for another number of rows (promise 1).
-#include "model/dense/product_library.h"
+#include "model/ops/product_library.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -10,10 +10,10 @@
 #include <random>
 #include <vector>
 
-#include "model/dense/dense.h"
-#include "model/dense/dense_onednn.h"
-#include "model/dense/library_product.h"
-#include "model/network/transformer.h"
+#include "model/ops/dense.h"
+#include "model/ops/dense_onednn.h"
+#include "model/ops/library_product.h"
+#include "model/transformer.h"
 #include "tests/model/dense/odd_library.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

@@ -5,8 +5,8 @@
 #include <random>
 #include <vector>
 
-#include "model/dense/dense.h"
-#include "model/dense/kernels/packed_weights.h"
+#include "model/ops/dense.h"
+#include "model/ops/packed_weights.h"
 #include "tests/model/support/helpers.h"
 
 namespace lintel {

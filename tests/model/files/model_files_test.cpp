@@ -1,4 +1,4 @@
-#include "model/files/model_files.h"
+#include "model/formats/model_files.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "model/base/sha256.h"
-#include "model/files/safetensors_writer.h"
+#include "model/core/sha256.h"
+#include "model/formats/safetensors_writer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,5 +1,5 @@
 // safetensors files: what is read and written, and how every hostile header is refused.
-#include "model/files/safetensors.h"
+#include "model/formats/safetensors.h"
 
 #include <sys/stat.h>
 
@@ -10,9 +10,9 @@
 #include <limits>
 #include <random>
 
-#include "model/base/float_formats.h"
-#include "model/base/model_error.h"
-#include "model/files/safetensors_writer.h"
+#include "model/core/float_formats.h"
+#include "model/core/model_error.h"
+#include "model/formats/safetensors_writer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

@@ -1,5 +1,5 @@
 // The one list of tensors, and how a file that does not keep to it is refused.
-#include "model/files/weights.h"
+#include "model/formats/weights.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -8,11 +8,11 @@
 #include <map>
 #include <set>
 
-#include "model/base/float_formats.h"
-#include "model/base/sinusoidal.h"
+#include "model/core/float_formats.h"
+#include "model/core/sinusoidal.h"
 #include "model/config/attention_spec.h"
-#include "model/files/model_files.h"
-#include "model/files/safetensors_writer.h"
+#include "model/formats/model_files.h"
+#include "model/formats/safetensors_writer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

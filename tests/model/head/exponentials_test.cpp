@@ -1,4 +1,4 @@
-#include "model/head/exponentials.h"
+#include "model/sampling/exponentials.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

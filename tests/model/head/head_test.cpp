@@ -1,4 +1,4 @@
-#include "model/head/head.h"
+#include "model/sampling/head.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

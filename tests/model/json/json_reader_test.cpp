@@ -1,5 +1,5 @@
 // JSON from outside: what is read, what is refused, and what either costs.
-#include "model/json/json_reader.h"
+#include "model/core/json_reader.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

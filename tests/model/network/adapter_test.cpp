@@ -1,5 +1,5 @@
 // Sequences with LoRA adapters: against the vectors, the formula, and each other.
-#include "model/adapters/adapter.h"
+#include "model/lora/adapter.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -11,10 +11,10 @@
 #include <ranges>
 #include <vector>
 
-#include "model/adapters/random_adapter.h"
+#include "model/lora/random_adapter.h"
 #include "model/config/attention_spec.h"
-#include "model/files/model_files.h"
-#include "model/network/transformer.h"
+#include "model/formats/model_files.h"
+#include "model/transformer.h"
 #include "tests/model/support/reference.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/random_model.h"

@@ -1,4 +1,4 @@
-#include "model/network/embedding.h"
+#include "model/embedding.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

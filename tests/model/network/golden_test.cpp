@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "model/files/safetensors.h"
-#include "model/network/transformer.h"
+#include "model/formats/safetensors.h"
+#include "model/transformer.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel {

@@ -1,5 +1,5 @@
 // What a model is said to take, against what it takes.
-#include "model/network/model_size.h"
+#include "model/model_size.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "model/adapters/adapter.h"
-#include "model/adapters/adapter_files.h"
-#include "model/adapters/random_adapter.h"
-#include "model/base/state_bytes.h"
+#include "model/lora/adapter.h"
+#include "model/lora/adapter_files.h"
+#include "model/lora/random_adapter.h"
+#include "model/core/state_bytes.h"
 #include "model/config/attention_spec.h"
-#include "model/files/random_weights.h"
-#include "model/network/transformer.h"
+#include "model/formats/random_weights.h"
+#include "model/transformer.h"
 #include "tests/model/attention/attention_layer.h"
 #include "tests/model/support/whole_models.h"
 

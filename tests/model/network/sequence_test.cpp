@@ -1,4 +1,4 @@
-#include "model/network/sequence.h"
+#include "model/sequence.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "model/files/model_files.h"
-#include "model/files/replace_attention.h"
-#include "model/files/safetensors_writer.h"
-#include "model/files/weights.h"
-#include "model/network/model_size.h"
+#include "model/formats/model_files.h"
+#include "model/formats/replace_attention.h"
+#include "model/formats/safetensors_writer.h"
+#include "model/formats/weights.h"
+#include "model/model_size.h"
 #include "tests/model/support/whole_models.h"
 
 namespace lintel {

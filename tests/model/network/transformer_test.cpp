@@ -1,4 +1,4 @@
-#include "model/network/transformer.h"
+#include "model/transformer.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
-#include "model/files/model_files.h"
-#include "model/files/weights.h"
-#include "model/network/model_size.h"
+#include "model/formats/model_files.h"
+#include "model/formats/weights.h"
+#include "model/model_size.h"
 #include "tests/model/support/reference.h"
 #include "tests/model/support/whole_models.h"
 #include "tests/support/allocation_count.h"

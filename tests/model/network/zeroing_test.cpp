@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
-#include "model/files/random_weights.h"
-#include "model/network/transformer.h"
+#include "model/formats/random_weights.h"
+#include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/watched_memory.h"

@@ -1,10 +1,10 @@
-#include "model/numerics/bits_lost.h"
+#include "model/bits_lost.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
 
-#include "model/files/weights.h"
+#include "model/formats/weights.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,5 +1,5 @@
 // The hash of what a machine computes with a model.
-#include "model/numerics/numerics.h"
+#include "model/numerics.h"
 
 #include <catch2/catch.hpp>
 #include <set>

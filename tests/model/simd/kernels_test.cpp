@@ -1,5 +1,5 @@
 // Each kernel beside a naive twin, for every small size, misalignment and instruction set.
-#include "model/simd/kernels.h"
+#include "model/core/kernels.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "model/attention/parts/sum_kernels.h"
+#include "model/layers/attention/common/sum_kernels.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/model/support/reference.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "model/base/team.h"
+#include "model/core/team.h"
 
 namespace lintel::testing {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 // clang-format off
-#include "model/simd/simd_targets.h"
+#include "model/core/simd_targets.h"
 #include "hwy/targets.h"
 // clang-format on
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "model/dense/kernels/dense_amx.h"
-#include "model/dense/kernels/kernel_choice.h"
+#include "model/ops/dense_amx.h"
+#include "model/ops/kernel_choice.h"
 
 namespace lintel {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/config/config.h"
-#include "model/files/weights.h"
+#include "model/formats/weights.h"
 
 namespace lintel::testing {
 

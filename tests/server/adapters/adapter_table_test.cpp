@@ -1,5 +1,5 @@
 // AdapterTable: who finds an adapter, and when it is gone.
-#include "server/adapters/adapter_table.h"
+#include "server/lora/adapter_table.h"
 
 #include <catch2/catch.hpp>
 #include <thread>

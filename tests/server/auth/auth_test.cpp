@@ -5,8 +5,8 @@
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
-#include "server/auth/bearer_tokens.h"
-#include "server/call/call_scope.h"
+#include "server/security/bearer_tokens.h"
+#include "server/grpc/transport/call_scope.h"
 #include "tests/server/support/calls_as.h"
 #include "tests/server/support/generic_call.h"
 #include "tests/server/support/service_fixture.h"

@@ -1,5 +1,5 @@
 // What one identity may have and use, and that it is kept to it when all come at once.
-#include "server/auth/quotas.h"
+#include "server/security/quotas.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

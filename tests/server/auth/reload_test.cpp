@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "server/auth/bearer_tokens.h"
-#include "server/auth/certificates.h"
+#include "server/security/bearer_tokens.h"
+#include "server/security/certificates.h"
 #include "tests/server/support/token_file.h"
 #include "tests/support/certificate_authority.h"
 

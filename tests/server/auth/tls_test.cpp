@@ -4,7 +4,7 @@
 #include <fstream>
 #include <thread>
 
-#include "server/auth/certificates.h"
+#include "server/security/certificates.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/support/certificate_authority.h"
 

@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include "model/config/attention_spec.h"
-#include "model/files/random_weights.h"
-#include "server/auth/bearer_tokens.h"
+#include "model/formats/random_weights.h"
+#include "server/security/bearer_tokens.h"
 #include "tests/server/support/token_file.h"
 
 namespace lintel::testing {

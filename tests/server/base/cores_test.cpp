@@ -1,4 +1,4 @@
-#include "server/base/cores.h"
+#include "server/core/cores.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>

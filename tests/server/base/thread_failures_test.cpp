@@ -1,5 +1,5 @@
 // Exceptions on threads that run until the server ends.
-#include "server/base/thread_failures.h"
+#include "server/core/thread_failures.h"
 
 #include <catch2/catch.hpp>
 #include <future>
@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "server/base/work_threads.h"
+#include "server/core/work_threads.h"
 
 namespace lintel::testing {
 namespace {

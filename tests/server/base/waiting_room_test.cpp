@@ -1,5 +1,5 @@
 // Those who wait for room: told once, with nothing missed and no recursion.
-#include "server/base/waiting_room.h"
+#include "server/core/waiting_room.h"
 
 #include <catch2/catch.hpp>
 #include <functional>

@@ -1,5 +1,5 @@
 // Calls on sessions that outlive the process.
-#include "server/durable/durable_call.h"
+#include "server/sessions/persistence/durable_call.h"
 
 #include <catch2/catch.hpp>
 #include <optional>

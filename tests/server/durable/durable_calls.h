@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/durable/durable_call.h"
+#include "server/sessions/persistence/durable_call.h"
 #include "tests/server/durable/durable_process.h"
 #include "tests/server/durable/dying_vault.h"
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "server/durable/durable_sessions.h"
+#include "server/sessions/persistence/durable_sessions.h"
 #include "server/models/model_registry.h"
-#include "server/vault/memory_vault.h"
+#include "server/sessions/storage/memory_vault.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/manual_clock.h"
 

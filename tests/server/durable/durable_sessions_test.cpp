@@ -1,5 +1,5 @@
 // Sessions that outlive the process, while no call runs in them.
-#include "server/durable/durable_sessions.h"
+#include "server/sessions/persistence/durable_sessions.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

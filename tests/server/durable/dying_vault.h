@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/vault/session_vault.h"
+#include "server/sessions/storage/session_vault.h"
 
 namespace lintel::testing {
 

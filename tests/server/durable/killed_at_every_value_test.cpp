@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "server/vault/disk/sqlite_vault.h"
+#include "server/sessions/storage/sqlite/sqlite_vault.h"
 #include "tests/server/durable/durable_process.h"
 #include "tests/server/durable/dying_vault.h"
 #include "tests/support/eventually.h"

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/vault/disk/sqlite_vault.h"
+#include "server/sessions/storage/sqlite/sqlite_vault.h"
 #include "tests/server/durable/durable_process.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"

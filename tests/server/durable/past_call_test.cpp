@@ -1,6 +1,6 @@
 // Calls that are told again from the vault: longer than the history in memory, to slow readers, to
 // readers that go, of sessions that are taken back meanwhile.
-#include "server/durable/past_call.h"
+#include "server/sessions/persistence/past_call.h"
 
 #include <catch2/catch.hpp>
 #include <vector>

@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "convert/convert_model.h"
+#include "tools/convert/convert_model.h"
 #include "model/config/attention_spec.h"
 #include "model/config/kind_pages.h"
-#include "model/files/random_weights.h"
-#include "model/network/transformer.h"
+#include "model/formats/random_weights.h"
+#include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/attention/attention.h"
-#include "model/attention/parts/saved_state.h"
+#include "model/layers/attention/attention.h"
+#include "model/layers/attention/common/saved_state.h"
 
 namespace lintel {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "server/flags/server_options.h"
+#include "server/config/server_options.h"
 
 namespace lintel::testing {
 

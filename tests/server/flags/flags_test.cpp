@@ -1,5 +1,5 @@
 // The table of flags: every row is set from its text, and no option is forgotten.
-#include "server/flags/flags.h"
+#include "server/config/flags.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -4,7 +4,7 @@
 #include <random>
 #include <utility>
 
-#include "server/generation/drafter.h"
+#include "server/engine/drafter.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,4 +1,4 @@
-#include "server/generation/stop_matcher.h"
+#include "server/engine/stop_matcher.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

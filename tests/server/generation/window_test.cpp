@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/generation/recent_values.h"
+#include "server/engine/recent_values.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {

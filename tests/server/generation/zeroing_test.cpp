@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "server/generation/drafter.h"
+#include "server/engine/drafter.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/watched_memory.h"
 

@@ -1,4 +1,4 @@
-#include "server/history/digest.h"
+#include "server/sessions/digest.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -1,11 +1,11 @@
-#include "server/history/session_history.h"
+#include "server/sessions/session_history.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <random>
 #include <thread>
 
-#include "server/generation/request.h"
+#include "server/engine/request.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/watched_memory.h"
 

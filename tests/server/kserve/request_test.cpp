@@ -1,5 +1,5 @@
 // What a ModelInfer request is read as.
-#include "server/kserve/tensors/request.h"
+#include "server/grpc/kserve/request.h"
 
 #include <catch2/catch.hpp>
 #include <map>

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "inference/grpc_service.grpc.pb.h"
-#include "server/kserve/sequences.h"
+#include "server/grpc/kserve/sequences.h"
 #include "tests/server/support/service_parts.h"
 
 namespace lintel::testing {

@@ -9,9 +9,9 @@
 #include <functional>
 #include <iterator>
 
-#include "model/base/error_text.h"
-#include "server/call/status.h"
-#include "server/log/logging.h"
+#include "model/core/error_text.h"
+#include "server/grpc/transport/status.h"
+#include "server/observability/logging.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

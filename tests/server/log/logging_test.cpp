@@ -1,7 +1,7 @@
 // How calls are known in the logs.
 #include <catch2/catch.hpp>
 
-#include "server/log/request_id.h"
+#include "server/observability/request_id.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {

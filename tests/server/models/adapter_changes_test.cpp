@@ -4,10 +4,10 @@
 #include <future>
 #include <optional>
 
-#include "model/adapters/adapter.h"
-#include "model/adapters/adapter_files.h"
-#include "model/adapters/random_adapter.h"
-#include "model/files/model_files.h"
+#include "model/lora/adapter.h"
+#include "model/lora/adapter_files.h"
+#include "model/lora/random_adapter.h"
+#include "model/formats/model_files.h"
 #include "server/models/model_manager.h"
 #include "tests/server/support/models_room.h"
 #include "tests/support/eventually.h"

@@ -1,5 +1,5 @@
 // --weight-type auto: the fastest type that loses little.
-#include "model/numerics/fastest_type.h"
+#include "model/fastest_type.h"
 
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
@@ -7,8 +7,8 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "model/files/model_files.h"
-#include "model/numerics/bits_lost.h"
+#include "model/formats/model_files.h"
+#include "model/bits_lost.h"
 #include "server/models/model_manager.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

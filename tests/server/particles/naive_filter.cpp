@@ -5,8 +5,8 @@
 #include <optional>
 #include <span>
 
-#include "server/particles/particle_set.h"
-#include "server/particles/resampling.h"
+#include "server/engine/particle_set.h"
+#include "server/engine/resampling.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "server/particles/particle_set.h"
+#include "server/engine/particle_set.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/watched_memory.h"

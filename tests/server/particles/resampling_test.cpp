@@ -1,12 +1,12 @@
 // Which particles go on: shares, order, and what weights of any size come to.
-#include "server/particles/resampling.h"
+#include "server/engine/resampling.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
 
-#include "server/particles/particle_set.h"
+#include "server/engine/particle_set.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,5 +1,5 @@
 // The server's own listener, where descriptors run out.
-#include "server/port/listener.h"
+#include "server/grpc/transport/listener.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // What is kept behind prompts: how much, for whom, and until when.
-#include "server/prefix/prefix_cache.h"
+#include "server/engine/prefix_cache.h"
 
 #include <catch2/catch.hpp>
 #include <memory>

@@ -1,5 +1,5 @@
 // The tree of prompts against a naive set of all their beginnings.
-#include "server/prefix/prefix_tree.h"
+#include "server/engine/prefix_tree.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "server/repository/adapter_sources.h"
+#include "server/models/adapter_sources.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>

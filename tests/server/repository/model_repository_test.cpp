@@ -1,5 +1,5 @@
 // What a directory of models has, by name and version.
-#include "server/repository/model_repository.h"
+#include "server/models/model_repository.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "server/repository/packaged_models.h"
+#include "server/models/packaged_models.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>

@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-#include "server/durable/durable_call.h"
-#include "server/durable/durable_sessions.h"
-#include "server/requests/prepare_generation.h"
-#include "server/vault/memory_vault.h"
+#include "server/sessions/persistence/durable_call.h"
+#include "server/sessions/persistence/durable_sessions.h"
+#include "server/api/prepare_generation.h"
+#include "server/sessions/storage/memory_vault.h"
 #include "tests/server/support/service_parts.h"
 #include "tests/support/manual_clock.h"
 

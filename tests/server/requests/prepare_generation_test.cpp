@@ -1,5 +1,5 @@
 // What a request holds once it is checked, and what one that is refused leaves.
-#include "server/requests/prepare_generation.h"
+#include "server/api/prepare_generation.h"
 
 #include <catch2/catch.hpp>
 

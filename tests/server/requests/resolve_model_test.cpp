@@ -1,5 +1,5 @@
 // Which model a request means, and what it is told where there is none.
-#include "server/requests/resolve/resolve_model.h"
+#include "server/api/resolve_model.h"
 
 #include <catch2/catch.hpp>
 

@@ -2,7 +2,7 @@
 // scheduler goes on and stops.
 #include <catch2/catch.hpp>
 
-#include "server/scheduler/request_queue.h"
+#include "server/engine/request_queue.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/allocation_count.h"
 

@@ -1,7 +1,7 @@
 // Requests that are cancelled or expire while they wait weigh nothing afterwards.
 #include <catch2/catch.hpp>
 
-#include "server/scheduler/request_queue.h"
+#include "server/engine/request_queue.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {

@@ -1,4 +1,4 @@
-#include "server/scheduler/request_queue.h"
+#include "server/engine/request_queue.h"
 
 #include <catch2/catch.hpp>
 

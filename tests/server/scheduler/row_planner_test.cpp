@@ -1,5 +1,5 @@
 // Who has how many rows of a step, told without a model.
-#include "server/scheduler/row_planner.h"
+#include "server/engine/row_planner.h"
 
 #include <catch2/catch.hpp>
 #include <deque>

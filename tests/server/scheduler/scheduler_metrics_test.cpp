@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "server/generation/work_metrics.h"
+#include "server/engine/work_metrics.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {

@@ -1,4 +1,4 @@
-#include "server/scheduler/step_cost.h"
+#include "server/engine/step_cost.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "server/scheduler/idle_help.h"
+#include "server/engine/idle_help.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {

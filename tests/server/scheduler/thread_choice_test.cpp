@@ -1,4 +1,4 @@
-#include "server/scheduler/thread_choice.h"
+#include "server/engine/thread_choice.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -2,7 +2,7 @@
 // and never locks it out.
 #include <catch2/catch.hpp>
 
-#include "server/auth/quotas.h"
+#include "server/security/quotas.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "server/scheduler/request_queue.h"
+#include "server/engine/request_queue.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {

@@ -1,5 +1,5 @@
 // The header of a snapshot that a stranger made: whole, and wrong.
-#include "server/snapshot/snapshot_header.h"
+#include "server/sessions/snapshot_header.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

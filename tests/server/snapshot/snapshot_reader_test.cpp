@@ -1,5 +1,5 @@
 // Snapshots in pieces.
-#include "server/snapshot/snapshot_reader.h"
+#include "server/sessions/snapshot_reader.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // Snapshots: there and back, damaged, and of a former day.
-#include "server/snapshot/snapshot.h"
+#include "server/sessions/snapshot.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

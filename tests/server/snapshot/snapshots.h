@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "server/snapshot/snapshot.h"
-#include "server/snapshot/snapshot_preamble.h"
+#include "server/sessions/snapshot.h"
+#include "server/sessions/snapshot_preamble.h"
 
 namespace lintel::testing {
 

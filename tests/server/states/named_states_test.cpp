@@ -1,4 +1,4 @@
-#include "server/states/named_states.h"
+#include "server/sessions/named_states.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <span>
 
-#include "server/snapshot/snapshot.h"
+#include "server/sessions/snapshot.h"
 #include "tests/server/support/session_calls.h"
 #include "tests/server/support/snapshot_calls.h"
 #include "tests/support/temporary_directory.h"

@@ -1,7 +1,7 @@
 // Why a model is not loaded, as a status.
 #include <catch2/catch.hpp>
 
-#include "server/stream/refusals.h"
+#include "server/api/refusals.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {

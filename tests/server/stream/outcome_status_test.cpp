@@ -1,6 +1,6 @@
 // How a request ended, as a status. Clients time their own deadlines: only here, in metrics and in
 // logs does it show what the server says of one.
-#include "server/stream/outcome_status.h"
+#include "server/api/outcome_status.h"
 
 #include <catch2/catch.hpp>
 

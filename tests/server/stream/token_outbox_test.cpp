@@ -1,5 +1,5 @@
 // The way of values from a scheduler that must not wait to a wire that may be slow.
-#include "server/stream/token_outbox.h"
+#include "server/api/token_outbox.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -5,10 +5,10 @@
 #include <memory>
 #include <string>
 
-#include "model/adapters/adapter.h"
-#include "model/adapters/adapter_files.h"
-#include "model/adapters/random_adapter.h"
-#include "server/adapters/served_adapter.h"
+#include "model/lora/adapter.h"
+#include "model/lora/adapter_files.h"
+#include "model/lora/random_adapter.h"
+#include "server/lora/served_adapter.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "server/call/active_calls.h"
-#include "server/requests/prepare_generation.h"
+#include "server/grpc/transport/active_calls.h"
+#include "server/api/prepare_generation.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {

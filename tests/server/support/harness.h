@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "model/network/transformer.h"
-#include "server/generation/request.h"
-#include "server/generation/token_sink.h"
-#include "server/prefix/prefix_cache.h"
-#include "server/scheduler/scheduler.h"
+#include "model/transformer.h"
+#include "server/engine/request.h"
+#include "server/engine/token_sink.h"
+#include "server/engine/prefix_cache.h"
+#include "server/engine/scheduler.h"
 #include "server/sessions/session_store.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/random_model.h"

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "model/base/page_arena.h"
+#include "model/core/page_arena.h"
 
 namespace lintel::testing {
 

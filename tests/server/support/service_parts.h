@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "server/requests/service_context.h"
+#include "server/api/service_context.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "server/stream/token_outbox.h"
-#include "server/v1/generate_stream.h"
+#include "server/api/token_outbox.h"
+#include "server/grpc/lintel_v1/generate_stream.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "model/files/safetensors.h"
+#include "model/formats/safetensors.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {

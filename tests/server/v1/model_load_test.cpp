@@ -4,7 +4,7 @@
 #include <fstream>
 #include <thread>
 
-#include "model/network/model_size.h"
+#include "model/model_size.h"
 #include "tests/server/support/repository_server.h"
 
 namespace lintel::testing {

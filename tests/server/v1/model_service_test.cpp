@@ -1,7 +1,7 @@
 // ModelService tells what is served.
 #include <catch2/catch.hpp>
 
-#include "model/numerics/numerics.h"
+#include "model/numerics.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "model/base/sha256.h"
+#include "model/core/sha256.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "server/vault/session_vault.h"
+#include "server/sessions/storage/session_vault.h"
 #include "tests/support/manual_clock.h"
 
 namespace lintel::testing {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "server/vault/disk/sqlite_vault.h"
+#include "server/sessions/storage/sqlite/sqlite_vault.h"
 #include "tests/server/vault/test_disk.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/temporary_directory.h"

@@ -1,5 +1,5 @@
 // What a vault on a disk does beyond the contract of all.
-#include "server/vault/disk/sqlite_vault.h"
+#include "server/sessions/storage/sqlite/sqlite_vault.h"
 
 #include <sqlite3.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <future>
 
-#include "server/vault/disk/vault_schema.h"
+#include "server/sessions/storage/sqlite/vault_schema.h"
 #include "tests/server/vault/disk_vault.h"
 #include "tests/server/vault/vault_scenario.h"
 

@@ -1,4 +1,4 @@
-#include "server/vault/disk/state_slab.h"
+#include "server/sessions/storage/sqlite/state_slab.h"
 
 #include <sys/stat.h>
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "server/vault/disk/vault_file.h"
+#include "server/sessions/storage/sqlite/vault_file.h"
 
 namespace lintel::testing {
 

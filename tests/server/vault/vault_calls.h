@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "server/vault/session_vault.h"
-#include "server/vault/vault_records.h"
+#include "server/sessions/storage/session_vault.h"
+#include "server/sessions/storage/vault_records.h"
 
 namespace lintel::testing {
 

@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "server/vault/disk/sqlite_vault.h"
+#include "server/sessions/storage/sqlite/sqlite_vault.h"
 #include "tests/server/vault/vault_scenario.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "server/vault/disk/vault_schema.h"
+#include "server/sessions/storage/sqlite/vault_schema.h"
 #include "tests/server/vault/disk_vault.h"
 #include "tests/server/vault/vault_calls.h"
 

@@ -1,5 +1,5 @@
 // Bodies that are read off HTTP's threads: who reads them, when that ends, what it holds.
-#include "server/web/body_work.h"
+#include "server/http/transport/body_work.h"
 
 #include <catch2/catch.hpp>
 #include <future>

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lintel/v1/model.pb.h"
-#include "server/web/connect/envelope.h"
+#include "server/http/connect/envelope.h"
 #include "tests/server/support/http_client.h"
 
 namespace lintel::testing {

@@ -8,9 +8,9 @@
 #include <optional>
 #include <thread>
 
-#include "server/web/port/connection_exchange.h"
-#include "server/web/port/http_connection.h"
-#include "server/web/port/http_listener.h"
+#include "server/http/transport/connection_exchange.h"
+#include "server/http/transport/http_connection.h"
+#include "server/http/transport/http_listener.h"
 #include "tests/server/support/http_client.h"
 #include "tests/support/allocation_count.h"
 

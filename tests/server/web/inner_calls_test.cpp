@@ -1,5 +1,5 @@
 // Calls within the process whose answer finds no memory.
-#include "server/web/inner_calls.h"
+#include "server/http/transport/inner_calls.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -8,14 +8,14 @@
 #include <random>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/web/connect/envelope.h"
-#include "server/web/connect/plain_messages.h"
-#include "server/web/connect/rpc_errors.h"
-#include "server/web/connect/rpc_json.h"
-#include "server/web/http_routes.h"
-#include "server/web/http_status.h"
-#include "server/web/port/origin_rules.h"
-#include "server/web/port/response_head.h"
+#include "server/http/connect/envelope.h"
+#include "server/http/connect/plain_messages.h"
+#include "server/http/connect/rpc_errors.h"
+#include "server/http/connect/rpc_json.h"
+#include "server/http/transport/http_routes.h"
+#include "server/http/transport/http_status.h"
+#include "server/http/transport/origin_rules.h"
+#include "server/http/transport/response_head.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

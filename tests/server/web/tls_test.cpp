@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "lintel/v1/admin.grpc.pb.h"
-#include "server/auth/certificates.h"
-#include "server/web/connect/envelope.h"
-#include "server/web/port/tls_contexts.h"
+#include "server/security/certificates.h"
+#include "server/http/connect/envelope.h"
+#include "server/http/transport/tls_contexts.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
 #include "tests/server/web/tls_client.h"

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <span>
 
-#include "server/snapshot/snapshot.h"
+#include "server/sessions/snapshot.h"
 #include "tests/server/support/snapshot_calls.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,5 +1,5 @@
 // The protocol by which replicas write one session into a shared store that may fail over to a copy
-// that is behind, small enough that every order of events can be tried: server/vault/redis in a
+// that is behind, small enough that every order of events can be tried: server/sessions/storage/redis in a
 // nutshell.
 //
 // Two replicas, a store with one copy that follows it, at most one failover. A lease may end at any

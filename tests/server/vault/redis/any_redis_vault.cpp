@@ -1,4 +1,4 @@
-#include "server/vault/redis/redis_vault.h"
+#include "server/sessions/storage/redis/redis_vault.h"
 #include "tests/server/redis_lab/redis_server.h"
 #include "tests/server/vault/any_vault.h"
 

@@ -1,9 +1,9 @@
 // What a vault knows of a session that it holds, while answers are outstanding.
-#include "server/vault/redis/held_session.h"
+#include "server/sessions/storage/redis/held_session.h"
 
 #include <catch2/catch.hpp>
 
-#include "server/vault/vault_records.h"
+#include "server/sessions/storage/vault_records.h"
 
 namespace lintel::testing {
 namespace {

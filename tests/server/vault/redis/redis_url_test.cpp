@@ -1,9 +1,9 @@
 // Which servers a redis:// address means, and which it refuses.
-#include "server/redis/redis_url.h"
+#include "server/sessions/storage/redis/redis_url.h"
 
 #include <catch2/catch.hpp>
 
-#include "server/redis/redis_nodes.h"
+#include "server/sessions/storage/redis/redis_nodes.h"
 
 namespace lintel::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "server/vault/redis/redis_vault.h"
+#include "server/sessions/storage/redis/redis_vault.h"
 #include "tests/server/redis_lab/redis_server.h"
 #include "tests/server/vault/vault_calls.h"
 #include "tests/support/manual_clock.h"

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/vault/redis/redis_vault.h"
+#include "server/sessions/storage/redis/redis_vault.h"
 #include "tests/server/vault/redis_failures/failing_cluster.h"
 #include "tests/server/vault/redis_failures/written_session.h"
 #include "tests/support/manual_clock.h"

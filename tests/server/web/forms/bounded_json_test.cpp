@@ -1,5 +1,5 @@
 // JSON of strangers.
-#include "server/web/forms/bounded_json.h"
+#include "server/http/encoding/bounded_json.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

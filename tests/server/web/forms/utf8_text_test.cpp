@@ -1,5 +1,5 @@
 // Bytes as text, in pieces.
-#include "server/web/forms/utf8_text.h"
+#include "server/http/encoding/utf8_text.h"
 
 #include <catch2/catch.hpp>
 #include <utility>

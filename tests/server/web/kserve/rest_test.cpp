@@ -3,7 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "server/web/forms/utf8_text.h"
+#include "server/http/encoding/utf8_text.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/token_file.h"
 

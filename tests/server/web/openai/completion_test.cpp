@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
-#include "server/web/forms/utf8_text.h"
+#include "server/http/encoding/utf8_text.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/token_file.h"
 

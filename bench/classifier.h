@@ -1,0 +1,37 @@
+// A small network that names digits, to judge completed images with.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "client/image/image.h"
+#include "model/ops/dense.h"
+
+namespace lintel::bench {
+
+// Fully connected with relu, trained by training/lintel_training/classifier.py. The tensors of
+// DIRECTORY/model.safetensors are hidden.I.weight [out, in], hidden.I.bias [out] for I = 0, 1, ...,
+// then output.weight and output.bias. Pixels are divided by 255.
+class Classifier {
+ public:
+  // Throws ModelError naming the file and what is wrong with it.
+  explicit Classifier(const std::filesystem::path& directory);
+
+  // The digit of each image: the class with the greatest output. Throws cli::Failure for an image
+  // of another size.
+  std::vector<int> classify(std::span<const GrayImage> images) const;
+
+  std::size_t num_pixels() const { return layers_.front()->in_features(); }
+
+ private:
+  std::vector<std::unique_ptr<Dense>> layers_;  // the last has no relu
+};
+
+// Share of `labels` that `classifier` names from the images. REQUIRES: as many of both, not none.
+double accuracy(const Classifier& classifier, std::span<const GrayImage> images,
+                std::span<const std::uint8_t> labels);
+
+}  // namespace lintel::bench

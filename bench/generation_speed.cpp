@@ -1,0 +1,87 @@
+#include "bench/generation_speed.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "bench/integration.h"
+#include "bench/measure.h"
+#include "bench/sequences.h"
+
+namespace lintel::bench {
+namespace {
+
+using Workers = std::vector<std::unique_ptr<Sequences>>;
+
+// Every position, `repeats` times.
+Summary run_whole(Workers& workers, std::int64_t steps, const GenerationOptions& options) {
+  return repeat(options.repeats, [&] {
+    const double seconds = run_on_workers(options.workers, [&](int w) {
+      workers[w]->start(static_cast<std::size_t>(options.batch), static_cast<std::uint64_t>(w)
+                                                                     << 32);
+      workers[w]->generate(steps);
+    });
+    options.on_progress();
+    return seconds;
+  });
+}
+
+// Seconds of `repeats` steps one after the other, from `position` on. All workers run at a time,
+// and the slowest counts.
+std::vector<double> step_seconds(Workers& workers, std::int64_t position,
+                                 const GenerationOptions& options) {
+  run_on_workers(options.workers, [&](int w) { workers[w]->read_random(position); });
+  std::vector<double> seconds;
+  for (int r = 0; r < options.repeats; ++r) {
+    seconds.push_back(run_on_workers(options.workers, [&](int w) { workers[w]->generate(1); }));
+  }
+  return seconds;
+}
+
+Summary run_some(Workers& workers, std::int64_t steps, const GenerationOptions& options) {
+  const auto repeats = static_cast<std::size_t>(options.repeats);
+  std::vector<std::vector<std::int64_t>> positions(repeats);
+  std::vector<std::vector<double>> costs(repeats);
+  for (const std::int64_t wanted : spread_positions(steps, options.positions)) {
+    // The last repeat is not past the end.
+    const std::int64_t position =
+        std::max<std::int64_t>(0, std::min(wanted, steps - options.repeats));
+    const std::vector<double> seconds = step_seconds(workers, position, options);
+    for (std::size_t r = 0; r < repeats; ++r) {
+      positions[r].push_back(position + static_cast<std::int64_t>(r));
+      costs[r].push_back(seconds[r]);
+    }
+    options.on_progress();
+  }
+  std::vector<double> sums;
+  for (std::size_t r = 0; r < repeats; ++r) {
+    sums.push_back(integrate(positions[r], costs[r], steps));
+  }
+  return summarize(std::move(sums));
+}
+
+}  // namespace
+
+Summary GenerationSpeed::sequences_per_second() const {
+  return quotient(static_cast<double>(sequences), seconds);
+}
+
+GenerationSpeed measure_generation(const Transformer& model, const GenerationOptions& options) {
+  const std::int64_t steps = model.config().max_length;
+  Workers workers;
+  for (int w = 0; w < options.workers; ++w) {
+    workers.push_back(std::make_unique<Sequences>(model, static_cast<std::size_t>(options.batch)));
+  }
+  GenerationOptions checked = options;
+  if (!checked.on_progress) checked.on_progress = [] {};
+  // Integration of more positions than there are steps before the last repeat would repeat some.
+  const bool whole = options.positions == 0 || options.positions + options.repeats >= steps;
+  GenerationSpeed speed;
+  speed.seconds = whole ? run_whole(workers, steps, checked) : run_some(workers, steps, checked);
+  speed.sequences = std::int64_t{options.workers} * options.batch;
+  speed.state_bytes = workers.front()->bytes();
+  speed.measured_positions = whole ? 0 : options.positions;
+  return speed;
+}
+
+}  // namespace lintel::bench

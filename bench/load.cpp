@@ -1,0 +1,288 @@
+#include "bench/load.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "bench/measure.h"
+#include "bench/connect_client.h"
+#include "client/lib/client.h"
+
+namespace lintel::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+struct ProcessUse {
+  double cpu_seconds = 0, bytes_written = 0;
+};
+
+ProcessUse use_of_process() {
+  ProcessUse use{.cpu_seconds = process_cpu_seconds()};
+  std::ifstream in("/proc/self/io");
+  std::string what;
+  for (double bytes = 0; in >> what >> bytes;) {
+    if (what == "wchar:") use.bytes_written = bytes;
+  }
+  return use;
+}
+
+// What counts: from begin() to end(). Before that nothing does.
+class Window {
+ public:
+  void begin(Clock::time_point at) { begin_.store(at.time_since_epoch().count()); }
+  void end(Clock::time_point at) { end_.store(at.time_since_epoch().count()); }
+  bool holds(Clock::time_point time) const {
+    const Clock::rep at = time.time_since_epoch().count();
+    return begin_.load() <= at && at < end_.load();
+  }
+  bool is_over() const { return Clock::now().time_since_epoch().count() >= end_.load(); }
+
+ private:
+  static constexpr Clock::rep kNever = std::numeric_limits<Clock::rep>::max();
+  std::atomic<Clock::rep> begin_{kNever}, end_{kNever};
+};
+
+// How many clients have begun, or values have come.
+class Counted {
+ public:
+  void add_one() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++count_;
+    }
+    more_.notify_all();
+  }
+  // Waits until there are as many, or until `time`. Returns how many there are.
+  int wait_for(int count, Clock::time_point time) {
+    std::unique_lock lock(mutex_);
+    more_.wait_until(lock, time, [&] { return count_ >= count; });
+    return count_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable more_;
+  int count_ = 0;
+};
+
+// One client, on a thread of its own.
+class LoadClient {
+ public:
+  // `begun` counts the clients that had a value, `seen_one` those that had one in the window.
+  LoadClient(const LoadOptions& options, std::uint64_t first_seed, Counted& begun,
+             Counted& seen_one)
+      : options_(options),
+        begun_(begun),
+        seen_one_(seen_one),
+        seed_(first_seed),
+        channel_(open_channel(options)),
+        client_(channel_, std::chrono::minutes(10), options.token),
+        http_(options.http ? std::make_unique<ConnectClient>(options.address) : nullptr) {}
+
+  // Returns when there is a connection, or none in time: the first call then says why.
+  bool connect() {
+    return http_ != nullptr ||
+           channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectTime);
+  }
+
+  // Sessions to begin with: made beforehand, so that making them is not measured.
+  void make_sessions() {
+    constexpr int kAhead = 4;
+    while (options_.durability && ahead_.size() < kAhead) ahead_.push_back(make_session());
+  }
+  void delete_sessions() {
+    for (const std::string& id : made_) {
+      // The server may be about to end a call that was cancelled.
+      for (int tries = 0; !try_delete(id) && tries < 100; ++tries) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  }
+
+  void run(const Window& window) {
+    while (!window.is_over()) {
+      try {
+        stream(window);
+      } catch (const CallError& error) {
+        if (error.code() == grpc::StatusCode::CANCELLED && cancellation_.cancelled()) return;
+        throw;
+      }
+    }
+  }
+  void stop() {
+    cancellation_.cancel();
+    if (http_ != nullptr) http_->stop();
+  }
+
+  std::int64_t tokens() const { return tokens_; }
+  const LoadResult& seen() const { return seen_; }
+
+ private:
+  static std::shared_ptr<grpc::Channel> open_channel(const LoadOptions& options) {
+    grpc::ChannelArguments arguments;
+    // Channels to one address share a connection unless they are told not to.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    return make_channel(options.address, options.tls, /*sends_token=*/!options.token.empty(),
+                        /*proxy=*/"", std::move(arguments));
+  }
+
+  bool try_delete(const std::string& id) {
+    try {
+      client_.delete_session(id);
+    } catch (const CallError& error) {
+      if (error.code() == grpc::StatusCode::ABORTED) return false;
+      throw;
+    }
+    return true;
+  }
+
+  std::string make_session() {
+    v1::CreateSessionRequest request;
+    request.set_model(options_.model);
+    request.set_durability(*options_.durability);
+    if (!options_.sequence.ends_itself) request.set_max_tokens(options_.sequence.values + 1);
+    made_.push_back(client_.create_session(request).id());
+    return made_.back();
+  }
+
+  void stream(const Window& window) {
+    v1::GenerateRequest request;
+    if (options_.durability) {
+      if (ahead_.empty()) ahead_.push_back(make_session());
+      request.set_session_id(ahead_.back());
+      ahead_.pop_back();
+    } else {
+      request.set_model(options_.model);
+    }
+    const SequencePlan& sequence = options_.sequence;
+    if (sequence.first_value) {
+      request.mutable_prompt()->mutable_tokens()->add_ids(*sequence.first_value);
+    }
+    if (!sequence.ends_itself) {
+      request.set_max_new_tokens(static_cast<std::uint32_t>(sequence.values));
+    }
+    request.mutable_sampling()->set_seed(seed_++);
+    request.set_max_tokens_per_message(static_cast<std::uint32_t>(options_.values_per_message));
+    const Clock::time_point begin = Clock::now();
+    std::optional<Clock::time_point> last;
+    const auto on_chunk = [&](const v1::Chunk& chunk) {
+      if (chunk.source() != v1::VALUE_SOURCE_SAMPLED) return;
+      const Clock::time_point now = Clock::now();
+      if (!std::exchange(has_begun_, true)) begun_.add_one();
+      if (window.holds(now)) {
+        if (std::exchange(tokens_, tokens_ + chunk.tokens_size()) == 0) seen_one_.add_one();
+        if (!last && window.holds(begin)) {
+          seen_.first_token_seconds.push_back(seconds_between(begin, now));
+        }
+        if (last && window.holds(*last)) {
+          seen_.between_tokens_seconds.push_back(seconds_between(*last, now));
+        }
+      }
+      last = now;
+    };
+    if (http_ == nullptr) {
+      client_.generate(request, on_chunk, &cancellation_);
+    } else {
+      http_->generate(request, [&](const v1::GenerateResponse& message) {
+        for (const v1::Chunk& chunk : message.chunks()) on_chunk(chunk);
+      });
+    }
+  }
+
+  const LoadOptions& options_;
+  Counted& begun_;
+  Counted& seen_one_;
+  bool has_begun_ = false;  // had a value
+  std::uint64_t seed_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const Client client_;
+  const std::unique_ptr<ConnectClient> http_;  // null: over gRPC
+  Cancellation cancellation_;
+  std::vector<std::string> made_, ahead_;  // sessions
+  std::int64_t tokens_ = 0;                // in the window
+  LoadResult seen_;
+};
+
+template <typename T>
+void append(std::vector<T>& to, const std::vector<T>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+LoadResult run_load(const LoadOptions& options) {
+  Counted begun, seen_one;
+  std::vector<std::unique_ptr<LoadClient>> clients;
+  for (int i = 0; i < options.clients; ++i) {
+    clients.push_back(std::make_unique<LoadClient>(
+        options, static_cast<std::uint64_t>(i) * 1'000'000, begun, seen_one));
+  }
+  for (const auto& client : clients) {
+    if (!client->connect()) break;
+    client->make_sessions();
+  }
+  const auto warm = Clock::now() + std::chrono::duration_cast<Clock::duration>(options.warm_up);
+  const auto length = std::chrono::duration_cast<Clock::duration>(options.window);
+  Window window;
+  std::atomic<bool> failed{false};
+  std::vector<std::exception_ptr> errors(clients.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        clients[i]->run(window);
+      } catch (...) {
+        errors[i] = std::current_exception();
+        failed = true;
+        for (int all = 0; all < options.clients; ++all) begun.add_one();  // nobody waits any more
+        seen_one.add_one();
+      }
+    });
+  }
+  LoadResult result;
+  std::this_thread::sleep_until(warm);
+  result.clients_begun = begun.wait_for(options.clients, Clock::now() + kBeginTime);
+  const auto begin = Clock::now();
+  window.begin(begin);
+  const ProcessUse before = use_of_process();
+  if (!failed) std::this_thread::sleep_until(begin + length);
+  // On a machine that has no time for us the window is as long as it takes to see anything.
+  seen_one.wait_for(1, begin + length + kBeginTime);
+  const auto end = Clock::now();
+  window.end(end);
+  const ProcessUse after = use_of_process();
+  for (const auto& client : clients) client->stop();
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  for (const auto& client : clients) client->delete_sessions();
+  result.cpu_seconds = after.cpu_seconds - before.cpu_seconds;
+  result.bytes_written = after.bytes_written - before.bytes_written;
+  std::int64_t tokens = 0;
+  for (const auto& client : clients) {
+    tokens += client->tokens();
+    append(result.first_token_seconds, client->seen().first_token_seconds);
+    append(result.between_tokens_seconds, client->seen().between_tokens_seconds);
+  }
+  result.seconds = seconds_between(begin, end);
+  result.tokens_per_second = static_cast<double>(tokens) / result.seconds;
+  return result;
+}
+
+}  // namespace lintel::bench

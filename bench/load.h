@@ -1,0 +1,58 @@
+// Load on a server: clients that stream at the same time, and what they see.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/sequence_plan.h"
+#include "client/lib/channel.h"
+#include "lintel/v1/session.pb.h"
+
+namespace lintel::bench {
+
+struct LoadOptions {
+  std::string address;  // HOST:PORT or unix:PATH
+  bool http = false;    // over HTTP, in plain text, at HOST:PORT
+  Tls tls;
+  std::string token;           // see Client::Options
+  std::string model;           // may be empty where one is served
+  SequencePlan sequence;       // of every call
+  int clients = 1;             // each with a connection of its own
+  int values_per_message = 0;  // 0: the server coalesces
+  // Each sequence is a session's, of this durability; absent: a call's alone.
+  std::optional<v1::Durability> durability;
+  std::chrono::duration<double> warm_up{0.5};
+  std::chrono::duration<double> window{2};  // what happens in it counts, at least
+};
+
+struct LoadResult {
+  double seconds = 0;  // length of the window
+  double tokens_per_second = 0;
+  int clients_begun = 0;                       // had a value when the window began
+  std::vector<double> first_token_seconds;     // of calls that began in the window
+  std::vector<double> between_tokens_seconds;  // between messages of a stream
+  // Of this process in the window: its CPU, and what it handed to write() and its like, which are
+  // files, and 8 bytes for each time that a thread is woken. Sockets are not among them.
+  double cpu_seconds = 0;
+  double bytes_written = 0;
+};
+
+// How long a client tries to connect. A first attempt may fail though the server listens: gRPC
+// 1.51 asks for connect()'s errno after it has taken locks, and a process's first wait for one of
+// them looks for a file of the kernel's that is not everywhere, which leaves ENOENT behind.
+constexpr std::chrono::seconds kConnectTime{10};
+
+// How long the window waits for clients that have had no value yet when the warm-up is over: on a
+// busy machine many streams take their time to begin, and a short window would see none of them.
+constexpr std::chrono::seconds kBeginTime{10};
+
+// Every client connects, before the window. Then it generates whole sequences, one call after the
+// other, until the window is over; then what still runs is cancelled. The window begins after the
+// warm-up, when every client has had a value, and does not end before one has had a value in it,
+// for kBeginTime at most. Throws CallError when a call fails, std::invalid_argument as
+// make_channel.
+LoadResult run_load(const LoadOptions& options);
+
+}  // namespace lintel::bench

@@ -1,0 +1,18 @@
+// The sub-commands. Each function adds one to the command line; its file holds all of it.
+#pragma once
+
+#include "client/cli/flags.h"
+
+namespace lintel::cli {
+
+void add_generate(CLI::App& app, CommandLine& command_line);
+void add_complete(CLI::App& app, CommandLine& command_line);
+void add_score(CLI::App& app, CommandLine& command_line);
+void add_model(CLI::App& app, CommandLine& command_line);
+// Of `lintel model`: load-adapter and unload-adapter.
+void add_model_adapters(CLI::App& model, CommandLine& command_line);
+void add_health(CLI::App& app, CommandLine& command_line);
+void add_admin(CLI::App& app, CommandLine& command_line);
+void add_token(CLI::App& app, CommandLine& command_line);
+
+}  // namespace lintel::cli

@@ -1,0 +1,228 @@
+#include "client/cli/flags.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "client/lib/address.h"
+
+namespace lintel::cli {
+
+void on_chosen(CLI::App& command, CommandLine& command_line, std::function<int()> run) {
+  // Not callback(): CLI11 reads the environment for every sub-command that has one of those, after
+  // the flags of the chosen one.
+  command.parse_complete_callback(
+      [&command_line, run = std::move(run)] { command_line.run = run; });
+}
+
+CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& target,
+                      const std::string& type_name, const std::string& help) {
+  return app.add_option(flag, target, help)
+      ->type_name(type_name)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+CLI::Option* add_repeated(CLI::App& app, const std::string& flag, std::vector<std::string>& target,
+                          const std::string& type_name, const std::string& help) {
+  return app.add_option(flag, target, help + " (may be repeated)")
+      ->type_name(type_name)
+      ->allow_extra_args(false);  // one value after each flag
+}
+
+namespace {
+
+double parse_deadline(std::string_view flag, std::string_view text) {
+  const double seconds = parse_double(flag, text);
+  if (!(seconds >= 0.001 && seconds <= 1e8)) {
+    throw UsageError(std::string(flag) + " '" + std::string(text) +
+                     "': expected seconds from 0.001 to 1e8");
+  }
+  return seconds;
+}
+
+// The error of an address, with the flag it was given to.
+template <typename Parse>
+auto parse_address(const char* flag, const std::string& text, Parse parse) {
+  try {
+    return parse(text);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(std::string(flag) + " " + error.what());
+  }
+}
+
+const char* flag_of(TlsFileError::File file) {
+  switch (file) {
+    case TlsFileError::File::kCa:
+      return "--tls-ca";
+    case TlsFileError::File::kCertificate:
+      return "--tls-cert";
+    case TlsFileError::File::kKey:
+      return "--tls-key";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string read_token(const std::string& given) {
+  if (given.empty() || given.front() != '@') return given;
+  std::ifstream in(given.substr(1));
+  std::string token;
+  std::getline(in, token);
+  token.erase(token.find_last_not_of(" \r") + 1);  // of files from elsewhere
+  if (!in || token.empty()) {
+    throw Failure("--token: cannot read a token from " + given.substr(1));
+  }
+  return token;
+}
+
+void add_adapter_flag(CLI::App& app, std::string& adapter) {
+  add_text(app, "--adapter", adapter, "NAME",
+           "LoRA adapter of the model to use; `lintel model get` lists them [none]");
+}
+
+void add_security_flags(CLI::App& app, Tls& tls, std::string& token) {
+  const std::string group = "Connection";
+  add_text(app, "--tls-ca", tls.ca, "FILE",
+           "Encrypt, and trust servers whose certificate these PEM authorities signed")
+      ->envname("LINTEL_TLS_CA")
+      ->group(group);
+  add_text(app, "--tls-cert", tls.certificate, "FILE",
+           "Our PEM certificate, for servers that ask for one; with --tls-key")
+      ->envname("LINTEL_TLS_CERT")
+      ->group(group);
+  add_text(app, "--tls-key", tls.key, "FILE", "Its PEM private key")
+      ->envname("LINTEL_TLS_KEY")
+      ->group(group);
+  // Other users of the machine see a command line but not an environment.
+  add_text(app, "--token", token, "TOKEN", "Bearer token, or @FILE that holds it")
+      ->envname("LINTEL_TOKEN")
+      ->group(group);
+}
+
+void ConnectionFlags::add_to(CLI::App& app, bool with_model) {
+  const std::string group = "Connection";
+  add_text(app, "--address", address, "ADDRESS",
+           "Server to call: HOST:PORT, HOST alone for port 50051, or unix:PATH; or several with "
+           "commas between them, each of which will do")
+      ->envname("LINTEL_ADDRESS")
+      ->capture_default_str()
+      ->group(group);
+  if (with_model) {
+    add_text(app, "--model", model, "NAME",
+             "Model to use; needless when one is loaded, or one of the kind that is needed")
+        ->envname("LINTEL_MODEL")
+        ->group(group);
+  }
+  std::ostringstream seconds;
+  seconds << deadline_seconds;
+  add_parsed(app, "--deadline", deadline_seconds, parse_deadline, "SECONDS",
+             "Longest time a call may take")
+      ->envname("LINTEL_DEADLINE")
+      ->default_str(seconds.str())
+      ->group(group);
+  add_security_flags(app, tls, token);
+  add_text(app, "--proxy", proxy, "HOST:PORT",
+           "HTTP proxy to go through to another machine; http_proxy in the environment is not "
+           "heeded")
+      ->envname("LINTEL_PROXY")
+      ->group(group);
+}
+
+std::chrono::milliseconds ConnectionFlags::deadline() const {
+  return std::chrono::milliseconds(
+      static_cast<std::int64_t>(std::max(1.0, deadline_seconds * 1000)));
+}
+
+Client ConnectionFlags::connect() const {
+  if (tls.certificate.empty() != tls.key.empty()) {
+    throw UsageError("--tls-cert and --tls-key go together, and one of them is missing");
+  }
+  Client::Options options;
+  options.address.clear();
+  for (const std::string& one : parse_address("--address", address, full_addresses)) {
+    options.address += (options.address.empty() ? "" : ",") + one;
+  }
+  if (!proxy.empty()) options.proxy = parse_address("--proxy", proxy, proxy_address);
+  options.deadline = deadline();
+  options.tls = tls;
+  options.token = read_token(token);
+  try {
+    return Client(options);
+  } catch (const TlsFileError& error) {
+    throw Failure(std::string(flag_of(error.which())) + ": " + error.what());
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(std::string("--token: ") + error.what() + "; see --tls-ca");
+  }
+}
+
+void SamplingFlags::add_to(CLI::App& app, const std::string& seed_help) {
+  const std::string group = "Sampling";
+  add_parsed(app, "--seed", seed, parse_uint64, "N", seed_help)->group(group);
+  add_parsed(app, "--temperature", temperature, parse_float, "T",
+             "0: the most likely value; 1: the model's distribution [1]")
+      ->group(group);
+  add_parsed(app, "--top-k", top_k, parse_uint32, "K", "Keep the K most likely tokens [all]")
+      ->group(group);
+  add_parsed(app, "--top-p", top_p, parse_float, "P",
+             "Keep the smallest set of tokens with this probability [1]")
+      ->group(group);
+  add_parsed(app, "--min-p", min_p, parse_float, "P",
+             "Drop tokens below this share of the most likely one's probability [0]")
+      ->group(group);
+  add_parsed(app, "--repetition-penalty", repetition_penalty, parse_float, "X",
+             "Divides (multiplies) positive (negative) logits of tokens that occurred [1]")
+      ->group(group);
+  add_parsed(app, "--presence-penalty", presence_penalty, parse_float, "X",
+             "Subtracted once from the logits of tokens that occurred [0]")
+      ->group(group);
+  add_parsed(app, "--frequency-penalty", frequency_penalty, parse_float, "X",
+             "Subtracted from logits once per occurrence of the token [0]")
+      ->group(group);
+  add_parsed(app, "--penalty-window", penalty_window, parse_uint32, "N",
+             "Penalties count the last N values only; 0: all of the sequence [0]")
+      ->group(group);
+  add_repeated(app, "--logit-bias", logit_bias, "ID=VALUE", "Added to the logit of a token")
+      ->group(group);
+}
+
+void SamplingFlags::fill(v1::Sampling& sampling) const {
+  if (seed) sampling.set_seed(*seed);
+  if (temperature) sampling.set_temperature(*temperature);
+  if (top_k) sampling.set_top_k(*top_k);
+  if (top_p) sampling.set_top_p(*top_p);
+  if (min_p) sampling.set_min_p(*min_p);
+  if (repetition_penalty) sampling.set_repetition_penalty(*repetition_penalty);
+  if (presence_penalty) sampling.set_presence_penalty(*presence_penalty);
+  if (frequency_penalty) sampling.set_frequency_penalty(*frequency_penalty);
+  if (penalty_window) sampling.set_penalty_window(*penalty_window);
+  for (const std::string& text : logit_bias) {
+    const auto [id, value] = parse_bias("--logit-bias", text);
+    if (!sampling.mutable_logit_bias()->insert({id, value}).second) {
+      throw UsageError("--logit-bias: token " + std::to_string(id) + " is named twice");
+    }
+  }
+}
+
+void retry_when_full(Cancellation& cancellation, std::chrono::milliseconds patience,
+                     const std::function<void()>& call, const std::function<bool()>& untouched) {
+  const auto give_up = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    try {
+      return call();
+    } catch (const CallError& error) {
+      if (error.code() != grpc::StatusCode::RESOURCE_EXHAUSTED || !error.retry_delay() ||
+          !untouched()) {
+        throw;
+      }
+      const auto delay = std::max(*error.retry_delay(), std::chrono::milliseconds(1));
+      if (std::chrono::steady_clock::now() + delay > give_up) throw;
+      if (cancellation.wait_for(delay)) {
+        throw CallError(grpc::StatusCode::CANCELLED, "cancelled");
+      }
+    }
+  }
+}
+
+}  // namespace lintel::cli

@@ -1,0 +1,307 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "client/cli/commands.h"
+#include "client/cli/model_adapters.h"
+#include "client/cli/model_choice.h"
+#include "client/cli/json_writer.h"
+#include "client/cli/table.h"
+#include "model/core/json_reader.h"
+
+namespace lintel::cli {
+namespace {
+
+constexpr const char* kModelFooter = R"(
+Examples:
+  lintel model list
+  lintel model list --all
+  lintel model get mnist-linear --json
+  lintel model load mnist-linear --token @admin.token
+  lintel model unload mnist-linear --version 1 --token @admin.token
+  lintel model load-adapter thin-strokes --model mnist-linear --token @admin.token)";
+
+struct ModelFlags {
+  ConnectionFlags connection;
+  std::string name;
+  std::string version;
+  bool all = false;
+  bool json = false;
+};
+
+void write_limits(JsonWriter& json, const v1::ModelLimits& limits) {
+  json.begin_object();
+  json.field("max_prompt_tokens", limits.max_prompt_tokens());
+  json.field("max_new_tokens", limits.max_new_tokens());
+  json.field("max_samples", limits.max_samples());
+  json.field("max_top_log2_probs", limits.max_top_log2_probs());
+  json.field("max_stop_strings", limits.max_stop_strings());
+  json.field("max_stop_string_bytes", limits.max_stop_string_bytes());
+  json.field("max_given_tokens", limits.max_given_tokens());
+  json.field("max_score_tokens", limits.max_score_tokens());
+  json.end_object();
+}
+
+// "ready"
+std::string state_of(const v1::Model& model) {
+  switch (model.state()) {
+    case v1::MODEL_STATE_LOADING:
+      return "loading";
+    case v1::MODEL_STATE_READY:
+      return "ready";
+    case v1::MODEL_STATE_UNLOADING:
+      return "unloading";
+    case v1::MODEL_STATE_UNAVAILABLE:
+      return "unavailable";
+    default:  // of a server that does not tell: it lists what it serves
+      return "";
+  }
+}
+
+// Of a model that is loaded the rest is told too.
+bool is_loaded(const v1::Model& model) {
+  return model.state() == v1::MODEL_STATE_READY || model.state() == v1::MODEL_STATE_UNSPECIFIED;
+}
+
+void write_model(JsonWriter& json, const v1::Model& model) {
+  json.begin_object();
+  json.field("name", model.name()).field("version", model.version());
+  json.field("state", state_of(model));
+  if (!model.reason().empty()) json.field("reason", model.reason());
+  if (!is_loaded(model)) {
+    json.end_object();
+    return;
+  }
+  json.field("modality", model.modality());
+  if (model.has_image()) {
+    const v1::ImageShape& image = model.image();
+    json.key("image").begin_object();
+    json.field("height", image.height()).field("width", image.width());
+    json.field("channels", image.channels());
+    if (image.has_start_token()) json.field("start_token", image.start_token());
+    json.end_object();
+  }
+  json.field("head", model.head()).field("attention", model.attention());
+  json.field("vocab_size", model.vocab_size()).field("max_length", model.max_length());
+  if (model.trained_length() > 0) json.field("trained_length", model.trained_length());
+  json.field("parameters", model.parameters()).field("weight_type", model.weight_type());
+  if (!model.weight_type_reason().empty()) {
+    json.field("weight_type_reason", model.weight_type_reason());
+  }
+  json.field("kernels", model.kernels());
+  json.field("weight_bytes", model.weight_bytes()).field("state_bytes", model.state_bytes());
+  if (model.state_bytes_per_value() > 0) {
+    json.field("state_bytes_per_value", model.state_bytes_per_value());
+  }
+  json.field("constant_state", model.constant_state());
+  json.field("fingerprint", model.fingerprint());
+  json.field("numerics", model.numerics()).field("numerics_text", model.numerics_text());
+  json.field("workers", model.workers()).field("max_batch_rows", model.max_batch_rows());
+  if (model.prompt_rows() > 0) json.field("prompt_rows", model.prompt_rows());
+  json.key("limits");
+  write_limits(json, model.limits());
+  json.key("warnings").begin_array();
+  for (const std::string& warning : model.warnings()) json.value(warning);
+  json.end_array();
+  json.key("adapters").begin_array();
+  for (const v1::Adapter& adapter : model.adapters()) write_adapter(json, adapter);
+  json.end_array();
+  // As an object; it must not break the line that standard output holds.
+  JsonFailure failure;
+  const auto config = read_json_tree(model.config_json(), {}, failure);
+  json.key("config");
+  config ? json.raw(config->dump()) : json.null();
+  json.end_object();
+}
+
+// "68608 bytes, constant"
+std::string state_text(const v1::Model& model) {
+  if (model.state_bytes_per_value() > 0) {
+    return std::to_string(model.state_bytes_per_value()) + " bytes a value, growing without an end";
+  }
+  // A server that does not tell what a value adds tells nothing of such a state.
+  if (model.state_bytes() == 0 && !model.constant_state()) return "growing without an end";
+  return std::to_string(model.state_bytes()) + " bytes" +
+         (model.constant_state() ? ", constant" : ", at its largest");
+}
+
+// "68608", "6144 a value"
+std::string state_cell(const v1::Model& model) {
+  if (model.state_bytes_per_value() > 0) {
+    return std::to_string(model.state_bytes_per_value()) + " a value";
+  }
+  if (model.state_bytes() == 0 && !model.constant_state()) return "growing";
+  return std::to_string(model.state_bytes());
+}
+
+std::string describe(const v1::Model& model) {
+  std::vector<std::vector<std::string>> rows = {
+      {"name", model.name()},
+      {"version", model.version()},
+      {"modality", model.modality()},
+  };
+  if (model.has_image()) {
+    const v1::ImageShape& image = model.image();
+    rows.push_back({"image", std::to_string(image.height()) + "x" + std::to_string(image.width()) +
+                                 ", " + std::to_string(image.channels()) + " channel(s)"});
+  }
+  const std::vector<std::vector<std::string>> more = {
+      {"head", model.head()},
+      {"attention", model.attention()},
+      {"vocabulary", std::to_string(model.vocab_size())},
+      {"max length",
+       model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()) + " positions"},
+      {"trained length", model.trained_length() == 0
+                             ? "not told"
+                             : std::to_string(model.trained_length()) + " values"},
+      {"parameters", std::to_string(model.parameters())},
+      {"weights", model.weight_type() + ", " + std::to_string(model.weight_bytes()) + " bytes"},
+      {"why", model.weight_type_reason().empty() ? "as --weight-type has it, or too small to gain"
+                                                 : model.weight_type_reason()},
+      {"kernels", model.kernels()},
+      {"session state", state_text(model)},
+      {"fingerprint", model.fingerprint()},
+      {"numerics", model.numerics()},
+      {"computed by", model.numerics_text()},
+      {"workers",
+       std::to_string(model.workers()) + " of " + std::to_string(model.max_batch_rows()) + " rows" +
+           (model.prompt_rows() > 0 ? ", prompts " + std::to_string(model.prompt_rows()) + " a step"
+                                    : "")},
+      {"prompt", "at most " + std::to_string(model.limits().max_prompt_tokens()) + " tokens"},
+      {"new tokens", "at most " + std::to_string(model.limits().max_new_tokens())},
+      {"samples", "at most " + std::to_string(model.limits().max_samples())},
+  };
+  rows.insert(rows.end(), more.begin(), more.end());
+  for (const v1::Adapter& adapter : model.adapters()) {
+    rows.push_back({"adapter", adapter_text(adapter)});
+  }
+  for (const std::string& warning : model.warnings()) rows.push_back({"warning", warning});
+  return format_table(rows) + "\n" + model.config_json() + "\n";
+}
+
+int run_list_models(const ModelFlags& flags, Console& console) {
+  const Client client = flags.connection.connect();
+  const auto models = flags.all ? client.list_all_models(&console.cancellation())
+                                : client.list_models(&console.cancellation());
+  if (flags.json) {
+    JsonWriter json;
+    json.begin_array();
+    for (const v1::Model& model : models) write_model(json, model);
+    json.end_array();
+    console.out(json.take() + "\n");
+    return kOk;
+  }
+  if (flags.all) {
+    std::vector<std::vector<std::string>> rows = {{"NAME", "VERSION", "STATE", "REASON"}};
+    for (const v1::Model& model : models) {
+      rows.push_back({model.name(), model.version(), state_of(model), model.reason()});
+    }
+    console.out(format_table(rows));
+    return kOk;
+  }
+  std::vector<std::vector<std::string>> rows = {{"NAME", "VERSION", "MODALITY", "HEAD", "ATTENTION",
+                                                 "PARAMETERS", "WEIGHTS", "MAX LENGTH",
+                                                 "STATE BYTES"}};
+  for (const v1::Model& model : models) {
+    rows.push_back({model.name(), model.version(), model.modality(), model.head(),
+                    model.attention(), std::to_string(model.parameters()), model.weight_type(),
+                    model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()),
+                    state_cell(model)});
+  }
+  console.out(format_table(rows));
+  return kOk;
+}
+
+int run_get_model(const ModelFlags& flags, Console& console) {
+  const std::string& name = flags.name.empty() ? flags.connection.model : flags.name;
+  const Client client = flags.connection.connect();
+  const v1::Model model = with_load_hint(client, console.cancellation(), [&] {
+    return client.get_model(name, &console.cancellation());
+  });
+  if (flags.json) {
+    JsonWriter json;
+    write_model(json, model);
+    console.out(json.take() + "\n");
+  } else {
+    console.out(describe(model));
+  }
+  return kOk;
+}
+
+int run_load(const ModelFlags& flags, Console& console) {
+  const v1::Model model =
+      flags.connection.connect().load_model(flags.name, flags.version, &console.cancellation());
+  if (flags.json) {
+    JsonWriter json;
+    write_model(json, model);
+    console.out(json.take() + "\n");
+  } else {
+    console.out(model.name() + " version " + model.version() + " is ready\n");
+  }
+  return kOk;
+}
+
+int run_unload(const ModelFlags& flags, Console& console) {
+  flags.connection.connect().unload_model(flags.name, flags.version, &console.cancellation());
+  console.out(flags.name + (flags.version.empty() ? "" : " version " + flags.version) +
+              " is unloaded\n");
+  return kOk;
+}
+
+}  // namespace
+
+void add_model(CLI::App& app, CommandLine& command_line) {
+  auto flags = std::make_shared<ModelFlags>();
+  CLI::App* command = app.add_subcommand("model", "Show what is being served, and change it");
+  command->require_subcommand(1);
+  command->footer(kModelFooter);
+
+  CLI::App* list = command->add_subcommand("list", "All models, a line each");
+  list->add_flag("--all", flags->all,
+                 "Also what is being loaded or unloaded, failed to load, was unloaded, or could be "
+                 "loaded");
+  list->footer(kModelFooter);
+  list->add_flag("--json", flags->json, "Print an array of objects");
+  flags->connection.add_to(*list, /*with_model=*/false);
+  on_chosen(*list, command_line,
+            [flags, &command_line] { return run_list_models(*flags, command_line.console); });
+
+  CLI::App* get = command->add_subcommand("get", "One model, all about it");
+  get->add_option("NAME", flags->name, "The model; needless when one is loaded");
+  get->footer(kModelFooter);
+  get->add_flag("--json", flags->json, "Print an object");
+  flags->connection.add_to(*get);
+  on_chosen(*get, command_line,
+            [flags, &command_line] { return run_get_model(*flags, command_line.console); });
+
+  CLI::App* load = command->add_subcommand(
+      "load",
+      "Load a model of the server's --model-repository, or load it anew; answers when it is ready. "
+      "Needs the role admin: see lintel admin --help. Several servers behind one address: it "
+      "reaches "
+      "one of them, and lasts until that starts again");
+  load->add_option("NAME", flags->name, "Its directory in the repository")->required();
+  load->add_option("--version", flags->version,
+                   "Load this version beside the others; default: the newest, in place of what is "
+                   "loaded, which serves until then. Requests of lintel.v1 get the newest that is "
+                   "loaded; the Open Inference Protocol's can name another in model_version");
+  load->footer(kModelFooter);
+  load->add_flag("--json", flags->json, "Print an object");
+  flags->connection.add_to(*load, /*with_model=*/false);
+  on_chosen(*load, command_line,
+            [flags, &command_line] { return run_load(*flags, command_line.console); });
+
+  CLI::App* unload = command->add_subcommand(
+      "unload",
+      "Take a model out of service; answers when what runs on it has ended, or was ended after the "
+      "server's drain timeout. Its sessions are closed. One that the server was started with comes "
+      "back at its next start. Needs the role admin: see lintel admin --help");
+  unload->footer(kModelFooter);
+  unload->add_option("NAME", flags->name, "The model")->required();
+  unload->add_option("--version", flags->version, "This version alone; default: all");
+  flags->connection.add_to(*unload, /*with_model=*/false);
+  on_chosen(*unload, command_line,
+            [flags, &command_line] { return run_unload(*flags, command_line.console); });
+  add_model_adapters(*command, command_line);
+}
+
+}  // namespace lintel::cli

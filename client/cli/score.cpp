@@ -1,0 +1,352 @@
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <numbers>
+#include <span>
+
+#include "client/cli/commands.h"
+#include "client/cli/image_model.h"
+#include "client/cli/model_choice.h"
+#include "client/cli/score_input.h"
+#include "client/cli/json_writer.h"
+#include "client/cli/output_file.h"
+#include "client/cli/progress.h"
+
+namespace lintel::cli {
+namespace {
+
+constexpr const char* kScoreFooter = R"(
+Each input line is a JSON array of token ids, or an object with one under "tokens". Each output line
+is {"bits_per_dim": X, "log2_probs": [...]}, with one log2-probability for every value after the
+first, which is given and never scored; bits_per_dim is minus their mean. A summary goes to standard
+error.
+
+--text takes a file of any length: windows of --context bytes overlap by half, each byte is predicted
+from at least half a window before it (but in the first one), and a line holds those it is first to
+predict.
+
+Examples:
+  lintel score --input sequences.jsonl --output scores.jsonl
+  lintel score --input - < sequences.jsonl | jq .bits_per_dim
+  lintel score --images t10k-images-idx3-ubyte.gz --limit 100 --output /dev/null
+  tail -c 111540 tinyshakespeare.txt | lintel score --text - --output /dev/null)";
+
+// What goes into one Score call: enough to fill the server's batches, not too much to hold.
+constexpr int kMaxSequences = 64;
+constexpr std::int64_t kMaxTokens = 200'000;
+
+constexpr std::int64_t kDefaultContext = 512;  // as training/lintel_training/evaluate.py
+
+struct ScoreFlags {
+  ConnectionFlags connection;
+  std::string adapter;
+  std::string input, output = "-", text;
+  ImageFileFlags images;
+  std::optional<std::uint32_t> context;
+  std::optional<std::uint32_t> limit;
+};
+
+// Standard output, or a file.
+class LineOutput {
+ public:
+  LineOutput(const std::string& file, Console& console) : console_(console) {
+    if (file != "-") file_.emplace("--output", file);
+  }
+  void write(const std::string& line) {
+    if (!file_) return console_.out(line + "\n");
+    buffer_ += line + "\n";
+    constexpr std::size_t kBufferBytes = 64 * 1024;
+    if (buffer_.size() >= kBufferBytes) flush();
+  }
+  void flush() {
+    if (!file_) return console_.flush();
+    if (buffer_.empty()) return;  // write() empties the file
+    file_->write(buffer_);
+    buffer_.clear();
+  }
+
+ private:
+  Console& console_;
+  std::optional<OutputFile> file_;
+  std::string buffer_;
+};
+
+struct Totals {
+  std::int64_t sequences = 0;
+  std::int64_t values = 0;  // scored ones
+  std::int64_t tokens = 0;
+  double bits = 0;
+};
+
+// What of a sequence's scores counts.
+struct Counted {
+  Counted(const v1::ScoreResponse& score, int num_context)
+      : values(score.log2_probs_size() - num_context),
+        bits_per_dim(score.bits_per_dim()),
+        log2_probs(score.log2_probs().data() + num_context, static_cast<std::size_t>(values)) {
+    if (num_context == 0) return;
+    double sum = 0.0;
+    for (const float log2_prob : log2_probs) sum += log2_prob;
+    bits_per_dim = -sum / values;
+  }
+  int values;
+  double bits_per_dim;
+  std::span<const float> log2_probs;
+};
+
+std::string score_json(const Counted& score) {
+  JsonWriter json;
+  json.begin_object().field("bits_per_dim", score.bits_per_dim).key("log2_probs").begin_array();
+  for (const float log2_prob : score.log2_probs) json.value(log2_prob);
+  json.end_array().end_object();
+  return json.take();
+}
+
+// "sequences[3].tokens" is the field of a refusal that concerns batch[3].
+std::optional<std::size_t> refused_sequence(const CallError& error, std::size_t batch_size) {
+  static const std::string kPrefix = "sequences[";
+  for (const FieldViolation& violation : error.violations()) {
+    if (violation.field.rfind(kPrefix, 0) != 0) continue;
+    const std::size_t index = std::strtoul(violation.field.c_str() + kPrefix.size(), nullptr, 10);
+    if (index < batch_size) return index;
+  }
+  return std::nullopt;
+}
+
+// What is wrong with it, in the server's words.
+std::string refusal_of(const CallError& error, std::size_t index) {
+  const std::string path = "sequences[" + std::to_string(index) + "]";
+  std::string text;
+  for (const FieldViolation& violation : error.violations()) {
+    if (violation.field.rfind(path, 0) != 0) continue;
+    text += (text.empty() ? "" : "; ") + violation.description;
+  }
+  return text + " (" + status_code_name(error.code()) + ")";
+}
+
+class Scorer {
+ public:
+  Scorer(std::string model, std::string adapter, std::chrono::milliseconds patience,
+         const Client& client, LineOutput& output, Progress& progress, Cancellation& cancellation)
+      : model_(std::move(model)),
+        adapter_(std::move(adapter)),
+        patience_(patience),
+        client_(client),
+        output_(output),
+        progress_(progress),
+        cancellation_(cancellation) {}
+
+  void score(const std::vector<ScoreItem>& batch) {
+    if (batch.empty()) return;
+    v1::ScoreRequest request;
+    request.set_model(model_);
+    request.set_adapter(adapter_);
+    for (const ScoreItem& item : batch) *request.add_sequences() = token_values(item.tokens);
+    const std::int64_t before = totals_.sequences;
+    try {
+      retry_when_full(
+          cancellation_, patience_,
+          [&] {
+            client_.score(
+                request, [&](const v1::ScoreResponse& score) { take(score, batch); },
+                &cancellation_);
+          },
+          [&] { return totals_.sequences == before; });
+    } catch (const CallError& error) {
+      const auto refused = refused_sequence(error, batch.size());
+      if (!refused) {
+        output_.flush();  // what came before is the user's
+        throw;
+      }
+      // The whole call was refused for it; those ahead of it are good.
+      try {
+        score({batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(*refused)});
+      } catch (const CallError&) {  // the refusal at hand says more
+      }
+      throw Failure(batch[*refused].name + ": " + refusal_of(error, *refused));
+    }
+    output_.flush();
+  }
+
+  const Totals& totals() const { return totals_; }
+
+ private:
+  void take(const v1::ScoreResponse& score, const std::vector<ScoreItem>& batch) {
+    const ScoreItem& item = batch.at(score.index());
+    const Counted counted(score, item.num_context);
+    output_.write(score_json(counted));
+    totals_.sequences += 1;
+    totals_.values += counted.values;
+    totals_.tokens += static_cast<std::int64_t>(item.tokens.size());
+    totals_.bits += counted.bits_per_dim * counted.values;
+    progress_.add(1);
+  }
+
+  const std::string model_, adapter_;
+  const std::chrono::milliseconds patience_;
+  const Client& client_;
+  LineOutput& output_;
+  Progress& progress_;
+  Cancellation& cancellation_;
+  Totals totals_;
+};
+
+// Everything in batches. What precedes an item that makes no sense is scored before that is said.
+void score_all(ScoreInput& input, Scorer& scorer, std::int64_t max_tokens, std::int64_t limit) {
+  std::vector<ScoreItem> batch;
+  std::int64_t tokens = 0;
+  std::exception_ptr defect;
+  for (std::int64_t taken = 0; taken < limit; ++taken) {
+    std::optional<ScoreItem> item;
+    try {
+      item = input.next();
+    } catch (const Failure&) {
+      defect = std::current_exception();
+    }
+    if (!item) break;
+    const auto size = static_cast<std::int64_t>(item->tokens.size());
+    if (batch.size() == kMaxSequences || (!batch.empty() && tokens + size > max_tokens)) {
+      scorer.score(batch);
+      batch.clear();
+      tokens = 0;
+    }
+    batch.push_back(std::move(*item));
+    tokens += size;
+  }
+  scorer.score(batch);
+  if (defect) std::rethrow_exception(defect);
+}
+
+std::unique_ptr<ScoreInput> open_images(const ScoreFlags& flags, const v1::Model& model,
+                                        std::int64_t& total, Console& console) {
+  std::vector<IndexedImage> images = read_images_for(
+      image_model(model), flags.images, std::numeric_limits<std::int64_t>::max(), console);
+  total = std::min(total, static_cast<std::int64_t>(images.size()));
+  return over_images(std::move(images));
+}
+
+std::unique_ptr<ScoreInput> open_text(const ScoreFlags& flags, std::string text,
+                                      const v1::Model& model, std::int64_t& total) {
+  if (model.modality() != "bytes") {
+    throw Failure("--text: the values of model " + model.name() + " are no bytes");
+  }
+  std::int64_t context = flags.context.value_or(kDefaultContext);
+  if (model.max_length() > 0 && context > model.max_length()) {
+    if (flags.context) {
+      throw UsageError("--context " + std::to_string(context) + ": model " + model.name() +
+                       " takes at most " + std::to_string(model.max_length()));
+    }
+    context = model.max_length();
+  }
+  total = std::min(total, num_windows(static_cast<std::int64_t>(text.size()), context));
+  return over_text(std::move(text), context);
+}
+
+void check_flags(const ScoreFlags& flags) {
+  const int sources = (flags.input.empty() ? 0 : 1) + (flags.images.file.empty() ? 0 : 1) +
+                      (flags.text.empty() ? 0 : 1);
+  if (sources != 1) throw UsageError("score: expected --input, --images or --text, one of them");
+  if (flags.images.file.empty()) {
+    if (!flags.images.index.empty()) throw UsageError("--index goes with --images");
+    if (flags.images.invert) throw UsageError("--invert goes with --images");
+    if (flags.images.fit) throw UsageError("--fit goes with --images");
+  }
+  std::error_code ignored;  // of files that are not there
+  if (flags.input != "-" && std::filesystem::equivalent(flags.input, flags.output, ignored)) {
+    throw UsageError("--output " + flags.output + ": is what --input reads");
+  }
+  if (!flags.context) return;
+  if (flags.text.empty()) throw UsageError("--context goes with --text");
+  if (*flags.context == 0) throw UsageError("--context 0: expected at least 1 byte");
+}
+
+// "1 sequence"
+std::string counted(std::int64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string summary(const Totals& totals, bool of_text, double seconds) {
+  const double bits = totals.values > 0 ? totals.bits / static_cast<double>(totals.values) : 0.0;
+  char nats[40] = "";
+  if (of_text) std::snprintf(nats, sizeof nats, "%.4f nats/byte, ", bits * std::numbers::ln2);
+  char rest[160];
+  std::snprintf(rest, sizeof rest, ": %.4f bits/dim, %s%.0f tokens/s\n", bits, nats,
+                static_cast<double>(totals.tokens) / std::max(seconds, 1e-9));
+  return counted(totals.sequences, of_text ? "window" : "sequence") + ", " +
+         counted(totals.values, "value") + rest;
+}
+
+int run_score(const ScoreFlags& flags, Console& console) {
+  check_flags(flags);
+  const Client client = flags.connection.connect();
+  const bool of_text = !flags.text.empty();
+  // Opened before the server is asked: what is wrong here needs no server to be said.
+  std::unique_ptr<ScoreInput> input;
+  if (!flags.input.empty()) input = open_jsonl(flags.input, console);
+  std::string text;
+  if (of_text) {
+    text = console.read_file("--text", flags.text);
+    if (text.size() < 2) throw Failure("--text " + flags.text + ": at least 2 bytes are needed");
+  }
+  LineOutput output(flags.output, console);
+  const char* const modality = of_text ? "bytes" : flags.images.file.empty() ? "" : "image";
+  const v1::Model model =
+      choose_model(client, flags.connection.model, modality, console.cancellation());
+  constexpr auto kEverything = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t limit = flags.limit ? *flags.limit : kEverything;
+  std::int64_t total = limit;
+  if (!input) {
+    input = of_text ? open_text(flags, std::move(text), model, total)
+                    : open_images(flags, model, total, console);
+  }
+  const std::int64_t served = model.limits().max_score_tokens();
+  const std::int64_t max_tokens = served > 0 ? std::min(served, kMaxTokens) : kMaxTokens;
+
+  const auto start = std::chrono::steady_clock::now();
+  Totals totals;
+  std::exception_ptr failure;
+  {
+    Progress progress(console, total == kEverything ? 0 : total, "sequences");
+    Scorer scorer(model.name(), flags.adapter, flags.connection.deadline(), client, output,
+                  progress, console.cancellation());
+    try {
+      score_all(*input, scorer, max_tokens, limit);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    totals = scorer.totals();
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  if (totals.sequences > 0) console.err(summary(totals, of_text, seconds.count()));
+  if (failure) std::rethrow_exception(failure);
+  if (totals.sequences == 0 && limit > 0) {
+    throw Failure("--input " + flags.input + ": holds no sequence");
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void add_score(CLI::App& app, CommandLine& command_line) {
+  auto flags = std::make_shared<ScoreFlags>();
+  CLI::App* command = app.add_subcommand("score", "Probabilities of given sequences");
+  add_text(*command, "--input", flags->input, "FILE",
+           "Sequences, a line each; - is standard input");
+  add_text(*command, "--output", flags->output, "FILE", "Scores, a line each; - is standard output")
+      ->capture_default_str();
+  flags->images.add_to(*command, "Score images instead: IDX (also .gz) or PNG", "all");
+  add_text(*command, "--text", flags->text, "FILE",
+           "Score the bytes of a text instead; - is standard input");
+  add_parsed(*command, "--context", flags->context, parse_uint32, "N",
+             "Bytes of a text predicted in a window [512, or what the model takes]");
+  add_parsed(*command, "--limit", flags->limit, parse_uint32, "N", "Score the first N only [all]");
+  add_adapter_flag(*command, flags->adapter);
+  flags->connection.add_to(*command);
+  command->footer(kScoreFooter);
+  on_chosen(*command, command_line,
+            [flags, &command_line] { return run_score(*flags, command_line.console); });
+}
+
+}  // namespace lintel::cli

@@ -1,0 +1,95 @@
+# lintel_module(<folder>): a static library of the folder's sources. tests/layering/modules.txt says what it is
+# linked with: the modules and packages that its files may include.
+#
+# With LINTEL_UNITY the files of a module are compiled together, up to ten at a time, which saves reading the same
+# headers again: names in their anonymous namespaces differ. The presets dev and tidy compile each alone.
+option(LINTEL_UNITY "Compile the files of a module together" ON)
+set(LINTEL_MODULES ${PROJECT_SOURCE_DIR}/tests/layering/modules.txt)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${LINTEL_MODULES})
+
+# The packages of the table, as targets. Public, as our headers include them, but for those that come
+# with compile options.
+set(lintel_package_json nlohmann_json::nlohmann_json)
+set(lintel_package_boost Boost::headers OpenSSL::SSL)  # Asio's TLS is OpenSSL's
+set(lintel_package_cli CLI11::CLI11)
+set(lintel_package_grpc gRPC::grpc++ lintel_health_proto)
+set(lintel_package_hwy hwy::hwy)
+set(lintel_package_openssl OpenSSL::Crypto)
+set(lintel_package_png PNG::PNG ZLIB::ZLIB)
+set(lintel_package_prometheus prometheus-cpp::core civetweb::civetweb-cpp)
+set(lintel_package_spdlog spdlog::spdlog)
+set(lintel_package_edit Edit::Edit)
+set(lintel_package_sqlite SQLite::SQLite3)
+set(lintel_package_hiredis Hiredis::Hiredis OpenSSL::SSL)  # TLS to Redis is OpenSSL's
+set(lintel_package_xxhash "")  # headers alone
+
+# The target of a module: server/core is lintel_server_core.
+function(lintel_module_target folder result)
+  string(REPLACE "/" "_" name ${folder})
+  set(${result} lintel_${name} PARENT_SCOPE)
+endfunction()
+
+# oneDNN's target comes with OpenMP's option. Files that ask OpenMP for its threads keep it, and no precompiled header
+# fits them; all others are compiled as in other modules.
+function(lintel_openmp_sources sources)
+  foreach(source IN LISTS sources)
+    file(STRINGS ${source} includes REGEX "^#include <omp\\.h>" LIMIT_COUNT 1)
+    if(includes)
+      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
+    else()
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -fno-openmp)
+    endif()
+  endforeach()
+endfunction()
+
+function(lintel_module folder)
+  lintel_module_target(${folder} target)
+  string(REGEX REPLACE "/.*" "" top ${folder})
+  file(STRINGS ${LINTEL_MODULES} line REGEX "^${folder}:")
+  if(NOT line)
+    message(FATAL_ERROR "tests/layering/modules.txt has no module ${folder}")
+  endif()
+  string(REGEX REPLACE "^[^:]*: *" "" sees "${line}")
+  separate_arguments(sees UNIX_COMMAND "${sees}")
+
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  add_library(${target} STATIC ${sources})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)  # also of headers alone
+  target_link_libraries(${target} PUBLIC lintel_options Threads::Threads)
+  if("<dnnl>" IN_LIST sees)
+    lintel_openmp_sources("${sources}")
+  endif()
+  if(LINTEL_UNITY AND NOT "<hwy>" IN_LIST sees)  # kinds of attention have the same names
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+  endif()
+  if("<cli>" IN_LIST sees)  # never hot, and CLI11 takes the optimiser long
+    target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
+  endif()
+  if("<grpc>" IN_LIST sees)
+    lintel_precompile(${target} wire)
+  else()
+    lintel_precompile(${target})
+  endif()
+  foreach(seen IN LISTS sees)
+    if(seen STREQUAL "<dnnl>")
+      target_link_libraries(${target} PRIVATE DNNL::dnnl OpenMP::OpenMP_CXX)
+    elseif(seen MATCHES "^<(.*)>$")
+      target_link_libraries(${target} PUBLIC ${lintel_package_${CMAKE_MATCH_1}})
+    elseif(seen STREQUAL top)  # its modules so far
+      get_property(modules GLOBAL PROPERTY LINTEL_MODULES_OF_${top})
+      target_link_libraries(${target} PUBLIC ${modules})
+    else()
+      lintel_module_target(${seen} other)
+      target_link_libraries(${target} PUBLIC ${other})
+    endif()
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY LINTEL_MODULES_OF_${top} ${target})
+endfunction()
+
+# lintel_modules(<folder> <module>...): the modules in the folder, lowest first.
+function(lintel_modules top)
+  foreach(module IN LISTS ARGN)
+    lintel_module(${top}/${module})
+  endforeach()
+endfunction()

@@ -1,0 +1,16 @@
+// Whether a machine's tiles compute what they are documented to.
+#pragma once
+
+#include "model/ops/dense_kernels.h"
+
+namespace lintel {
+
+// Whether `multiply` gives the bits of the twin in plain C++ for a small product with rests in
+// every direction. int8 or bf16.
+bool multiplies_as_twin(WeightType type, void (*multiply)(const Product& product));
+
+// The same of multiply_on_amx, asked once for each type: a processor, an emulator or a hypervisor
+// whose tiles are others is served by vectors. REQUIRES: amx_available().
+bool amx_is_right(WeightType type);
+
+}  // namespace lintel

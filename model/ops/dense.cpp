@@ -1,0 +1,193 @@
+#include "model/ops/dense.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "model/core/team.h"
+#include "model/ops/dense_onednn.h"
+#include "model/ops/dense_kernels.h"
+#include "model/ops/library_product.h"
+#include "model/core/kernels.h"
+
+namespace lintel {
+namespace {
+
+// ONEDNN_MAX_CPU_ISA makes oneDNN behave as on a lesser machine: our own kernels follow it.
+void follow_instruction_set_of_onednn() {
+  [[maybe_unused]] static const bool once = [] {
+    limit_instruction_set(onednn_instruction_set());
+    return true;
+  }();
+}
+
+// From how many rows on a library multiplies; kNever: not at all.
+constexpr std::size_t kNever = SIZE_MAX;
+std::size_t rows_for_library(const ProductLibrary& library, WeightType type, KernelChoice kernels) {
+  if (kernels == KernelChoice::kOneDnn) return 1;
+  return kernels == KernelChoice::kAuto ? library.worthwhile_rows(type) : kNever;
+}
+
+}  // namespace
+
+struct Dense::Impl {
+  PackedWeights weights;  // without their cells where the library multiplies all rows
+  Fused fused = Fused::kNone;
+  std::unique_ptr<LibraryProduct> library;  // of the same weights; null where it does not pay
+  std::size_t library_rows = kNever;        // from which on it multiplies
+  std::string why_not;                      // the library that would pay does not run
+
+  Product product(const DenseInput& x, MatrixView<float> y) const {
+    assert(x.type() == weights.type && x.cols() == weights.in_features);
+    assert(y.cols() == weights.out_features);
+    return {.weights = &weights,
+            .x = x.cells(),
+            .x_stride = x.stride(),
+            .x_scales = x.scales(),
+            .x_zero = x.zero(),
+            .rows = y.rows(),
+            .y = y.data(),
+            .y_stride = y.stride()};
+  }
+  bool is_multiplied_here(std::size_t rows) const {
+    return library == nullptr || rows < library_rows;
+  }
+  void apply(const Product& product, Team* team) const {
+    if (!is_multiplied_here(product.rows)) return library->multiply(product);
+    const auto groups = [&](std::size_t begin, std::size_t end, bool is_leader) {
+      Product part = product;
+      part.first_group = begin;
+      part.end_group = end;
+      if (!is_leader) part.prefetch = nullptr;  // which is one thread's, for its own cache
+      multiply(part);
+    };
+    split_among(team, weights.num_groups(), groups);
+  }
+};
+
+Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
+             std::size_t out_features, const Options& options) {
+  follow_instruction_set_of_onednn();
+  if (options.weight_type == WeightType::kInt8 && in_features > kMostInt8Inputs) {
+    throw std::invalid_argument("weight type int8 takes at most " +
+                                std::to_string(kMostInt8Inputs) + " inputs in a layer, here are " +
+                                std::to_string(in_features));
+  }
+  impl_ = std::make_unique<Impl>(
+      Impl{.weights = PackedWeights(options.weight_type, weight, bias, in_features, out_features),
+           .fused = options.fused,
+           .library = nullptr,
+           .why_not = ""});
+  const ProductLibrary& library = options.library != nullptr ? *options.library : onednn_library();
+  impl_->library_rows = rows_for_library(library, options.weight_type, options.kernels);
+  if (impl_->library_rows == kNever) return;
+  std::string why_not;
+  impl_->library = LibraryProduct::make(library, impl_->weights, why_not);
+  if (impl_->library == nullptr) {
+    impl_->why_not = "not " + library.name() + ": " + why_not;
+  } else if (impl_->library_rows <= 1) {
+    impl_->weights.drop_cells();
+  }
+}
+
+Dense::~Dense() = default;
+Dense::Dense(Dense&&) noexcept = default;
+Dense& Dense::operator=(Dense&&) noexcept = default;
+
+void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output, PrefetchList* prefetch,
+                  Team* team) const {
+  assert(output != Output::kAdd || impl_->fused == Fused::kNone);
+  Product product = impl_->product(x, y);
+  product.relu = impl_->fused == Fused::kRelu && output == Output::kStore;
+  product.add = output == Output::kAdd;
+  product.prefetch = prefetch;
+  impl_->apply(product, team);
+  if (impl_->fused == Fused::kGelu && output == Output::kStore) fuse(y);
+}
+
+bool Dense::apply_into(const DenseInput& x, std::size_t rows, DenseInput& y, Team* team) const {
+  const MatrixView<float> values = y.values().rows_from(0, rows);
+  const bool at_once = impl_->fused == Fused::kRelu && impl_->is_multiplied_here(rows) &&
+                       writes_bf16(x.type()) && y.type() == WeightType::kBf16;
+  if (!at_once) {
+    apply(x, values, Output::kStore, nullptr, team);
+    return false;
+  }
+  Product product = impl_->product(x, values);
+  product.relu = true;
+  product.y_bf16 = y.bf16();
+  product.y_bf16_stride = 2 * y.stride();
+  impl_->apply(product, team);
+  return true;
+}
+
+void Dense::fuse(MatrixView<float> y) const {
+  for (std::size_t r = 0; r < y.rows(); ++r) {
+    if (impl_->fused == Fused::kRelu) relu(y.row(r));
+    if (impl_->fused == Fused::kGelu) gelu(y.row(r));
+  }
+}
+
+WeightType Dense::weight_type() const { return impl_->weights.type; }
+std::size_t Dense::in_features() const { return impl_->weights.in_features; }
+std::size_t Dense::out_features() const { return impl_->weights.out_features; }
+std::size_t Dense::weight_bytes() const {
+  return impl_->weights.bytes() + (impl_->library != nullptr ? impl_->library->bytes() : 0);
+}
+
+std::string Dense::kernels() const {
+  const std::string own = multiply_description(impl_->weights.type);
+  if (impl_->library == nullptr) {
+    return impl_->why_not.empty() ? own : own + ", " + impl_->why_not;
+  }
+  const std::string theirs = impl_->library->description();
+  if (impl_->library_rows <= 1) return theirs;
+  return theirs + ", below " + std::to_string(impl_->library_rows) + " rows " + own;
+}
+
+std::size_t Dense::most_weight_bytes(std::size_t in_features, std::size_t out_features,
+                                     WeightType type) {
+  follow_instruction_set_of_onednn();
+  const std::size_t own = PackedWeights::bytes_of(type, in_features, out_features);
+  const std::size_t from = rows_for_library(onednn_library(), type, chosen_kernels());
+  if (from == kNever) return own;
+  // oneDNN's blocks, what it keeps for each output of int8, and our vectors of each output.
+  const auto up_to = [](std::size_t n, std::size_t block) {
+    return (n + block - 1) / block * block;
+  };
+  const std::size_t theirs = up_to(out_features, kGroupWidth) *
+                             (num_cells(type, up_to(in_features, 64)) + 1 + 3) *
+                             sizeof(std::uint32_t);
+  return from <= 1 ? std::max(own, theirs) : own + theirs;
+}
+
+bool is_faster_than_f32(WeightType type) {
+  follow_instruction_set_of_onednn();
+  if (type == WeightType::kF32) return false;
+  if (has_special_tiles(type)) return true;
+  if (rows_for_library(onednn_library(), type, chosen_kernels()) != kNever) return true;
+  // bf16 is widened to f32 then; int8 has four inputs in two instructions.
+  return type == WeightType::kInt8 && kernel_target() == "AVX2";
+}
+
+std::string dense_kernels_description(WeightType type) {
+  follow_instruction_set_of_onednn();
+  const std::size_t from = rows_for_library(onednn_library(), type, chosen_kernels());
+  if (from == kNever) return multiply_description(type);
+  constexpr std::size_t kSize = 256;
+  const std::vector<float> weight(kSize * kSize, 1.0f);
+  return Dense(weight, std::vector<float>(kSize), kSize, kSize, {.weight_type = type}).kernels();
+}
+
+std::string dense_kernels_description() {
+  std::string all;
+  for (const WeightType type : kWeightTypes) {
+    if (!all.empty()) all += ", ";
+    all += std::string(to_string(type)) + " " + dense_kernels_description(type);
+  }
+  return all;
+}
+
+}  // namespace lintel

@@ -1,0 +1,57 @@
+#include "model/ops/dense_input.h"
+
+#include <cassert>
+#include <cstring>
+
+#include "model/ops/dense_kernels.h"
+#include "model/ops/quantize.h"
+
+namespace lintel {
+
+DenseInput::DenseInput(WeightType type, std::size_t max_rows, std::size_t cols, Range range)
+    : type_(type),
+      range_(range),
+      max_rows_(max_rows),
+      cols_(cols),
+      stride_(input_stride(num_cells(type, cols))),
+      value_stride_(input_stride(cols)),
+      values_(make_aligned<float>(max_rows * value_stride_)) {
+  if (type == WeightType::kF32) return;
+  const std::size_t rows = (max_rows + kTileRows - 1) / kTileRows * kTileRows;
+  cells_ = make_aligned<std::uint32_t>(rows * stride_);
+  if (type == WeightType::kInt8) scales_ = make_aligned<float>(max_rows);
+}
+
+const std::uint32_t* DenseInput::cells() const {
+  // A cell of f32 is the float itself.
+  return type_ == WeightType::kF32 ? reinterpret_cast<const std::uint32_t*>(values_.get())
+                                   : cells_.get();
+}
+
+void DenseInput::prepare(std::size_t first, std::size_t count) {
+  assert(first + count <= max_rows_);
+  if (type_ == WeightType::kF32) return;
+  for (std::size_t r = first; r < first + count; ++r) convert(r, values().row(r));
+}
+
+void DenseInput::assign(std::size_t r, std::span<const float> values) {
+  assert(values.size() == cols_);
+  if (type_ == WeightType::kF32) {
+    std::memcpy(values_.get() + r * value_stride_, values.data(), values.size_bytes());
+  } else {
+    convert(r, values);
+  }
+}
+
+void DenseInput::convert(std::size_t r, std::span<const float> values) {
+  std::uint32_t* cells = cells_.get() + r * stride_;
+  if (type_ == WeightType::kBf16) {
+    round_to_bf16(values, cells);
+  } else if (range_ == Range::kSigned) {
+    scales_[r] = quantize_signed(values, cells);
+  } else {
+    scales_[r] = quantize_non_negative(values, cells);
+  }
+}
+
+}  // namespace lintel

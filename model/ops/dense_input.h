@@ -1,0 +1,58 @@
+// DenseInput: rows of floats in the form in which a product of one weight type reads them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "model/core/tensor.h"
+#include "model/ops/weight_type.h"
+
+namespace lintel {
+
+// f32 as they are, rounded to bf16, or quantised to bytes with a scale for each row. One thread's.
+// Write rows into values(), then prepare() them; what a row becomes depends on that row alone.
+class DenseInput {
+ public:
+  // What int8 assumes of the values. kNonNegative uses the whole byte for them: one more bit.
+  enum class Range { kSigned, kNonNegative };
+
+  DenseInput() = default;
+  DenseInput(WeightType type, std::size_t max_rows, std::size_t cols, Range range = Range::kSigned);
+
+  WeightType type() const { return type_; }
+  std::size_t cols() const { return cols_; }
+  // [max_rows, cols], with gaps between the rows.
+  MatrixView<float> values() { return {values_.get(), max_rows_, cols_, value_stride_}; }
+
+  // REQUIRES: first + count <= max_rows.
+  void prepare(std::size_t first, std::size_t count);
+  // Row r from values that lie elsewhere; values() may or may not hold them afterwards.
+  void assign(std::size_t r, std::span<const float> values);
+
+  // For who writes rows in the form in which they are read: [max_rows, cols], 2 * stride() apart.
+  // REQUIRES: bf16.
+  std::uint16_t* bf16() { return reinterpret_cast<std::uint16_t*>(cells_.get()); }
+
+  // For the kernels: cells of rows (as Product::x), how far apart these are, the scale of each row,
+  // the byte for 0.
+  const std::uint32_t* cells() const;
+  std::size_t stride() const { return stride_; }
+  const float* scales() const { return scales_.get(); }
+  std::int32_t zero() const { return range_ == Range::kSigned ? 128 : 0; }
+
+ private:
+  void convert(std::size_t r, std::span<const float> values);
+
+  WeightType type_ = WeightType::kF32;
+  Range range_ = Range::kSigned;
+  std::size_t max_rows_ = 0;
+  std::size_t cols_ = 0;
+  std::size_t stride_ = 0;             // of cells
+  std::size_t value_stride_ = 0;       // of values
+  AlignedArray<float> values_;         // [max_rows, value_stride]
+  AlignedArray<std::uint32_t> cells_;  // [max_rows in whole tiles, stride]; none for f32
+  AlignedArray<float> scales_;         // [max_rows]; int8 only
+};
+
+}  // namespace lintel

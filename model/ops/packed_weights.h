@@ -1,0 +1,58 @@
+// PackedWeights: W and b as every kernel of ours reads them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "model/core/tensor.h"
+#include "model/ops/weight_type.h"
+
+namespace lintel {
+
+// Inputs come in cells of four bytes: one f32, two bf16 or four int8, so that one broadcast feeds
+// one instruction of every type.
+std::size_t inputs_per_cell(WeightType type);
+std::size_t num_cells(WeightType type, std::size_t in_features);
+
+// What a tile of AMX holds: 16 rows of 64 bytes. Inputs and weights of bf16 and int8 are padded to
+// it with zeros, which add nothing, so that no tile is a part of one.
+inline constexpr std::size_t kTileRows = 16;
+inline constexpr std::size_t kTileCells = 16;
+
+// Cells from one input row to the next: whole cache lines, an odd number of them. With rows of 4
+// KiB the same columns of all rows would compete for one set of the first cache.
+std::size_t input_stride(std::size_t row_cells);
+
+// Columns of W^T that lie side by side: four AVX-512 registers.
+inline constexpr std::size_t kGroupWidth = 64;
+
+// W and b as the kernels read them.
+struct PackedWeights {
+  // weight: [out_features, in_features]; bias: [out_features]. int8 is symmetric, with one scale
+  // for each output.
+  PackedWeights(WeightType type, std::span<const float> weight, std::span<const float> bias,
+                std::size_t in_features, std::size_t out_features);
+
+  std::size_t num_groups() const { return (out_features + kGroupWidth - 1) / kGroupWidth; }
+  const std::uint32_t* group(std::size_t g) const {
+    return cells.get() + g * group_cells * kGroupWidth;
+  }
+  std::size_t bytes() const;
+  // What bytes() is of such weights.
+  static std::size_t bytes_of(WeightType type, std::size_t in_features, std::size_t out_features);
+  // For who multiplies by another copy: what is left are the vectors of each output.
+  void drop_cells() { cells.reset(); }
+
+  WeightType type;
+  std::size_t in_features;
+  std::size_t out_features;
+  std::size_t row_cells;              // num_cells(type, in_features)
+  std::size_t group_cells;            // the same in whole tiles; of f32 row_cells
+  AlignedArray<std::uint32_t> cells;  // [groups, group_cells, kGroupWidth], padded with zeros
+  AlignedArray<float> bias;           // [groups * kGroupWidth], padded, as those below
+  AlignedArray<float> scales;         // int8: what a unit of each output's weights is worth
+  AlignedArray<std::int32_t> sums;    // int8: the sum of each output's weights
+};
+
+}  // namespace lintel

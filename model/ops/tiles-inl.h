@@ -1,0 +1,131 @@
+// Eight tiles of 16 rows of 64 bytes, as AMX has them and as plain C++: a kernel is written over
+// either, so that what it computes can be tested where there is no AMX. Included by kernels once
+// for every instruction set, after Highway's own headers: the guard toggles with the set.
+#if defined(LINTEL_MODEL_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINTEL_MODEL_TILES_INL_H_
+#undef LINTEL_MODEL_TILES_INL_H_
+#else
+#define LINTEL_MODEL_TILES_INL_H_
+#endif
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "model/ops/tile_scope.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lintel {
+namespace HWY_NAMESPACE {
+namespace {
+
+// The instructions (Intel SDM, volume 2). Tile numbers are a part of them. Strides are in bytes.
+// Assembly and not intrinsics: those want literals, and the whole file compiled for AMX.
+#if HWY_ARCH_X86_64
+class AmxTiles {
+ public:
+  AmxTiles() { configure_tiles(); }
+
+  template <int kTile>
+  HWY_INLINE void zero() {
+    asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
+  }
+  template <int kTile>
+  HWY_INLINE void load(const void* from, size_t stride) {
+    asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(kTile), "r"(from), "r"(stride) : "memory");
+  }
+  template <int kTile>
+  HWY_INLINE void store(void* to, size_t stride) {
+    asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(kTile), "r"(to), "r"(stride) : "memory");
+  }
+  // Sums += unsigned bytes of a row of A times signed bytes of a column of B.
+  template <int kSums, int kA, int kB>
+  HWY_INLINE void add_int8() {
+    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kA), "i"(kB));
+  }
+  template <int kSums, int kA, int kB>
+  HWY_INLINE void add_bf16() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kA), "i"(kB));
+  }
+};
+#endif
+
+// What those instructions compute, after their pseudocode.
+class TwinTiles {
+ public:
+  template <int kTile>
+  void zero() {
+    tiles_[kTile] = {};
+  }
+  template <int kTile>
+  void load(const void* from, size_t stride) {
+    for (size_t r = 0; r < 16; ++r) {
+      std::memcpy(&tiles_[kTile][r], static_cast<const char*>(from) + r * stride, 64);
+    }
+  }
+  template <int kTile>
+  void store(void* to, size_t stride) {
+    for (size_t r = 0; r < 16; ++r) {
+      std::memcpy(static_cast<char*>(to) + r * stride, &tiles_[kTile][r], 64);
+    }
+  }
+
+  template <int kSums, int kA, int kB>
+  void add_int8() {
+    for (size_t m = 0; m < 16; ++m) {
+      for (size_t k = 0; k < 16; ++k) {
+        for (size_t n = 0; n < 16; ++n) {
+          const uint32_t a = tiles_[kA][m][k], b = tiles_[kB][k][n];
+          uint32_t& sum = tiles_[kSums][m][n];  // wraps, as the instruction does
+          for (int i = 0; i < 4; ++i) {
+            sum += static_cast<uint32_t>(static_cast<uint8_t>(a >> (8 * i)) *
+                                         static_cast<int8_t>(b >> (8 * i)));
+          }
+        }
+      }
+    }
+  }
+
+  // Of the 16 pairs of a row and a column the first ones are added up by fused multiply-adds, and
+  // so are the second ones; then these two sums are added, and then that to what was there. To
+  // nearest, ties to even; denormals are zeros, read and written.
+  template <int kSums, int kA, int kB>
+  void add_bf16() {
+    for (size_t m = 0; m < 16; ++m) {
+      std::array<float, 16> first = {}, second = {};
+      for (size_t k = 0; k < 16; ++k) {
+        const uint32_t a = tiles_[kA][m][k];
+        for (size_t n = 0; n < 16; ++n) {
+          const uint32_t b = tiles_[kB][k][n];
+          first[n] = flushed(std::fma(float_of(a << 16), float_of(b << 16), first[n]));
+          second[n] =
+              flushed(std::fma(float_of(a & 0xffff0000u), float_of(b & 0xffff0000u), second[n]));
+        }
+      }
+      for (size_t n = 0; n < 16; ++n) {
+        uint32_t& sum = tiles_[kSums][m][n];
+        const float all = flushed(first[n] + second[n]);
+        sum = std::bit_cast<uint32_t>(flushed(float_of(sum) + all));
+      }
+    }
+  }
+
+ private:
+  static HWY_INLINE float float_of(uint32_t bits) {
+    return std::bit_cast<float>((bits & 0x7f800000u) != 0 ? bits : bits & 0x80000000u);
+  }
+  static HWY_INLINE float flushed(float x) { return float_of(std::bit_cast<uint32_t>(x)); }
+
+  std::array<std::array<std::array<uint32_t, 16>, 16>, 8> tiles_ = {};
+};
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lintel
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINTEL_MODEL_TILES_INL_H_

@@ -1,0 +1,154 @@
+// Categorical head: softmax over V logits. Double arithmetic; ties go to the lowest id.
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "model/sampling/exponentials.h"
+#include "model/sampling/head.h"
+
+namespace lintel {
+namespace {
+
+constexpr double kBanned = -std::numeric_limits<double>::infinity();
+constexpr double kLog2E = 1.4426950408889634;
+
+// log(sum of exp(logits)).
+double log_sum_exp(std::span<const float> logits) {
+  const double highest = *std::max_element(logits.begin(), logits.end());
+  return highest + std::log(sum_of_exponentials(logits, highest));
+}
+
+void apply_bias(const SamplingOptions& options, std::span<double> logits) {
+  for (const auto& [id, bias] : options.logit_bias) {
+    if (id < 0 || static_cast<std::size_t>(id) >= logits.size()) continue;
+    // The bound keeps an infinite bias comparable with itself: forced, not NaN.
+    logits[id] = std::min(logits[id] + bias, 1e300);
+  }
+}
+
+void apply_penalties(const SamplingOptions& options, std::span<const std::uint32_t> counts,
+                     std::span<double> logits) {
+  for (std::size_t id = 0; id < counts.size(); ++id) {
+    double& logit = logits[id];
+    if (counts[id] == 0 || logit == kBanned) continue;
+    const double repetition = options.repetition_penalty;
+    logit = logit > 0.0 ? logit / repetition : logit * repetition;
+    logit -= options.presence_penalty;
+    logit -= double{options.frequency_penalty} * counts[id];
+  }
+}
+
+// Lowest id among the highest.
+std::int32_t most_likely(std::span<const double> values) {
+  return static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
+// Drops what top_k and top_p exclude by setting its weight to 0. `order` is working memory, [V].
+void keep_top(const SamplingOptions& options, std::span<double> weights,
+              std::span<std::int32_t> order) {
+  const bool limits_k =
+      options.top_k > 0 && static_cast<std::size_t>(options.top_k) < weights.size();
+  const bool limits_p = options.top_p < 1.0f;
+  if (!limits_k && !limits_p) return;
+
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [weights](std::int32_t a, std::int32_t b) {
+    return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
+  };
+  std::size_t kept = weights.size();
+  if (limits_k) {
+    kept = static_cast<std::size_t>(options.top_k);
+    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(),
+                     likelier);
+  }
+  if (limits_p) {
+    const std::span<std::int32_t> candidates = order.first(kept);
+    std::sort(candidates.begin(), candidates.end(), likelier);
+    double total = 0.0;
+    for (const std::int32_t id : candidates) total += weights[id];
+    // The smallest set that holds top_p; never empty.
+    double sum = 0.0;
+    kept = 0;
+    do {
+      sum += weights[candidates[kept++]];
+    } while (kept < candidates.size() && sum < options.top_p * total);
+  }
+  for (const std::int32_t id : order.subspan(kept)) weights[id] = 0.0;
+}
+
+// The inverse of the cumulative distribution, in the order of ids.
+std::int32_t draw_by_weight(std::span<const double> weights, double uniform) {
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const double target = uniform * total;
+  double sum = 0.0;
+  std::size_t last = 0;
+  for (std::size_t id = 0; id < weights.size(); ++id) {
+    if (weights[id] == 0.0) continue;
+    sum += weights[id];
+    last = id;
+    if (sum > target) break;
+  }
+  return static_cast<std::int32_t>(last);
+}
+
+class CategoricalHead final : public Head {
+ public:
+  explicit CategoricalHead(int vocab_size) : vocab_size_(vocab_size) {}
+
+  int num_outputs() const override { return vocab_size_; }
+  int num_values() const override { return vocab_size_; }
+  bool supports_filters() const override { return true; }
+
+  double log2_prob(std::span<const float> output, std::int32_t value) const override {
+    return (output[value] - log_sum_exp(output)) * kLog2E;
+  }
+
+  void log2_probs(std::span<const float> output, std::span<double> out) const override {
+    const double normalizer = log_sum_exp(output);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = (output[i] - normalizer) * kLog2E;
+  }
+
+  std::int32_t sample(std::span<const float> output, const SamplingOptions& options,
+                      std::span<const std::uint32_t> counts, DrawSource draw,
+                      SamplingScratch& scratch) const override {
+    assert(counts.empty() || counts.size() == output.size());
+    scratch.values.resize(output.size());
+    scratch.order.resize(output.size());
+    const std::span<double> values(scratch.values);
+
+    std::copy(output.begin(), output.end(), values.begin());
+    apply_bias(options, values);
+    apply_penalties(options, counts, values);
+    double highest = largest_of(values);
+    if (highest == kBanned) {
+      // Every value is banned, which leaves no distribution: the biases are void.
+      std::copy(output.begin(), output.end(), values.begin());
+      apply_penalties(options, counts, values);
+      highest = largest_of(values);
+    }
+    if (options.temperature == 0.0f) return most_likely(values);
+
+    // Weights relative to the highest: it has 1, whatever the temperature.
+    exponentials(values, highest, options.temperature);
+    keep_top(options, values, scratch.order);
+    if (options.min_p > 0.0f) {
+      for (double& weight : values) {
+        if (weight < options.min_p) weight = 0.0;
+      }
+    }
+    return draw_by_weight(values, draw.uniform(0));
+  }
+
+ private:
+  const int vocab_size_;
+};
+
+}  // namespace
+
+std::unique_ptr<Head> make_categorical_head(const ModelConfig& config) {
+  return std::make_unique<CategoricalHead>(config.vocab_size);
+}
+
+}  // namespace lintel

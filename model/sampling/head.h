@@ -1,0 +1,62 @@
+// Head: an output row of the transformer -> log-probabilities and samples.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "model/core/random.h"
+#include "model/config/config.h"
+
+namespace lintel {
+
+// How a value is drawn. Order: logit_bias, penalties, temperature, top_k, top_p, min_p.
+struct SamplingOptions {
+  float temperature = 1.0f;  // 0: the most likely value (lowest id among equals)
+  int top_k = 0;             // 0: all
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  int penalty_window = 0;  // penalties count the last so many values of the sequence; 0: all
+  std::vector<std::pair<std::int32_t, float>> logit_bias;  // by token id, each id once
+
+  bool operator==(const SamplingOptions&) const = default;
+};
+
+// Working memory of sample(); one per worker thread. Grows to its high-water mark and stays.
+struct SamplingScratch {
+  std::vector<double> values;
+  std::vector<std::int32_t> order;
+};
+
+// Const and shareable between threads. `output` is a row of num_outputs() floats, all finite.
+class Head {
+ public:
+  virtual ~Head() = default;
+
+  virtual int num_outputs() const = 0;
+  virtual int num_values() const = 0;  // V: values are 0 .. V-1
+
+  // log2 p(value) under the model: before temperature, penalties and filters.
+  virtual double log2_prob(std::span<const float> output, std::int32_t value) const = 0;
+  // log2 p of every value. out: [V].
+  virtual void log2_probs(std::span<const float> output, std::span<double> out) const = 0;
+
+  // One value; a pure function of its arguments. counts: occurrences of every token in the sequence
+  // so far, or among its last penalty_window values, [V]; empty when no penalty is set or
+  // supports_filters() is false.
+  virtual std::int32_t sample(std::span<const float> output, const SamplingOptions& options,
+                              std::span<const std::uint32_t> counts, DrawSource draw,
+                              SamplingScratch& scratch) const = 0;
+
+  // Whether penalties, logit_bias, top_k, top_p and min_p mean something for this head.
+  virtual bool supports_filters() const = 0;
+};
+
+std::unique_ptr<Head> make_head(const ModelConfig& config);
+
+}  // namespace lintel

@@ -1,0 +1,122 @@
+// SequenceState: everything one sequence remembers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/layers/attention/attention.h"
+#include "model/core/paged_array.h"
+#include "model/core/tensor.h"
+
+namespace lintel {
+
+class Adapter;  // model/lora/adapter.h
+
+// What a model can be fed, which a saved sequence has to keep to.
+struct SequenceLimits {
+  std::int64_t max_length = 0;          // positions; 0: unbounded
+  std::int32_t vocab_size = INT32_MAX;  // tokens are below it
+};
+
+// One attention state a layer, the position, the value that was produced but not yet fed, and what
+// sampling needs to go on. Made by Transformer::new_sequence, which must outlive it; used by one
+// thread at a time. States that do not grow lie in one flat block. In recompute mode there are no
+// attention states, but the tokens.
+class SequenceState {
+ public:
+  // One a layer; layers that share weights share theirs.
+  using Backends = std::span<const std::shared_ptr<const AttentionBackend>>;
+
+  // backends: outliving the state; none in recompute mode. vocab_size: length of `counts`; 0 where
+  // the head has no use for them. adapter: what its tokens go through beside the model's own
+  // weights; null: nothing. It stays as it is, also in clones.
+  SequenceState(Backends backends, int vocab_size, std::shared_ptr<const Adapter> adapter = nullptr,
+                const SequenceLimits& limits = {});
+  SequenceState(SequenceState&&) = default;
+  SequenceState& operator=(SequenceState&& other) noexcept;  // zeroes what this one held
+  ~SequenceState();  // zeroes what it held: nothing shows in the next owner of the memory
+
+  // A copy that shares nothing with this one.
+  SequenceState clone() const;
+  // Becomes such a copy of `other`, a sequence of the same model and adapter; in the memory that it
+  // has, where states do not grow.
+  void assign(const SequenceState& other);
+  // Back to an empty sequence, in place; everything it held is zeroed.
+  void reset();
+  // Bytes of the attention states, or the tokens, and of `counts`; at most
+  // Transformer::state_bytes(position()).
+  std::size_t bytes() const;
+
+  std::int64_t position() const { return position_; }  // tokens fed
+  const std::shared_ptr<const Adapter>& adapter() const { return adapter_; }
+  // Values of the sequence so far: those fed and the pending one.
+  std::int64_t num_values() const { return position_ + (pending ? 1 : 0); }
+  // Where the next value stands in the whole sequence.
+  std::int64_t next_position() const { return origin + num_values(); }
+
+  // All but the adapter, as bytes of this byte order: fixed fields, tail, counts, then what each
+  // layer saves, or the tokens (docs/snapshot_format.md). Not between the steps that announce
+  // drafts and take_back().
+  void save(StateWriter& writer) const;
+  std::size_t saved_bytes() const;  // that save() writes now
+  // Becomes the sequence that was saved: everything goes on bit for bit as there. REQUIRES: an
+  // empty sequence of a model alike with the same adapter.
+  //
+  // The bytes may be a stranger's. Throws ModelError for what cannot be a sequence of this model
+  // and for more than most_values values, before memory is taken for them; then the sequence is
+  // empty again. Takes no more memory than Transformer::state_bytes of the position. What it took
+  // is safe to step. It does not look at what may follow in the reader.
+  void load(StateReader& reader, std::int64_t most_values = INT64_MAX);
+
+  // Takes back the last num_rows rows of the step before, as if they had never been fed. REQUIRES:
+  // they were drafts (StepRow::is_draft); once after a step that had any of this sequence, with 0
+  // where all stay, before anything else is asked of it and before another step of the workspace.
+  //
+  // The drafts that stay may enter the states with the next step's rows. So the workspace's next
+  // step has rows of this sequence, or settle() comes before it; whatever else is asked for settles
+  // by itself.
+  void take_back(std::int64_t num_rows);
+  // What the sequence remembers is in its own memory from here on, and the workspace has nothing
+  // left of it. Drafts that were not judged stay; of a step that failed, the sequence is in doubt.
+  void settle();
+
+  // For Transformer only.
+  AttentionState* layer(std::size_t i) { return layers_[i].get(); }
+  void begin_drafts() { has_drafts_ = true; }  // the step has some
+  void advance() { ++position_; }
+  // Recompute mode: a token is fed by remembering it.
+  void remember(std::int32_t token);
+  std::int32_t token(std::int64_t position) const;          // REQUIRES: 0 <= position < position()
+  static std::size_t token_bytes(std::int64_t num_tokens);  // of so many remembered
+  static constexpr std::size_t kTokenPage = 1024;           // tokens of a page
+
+  // Where its first value stands in the whole sequence: what lies before is in `counts` alone.
+  std::int64_t origin = 0;
+  std::optional<std::int32_t> pending;  // produced, not yet fed
+  // [V] occurrences of each value before next_position(); or empty.
+  std::vector<std::uint32_t> counts;
+  std::string generated_tail;  // last generated bytes, for stop strings across calls
+  static constexpr std::size_t kMostTailBytes = 256;  // of a saved one
+
+ private:
+  void settle_layers() const;
+  void load_all(StateReader& reader, std::int64_t most_values);
+  void forget();  // zeroes the block, the counts and the tail where they lie
+
+  Backends backends_;
+  SequenceLimits limits_;
+  std::shared_ptr<const Adapter> adapter_;
+  std::size_t block_floats_ = 0;
+  AlignedArray<float> block_;  // the states that do not grow, of all layers, one after the other
+  std::vector<std::unique_ptr<AttentionState>> layers_;
+  PagedArray<std::int32_t> tokens_;  // recompute mode
+  std::int64_t position_ = 0;
+  bool has_drafts_ = false;  // of the last step, not judged yet
+};
+
+}  // namespace lintel

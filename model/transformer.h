@@ -1,0 +1,92 @@
+// Transformer: the paper's model as a recurrent network (Katharopoulos et al. 2020, section 3.4).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/core/tensor.h"
+#include "model/config/attention_spec.h"
+#include "model/config/config.h"
+#include "model/ops/dense.h"
+#include "model/sampling/head.h"
+#include "model/sequence.h"
+#include "model/workspace.h"
+
+namespace lintel {
+
+class ModelFiles;         // model/formats/model_files.h
+struct TransformerParts;  // model/transformer_parts.h
+
+// Const and shareable: any number of threads may step different sequences, each with its Workspace.
+class Transformer {
+ public:
+  struct Options {
+    WeightType weight_type = WeightType::kF32;
+    // In place of the attention of config.json: to compare speed on the same weights.
+    std::optional<AttentionSpec> attention;
+    // What multiplies where it is worthwhile. Null: this machine's. Outlives the model.
+    const ProductLibrary* product_library = nullptr;
+  };
+
+  // Reads every byte of the weights once. Throws ModelError naming file, key or tensor and both
+  // values, or what the options ask for and this model cannot do.
+  static std::unique_ptr<Transformer> load(const ModelFiles& files, const Options& options);
+  // Of a directory that is opened for this alone.
+  static std::unique_ptr<Transformer> load(const std::filesystem::path& directory,
+                                           const Options& options);
+  ~Transformer();
+  Transformer(const Transformer&) = delete;
+  Transformer& operator=(const Transformer&) = delete;
+
+  // max_drafting_rows: of a step that has drafts; a step with more of them makes room for itself.
+  Workspace new_workspace(std::size_t max_rows, std::size_t max_drafting_rows = 0) const;
+  // adapter: of files opened with this model's config(); null: none.
+  SequenceState new_sequence(std::shared_ptr<const Adapter> adapter = nullptr) const;
+
+  // Feeds every row and returns the head's outputs, [rows that want one, num_outputs], in row
+  // order; valid until the next step with this workspace. The bits of a row depend on its sequence
+  // only, not on what else is in `rows`. REQUIRES: 1 <= rows.size() <= max_rows; no sequence past
+  // max_length; tokens in 0 .. V-1.
+  MatrixView<const float> step(std::span<const StepRow> rows, Workspace& workspace) const;
+
+  const ModelConfig& config() const;  // with the attention that runs
+  const Head& head() const;
+  WeightType weight_type() const;
+  // Rows of one sequence for a step that does nothing but read its prompt: with more of them a row
+  // takes no less time on any machine. On some it takes least with fewer.
+  std::size_t most_prompt_rows() const;
+  // What multiplies the layers' matrices on this machine: "avx512_vnni", or "24 of 32 products
+  // onednn (avx512_core_amx) in blocks of 2 to 64 rows; 8 of 32 products avx512_bf16 ...".
+  std::string kernels() const;
+  std::int64_t num_parameters() const;
+  std::size_t weight_bytes() const;  // held for the packed weights
+  // Upper bound of SequenceState::bytes() after num_tokens tokens; SIZE_MAX where no state can hold
+  // so many.
+  std::size_t state_bytes(std::int64_t num_tokens) const;
+  // The same with the objects that hold the state: what a sequence takes of the allocator.
+  std::size_t sequence_bytes(std::int64_t num_tokens) const;
+  // From so many tokens on state_bytes stays as it is: 0 where it is the same for every length,
+  // kNeverFull where it has no end.
+  std::int64_t tokens_until_full() const;
+  bool constant_state() const { return tokens_until_full() == 0; }
+  bool recomputes() const;  // keeps no state: every output takes its whole prefix again
+  // SHA-256 of config.json and the weights file, hexadecimal.
+  const std::string& fingerprint() const;
+  const std::string& config_json() const;  // the file's text
+  // What an operator should know, a sentence each: the weights were not trained for this attention;
+  // recompute mode.
+  const std::vector<std::string>& warnings() const;
+
+ private:
+  struct Impl;
+  explicit Transformer(TransformerParts parts);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,322 @@
+#include "server/api/prepare_generation.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "model/core/state_bytes.h"
+#include "server/core/random_bytes.h"
+#include "server/grpc/transport/status.h"
+#include "server/sessions/persistence/durable_call.h"
+#include "server/sessions/persistence/durable_sessions.h"
+#include "server/engine/drafter.h"
+#include "server/engine/recent_values.h"
+#include "server/engine/speculation.h"
+#include "server/sessions/session_history.h"
+#include "server/engine/particle_set.h"
+#include "server/api/call_checks.h"
+#include "server/api/resolve_adapter.h"
+#include "server/api/resolve_model.h"
+#include "server/api/resolve_state.h"
+#include "server/api/refusals.h"
+
+namespace lintel {
+namespace {
+
+// Of a value in an outbox, its entry and the allocator's share of what it points at.
+constexpr std::size_t kOutboxValueBytes = 64;
+
+std::uint64_t random_seed() {
+  std::uint64_t seed = 0;
+  fill_with_random(std::as_writable_bytes(std::span(&seed, 1)));
+  return seed;
+}
+
+// What was leased, and the model that it goes on with.
+SessionRefusal take_lease(const ServiceContext& context, SessionStore::LeaseResult leased,
+                          GenerationTarget& target) {
+  if (leased.refusal) return leased.refusal;
+  const Transformer& transformer = leased.lease.transformer();
+  if (target.model == nullptr || target.model->transformer.get() != &transformer) {
+    target.model = context.models.find(leased.lease.model(), &transformer);
+  }
+  if (target.model == nullptr) return {SessionError::kUnloaded};
+  target.lease = std::move(leased.lease);
+  return {};
+}
+
+// The session that a request names, whose model has to be the one it names, or that model.
+grpc::Status find_target(const ServiceContext& context, const Owner& caller,
+                         const v1::GenerateRequest& wire, GenerationTarget& target) {
+  grpc::Status status;
+  if (wire.session_id().empty()) {
+    if (!wire.initial_state().empty()) {
+      status = resolve_state(wire.initial_state(), caller, wire.model(), context.states,
+                             &target.initial);
+      if (!status.ok()) return status;
+    }
+    target.model =
+        resolve_model(target.initial == nullptr ? wire.model() : target.initial->image.model,
+                      context.models, &status);
+    if (target.model == nullptr || target.initial == nullptr) return status;
+    return check_state(*target.initial, *target.model, wire.adapter());
+  }
+  if (!wire.initial_state().empty()) {
+    return invalid_argument({{"initial_state", "is for calls without a session, which has begun"}});
+  }
+  if (const auto refusal = lease_session(context, wire.session_id(), caller, target)) {
+    return store_refusal(refusal, context.store.options(), wire.session_id(), caller);
+  }
+  const std::string& name = target.model->name;
+  if (wire.model().empty() || wire.model() == name) return status;
+  if (resolve_model(wire.model(), context.models, &status) == nullptr) return status;
+  return invalid_argument(
+      {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" + clip(name) + "'"}});
+}
+
+// Values of particles, and those that are told at once in the end.
+std::size_t particle_bytes(const ModelConfig& config, const GenerationRequest& request) {
+  if (!request.uses_particles()) return 0;
+  std::int64_t most = request.max_new_tokens;
+  if (config.max_values() != 0) most = std::min(most, config.max_values());
+  return ParticleSet::bytes(request.particles, most) +
+         static_cast<std::size_t>(request.num_samples) * static_cast<std::size_t>(most) *
+             kOutboxValueBytes;
+}
+
+// What a call holds beside its sequences: what its samples guess from, what its session's sequence
+// lacks, what a window begins anew from, what penalties count, what particles have drawn, and the
+// values that wait for a client that is slow.
+std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
+                       const GenerationRequest& request) {
+  const Transformer& transformer = *model.transformer;
+  const auto samples = static_cast<std::size_t>(request.num_sequences());
+  const bool drafts = request.max_new_tokens > 0 && !request.uses_particles() &&
+                      guesses(model.scheduler->options().speculation, transformer.recomputes());
+  const std::size_t guessing = drafts ? samples * Drafter::bytes(transformer.config()) : 0;
+  const auto outbox = static_cast<std::size_t>(context.streaming.outbox_tokens);
+  const std::size_t values = samples * (static_cast<std::size_t>(request.max_new_tokens) +
+                                        (request.echo_prompt ? request.prompt.size() : 0));
+  const std::size_t tops = static_cast<std::size_t>(request.top_log2_probs) * sizeof(TopValue);
+  const std::size_t replayed =
+      (request.replay.size() + request.drawn.size()) * sizeof(request.replay.front());
+  const std::size_t windows = samples * RecentValues::bytes(request.window) +
+                              request.recent.size() * sizeof(request.recent.front());
+  const std::int64_t counted = request.sampling.penalty_window;
+  const std::size_t counts =
+      counted == 0 ? 0 : samples * RecentCounts::bytes(counted, transformer.config().vocab_size);
+  return guessing + replayed + windows + counts + particle_bytes(transformer.config(), request) +
+         std::min(values, outbox) * (kOutboxValueBytes + tops);
+}
+
+// The first position of its sequence whose value is known.
+std::int64_t base_of(const GenerationTarget& target) {
+  if (target.initial != nullptr) return target.initial->image.base;
+  const SessionHistory* const history = target.lease ? target.lease.history() : nullptr;
+  return history == nullptr ? 0 : history->base();
+}
+
+// Where the sequence stands that the target is about.
+SequencePosition position_of(GenerationTarget& target, const GenerationRequest& request) {
+  if (!target.lease) {
+    const ModelConfig& config = target.model->transformer->config();
+    const std::int64_t seen = target.initial == nullptr ? 0 : target.initial->image.position;
+    return {seen, /*has_pending=*/seen > 0, request.window > 0 ? 0 : config.max_values()};
+  }
+  const std::int64_t num_values = target.lease.num_values();
+  return {num_values, /*has_pending=*/num_values > 0, target.lease.max_values()};
+}
+
+// An empty sequence becomes what the image has a state of, if it has one; the rest of its values is
+// to be read anew.
+void begin_with(const SessionImage& image, const ModelConfig& config, SequenceState& sequence,
+                GenerationRequest& request) {
+  if (!image.state.empty()) {
+    StateByteReader reader(image.state);
+    sequence.load(reader);
+  }
+  const auto end = image.values.end() - (image.position - sequence.next_position());
+  if (const std::int64_t recent = request.recent_wanted(); recent > 0) {
+    request.recent.assign(end - std::min<std::int64_t>(end - image.values.begin(), recent), end);
+  }
+  if (end == image.values.end()) return;
+  request.replay.assign(end, image.values.end());
+  SessionHistory history({.vocab_size = config.vocab_size,
+                          .is_bytes = config.modality == ModalityKind::kBytes,
+                          .max_values = image.position});
+  if (image.base > 0) {
+    history.begin_at(image.base, image.base_digest, sequence.generated_tail);
+  }
+  history.append(image);
+  request.replay_tail = history.tail_at(image.position);
+}
+
+// What a call on a session that outlives the process is to it: new, or run again. Another server
+// may have gone on with the session: then it is leased once more.
+grpc::Status open_call(const ServiceContext& context, const Owner& caller, const CallTerms& terms,
+                       GenerationTarget& target, DurableSessions::OpenedCall& opened) {
+  constexpr int kMostTries = 8;
+  const std::string id = target.lease.session_id();
+  SessionRefusal refusal;
+  for (int i = 0; i < kMostTries; ++i) {
+    refusal = target.lease.durability() == Durability::kNone
+                  ? check_expected_position(terms, target.lease.num_values())
+                  : context.durable->open_call(target.lease, target.model, terms, opened);
+    if (refusal.error != SessionError::kStale) break;
+    target.lease = SessionLease();  // the old copy goes
+    refusal = lease_session(context, id, caller, target);
+    if (refusal) break;
+  }
+  return store_refusal(refusal, context.store.options(), id, caller);
+}
+
+// The values that a call had when it was run, but for its prompt's, of which so many are left.
+void take_drawn(std::vector<std::int32_t> values, std::int64_t prompt_values,
+                GenerationRequest& request) {
+  prompt_values = std::max<std::int64_t>(prompt_values, 0);
+  if (static_cast<std::int64_t>(values.size()) <= prompt_values) return;
+  request.drawn.assign(values.begin() + prompt_values, values.end());
+}
+
+grpc::Status prepare(const ServiceContext& context, const Owner& caller,
+                     const v1::GenerateRequest& wire,
+                     std::optional<std::vector<std::int32_t>> prompt,
+                     std::optional<TimePoint> deadline, GenerationTarget target,
+                     PreparedGeneration& out) {
+  const ServedModel& model = *target.model;
+  out.model = target.model;  // also of a request that is refused for something else
+  Violations violations;
+  std::optional<std::int64_t> session_window;
+  if (target.lease) session_window = target.lease.window();
+  const bool has_other_prompt = prompt.has_value();
+  CheckedGenerate checked =
+      check_generate(wire, std::move(prompt), model, session_window,
+                     target.initial == nullptr ? nullptr : &target.initial->image, violations);
+  const CallTerms terms = check_call_terms(
+      wire, has_other_prompt ? &checked.request.prompt : nullptr, target.lease, violations);
+  if (!violations.empty()) return violations.status();
+  GenerationRequest& request = checked.request;
+
+  if (target.initial != nullptr) {
+    grpc::Status whole = check_window_of_state(request.window, target.initial->image);
+    if (!whole.ok()) return whole;
+  }
+  DurableSessions::OpenedCall opened;
+  if (target.lease) {
+    grpc::Status is_open = open_call(context, caller, terms, target, opened);
+    if (!is_open.ok()) return is_open;
+    if (opened.past) {
+      out.past = std::move(opened.past);
+      out.checked = std::move(checked);
+      return grpc::Status::OK;
+    }
+  }
+  SequencePosition at = position_of(target, request);
+  const std::int64_t stands_at = at.num_values;
+  if (opened.call != nullptr) at = {opened.start, /*has_pending=*/opened.start > 0, at.max_values};
+  const std::string& subject = target.lease ? target.lease.session_id() : model.name;
+  if (grpc::Status placed = check_position(at, model, subject, checked); !placed.ok()) {
+    return placed;
+  }
+  if (grpc::Status counted =
+          check_penalty_window(request.sampling.penalty_window, base_of(target), stands_at);
+      !counted.ok()) {
+    return counted;
+  }
+  SharedAdapter adapter;
+  const grpc::Status named =
+      target.lease                ? check_session_adapter(wire.adapter(), target.lease, model)
+      : target.initial == nullptr ? resolve_adapter(wire.adapter(), model, &adapter)
+                                  : resolve_adapter(target.initial->image, model, &adapter);
+  if (!named.ok()) return named;
+  if (target.lease) {
+    Replay replay = target.lease.replay(request.recent_wanted());
+    request.replay = std::move(replay.values);
+    request.replay_tail = std::move(replay.tail);
+    request.recent = std::move(replay.recent);
+    request.numerics_changed = target.lease.is_foreign();
+  }
+  const std::int64_t prompt_values = prompt_values_of(at, model, request);
+  take_drawn(std::move(opened.values), at.num_values + prompt_values - stands_at, request);
+  std::size_t beside = call_bytes(context, model, request);
+  if (opened.call != nullptr) beside += opened.call->checkpoint_bytes(request);
+  if (target.lease) {
+    target.lease.hold(beside);
+  } else {
+    SessionStore::LeaseResult leased =
+        context.store.lease_one_shot(model.name, model.transformer, values_needed(at, checked),
+                                     request.num_sequences(), caller, beside, std::move(adapter));
+    if (leased.refusal) {
+      return store_refusal(leased.refusal, context.store.options(), /*session_id=*/"", caller);
+    }
+    target.lease = std::move(leased.lease);
+    if (target.initial != nullptr) {
+      begin_with(target.initial->image, model.transformer->config(), target.lease.sequence(),
+                 request);
+    }
+  }
+
+  if (!checked.has_seed) request.seed = opened.seed.value_or(random_seed());
+  if (opened.call != nullptr) {
+    const SessionRefusal refusal = opened.call->begin(target.lease, request, prompt_values);
+    if (refusal) {
+      return store_refusal(refusal, context.store.options(), target.lease.session_id(), caller);
+    }
+    out.durable = std::move(opened.call);
+  }
+  request.deadline = deadline;
+  out.deadline_is_calls = request.deadline.has_value();
+  if (checked.time_limit) {
+    const TimePoint limit =
+        context.clock.now() + std::chrono::duration_cast<Duration>(*checked.time_limit);
+    if (!request.deadline || limit < *request.deadline) {
+      request.deadline = limit;
+      out.deadline_is_calls = false;
+    }
+  }
+
+  out.checked = std::move(checked);
+  out.lease = std::move(target.lease);
+  return grpc::Status::OK;
+}
+
+}  // namespace
+
+std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
+                                       const Clock& clock) {
+  // In seconds first: gRPC's own conversion overflows for a deadline after 2262, which is then
+  // past.
+  const gpr_timespec deadline = gpr_convert_clock_type(call.raw_deadline(), GPR_CLOCK_REALTIME);
+  const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+  constexpr std::int64_t kYear = 365 * 24 * 3600;
+  if (deadline.tv_sec > now + kYear) return std::nullopt;
+  const auto left = call.deadline() - std::chrono::system_clock::now();
+  return clock.now() + std::chrono::duration_cast<Duration>(left);
+}
+
+SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
+                             const Owner& caller, GenerationTarget& target) {
+  return take_lease(context,
+                    context.durable == nullptr ? context.store.lease(session_id, caller)
+                                               : context.durable->lease(session_id, caller),
+                    target);
+}
+
+grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
+                                const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
+                                PreparedGeneration& out) {
+  GenerationTarget target;
+  if (grpc::Status found = find_target(context, caller, wire, target); !found.ok()) return found;
+  return prepare(context, caller, wire, std::nullopt, deadline, std::move(target), out);
+}
+
+grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
+                                const v1::GenerateRequest& wire, std::vector<std::int32_t> prompt,
+                                std::optional<TimePoint> deadline, GenerationTarget target,
+                                PreparedGeneration& out) {
+  return prepare(context, caller, wire, std::move(prompt), deadline, std::move(target), out);
+}
+
+}  // namespace lintel

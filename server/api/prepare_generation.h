@@ -1,0 +1,59 @@
+// From a Generate request on the wire to one the scheduler takes: state leased, model found, fields
+// checked. What both protocols do before they differ in how they answer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/sessions/persistence/past_call.h"
+#include "server/api/generate_checks.h"
+#include "server/api/service_context.h"
+
+namespace lintel {
+
+class DurableCall;
+
+// What a request runs on.
+struct GenerationTarget {
+  SharedModel model;
+  SessionLease lease;           // of the session that it goes on with; none: a one-shot call
+  NamedStates::Shared initial;  // that a one-shot call begins with; null: nothing was seen yet
+};
+
+// A session's lease first, then the model that it knows: what is leased is neither closed nor
+// evicted. Where there is a store it waits. The registry is asked unless `target` has that model
+// already.
+// kUnloaded also where the model takes no more requests and closes its sessions next.
+SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
+                             const Owner& caller, GenerationTarget& target);
+
+struct PreparedGeneration {
+  SharedModel model;
+  CheckedGenerate checked;
+  SessionLease lease;
+  bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
+  // Of a session that outlives the process; null: it does not.
+  std::shared_ptr<DurableCall> durable;
+  // What the call gave when it was run; then there is no lease, and nothing is to run.
+  std::shared_ptr<PastCall> past;
+};
+
+// Not OK: nothing is held. `deadline`: the call's. With a store it waits.
+grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
+                                const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
+                                PreparedGeneration& out);
+// The same on `target`, with a prompt that came in another form; the session and model that `wire`
+// names are not looked at.
+grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
+                                const v1::GenerateRequest& wire, std::vector<std::int32_t> prompt,
+                                std::optional<TimePoint> deadline, GenerationTarget target,
+                                PreparedGeneration& out);
+
+// The call's deadline on the scheduler's clock; none when it is too far to matter.
+std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call, const Clock& clock);
+
+}  // namespace lintel

@@ -1,0 +1,37 @@
+// Why the store, the scheduler or a model refuses or ends a call, as a status.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "server/models/load_refusal.h"
+#include "server/models/served_model.h"
+#include "server/engine/scheduler.h"
+#include "server/sessions/session_store.h"
+
+namespace lintel {
+
+// INTERNAL: the model produced NaN or infinity, and the session (empty: a one-shot call) is gone.
+grpc::Status non_finite(std::string_view model, std::string_view session_id, bool is_stored);
+
+// INTERNAL: the server failed, for want of memory most likely; a session it held is gone.
+grpc::Status call_failed(std::string_view model, std::string_view session_id, bool is_stored);
+
+// The store's refusals; OK where it is none.
+grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Options& store,
+                           std::string_view session_id, std::string_view owner);
+// Those of sessions in a store: kModelMismatch to kStoreBroken.
+grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view session_id);
+// Why a model or adapter is not loaded or unloaded; OK: it is.
+grpc::Status load_status(const std::optional<LoadRefusal>& refusal);
+// Why the model's scheduler did not take a request; OK: it did.
+grpc::Status submit_status(Scheduler::SubmitError error, const ServedModel& model);
+// UNAVAILABLE: the model went, and what still ran on it with it.
+grpc::Status model_unloaded(std::string_view model);
+// The same of the adapter that the call ran with.
+grpc::Status adapter_unloaded(std::string_view model);
+
+}  // namespace lintel

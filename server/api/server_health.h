@@ -1,0 +1,47 @@
+// ServerHealth: what every probe is answered by.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+
+#include "server/core/clock.h"
+#include "server/grpc/transport/active_calls.h"
+
+namespace lintel {
+
+// /readyz, /healthz, gRPC health and the Open Inference Protocol's ServerReady, ServerLive and
+// ModelReady, over gRPC and HTTP, all ask this one. Thread-safe; asks nothing of a disk.
+class ServerHealth {
+ public:
+  // broken_timeout: how long a server stays alive whose session store is broken; 0: for ever.
+  // `calls` and `clock` outlive the object.
+  ServerHealth(const ActiveCalls& calls, const Clock& clock,
+               std::chrono::milliseconds broken_timeout)
+      : calls_(calls), clock_(clock), broken_timeout_(broken_timeout) {}
+
+  // A write to the session store failed: it is broken until the process starts anew.
+  void note_broken_store() {
+    TimePoint unbroken = kNotBroken;
+    broken_since_.compare_exchange_strong(unbroken, clock_.now());
+  }
+
+  // Whether new calls are taken: the server does not drain, and its session store is not broken.
+  bool is_ready() const { return !calls_.closed() && broken_since_.load() == kNotBroken; }
+  // Whether the process is of use. Only a new one opens a broken store again, so that this one is
+  // to be ended after the timeout. A drain is no reason.
+  bool is_alive() const {
+    const TimePoint since = broken_since_.load();
+    return since == kNotBroken || broken_timeout_.count() == 0 ||
+           clock_.now() - since < broken_timeout_;
+  }
+
+ private:
+  static constexpr TimePoint kNotBroken = TimePoint::max();
+
+  const ActiveCalls& calls_;
+  const Clock& clock_;
+  const std::chrono::milliseconds broken_timeout_;
+  std::atomic<TimePoint> broken_since_{kNotBroken};
+};
+
+}  // namespace lintel

@@ -1,0 +1,112 @@
+#include "server/app/stored_sessions.h"
+
+#include <spdlog/spdlog.h>
+
+#include <optional>
+#include <utility>
+
+#include "server/sessions/persistence/call_records.h"
+#include "server/sessions/storage/redis/redis_url.h"
+#include "server/app/open_vault.h"
+#include "server/sessions/storage/sqlite/sqlite_vault.h"
+
+namespace lintel {
+namespace {
+
+using State = SessionVault::Health::State;
+
+// What an end may take for sessions to wake faster.
+constexpr Duration kParkTime = std::chrono::seconds(2);
+
+DurableSessions::Options session_options(const ServerOptions& all) {
+  const ServerOptions::DurableOptions& options = all.durable;
+  DurableSessions::Options sessions;
+  sessions.durability = options.durability.value_or(Durability::kInput);
+  sessions.commit_interval = options.commit_interval_ms;
+  sessions.park_tokens = options.park_tokens;
+  sessions.expire_after = options.expire;
+  sessions.takes_other_numerics = options.takes_other_numerics;
+  sessions.threads = options.store_threads;
+  sessions.queue = options.load_queue;
+  // A failover takes seconds, and until the lease has ended nobody else has the session.
+  if (is_redis_url(options.store.string())) sessions.patience = all.shared.lease_ms;
+  return sessions;
+}
+
+// When a session is over that is unused for `expire`; nothing: its maker said.
+std::optional<std::chrono::system_clock::time_point> expiry_of(const SessionVault::Row& row,
+                                                               std::chrono::seconds expire) {
+  const std::optional<StoredMarks> marks = decode_marks(row.marks);
+  if (!marks || marks->options.expire_after.count() > 0) return std::nullopt;
+  return row.used + expire;
+}
+
+}  // namespace
+
+StoredSessions::StoredSessions(const ServerOptions& options, SessionStore& store,
+                               const ModelRegistry& models, const Clock& clock)
+    : place_(options.durable.store.string()),
+      vault_(open_vault(options, clock)),
+      durable_(*vault_, store, models, clock, session_options(options)) {
+  if (auto* const disk = dynamic_cast<SqliteVault*>(vault_.get())) {
+    const std::size_t removed = disk->shorten_expiry(
+        options.durable.expire.count(),
+        [&](const SessionVault::Row& row) { return expiry_of(row, options.durable.expire); });
+    if (removed > 0) {
+      spdlog::info("session store {}: {} sessions are over by a shorter --session-expire", place_,
+                   removed);
+    }
+  }
+  const SessionVault::Health found = vault_->health();
+  spdlog::info("session store {}: {} sessions, {} with an interrupted call, read in {:.1f} ms",
+               place_, found.sessions, found.interrupted, 1e3 * recovery_time_.count());
+  if (found.quarantined > 0) {
+    spdlog::warn("session store {}: {} sessions are damaged, and set aside", place_,
+                 found.quarantined);
+  }
+}
+
+void StoredSessions::look() {
+  const SessionVault::Health health = vault_->health();
+  if (health.state != told_) tell(health);
+  if (health.state == State::kBroken) return;
+  sync_states();
+  const std::size_t expired = durable_.sweep();
+  if (health.clocks_differ && !std::exchange(told_of_clocks_, health.clocks_differ)) {
+    spdlog::warn(
+        "session store {}: its clock and this machine's differ by more than a minute: "
+        "what has expired is not removed",
+        place_);
+  }
+  told_of_clocks_ = health.clocks_differ;
+  if (expired > 0) spdlog::info("{} stored sessions expired", expired);
+}
+
+void StoredSessions::sync_states() {
+  if (auto* const disk = dynamic_cast<SqliteVault*>(vault_.get())) disk->sync_states();
+}
+
+void StoredSessions::park() {
+  const std::size_t parked = durable_.park_idle(kParkTime);
+  sync_states();
+  if (parked > 0) spdlog::info("session store {}: {} states stored", place_, parked);
+}
+
+void StoredSessions::tell(const SessionVault::Health& health) {
+  told_ = health.state;
+  switch (health.state) {
+    case State::kOk:
+      spdlog::info("session store {}: takes writes again", place_);
+      break;
+    case State::kFull:
+    case State::kAway:
+      spdlog::warn("session store {}: what is to be stored is refused: {}", place_, health.why);
+      break;
+    case State::kBroken:
+      spdlog::error("session store {}: broken until a restart: {}", place_, health.why);
+      if (when_broken_) when_broken_();
+      break;
+  }
+}
+
+}  // namespace lintel

@@ -1,0 +1,59 @@
+// StoredSessions: the session store of a server, from before its port is bound until its last call
+// is over.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "server/core/clock.h"
+#include "server/sessions/persistence/durable_sessions.h"
+#include "server/config/server_options.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/session_store.h"
+#include "server/sessions/storage/session_vault.h"
+
+namespace lintel {
+
+// The vault in --session-store, and what goes between it and the sessions in memory. Thread-safe,
+// but that look() is one thread's.
+class StoredSessions {
+ public:
+  // Takes the directory for this process, or finds the servers, and logs what is there. Throws
+  // std::runtime_error. REQUIRES: options.durable.store is not empty; all else outlives it.
+  StoredSessions(const ServerOptions& options, SessionStore& store, const ModelRegistry& models,
+                 const Clock& clock);
+  // What was accepted is on the disk when it returns. REQUIRES: no call runs.
+  ~StoredSessions() = default;
+
+  DurableSessions& sessions() { return durable_; }
+  const DurableSessions& sessions() const { return durable_; }
+
+  // Puts states on the disk, removes sessions that have expired, and tells how the store is where
+  // that has changed. Waits for the disk.
+  void look();
+  // Before the end, when no call runs any more: states of sessions in memory are put into the
+  // store, as far as a few seconds take it. Waits for the disk.
+  void park();
+  // Called by look() when the store breaks. REQUIRES: nobody looks.
+  void when_broken(std::function<void()> told) { when_broken_ = std::move(told); }
+
+  // What opening it took.
+  std::chrono::duration<double> recovery_time() const { return recovery_time_; }
+
+ private:
+  void tell(const SessionVault::Health& health);
+  void sync_states();
+
+  const std::string place_;  // the directory, or the servers
+  const TimePoint began_ = std::chrono::steady_clock::now();
+  const std::unique_ptr<SessionVault> vault_;
+  const std::chrono::duration<double> recovery_time_ = std::chrono::steady_clock::now() - began_;
+  DurableSessions durable_;
+  SessionVault::Health::State told_ = SessionVault::Health::State::kOk;
+  bool told_of_clocks_ = false;
+  std::function<void()> when_broken_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,13 @@
+// What the server tells of itself.
+#pragma once
+
+#include <vector>
+
+#include "server/config/flag.h"
+
+namespace lintel {
+
+std::vector<Flag> logging_flags();
+std::vector<Flag> monitoring_flags();
+
+}  // namespace lintel

@@ -1,0 +1,13 @@
+// Where the server listens, and what gRPC is told about connections.
+#pragma once
+
+#include <vector>
+
+#include "server/config/flag.h"
+
+namespace lintel {
+
+std::vector<Flag> network_flags();
+std::vector<Flag> http_flags();
+
+}  // namespace lintel

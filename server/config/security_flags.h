@@ -1,0 +1,13 @@
+// Who may call, and how much one identity may use.
+#pragma once
+
+#include <vector>
+
+#include "server/config/flag.h"
+
+namespace lintel {
+
+std::vector<Flag> security_flags();
+std::vector<Flag> identity_flags();
+
+}  // namespace lintel

@@ -1,0 +1,94 @@
+// ServerOptions: everything an operator can choose, grouped, with its unit in its name.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "server/security/quotas.h"
+#include "server/security/security_options.h"
+#include "server/core/listen_address.h"
+#include "server/core/replica_id.h"
+#include "server/sessions/durability.h"
+#include "server/observability/logging.h"
+#include "server/models/model_options.h"
+#include "server/grpc/transport/connection_settings.h"
+#include "server/engine/prefix_cache.h"
+#include "server/sessions/session_store.h"
+#include "server/api/streaming_options.h"
+#include "server/http/transport/http_options.h"
+
+namespace lintel {
+
+// A member is set by a row of server_flags(), or it is in the list of those without a flag in
+// tests/server/flags/flags_test.cpp.
+struct ServerOptions {
+  ModelOptions models;
+
+  ListenAddress listen;
+  std::string replica_id = default_replica_id();  // among the servers of one address or store
+  ConnectionOptions connections;
+  HttpOptions http;
+  SecurityOptions security;
+
+  // Of one identity (a token's name, or a client certificate's); where callers are not told apart,
+  // of all of them together. Its sessions and their memory are among the store's.
+  Quotas::Limits identity;
+
+  SessionStore::Options sessions{.session_memory_bytes = std::size_t{1} << 30,
+                                 .idle_timeout = std::chrono::minutes(10)};
+  PrefixCache::Options prefixes;
+
+  // Sessions that outlive the server.
+  struct DurableOptions {
+    std::filesystem::path store;  // directory, or redis://...; empty: there are none
+    // Of sessions whose maker does not say; nothing: kInput with a store, kNone without.
+    std::optional<Durability> durability;
+    std::chrono::milliseconds commit_interval_ms{5};
+    std::int64_t park_tokens = 1024;
+    std::uint64_t store_size_bytes = std::uint64_t{64} << 30;
+    int store_threads = 2;
+    std::size_t load_queue = 1024;
+    std::chrono::seconds expire = std::chrono::hours(720);
+    bool takes_other_numerics = true;
+    // Into a drain calls that can be repeated elsewhere end; nothing: never.
+    std::optional<std::chrono::milliseconds> drain_handover_ms;
+    // After a write to the store failed, liveness fails; 0: never.
+    std::chrono::milliseconds store_broken_timeout_ms{60'000};
+
+    static constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 36525);
+  } durable;
+
+  // Of a store that servers share: Redis.
+  struct SharedStoreOptions {
+    std::chrono::milliseconds lease_ms{10'000};
+    std::optional<int> wait_replicas;  // nothing: one, where there are any
+    std::chrono::milliseconds wait_ms{50};
+    std::filesystem::path credentials, ca, cert, key;
+  } shared;
+
+  struct InitialStates {
+    std::filesystem::path directory;  // of snapshots; empty: none
+    bool accept_other_numerics = false;
+  } initial_states;
+
+  StreamingOptions streaming;
+
+  LogOptions logging;
+
+  struct Monitoring {
+    std::optional<ListenAddress> metrics_listen;  // HTTP: /metrics, /healthz, /readyz
+    bool channelz = false;
+  } monitoring;
+
+  bool print_numerics = false;  // instead of serving
+
+  // No model, repository or configuration file was named: `models` has the packaged models, and
+  // HTTP is on.
+  bool serves_packaged_models = false;
+};
+
+}  // namespace lintel

@@ -1,0 +1,36 @@
+#include "server/core/replica_id.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+namespace lintel {
+namespace {
+
+constexpr std::size_t kMostCharacters = 64;
+
+// By the ASCII table: what a locale takes for a letter may be no character of a header.
+bool may_be_in_replica_id(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == '-';
+}
+
+}  // namespace
+
+bool is_replica_id(std::string_view text) {
+  return !text.empty() && text.size() <= kMostCharacters &&
+         std::ranges::all_of(text, may_be_in_replica_id);
+}
+
+std::string default_replica_id() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "lintel";
+  std::string id = std::string(name.data()).substr(0, kMostCharacters);
+  std::ranges::replace_if(
+      id, [](char c) { return !may_be_in_replica_id(c); }, '-');
+  return id.empty() ? "lintel" : id;
+}
+
+}  // namespace lintel

@@ -1,0 +1,62 @@
+// WaitingRoom: who found no room for a request, and is told when there may be some.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "server/core/mutex.h"
+
+namespace lintel {
+
+class Waiter {
+ public:
+  virtual ~Waiter() = default;
+  // There may be room: it may try again at once, in this call. By the thread that made the room,
+  // which holds no lock.
+  virtual void on_room() noexcept = 0;
+};
+
+// Thread-safe. A waiter that was refused joins, tries once more, and only then waits: room that is
+// made at any time after its last try is told.
+class WaitingRoom {
+ public:
+  // The waiter is told once; to wait for longer it joins again. Throws std::bad_alloc.
+  void join(std::weak_ptr<Waiter> waiter) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    waiting_.insert(std::move(waiter));
+  }
+
+  // Tells all that have joined, or lets the thread that is telling them tell them again: so room
+  // that a waiter makes while it is told ends in no recursion. REQUIRES: the caller holds no lock.
+  void tell() noexcept EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      more_room_ = true;
+      if (telling_) return;
+      telling_ = true;
+    }
+    while (true) {
+      Waiters told;
+      {
+        MutexLock lock(mutex_);
+        telling_ = std::exchange(more_room_, false);
+        if (!telling_) return;
+        told.swap(waiting_);
+      }
+      for (const std::weak_ptr<Waiter>& each : told) {
+        if (const std::shared_ptr<Waiter> waiter = each.lock()) waiter->on_room();
+      }
+    }
+  }
+
+ private:
+  using Waiters = std::set<std::weak_ptr<Waiter>, std::owner_less<std::weak_ptr<Waiter>>>;
+
+  Mutex mutex_;
+  Waiters waiting_ GUARDED_BY(mutex_);
+  bool telling_ GUARDED_BY(mutex_) = false;    // a thread is in tell()
+  bool more_room_ GUARDED_BY(mutex_) = false;  // since it took those that it tells
+};
+
+}  // namespace lintel

@@ -1,0 +1,174 @@
+#include "server/engine/drafter.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <span>
+
+#include "model/core/tensor.h"
+
+namespace lintel {
+namespace {
+
+constexpr std::size_t kEntries = 1024;    // of a context, a power of two
+constexpr std::size_t kMostAssumed = 64;  // values ahead
+constexpr std::size_t kMostToLearn =
+    1024;  // observed values that wait; of more the last ones count
+constexpr std::size_t kLongestRow = 8192;
+
+// Guesses that are learnt from weigh half as much after this many that were expected to be right.
+constexpr float kMemory = 32.0f;
+// Before there is a record, a context is believed as if so many guesses had been as right as it
+// says.
+constexpr float kBelief = 4.0f;
+// So that a request that has been unpredictable may become predictable.
+constexpr float kLeastTrust = 0.25f;
+
+constexpr std::size_t kMostContexts = 4;
+
+// Values a ring needs where contexts look back this far.
+std::size_t history_size(std::size_t longest) {
+  return std::bit_ceil(longest + kMostToLearn + kMostAssumed + 1);
+}
+
+}  // namespace
+
+std::size_t Drafter::bytes(const ModelConfig& config) {
+  const auto row = static_cast<std::size_t>(std::max(config.image.width, 0)) *
+                   static_cast<std::size_t>(std::max(config.image.channels, 0));
+  const std::size_t longest = std::max<std::size_t>(std::min(row, kLongestRow), 6);
+  return sizeof(Drafter) + kMostContexts * (sizeof(Context) + kEntries * sizeof(Entry)) +
+         history_size(longest) * sizeof(std::int32_t);
+}
+
+Drafter::Drafter(const ModelConfig& config) {
+  const auto add = [this](std::initializer_list<std::size_t> back) {
+    Context context{.expected_right = kBelief, .right = kBelief};
+    for (const std::size_t distance : back) {
+      context.back[context.length++] = static_cast<std::uint16_t>(distance);
+      longest_ = std::max(longest_, distance);
+    }
+    contexts_.push_back(context);
+  };
+  const auto channels = static_cast<std::size_t>(std::max(config.image.channels, 0));
+  const std::size_t row = static_cast<std::size_t>(std::max(config.image.width, 0)) * channels;
+  // Chosen by the steps that samples of MNIST models, and source code and prose as bytes, would
+  // have taken.
+  if (config.modality == ModalityKind::kImage && row > 2 * channels && row <= kLongestRow) {
+    if (channels == 1) {
+      add({1, row, row - 1, row - 2});
+      add({row, row - 1});
+      add({1});
+    } else {
+      add({1, channels, row, row - channels});
+      add({1, channels, row});
+      add({channels, row});
+    }
+  } else {
+    add({1, 2, 3, 4, 5, 6});
+    add({1, 2, 3, 4});
+    add({1, 2, 3});
+    add({1, 2});
+  }
+  entries_.resize(contexts_.size() * kEntries);
+  assert(contexts_.size() <= kMostContexts);
+  history_.resize(history_size(longest_), -1);
+}
+
+Drafter::~Drafter() {
+  zero_memory(std::span(entries_));
+  zero_memory(std::span(history_));
+}
+
+std::int32_t Drafter::back(std::uint64_t next, std::size_t distance) const {
+  return distance > next ? -1 : history_[(next - distance) & (history_.size() - 1)];
+}
+
+std::uint64_t Drafter::hash(std::uint64_t next, std::size_t context) const {
+  std::uint64_t hash = context + 1;
+  for (std::size_t i = 0; i < contexts_[context].length; ++i) {
+    hash ^= static_cast<std::uint32_t>(back(next, contexts_[context].back[i]));
+    hash *= 0x9E3779B97F4A7C15;  // an odd number near 2^64 / golden ratio
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+void Drafter::count(Entry& entry, std::uint16_t tag, std::int32_t value) {
+  constexpr std::uint8_t kMostSeen = 48;
+  if (entry.seen == 0 || entry.tag != tag) {
+    entry = {.value = value, .tag = tag, .hits = 2, .seen = 3};
+    return;
+  }
+  if (entry.seen > kMostSeen) {
+    entry.hits /= 2;
+    entry.seen /= 2;
+  }
+  if (entry.value == value) {
+    entry.hits += 2;
+    entry.seen += 2;
+  } else if (entry.hits < 2) {
+    entry = {.value = value, .tag = tag, .hits = 2, .seen = 4};
+  } else {
+    entry.hits /= 2;
+    entry.seen = static_cast<std::uint8_t>(entry.seen / 2 + 2);
+  }
+}
+
+void Drafter::observe(std::int32_t value) {
+  assumed_ = 0;
+  history_[observed_ & (history_.size() - 1)] = value;
+  ++observed_;
+}
+
+void Drafter::learn_observed() {
+  if (observed_ - learnt_ > kMostToLearn) learnt_ = observed_ - kMostToLearn;
+  for (; learnt_ < observed_; ++learnt_) {
+    const std::int32_t value = history_[learnt_ & (history_.size() - 1)];
+    for (std::size_t c = 0; c < contexts_.size(); ++c) {
+      const std::uint64_t h = hash(learnt_, c);
+      count(entries_[c * kEntries + h % kEntries], static_cast<std::uint16_t>(h >> 48), value);
+    }
+  }
+}
+
+float Drafter::Context::trust() const {
+  return std::clamp(right / expected_right, kLeastTrust, 1.0f);
+}
+
+Drafter::Guess Drafter::guess() {
+  assert(observed_ > 0);
+  learn_observed();
+  const std::uint64_t next = observed_ + assumed_;
+  Guess best{.value = back(next, 1)};
+  for (std::size_t c = 0; c < contexts_.size(); ++c) {
+    const std::uint64_t h = hash(next, c);
+    const Entry& entry = entries_[c * kEntries + h % kEntries];
+    if (entry.seen == 0 || entry.tag != static_cast<std::uint16_t>(h >> 48)) continue;
+    const float claimed = static_cast<float>(entry.hits) / static_cast<float>(entry.seen + 1);
+    const float probability = claimed * contexts_[c].trust();
+    if (probability <= best.probability) continue;  // of equals the longest context
+    best = {.value = entry.value, .claimed = claimed, .probability = probability, .context = c};
+  }
+  return best;
+}
+
+bool Drafter::assume(std::int32_t value) {
+  if (assumed_ == kMostAssumed) return false;
+  history_[(observed_ + assumed_) & (history_.size() - 1)] = value;
+  ++assumed_;
+  return true;
+}
+
+void Drafter::learn(const Guess& guess, bool right) {
+  if (guess.claimed == 0.0f) return;  // no context's
+  Context& context = contexts_[guess.context];
+  if (context.expected_right > kMemory) {
+    context.expected_right /= 2;
+    context.right /= 2;
+  }
+  context.expected_right += guess.claimed;
+  if (right) context.right += 1.0f;
+}
+
+}  // namespace lintel

@@ -1,0 +1,78 @@
+#include "server/engine/particle_filter.h"
+
+#include <algorithm>
+
+namespace lintel {
+namespace {
+
+// New values that a run may take.
+std::int64_t most_new_values(const RequestContext& context) {
+  const std::int64_t most = context.request.max_new_tokens;
+  if (context.max_values == 0) return most;
+  return std::min(most, context.max_values - context.prompt_end());
+}
+
+TokenEvent event_of(const ParticleValue& value, std::int64_t position) {
+  TokenEvent event;
+  event.position = position;
+  event.token = value.token;
+  event.source = value.source;
+  if (value.has_log2_prob) event.log2_prob = value.log2_prob;
+  return event;
+}
+
+}  // namespace
+
+ParticleFilter::ParticleFilter(const RequestContext& context, std::vector<SampleRun>& runs,
+                               Outlet& outlet)
+    : context_(context),
+      runs_(runs),
+      outlet_(outlet),
+      first_position_(context.prompt_end()),
+      particles_(context.request.particles, most_new_values(context), context.request.seed) {
+  outlet_.keep_in(particles_);
+}
+
+void ParticleFilter::gather() {
+  const bool all_there = std::ranges::all_of(
+      runs_, [](const SampleRun& run) { return run.waits() || run.finished(); });
+  // Once they have ended there is nothing more to do.
+  if (!all_there || log2_evidence_) return;
+  const std::int64_t position = runs_.front().num_values();
+  if (runs_.front().finished()) return end(position);
+  for (const auto& [to, from] : particles_.resample(position)) runs_[to].become(runs_[from]);
+  for (SampleRun& run : runs_) run.go_on();
+  tell_agreed(particles_.agreed());
+}
+
+void ParticleFilter::end(std::int64_t position) {
+  std::vector<std::size_t> chosen(static_cast<std::size_t>(context_.request.num_samples));
+  particles_.choose(position, chosen);
+  log2_evidence_ = particles_.log2_evidence();
+  for (std::size_t sample = 0; sample < chosen.size(); ++sample) {
+    const auto values = particles_.values(chosen[sample]);
+    for (std::size_t i = told_; i < values.size(); ++i) {
+      TokenEvent event = event_of(values[i], first_position_ + static_cast<std::int64_t>(i));
+      event.sample = static_cast<int>(sample);
+      outlet_.tell(event);
+    }
+  }
+  told_ = particles_.values(0).size();
+}
+
+void ParticleFilter::tell_agreed(std::size_t end) {
+  const auto values = particles_.values(0);
+  for (; told_ < end; ++told_) {
+    outlet_.tell_all(event_of(values[told_], first_position_ + static_cast<std::int64_t>(told_)));
+  }
+}
+
+void ParticleFilter::complete(SampleResult& result) const {
+  result.generated_tokens = static_cast<std::int64_t>(told_);
+  result.given_tokens = std::ranges::count(particles_.values(0).first(told_), ValueSource::kGiven,
+                                           &ParticleValue::source);
+  result.position = first_position_ + result.generated_tokens;
+  result.log2_evidence = log2_evidence_;
+}
+
+}  // namespace lintel

@@ -1,0 +1,78 @@
+// ParticleSet: copies of one sequence that draw different values, weighed by what they make of the
+// values that are known.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "server/sessions/value_source.h"
+#include "server/engine/resampling.h"
+
+namespace lintel {
+
+// A value that a particle has taken.
+struct ParticleValue {
+  std::int32_t token = 0;
+  float log2_prob = 0;
+  bool has_log2_prob = false;
+  ValueSource source = ValueSource::kSampled;
+  bool operator==(const ParticleValue&) const = default;
+};
+
+// A particle filter in the sense of Gordon, Salmond and Smith 1993, without the states: weights,
+// and the values that lead to each particle. Which particles go on, and which are told of in the
+// end, is a function of the weights and the seed.
+//
+// Allocates when made. Zeroes what it held. Used by one thread at a time.
+class ParticleSet {
+ public:
+  // most_values: that a particle takes.
+  ParticleSet(int num_particles, std::int64_t most_values, std::uint64_t seed);
+  ~ParticleSet();
+  ParticleSet(const ParticleSet&) = delete;
+  ParticleSet& operator=(const ParticleSet&) = delete;
+
+  // What such a set takes, in bytes.
+  static std::size_t bytes(int num_particles, std::int64_t most_values);
+
+  // The particle's next value.
+  void append(int particle, const ParticleValue& value);
+  // It gave a known value this probability.
+  void weigh(int particle, double log2_prob) {
+    log2_weights_[static_cast<std::size_t>(particle)] += log2_prob;
+  }
+
+  // Particles go on in the places of others, where the weights are worth less than half of them;
+  // then all weigh the same again. Returns who becomes a copy of whom, valid until the next call;
+  // their values are copied already. REQUIRES: all have as many values. position: of the next one
+  // in the sequence; each is asked for once.
+  std::span<const ParticleCopy> resample(std::int64_t position);
+
+  // Values from the first that are the same in all particles, and so in whatever comes of them: 0
+  // .. their number. Never gets less.
+  std::size_t agreed();
+
+  // As many particles as places in `chosen`, by their weights. The same.
+  void choose(std::int64_t position, std::span<std::size_t> chosen) const;
+
+  std::span<const ParticleValue> values(std::size_t particle) const { return values_[particle]; }
+
+  // log2 of the estimate of the probability of the known values so far: the product, over the times
+  // in between which weights were gathered, of their means. Its mean over seeds (of the estimate,
+  // not of its logarithm) is that probability (Del Moral 2004, "Feynman-Kac Formulae",
+  // theorem 7.4.2).
+  double log2_evidence() const { return log2_evidence_ + log2_mean(log2_weights_); }
+
+ private:
+  const std::uint64_t seed_;
+  std::vector<std::vector<ParticleValue>> values_;  // [particle][value]
+  std::vector<double> log2_weights_;                // since they were last the same
+  double log2_evidence_ = 0;                        // of what came before
+  std::size_t agreed_ = 0;
+  std::vector<std::size_t> chosen_;  // memory of resample()
+  std::vector<ParticleCopy> copies_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,183 @@
+// RequestQueue: what the workers of one model share: the queue, the load, and the alarm clock.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+#include "server/core/thread_annotations.h"
+#include "server/core/waiting_room.h"
+#include "server/engine/prefix_readings.h"
+#include "server/engine/running_request.h"
+
+namespace lintel {
+
+// The caller that has the fewest rows is first; of those, the one whose last turn was longest ago.
+struct TurnOrder {
+  bool operator()(const QueuedCaller* a, const QueuedCaller* b) const;
+};
+
+// Those who have requests in the queue or with its workers. Guarded by the queue's mutex.
+struct QueuedCaller {
+  using Requests = std::list<std::unique_ptr<RunningRequest>>;
+
+  bool waits() const { return !ran.empty() || !queued.empty(); }
+
+  const std::string* name = nullptr;
+  std::size_t requests = 0;  // that have not gone
+  int rows = 0;              // of those with workers
+  std::uint64_t last_turn = 0;
+  // That wait for rows, in the order of their turns: first those that had some already.
+  Requests ran, queued;
+  std::set<QueuedCaller*, TurnOrder>::node_type aside;  // while it is not among those that wait
+  const RunningRequest* last = nullptr;                 // see RequestQueue::who_yields
+};
+
+// Thread-safe. Requests that wait for rows: new ones, and those that paused or gave their rows to
+// others. Callers take turns (GenerationRequest::caller): the next request is one of the caller
+// that has the fewest rows now. Where there are not enough rows, callers that have more give some
+// up, at the latest after kTurn (who_yields). Within a caller first come, first served; what ran
+// before goes first, for it holds memory already.
+//
+// A request that is too wide for the rows that are free is not overtaken on the worker with the
+// fewest running rows, which takes nothing else until it fits, so it cannot starve; on the others
+// it is, so it does not hold up those behind it.
+//
+// What a busy worker asks in every step takes no lock while there is nothing to do. Only push()
+// asks for memory: whatever moves requests works without any.
+class RequestQueue {
+ public:
+  static constexpr std::size_t kMostQueuedBytes = std::size_t{256} << 20;
+  // For so long a request keeps its rows though callers wait that have fewer, if its own caller
+  // would have fewer than they otherwise.
+  static constexpr std::chrono::milliseconds kTurn{50};
+
+  // At most `capacity` new requests, and no more than `capacity_bytes` held by them all
+  // (RunningRequest::held_bytes), but for the first: one request always may.
+  RequestQueue(std::size_t capacity, int num_workers,
+               std::size_t capacity_bytes = kMostQueuedBytes);
+  ~RequestQueue();
+
+  using Requests = QueuedCaller::Requests;
+
+  enum class Push { kAccepted, kFull, kClosed };
+  // Takes the request only when it returns kAccepted. Throws std::bad_alloc, and then nothing has
+  // happened.
+  Push push(std::unique_ptr<RunningRequest>& request);
+  // The next request for a worker (from 0) of `max_rows` rows, if one fits and the worker has less
+  // than its fair share of the load, ceil((running + waiting) / workers) in rows. Null otherwise.
+  // What is popped counts as running.
+  std::unique_ptr<RunningRequest> pop(int worker, int max_rows);
+  // The one of a worker's `running` requests, in the order in which they got their rows, that has
+  // to give them up so that pop() has one of another caller: the last one of the caller that has
+  // the most rows, if that still has as many as the other then, or has had its turn. Null: none.
+  RunningRequest* who_yields(int worker, int max_rows,
+                             std::span<const std::unique_ptr<RunningRequest>> running,
+                             TimePoint now);
+  // Takes back what was popped: as its caller's next, or behind others that ran before.
+  enum class Place { kNext, kBehind };
+  void give_back(std::unique_ptr<RunningRequest> request, Place place, TimePoint now) noexcept;
+  // How many rows a request that was popped has now.
+  void set_rows(RunningRequest& request, int rows) noexcept;
+  // Requests that were cancelled or expired while they waited.
+  Requests take_lost(TimePoint now) noexcept;
+  Requests take_all() noexcept;
+  // No more requests are accepted.
+  void close();
+  bool closed() const;
+  // New requests that wait.
+  std::size_t size() const { return size_.load(); }
+  bool has_waiting() const { return num_waiting_.load() > 0; }
+  // Those who have requests that have not gone.
+  std::size_t num_callers() const { return num_callers_.load(); }
+  // Told when requests have left the queue, and when it was closed.
+  WaitingRoom& waiting_room() { return waiting_room_; }
+
+  // Prompts that requests of these workers read.
+  PrefixReadings& readings() { return readings_; }
+
+  // How many rows a worker runs now.
+  void set_running_rows(int worker, int rows) {
+    running_rows_[static_cast<std::size_t>(worker)].store(rows);
+  }
+
+  // Scheduler::cancel has set a RequestControl's `cancelled`, or an adapter has ended: the queue
+  // may hold such a request. (It may also come later; push() and give_back() look.)
+  void note_cancel();
+  // Ends the waits of all workers that began before this call.
+  void wake();
+  // The same for at most `workers` of those that wait now.
+  void call_idle(std::size_t workers);
+  // Counts the wakes. A worker reads it before it looks for work, so that it misses none.
+  std::uint64_t wakes() const { return wakes_.load(); }
+  // When the first of the waiting requests expires.
+  std::optional<TimePoint> next_deadline() const;
+  // Waits until there was a wake after `seen`, next_deadline(), or `until`.
+  void wait(std::uint64_t seen, std::optional<TimePoint> until, const Clock& clock);
+
+ private:
+  friend class CallerTurn;
+
+  // A waiting request.
+  struct Spot {
+    QueuedCaller* caller = nullptr;  // null: none
+    Requests* line = nullptr;
+    Requests::iterator at;
+  };
+
+  std::unique_ptr<RunningRequest> take_next(int worker, int max_rows) EXCLUDES(mutex_);
+  // The next request; where it is too wide for `free_rows`, on all workers but one another that
+  // fits.
+  Spot find_next(int worker, int free_rows) REQUIRES(mutex_);
+  static Spot first_of(QueuedCaller& caller);
+  // A worker's fair share of the load.
+  int share_of_load() const REQUIRES(mutex_);
+  QueuedCaller& caller_named(const std::string& name) REQUIRES(mutex_);
+  // A caller's turn depends on what changes between these two.
+  void set_aside(QueuedCaller& caller) REQUIRES(mutex_);
+  void put_back(QueuedCaller& caller) REQUIRES(mutex_);
+  void move_lost(Requests& line, TimePoint now, Requests& lost) REQUIRES(mutex_);
+  void change_rows(CallerTurn& turn, int rows) REQUIRES(mutex_);
+  void leave(CallerTurn& turn) noexcept EXCLUDES(mutex_);
+  // After the earliest of the waiting requests has left.
+  void update_deadline() REQUIRES(mutex_);
+  // The worker that saves its rows for the first request while that fits nowhere.
+  int saving_worker() const;
+
+  const std::size_t capacity_;
+  const std::size_t capacity_bytes_;
+
+  // Mirrors of the queue, written under the mutex and read without.
+  std::atomic<std::size_t> size_{0};
+  std::atomic<std::size_t> num_waiting_{0};  // those that ran included
+  std::atomic<std::size_t> num_callers_{0};
+  std::atomic<std::int64_t> next_deadline_;  // ticks of TimePoint
+  std::atomic<bool> may_hold_cancelled_{false};
+  std::atomic<std::uint64_t> wakes_{0};
+  std::vector<std::atomic<int>> running_rows_;  // of each worker
+
+  WaitingRoom waiting_room_;
+  PrefixReadings readings_{[this] { wake(); }};
+  mutable Mutex mutex_;
+  CondVar woken_;
+  std::map<std::string, QueuedCaller> callers_ GUARDED_BY(mutex_);
+  std::set<QueuedCaller*, TurnOrder> waiting_ GUARDED_BY(mutex_);
+  std::uint64_t last_turn_ GUARDED_BY(mutex_) = 0;
+  Requests spare_ GUARDED_BY(mutex_);  // nodes of those that were popped, without them
+  int waiting_rows_ GUARDED_BY(mutex_) = 0;
+  std::size_t queued_bytes_ GUARDED_BY(mutex_) = 0;  // of new requests
+  bool closed_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lintel

@@ -1,0 +1,76 @@
+// RowPlanner: who has how many rows in a worker's next step.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "server/engine/speculation.h"
+#include "server/engine/step_cost.h"
+
+namespace lintel {
+
+class RunningRequest;
+class SampleRun;
+
+// Consecutive rows of one sequence in a step.
+struct RowRun {
+  RunningRequest* request = nullptr;
+  const void* caller = nullptr;  // whose it is: callers share rows for prompts
+  SampleRun* sample = nullptr;
+  DraftSource* drafts = nullptr;  // the sample's
+  int wanted = 0;                 // rows it could use
+  bool is_decoding = false;       // has a row in every step; reading a prompt waits for a share
+  bool samples_next = false;      // its next row's output is sampled: its client waits for it
+  int rows = 0;                   // granted, drafts included
+  std::size_t first_output = 0;
+};
+
+// Knows nothing of models and requests but what a RowRun says. Used by one thread at a time.
+class RowPlanner {
+ public:
+  struct Options {
+    int max_rows = 64;           // of a step, where a client waits for one
+    int prefill_rows = 32;       // among them, for prompts
+    int prompt_rows = 0;         // of a step for which no client waits; 0: max_rows
+    int draft_rows = 0;          // of a step that has drafts, those included; 0: no drafts
+    bool drafts_always = false;  // however unlikely they are to be right
+    StepCost cost;
+  };
+
+  explicit RowPlanner(const Options& options);
+
+  // Sets `rows` of each run. REQUIRES: not more than max_rows runs decode, and each wants a row.
+  //
+  // Every run that decodes has its row. Prompts, and runs of given values, share the rest of the
+  // step, of which prefill_rows at most when a client waits for a row to be sampled, and as many
+  // at least when none does: callers equally, and those of a caller its share; each step another
+  // one comes first. Guesses of what the samples will draw take rows that are left, the most likely
+  // first, as long as they are worth it.
+  void plan(std::vector<RowRun>& runs);
+
+ private:
+  // Hungry runs of one caller.
+  struct Group {
+    const void* caller = nullptr;
+    std::size_t first = 0;  // in hungry_
+    std::size_t size = 0;
+  };
+
+  void grant_rows(std::vector<RowRun>& runs);
+  // Puts the hungry runs of each caller side by side, and those first that come first this time.
+  void group_hungry();
+  // Grants runs of a caller about as many rows each; returns how many it is left with.
+  int grant(Group& group, int rows);
+  void grant_drafts(std::vector<RowRun>& runs);
+
+  const Options options_;
+  std::size_t turn_ = 0;  // whose prompt comes first when there are more of them than rows
+
+  // Of the current step.
+  std::vector<RowRun*> hungry_;  // could use more rows
+  std::vector<RowRun*> grouped_;
+  std::vector<Group> groups_;
+  std::vector<RowRun*> drafting_;  // have a draft in hand
+};
+
+}  // namespace lintel

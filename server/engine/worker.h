@@ -1,0 +1,120 @@
+// Worker: one batch of requests, stepped together.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/transformer.h"
+#include "server/core/clock.h"
+#include "server/engine/work_metrics.h"
+#include "server/engine/request_queue.h"
+#include "server/engine/row_planner.h"
+#include "server/engine/running_request.h"
+#include "server/engine/step_sharing.h"
+
+namespace lintel {
+
+// Adds up the parts of one step of the model.
+class ModelTimer final : public StepObserver {
+ public:
+  explicit ModelTimer(const Clock& clock) : clock_(clock) {}
+  void begin() {
+    spent_ = {};
+    part_ = StepPart::kOther;
+    part_begun_ = clock_.now();
+  }
+  void enter(StepPart part) override {
+    const TimePoint now = clock_.now();
+    spent_[static_cast<std::size_t>(part_)] += now - part_begun_;
+    part_ = part;
+    part_begun_ = now;
+  }
+  Duration spent(StepPart part) const { return spent_[static_cast<std::size_t>(part)]; }
+
+ private:
+  const Clock& clock_;
+  std::array<Duration, 3> spent_{};
+  StepPart part_ = StepPart::kOther;
+  TimePoint part_begun_;
+};
+
+// Owns its requests, from queue to end, and the workspace they are stepped in. Used by one thread.
+class Worker {
+ public:
+  struct Options {
+    int index = 0;  // of the queue's workers
+    int max_rows = 64;
+    int prefill_rows = 32;  // beside rows that clients wait for
+    int prompt_rows = 0;    // of a step without such rows; 0: max_rows
+    int most_rows = 64;     // of any step, guesses included; at least those above
+    bool drafts = false;    // as Scheduler::Options::speculation says
+    bool drafts_always = false;
+    int speculation_rows = 64;
+    StepCost step_cost;
+    int step_threads = 0;      // as StepSharing has it
+    IdleHelp* help = nullptr;  // of this queue's workers, if they help each other
+  };
+
+  // The references outlive the worker.
+  Worker(const Transformer& model, const Options& options, const Clock& clock, RequestQueue& queue,
+         SchedulerMetrics& counters);
+
+  // Drops what is cancelled or expired, admits what fits, steps the model once and hands out what
+  // it gave. Returns whether there was anything to do. Without memory for the worker's own lists
+  // its requests end with kInternal, and the next step begins anew.
+  bool run_one_step() noexcept;
+  // When the next of the requests without rows expires, or may have something to pay with.
+  std::optional<TimePoint> next_deadline() const;
+  std::size_t index() const { return static_cast<std::size_t>(options_.index); }
+  // May be read by any thread.
+  const WorkerMetrics& metrics() const { return step_.metrics; }
+  // Ends all its requests.
+  void end_all(RequestOutcome outcome) noexcept;
+
+ private:
+  using Requests = std::vector<std::unique_ptr<RunningRequest>>;
+
+  bool step();
+  bool end_lost(TimePoint now);
+  template <typename Container>
+  bool end_lost(Container& requests, TimePoint now);
+  // Puts those that need wait no longer into the queue. Returns whether there were any.
+  bool move_resumed();
+  void admit();
+  // One of the requests gives its rows up if another caller's turn has come. Returns whether.
+  bool yield_rows();
+  void step_model();
+  void end_model();
+  void absorb_rows(MatrixView<const float> rows);
+  void settle();
+  // A part of the step is over (end_model: the model's three); the next begins.
+  void end_part(WorkPart part);
+  int own_rows() const;
+  void publish_rows();
+
+  // Constant after construction.
+  const Transformer& model_;
+  const Options options_;
+  const Clock& clock_;
+  RequestQueue& queue_;
+  SchedulerMetrics& metrics_;
+
+  ModelTimer model_timer_;
+  RowPlanner planner_;
+  std::optional<StepSharing> sharing_;
+  Workspace workspace_;
+  Requests active_;  // have rows, in the order in which they got them
+  Requests paused_;  // their sinks are full
+
+  // Of the current step.
+  std::vector<RowRun> runs_;
+  std::vector<StepRow> rows_;
+  StepContext step_;
+  TimePoint part_begun_;
+};
+
+}  // namespace lintel

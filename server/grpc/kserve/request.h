@@ -1,0 +1,61 @@
+// The Open Inference Protocol's tensors and parameters, read into requests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "inference/grpc_service.pb.h"
+#include "lintel/v1/generation.pb.h"
+#include "lintel/v1/session.pb.h"
+#include "server/api/violations.h"
+
+namespace lintel {
+
+struct TensorRequest {
+  v1::GenerateRequest settings;                    // what each row asks for, but for its prompt
+  std::vector<std::vector<std::int32_t>> prompts;  // none once they are prepared
+  // Of each prompt: rows of the response, one behind the other.
+  std::size_t num_samples = 1;
+  bool from_text = false;  // they came as text_input
+  // Nothing came: a sequence goes on with what it has.
+  bool has_no_input = false;
+
+  // Outputs that are asked for.
+  bool tokens = false;
+  bool text = false;
+  bool log2_probs = false;
+  bool score = false;              // the sum of a row's log2-probabilities
+  bool log2_evidence = false;      // of particles
+  std::size_t top_log2_probs = 0;  // values at each position
+  bool raw = false;                // contents came raw, and go so
+
+  bool streams = false;      // values as they come, each response marked as the last or not
+  bool marks_final = false;  // the one response is marked, too
+
+  std::string sequence_id;  // empty: none
+  bool sequence_start = false;
+  bool sequence_end = false;
+  // The sequence ends, and nothing is read or produced before.
+  bool only_ends = false;
+  // Of a sequence that starts, as CreateSession's.
+  std::int64_t max_tokens = 0;  // 0: not told
+  v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
+  bool tells_position = false;  // of the sequence, in responses: it is one that outlives the server
+  // That responses tell, with how often states began anew in it: the largest of any row's; 0: none.
+  std::int64_t window = 0;
+};
+
+// Whether a request goes on with a sequence, or starts one.
+bool names_sequence(const inference::ModelInferRequest& wire);
+
+// The outputs of a request that names none: text for text, or tokens.
+void choose_outputs(bool is_text, TensorRequest& request);
+
+// What it can express is checked here, naming what is wrong; settings and prompts are checked as
+// those of every Generate request. Not more than `max_rows` rows.
+TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int max_rows,
+                                  Violations& violations);
+
+}  // namespace lintel

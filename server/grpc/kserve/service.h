@@ -1,0 +1,60 @@
+// InferenceService: the Open Inference Protocol (KServe v2) beside lintel.v1, on the same port.
+#pragma once
+
+#include "inference/grpc_service.grpc.pb.h"
+#include "server/grpc/transport/bounded_service.h"
+#include "server/grpc/kserve/sequences.h"
+#include "server/api/service_context.h"
+
+namespace lintel {
+
+// Thread-safe. Translates; what it says is what GenerationService and SessionService would.
+class InferenceService final : public BoundedService {
+ public:
+  explicit InferenceService(const ServiceContext& context);
+
+  grpc::ServerUnaryReactor* ServerLive(grpc::CallbackServerContext* call,
+                                       const Received<inference::ServerLiveRequest>* request,
+                                       inference::ServerLiveResponse* response);
+  grpc::ServerUnaryReactor* ServerReady(grpc::CallbackServerContext* call,
+                                        const Received<inference::ServerReadyRequest>* request,
+                                        inference::ServerReadyResponse* response);
+  grpc::ServerUnaryReactor* ModelReady(grpc::CallbackServerContext* call,
+                                       const Received<inference::ModelReadyRequest>* request,
+                                       inference::ModelReadyResponse* response);
+  grpc::ServerUnaryReactor* ServerMetadata(
+      grpc::CallbackServerContext* call, const Received<inference::ServerMetadataRequest>* request,
+      inference::ServerMetadataResponse* response);
+  grpc::ServerUnaryReactor* ModelMetadata(grpc::CallbackServerContext* call,
+                                          const Received<inference::ModelMetadataRequest>* request,
+                                          inference::ModelMetadataResponse* response);
+  grpc::ServerUnaryReactor* RepositoryIndex(
+      grpc::CallbackServerContext* call, const Received<inference::RepositoryIndexRequest>* request,
+      inference::RepositoryIndexResponse* response);
+  grpc::ServerUnaryReactor* ModelConfig(grpc::CallbackServerContext* call,
+                                        const Received<inference::ModelConfigRequest>* request,
+                                        inference::ModelConfigResponse* response);
+  grpc::ServerUnaryReactor* ModelStatistics(
+      grpc::CallbackServerContext* call, const Received<inference::ModelStatisticsRequest>* request,
+      inference::ModelStatisticsResponse* response);
+  grpc::ServerUnaryReactor* RepositoryModelLoad(
+      grpc::CallbackServerContext* call,
+      const Received<inference::RepositoryModelLoadRequest>* request,
+      inference::RepositoryModelLoadResponse* response);
+  grpc::ServerUnaryReactor* RepositoryModelUnload(
+      grpc::CallbackServerContext* call,
+      const Received<inference::RepositoryModelUnloadRequest>* request,
+      inference::RepositoryModelUnloadResponse* response);
+  grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* call,
+                                       const Received<inference::ModelInferRequest>* request,
+                                       inference::ModelInferResponse* response);
+  grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
+                          inference::ModelStreamInferResponse>*
+  ModelStreamInfer(grpc::CallbackServerContext* call);
+
+ private:
+  const ServiceContext context_;
+  ClientSequences sequences_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,38 @@
+// AdminService: what an operator does to a running server.
+#pragma once
+
+#include "lintel/v1/admin.grpc.pb.h"
+#include "server/grpc/transport/bounded_service.h"
+#include "server/api/service_context.h"
+
+namespace lintel {
+
+// Thread-safe.
+class AdminService final : public BoundedService {
+ public:
+  explicit AdminService(const ServiceContext& context);
+
+  grpc::ServerUnaryReactor* GetLogLevel(grpc::CallbackServerContext* call,
+                                        const Received<v1::GetLogLevelRequest>* request,
+                                        v1::LogLevel* response);
+  grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* call,
+                                        const Received<v1::LogLevel>* request,
+                                        v1::LogLevel* response);
+  grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* call,
+                                      const Received<v1::LoadModelRequest>* request,
+                                      v1::Model* response);
+  grpc::ServerUnaryReactor* LoadAdapter(grpc::CallbackServerContext* call,
+                                        const Received<v1::LoadAdapterRequest>* request,
+                                        v1::Adapter* response);
+  grpc::ServerUnaryReactor* UnloadAdapter(grpc::CallbackServerContext* call,
+                                          const Received<v1::UnloadAdapterRequest>* request,
+                                          v1::UnloadAdapterResponse* response);
+  grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* call,
+                                        const Received<v1::UnloadModelRequest>* request,
+                                        v1::UnloadModelResponse* response);
+
+ private:
+  const ServiceContext context_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,105 @@
+// ScoreStream: the sequences of one Score request, a window of them in the scheduler at a time,
+// their results written in the order of the request.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/core/waiting_room.h"
+#include "server/engine/token_sink.h"
+#include "server/models/served_model.h"
+#include "server/api/score_checks.h"
+#include "server/engine/scheduler.h"
+#include "server/sessions/session_store.h"
+#include "server/api/response_stream.h"
+
+namespace lintel {
+
+// A sequence joins when it is less than `window` ahead of what was written, so a slow reader holds
+// up its own request only, and memory is bounded. A queue that is full when the request arrives
+// refuses it; one that fills up later is waited for, and so is memory.
+//
+// Threads: any. Sequences are submitted by gRPC's threads (begin, a message is out), the model's
+// workers (a sequence is done) and whichever thread makes room; submitting_ lets in one at a time.
+class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Waiter {
+ public:
+  struct Options {
+    std::size_t window = 1;
+    std::size_t held_bytes = 0;  // of the call, for each sequence
+    std::shared_ptr<TokenAllowance> allowance;
+    Owner owner;            // of the memory
+    std::string caller;     // GenerationRequest::caller
+    SharedAdapter adapter;  // null: none
+    std::optional<TimePoint> deadline;
+  };
+
+  ScoreStream(SharedModel model, SessionStore& store, ScoreSequences sequences,
+              const Options& options);
+
+  // Submits what the window takes. Not OK when the first sequence found no place: nothing was
+  // submitted and the stream has to be refused.
+  grpc::Status begin() EXCLUDES(mutex_);
+
+ private:
+  class SequenceSink;
+
+  // A sequence from before its submission until it is written.
+  struct Slot {
+    RequestHandle handle;
+    std::vector<float> log2_probs;
+    bool done = false;
+  };
+
+  // What came of a try to submit a sequence.
+  struct Attempt {
+    enum class Lacks { kNothing, kPlace, kMemory };  // who lacks memory waits for a place, too
+    grpc::Status status;                             // OK: it was taken
+    Lacks lacks = Lacks::kNothing;  // else: what it may wait for; kNothing: the call has failed
+  };
+
+  // Submits while the window and the scheduler have room; when they have not, on_room() or the end
+  // of a sequence comes back to it. Returns the refusal of the first sequence.
+  grpc::Status advance() EXCLUDES(mutex_);
+  // The sequence that is to be submitted next, by this thread alone until it is settled; none: the
+  // window is full, another thread is at it, or there is nothing to do.
+  std::optional<std::size_t> claim() EXCLUDES(mutex_);
+  Attempt submit(std::size_t index) EXCLUDES(mutex_);
+  // After the try: counts a refused sequence out, and joins the waiting rooms of what it lacked,
+  // unless it had `joined` them before. Returns whether to try again at once.
+  bool settle(std::size_t index, Attempt attempt, Attempt::Lacks& joined) EXCLUDES(mutex_);
+  void join(Attempt::Lacks lacks);
+  void on_room() noexcept override EXCLUDES(mutex_);
+  void sequence_done(std::size_t index, std::vector<float> log2_probs, RequestOutcome outcome)
+      EXCLUDES(mutex_);
+  // Ends everything with `status`; what runs is cancelled.
+  void fail(grpc::Status status) EXCLUDES(mutex_);
+
+  Next next(v1::ScoreResponse& message, grpc::Status& status) override REQUIRES(mutex_);
+  void on_written() override { advance(); }
+  void on_gone() override;
+  void on_lost() override;
+  ValueUse tokens_used() const override REQUIRES(mutex_) { return used_; }
+
+  const SharedModel model_;
+  SessionStore& store_;
+  const ScoreSequences sequences_;
+  const Options options_;
+
+  std::deque<Slot> slots_ GUARDED_BY(mutex_);  // the first is next_write_'s; at most the window
+  std::size_t next_submit_ GUARDED_BY(mutex_) = 0;
+  std::size_t next_write_ GUARDED_BY(mutex_) = 0;
+  std::size_t running_ GUARDED_BY(mutex_) = 0;
+  ValueUse used_ GUARDED_BY(mutex_);            // by the sequences that were submitted
+  bool submitting_ GUARDED_BY(mutex_) = false;  // a thread has claimed next_submit_ - 1
+  bool told_ GUARDED_BY(mutex_) = false;        // of room, since that was claimed
+  std::optional<grpc::Status> failure_ GUARDED_BY(mutex_);
+};
+
+// The response of a sequence; bits/dim is minus the mean of the log2-probabilities, summed in
+// double.
+void write_score(std::size_t index, const std::vector<float>& log2_probs, v1::ScoreResponse& wire);
+
+}  // namespace lintel

@@ -1,0 +1,93 @@
+// SessionService: creates, shows, copies and deletes sessions.
+#pragma once
+
+#include "lintel/v1/session.grpc.pb.h"
+#include "server/grpc/transport/bounded_service.h"
+#include "server/api/service_context.h"
+#include "server/grpc/lintel_v1/piece_stream.h"
+#include "server/grpc/lintel_v1/places.h"
+
+namespace lintel {
+
+// Thread-safe. Without a session store nothing here waits, and a unary method answers before it
+// returns; with one, methods that name a session go on by the store's threads. Its files:
+// session_service.cpp (Create, Get, List, Delete),
+// session_copies.cpp (Fork, Rewind, ReadHistory), session_snapshots.cpp (Snapshot),
+// restore_call.cpp (Restore), session_states.cpp (named states).
+class SessionService final : public BoundedService {
+ public:
+  explicit SessionService(const ServiceContext& context);
+
+  grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* call,
+                                   const Received<v1::CreateSessionRequest>* request,
+                                   v1::Session* response);
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* call,
+                                const Received<v1::GetSessionRequest>* request,
+                                v1::Session* response);
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* call,
+                                 const Received<v1::ListSessionsRequest>* request,
+                                 v1::ListSessionsResponse* response);
+  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* call,
+                                   const Received<v1::DeleteSessionRequest>* request,
+                                   google::protobuf::Empty* response);
+  grpc::ServerUnaryReactor* Fork(grpc::CallbackServerContext* call,
+                                 const Received<v1::ForkSessionRequest>* request,
+                                 v1::ForkSessionResponse* response);
+  grpc::ServerUnaryReactor* Rewind(grpc::CallbackServerContext* call,
+                                   const Received<v1::RewindSessionRequest>* request,
+                                   v1::Session* response);
+  grpc::ServerWriteReactor<v1::SnapshotChunk>* Snapshot(
+      grpc::CallbackServerContext* call, const Received<v1::SnapshotSessionRequest>* request);
+  grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* Restore(
+      grpc::CallbackServerContext* call, v1::Session* response);
+  grpc::ServerWriteReactor<v1::Chunk>* ReadHistory(grpc::CallbackServerContext* call,
+                                                   const Received<v1::ReadHistoryRequest>* request);
+  grpc::ServerUnaryReactor* SaveState(grpc::CallbackServerContext* call,
+                                      const Received<v1::SaveStateRequest>* request,
+                                      v1::NamedState* response);
+  grpc::ServerUnaryReactor* ListStates(grpc::CallbackServerContext* call,
+                                       const Received<v1::ListStatesRequest>* request,
+                                       v1::ListStatesResponse* response);
+  grpc::ServerUnaryReactor* DeleteState(grpc::CallbackServerContext* call,
+                                        const Received<v1::DeleteStateRequest>* request,
+                                        google::protobuf::Empty* response);
+
+ private:
+  using SnapshotStream = PieceStream<v1::SnapshotChunk>;
+  using HistoryStream = PieceStream<v1::Chunk>;
+
+  grpc::Status create(CallScope& scope, const v1::CreateSessionRequest& wire, v1::Session& session);
+  grpc::Status get(CallScope& scope, const v1::GetSessionRequest& wire, v1::Session& session);
+  grpc::Status list(CallScope& scope, const v1::ListSessionsRequest& wire,
+                    v1::ListSessionsResponse& page);
+  grpc::Status remove(CallScope& scope, const v1::DeleteSessionRequest& wire);
+  grpc::Status fork(CallScope& scope, const v1::ForkSessionRequest& wire,
+                    v1::ForkSessionResponse& response);
+  grpc::Status rewind(CallScope& scope, const v1::RewindSessionRequest& wire, v1::Session& session);
+  grpc::Status snapshot(const v1::SnapshotSessionRequest& wire, SnapshotStream::Reactor& reactor);
+  grpc::Status read_history(const v1::ReadHistoryRequest& wire, HistoryStream::Reactor& reactor);
+
+  grpc::Status save_state(CallScope& scope, const v1::SaveStateRequest& wire,
+                          v1::NamedState& state);
+  grpc::Status list_states(CallScope& scope, const v1::ListStatesRequest& wire,
+                           v1::ListStatesResponse& page);
+  grpc::Status delete_state(CallScope& scope, const v1::DeleteStateRequest& wire);
+  void write_state(const NamedState& state, v1::NamedState& wire) const;
+
+  // A place among copies_, or why there is none.
+  grpc::Status take_place(std::shared_ptr<void>& place);
+  // The caller's session, which is in memory then; not OK: it is not there. Tells the scope its
+  // model.
+  grpc::Status find(CallScope& scope, const std::string& id, SessionInfo& info) const;
+  // Of a session that the caller has; OK where it is no refusal.
+  grpc::Status refused(const SessionRefusal& refusal, const CallScope& scope,
+                       const std::string& id) const;
+
+  const ServiceContext context_;
+  Places copies_;  // of calls that hold what sessions are, on its way in or out
+};
+
+// A session as the wire has it.
+void write_session(const ServiceContext& context, const SessionInfo& info, v1::Session& wire);
+
+}  // namespace lintel

@@ -1,0 +1,49 @@
+// What Snapshot and Restore share: how large a snapshot may be, and what it says of the model.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "model/core/tensor.h"
+#include "server/models/served_model.h"
+#include "server/sessions/session_options.h"
+#include "server/sessions/snapshot.h"
+
+namespace lintel {
+
+// Bytes of a session, zeroed before they are freed.
+class ZeroedBytes {
+ public:
+  ZeroedBytes() = default;
+  explicit ZeroedBytes(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
+  ZeroedBytes(ZeroedBytes&& other) noexcept { bytes_.swap(other.bytes_); }
+  ZeroedBytes& operator=(ZeroedBytes&& other) noexcept {
+    bytes_.swap(other.bytes_);
+    return *this;
+  }
+  ~ZeroedBytes() { zero_memory(std::span(bytes_)); }
+
+  std::span<const std::byte> span() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+// An upper bound of a snapshot's bytes: the state of num_values values and a history of
+// history_values. SIZE_MAX where no state can hold so many.
+std::size_t most_snapshot_bytes(const Transformer& model, std::int64_t num_values,
+                                std::int64_t history_values);
+
+// The image with what its model is, for write_snapshot(): of values that the model computes here.
+SnapshotOf snapshot_of(SessionImage image, const ServedModel& model);
+
+// What the first `position` values of a session were computed with, told in place of what the model
+// computes with here.
+void tell_numerics(const SessionInfo& session, std::int64_t position, SnapshotOf& snapshot);
+// The same the other way: of a session that is made of these values.
+void take_numerics(const SnapshotOf& snapshot, const ServedModel& model, SessionOptions& session);
+
+}  // namespace lintel

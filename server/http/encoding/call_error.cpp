@@ -1,0 +1,33 @@
+#include "server/http/encoding/call_error.h"
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace lintel {
+
+CallError read_call_error(const grpc::Status& status) {
+  CallError error;
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return error;
+  for (const auto& detail : details.details()) {
+    google::rpc::BadRequest bad;
+    google::rpc::RetryInfo retry;
+    if (detail.UnpackTo(&bad)) {
+      for (const auto& violation : bad.field_violations()) {
+        error.violations.emplace_back(violation.field(), violation.description());
+      }
+    } else if (detail.UnpackTo(&retry)) {
+      error.retry_after = std::chrono::milliseconds(retry.retry_delay().seconds() * 1000 +
+                                                    retry.retry_delay().nanos() / 1'000'000);
+    }
+  }
+  return error;
+}
+
+void add_retry_header(const CallError& error, HttpHeaders& headers) {
+  if (!error.retry_after) return;
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(*error.retry_after);
+  headers.emplace_back("retry-after", std::to_string(seconds.count()));
+}
+
+}  // namespace lintel

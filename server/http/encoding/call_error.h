@@ -1,0 +1,27 @@
+// CallError: what a gRPC status says, for errors of other shapes.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/http/transport/http_message.h"
+
+namespace lintel {
+
+struct CallError {
+  std::vector<std::pair<std::string, std::string>> violations;  // field, and what is wrong with it
+  std::optional<std::chrono::milliseconds> retry_after;         // when trying again may help
+};
+
+// From the details of google.rpc that the status carries.
+CallError read_call_error(const grpc::Status& status);
+
+// Tells a client when to try again, where the status does.
+void add_retry_header(const CallError& error, HttpHeaders& headers);
+
+}  // namespace lintel

@@ -1,0 +1,256 @@
+#include "server/http/kserve/infer_json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/utf8_text.h"
+
+namespace lintel {
+namespace {
+
+using Json = nlohmann::json;
+using WireInput = inference::ModelInferRequest::InferInputTensor;
+
+std::string named(const std::string& path, const std::string& name) {
+  return path + (path.empty() ? "" : ".") + name.substr(0, 64);
+}
+
+// Binary contents behind the JSON are an extension of the protocol that is not served; clients that
+// have it say in parameters whether they use it.
+constexpr const char* kNoBinary =
+    "the binary tensor data extension is not served: tensors are JSON here, or of gRPC";
+
+// A tensor's data is a list of its values, or lists of lists: either way, in order.
+template <typename Take>
+std::string read_data(const Json& data, const std::string& path, const Take& take) {
+  if (!data.is_array()) return path + " is not a list";
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    if (data[i].is_array()) {
+      std::string wrong = read_data(data[i], path, take);
+      if (!wrong.empty()) return wrong;
+    } else if (!take(data[i])) {
+      return path + "[" + std::to_string(i) + "] is not a value of the tensor's datatype";
+    }
+  }
+  return "";
+}
+
+template <typename Number>
+bool is_of(const Json& value) {
+  if (value.is_number_unsigned()) return std::in_range<Number>(value.get<std::uint64_t>());
+  return value.is_number_integer() && std::in_range<Number>(value.get<std::int64_t>());
+}
+
+std::string read_contents(const Json& data, const std::string& path, WireInput& input) {
+  inference::InferTensorContents& contents = *input.mutable_contents();
+  if (input.datatype() == "BYTES") {
+    return read_data(data, path, [&](const Json& value) {
+      if (value.is_string()) contents.add_bytes_contents(value.get<std::string>());
+      return value.is_string();
+    });
+  }
+  if (input.datatype() == "INT64") {
+    return read_data(data, path, [&](const Json& value) {
+      if (!is_of<std::int64_t>(value)) return false;
+      contents.add_int64_contents(value.get<std::int64_t>());
+      return true;
+    });
+  }
+  if (input.datatype() == "INT32") {
+    return read_data(data, path, [&](const Json& value) {
+      if (!is_of<std::int32_t>(value)) return false;
+      contents.add_int_contents(value.get<std::int32_t>());
+      return true;
+    });
+  }
+  return "";  // of another type: no input has it, and the service says so
+}
+
+std::string read_shape(const Json& shape, const std::string& path, WireInput& input) {
+  if (!shape.is_array() || shape.size() > 8) return path + " is not a list of a few sizes";
+  for (const Json& size : shape) {
+    if (!is_of<std::int64_t>(size)) return path + " is not a list of whole numbers";
+    input.add_shape(size.get<std::int64_t>());
+  }
+  return "";
+}
+
+std::string read_text_member(const Json& value, const std::string& path, std::string& text) {
+  if (!value.is_string()) return path + " is not a text";
+  text = value.get<std::string>();
+  return "";
+}
+
+std::string read_input(const Json& json, const std::string& path, WireInput& input) {
+  if (!json.is_object()) return path + " is not an object";
+  std::string wrong;
+  for (const auto& [name, value] : json.items()) {
+    const std::string member = named(path, name);
+    if (name == "name") {
+      wrong = read_text_member(value, member, *input.mutable_name());
+    } else if (name == "datatype") {
+      wrong = read_text_member(value, member, *input.mutable_datatype());
+    } else if (name == "shape") {
+      wrong = read_shape(value, member, input);
+    } else if (name == "parameters") {
+      if (value.is_object() && value.contains("binary_data_size")) {
+        return named(member, "binary_data_size") + ": " + kNoBinary;
+      }
+      wrong = read_infer_parameters(value, member, *input.mutable_parameters());
+    } else if (name != "data") {
+      wrong = member + " is not a member of an input";
+    }
+    if (!wrong.empty()) return wrong;
+  }
+  if (!json.contains("data")) return named(path, "data") + " is missing";
+  return read_contents(json["data"], named(path, "data"), input);
+}
+
+// What says that an answer is JSON is what every answer is here.
+std::string drop_binary(const char* name, const std::string& path,
+                        google::protobuf::Map<std::string, inference::InferParameter>& parameters) {
+  const auto found = parameters.find(name);
+  if (found == parameters.end()) return "";
+  if (found->second.bool_param()) return named(path, name) + ": " + kNoBinary;
+  parameters.erase(found);
+  return "";
+}
+
+std::string read_output(const Json& json, const std::string& path,
+                        inference::ModelInferRequest::InferRequestedOutputTensor& output) {
+  if (!json.is_object()) return path + " is not an object";
+  std::string wrong;
+  for (const auto& [name, value] : json.items()) {
+    const std::string member = named(path, name);
+    if (name == "name") {
+      wrong = read_text_member(value, member, *output.mutable_name());
+    } else if (name == "parameters") {
+      wrong = read_infer_parameters(value, member, *output.mutable_parameters());
+      if (wrong.empty()) wrong = drop_binary("binary_data", member, *output.mutable_parameters());
+    } else {
+      wrong = member + " is not a member of an output";
+    }
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+template <typename Read>
+std::string read_each(const Json& list, const std::string& path, const Read& read) {
+  if (!list.is_array()) return path + " is not a list";
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    std::string wrong = read(list[i], path + "[" + std::to_string(i) + "]");
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+template <typename Values, typename Shown>
+nlohmann::ordered_json list_of(const Values& values, const Shown& shown) {
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& value : values) list.push_back(shown(value));
+  return list;
+}
+
+}  // namespace
+
+std::string read_infer_request(Json json, inference::ModelInferRequest& wire) {
+  std::string wrong;
+  for (const auto& [name, value] : std::as_const(json).items()) {
+    if (name == "id") {
+      wrong = read_text_member(value, "id", *wire.mutable_id());
+    } else if (name == "parameters") {
+      wrong = read_infer_parameters(value, "parameters", *wire.mutable_parameters());
+      if (wrong.empty()) {
+        wrong = drop_binary("binary_data_output", "parameters", *wire.mutable_parameters());
+      }
+    } else if (name == "inputs") {
+      wrong = read_each(value, "inputs", [&](const Json& input, const std::string& path) {
+        return read_input(input, path, *wire.add_inputs());
+      });
+    } else if (name == "outputs") {
+      wrong = read_each(value, "outputs", [&](const Json& output, const std::string& path) {
+        return read_output(output, path, *wire.add_outputs());
+      });
+    } else {
+      wrong = named("", name) + " is not a member of an inference request";
+    }
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+std::string read_infer_parameters(
+    const Json& json, const std::string& path,
+    google::protobuf::Map<std::string, inference::InferParameter>& parameters) {
+  if (!json.is_object()) return path + " is not an object";
+  for (const auto& [name, value] : json.items()) {
+    inference::InferParameter& parameter = parameters[name];
+    if (value.is_boolean()) {
+      parameter.set_bool_param(value.get<bool>());
+    } else if (value.is_string()) {
+      parameter.set_string_param(value.get<std::string>());
+    } else if (value.is_number_unsigned()) {
+      parameter.set_uint64_param(value.get<std::uint64_t>());
+    } else if (value.is_number_integer()) {
+      parameter.set_int64_param(value.get<std::int64_t>());
+    } else if (value.is_number_float()) {
+      parameter.set_double_param(value.get<double>());
+    } else {
+      return named(path, name) + " is not a number, a text, true or false";
+    }
+  }
+  return "";
+}
+
+nlohmann::ordered_json tensor_values(
+    const inference::ModelInferResponse::InferOutputTensor& tensor) {
+  const inference::InferTensorContents& contents = tensor.contents();
+  if (tensor.datatype() == "INT32") {
+    return list_of(contents.int_contents(), [](std::int32_t value) { return value; });
+  }
+  if (tensor.datatype() == "FP32") {
+    return list_of(contents.fp32_contents(), [](float value) { return short_number(value); });
+  }
+  if (tensor.datatype() == "FP64") {
+    return list_of(contents.fp64_contents(), [](double value) {
+      return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+    });
+  }
+  return list_of(contents.bytes_contents(), [](const std::string& bytes) {
+    Utf8Text utf8;
+    std::string text;
+    utf8.add(bytes, text);
+    utf8.end(text);
+    return text;
+  });
+}
+
+nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& wire) {
+  nlohmann::ordered_json json = {{"model_name", wire.model_name()},
+                                 {"model_version", wire.model_version()}};
+  if (!wire.id().empty()) json["id"] = wire.id();
+  for (const char* const name :
+       {"triton_final_response", "lintel_position", "lintel_window", "lintel_window_restarts"}) {
+    const auto found = wire.parameters().find(name);
+    if (found == wire.parameters().end()) continue;
+    const inference::InferParameter& told = found->second;
+    json["parameters"][name] = told.has_bool_param() ? nlohmann::ordered_json(told.bool_param())
+                                                     : nlohmann::ordered_json(told.int64_param());
+  }
+  json["outputs"] = nlohmann::ordered_json::array();
+  for (const auto& tensor : wire.outputs()) {
+    json["outputs"].push_back(
+        {{"name", tensor.name()},
+         {"datatype", tensor.datatype()},
+         {"shape", std::vector<std::int64_t>(tensor.shape().begin(), tensor.shape().end())},
+         {"data", tensor_values(tensor)}});
+  }
+  return json;
+}
+
+}  // namespace lintel

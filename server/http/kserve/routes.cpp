@@ -1,0 +1,246 @@
+#include "server/http/kserve/routes.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "inference/grpc_service.pb.h"
+#include "server/grpc/transport/status.h"
+#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/call_error.h"
+#include "server/http/encoding/server_sent_events.h"
+#include "server/http/transport/http_status.h"
+#include "server/http/kserve/generate_json.h"
+#include "server/http/kserve/infer_json.h"
+
+namespace lintel {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Metadata of ModelStreamInfer: an error ends the stream with its status.
+constexpr const char* kStatusErrors = "triton_grpc_error";
+
+std::string method_of(const char* name) {
+  return std::string("/inference.GRPCInferenceService/") + name;
+}
+
+// The protocol's shape: {"error": message}.
+HttpAnswer error_answer(const HttpRequest&, int http_status, const grpc::Status& status) {
+  HttpAnswer answer =
+      json_answer(http_status, dumped(ordered_json{{"error", status.error_message()}}));
+  add_retry_header(read_call_error(status), answer.headers);
+  return answer;
+}
+
+HttpAnswer error_answer(const grpc::Status& status) {
+  return error_answer({}, http_status_of(status.error_code()), status);
+}
+
+HttpAnswer bad_request(const std::string& why) {
+  return error_answer(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, why));
+}
+
+// Asks a method of the service, and answers with what `shown` makes of its response.
+template <typename Response, typename Request, typename Shown>
+void ask(InnerCalls& calls, const SharedExchange& exchange, const char* method,
+         const Request& request, Shown shown) {
+  calls.unary(exchange, method_of(method), bytes_of(request),
+              [exchange, shown = std::move(shown)](
+                  const grpc::Status& status, grpc::ByteBuffer& bytes, const grpc::ClientContext&) {
+                Response response;
+                if (!status.ok()) return exchange->answer(error_answer(status));
+                if (!parse_from(bytes, response)) {
+                  return exchange->answer(error_answer(
+                      grpc::Status(grpc::StatusCode::INTERNAL, "a message is damaged")));
+                }
+                exchange->answer(shown(response));
+              });
+}
+
+// The model of a path, whose version may be a part of it.
+template <typename Request>
+Request model_request(const HttpRequest& http) {
+  Request request;
+  request.set_name(http.parameters.at(0));
+  if (http.parameters.size() > 1) request.set_version(http.parameters[1]);
+  return request;
+}
+
+HttpAnswer whether(const char* what, bool it_is) {
+  return json_answer(it_is ? 200 : 503, dumped(ordered_json{{what, it_is}}));
+}
+
+void is_live(InnerCalls& calls, const SharedExchange& exchange) {
+  ask<inference::ServerLiveResponse>(
+      calls, exchange, "ServerLive", inference::ServerLiveRequest(),
+      [](const auto& response) { return whether("live", response.live()); });
+}
+
+void is_ready(InnerCalls& calls, const SharedExchange& exchange) {
+  ask<inference::ServerReadyResponse>(
+      calls, exchange, "ServerReady", inference::ServerReadyRequest(),
+      [](const auto& response) { return whether("ready", response.ready()); });
+}
+
+void is_model_ready(InnerCalls& calls, const SharedExchange& exchange) {
+  const auto request = model_request<inference::ModelReadyRequest>(exchange->request());
+  ask<inference::ModelReadyResponse>(
+      calls, exchange, "ModelReady", request, [name = request.name()](const auto& response) {
+        return json_answer(response.ready() ? 200 : 503,
+                           dumped(ordered_json{{"name", name}, {"ready", response.ready()}}));
+      });
+}
+
+void describe_server(InnerCalls& calls, const SharedExchange& exchange) {
+  ask<inference::ServerMetadataResponse>(
+      calls, exchange, "ServerMetadata", inference::ServerMetadataRequest(),
+      [](const auto& response) {
+        auto extensions = ordered_json::array({"generate"});
+        for (const std::string& name : response.extensions()) extensions.push_back(name);
+        return json_answer(200, dumped(ordered_json{{"name", response.name()},
+                                                    {"version", response.version()},
+                                                    {"extensions", std::move(extensions)}}));
+      });
+}
+
+template <typename Tensors>
+ordered_json described(const Tensors& tensors) {
+  auto list = ordered_json::array();
+  for (const auto& tensor : tensors) {
+    const std::vector<std::int64_t> shape(tensor.shape().begin(), tensor.shape().end());
+    list.push_back({{"name", tensor.name()}, {"datatype", tensor.datatype()}, {"shape", shape}});
+  }
+  return list;
+}
+
+void describe_model(InnerCalls& calls, const SharedExchange& exchange) {
+  ask<inference::ModelMetadataResponse>(
+      calls, exchange, "ModelMetadata",
+      model_request<inference::ModelMetadataRequest>(exchange->request()),
+      [](const auto& response) {
+        const std::vector<std::string> versions(response.versions().begin(),
+                                                response.versions().end());
+        return json_answer(200, dumped(ordered_json{{"name", response.name()},
+                                                    {"versions", versions},
+                                                    {"platform", response.platform()},
+                                                    {"inputs", described(response.inputs())},
+                                                    {"outputs", described(response.outputs())}}));
+      });
+}
+
+// Reads an inference request of the model in the path; `infer` begins its call.
+using ReadBody = std::string (*)(nlohmann::json, inference::ModelInferRequest&);
+using Infer = void (*)(InnerCalls&, const SharedExchange&, inference::ModelInferRequest);
+grpc::Status read_inference(const SharedExchange& exchange, const std::string& body,
+                            JsonBudget& budget, ReadBody read,
+                            inference::ModelInferRequest& request) {
+  const HttpRequest& http = exchange->request();
+  nlohmann::json object;
+  grpc::Status parsed = parse_object(body, &budget, object);
+  if (!parsed.ok()) return parsed;
+  const std::string wrong = read(std::move(object), request);
+  if (!wrong.empty()) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, wrong);
+  request.set_model_name(http.parameters.at(0));
+  if (http.parameters.size() > 1) request.set_model_version(http.parameters[1]);
+  return grpc::Status::OK;
+}
+
+HttpHandler inference_handler(InnerCalls& calls, BodyWork& bodies, ReadBody read, Infer infer) {
+  return [&calls, &bodies, read, infer](const SharedExchange& exchange) {
+    if (!exchange->request().header("inference-header-content-length").empty()) {
+      return exchange->answer(bad_request(
+          "inference-header-content-length: the binary tensor data extension is not served: "
+          "tensors are JSON here, or of gRPC"));
+    }
+    bodies.read(
+        exchange,
+        [exchange, &calls, read, infer](const std::string& body, JsonBudget& budget) {
+          inference::ModelInferRequest request;
+          grpc::Status status = read_inference(exchange, body, budget, read, request);
+          if (status.ok()) infer(calls, exchange, std::move(request));
+          return status;
+        },
+        [exchange](const grpc::Status& status) { exchange->answer(error_answer(status)); });
+  };
+}
+
+void infer(InnerCalls& calls, const SharedExchange& exchange,
+           inference::ModelInferRequest request) {
+  ask<inference::ModelInferResponse>(
+      calls, exchange, "ModelInfer", request,
+      [](const auto& response) { return json_answer(200, dumped(infer_response_json(response))); });
+}
+
+void generate(InnerCalls& calls, const SharedExchange& exchange,
+              inference::ModelInferRequest request) {
+  ask<inference::ModelInferResponse>(
+      calls, exchange, "ModelInfer", request, [](const auto& response) {
+        return json_answer(200, GenerateJson().of(response, /*is_last=*/true));
+      });
+}
+
+// The responses of ModelStreamInfer as events, of a stream that tells errors by its status.
+class GenerateEvents final : public StreamAnswer {
+ public:
+  HttpAnswer head() override { return server_sent_head(); }
+  grpc::Status piece(grpc::ByteBuffer& bytes, std::string& out) override {
+    inference::ModelStreamInferResponse message;
+    if (!parse_from(bytes, message)) {
+      return grpc::Status(grpc::StatusCode::INTERNAL, "a message is damaged");
+    }
+    const inference::ModelInferResponse& response = message.infer_response();
+    const auto marked = response.parameters().find("triton_final_response");
+    const bool is_last = marked == response.parameters().end() || marked->second.bool_param();
+    out = server_sent_event(json_.of(response, is_last));
+    return grpc::Status::OK;
+  }
+  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+    return status.ok() ? "" : server_sent_event(error_answer(status).body);
+  }
+  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+    return error_answer(status);
+  }
+
+ private:
+  GenerateJson json_;
+};
+
+void generate_stream(InnerCalls& calls, const SharedExchange& exchange,
+                     inference::ModelInferRequest request) {
+  auto& parameters = *request.mutable_parameters();
+  if (!parameters.contains("stream")) parameters["stream"].set_bool_param(true);
+  calls.stream(exchange, method_of("ModelStreamInfer"), bytes_of(request),
+               std::make_unique<GenerateEvents>(), /*timeout=*/{}, {{kStatusErrors, "true"}});
+}
+
+}  // namespace
+
+void add_kserve_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies) {
+  const HttpRefusal refuse = [](const HttpRequest& request, int http_status,
+                                const grpc::Status& status) {
+    return error_answer(request, http_status, status);
+  };
+  routes.shape_below("/v2", refuse);
+  using Answer = void (*)(InnerCalls&, const SharedExchange&);
+  const auto add = [&](const std::string& path, Answer answer, bool is_open = false) {
+    routes.add({"GET", path,
+                [&calls, answer](const SharedExchange& exchange) { answer(calls, exchange); },
+                refuse, is_open});
+  };
+  const auto add_post = [&](const std::string& path, ReadBody read, Infer infer) {
+    routes.add({"POST", path, inference_handler(calls, bodies, read, infer), refuse});
+  };
+  add("/v2/health/live", is_live, /*is_open=*/true);
+  add("/v2/health/ready", is_ready, /*is_open=*/true);
+  add("/v2", describe_server);
+  for (const std::string model : {"/v2/models/{}", "/v2/models/{}/versions/{}"}) {
+    add(model, describe_model);
+    add(model + "/ready", is_model_ready, /*is_open=*/true);
+    add_post(model + "/infer", read_infer_request, infer);
+    add_post(model + "/generate", read_generate_request, generate);
+    add_post(model + "/generate_stream", read_generate_request, generate_stream);
+  }
+}
+
+}  // namespace lintel

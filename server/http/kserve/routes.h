@@ -1,0 +1,13 @@
+// The Open Inference Protocol's REST calls, and Triton's generate.
+#pragma once
+
+#include "server/http/transport/body_work.h"
+#include "server/http/transport/http_routes.h"
+#include "server/http/transport/inner_calls.h"
+
+namespace lintel {
+
+// `calls` and `bodies` outlive the routes.
+void add_kserve_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies);
+
+}  // namespace lintel

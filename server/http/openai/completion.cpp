@@ -1,0 +1,288 @@
+#include "server/http/openai/completion.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "server/grpc/transport/message_bounds.h"
+#include "server/grpc/transport/status.h"
+#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/server_sent_events.h"
+#include "server/http/openai/openai_error.h"
+
+namespace lintel {
+namespace {
+
+constexpr const char* kGenerateMethod = "/lintel.v1.GenerationService/Generate";
+
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// Characters that a prompt has, and values.
+struct PromptSize {
+  std::size_t characters = 0;
+  std::int64_t values = 0;
+};
+
+PromptSize size_of(const v1::Values& prompt, bool is_bytes) {
+  std::string bytes, text;
+  PromptSize size;
+  if (prompt.has_text()) {
+    bytes = prompt.text();
+    size.values = static_cast<std::int64_t>(bytes.size());
+  } else {
+    size.values = prompt.tokens().ids_size();
+    for (const std::int32_t id : prompt.tokens().ids()) {
+      if (is_bytes) {
+        bytes.push_back(static_cast<char>(id));
+      } else {
+        size.characters += std::to_string(id).size() + (size.characters > 0 ? 1 : 0);
+      }
+    }
+  }
+  if (!is_bytes) return size;
+  Utf8Text utf8;
+  utf8.add(bytes, text);
+  utf8.end(text);
+  size.characters = utf8.num_characters();
+  return size;
+}
+
+grpc::Status no_message() {
+  return grpc::Status(grpc::StatusCode::INTERNAL, "a message is damaged");
+}
+
+}  // namespace
+
+// The exchange as one prompt of several sees it: the answer begins with the first, and ends with
+// the last.
+class Completion::PromptExchange final : public HttpExchange {
+ public:
+  explicit PromptExchange(std::shared_ptr<Completion> completion)
+      : completion_(std::move(completion)), exchange_(*completion_->exchange_) {}
+
+  const HttpRequest& request() const override { return exchange_.request(); }
+  std::string take_body() override { return exchange_.take_body(); }
+  void answer(HttpAnswer answer) override {
+    if (!completion_->has_begun_) return exchange_.answer(std::move(answer));
+    exchange_.end(server_sent_event(answer.body));
+  }
+  void begin(HttpAnswer head) override {
+    if (!std::exchange(completion_->has_begun_, true)) exchange_.begin(std::move(head));
+  }
+  void write(std::string piece, std::function<void(bool)> taken) override {
+    exchange_.write(std::move(piece), std::move(taken));
+  }
+  void end(std::string last_piece) override {
+    // Of a prompt that is not the last one, and went well: nothing.
+    if (!last_piece.empty()) return exchange_.end(std::move(last_piece));
+    completion_->next_prompt();
+  }
+  void abort() override { exchange_.abort(); }
+  void when_gone(std::function<void()> gone) override { exchange_.when_gone(std::move(gone)); }
+
+ private:
+  const std::shared_ptr<Completion> completion_;
+  HttpExchange& exchange_;
+};
+
+class Completion::PromptAnswer final : public StreamAnswer {
+ public:
+  explicit PromptAnswer(std::shared_ptr<Completion> completion)
+      : completion_(std::move(completion)) {}
+
+  HttpAnswer head() override { return server_sent_head(); }
+  grpc::Status piece(grpc::ByteBuffer& bytes, std::string& out) override {
+    v1::GenerateResponse message;
+    if (!parse_from(bytes, message)) return no_message();
+    Completion& completion = *completion_;
+    for (const std::string& choice : completion.take_message(message)) {
+      out += server_sent_event(completion.head() + ",\"choices\":[" + choice + "]" +
+                               (completion.request_.include_usage ? ",\"usage\":null}" : "}"));
+    }
+    return grpc::Status::OK;
+  }
+  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+    Completion& completion = *completion_;
+    if (!status.ok()) return server_sent_event(openai_answer(status).body);
+    if (++completion.prompt_ < completion.request_.prompts.size()) return "";
+    std::string last;
+    if (completion.request_.include_usage) {
+      last = server_sent_event(completion.head() + ",\"choices\":[]," + completion.usage() + "}");
+    }
+    return last + server_sent_event("[DONE]");
+  }
+  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+    return openai_answer(status);
+  }
+
+ private:
+  const std::shared_ptr<Completion> completion_;
+};
+
+Completion::Completion(SharedExchange exchange, InnerCalls& calls, CompletionRequest request)
+    : exchange_(std::move(exchange)),
+      calls_(calls),
+      request_(std::move(request)),
+      created_(unix_seconds()) {}
+
+void Completion::start() {
+  v1::GetModelRequest get;
+  get.set_name(request_.model);
+  calls_.unary(exchange_, "/lintel.v1.ModelService/Get", bytes_of(get),
+               [self = shared_from_this()](const grpc::Status& status, grpc::ByteBuffer& response,
+                                           const grpc::ClientContext&) {
+                 v1::Model model;
+                 if (!status.ok()) return self->exchange_->answer(openai_answer(status));
+                 const grpc::Status fits =
+                     parse_from(response, model) ? self->check_model(model) : no_message();
+                 if (!fits.ok()) return self->exchange_->answer(openai_answer(fits));
+                 self->next_prompt();
+               });
+}
+
+grpc::Status Completion::check_model(const v1::Model& model) {
+  is_bytes_ = model.modality() == "bytes";
+  if (model.modality() != "image") return grpc::Status::OK;
+  return invalid_argument({{"model", "'" + clip(model.name()) +
+                                         "' is of images, and completions are of text: "
+                                         "lintel.v1.GenerationService/Generate completes images"}});
+}
+
+void Completion::next_prompt() {
+  begin_choices();
+  grpc::ByteBuffer bytes = bytes_of(generate_request(request_, prompt_));
+  const std::shared_ptr<Completion> self = shared_from_this();
+  if (request_.streams) {
+    calls_.stream(std::make_shared<PromptExchange>(self), kGenerateMethod, std::move(bytes),
+                  std::make_unique<PromptAnswer>(self));
+    return;
+  }
+  calls_.gather(
+      exchange_, kGenerateMethod, std::move(bytes),
+      [self](grpc::ByteBuffer& response) {
+        v1::GenerateResponse message;
+        if (!parse_from(response, message)) return no_message();
+        self->take_message(message);
+        std::size_t gathered = self->gathered_bytes_;
+        for (const ChoiceText& text : self->texts_) gathered += text.size();
+        if (gathered <= kMaxMessageBytes) return grpc::Status(grpc::Status::OK);
+        return invalid_argument(
+            {{"max_new_tokens", "the answer is larger than " + std::to_string(kMaxMessageBytes) +
+                                    " bytes: stream it"}});
+      },
+      [self](const grpc::Status& status, const grpc::ClientContext&) {
+        self->end_gathered(status);
+      });
+}
+
+void Completion::end_gathered(const grpc::Status& status) {
+  if (!status.ok()) return exchange_->answer(openai_answer(status));
+  choose();
+  if (++prompt_ < request_.prompts.size()) return next_prompt();
+  std::string body = head() + ",\"choices\":[";
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    if (i > 0) body += ',';
+    body += std::exchange(choices_[i], {});
+  }
+  exchange_->answer(json_answer(200, body + "]," + usage() + "}"));
+}
+
+void Completion::begin_choices() {
+  const PromptSize size = size_of(request_.prompts[prompt_], is_bytes_);
+  prompt_tokens_ += size.values;
+  cached_of_prompt_ = 0;
+  texts_.clear();
+  // More than the server takes of one request are refused by it before there is a sample.
+  constexpr std::uint32_t kMostChoices = 65'536;
+  const std::uint32_t count = std::min(request_.num_samples, kMostChoices);
+  candidates_.clear();
+  if (request_.num_samples > request_.num_choices) candidates_.resize(count);
+  texts_.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    texts_.emplace_back(is_bytes_, request_.logprobs, request_.echo ? 0 : size.characters);
+  }
+  if (!request_.streams) {
+    choices_.resize(choices_.size() + std::min(request_.num_choices, kMostChoices));
+  }
+}
+
+std::vector<std::string> Completion::take_message(const v1::GenerateResponse& message) {
+  std::vector<std::string> pieces;
+  for (const v1::Chunk& chunk : message.chunks()) {
+    ChoiceText& text = texts_.at(chunk.sample());
+    text.add(chunk);
+    if (!candidates_.empty() && chunk.source() != v1::VALUE_SOURCE_PROMPT) {
+      Candidate& candidate = candidates_.at(chunk.sample());
+      for (const float log2_prob : chunk.log2_probs()) candidate.log2_prob += log2_prob;
+      candidate.values += chunk.tokens_size();
+    }
+    if (request_.streams && text.size() > 0) {
+      pieces.push_back(text.take(choice_index(chunk.sample()), ""));
+    }
+  }
+  for (const v1::SampleFinish& finish : message.finished()) take_finish(finish, pieces);
+  return pieces;
+}
+
+void Completion::take_finish(const v1::SampleFinish& finish, std::vector<std::string>& pieces) {
+  ChoiceText& text = texts_.at(finish.sample());
+  text.end();
+  if (finish.has_log2_evidence()) text.set_log2_evidence(finish.log2_evidence());
+  text.set_window(finish.window(), finish.window_restarts());
+  completion_tokens_ += finish.generated_tokens();
+  // The prompt is read once for all its samples.
+  const std::int64_t cached = std::max(cached_of_prompt_, finish.cached_tokens());
+  cached_tokens_ += cached - std::exchange(cached_of_prompt_, cached);
+  if (!candidates_.empty()) {
+    candidates_.at(finish.sample()).finish_reason = finish_reason_of(finish.reason());
+    return;
+  }
+  std::string last = text.take(choice_index(finish.sample()), finish_reason_of(finish.reason()));
+  if (request_.streams) {
+    pieces.push_back(std::move(last));
+  } else {
+    gathered_bytes_ += last.size();
+    choices_[choice_index(finish.sample())] = std::move(last);
+  }
+}
+
+void Completion::choose() {
+  std::vector<std::uint32_t> samples(candidates_.size());
+  std::iota(samples.begin(), samples.end(), 0);
+  // Of equally likely ones the first.
+  std::ranges::stable_sort(samples, std::greater<>(),
+                           [this](std::uint32_t sample) { return candidates_[sample].mean(); });
+  for (std::uint32_t i = 0; i < std::min<std::size_t>(samples.size(), request_.num_choices); ++i) {
+    const std::uint32_t sample = samples[i];
+    std::string& choice = choices_[choice_index(i)];
+    choice = texts_[sample].take(choice_index(i), candidates_[sample].finish_reason);
+    gathered_bytes_ += choice.size();
+  }
+  texts_.clear();
+}
+
+std::uint32_t Completion::choice_index(std::uint32_t sample) const {
+  return static_cast<std::uint32_t>(prompt_) * request_.num_choices + sample;
+}
+
+std::string Completion::head() const {
+  return "{\"id\":" + dumped(nlohmann::json("cmpl-" + exchange_->request().request_id)) +
+         R"(,"object":"text_completion","created":)" + std::to_string(created_) +
+         ",\"model\":" + dumped(nlohmann::json(request_.model));
+}
+
+std::string Completion::usage() const {
+  return "\"usage\":{\"prompt_tokens\":" + std::to_string(prompt_tokens_) +
+         ",\"completion_tokens\":" + std::to_string(completion_tokens_) +
+         ",\"total_tokens\":" + std::to_string(prompt_tokens_ + completion_tokens_) +
+         ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(cached_tokens_) + "}}";
+}
+
+}  // namespace lintel

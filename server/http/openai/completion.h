@@ -1,0 +1,77 @@
+// Completion: one request of /v1/completions, from its body to its last byte.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "lintel/v1/model.pb.h"
+#include "server/http/transport/http_exchange.h"
+#include "server/http/transport/inner_calls.h"
+#include "server/http/openai/choice_text.h"
+#include "server/http/openai/completion_request.h"
+
+namespace lintel {
+
+// Asks what the model is, then generates: a Generate call for each prompt, one after the other, so
+// that it has one stream of its caller's quota at a time. Held by its calls; one thread at a time
+// has it.
+class Completion : public std::enable_shared_from_this<Completion> {
+ public:
+  // `calls` outlives it.
+  Completion(SharedExchange exchange, InnerCalls& calls, CompletionRequest request);
+
+  void start();
+
+ private:
+  class PromptExchange;
+  class PromptAnswer;
+
+  grpc::Status check_model(const v1::Model& model);
+  void next_prompt();
+  void end_gathered(const grpc::Status& status);
+
+  // Of the prompt that runs: its samples.
+  void begin_choices();
+  // Returns the choices that the message brings forward, as JSON, where they stream.
+  std::vector<std::string> take_message(const v1::GenerateResponse& message);
+  // What the end of a sample adds to the choices that stream, `pieces`, or to those of an answer
+  // that is whole.
+  void take_finish(const v1::SampleFinish& finish, std::vector<std::string>& pieces);
+  // Of more samples than choices: the choices of the prompt that has run.
+  void choose();
+  std::uint32_t choice_index(std::uint32_t sample) const;
+
+  // What each object begins with: {"id":...,"object":...,"created":...,"model":...
+  std::string head() const;
+  std::string usage() const;  // "usage":{...}
+
+  const SharedExchange exchange_;
+  InnerCalls& calls_;
+  const CompletionRequest request_;
+  const std::int64_t created_;
+  bool is_bytes_ = false;
+  std::size_t prompt_ = 0;  // that runs
+  std::vector<ChoiceText> texts_;
+  // Where choices are chosen from them: how likely each sample is by its mean log2-probability.
+  struct Candidate {
+    std::string finish_reason;
+    double log2_prob = 0;
+    std::int64_t values = 0;
+    double mean() const { return values == 0 ? 0 : log2_prob / static_cast<double>(values); }
+  };
+  std::vector<Candidate> candidates_;
+  std::vector<std::string> choices_;  // of an answer that is whole
+  std::size_t gathered_bytes_ = 0;
+
+  std::int64_t prompt_tokens_ = 0;
+  std::int64_t cached_tokens_ = 0;
+  std::int64_t cached_of_prompt_ = 0;
+  std::int64_t completion_tokens_ = 0;
+  bool has_begun_ = false;  // the head of an answer in pieces is out
+};
+
+}  // namespace lintel

@@ -1,0 +1,303 @@
+#include "server/http/openai/completion_request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint32_t kDefaultMaxTokens = 16;  // OpenAI's
+
+// Reads a member into the request. Not empty: what is wrong with it.
+using ReadMember = std::string (*)(const Json& value, CompletionRequest& request);
+
+template <typename Number>
+bool is_within(const Json& value) {
+  if (value.is_number_unsigned()) {
+    return value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<Number>::max()};
+  }
+  return value.is_number_integer() && value.get<std::int64_t>() >= 0;
+}
+
+template <void (v1::GenerateRequest::*set)(std::uint32_t)>
+std::string read_whole(const Json& value, CompletionRequest& request) {
+  if (!is_within<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
+  (request.settings.*set)(value.get<std::uint32_t>());
+  return "";
+}
+
+template <void (v1::Sampling::*set)(float)>
+std::string read_number(const Json& value, CompletionRequest& request) {
+  if (!value.is_number()) return "is not a number";
+  (request.settings.mutable_sampling()->*set)(value.get<float>());
+  return "";
+}
+
+template <bool CompletionRequest::*flag>
+std::string read_switch(const Json& value, CompletionRequest& request) {
+  if (!value.is_boolean()) return "is not true or false";
+  request.*flag = value.get<bool>();
+  return "";
+}
+
+std::string read_model(const Json& value, CompletionRequest& request) {
+  if (!value.is_string()) return "is not a text";
+  request.model = value.get<std::string>();
+  return "";
+}
+
+std::string read_adapter_name(const Json& value, CompletionRequest& request) {
+  if (!value.is_string()) return "is not a text";
+  request.settings.set_adapter(value.get<std::string>());
+  return "";
+}
+
+std::string read_user(const Json& value, CompletionRequest&) {
+  return value.is_string() ? "" : "is not a text";
+}
+
+std::string read_top(const Json& value, CompletionRequest& request) {
+  if (!is_within<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
+  request.settings.mutable_sampling()->set_top_k(value.get<std::uint32_t>());
+  return "";
+}
+
+std::string read_any_seed(const Json& value, CompletionRequest& request) {
+  if (!value.is_number_integer()) return "is not a whole number of 64 bits";
+  request.settings.mutable_sampling()->set_seed(
+      value.is_number_unsigned() ? value.get<std::uint64_t>()
+                                 : static_cast<std::uint64_t>(value.get<std::int64_t>()));
+  return "";
+}
+
+std::string read_logprobs(const Json& value, CompletionRequest& request) {
+  request.logprobs = true;
+  request.settings.set_log2_probs(true);
+  return read_whole<&v1::GenerateRequest::set_top_log2_probs>(value, request);
+}
+
+std::string read_stop_texts(const Json& value, CompletionRequest& request) {
+  constexpr const char* kWrong = "is not a text or a list of texts";
+  const auto read = [&request](const Json& text) {
+    if (!text.is_string()) return false;
+    request.settings.mutable_stop()->add_strings(text.get_ref<const std::string&>());
+    return true;
+  };
+  if (value.is_string()) return read(value) ? "" : kWrong;
+  return value.is_array() && std::ranges::all_of(value, read) ? "" : kWrong;
+}
+
+std::string read_logit_bias(const Json& value, CompletionRequest& request) {
+  if (!value.is_object()) return "is not an object of token ids and biases";
+  for (const auto& [name, bias] : value.items()) {
+    std::int32_t token = 0;
+    const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), token);
+    if (error != std::errc() || rest != name.data() + name.size()) {
+      return "has a name that is not a token id";
+    }
+    if (!bias.is_number()) return "has a bias that is not a number";
+    (*request.settings.mutable_sampling()->mutable_logit_bias())[token] = bias.get<float>();
+  }
+  return "";
+}
+
+std::string read_best_of(const Json& value, CompletionRequest& request) {
+  if (!is_within<std::uint32_t>(value) || value == 0) return "is not a whole number from 1 on";
+  request.num_samples = value.get<std::uint32_t>();
+  return "";
+}
+
+std::string read_penalty_window(const Json& value, CompletionRequest& request) {
+  if (!is_within<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
+  request.settings.mutable_sampling()->set_penalty_window(value.get<std::uint32_t>());
+  return "";
+}
+
+// 0 is a window, too: none.
+std::string read_state_window(const Json& value, CompletionRequest& request) {
+  if (!is_within<std::int64_t>(value)) return "is not a whole number from 0 on";
+  request.settings.set_window(value.get<std::int64_t>());
+  return "";
+}
+
+std::string read_stream_options(const Json& value, CompletionRequest& request) {
+  if (!value.is_object()) return "is not an object";
+  for (const auto& [name, option] : value.items()) {
+    if (name != "include_usage") return "has '" + name.substr(0, 64) + "', which is not served";
+    if (!option.is_boolean()) return "has an include_usage that is not true or false";
+    request.include_usage = option.get<bool>();
+  }
+  return "";
+}
+
+bool read_ids(const Json& ids, v1::Values& values) {
+  if (ids.empty()) return false;
+  auto& tokens = *values.mutable_tokens();
+  tokens.mutable_ids()->Reserve(static_cast<int>(ids.size()));
+  for (const Json& id : ids) {
+    if (!is_within<std::int32_t>(id)) return false;
+    tokens.add_ids(id.get<std::int32_t>());
+  }
+  return true;
+}
+
+// A text, texts, ids, or lists of ids.
+std::string read_prompt(const Json& value, CompletionRequest& request) {
+  constexpr const char* kWrong =
+      "is not a text, a list of texts, a list of token ids, or a list of lists of token ids";
+  const bool is_one =
+      value.is_string() || (value.is_array() && !value.empty() && value.front().is_number());
+  if (!is_one && (!value.is_array() || value.empty())) return kWrong;
+  const std::size_t count = is_one ? 1 : value.size();
+  constexpr std::size_t kMostPrompts = 1024;
+  if (count > kMostPrompts) return "has more than " + std::to_string(kMostPrompts) + " prompts";
+  for (std::size_t i = 0; i < count; ++i) {
+    const Json& prompt = is_one ? value : value[i];
+    v1::Values& values = request.prompts.emplace_back();
+    if (prompt.is_string()) {
+      values.set_text(prompt.get<std::string>());
+    } else if (!prompt.is_array() || !read_ids(prompt, values)) {
+      return kWrong;
+    }
+  }
+  return "";
+}
+
+// Known values behind the prompt: [{"position": P, "text" or "tokens": ...}].
+std::string read_given(const Json& value, CompletionRequest& request) {
+  if (!value.is_array()) return "is not a list of spans";
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const Json& span = value[i];
+    const std::string path = "[" + std::to_string(i) + "]";
+    const bool is_span = span.is_object() && span.size() == 2 && span.contains("position") &&
+                         (span.contains("text") || span.contains("tokens"));
+    if (!is_span) return path + " is not {\"position\": P, \"text\" or \"tokens\": values}";
+    if (!is_within<std::int64_t>(span["position"])) return path + ".position is not a position";
+    v1::GivenSpan& given = *request.settings.add_given();
+    given.set_position(span["position"].get<std::int64_t>());
+    if (span.contains("text")) {
+      if (!span["text"].is_string()) return path + ".text is not a text";
+      given.mutable_values()->set_text(span["text"].get<std::string>());
+    } else if (!span["tokens"].is_array() || !read_ids(span["tokens"], *given.mutable_values())) {
+      return path + ".tokens is not a list of token ids";
+    }
+  }
+  return "";
+}
+
+std::string read_suffix(const Json&, CompletionRequest&) {
+  return "is not served: models here go on from a prompt, and fill no gaps";
+}
+
+struct Member {
+  const char* name;
+  ReadMember read;
+};
+
+constexpr Member kRequestMembers[] = {
+    {"model", read_model},
+    {"prompt", read_prompt},
+    {"max_tokens", read_whole<&v1::GenerateRequest::set_max_new_tokens>},
+    {"temperature", read_number<&v1::Sampling::set_temperature>},
+    {"top_p", read_number<&v1::Sampling::set_top_p>},
+    {"seed", read_any_seed},
+    {"stop", read_stop_texts},
+    {"n", read_whole<&v1::GenerateRequest::set_num_samples>},
+    {"echo", read_switch<&CompletionRequest::echo>},
+    {"logprobs", read_logprobs},
+    {"presence_penalty", read_number<&v1::Sampling::set_presence_penalty>},
+    {"frequency_penalty", read_number<&v1::Sampling::set_frequency_penalty>},
+    {"logit_bias", read_logit_bias},
+    {"stream", read_switch<&CompletionRequest::streams>},
+    {"stream_options", read_stream_options},
+    {"best_of", read_best_of},
+    {"suffix", read_suffix},
+    {"user", read_user},
+    // Not OpenAI's.
+    {"top_k", read_top},
+    {"min_p", read_number<&v1::Sampling::set_min_p>},
+    {"repetition_penalty", read_number<&v1::Sampling::set_repetition_penalty>},
+    {"adapter", read_adapter_name},
+    {"penalty_window", read_penalty_window},
+    {"window", read_state_window},
+    {"particles", read_whole<&v1::GenerateRequest::set_particles>},
+    {"given", read_given},
+};
+
+// As many samples as choices are chosen from. False: `error` says why not.
+bool settle_best_of(const Json& json, CompletionRequest& request, OpenAiError& error) {
+  const bool is_told = json.contains("best_of") && !json["best_of"].is_null();
+  const std::uint32_t best_of = is_told ? request.num_samples : request.num_choices;
+  error.param = "best_of";
+  if (is_told && request.num_samples < request.num_choices) {
+    error.message = "best_of: is less than n, " + std::to_string(request.num_choices);
+    return false;
+  }
+  if (best_of > request.num_choices && request.streams) {
+    error.message = "best_of: cannot be streamed, for which is the best is known in the end";
+    return false;
+  }
+  if (best_of > request.num_choices && request.settings.particles() > 1) {
+    error.message = "best_of: cannot be combined with particles, which choose themselves";
+    return false;
+  }
+  error.param.clear();
+  request.num_samples = best_of;
+  if (best_of == request.num_choices) return true;
+  request.settings.set_num_samples(best_of);
+  request.settings.set_log2_probs(true);
+  return true;
+}
+
+}  // namespace
+
+std::optional<CompletionRequest> read_completion_request(const Json& body, OpenAiError& error) {
+  CompletionRequest request;
+  for (const auto& [name, value] : body.items()) {
+    if (value.is_null()) continue;  // as if it were not there
+    const auto* const known = std::ranges::find_if(
+        kRequestMembers, [&](const Member& member) { return name == member.name; });
+    const std::string wrong = known == std::end(kRequestMembers)
+                                  ? "is not a parameter of this server"
+                                  : known->read(value, request);
+    if (wrong.empty()) continue;
+    error.param = name.substr(0, 64);
+    error.message = error.param + ": " + wrong;
+    return std::nullopt;
+  }
+  const auto missing = [&](const char* name) {
+    error.param = name;
+    error.message = std::string(name) + ": is missing";
+    return std::nullopt;
+  };
+  if (request.model.empty()) return missing("model");
+  if (request.prompts.empty()) return missing("prompt");
+  if (body.contains("stream_options") && !body["stream_options"].is_null() && !request.streams) {
+    error.param = "stream_options";
+    error.message = "stream_options: goes with stream";
+    return std::nullopt;
+  }
+  v1::GenerateRequest& settings = request.settings;
+  settings.set_model(request.model);
+  settings.set_echo_prompt(request.echo);
+  if (!settings.has_max_new_tokens()) settings.set_max_new_tokens(kDefaultMaxTokens);
+  if (settings.has_num_samples()) request.num_choices = settings.num_samples();
+  return settle_best_of(body, request, error) ? std::optional(std::move(request)) : std::nullopt;
+}
+
+v1::GenerateRequest generate_request(const CompletionRequest& request, std::size_t index) {
+  v1::GenerateRequest generate = request.settings;
+  *generate.mutable_prompt() = request.prompts[index];
+  if (generate.sampling().has_seed()) {
+    v1::Sampling& sampling = *generate.mutable_sampling();
+    sampling.set_seed(sampling.seed() + index * request.num_samples);
+  }
+  return generate;
+}
+
+}  // namespace lintel

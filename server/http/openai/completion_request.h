@@ -1,0 +1,36 @@
+// The body of a completion request, an object, as OpenAI's API has it
+// (https://platform.openai.com/docs/api-reference/completions/create), read into requests of ours.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/http/openai/openai_error.h"
+
+namespace lintel {
+
+struct CompletionRequest {
+  std::string model;
+  std::vector<v1::Values> prompts;  // at least one
+  v1::GenerateRequest settings;     // what each asks for, but for its prompt
+  std::uint32_t num_choices = 1;    // of each prompt
+  std::uint32_t num_samples = 1;    // of which those are the most likely ones
+  bool echo = false;
+  bool logprobs = false;
+  bool streams = false;
+  bool include_usage = false;  // at the end of a stream
+};
+
+// What the API expresses is checked here: types, and that a member is one of those that are served.
+// Ranges are checked where every request's are. Nothing: `error` says why.
+std::optional<CompletionRequest> read_completion_request(const nlohmann::json& body,
+                                                         OpenAiError& error);
+
+// The request of prompt `index`, which draws with seeds of its own: sample i of all has seed + i.
+v1::GenerateRequest generate_request(const CompletionRequest& request, std::size_t index);
+
+}  // namespace lintel

@@ -1,0 +1,112 @@
+#include "server/http/openai/routes.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "lintel/v1/model.pb.h"
+#include "server/grpc/transport/status.h"
+#include "server/http/encoding/bounded_json.h"
+#include "server/http/openai/completion.h"
+#include "server/http/openai/completion_request.h"
+#include "server/http/openai/openai_error.h"
+
+namespace lintel {
+namespace {
+
+// When the server started, in seconds since 1970. Nobody has noted when a model was made, and
+// clients show the time: 0 would be 1970.
+std::int64_t created_time() {
+  static const std::int64_t time = std::chrono::duration_cast<std::chrono::seconds>(
+                                       std::chrono::system_clock::now().time_since_epoch())
+                                       .count();
+  return time;
+}
+
+nlohmann::ordered_json model_object(const v1::Model& model) {
+  return {{"id", model.name()},
+          {"object", "model"},
+          {"created", created_time()},
+          {"owned_by", "lintel"},
+          {"modality", model.modality()}};
+}
+
+void list_models(InnerCalls& calls, const SharedExchange& exchange) {
+  calls.unary(exchange, "/lintel.v1.ModelService/List", bytes_of(v1::ListModelsRequest()),
+              [exchange](const grpc::Status& status, grpc::ByteBuffer& response,
+                         const grpc::ClientContext&) {
+                v1::ListModelsResponse list;
+                if (!status.ok() || !parse_from(response, list)) {
+                  return exchange->answer(openai_answer(status));
+                }
+                auto data = nlohmann::ordered_json::array();
+                for (const v1::Model& model : list.models()) data.push_back(model_object(model));
+                const nlohmann::ordered_json json = {{"object", "list"}, {"data", data}};
+                exchange->answer(json_answer(200, dumped(json)));
+              });
+}
+
+void get_model(InnerCalls& calls, const SharedExchange& exchange) {
+  v1::GetModelRequest get;
+  get.set_name(exchange->request().parameters.at(0));
+  calls.unary(exchange, "/lintel.v1.ModelService/Get", bytes_of(get),
+              [exchange](const grpc::Status& status, grpc::ByteBuffer& response,
+                         const grpc::ClientContext&) {
+                v1::Model model;
+                if (!status.ok() || !parse_from(response, model)) {
+                  return exchange->answer(openai_answer(status));
+                }
+                exchange->answer(json_answer(200, dumped(model_object(model))));
+              });
+}
+
+grpc::Status complete(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
+                      InnerCalls& calls) {
+  std::optional<CompletionRequest> request;
+  OpenAiError error;
+  {
+    nlohmann::json object;
+    grpc::Status parsed = parse_object(body, &budget, object);
+    if (!parsed.ok()) return parsed;
+    request = read_completion_request(object, error);
+  }
+  if (request) {
+    std::make_shared<Completion>(exchange, calls, *std::move(request))->start();
+  } else {
+    exchange->answer(openai_answer(error));
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace
+
+void add_openai_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies) {
+  created_time();
+  const auto add = [&](const char* method, const char* path, HttpHandler handle) {
+    routes.add({method, path, std::move(handle), openai_refusal});
+  };
+  routes.shape_below("/v1", openai_refusal);
+  add("GET", "/v1/models",
+      [&calls](const SharedExchange& exchange) { list_models(calls, exchange); });
+  add("GET", "/v1/models/{}",
+      [&calls](const SharedExchange& exchange) { get_model(calls, exchange); });
+  add("POST", "/v1/completions", [&calls, &bodies](const SharedExchange& exchange) {
+    bodies.read(
+        exchange,
+        [exchange, &calls](const std::string& body, JsonBudget& budget) {
+          return complete(exchange, body, budget, calls);
+        },
+        [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
+  });
+  add("POST", "/v1/chat/completions", [](const SharedExchange& exchange) {
+    exchange->answer(openai_refusal(
+        exchange->request(), 404,
+        grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
+                     "chat is not served: models here go on from a text, see /v1/completions")));
+  });
+}
+
+}  // namespace lintel

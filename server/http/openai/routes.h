@@ -1,0 +1,13 @@
+// /v1/models and /v1/completions, in OpenAI's shapes.
+#pragma once
+
+#include "server/http/transport/body_work.h"
+#include "server/http/transport/http_routes.h"
+#include "server/http/transport/inner_calls.h"
+
+namespace lintel {
+
+// `calls` and `bodies` outlive the routes.
+void add_openai_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies);
+
+}  // namespace lintel

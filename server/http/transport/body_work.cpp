@@ -1,0 +1,113 @@
+#include "server/http/transport/body_work.h"
+
+#include <utility>
+
+#include "server/grpc/transport/guarded.h"
+#include "server/grpc/transport/status.h"
+
+namespace lintel {
+
+// Of one body. Its charge ends with it.
+class BodyWork::Budget final : public JsonBudget {
+ public:
+  explicit Budget(const BodyWork& work)
+      : memory_bytes_(work.memory_bytes_), counters_(work.counters_), draining_(work.draining_) {}
+  ~Budget() override { counters_.body_bytes.fetch_sub(charged_); }
+
+  // Of the body, which was let in before.
+  void hold(std::size_t bytes) {
+    charged_ += static_cast<std::int64_t>(bytes);
+    counters_.body_bytes.fetch_add(static_cast<std::int64_t>(bytes));
+  }
+  bool charge(std::int64_t bytes) override {
+    const std::int64_t all = counters_.body_bytes.fetch_add(bytes) + bytes;
+    if (bytes <= 0 || all <= memory_bytes_) {
+      charged_ += bytes;
+      return true;
+    }
+    counters_.body_bytes.fetch_sub(bytes);
+    return false;
+  }
+  bool cancelled() const override { return gone_.load() || draining_.load(); }
+  void end() { gone_ = true; }
+
+ private:
+  const std::int64_t memory_bytes_;
+  HttpCounters& counters_;
+  const std::atomic<bool>& draining_;
+  std::int64_t charged_ = 0;       // of the thread that reads
+  std::atomic<bool> gone_{false};  // the client
+};
+
+BodyWork::BodyWork(std::int64_t memory_bytes, HttpCounters& counters)
+    : memory_bytes_(memory_bytes), counters_(counters) {
+  for (int i = 0; i < kThreads; ++i) {
+    threads_.emplace_back([this] { work(); });
+  }
+}
+
+BodyWork::~BodyWork() { stop(); }
+
+void BodyWork::read(const SharedExchange& exchange, Read read, Refuse refuse) {
+  Job job{exchange, exchange->take_body(), std::move(read), std::move(refuse),
+          std::make_shared<Budget>(*this)};
+  job.budget->hold(job.body.size());
+  if (job.body.size() <= kShortBytes) return run(std::move(job));
+  // A weak one: the exchange must not keep the budget's charge.
+  exchange->when_gone([budget = std::weak_ptr<Budget>(job.budget)] {
+    if (const auto alive = budget.lock()) alive->end();
+  });
+  {
+    const MutexLock lock(mutex_);
+    if (!stopped_) {
+      jobs_.push_back(std::move(job));
+      changed_.notify_one();
+      return;
+    }
+  }
+  job.refuse(shutting_down());
+}
+
+void BodyWork::begin_drain() { draining_ = true; }
+
+void BodyWork::stop() {
+  begin_drain();
+  {
+    const MutexLock lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void BodyWork::run(Job job) noexcept {
+  const grpc::Status read = guarded([&] {
+    if (job.budget->cancelled()) return shutting_down();
+    return job.read(std::move(job.body), *job.budget);
+  });
+  job.budget.reset();  // whoever sends the body again at once finds the room
+  if (read.ok()) return;
+  const grpc::Status told = guarded([&] {
+    job.refuse(read);
+    return grpc::Status::OK;
+  });
+  if (!told.ok()) job.exchange->abort();  // there is no memory to say so
+}
+
+// What is left when the object stops is run, too: it ends at once.
+void BodyWork::work() {
+  for (;;) {
+    Job job;
+    {
+      MutexLock lock(mutex_);
+      while (jobs_.empty() && !stopped_) changed_.wait(mutex_);
+      if (jobs_.empty()) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    run(std::move(job));
+  }
+}
+
+}  // namespace lintel

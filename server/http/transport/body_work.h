@@ -1,0 +1,77 @@
+// BodyWork: bodies of requests are read where they keep nobody waiting.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "model/core/json_reader.h"
+#include "server/core/mutex.h"
+#include "server/http/transport/http_counters.h"
+#include "server/http/transport/http_exchange.h"
+
+namespace lintel {
+
+// A short body is read by the thread that brings it, in a millisecond or so; a longer one by a
+// thread of the object's, in the order in which they come, while HTTP's threads serve others. What
+// a body and its reader hold counts among HttpCounters::body_bytes. A reading ends when its client
+// goes, and all do when the server drains.
+//
+// Thread-safe but for stop().
+class BodyWork {
+ public:
+  static constexpr std::size_t kShortBytes = 32 << 10;
+
+  // memory_bytes: that bodies may hold, all of them together, with those that are being received.
+  // `counters` outlive the object.
+  BodyWork(std::int64_t memory_bytes, HttpCounters& counters);
+  ~BodyWork();  // stop()
+  BodyWork(const BodyWork&) = delete;
+  BodyWork& operator=(const BodyWork&) = delete;
+
+  // Reads the body and answers, or begins the call that will. Not OK: it has done neither.
+  using Read = std::function<grpc::Status(std::string body, JsonBudget& budget)>;
+  // Answers with an error.
+  using Refuse = std::function<void(const grpc::Status&)>;
+  // Hands the exchange's body to `read`, now or later; `refuse` gets a status of it that is not OK,
+  // and what it throws as one.
+  void read(const SharedExchange& exchange, Read read, Refuse refuse);
+
+  // From any thread: ends what is being read, and what comes from now on. It is answered with
+  // UNAVAILABLE.
+  void begin_drain() EXCLUDES(mutex_);
+  // Waits for what is being read, which ends soon; nothing runs afterwards. Idempotent; one thread.
+  void stop() EXCLUDES(mutex_);
+
+ private:
+  class Budget;
+  struct Job {
+    SharedExchange exchange;
+    std::string body;
+    Read read;
+    Refuse refuse;
+    std::shared_ptr<Budget> budget;
+  };
+  static constexpr int kThreads = 2;
+
+  static void run(Job job) noexcept;
+  void work() EXCLUDES(mutex_);
+
+  const std::int64_t memory_bytes_;
+  HttpCounters& counters_;
+  std::atomic<bool> draining_{false};
+  std::vector<std::thread> threads_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Job> jobs_ GUARDED_BY(mutex_);
+  bool stopped_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lintel

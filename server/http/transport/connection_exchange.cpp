@@ -1,0 +1,167 @@
+#include "server/http/transport/connection_exchange.h"
+
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "server/http/transport/http_routes.h"
+
+namespace lintel {
+namespace {
+
+namespace asio = boost::asio;
+
+// Of the same strand, but where nobody is on it, what it is given runs at once and on the thread
+// that gives it. To wake a thread of the io_context for that would cost more than most of what is
+// given: a piece that the socket takes.
+class HereExecutor {
+ public:
+  using Io = asio::io_context::executor_type;
+  HereExecutor(const Io& io) : io_(io) {}  // NOLINT: so that strands of the one are the other's
+
+  asio::execution_context& context() const noexcept { return io_.context(); }
+  void on_work_started() const noexcept { io_.on_work_started(); }
+  void on_work_finished() const noexcept { io_.on_work_finished(); }
+  template <typename Function, typename Allocator>
+  void dispatch(Function&& function, const Allocator&) const {
+    std::decay_t<Function> now(std::forward<Function>(function));
+    now();
+  }
+  // What came to the strand meanwhile.
+  template <typename Function, typename Allocator>
+  void post(Function&& function, const Allocator& allocator) const {
+    io_.post(std::forward<Function>(function), allocator);
+  }
+  template <typename Function, typename Allocator>
+  void defer(Function&& function, const Allocator& allocator) const {
+    io_.defer(std::forward<Function>(function), allocator);
+  }
+  friend bool operator==(const HereExecutor& a, const HereExecutor& b) { return a.io_ == b.io_; }
+  friend bool operator!=(const HereExecutor& a, const HereExecutor& b) { return a.io_ != b.io_; }
+
+ private:
+  Io io_;
+};
+
+// `function` is called with the connection, whose end is what it throws.
+template <typename Function>
+void run_on(const std::shared_ptr<AnsweringConnection>& connection, Function function) {
+  asio::strand<HereExecutor>(connection->strand())
+      .dispatch(
+          [connection, function = std::move(function)]() mutable {
+            try {
+              function(*connection);
+            } catch (...) {
+              connection->fail();
+            }
+          },
+          std::allocator<void>());
+}
+
+// A function that is called once: by whoever takes it, or with these arguments when it is let go.
+template <typename Function, typename... Arguments>
+class CalledOnce {
+ public:
+  explicit CalledOnce(Function function, Arguments... last)
+      : function_(std::move(function)), last_(last...) {}
+  CalledOnce(CalledOnce&& other) noexcept
+      : function_(std::exchange(other.function_, nullptr)), last_(other.last_) {}
+  CalledOnce& operator=(CalledOnce&&) = delete;
+  // A connection that drops its work for want of memory closes: what `function` throws then, for
+  // the same reason, has no recipient, and must not end the process.
+  ~CalledOnce() {
+    try {
+      if (function_) std::apply(function_, last_);
+    } catch (...) {
+    }
+  }
+  Function take() { return std::exchange(function_, nullptr); }
+
+ private:
+  Function function_;
+  std::tuple<Arguments...> last_;
+};
+
+}  // namespace
+
+template <typename Function>
+void ConnectionExchange::run(Function function) {
+  run_on(connection_, [function = std::move(function)](AnsweringConnection& connection) mutable {
+    if (!connection.is_shut()) function(connection);
+  });
+}
+
+template <typename Function>
+void ConnectionExchange::guarded(Function function) noexcept {
+  try {
+    function();
+  } catch (...) {
+    connection_->fail();
+  }
+}
+
+ConnectionExchange::~ConnectionExchange() {
+  if (over_.load()) return;
+  guarded([this] {
+    run([request = std::move(request_),
+         begun = begun_.load()](AnsweringConnection& connection) mutable {
+      if (begun) return connection.shut();
+      connection.send_whole(
+          plain_refusal(request, 500, grpc::Status(grpc::INTERNAL, "nobody answered")), request);
+    });
+  });
+}
+
+void ConnectionExchange::answer(HttpAnswer answer) {
+  if (begun_.load() || over_.exchange(true)) return;
+  guarded([&] {
+    run([answer = std::move(answer), request = request_](AnsweringConnection& connection) mutable {
+      connection.send_whole(std::move(answer), request);
+    });
+  });
+}
+
+void ConnectionExchange::begin(HttpAnswer head) {
+  if (over_.load() || begun_.exchange(true)) return;
+  guarded([&] {
+    run([head = std::move(head), request = request_](AnsweringConnection& connection) {
+      connection.begin_pieces(head, request);
+    });
+  });
+}
+
+void ConnectionExchange::write(std::string piece, std::function<void(bool)> taken) {
+  guarded([&] {
+    CalledOnce once(std::move(taken), false);
+    run_on(connection_, [piece = std::move(piece),
+                         once = std::move(once)](AnsweringConnection& connection) mutable {
+      if (!connection.is_shut()) connection.write_piece(piece, once.take());
+    });
+  });
+}
+
+void ConnectionExchange::end(std::string last_piece) {
+  if (!begun_.load() || over_.exchange(true)) return;
+  guarded([&] {
+    run([last = std::move(last_piece)](AnsweringConnection& connection) {
+      connection.end_pieces(last);
+    });
+  });
+}
+
+void ConnectionExchange::abort() {
+  if (over_.exchange(true)) return;
+  guarded([&] { run([](AnsweringConnection& connection) { connection.shut(); }); });
+}
+
+void ConnectionExchange::when_gone(std::function<void()> gone) {
+  if (over_.load()) return;
+  guarded([&] {
+    CalledOnce once(std::move(gone));
+    run_on(connection_, [once = std::move(once)](AnsweringConnection& connection) mutable {
+      if (!connection.is_shut()) connection.when_gone(once.take());
+    });
+  });
+}
+
+}  // namespace lintel

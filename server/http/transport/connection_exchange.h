@@ -1,0 +1,71 @@
+// ConnectionExchange: what a route has of a connection, for one request.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/strand.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/http/transport/http_exchange.h"
+
+namespace lintel {
+
+// All that happens to a connection happens there, one thing at a time.
+using ConnectionStrand = boost::asio::strand<boost::asio::io_context::executor_type>;
+
+// The connection, as an exchange sees it. All but strand() on the strand.
+class AnsweringConnection {
+ public:
+  virtual ~AnsweringConnection() = default;
+  virtual ConnectionStrand strand() = 0;
+  virtual bool is_shut() const = 0;
+  virtual void send_whole(HttpAnswer answer, const HttpRequest& request) = 0;
+  virtual void begin_pieces(const HttpAnswer& head, const HttpRequest& request) = 0;
+  // `taken`: true as soon as little waits to be written, false once the client is gone.
+  virtual void write_piece(std::string_view piece, std::function<void(bool)> taken) = 0;
+  virtual void end_pieces(std::string_view last) = 0;
+  virtual void when_gone(std::function<void()> gone) = 0;
+  // Closes the connection; whoever still answers on it hears that its client is gone.
+  virtual void shut() = 0;
+  // The same, for an exception that is being handled. From any thread.
+  virtual void fail() noexcept = 0;
+};
+
+// From any thread. Everything happens on the strand, on the calling thread where nobody else is on
+// it; what comes after the connection went on is of an earlier request and dropped: an exchange is
+// over with its answer. Where there is no memory for what is asked of it the connection ends.
+class ConnectionExchange final : public HttpExchange {
+ public:
+  ConnectionExchange(std::shared_ptr<AnsweringConnection> connection, HttpRequest request,
+                     std::string body)
+      : connection_(std::move(connection)), request_(std::move(request)), body_(std::move(body)) {}
+  ~ConnectionExchange() override;  // an exchange that nobody answered is answered so
+
+  const HttpRequest& request() const override { return request_; }
+  std::string take_body() override { return std::move(body_); }
+  void answer(HttpAnswer answer) override;
+  void begin(HttpAnswer head) override;
+  void write(std::string piece, std::function<void(bool)> taken) override;
+  void end(std::string last_piece) override;
+  void abort() override;
+  void when_gone(std::function<void()> gone) override;
+
+ private:
+  // Runs `function` on the strand, unless the connection is shut by then.
+  template <typename Function>
+  void run(Function function);
+  // Runs `function` here and now; what it throws ends the connection.
+  template <typename Function>
+  void guarded(Function function) noexcept;
+
+  const std::shared_ptr<AnsweringConnection> connection_;
+  HttpRequest request_;
+  std::string body_;
+  std::atomic<bool> begun_{false};  // in pieces
+  std::atomic<bool> over_{false};
+};
+
+}  // namespace lintel

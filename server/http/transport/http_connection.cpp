@@ -1,0 +1,637 @@
+#include "server/http/transport/http_connection.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/read_size.hpp>
+#include <boost/beast/http/error.hpp>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "server/grpc/transport/status.h"
+#include "server/observability/logging.h"
+#include "server/observability/request_id.h"
+#include "server/http/transport/http2_refusal.h"
+#include "server/http/transport/http_status.h"
+#include "server/http/transport/answer_bytes.h"
+#include "server/http/transport/client_deadline.h"
+#include "server/http/transport/connection_exchange.h"
+#include "server/http/transport/request_gate.h"
+#include "server/http/transport/request_head.h"
+#include "server/http/transport/response_head.h"
+#include "server/http/transport/tls_contexts.h"
+
+namespace lintel {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+using Socket = asio::basic_stream_socket<asio::generic::stream_protocol, ConnectionStrand>;
+
+// What waits to be written before a stream is told to wait: enough for the pieces of a step, little
+// enough for a thousand clients that read nothing.
+constexpr std::size_t kGathered = std::size_t{16} << 10;
+// Read ahead while a request is answered: what its client sends meanwhile, or that it is gone.
+constexpr std::size_t kReadAhead = 4096;
+constexpr std::size_t kReadAtOnce = std::size_t{64} << 10;
+// What came and makes no sense without more: headers, a chunk's extension, trailers. What is longer
+// is refused.
+constexpr std::size_t kBufferBytes = std::size_t{96} << 10;
+// What the system holds of an answer that its client does not take: without a bound some megabytes
+// for each of a thousand clients.
+constexpr int kSendBufferBytes = 128 << 10;
+// A refused request's rest is read for so long, and so far, for its client to get to the answer: a
+// socket that is closed with unread bytes takes the answer back.
+constexpr std::chrono::seconds kLingerTime{2};
+constexpr std::size_t kLingerBytes = std::size_t{1} << 20;
+
+// The two kinds of streams, for what differs.
+Socket& socket_of(Socket& socket) { return socket; }
+Socket& socket_of(asio::ssl::stream<Socket>& stream) { return stream.next_layer(); }
+
+template <typename Stream>
+class Connection final : public HttpConnection,
+                         public AnsweringConnection,
+                         public HandlerOwner,
+                         public std::enable_shared_from_this<Connection<Stream>> {
+ public:
+  // `tls`: kept while its stream lives.
+  template <typename... More>
+  Connection(Socket socket, std::string peer, HttpHouse& house,
+             std::shared_ptr<asio::ssl::context> tls, More&... more)
+      : house_(house),
+        peer_(std::move(peer)),
+        tls_(std::move(tls)),
+        stream_(std::move(socket), more...),
+        deadline_(strand()),
+        age_(strand()),
+        buffer_(std::max(kBufferBytes,
+                         static_cast<std::size_t>(house.options.max_header_bytes) + kReadAtOnce)) {}
+
+  ~Connection() override { release_body(); }
+
+  void start(std::function<void()> closed) override {
+    post([this, closed = std::move(closed)]() mutable {
+      closed_ = std::move(closed);
+      const std::weak_ptr<HandlerOwner> self = this->weak_from_this();
+      deadline_.bind(self, [this] { on_expired(); });
+      age_.bind(self, [this] { on_age(); });
+      if (house_.max_age.count() > 0) age_.allow(house_.max_age);
+      handshake();
+    });
+  }
+
+  void drain() override {
+    post([this] {
+      if (phase_ == Phase::kIdle) shut();
+    });
+  }
+
+  void close() override {
+    post([this] { shut(); });
+  }
+
+  bool is_lost() const override { return lost_; }
+
+ private:
+  ConnectionStrand strand() override { return socket_of(stream_).get_executor(); }
+  bool is_shut() const override { return phase_ == Phase::kShut; }
+
+  template <typename Function>
+  auto handler(Function function) {
+    return OwnedHandler<Function>(this->shared_from_this(), std::move(function));
+  }
+
+  template <typename Function>
+  void post(Function function) {
+    asio::post(strand(), handler(std::move(function)));
+  }
+
+  void lose() noexcept override {
+    lost_ = true;
+    house_.some_lost = true;
+  }
+
+  void fail() noexcept override {
+    house_.counters.exceptions++;
+    log_exception(peer_);
+    try {
+      if (socket_of(stream_).get_executor().running_in_this_thread()) return shut();
+      close();
+    } catch (...) {
+      lose();  // whoever looks for lost ones closes it
+    }
+  }
+
+  enum class Phase {
+    kHandshake,
+    kIdle,       // between two requests
+    kHead,       // of a request is being read
+    kBody,       // of a request is being read
+    kAnswering,  // a route has the exchange
+    kLingering,  // the last answer is out; what still comes is thrown away
+    kShut,
+  };
+
+  // --- Waiting ---------------------------------------------------------------------------------
+
+  // The connection is as old as it may get, or past its grace.
+  void on_age() {
+    if (phase_ == Phase::kShut) return;
+    if (std::exchange(aged_, true) || (phase_ == Phase::kIdle && buffer_.size() == 0))
+      return shut();
+    if (house_.max_age_grace.count() > 0) age_.allow(house_.max_age_grace);
+  }
+
+  void on_expired() {
+    if (phase_ == Phase::kShut) return;
+    if (phase_ != Phase::kIdle && phase_ != Phase::kLingering) house_.counters.timeouts++;
+    if (phase_ == Phase::kBody || (phase_ == Phase::kHead && !writing_ && !is_http2_)) {
+      const auto& options = house_.options;
+      const bool head = phase_ == Phase::kHead;
+      refuse(408, grpc::Status(grpc::DEADLINE_EXCEEDED,
+                               head ? "the request's headers did not come within " +
+                                          milliseconds(options.header_timeout_ms)
+                                    : "the request's body did not come within " +
+                                          milliseconds(options.body_timeout_ms)));
+      return;
+    }
+    shut();
+  }
+
+  static std::string milliseconds(std::chrono::milliseconds time) {
+    return std::to_string(time.count()) + " ms";
+  }
+
+  // The kernel, too, knows when a client takes nothing, and may be the first to say so: once, to
+  // whichever of reading and writing asks first.
+  void count_timeout(error_code error) {
+    if (error == asio::error::timed_out) house_.counters.timeouts++;
+  }
+
+  // --- Reading ---------------------------------------------------------------------------------
+
+  void handshake() {
+    if constexpr (std::is_same_v<Stream, Socket>) {
+      await_request();
+    } else {
+      deadline_.allow(house_.options.header_timeout_ms);
+      stream_.async_handshake(asio::ssl::stream_base::server, handler([this](error_code error) {
+                                if (phase_ == Phase::kShut) return;
+                                if (error) return shut();
+                                certificate_ = certificate_name(stream_.native_handle());
+                                await_request();
+                              }));
+    }
+  }
+
+  void await_request() {
+    phase_ = Phase::kIdle;
+    release_body();
+    if (house_.draining) return shut();
+    if (buffer_.size() > 0) {  // by a handler of its own: any number may wait here
+      post([this] {
+        if (phase_ == Phase::kIdle) read_head();
+      });
+      return;
+    }
+    if (aged_) return shut();
+    if (buffer_.capacity() > kReadAtOnce / 2) buffer_.shrink_to_fit();
+    deadline_.allow(first_ ? house_.options.header_timeout_ms : house_.options.idle_timeout_ms);
+    watch();
+  }
+
+  // Reads while nobody else does: the next request's first bytes, or that the client is gone. Once
+  // there are some it waits for their turn.
+  void watch() {
+    if (!reading_ && buffer_.size() == 0) read(kReadAhead);
+  }
+
+  void read(std::size_t at_most) {
+    reading_ = true;
+    stream_.async_read_some(
+        buffer_.prepare(at_most),
+        handler([this](error_code error, std::size_t size) { on_read(error, size); }));
+  }
+
+  void on_read(error_code error, std::size_t size) {
+    reading_ = false;
+    count_timeout(error);
+    if (phase_ == Phase::kShut) return;
+    if (error) return shut();
+    buffer_.commit(size);
+    switch (phase_) {
+      case Phase::kIdle:
+        return read_head();
+      case Phase::kHead:
+        return is_http2_ ? read_http2() : parse_head();
+      case Phase::kBody:
+        return read_body();
+      case Phase::kLingering:
+        return linger();
+      default:
+        return watch();
+    }
+  }
+
+  // More of what makes no sense yet. Returns whether there is room for it.
+  bool read_more() {
+    const std::size_t room = boost::beast::read_size(buffer_, kReadAtOnce);
+    if (room > 0) read(room);
+    return room > 0;
+  }
+
+  void read_head() {
+    phase_ = Phase::kHead;
+    parser_.emplace(static_cast<std::size_t>(house_.options.max_header_bytes),
+                    house_.max_body_bytes);
+    deadline_.allow(house_.options.header_timeout_ms);
+    parse_head();
+  }
+
+  void parse_head() {
+    error_code error;
+    buffer_.consume(parser_->put(buffer_.data(), error));
+    if (error != http::error::need_more) return on_head(error);
+    if (!read_more()) on_head(http::error::header_limit);
+  }
+
+  void on_head(error_code error) {
+    const bool is_first = std::exchange(first_, false);
+    if (is_first && error == http::error::bad_version && begins_http2()) return begin_http2();
+    take_head();
+    if (error) keep_alive_ = false;
+    if (error == http::error::header_limit) {
+      const std::string_view problem = parser_->problem();
+      return refuse(
+          431,
+          invalid(problem.empty() ? "the request's first line and headers take more than " +
+                                        std::to_string(house_.options.max_header_bytes) + " bytes"
+                                  : "the request has " + std::string(problem)));
+    }
+    if (error) return refuse(400, invalid("the request is no HTTP/1.1: " + why(error)));
+    route_request();
+  }
+
+  std::string why(error_code error) const {
+    return parser_->problem().empty() ? error.message() : std::string(parser_->problem());
+  }
+
+  // The parsed head, as routes get it. Where it could not be parsed, as far as it came.
+  void take_head() {
+    keep_alive_ = parser_->is_header_done() && parser_->keep_alive() && !house_.draining && !aged_;
+    http_10_ = parser_->is_http_10();
+    request_ = parser_->take_head();
+    request_.peer = peer_;
+    request_.certificate = certificate_;
+    request_.request_id = request_id_from(request_.header("x-request-id"));
+  }
+
+  void route_request() {
+    if (std::optional<HttpAnswer> answer = answer_head(house_, request_, http_10_, route_)) {
+      return answer_now(std::move(*answer));
+    }
+    if (parser_->is_too_long()) return refuse_body();
+    if (!request_.header("expect").empty() && !parser_->is_done()) {
+      bytes_.add("HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    phase_ = Phase::kBody;
+    deadline_.allow(house_.options.body_timeout_ms);
+    flush();
+    read_body();
+  }
+
+  void read_body() {
+    while (!parser_->is_done() && buffer_.size() > 0) {
+      error_code error;
+      const std::size_t used = parser_->put(buffer_.data(), error);
+      buffer_.consume(used);
+      if (error == http::error::body_limit) return refuse_body();
+      if (error && error != http::error::need_more) {
+        return refuse(400, invalid("the request's body makes no sense: " + why(error)));
+      }
+      if (!count_body()) return;
+      if (error || used == 0) break;  // it needs more
+    }
+    if (parser_->is_done()) return begin_exchange();
+    if (!read_more()) {
+      refuse(400, invalid("the request's body makes no sense: a chunk's extension or the trailers "
+                          "take more than " +
+                          std::to_string(buffer_.max_size()) + " bytes"));
+    }
+  }
+
+  // Counts what came of the body among all connections' bodies; refuses the request where they are
+  // too much together, and returns false.
+  bool count_body() {
+    const auto size = static_cast<std::int64_t>(parser_->body().size());
+    const std::int64_t more = size - body_bytes_;
+    body_bytes_ = size;
+    if (house_.counters.body_bytes.fetch_add(more) + more > house_.options.memory_bytes) {
+      refuse(503, unavailable("requests that are being read take all of the memory there is "
+                              "for them (--http-memory)",
+                              std::chrono::milliseconds(1000)));
+      return false;
+    }
+    return true;
+  }
+
+  void release_body() { house_.counters.body_bytes.fetch_sub(std::exchange(body_bytes_, 0)); }
+
+  // --- HTTP/2 ----------------------------------------------------------------------------------
+
+  // A gRPC client that was given this port gets to know. It waits for settings before it calls.
+  bool begins_http2() const {
+    const auto bytes = buffer_.data();
+    return std::string_view(static_cast<const char*>(bytes.data()), bytes.size())
+        .starts_with(kHttp2Preface);
+  }
+
+  void begin_http2() {
+    is_http2_ = true;
+    keep_alive_ = false;
+    buffer_.consume(kHttp2Preface.size());
+    bytes_.add(http2_settings());
+    flush();
+    if (phase_ == Phase::kHead) read_http2();
+  }
+
+  void read_http2() {
+    const auto bytes = buffer_.data();
+    const Http2Frames frames = http2_frames({static_cast<const char*>(bytes.data()), bytes.size()});
+    buffer_.consume(frames.size);
+    if (frames.stream == 0) {
+      if (!read_more()) shut();
+      return;
+    }
+    constexpr const char* kWrongPort =
+        "this port speaks HTTP/1.1, not gRPC: it is the server's --http-listen, and gRPC's port is "
+        "its --listen";
+    request_.method = "PRI";
+    request_.request_id = request_id_from({});
+    log_refusal(request_, peer_, http_status_of(grpc::UNIMPLEMENTED));
+    begin_answering();
+    count(http_status_of(grpc::UNIMPLEMENTED));
+    bytes_.add(http2_refusal(frames.stream, kWrongPort));
+    answer_ended_ = true;
+    flush();
+  }
+
+  // --- Answering -------------------------------------------------------------------------------
+
+  static grpc::Status invalid(const std::string& what) { return {grpc::INVALID_ARGUMENT, what}; }
+
+  void refuse_body() {
+    refuse(413, grpc::Status(grpc::RESOURCE_EXHAUSTED, "the request's body is longer than " +
+                                                           std::to_string(house_.max_body_bytes) +
+                                                           " bytes (--max-message-size)"));
+  }
+
+  void refuse(int http_status, const grpc::Status& status) {
+    answer_now(refusal(house_.routes, request_, route_, http_status, status));
+  }
+
+  // Without a route. What is left of the request's body is not read: the connection ends with the
+  // answer where there is any.
+  void answer_now(HttpAnswer answer) {
+    if (parser_ && !parser_->is_done()) keep_alive_ = false;
+    if (request_.request_id.empty()) request_.request_id = request_id_from({});
+    log_refusal(request_, peer_, answer.status);
+    begin_answering();
+    send_whole(std::move(answer));
+  }
+
+  void begin_answering() {
+    phase_ = Phase::kAnswering;
+    deadline_.allow(std::nullopt);
+    answer_ended_ = false;
+    bodiless_ = request_.method == "HEAD";
+  }
+
+  void begin_exchange() {
+    begin_answering();
+    const auto exchange = std::make_shared<ConnectionExchange>(
+        this->shared_from_this(), std::move(request_), std::move(parser_->body()));
+    release_body();
+    parser_.reset();
+    request_ = HttpRequest();
+    const HttpRoute* const route = std::exchange(route_, nullptr);
+    watch();
+    try {
+      route->handle(exchange);
+    } catch (const std::bad_alloc&) {
+      answer_failure(*exchange, *route, out_of_memory());
+    } catch (const std::exception&) {
+      answer_failure(*exchange, *route, status_of_exception());
+    }
+  }
+
+  void answer_failure(HttpExchange& exchange, const HttpRoute& route, const grpc::Status& status) {
+    exchange.answer(refusal(house_.routes, exchange.request(), &route,
+                            http_status_of(status.error_code()), status));
+  }
+
+  ResponseHead head_of(const HttpAnswer& answer, const HttpRequest& request) {
+    if (house_.draining || aged_) keep_alive_ = false;
+    return {answer,
+            house_.origins.headers_for(request),
+            request.request_id,
+            keep_alive_,
+            http_10_,
+            house_.replica_id};
+  }
+
+  void send_whole(HttpAnswer answer) { send_whole(std::move(answer), request_); }
+
+  void send_whole(HttpAnswer answer, const HttpRequest& request) override {
+    count(answer.status);
+    bytes_.begin(head_of(answer, request).whole(), /*chunked=*/false, bodiless_);
+    bytes_.add_body(answer.body);
+    answer_ended_ = true;
+    flush();
+  }
+
+  void begin_pieces(const HttpAnswer& head, const HttpRequest& request) override {
+    count(head.status);
+    if (http_10_) keep_alive_ = false;  // its end is the connection's
+    bytes_.begin(head_of(head, request).in_pieces(), /*chunked=*/!http_10_, bodiless_);
+    bytes_.add_piece(head.body);
+  }
+
+  void write_piece(std::string_view piece, std::function<void(bool)> taken) override {
+    taken_ = std::move(taken);  // first: it is called whatever fails
+    bytes_.add_piece(piece);
+    flush();
+    tell_taken();
+  }
+
+  void when_gone(std::function<void()> gone) override { gone_ = std::move(gone); }
+
+  void end_pieces(std::string_view last) override {
+    bytes_.add_last_piece(last);
+    answer_ended_ = true;
+    flush();
+  }
+
+  void count(int status) {
+    const auto hundreds = static_cast<std::size_t>(status / 100);
+    if (hundreds < house_.counters.answers.size()) house_.counters.answers[hundreds]++;
+  }
+
+  // --- Writing ---------------------------------------------------------------------------------
+
+  // Writes what has gathered, one write at a time, and goes on when that is out.
+  void flush() {
+    if (phase_ == Phase::kShut || writing_) return;
+    write_at_once();
+    const std::string_view next = bytes_.in_flight();
+    tell_taken();
+    if (next.empty()) {
+      if (answer_ended_ && phase_ == Phase::kAnswering) finish_answer();
+      return;
+    }
+    writing_ = true;
+    if (phase_ == Phase::kAnswering) deadline_.allow(house_.options.write_timeout_ms);
+    stream_.async_write_some(asio::buffer(next.data(), next.size()),
+                             handler([this](error_code error, std::size_t size) {
+                               writing_ = false;
+                               count_timeout(error);
+                               if (phase_ == Phase::kShut) return;
+                               if (error) return shut();
+                               bytes_.written(size);
+                               if (phase_ == Phase::kAnswering) deadline_.allow(std::nullopt);
+                               flush();
+                             }));
+  }
+
+  // What the system takes without waiting, as nearly always: then nobody is woken to hear that it
+  // is out. Any error is for the write that waits to tell.
+  void write_at_once() {
+    if constexpr (std::is_same_v<Stream, Socket>) {
+      for (std::string_view next = bytes_.in_flight(); !next.empty(); next = bytes_.in_flight()) {
+        const ssize_t size =
+            ::send(stream_.native_handle(), next.data(), next.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (size < 0) return;
+        bytes_.written(static_cast<std::size_t>(size));
+      }
+    }
+  }
+
+  // Whoever streams may go on once little waits.
+  void tell_taken() {
+    if (taken_ && bytes_.gathered() < kGathered) std::exchange(taken_, nullptr)(true);
+  }
+
+  void finish_answer() {
+    gone_ = nullptr;
+    answer_ended_ = false;
+    if (keep_alive_ && !house_.draining) {
+      parser_.reset();
+      route_ = nullptr;
+      request_ = HttpRequest();
+      return await_request();
+    }
+    phase_ = Phase::kLingering;
+    error_code ignored;
+    socket_of(stream_).shutdown(Socket::shutdown_send, ignored);
+    deadline_.allow(kLingerTime);
+    linger();
+  }
+
+  void linger() {
+    lingered_ += buffer_.size();
+    buffer_.clear();
+    if (lingered_ > kLingerBytes) return shut();
+    watch();
+  }
+
+  void shut() override {
+    if (phase_ == Phase::kShut) return;
+    if (phase_ == Phase::kAnswering) house_.counters.answers[0]++;
+    phase_ = Phase::kShut;
+    error_code ignored;
+    deadline_.cancel();
+    age_.cancel();
+    socket_of(stream_).close(ignored);
+    release_body();
+    bytes_.drop_gathered();
+    if (taken_) std::exchange(taken_, nullptr)(false);
+    if (gone_) std::exchange(gone_, nullptr)();
+    if (closed_) std::exchange(closed_, nullptr)();
+  }
+
+  HttpHouse& house_;
+  const std::string peer_;
+  const std::shared_ptr<asio::ssl::context> tls_;  // null: plain text
+  Stream stream_;
+  std::string certificate_;  // its name; empty without one
+  std::function<void()> closed_;
+
+  Phase phase_ = Phase::kHandshake;
+  bool first_ = true;  // request of the connection
+  ClientDeadline deadline_;
+  ClientDeadline age_;  // its own, whatever its client does
+  bool aged_ = false;
+  std::atomic<bool> lost_{false};
+
+  boost::beast::flat_buffer buffer_;  // what came and was not looked at
+  bool reading_ = false;
+  std::optional<RequestParser> parser_;
+  bool is_http2_ = false;        // its client's first words were
+  std::int64_t body_bytes_ = 0;  // counted among all connections'
+  std::size_t lingered_ = 0;     // bytes
+
+  HttpRequest request_;               // until its exchange has it
+  const HttpRoute* route_ = nullptr;  // likewise
+  bool http_10_ = false;
+  bool keep_alive_ = true;
+  bool bodiless_ = false;      // an answer to HEAD
+  bool answer_ended_ = false;  // nothing is added to it any more
+  AnswerBytes bytes_;
+  bool writing_ = false;
+  std::function<void(bool)> taken_;  // told when there is room
+  std::function<void()> gone_;       // told when the client is gone
+};
+
+}  // namespace
+
+std::shared_ptr<HttpConnection> make_http_connection(asio::io_context& io, int fd,
+                                                     std::shared_ptr<asio::ssl::context> tls,
+                                                     std::string peer, HttpHouse& house) {
+  // Closed where there is no memory for a socket.
+  struct Descriptor {
+    int fd;
+    ~Descriptor() {
+      if (fd >= 0) ::close(fd);
+    }
+  } descriptor{fd};
+  Socket socket(asio::make_strand(io));
+  error_code error;
+  // The family matters to nothing that is done with the socket.
+  socket.assign(asio::generic::stream_protocol(AF_INET, 0), fd, error);
+  if (error) throw boost::system::system_error(error);
+  descriptor.fd = -1;
+  socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error);  // or as it is
+  if (tls == nullptr) {
+    return std::make_shared<Connection<Socket>>(std::move(socket), std::move(peer), house, nullptr);
+  }
+  asio::ssl::context& context = *tls;
+  return std::make_shared<Connection<asio::ssl::stream<Socket>>>(std::move(socket), std::move(peer),
+                                                                 house, std::move(tls), context);
+}
+
+}  // namespace lintel

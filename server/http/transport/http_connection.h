@@ -1,0 +1,66 @@
+// HttpConnection: one client's connection. Of the listener alone.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "server/security/bearer_tokens.h"
+#include "server/core/mutex.h"
+#include "server/http/transport/http_counters.h"
+#include "server/http/transport/http_options.h"
+#include "server/http/transport/http_routes.h"
+#include "server/http/transport/origin_rules.h"
+
+namespace boost::asio {
+class io_context;
+namespace ssl {
+class context;
+}
+}  // namespace boost::asio
+
+namespace lintel {
+
+// What all connections share; outlives them.
+struct HttpHouse {
+  const HttpOptions& options;
+  const HttpRoutes& routes;
+  const OriginRules& origins;
+  const BearerTokens* tokens;  // null: none is asked for
+  std::size_t max_body_bytes;
+  HttpCounters& counters;
+  std::string replica_id;  // empty: answers do not say
+  // A connection this old takes no further request, what runs on it may go on for the grace, then
+  // it is closed: as ConnectionOptions has it for gRPC. 0: no bound.
+  std::chrono::milliseconds max_age{0}, max_age_grace{0};
+  std::atomic<bool> draining{false};
+  // There are connections that nothing will close but HttpConnection::close(), see is_lost().
+  std::atomic<bool> some_lost{false};
+};
+
+// Reads a request, has its route answer it, writes the answer, and so on with the next. Everything
+// happens on the connection's strand; one timer bounds how long it waits for its client, another
+// how old it gets. An exception anywhere on the way, for want of memory, ends the connection.
+class HttpConnection {
+ public:
+  virtual ~HttpConnection() = default;
+  // `closed` is called once, from the strand, when nothing will be read or written any more.
+  virtual void start(std::function<void()> closed) = 0;
+  // From any thread: closes it as soon as no request is being answered.
+  virtual void drain() = 0;
+  // From any thread: closes it now.
+  virtual void close() = 0;
+  // From any thread: something that it waited for will never come, for there was no memory to tell.
+  virtual bool is_lost() const = 0;
+};
+
+// Takes the descriptor, also when it throws. `tls`: null for plain text. `peer`: as gRPC writes it.
+std::shared_ptr<HttpConnection> make_http_connection(boost::asio::io_context& io, int fd,
+                                                     std::shared_ptr<boost::asio::ssl::context> tls,
+                                                     std::string peer, HttpHouse& house);
+
+}  // namespace lintel

@@ -1,0 +1,233 @@
+#include "server/http/transport/http_listener.h"
+
+#include <netinet/in.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "server/core/mutex.h"
+#include "server/grpc/transport/status.h"
+#include "server/observability/request_id.h"
+#include "server/grpc/transport/listener.h"
+#include "server/http/transport/http_connection.h"
+#include "server/http/transport/peer_address.h"
+#include "server/http/transport/response_head.h"
+#include "server/http/transport/tls_contexts.h"
+
+namespace lintel {
+namespace asio = boost::asio;
+namespace {
+
+// Closes what it still has.
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+// Of the exception that is being handled.
+void log_caught(const char* what) noexcept {
+  try {
+    spdlog::error("{}: {}", what, status_of_exception().error_message());
+  } catch (...) {  // there is no memory to say so, either
+  }
+}
+
+}  // namespace
+
+struct HttpListener::Impl {
+  explicit Impl(const Parts& parts)
+      : origins(parts.options.cors_origins, *parts.options.listen, parts.options.allowed_hosts),
+        house{parts.options,    parts.routes,         origins,
+              parts.tokens,     parts.max_body_bytes, parts.counters,
+              parts.replica_id, parts.max_age,        parts.max_age_grace},
+        tls(parts.certificates == nullptr ? nullptr
+                                          : std::make_unique<TlsContexts>(parts.certificates)),
+        io(parts.options.threads),
+        // The system's own bound, for clients that are not there, comes after ours for slow ones.
+        listener(*parts.options.listen, 2 * parts.options.write_timeout_ms) {
+    if (tls != nullptr) tls->current();  // what OpenSSL does not take is told now
+  }
+
+  // Takes the descriptor. An exception ends the connection and nothing beside it.
+  void accept(int fd) noexcept EXCLUDES(mutex) {
+    Descriptor descriptor{fd};
+    std::string host;
+    const HttpConnection* key = nullptr;
+    bool entered = false;
+    try {
+      PeerAddress peer = peer_of(fd);
+      host = std::move(peer.host);
+      house.counters.accepted.fetch_add(1);
+      entered = enter(host);
+      if (!entered) {
+        house.counters.refused.fetch_add(1);
+        refuse(fd);
+        return;
+      }
+      const auto context = tls == nullptr ? nullptr : tls->current();
+      descriptor.fd = -1;
+      auto connection = make_http_connection(io, fd, context, std::move(peer.text), house);
+      key = connection.get();
+      {
+        const MutexLock lock(mutex);
+        connections.emplace(key, connection);
+      }
+      connection->start([this, key, host] { leave(key, host); });
+    } catch (...) {
+      house.counters.exceptions++;
+      log_caught("an HTTP connection could not be served");
+      if (entered) leave(key, host);
+    }
+    close_lost();
+  }
+
+  // A thread of the io_context. A connection's own exceptions end in its handlers; here come those
+  // of Asio, which had no memory to run one.
+  void run() noexcept EXCLUDES(mutex) {
+    while (true) {
+      try {
+        io.run();
+        return;
+      } catch (...) {
+        house.counters.exceptions++;
+        log_caught("HTTP goes on after an exception");
+      }
+      close_lost();
+    }
+  }
+
+  // Closes connections that wait for what will never come.
+  void close_lost() noexcept EXCLUDES(mutex) {
+    if (!house.some_lost.exchange(false)) return;
+    const MutexLock lock(mutex);
+    for (const auto& [key, connection] : connections) {
+      try {
+        if (connection->is_lost()) connection->close();
+      } catch (...) {
+        house.some_lost = true;  // until the next time
+      }
+    }
+  }
+
+  // Counts a connection in, unless there are as many as there may be.
+  bool enter(const std::string& host) EXCLUDES(mutex) {
+    const MutexLock lock(mutex);
+    if (open >= house.options.max_connections) return false;
+    if (!host.empty() && clients[host] >= house.options.max_client_connections) return false;
+    ++open;
+    house.counters.connections.store(open);
+    if (!host.empty()) ++clients[host];
+    return true;
+  }
+
+  void leave(const HttpConnection* key, const std::string& host) EXCLUDES(mutex) {
+    std::shared_ptr<HttpConnection> last;  // let go behind the lock
+    const MutexLock lock(mutex);
+    if (const auto found = connections.find(key); found != connections.end()) {
+      last = std::move(found->second);
+      connections.erase(found);
+    }
+    if (const auto client = clients.find(host); client != clients.end() && --client->second == 0) {
+      clients.erase(client);
+    }
+    --open;
+    house.counters.connections.store(open);
+    if (open == 0) none_open.notify_all();
+  }
+
+  // One connection too many hears why, unless it would have to be told through TLS. Closes nothing.
+  void refuse(int fd) const {
+    if (tls == nullptr) {
+      const HttpAnswer answer = plain_refusal(
+          {}, 503, grpc::Status(grpc::UNAVAILABLE, "too many connections, try again later"));
+      const std::string text = ResponseHead{answer,
+                                            {{"retry-after", "1"}},
+                                            request_id_from({}),
+                                            /*keep_alive=*/false,
+                                            /*http_10=*/false,
+                                            house.replica_id}
+                                   .whole() +
+                               answer.body;
+      [[maybe_unused]] const ssize_t sent =
+          ::send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  }
+
+  std::vector<std::shared_ptr<HttpConnection>> all() EXCLUDES(mutex) {
+    std::vector<std::shared_ptr<HttpConnection>> copies;
+    const MutexLock lock(mutex);
+    for (const auto& [key, connection] : connections) copies.push_back(connection);
+    return copies;
+  }
+
+  const OriginRules origins;
+  HttpHouse house;
+  const std::unique_ptr<TlsContexts> tls;  // null: plain text
+  Mutex mutex;
+  CondVar none_open;
+  int open GUARDED_BY(mutex) = 0;
+  std::map<std::string, int> clients GUARDED_BY(mutex);  // connections of an address
+  asio::io_context io;
+  // After the io_context, whose parts they hold.
+  std::unordered_map<const HttpConnection*, std::shared_ptr<HttpConnection>> connections
+      GUARDED_BY(mutex);
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;
+  std::vector<std::thread> threads;
+  Listener listener;
+};
+
+HttpListener::HttpListener(const Parts& parts) : impl_(std::make_unique<Impl>(parts)) {}
+
+HttpListener::~HttpListener() { stop(); }
+
+int HttpListener::port() const { return impl_->listener.port(); }
+
+void HttpListener::start() {
+  impl_->work.emplace(impl_->io.get_executor());
+  for (int i = 0; i < impl_->house.options.threads; ++i) {
+    impl_->threads.emplace_back([this] { impl_->run(); });
+  }
+  impl_->listener.start([this](int fd) { impl_->accept(fd); });
+}
+
+void HttpListener::begin_drain() {
+  impl_->house.draining = true;
+  impl_->listener.stop();
+  for (const auto& connection : impl_->all()) connection->drain();
+}
+
+bool HttpListener::wait_until_closed(std::chrono::nanoseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(impl_->mutex);
+  while (impl_->open > 0) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= std::chrono::nanoseconds(0)) return false;
+    impl_->none_open.wait_for(impl_->mutex, left);
+  }
+  return true;
+}
+
+void HttpListener::stop() {
+  impl_->house.draining = true;
+  impl_->listener.stop();
+  for (const auto& connection : impl_->all()) connection->close();
+  wait_until_closed(std::chrono::seconds(1));
+  impl_->work.reset();
+  impl_->io.stop();
+  for (std::thread& thread : impl_->threads) thread.join();
+  impl_->threads.clear();
+}
+
+}  // namespace lintel

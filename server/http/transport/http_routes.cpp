@@ -1,0 +1,116 @@
+#include "server/http/transport/http_routes.h"
+
+#include <algorithm>
+#include <cassert>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "server/http/transport/http_status.h"
+
+namespace lintel {
+namespace {
+
+std::vector<std::string> segments_of(std::string_view path) {
+  std::vector<std::string> segments;
+  while (!path.empty()) {
+    path.remove_prefix(1);  // the '/'
+    const std::size_t end = std::min(path.find('/'), path.size());
+    segments.emplace_back(path.substr(0, end));
+    path.remove_prefix(end);
+  }
+  return segments;
+}
+
+// What stands for the wildcards of `pattern`; nothing where the path does not fit.
+std::optional<std::vector<std::string>> match(const std::vector<std::string>& pattern,
+                                              const std::vector<std::string>& path) {
+  std::vector<std::string> parameters;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] == "{*}") {
+      std::string rest;
+      for (std::size_t k = i; k < path.size(); ++k) rest += (k > i ? "/" : "") + path[k];
+      parameters.push_back(percent_decoded(rest));
+      return parameters;
+    }
+    if (i >= path.size()) return std::nullopt;
+    if (pattern[i] == "{}" && !path[i].empty()) {
+      parameters.push_back(percent_decoded(path[i]));
+    } else if (pattern[i] != path[i]) {
+      return std::nullopt;
+    }
+  }
+  if (path.size() != pattern.size()) return std::nullopt;
+  return parameters;
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+}  // namespace
+
+void HttpRoutes::add(HttpRoute route) {
+  assert(!route.path.empty() && route.path.front() == '/');
+  std::vector<std::string> segments = segments_of(route.path);
+  entries_.push_back({std::move(route), std::move(segments)});
+}
+
+HttpRoutes::Found HttpRoutes::find(std::string_view method, std::string_view path) const {
+  Found found;
+  if (path.empty() || path.front() != '/') return found;
+  const std::vector<std::string> segments = segments_of(path);
+  for (const Entry& entry : entries_) {
+    auto parameters = match(entry.segments, segments);
+    if (!parameters) continue;
+    const bool serves =
+        entry.route.method == method || (entry.route.method == "GET" && method == "HEAD");
+    if (!serves) {
+      found.allowed += (found.allowed.empty() ? "" : ", ") + entry.route.method;
+    } else if (found.route == nullptr || (parameters->empty() && !found.parameters.empty())) {
+      found.route = &entry.route;
+      found.parameters = std::move(*parameters);
+    }
+  }
+  return found;
+}
+
+void HttpRoutes::shape_below(std::string path, HttpRefusal refuse) {
+  shapes_.emplace_back(std::move(path), std::move(refuse));
+}
+
+HttpRefusal HttpRoutes::shape_of(std::string_view path) const {
+  for (const auto& [above, refuse] : shapes_) {
+    if (!path.starts_with(above)) continue;
+    if (path.size() == above.size() || path[above.size()] == '/') return refuse;
+  }
+  return plain_refusal;
+}
+
+std::string percent_decoded(std::string_view text) {
+  std::string decoded;
+  decoded.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const int high = text[i] == '%' && i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+    const int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
+    if (low < 0) {
+      decoded += text[i];
+      continue;
+    }
+    decoded += static_cast<char>(16 * high + low);
+    i += 2;
+  }
+  return decoded;
+}
+
+HttpAnswer plain_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
+  const nlohmann::ordered_json error = {{"code", connect_code_name(status.error_code())},
+                                        {"message", status.error_message()}};
+  return json_answer(http_status,
+                     error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace lintel

@@ -1,0 +1,73 @@
+#include "server/http/transport/response_head.h"
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <ctime>
+#include <string_view>
+
+#include "server/http/transport/http_status.h"
+
+namespace lintel {
+namespace {
+
+// "Mon, 23 Nov 2026 02:43:46 GMT", whatever the locale is.
+std::string http_date() {
+  static constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  static constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                            "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), "%s, %02d %s %04d %02d:%02d:%02d GMT",
+                kDays[parts.tm_wday], parts.tm_mday, kMonths[parts.tm_mon], parts.tm_year + 1900,
+                parts.tm_hour, parts.tm_min, parts.tm_sec);
+  return text.data();
+}
+
+void add_line(std::string& head, std::string_view name, std::string_view value) {
+  head += name;
+  head += ": ";
+  // A value never ends its line, whatever it quotes.
+  for (const char c : value) head += c == '\r' || c == '\n' || c == '\0' ? ' ' : c;
+  head += "\r\n";
+}
+
+}  // namespace
+
+std::string ResponseHead::common() const {
+  std::string head =
+      "HTTP/1.1 " + std::to_string(answer.status) + " " + http_reason(answer.status) + "\r\n";
+  add_line(head, "date", http_date());
+  for (const auto& [name, value] : answer.headers) add_line(head, name, value);
+  for (const auto& [name, value] : more) add_line(head, name, value);
+  add_line(head, "x-request-id", request_id);
+  if (!replica_id.empty()) add_line(head, "lintel-replica", replica_id);
+  add_line(head, "x-content-type-options", "nosniff");
+  if (!keep_alive) add_line(head, "connection", "close");
+  if (keep_alive && http_10) add_line(head, "connection", "keep-alive");
+  return head;
+}
+
+std::string ResponseHead::whole() const {
+  std::string head = common();
+  if (answer.status != 204 && answer.status != 304) {
+    add_line(head, "content-length", std::to_string(answer.body.size()));
+  }
+  return head + "\r\n";
+}
+
+std::string ResponseHead::in_pieces() const {
+  std::string head = common();
+  if (!http_10) add_line(head, "transfer-encoding", "chunked");
+  return head + "\r\n";
+}
+
+std::string chunk_size_line(std::size_t size) {
+  std::array<char, 16> text{};
+  const auto end = std::to_chars(text.begin(), text.end(), size, 16).ptr;
+  return std::string(text.data(), end) + "\r\n";
+}
+
+}  // namespace lintel

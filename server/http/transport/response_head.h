@@ -1,0 +1,29 @@
+// ResponseHead: an answer's status line and headers as they go over the wire.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "server/http/transport/http_message.h"
+
+namespace lintel {
+
+struct ResponseHead {
+  const HttpAnswer& answer;
+  HttpHeaders more;  // the connection's own
+  std::string request_id;
+  bool keep_alive = true;
+  bool http_10 = false;         // the client's version: it knows no chunks
+  std::string replica_id = {};  // of this server; empty: not said
+
+  std::string whole() const;      // of an answer whose length is known
+  std::string in_pieces() const;  // of one that comes in chunks
+
+ private:
+  std::string common() const;
+};
+
+// What stands before a chunk: "1a\r\n".
+std::string chunk_size_line(std::size_t size);
+
+}  // namespace lintel

@@ -1,0 +1,64 @@
+// AdapterTable: the LoRA adapters of one version of a model, by name.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/lora/served_adapter.h"
+#include "server/core/doorbell.h"
+#include "server/core/mutex.h"
+
+namespace lintel {
+
+// An adapter is ready from add() on; retired, nobody finds it any more, and its name is free again
+// after forget(). Whoever found it keeps it: its weights are freed with the last of the pointers.
+// Thread-safe; a call asks it once, not for every token. Who changes it is the ModelManager.
+class AdapterTable {
+ public:
+  // Names of one model, those being unloaded included: more than anybody keeps in memory, and a
+  // bound on what a directory of a million names costs.
+  static constexpr std::size_t kMost = 1024;
+
+  // Null: there is none that takes requests.
+  SharedAdapter find(std::string_view name) const EXCLUDES(mutex_);
+  std::vector<SharedAdapter> ready() const EXCLUDES(mutex_);  // by name
+  // Whether the name is taken, by one that is ready or is being unloaded.
+  bool has(std::string_view name) const EXCLUDES(mutex_);
+
+  // Null: the name is taken, or kMost are.
+  SharedAdapter add(const std::string& name, std::shared_ptr<const Adapter> weights)
+      EXCLUDES(mutex_);
+  // No longer found. `unused_bell` is rung when the last that uses it has let go. False: there is
+  // none that is ready.
+  bool retire(std::string_view name, std::shared_ptr<Doorbell> unused_bell) EXCLUDES(mutex_);
+  // One that was retired and is still in use, else null.
+  SharedAdapter retired(std::string_view name) const EXCLUDES(mutex_);
+  // Whether the weights of one that was retired are freed.
+  bool is_unused(std::string_view name) const EXCLUDES(mutex_);
+  // Of one that was retired: its name is free.
+  void forget(std::string_view name) EXCLUDES(mutex_);
+
+ private:
+  // Who uses an adapter beside the table.
+  struct Use {
+    std::atomic<bool> is_used{true};        // false once the weights are freed
+    std::shared_ptr<Doorbell> unused_bell;  // set before the table lets go; null: nobody waits
+  };
+  struct Slot {
+    SharedAdapter ready;  // null: retired
+    std::weak_ptr<const ServedAdapter> in_use;
+    std::shared_ptr<Use> use;
+  };
+  using Slots = std::map<std::string, Slot, std::less<>>;
+
+  mutable Mutex mutex_;
+  Slots slots_ GUARDED_BY(mutex_);
+};
+
+}  // namespace lintel

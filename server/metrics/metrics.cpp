@@ -1,0 +1,416 @@
+#include "server/metrics/metrics.h"
+
+#include <prometheus/metric_family.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "model/lora/adapter.h"
+#include "model/config/names.h"
+#include "server/core/thread_failures.h"
+#include "server/grpc/transport/status.h"
+#include "server/metrics/process_metrics.h"
+
+namespace lintel {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+// One family: a name, a help text, and a value for each set of labels.
+class Family {
+ public:
+  Family(std::vector<MetricFamily>& families, MetricType type, const char* name, const char* help)
+      : families_(families) {
+    family_.name = std::string("lintel_") + name;
+    family_.help = help;
+    family_.type = type;
+  }
+  ~Family() { families_.push_back(std::move(family_)); }
+
+  template <typename Number>
+  Family& add(Labels labels, Number value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    (family_.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) =
+        static_cast<double>(value);
+    family_.metric.push_back(std::move(metric));
+    return *this;
+  }
+
+  Family& add(Labels labels, const HistogramSnapshot& snapshot) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    std::uint64_t below = 0;
+    for (std::size_t i = 0; i < snapshot.bounds.size(); ++i) {
+      below += snapshot.counts[i];
+      metric.histogram.bucket.push_back({below, snapshot.bounds[i]});
+    }
+    metric.histogram.sample_count = snapshot.total();
+    metric.histogram.sample_sum = snapshot.sum;
+    metric.histogram.bucket.push_back(
+        {metric.histogram.sample_count, std::numeric_limits<double>::infinity()});
+    family_.metric.push_back(std::move(metric));
+    return *this;
+  }
+
+ private:
+  std::vector<MetricFamily>& families_;
+  MetricFamily family_;
+};
+
+// RequestOutcome's, in its order; that of kDone is none.
+constexpr const char* kReasons[kNumOutcomes] = {nullptr,      "client",   "deadline", "shutdown",
+                                                "non_finite", "internal", "adapter"};
+
+using ModelTotals = std::vector<ModelRegistry::Totals>;
+
+void collect_models(const ModelRegistry& models, const ModelTotals& totals,
+                    std::vector<MetricFamily>& out) {
+  Family info(out, MetricType::Gauge, "model_info", "What is served; always 1");
+  for (const SharedModel& model : models.ready()) {
+    const Transformer& transformer = *model->transformer;
+    const ModelConfig& config = transformer.config();
+    info.add({{"model", model->name},
+              {"attention", attention_names(config)},
+              {"head", to_string(config.head)},
+              {"modality", to_string(config.modality)},
+              {"weight_type", to_string(transformer.weight_type())},
+              {"fingerprint", transformer.fingerprint()},
+              {"model_version", std::to_string(model->version)}},
+             1);
+  }
+  Family adapters(out, MetricType::Gauge, "adapter_info", "Adapters that requests can name");
+  Family bytes(out, MetricType::Gauge, "adapter_bytes", "Memory of an adapter's weights");
+  for (const SharedModel& model : models.ready()) {
+    for (const SharedAdapter& adapter : model->adapters->ready()) {
+      const Labels labels = {{"model", model->name},
+                             {"model_version", std::to_string(model->version)},
+                             {"adapter", adapter->name}};
+      Labels with_fingerprint = labels;
+      with_fingerprint.push_back({"fingerprint", adapter->weights->fingerprint()});
+      adapters.add(std::move(with_fingerprint), 1);
+      bytes.add(labels, adapter->weights->bytes());
+    }
+  }
+  // Of all versions of a name, one that is being unloaded included.
+  Family weights(out, MetricType::Gauge, "model_weight_bytes", "Memory of a model's weights");
+  Family workers(out, MetricType::Gauge, "workers", "Threads that step a model");
+  Family limit(out, MetricType::Gauge, "batch_rows_limit", "Rows a worker's step can have");
+  for (const ModelRegistry::Totals& model : totals) {
+    weights.add({{"model", model.name}}, model.weight_bytes);
+    workers.add({{"model", model.name}}, model.workers);
+    limit.add({{"model", model.name}}, model.max_batch_rows);
+  }
+}
+
+void collect_model_memory(const ModelMemory& model_memory, std::vector<MetricFamily>& out) {
+  Family(out, MetricType::Gauge, "model_memory_bytes",
+         "Memory counted for models: weights and tables, and what loading one takes")
+      .add({}, model_memory.used_bytes());
+  Family(out, MetricType::Gauge, "model_memory_limit_bytes",
+         "Memory there is for them; 0: no bound")
+      .add({}, model_memory.limit_bytes());
+}
+
+// Calls that make, read or continue values: their series are there before the first call, so that
+// the first one is seen as a rise.
+bool is_work(const MethodInfo& method) {
+  return method.role == Role::kGenerate || method.role == Role::kScore;
+}
+
+void collect_requests(const RequestCounters& requests, const ModelTotals& totals,
+                      std::vector<MetricFamily>& out) {
+  Family family(out, MetricType::Counter, "requests_total",
+                "Calls that have ended, with the model that they were about where it was known");
+  const auto add = [&](const MethodInfo& method, std::size_t code, const std::string& model,
+                       std::uint64_t count) {
+    Labels labels = {{"method", method.name}, {"code", code_name(static_cast<int>(code))}};
+    if (!model.empty()) labels.push_back({"model", model});
+    family.add(std::move(labels), count);
+  };
+  std::set<std::string> counted;
+  for (const auto& [model, methods] : requests.by_model()) {
+    counted.insert(model);
+    for (const MethodInfo& method : kMethods) {
+      const auto& codes = methods[static_cast<std::size_t>(method.method)];
+      for (std::size_t code = 0; code < kNumStatusCodes; ++code) {
+        const bool is_first = code == 0 && (model.empty() || is_work(method));
+        // Other codes appear with their first call.
+        if (codes[code] != 0 || is_first) add(method, code, model, codes[code]);
+      }
+    }
+  }
+  for (const auto& model : totals) {
+    if (counted.contains(model.name)) continue;
+    for (const MethodInfo& method : kMethods) {
+      if (is_work(method)) add(method, 0, model.name, 0);
+    }
+  }
+}
+
+void collect_durations(const RequestCounters& requests, std::vector<MetricFamily>& out) {
+  Family family(out, MetricType::Histogram, "request_duration_seconds",
+                "From a call's headers to its end, a stream's last message included");
+  for (const MethodInfo& method : kMethods) {
+    const HistogramSnapshot durations = requests.durations(method.method);
+    if (is_work(method) || durations.total() > 0) family.add({{"method", method.name}}, durations);
+  }
+}
+
+void collect_scheduling(const ModelTotals& totals, std::vector<MetricFamily>& out) {
+  Family running(out, MetricType::Gauge, "requests_running", "Requests in a batch, or paused");
+  Family waiting(out, MetricType::Gauge, "requests_waiting", "Requests in the queue");
+  Family tokens(out, MetricType::Counter, "tokens_total",
+                "Tokens read (prompt), produced (generated), guessed (drafted) and guessed right "
+                "(accepted)");
+  Family shared(out, MetricType::Counter, "shared_steps_total",
+                "Steps that idle workers shared (--step-threads)");
+  Family cancelled(out, MetricType::Counter, "cancellations_total",
+                   "Requests that were ended before they were done");
+  for (const auto& model : totals) {
+    const std::string& name = model.name;
+    const Scheduler::Stats& stats = model.stats;
+    running.add({{"model", name}}, stats.running);
+    waiting.add({{"model", name}}, stats.queued);
+    tokens.add({{"model", name}, {"kind", "prompt"}}, stats.prompt_tokens)
+        .add({{"model", name}, {"kind", "generated"}}, stats.generated_tokens)
+        .add({{"model", name}, {"kind", "drafted"}}, stats.drafted_tokens)
+        .add({{"model", name}, {"kind", "accepted"}}, stats.accepted_tokens);
+    shared.add({{"model", name}}, stats.shared_steps);
+    for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+      if (kReasons[i] == nullptr) continue;
+      cancelled.add({{"model", name}, {"reason", kReasons[i]}}, stats.ended[i]);
+    }
+  }
+}
+
+void collect_timings(const ModelTotals& totals, std::vector<MetricFamily>& out) {
+  Family rows(out, MetricType::Histogram, "batch_rows", "Rows of a step");
+  Family queued(out, MetricType::Histogram, "queue_time_seconds",
+                "From a request's acceptance until it is in a batch");
+  Family first(out, MetricType::Histogram, "time_to_first_token_seconds",
+               "From a request's acceptance until its first new token");
+  Family between(out, MetricType::Histogram, "time_between_tokens_seconds",
+                 "Between the new tokens of a sample");
+  Family step(
+      out, MetricType::Histogram, "step_time_seconds",
+      "A step's parts: schedule, the model's products, attention and other, sample, deliver");
+  for (const auto& model : totals) {
+    const std::string& name = model.name;
+    const SchedulerTimings& timings = model.timings;
+    rows.add({{"model", name}}, timings.rows);
+    queued.add({{"model", name}}, timings.queued);
+    first.add({{"model", name}}, timings.first_token);
+    between.add({{"model", name}}, timings.between_tokens);
+    for (std::size_t i = 0; i < kNumWorkParts; ++i) {
+      step.add({{"model", name}, {"part", to_string(static_cast<WorkPart>(i))}}, timings.step[i]);
+    }
+  }
+}
+
+void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out) {
+  const SessionStore::Stats stats = store.stats();
+  Family(out, MetricType::Gauge, "sessions", "Sessions by what they do")
+      .add({{"state", "idle"}}, stats.idle_sessions)
+      .add({{"state", "busy"}}, stats.busy_sessions);
+  Family(out, MetricType::Gauge, "session_bytes",
+         "Memory admitted for sessions, and for calls: those without one, and what any call holds "
+         "beside its sequences (one_shot)")
+      .add({{"state", "idle"}}, stats.idle_bytes)
+      .add({{"state", "busy"}}, stats.busy_bytes)
+      .add({{"state", "one_shot"}}, stats.one_shot_bytes);
+  Family(out, MetricType::Gauge, "session_limit_bytes", "Memory there is for them")
+      .add({}, store.options().session_memory_bytes);
+  Family(out, MetricType::Counter, "sessions_created_total", "Sessions made")
+      .add({}, stats.created);
+  Family(out, MetricType::Counter, "sessions_forked_total", "Sessions made of others' pasts")
+      .add({}, stats.forked);
+  Family(out, MetricType::Counter, "sessions_rewound_total", "Times that sessions were taken back")
+      .add({}, stats.rewound);
+  Family(out, MetricType::Counter, "evictions_total", "Idle sessions evicted")
+      .add({}, stats.evicted);
+}
+
+void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& out) {
+  const PrefixCache::Stats stats = prefixes.stats();
+  Family(out, MetricType::Counter, "prefix_cache_hits_total",
+         "Prompts whose beginning was not read: a state was kept of an earlier one")
+      .add({}, stats.hits);
+  Family(out, MetricType::Counter, "prefix_cache_misses_total",
+         "Prompts that might have had one, and were read from their beginning")
+      .add({}, stats.misses);
+  Family(out, MetricType::Counter, "prefix_cache_joins_total",
+         "Of the hits, prompts that waited for another that began alike to be read")
+      .add({}, stats.joins);
+  Family(out, MetricType::Counter, "prefix_cache_saved_tokens_total",
+         "Values of prompts that were not read")
+      .add({}, stats.saved_tokens);
+  Family(out, MetricType::Counter, "prefix_cache_evictions_total",
+         "States behind prompts that went for want of memory")
+      .add({}, stats.evictions);
+  Family(out, MetricType::Gauge, "prefix_cache_bytes",
+         "Memory for them and for the prompts' values, beside that of sessions")
+      .add({}, stats.bytes);
+}
+
+// Of a store that several servers share.
+void collect_shared_store(const SessionVault::Health& health, std::vector<MetricFamily>& out) {
+  Family(out, MetricType::Counter, "session_claims_total",
+         "Sessions that calls asked the store for: granted, or held by another server")
+      .add({{"outcome", "granted"}}, health.claims)
+      .add({{"outcome", "held"}}, health.claims_held);
+  Family(out, MetricType::Counter, "session_fenced_total",
+         "Writes refused because another server had taken the session over")
+      .add({}, health.fenced);
+  Family(out, MetricType::Counter, "session_rolled_back_total",
+         "Sessions of which the store had lost the last values")
+      .add({}, health.rolled_back);
+  Family(out, MetricType::Counter, "session_healed_total",
+         "Of those, written again by the call that had them")
+      .add({}, health.healed);
+  Family(out, MetricType::Counter, "session_store_reconnects_total",
+         "Connections to the store that were made again")
+      .add({}, health.reconnects);
+  Family(out, MetricType::Counter, "session_store_redirects_total",
+         "Questions that another server of the cluster had to answer")
+      .add({}, health.redirects);
+  Family(out, MetricType::Counter, "session_store_short_waits_total",
+         "Commits that too few replicas of the store had in time")
+      .add({}, health.short_waits);
+  Family(out, MetricType::Gauge, "session_store_clocks_differ",
+         "1: the store's clock is so far from this machine's that nothing is removed as expired")
+      .add({}, health.clocks_differ ? 1 : 0);
+}
+
+// Of --session-store.
+void collect_store(const DurableSessions& durable, std::chrono::duration<double> recovery_time,
+                   std::vector<MetricFamily>& out) {
+  const SessionVault::Health health = durable.health();
+  const DurableSessions::Stats stats = durable.stats();
+  Family(out, MetricType::Gauge, "session_store_state",
+         "0: takes writes; 1: is full; 2: is away; 3: is broken until a restart")
+      .add({}, static_cast<int>(health.state));
+  Family(out, MetricType::Gauge, "stored_sessions", "Sessions that outlive the server")
+      .add({}, health.sessions);
+  Family(out, MetricType::Counter, "session_commits_total", "Commits to the session store")
+      .add({}, health.commits);
+  Family(out, MetricType::Counter, "session_commit_records_total", "What sessions wrote in them")
+      .add({}, health.writes);
+  Family(out, MetricType::Gauge, "session_commit_queue_bytes", "Waiting to be committed")
+      .add({}, health.queued_bytes);
+  Family(out, MetricType::Gauge, "session_load_queue", "Calls that wait for a thread of the store")
+      .add({}, stats.queued);
+  Family(out, MetricType::Counter, "session_loads_total",
+         "Sessions that came back into memory, with their state or by reading their values anew")
+      .add({{"from", "slot"}}, stats.brought_from_slot)
+      .add({{"from", "values"}}, stats.brought_from_values);
+  Family(out, MetricType::Counter, "session_states_stored_total", "States put into the store")
+      .add({}, stats.states_stored);
+  Family(out, MetricType::Counter, "session_states_lost_total",
+         "Stored states that were not what had been written; their values were read anew")
+      .add({}, health.states_lost);
+  Family(out, MetricType::Counter, "session_states_dropped_total",
+         "Stored states that were dropped to make room on a full disk")
+      .add({}, health.states_dropped);
+  Family(out, MetricType::Counter, "session_calls_resumed_total",
+         "Calls that were repeated by their call_id and went on")
+      .add({}, stats.calls_resumed);
+  Family(out, MetricType::Counter, "session_replayed_tokens_total",
+         "Values of stored sessions that had to be read once more: without a state behind them, "
+         "after a rewind, of calls that were repeated")
+      .add({{"why", "cold"}}, stats.replayed_cold)
+      .add({{"why", "rewind"}}, stats.replayed_rewound)
+      .add({{"why", "resume"}}, stats.replayed_resumed);
+  Family(out, MetricType::Counter, "session_numerics_changed_total",
+         "Stored sessions that came back into memory on a machine of other bits")
+      .add({}, stats.numerics_changed);
+  Family(out, MetricType::Gauge, "sessions_quarantined",
+         "Stored sessions that are damaged, and set aside")
+      .add({}, health.quarantined);
+  Family(out, MetricType::Gauge, "recovery_seconds", "What opening the session store took")
+      .add({}, recovery_time.count());
+  if (health.is_shared) collect_shared_store(health, out);
+}
+
+void collect_http(const HttpCounters& http, std::vector<MetricFamily>& out) {
+  Family(out, MetricType::Gauge, "http_connections", "HTTP connections that are open")
+      .add({}, http.connections.load());
+  Family(out, MetricType::Counter, "http_connections_accepted_total", "HTTP connections so far")
+      .add({}, http.accepted.load());
+  Family(out, MetricType::Counter, "http_connections_refused_total",
+         "HTTP connections beyond --http-max-connections or --http-max-client-connections")
+      .add({}, http.refused.load());
+  Family(out, MetricType::Counter, "http_timeouts_total",
+         "HTTP connections closed because their client was too slow")
+      .add({}, http.timeouts.load());
+  Family(out, MetricType::Counter, "http_exceptions_total",
+         "Exceptions on the way of an HTTP request, for want of memory; each ended its connection")
+      .add({}, http.exceptions.load());
+  Family(out, MetricType::Gauge, "http_body_bytes", "Bodies of HTTP requests that are being read")
+      .add({}, http.body_bytes.load());
+  Family answers(out, MetricType::Counter, "http_answers_total",
+                 "HTTP answers by status; gone: the client went before its answer was out");
+  static constexpr const char* kClasses[] = {"gone", "1xx", "2xx", "3xx", "4xx", "5xx"};
+  for (std::size_t i = 0; i < http.answers.size(); ++i) {
+    if (i != 1) answers.add({{"status", kClasses[i]}}, http.answers[i].load());
+  }
+}
+
+void collect_thread_failures(std::vector<MetricFamily>& out) {
+  Family family(out, MetricType::Counter, "thread_failures_total",
+                "Exceptions that reached the loop of a thread, which went on; the log has each");
+  for (std::size_t i = 0; i < kNumServerThreads; ++i) {
+    family.add({{"thread", kServerThreadNames[i]}},
+               ThreadFailures::of_process().count(static_cast<ServerThread>(i)));
+  }
+}
+
+}  // namespace
+
+Metrics::Metrics(const ModelRegistry& models, const ModelMemory& model_memory,
+                 const SessionStore& store, const PrefixCache& prefixes, const ActiveCalls& calls,
+                 const RequestCounters& requests, const DurableSessions* durable,
+                 std::chrono::duration<double> recovery_time, const HttpCounters* http)
+    : models_(models),
+      model_memory_(model_memory),
+      store_(store),
+      prefixes_(prefixes),
+      calls_(calls),
+      requests_(requests),
+      durable_(durable),
+      recovery_time_(recovery_time),
+      http_(http) {}
+
+std::vector<MetricFamily> Metrics::Collect() const {
+  std::vector<MetricFamily> out;
+  Family(out, MetricType::Gauge, "build_info", "What was built; always 1")
+      .add({{"version", LINTEL_VERSION}, {"compiler", __VERSION__}}, 1);
+  Family(out, MetricType::Gauge, "start_time_seconds", "When the server was made, as Unix time")
+      .add({}, std::chrono::duration<double>(started_.time_since_epoch()).count());
+  Family(out, MetricType::Gauge, "draining", "1: nothing new is taken")
+      .add({}, calls_.closed() ? 1 : 0);
+  Family(out, MetricType::Gauge, "streams", "Generate and Score calls that are open")
+      .add({}, calls_.count());
+  const ModelTotals totals = models_.totals();
+  collect_models(models_, totals, out);
+  collect_model_memory(model_memory_, out);
+  collect_requests(requests_, totals, out);
+  collect_durations(requests_, out);
+  collect_scheduling(totals, out);
+  collect_timings(totals, out);
+  collect_sessions(store_, out);
+  collect_prefixes(prefixes_, out);
+  if (durable_ != nullptr) collect_store(*durable_, recovery_time_, out);
+  if (http_ != nullptr) collect_http(*http_, out);
+  collect_thread_failures(out);
+  std::ranges::move(collect_process_metrics(), std::back_inserter(out));
+  return out;
+}
+
+}  // namespace lintel

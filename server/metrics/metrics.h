@@ -1,0 +1,47 @@
+// Metrics: what the server counts, as Prometheus reads it.
+#pragma once
+
+#include <prometheus/collectable.h>
+
+#include <chrono>
+#include <vector>
+
+#include "server/grpc/transport/active_calls.h"
+#include "server/grpc/transport/request_counters.h"
+#include "server/sessions/persistence/durable_sessions.h"
+#include "server/models/model_memory.h"
+#include "server/models/model_registry.h"
+#include "server/engine/prefix_cache.h"
+#include "server/sessions/session_store.h"
+#include "server/http/transport/http_counters.h"
+
+namespace lintel {
+
+// Reads counters that others keep, when it is asked: nothing of it is on a call's way. Names begin
+// with lintel_ (what any process has: process_), units are seconds and bytes, and no label holds an
+// id. Thread-safe.
+class Metrics final : public prometheus::Collectable {
+ public:
+  // All are borrowed and outlive the object. `durable`: null without a session store;
+  // `recovery_time`: what opening that took; `http`: null where HTTP is not served.
+  Metrics(const ModelRegistry& models, const ModelMemory& model_memory, const SessionStore& store,
+          const PrefixCache& prefixes, const ActiveCalls& calls, const RequestCounters& requests,
+          const DurableSessions* durable = nullptr,
+          std::chrono::duration<double> recovery_time = {}, const HttpCounters* http = nullptr);
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const ModelRegistry& models_;
+  const ModelMemory& model_memory_;
+  const SessionStore& store_;
+  const PrefixCache& prefixes_;
+  const ActiveCalls& calls_;
+  const RequestCounters& requests_;
+  const DurableSessions* const durable_;
+  const std::chrono::duration<double> recovery_time_;
+  const HttpCounters* const http_;
+  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
+};
+
+}  // namespace lintel

@@ -1,0 +1,79 @@
+#include "server/models/model_repository.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <system_error>
+
+namespace lintel {
+namespace {
+
+// Calls visit(name, path) for every directory in `directory`. One that cannot be read has none.
+template <typename Visit>
+void for_each_directory(const std::filesystem::path& directory, const Visit& visit) {
+  std::error_code error;
+  std::filesystem::directory_iterator it(directory, error);
+  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    std::error_code unreadable;
+    if (it->is_directory(unreadable)) visit(it->path().filename().string(), it->path());
+  }
+}
+
+}  // namespace
+
+std::vector<ModelSource> ModelRepository::versions(std::string_view name) const {
+  std::vector<ModelSource> found;
+  if (directory_.empty() || !is_model_name(name)) return found;
+  for_each_directory(directory_, [&](const std::string& entry, const std::filesystem::path& path) {
+    if (entry != name) return;
+    for_each_directory(path, [&](const std::string& number, const std::filesystem::path& version) {
+      if (const auto parsed = parse_model_version(number))
+        found.push_back({entry, *parsed, version});
+    });
+    if (found.empty()) found.push_back({entry, 1, path});
+  });
+  std::ranges::sort(found, {}, &ModelSource::version);
+  return found;
+}
+
+std::vector<std::string> ModelRepository::names() const {
+  std::vector<std::string> found;
+  if (directory_.empty()) return found;
+  for_each_directory(directory_, [&](const std::string& entry, const std::filesystem::path& path) {
+    if (!is_model_name(entry)) return;
+    std::error_code unreadable;
+    bool is_model = std::filesystem::exists(path / "config.json", unreadable);
+    for_each_directory(path, [&](const std::string& number, const std::filesystem::path&) {
+      is_model = is_model || parse_model_version(number).has_value();
+    });
+    if (is_model) found.push_back(entry);
+  });
+  std::ranges::sort(found);
+  return found;
+}
+
+std::string ModelRepository::without_path(std::string text) const {
+  const std::string prefix = (directory_ / "").string();
+  if (directory_.empty()) return text;
+  for (std::size_t at = 0; (at = text.find(prefix, at)) != std::string::npos;) {
+    text.erase(at, prefix.size());
+  }
+  return text;
+}
+
+bool is_model_name(std::string_view name) {
+  if (name.empty() || name.size() > 128 || name.front() == '.') return false;
+  return std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
+}
+
+std::optional<std::int64_t> parse_model_version(std::string_view text) {
+  std::int64_t version = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (version < 1 || text.front() == '0') return std::nullopt;
+  return version;
+}
+
+}  // namespace lintel

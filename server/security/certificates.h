@@ -1,0 +1,58 @@
+// Certificates: what the server shows and trusts under TLS, read again when the files change.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "server/core/file_stamp.h"
+#include "server/core/mutex.h"
+
+namespace lintel {
+
+struct CertificatePaths {
+  std::filesystem::path certificate;  // PEM: the server's certificate, then its intermediates
+  std::filesystem::path key;          // PEM, of that certificate, not encrypted
+  std::filesystem::path client_ca;    // PEM: who signs clients' certificates; empty: none needed
+};
+
+// The files' content, checked: PEM that parses, a key that belongs to the certificate.
+struct CertificateBundle {
+  std::string certificate, key, client_ca;
+};
+
+// Thread-safe. Connections are encrypted with what was current at their handshake; a change touches
+// none that is open.
+class Certificates {
+ public:
+  // Throws std::runtime_error naming the file and what is wrong with it.
+  explicit Certificates(CertificatePaths paths);
+
+  // Reads the files if one has changed. What cannot be used or read is logged, once for each
+  // change, and what was used before stays; it is tried again the next time. Returns whether there
+  // is something new.
+  bool reload_if_changed() EXCLUDES(mutex_);
+
+  bool needs_client_certificate() const { return !paths_.client_ca.empty(); }
+  CertificateBundle current(std::uint64_t* version) const EXCLUDES(mutex_);
+  // Counts the changes, from 1.
+  std::uint64_t version() const EXCLUDES(mutex_);
+
+ private:
+  using Stamps = std::array<FileStamp, 3>;
+  Stamps stamps() const;
+
+  const CertificatePaths paths_;
+  mutable Mutex mutex_;
+  CertificateBundle bundle_ GUARDED_BY(mutex_);
+  Stamps stamps_ GUARDED_BY(mutex_);                 // of the files when they were read
+  std::optional<Stamps> failed_ GUARDED_BY(mutex_);  // of those that were complained about
+  std::uint64_t version_ GUARDED_BY(mutex_) = 0;
+};
+
+// Throws std::runtime_error.
+CertificateBundle read_certificates(const CertificatePaths& paths);
+
+}  // namespace lintel

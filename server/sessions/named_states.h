@@ -1,0 +1,74 @@
+// NamedStates: what sessions had seen, kept under names, for sessions and calls to begin with.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/core/mutex.h"
+#include "server/core/thread_annotations.h"
+#include "server/sessions/session_image.h"
+#include "server/sessions/session_memory.h"
+
+namespace lintel {
+
+// Constant. Zeroed, and its memory given back, when the last who begins with it has.
+struct NamedState {
+  NamedState(SessionMemory::Reservation admitted, SessionImage of)
+      : memory(std::move(admitted)), image(std::move(of)) {}
+  ~NamedState();
+
+  const SessionMemory::Reservation memory;  // first: until the state is zeroed and freed
+  std::string name;
+  bool is_public = false;
+  std::string model_identity;            // of the weights, and what they run as
+  std::string numerics;                  // that it was computed with
+  std::string numerics_text;             // the same for people
+  std::int64_t numerics_changed_at = 0;  // the values before it with others; 0: there are none such
+  SessionImage image;                    // its values as few as its state allows
+};
+
+// Thread-safe. A name is its owner's, or everybody's; an owner's own goes before a public one.
+class NamedStates {
+ public:
+  static constexpr std::size_t kMostOfOwner = 1000;  // the public ones count together
+
+  using Shared = std::shared_ptr<const NamedState>;
+
+  // In place of what had the name before. False: the owner has as many as one may.
+  bool save(const Owner& owner, Shared state) EXCLUDES(mutex_);
+  // Whether there would be a place for one of this name.
+  bool has_place(const Owner& owner, const std::string& name, bool is_public) const
+      EXCLUDES(mutex_);
+  Shared find(const Owner& owner, const std::string& name) const EXCLUDES(mutex_);  // or null
+  // Whether there was one.
+  bool remove(const Owner& owner, const std::string& name, bool is_public) EXCLUDES(mutex_);
+
+  // Of an owner and public ones by name, an owner's first; of all models where `model` is empty.
+  // `after`: the last of the page before.
+  struct Place {
+    std::string name;
+    bool is_public = false;
+    auto operator<=>(const Place&) const = default;
+  };
+  std::vector<Shared> list(const Owner& owner, const std::string& model,
+                           const std::optional<Place>& after, std::size_t limit) const
+      EXCLUDES(mutex_);
+
+ private:
+  using ByName = std::map<std::string, Shared>;
+  ByName& of(const Owner& owner, bool is_public) REQUIRES(mutex_) {
+    return is_public ? public_ : owned_[owner];
+  }
+
+  mutable Mutex mutex_;
+  std::map<Owner, ByName> owned_ GUARDED_BY(mutex_);
+  ByName public_ GUARDED_BY(mutex_);
+};
+
+}  // namespace lintel

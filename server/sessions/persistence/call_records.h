@@ -1,0 +1,113 @@
+// What a vault's row has no column for, as bytes: what a session is to be, where its values came
+// from, the call in progress, the last ones.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/engine/token_sink.h"
+#include "server/sessions/digest.h"
+#include "server/sessions/session_history.h"
+#include "server/sessions/session_image.h"
+#include "server/sessions/session_options.h"
+#include "server/sessions/storage/session_vault.h"
+
+namespace lintel {
+
+// A position and the digest of the history up to there.
+struct HistoryBase {
+  std::int64_t position = 0;
+  Digest digest;
+
+  bool operator==(const HistoryBase&) const = default;
+};
+
+// Row.marks.
+struct StoredMarks {
+  SessionOptions options;  // without max_values, durability and `initial`
+  std::string adapter, adapter_fingerprint;
+  Digest base_digest;  // of the history up to the row's base
+  // That its last values were computed with; empty: as the row says. From where on they are other
+  // ones than those before them; 0: there are none such.
+  std::string numerics;
+  std::int64_t numerics_changed_at = 0;
+  std::vector<HistoryMark> marks;  // of values from there on, those of a call in progress excluded
+  // Where histories in memory began once they had let go of earlier values, ascending and behind
+  // the row's base: the last one is where that of a session which comes back begins. Values before
+  // it are kept for calls that may be told again.
+  std::vector<HistoryBase> bases;
+
+  // The lowest position that the session can go back to.
+  std::int64_t oldest(const SessionVault::Row& row) const {
+    return bases.empty() ? row.base : bases.back().position;
+  }
+};
+std::string encode_marks(const StoredMarks& marks);
+std::optional<StoredMarks> decode_marks(const std::string& bytes);
+// Whether the values of a session were computed with others than these.
+bool other_numerics(const SessionVault::Row& row, const StoredMarks& marks,
+                    const std::string& numerics);
+
+// Row.call.
+struct StoredCall {
+  std::string id;          // empty: it cannot be repeated
+  Digest request;          // of what it asks for
+  std::int64_t start = 0;  // values before it
+  std::uint64_t seed = 0;
+  std::string numerics;            // that it is drawn with
+  std::vector<HistoryMark> marks;  // of all values it may have, from `start` on
+};
+std::string encode_call(const StoredCall& call);
+// The values of the call are the session's now.
+void note_numerics(const StoredCall& call, const SessionVault::Row& row, StoredMarks& marks);
+std::optional<StoredCall> decode_call(const std::string& bytes);
+
+// Of Row.last_calls, the oldest first.
+struct LastCall {
+  std::string id;
+  Digest request;
+  std::int64_t start = 0, end = 0;  // its values
+  std::int64_t shown_end = 0;       // those behind it a stop excluded
+  bool finished = false;            // else it was cut off, and goes on when it is repeated
+  // Without timings, digest and what follows from positions: its window, restarts and
+  // skipped_tokens, which are among prompt_tokens.
+  SampleResult result;
+};
+// A client that was cut off repeats a call when others have come since: without them it is told
+// what it missed while this many are remembered, in 140 bytes each.
+inline constexpr std::size_t kLastCalls = 16;
+std::string encode_last_calls(const std::vector<LastCall>& calls);
+std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes);
+// Position of its first value behind the prompt.
+std::int64_t first_new_of(const LastCall& call);
+// Of a prompt's values [begin, end) those that a call in this window does not read (0: none).
+// scores: it tells their probabilities, and reads them all.
+std::int64_t skipped_prompt(std::int64_t window, bool scores, std::int64_t begin, std::int64_t end);
+
+// Most of Row.states.
+inline constexpr std::size_t kMostStates = 4;
+// Row.states with one more, which is the latest. Where they become too many, that one goes without
+// which the least is lost (going back d values takes reading about d of them anew), but not the
+// last one at or before `start`, from where a call may have to be run again.
+void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state,
+               std::int64_t start);
+
+// The vault need not keep values that neither memory has nor one of `calls`: moves
+// marks.base_digest and marks.bases on. Returns the row's new base.
+std::int64_t let_go_of_values(const std::vector<LastCall>& calls, std::int64_t base,
+                              StoredMarks& marks);
+// Those of values from `base` on.
+std::vector<HistoryMark> marks_from(std::int64_t base, std::vector<HistoryMark> marks);
+
+// `marks` behind those of a history that ends where a call starts, for the values that it has up to
+// `position`.
+void append_marks(const StoredCall& call, std::int64_t base, std::int64_t position,
+                  std::vector<HistoryMark>& marks);
+
+// Those of [base, position), where the first are `stored` and the history has the others.
+std::vector<HistoryMark> marks_of(const std::vector<HistoryMark>& stored, std::int64_t base,
+                                  const SessionHistory& history, std::int64_t position);
+
+}  // namespace lintel

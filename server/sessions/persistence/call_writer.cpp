@@ -1,0 +1,180 @@
+#include "server/sessions/persistence/call_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/core/guarded.h"
+#include "server/core/thread_failures.h"
+#include "server/sessions/persistence/durable_call.h"
+#include "server/sessions/persistence/vault_batch.h"
+
+namespace lintel {
+namespace {
+
+// How often INPUT and CALL calls are looked at, for whether they have enough values.
+constexpr Duration kLook = std::chrono::milliseconds(50);
+
+// A commit on its way, and whose writes it holds.
+struct CallBatch {
+  VaultBatch batch;
+  std::vector<std::pair<std::shared_ptr<DurableCall>, std::size_t>> calls;  // and how many each
+};
+
+}  // namespace
+
+CallWriter::CallWriter(SessionVault& vault, LostClaims& lost, const Clock& clock,
+                       const Options& options)
+    : vault_(vault), lost_(lost), clock_(clock), options_(options) {
+  if (options_.has_thread) thread_ = std::thread([this] { write_until_closed(); });
+}
+
+CallWriter::~CallWriter() {
+  {
+    MutexLock lock(mutex_);
+    closing_ = true;
+    woken_.notify_all();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  } else {
+    write_until_closed();
+  }
+}
+
+void CallWriter::add(std::shared_ptr<DurableCall> call) {
+  {
+    MutexLock lock(mutex_);
+    calls_.push_back(call);
+    is_woken_ = true;
+    woken_.notify_all();
+  }
+  write(Calls{std::move(call)}, /*all_values=*/true);
+}
+
+void CallWriter::wake() {
+  MutexLock lock(mutex_);
+  is_woken_ = true;
+  woken_.notify_all();
+}
+
+void CallWriter::wake_for_values() {
+  if (has_values_.exchange(true)) return;
+  MutexLock lock(mutex_);
+  woken_.notify_all();
+}
+
+void CallWriter::write() {
+  Calls calls;
+  {
+    MutexLock lock(mutex_);
+    calls = calls_;
+  }
+  write(calls, /*all_values=*/true);
+}
+
+void CallWriter::write(const Calls& calls, bool all_values) {
+  const auto on_its_way = std::make_shared<CallBatch>();
+  on_its_way->calls.reserve(calls.size());
+  for (const std::shared_ptr<DurableCall>& call : calls) {
+    const std::size_t before = on_its_way->batch.size();
+    guarded([&] { call->collect(on_its_way->batch, all_values); },
+            [&] {
+              on_its_way->batch.cut(before);
+              call->not_collected();
+            });
+    const std::size_t count = on_its_way->batch.size() - before;
+    if (count > 0) on_its_way->calls.emplace_back(call, count);
+  }
+  if (on_its_way->batch.empty()) return;
+  const auto done = [on_its_way](std::span<const VaultOutcome> outcomes) {
+    std::size_t first = 0;
+    for (const auto& [call, count] : on_its_way->calls) {
+      // What was written already is done where it is collected again.
+      const bool is_told = survives(ServerThread::kCallWriter, [&, &call = call, &count = count] {
+        call->written(outcomes.subspan(first, count));
+      });
+      if (!is_told) survives(ServerThread::kCallWriter, [&call = call] { call->not_collected(); });
+      first += count;
+    }
+  };
+  guarded([&] { on_its_way->batch.commit(vault_, done); },
+          [&] {
+            for (const auto& [call, count] : on_its_way->calls) call->not_collected();
+          });
+}
+
+void CallWriter::hand_over() {
+  hands_over_ = true;  // first: a call that is submitted meanwhile is met by one of both
+  Calls calls;
+  {
+    MutexLock lock(mutex_);
+    calls = calls_;
+  }
+  for (const std::shared_ptr<DurableCall>& call : calls) call->hand_over();
+}
+
+void CallWriter::remove(const DurableCall& call) {
+  std::shared_ptr<DurableCall> gone;  // freed without the mutex
+  MutexLock lock(mutex_);
+  const auto found = std::ranges::find(calls_, &call, &std::shared_ptr<DurableCall>::get);
+  if (found == calls_.end()) return;
+  gone = std::move(*found);
+  calls_.erase(found);
+  woken_.notify_all();
+}
+
+Duration CallWriter::gather_time(std::size_t streams) const {
+  constexpr std::size_t kStreamsOfAnInterval = 16;
+  constexpr std::size_t kMostIntervals = 4;
+  if (streams <= 1) return Duration::zero();
+  return options_.interval *
+         std::clamp(streams / kStreamsOfAnInterval, std::size_t{1}, kMostIntervals);
+}
+
+void CallWriter::wait(TimePoint began, std::size_t streams) {
+  using Steady = std::chrono::steady_clock;
+  TimePoint due = TimePoint::max();
+  for (const std::shared_ptr<DurableCall>& call : calls_) {
+    const Duration pause =
+        call->is_urgent() ? options_.interval : std::min(kLook, options_.lazy_interval);
+    due = std::min(due, Steady::now() + pause);
+  }
+  const TimePoint values_due = streams > 1 ? began + options_.interval : began;
+  while (!is_woken_ && !(closing_ && calls_.empty())) {
+    const TimePoint next = has_values_ ? std::min(due, values_due) : due;
+    const Duration left = next - Steady::now();
+    if (left <= Duration::zero()) return;
+    if (next == TimePoint::max()) {
+      woken_.wait(mutex_);
+    } else {
+      woken_.wait_for(mutex_, left);
+    }
+  }
+}
+
+void CallWriter::write_until_closed() {
+  TimePoint values_written{};
+  while (true) {
+    const TimePoint began = std::chrono::steady_clock::now();
+    std::size_t streams = 0;
+    survives(ServerThread::kCallWriter, [&] {
+      Calls calls;
+      {
+        MutexLock lock(mutex_);
+        calls = calls_;
+      }
+      streams = static_cast<std::size_t>(std::ranges::count(
+          calls, Durability::kToken, [](const auto& call) { return call->durability(); }));
+      const bool all_values = began - values_written >= gather_time(streams);
+      if (all_values) values_written = began;
+      has_values_ = !all_values;  // those that are left wait for the next interval
+      write(calls, all_values);
+    });
+    MutexLock lock(mutex_);
+    if (closing_ && calls_.empty()) return;
+    wait(began, streams);
+    is_woken_ = false;
+  }
+}
+
+}  // namespace lintel

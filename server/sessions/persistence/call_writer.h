@@ -1,0 +1,100 @@
+// CallWriter: the thread that writes down what calls on durable sessions read and draw.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+#include "server/sessions/persistence/lost_claims.h"
+#include "server/sessions/session_options.h"
+#include "server/sessions/storage/session_vault.h"
+
+namespace lintel {
+
+class DurableCall;
+
+// Many calls' values in one commit. A call's values are in its session's history already, so that
+// whoever computes them does nothing for this.
+//
+// Thread-safe.
+class CallWriter {
+ public:
+  struct Options {
+    Duration interval{};                          // values of several TOKEN calls gather so long
+    Duration lazy_interval{};                     // of INPUT calls so often, or
+    std::int64_t lazy_values = 0;                 // once they are so many
+    Duration patience = std::chrono::seconds(1);  // with a store that is full or away
+    std::int64_t park_tokens = 0;                 // pays_to_park()
+    std::chrono::seconds expire_after{};
+    bool has_thread = true;  // else write() is called by its owner
+
+    // Whether a state is stored whose last `values` no stored one has: a quarter of park_tokens
+    // suffices where the session is about to leave memory.
+    bool pays_to_park(std::int64_t values, bool leaves_memory) const {
+      return values >= (leaves_memory ? (park_tokens + 3) / 4 : park_tokens);
+    }
+  };
+
+  // All outlive it.
+  CallWriter(SessionVault& vault, LostClaims& lost, const Clock& clock, const Options& options);
+  // Ends the calls that are left. REQUIRES: none runs.
+  ~CallWriter();
+
+  // The call's beginning is queued when it returns; that of a TOKEN call goes with its first
+  // values, or after the interval.
+  void add(std::shared_ptr<DurableCall> call) EXCLUDES(mutex_);
+  // A call has something to write, or to write again.
+  void wake() EXCLUDES(mutex_);
+  // A TOKEN call has values, which whoever reads them waits for. Those of one such call are written
+  // at once, those of several every `interval`, and of more than 16 up to four times as seldom, for
+  // a record costs as much as the value in it; but the first ones of a call always with the next
+  // `interval`. Asked in every step; takes the lock only where nobody has asked since the last
+  // write.
+  void wake_for_values() EXCLUDES(mutex_);
+  // Every call that can be repeated, and each that comes later, ends after its step: see
+  // DurableCall::hand_over.
+  void hand_over() EXCLUDES(mutex_);
+  bool hands_over() const { return hands_over_.load(); }
+  // The call is over. It uses the writer no more: this may be the last one that the writer waits
+  // for to be destroyed.
+  void remove(const DurableCall& call) EXCLUDES(mutex_);
+  // What is due is queued when it returns.
+  void write() EXCLUDES(mutex_);
+
+  SessionVault& vault() const { return vault_; }
+  LostClaims& lost_claims() const { return lost_; }
+  const Clock& clock() const { return clock_; }
+  const Options& options() const { return options_; }
+  std::uint64_t states_stored() const { return states_stored_.load(); }
+  void count_state() { states_stored_.fetch_add(1); }
+
+ private:
+  using Calls = std::vector<std::shared_ptr<DurableCall>>;
+
+  void write_until_closed() EXCLUDES(mutex_);
+  void write(const Calls& calls, bool all_values);
+  // For how long values of so many calls gather.
+  Duration gather_time(std::size_t streams) const;
+  // Returns when something may be due. `began`: when it was written last.
+  void wait(TimePoint began, std::size_t streams) REQUIRES(mutex_);
+
+  SessionVault& vault_;
+  LostClaims& lost_;
+  const Clock& clock_;
+  const Options options_;
+  std::atomic<std::uint64_t> states_stored_{0};
+
+  Mutex mutex_;
+  CondVar woken_;
+  Calls calls_ GUARDED_BY(mutex_);
+  bool is_woken_ GUARDED_BY(mutex_) = false;
+  std::atomic<bool> hands_over_{false};
+  std::atomic<bool> has_values_{false};
+  bool closing_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses the rest
+};
+
+}  // namespace lintel

@@ -1,0 +1,90 @@
+// PastCall: a call that is told again without being run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/core/mutex.h"
+#include "server/sessions/persistence/call_records.h"
+#include "server/engine/token_sink.h"
+#include "server/sessions/storage/session_vault.h"
+
+namespace lintel {
+
+struct CallTerms;
+class DurableSessions;
+
+// Its values are read from the vault a piece at a time, on threads that may wait, as its sink has
+// room for them. The session is free meanwhile. Where it forgets the call (it is taken back, or
+// removed) the rest is not told: kStoreAway.
+//
+// Thread-safe; the sink is called by one thread at a time. Whoever resumes or cancels it holds it
+// until the sink has heard the end.
+class PastCall : public std::enable_shared_from_this<PastCall> {
+ public:
+  static constexpr std::int64_t kPieceValues = 1024;
+
+  // `call` of a session as the vault has it, from terms.from_position on. digest: of the history at
+  // the call's end, if it is known. Null where the vault has not all of its values any more.
+  // `durable` outlives it.
+  static std::shared_ptr<PastCall> of(DurableSessions& durable, const SessionVault::Row& row,
+                                      const StoredMarks& marks, const LastCall& call,
+                                      std::optional<Digest> digest, const CallTerms& terms);
+
+  // Once: begins to tell it.
+  void tell(std::shared_ptr<TokenSink> sink) EXCLUDES(mutex_);
+  // The sink has room again.
+  void resume() EXCLUDES(mutex_);
+  // Nothing more is told but the end. May come before tell().
+  void cancel() EXCLUDES(mutex_);
+
+  const SessionVault::SessionId& session() const { return session_; }
+  const SessionVault::Owner& owner() const { return owner_; }
+  const LastCall& call() const { return call_; }
+  // Position of the first value that is told, and behind the last: those that a stop excluded are
+  // left out.
+  std::int64_t first() const { return first_; }
+  std::int64_t end() const { return end_; }
+
+ private:
+  PastCall(DurableSessions& durable, const SessionVault::Row& row, const StoredMarks& marks,
+           const LastCall& call, std::optional<Digest> digest, const CallTerms& terms);
+
+  // Has tell_on() run soon.
+  void go_on() EXCLUDES(mutex_);
+  void tell_on() EXCLUDES(mutex_);
+  // Tells the next values; nothing: there are more.
+  std::optional<RequestOutcome> tell_piece();
+  ValueSource source_at(std::int64_t position);
+  // Of the history at the call's end; nothing where it cannot be read.
+  std::optional<Digest> find_digest();
+  void finish(RequestOutcome outcome) EXCLUDES(mutex_);
+
+  DurableSessions& durable_;
+  const SessionVault::SessionId session_;
+  const SessionVault::Owner owner_;
+  const LastCall call_;
+  const SampleResult told_;  // of the call
+  const std::int64_t first_, end_;
+  const HistoryBase base_;                // of what the vault has
+  const std::vector<HistoryMark> marks_;  // from there on
+
+  // Of whoever tells.
+  std::optional<Digest> digest_;
+  std::int64_t next_;
+  std::size_t next_mark_ = 0;
+  ValueSource source_ = ValueSource::kSampled;
+  bool has_room_ = true;
+
+  Mutex mutex_;
+  std::shared_ptr<TokenSink> sink_ GUARDED_BY(mutex_);  // until it has heard the end
+  bool is_telling_ GUARDED_BY(mutex_) = false;
+  bool is_resumed_ GUARDED_BY(mutex_) = false;
+  bool is_cancelled_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lintel

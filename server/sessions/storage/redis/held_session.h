@@ -1,0 +1,112 @@
+// HeldSession: what a RedisVault knows of a session that a call here has claimed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/sessions/storage/session_vault.h"
+
+namespace lintel {
+
+// The row as the last write leaves it, which only the holder changes; and of what came before, what
+// it takes to write it once more where a failover has lost it. Not thread-safe.
+class HeldSession {
+ public:
+  using Row = SessionVault::Row;
+
+  // The values before row.position are in the store alone.
+  HeldSession(SessionVault::Claim claim, Row row, int width, std::shared_ptr<ClaimLease> lease);
+
+  // A write that is on its way, and what it takes to send it.
+  struct Sent {
+    SessionVault::Write::Kind kind{};  // of several: of the last
+    SessionVault::Claim claim{};
+    bool is_history = false;
+    bool with_row = false;  // more than values
+    bool is_renewal = false;
+    std::uint64_t number = 0, least = 0;  // its own; the lowest that may stand before it
+    Row before, after;
+    std::int64_t first = 0;            // position of the values
+    std::vector<std::int32_t> values;  // that it adds
+    int width = 1;                     // in bytes, of each in the store
+    std::vector<Digest> befores;       // that the store may stand at
+    std::array<std::byte, 16> nonce{};
+    std::vector<std::uint64_t> dropped;  // states that were put and are not to be kept
+    TimePoint began{};
+    int heals = 0;
+    std::function<void(VaultOutcome)> done;
+  };
+  using SentPtr = std::shared_ptr<Sent>;
+
+  // As VaultSession::apply; `sent` tells what to send. One that is there is not on its way yet, and
+  // takes this write along: both or neither of them will stand.
+  VaultOutcome apply(const SessionVault::Write& write, SentPtr* sent);
+  // Nothing but a later end of the lease.
+  SentPtr renewal();
+  // What became of one: it stands; or, as far as anybody knows, it does not.
+  void stands(const Sent& sent);
+  void is_refused(const Sent& sent, bool may_stand);
+
+  // Where the store has gone back behind a write that is on its way: what to write first, so that
+  // it stands where that one begins. Nothing: not from there; it is nowhere that this session has
+  // been on its way to that write.
+  struct Missing {
+    std::int64_t first = 0;
+    std::vector<std::int32_t> values;
+  };
+  std::optional<Missing> missing(const Sent& sent, const Digest& digest) const;
+
+  const Row& row() const { return row_; }
+  const SessionVault::Claim& claim() const { return claim_; }
+  bool is_writing() const { return !flights_.empty(); }
+
+  // The claim is given back with what was put and is named by nobody.
+  void lets_go(Sent& sent);
+
+  // Of the claim in the store, which differ once it was healed.
+  std::array<std::byte, 16> nonce;
+  std::uint64_t fence;
+  int width;                    // of the values there, in bytes
+  std::set<std::uint64_t> put;  // states that no row names yet
+  std::shared_ptr<ClaimLease> lease;
+  TimePoint granted{};  // when what last prolonged it was asked for
+  bool is_healing = false;
+  // It was to be given back, which nobody knows to have been done. Whoever asked tries again, or
+  // the lease ends.
+  bool is_given_up = false;
+  std::vector<SentPtr> after_healing;
+
+ private:
+  struct Mark {
+    Digest digest;
+    std::int64_t position = 0;
+  };
+
+  SentPtr next();
+  void mark();
+  // The values before row_.position are in the store alone.
+  void forget_tail();
+
+  SessionVault::Claim claim_;
+  Row row_;
+  std::uint64_t last_ = 0, known_ = 0;  // number of the last write, of the last that stands
+  std::vector<Digest> maybe_;           // of writes of which nobody knows whether they stand
+  struct Flight {
+    std::uint64_t number = 0;
+    Row before;
+    bool is_renewal = false;
+  };
+  std::deque<Flight> flights_;
+  std::deque<Mark> marks_;  // the last 1,024 of the chain
+  std::vector<std::int32_t> tail_;
+  std::int64_t tail_first_ = 0;  // position of the first of them
+};
+
+}  // namespace lintel

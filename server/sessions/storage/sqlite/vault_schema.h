@@ -1,0 +1,115 @@
+// VaultSchema: the tables of a vault's database. docs/session_store.md tells of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/sessions/storage/sqlite/sqlite_connection.h"
+#include "server/sessions/storage/session_vault.h"
+#include "server/sessions/storage/vault_records.h"
+#include "server/sessions/storage/vault_session.h"
+
+namespace lintel {
+
+// Every row has a hash of all that it says, so that damage shows wherever it happens: SQLite itself
+// checks the pages of its log alone. Not thread-safe. All throw SqliteError.
+class VaultSchema {
+ public:
+  static constexpr std::int64_t kVersion = 1;
+  static constexpr std::int64_t kChunkValues = 1024;
+
+  struct StoredRow {
+    SessionVault::Row row;
+    std::int64_t seq = 0;  // the last record of the journal that it knows of
+  };
+  // What was found under a name: `damaged` where the row is not what was written.
+  struct Found {
+    std::optional<StoredRow> stored;
+    bool damaged = false;
+  };
+
+  // Makes the tables in an empty database. Throws VaultError for one of something else, or of
+  // another version.
+  explicit VaultSchema(SqliteConnection& connection);
+
+  Found find(const SessionVault::SessionId& id);
+  // Writes a session as its writes have left it: its row, and values from session.first() on;
+  // `states` are those that are noted with it so far. False, and nothing written, where values
+  // before those are damaged.
+  bool store(const VaultSession& session, std::int64_t seq,
+             const std::vector<SessionVault::StateRef>& states);
+  void remove(const SessionVault::SessionId& id, const std::vector<SessionVault::StateRef>& states);
+  // Those that it has of [first, first + values.size()), from the first on; fewer where one is
+  // missing or damaged.
+  std::size_t read_values(const SessionVault::SessionId& id, std::int64_t first,
+                          std::span<std::int32_t> values);
+
+  // Stored sessions of a model, by id, after `after`; `each` returns whether it wants more.
+  void list(const std::string& model, const SessionVault::SessionId& after,
+            const std::optional<std::string>& owner,
+            const std::function<bool(const SessionVault::SessionId&)>& each);
+  std::vector<SessionVault::SessionId> expired(std::int64_t now_micros, std::size_t most);
+  std::size_t count();
+  // With a call in progress.
+  std::vector<SessionVault::SessionId> interrupted();
+  void each_slot(const std::function<void(std::size_t bytes, std::uint64_t where,
+                                          const SessionVault::SessionId& id)>& each);
+
+  // Where a walk over the stored sessions stands that goes by when they expire.
+  struct Expiring {
+    std::int64_t micros = std::numeric_limits<std::int64_t>::min();
+    SessionVault::SessionId id{};
+  };
+  // The next ones behind `after`, at most so many: those first that were used longest ago.
+  std::vector<Expiring> by_expiry(const Expiring& after, std::size_t most);
+
+  // The --session-expire, in seconds, that the rows were written or shortened by; 0: unknown.
+  std::int64_t noted_expiry();
+  void note_expiry(std::int64_t seconds);
+
+  // Records of the journal, in order of seq.
+  struct Record {
+    std::int64_t seq = 0;
+    std::span<const std::byte> body;
+    bool whole = false;         // as it was written
+    std::uint32_t id_hash = 0;  // tells whose it is even where the body does not
+  };
+  void each_record(const std::function<void(const Record&)>& each);
+  std::int64_t last_seq();  // 0: none
+  void append(std::int64_t seq, const SessionVault::SessionId& id, std::span<const std::byte> body);
+  void drop_records_before(std::int64_t seq);
+  // How far the journal went when it was last noted, which is before each checkpoint: a page of the
+  // database that lost its last records would not be missed otherwise.
+  std::int64_t noted_seq();
+  void note_seq(std::int64_t seq);
+  static std::uint32_t id_hash(const SessionVault::SessionId& id);
+  std::vector<SessionVault::SessionId> with_id_hash(std::uint32_t hash);
+
+  // Sets a session's records aside for people to look at; or one record that is nobody's.
+  void quarantine(const SessionVault::SessionId& id);
+  void quarantine_record(std::int64_t seq);
+  std::vector<SessionVault::SessionId> quarantined();
+
+ private:
+  // A chunk: where its values begin, if not at the chunk's own beginning, and they.
+  struct Chunk {
+    std::int64_t first = 0;
+    std::vector<std::int32_t> values;
+  };
+  std::optional<Chunk> chunk(const SessionVault::SessionId& id, std::int64_t first);
+  void put_chunk(const SessionVault::SessionId& id, const Chunk& chunk);
+
+  SqliteConnection& connection_;
+  struct Prepare {  // before the statements, which need the tables
+    explicit Prepare(SqliteConnection& connection);
+  } prepare_;
+  SqliteStatement find_, store_, remove_, get_chunk_, put_chunk_, cut_chunks_, drop_chunks_,
+      add_slot_, drop_slot_, append_, drop_records_;
+};
+
+}  // namespace lintel

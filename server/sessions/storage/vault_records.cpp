@@ -1,0 +1,245 @@
+#include "server/sessions/storage/vault_records.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "server/sessions/storage/record_bytes.h"
+
+namespace lintel {
+namespace {
+
+using Row = SessionVault::Row;
+using StateRef = SessionVault::StateRef;
+using Write = SessionVault::Write;
+
+template <typename T>
+void write_packed(std::span<const std::int32_t> values, std::byte* to) {
+  for (const std::int32_t value : values) {
+    const T packed = static_cast<T>(value);
+    std::memcpy(to, &packed, sizeof(packed));
+    to += sizeof(packed);
+  }
+}
+
+template <typename T>
+void read_packed(const std::byte* from, std::span<std::int32_t> values) {
+  for (std::int32_t& value : values) {
+    T packed;
+    std::memcpy(&packed, from, sizeof(packed));
+    value = static_cast<std::int32_t>(packed);
+    from += sizeof(packed);
+  }
+}
+
+std::size_t width_of(std::span<const std::int32_t> values) {
+  std::uint32_t all = 0;
+  for (const std::int32_t value : values) all |= static_cast<std::uint32_t>(value);
+  return all < 256 ? 1 : all < 65536 ? 2 : 4;
+}
+
+void put_states(RecordWriter& to, const std::vector<StateRef>& states) {
+  to.number(static_cast<std::uint32_t>(states.size()));
+  for (const StateRef& state : states) {
+    to.number(state.position);
+    to.number(state.where);
+    to.number<std::uint64_t>(state.bytes);
+    to.raw(state.checksum.bytes);
+  }
+}
+
+std::vector<StateRef> get_states(RecordReader& from) {
+  std::vector<StateRef> states;
+  for (std::uint32_t left = from.number<std::uint32_t>(); from.ok() && left > 0; --left) {
+    StateRef state;
+    state.position = from.number<std::int64_t>();
+    state.where = from.number<std::uint64_t>();
+    state.bytes = from.number<std::uint64_t>();
+    state.checksum = from.digest();
+    states.push_back(state);
+  }
+  return states;
+}
+
+void put_row(RecordWriter& to, const Row& row) {
+  to.text(row.id);
+  to.text(row.owner);
+  to.text(row.model);
+  to.text(row.model_print);
+  to.text(row.numerics);
+  to.number(static_cast<std::uint8_t>(row.durability));
+  to.number(row.max_values);
+  to.number(row.base);
+  to.number(row.position);
+  to.raw(row.digest.bytes);
+  to.text(row.call);
+  to.text(row.last_calls);
+  to.text(row.marks);
+  to.text(row.tail);
+  put_states(to, row.states);
+  to.time(row.created);
+  to.time(row.used);
+  to.time(row.expires);
+}
+
+Row get_row(RecordReader& from) {
+  Row row;
+  row.id = from.text();
+  row.owner = from.text();
+  row.model = from.text();
+  row.model_print = from.text();
+  row.numerics = from.text();
+  row.durability = static_cast<Durability>(from.number<std::uint8_t>());
+  row.max_values = from.number<std::int64_t>();
+  row.base = from.number<std::int64_t>();
+  row.position = from.number<std::int64_t>();
+  row.digest = from.digest();
+  row.call = from.text();
+  row.last_calls = from.text();
+  row.marks = from.text();
+  row.tail = from.text();
+  row.states = get_states(from);
+  row.created = from.time();
+  row.used = from.time();
+  row.expires = from.time();
+  return row;
+}
+
+// Which fields of a RowChange follow.
+enum : std::uint8_t {
+  kHasCall = 1,
+  kHasLastCalls = 2,
+  kHasMarks = 4,
+  kHasTail = 8,
+  kHasStates = 16,
+  kHasBase = 32,
+  kHasUsed = 64,
+  kHasExpires = 128
+};
+
+}  // namespace
+
+static_assert(std::endian::native == std::endian::little,
+              "values are packed as they lie in memory");
+
+VaultBytes encode_values(std::span<const std::int32_t> values) {
+  const std::size_t width = width_of(values);
+  VaultBytes bytes(1 + width * values.size());
+  bytes[0] = static_cast<std::byte>(width);
+  if (width == 1) write_packed<std::uint8_t>(values, bytes.data() + 1);
+  if (width == 2) write_packed<std::uint16_t>(values, bytes.data() + 1);
+  if (width == 4) write_packed<std::uint32_t>(values, bytes.data() + 1);
+  return bytes;
+}
+
+std::optional<std::vector<std::int32_t>> decode_values(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return std::nullopt;
+  const std::size_t width = std::to_integer<std::size_t>(bytes[0]);
+  if ((width != 1 && width != 2 && width != 4) || (bytes.size() - 1) % width != 0) {
+    return std::nullopt;
+  }
+  std::vector<std::int32_t> values((bytes.size() - 1) / width);
+  if (width == 1) read_packed<std::uint8_t>(bytes.data() + 1, values);
+  if (width == 2) read_packed<std::uint16_t>(bytes.data() + 1, values);
+  if (width == 4) read_packed<std::uint32_t>(bytes.data() + 1, values);
+  return values;
+}
+
+VaultBytes encode_row(const Row& row) {
+  RecordWriter to;
+  put_row(to, row);
+  return to.take();
+}
+
+std::optional<Row> decode_row(std::span<const std::byte> bytes) {
+  RecordReader from(bytes);
+  Row row = get_row(from);
+  if (!from.all_read()) return std::nullopt;
+  return row;
+}
+
+VaultBytes encode_new_session(const NewSession& session) {
+  RecordWriter to;
+  put_row(to, session.row);
+  to.raw(encode_values(session.values));
+  return to.take();
+}
+
+std::optional<NewSession> decode_new_session(std::span<const std::byte> bytes) {
+  RecordReader from(bytes);
+  NewSession session{get_row(from), {}};
+  std::optional<std::vector<std::int32_t>> values = decode_values(from.rest());
+  if (!from.ok() || !values) return std::nullopt;
+  session.values = *std::move(values);
+  const Row& row = session.row;
+  if (row.base < 0 || row.position - row.base != static_cast<std::int64_t>(session.values.size())) {
+    return std::nullopt;
+  }
+  return session;
+}
+
+VaultBytes encode_change(const RowChange& change) {
+  RecordWriter to;
+  std::uint8_t has = 0;
+  if (change.call) has |= kHasCall;
+  if (change.last_calls) has |= kHasLastCalls;
+  if (change.marks) has |= kHasMarks;
+  if (change.tail) has |= kHasTail;
+  if (change.states) has |= kHasStates;
+  if (change.base) has |= kHasBase;
+  if (change.used) has |= kHasUsed;
+  if (change.expires) has |= kHasExpires;
+  to.number(has);
+  if (change.call) to.text(*change.call);
+  if (change.last_calls) to.text(*change.last_calls);
+  if (change.marks) to.text(*change.marks);
+  if (change.tail) to.text(*change.tail);
+  if (change.states) put_states(to, *change.states);
+  if (change.base) to.number(*change.base);
+  if (change.used) to.time(*change.used);
+  if (change.expires) to.time(*change.expires);
+  return to.take();
+}
+
+std::optional<RowChange> decode_change(std::span<const std::byte> bytes) {
+  RowChange change;
+  if (bytes.empty()) return change;  // nothing changes
+  RecordReader from(bytes);
+  const std::uint8_t has = from.number<std::uint8_t>();
+  if (has & kHasCall) change.call = from.text();
+  if (has & kHasLastCalls) change.last_calls = from.text();
+  if (has & kHasMarks) change.marks = from.text();
+  if (has & kHasTail) change.tail = from.text();
+  if (has & kHasStates) change.states = get_states(from);
+  if (has & kHasBase) change.base = from.number<std::int64_t>();
+  if (has & kHasUsed) change.used = from.time();
+  if (has & kHasExpires) change.expires = from.time();
+  if (!from.all_read()) return std::nullopt;
+  return change;
+}
+
+VaultBytes encode_write(const Write& write) {
+  RecordWriter to;
+  to.number(static_cast<std::uint8_t>(write.kind));
+  to.text(write.id);
+  to.raw(write.before.bytes);
+  to.raw(write.after.bytes);
+  to.number(write.position);
+  to.raw(write.body);
+  return to.take();
+}
+
+std::optional<Write> decode_write(std::span<const std::byte> bytes) {
+  RecordReader from(bytes);
+  Write write;
+  write.kind = static_cast<Write::Kind>(from.number<std::uint8_t>());
+  write.id = from.text();
+  write.before = from.digest();
+  write.after = from.digest();
+  write.position = from.number<std::int64_t>();
+  write.body = from.rest();
+  if (!from.ok() || write.kind > Write::Kind::kRemove) return std::nullopt;
+  return write;
+}
+
+}  // namespace lintel

@@ -1,0 +1,37 @@
+// The table of modules, tests/layering/modules.txt, and the includes that are held against it.
+#pragma once
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace lintel::testing {
+
+// A line of the table.
+struct Module {
+  std::string folder;
+  // As written: modules, tops and <packages>.
+  std::set<std::string> sees;
+};
+
+// In its order. Throws std::runtime_error for a line that is none.
+std::vector<Module> read_modules(const std::filesystem::path& file);
+
+// What the module may not do, as messages: it names itself, a module that is not above it, or an
+// unknown package.
+std::vector<std::string> faults_of(const std::vector<Module>& modules);
+
+struct Include {
+  std::string file;    // relative to the root, e.g. "model/transformer.cpp"
+  std::string header;  // as written between quotes or angle brackets
+  bool quoted = false;
+};
+
+// Every #include of C++ files under root/top.
+std::vector<Include> includes_of(const std::filesystem::path& root, const std::string& top);
+
+// Empty, or why `include` is not allowed. `modules` is the whole table.
+std::string fault_of(const Include& include, const std::vector<Module>& modules);
+
+}  // namespace lintel::testing

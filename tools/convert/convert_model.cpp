@@ -1,0 +1,96 @@
+#include "tools/convert/convert_model.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include "tools/convert/merge_adapter.h"
+#include "model/config/config.h"
+#include "model/formats/model_files.h"
+#include "model/formats/safetensors.h"
+#include "model/formats/weights.h"
+
+namespace lintel {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what) {
+  throw ModelError(path.string() + ": " + what);
+}
+
+void write_text(const fs::path& file, const std::string& text) {
+  std::ofstream out(file, std::ios::binary);
+  out << text;
+  if (!out.flush()) fail(file, "cannot be written");
+}
+
+// A directory beside `to` that becomes it, or goes.
+class Unfinished {
+ public:
+  explicit Unfinished(const fs::path& to)
+      : to_(to), path_(to.string() + ".unfinished-" + std::to_string(getpid())) {
+    std::error_code error;
+    if (!fs::create_directory(path_, error)) {
+      fail(path_, "cannot be made" + (error ? ": " + error.message() : std::string()));
+    }
+  }
+  ~Unfinished() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+
+  const fs::path& path() const { return path_; }
+
+  void finish() {
+    std::error_code error;
+    fs::rename(path_, to_, error);
+    if (error) fail(to_, "cannot be put in place: " + error.message());
+    path_.clear();
+  }
+
+ private:
+  const fs::path to_;
+  fs::path path_;
+};
+
+}  // namespace
+
+void convert_model(const fs::path& from, const fs::path& given_to, WeightType type,
+                   const fs::path& adapter) {
+  if (type == WeightType::kInt8) {
+    throw ModelError(
+        "int8 is no type of a model file: the format has neither I8 tensors nor their scales. "
+        "lintel-server --weight-type int8 converts f32 and bf16 models as it loads them");
+  }
+  // Without a slash at its end.
+  const fs::path to = given_to.has_filename() ? given_to : given_to.parent_path();
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(to, error))) fail(to, "exists already");
+
+  const ModelFiles files(from);
+  const ModelConfig& config = files.config();
+  const SafetensorsFile& source = files.weights();
+  ModelWeights weights = load_weights(source, config);
+  std::set<std::string> merged;
+  if (!adapter.empty()) merged = merge_adapter(AdapterFiles(adapter, config), config, weights);
+  // A table that was computed because the file leaves it out is left out again.
+  for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
+    if (!source.tensors().contains(spec.name)) matrix = Matrix();
+  });
+  Unfinished out(to);
+  write_text(out.path() / "config.json", files.config_json());
+  save_weights(out.path() / "model.safetensors", config, weights, [&](const TensorSpec& spec) {
+    if (type == WeightType::kF32) return TensorType::kF32;
+    if (spec.is_projection) return TensorType::kBf16;
+    return merged.contains(spec.name) ? TensorType::kF32 : source.tensor(spec.name).type;
+  });
+  out.finish();
+}
+
+}  // namespace lintel
