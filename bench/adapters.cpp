@@ -5,9 +5,9 @@
 
 #include "bench/commands.h"
 #include "bench/measure.h"
+#include "bench/run_flags.h"
 #include "bench/sequences.h"
 #include "bench/shapes.h"
-#include "bench/run_flags.h"
 #include "client/cli/progress.h"
 #include "model/lora/adapter.h"
 #include "model/lora/random_adapter.h"

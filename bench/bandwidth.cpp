@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "bench/measure.h"
-#include "model/layers/attention/attention.h"
+#include "model/config/attention_spec.h"
 #include "model/core/random.h"
 #include "model/core/tensor.h"
-#include "model/config/attention_spec.h"
+#include "model/layers/attention/attention.h"
 
 namespace lintel::bench {
 namespace {

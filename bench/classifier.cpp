@@ -6,8 +6,8 @@
 #include <string>
 
 #include "client/cli/console.h"
-#include "model/core/tensor.h"
 #include "model/config/config.h"
+#include "model/core/tensor.h"
 #include "model/formats/safetensors.h"
 
 namespace lintel::bench {

@@ -36,7 +36,7 @@ std::vector<GrayImage> complete(const Transformer& model, std::span<const GrayIm
   std::vector<GrayImage> completed(images.begin(), images.end());
   for (GrayImage& image : completed) {
     assert(options.given < image.pixels.size());
-    // Hidden is hidden: from here on nobody knows these.
+    // The hidden pixels are unknown from here on.
     std::fill(image.pixels.begin() + static_cast<std::ptrdiff_t>(options.given), image.pixels.end(),
               std::uint8_t{0});
   }

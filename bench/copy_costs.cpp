@@ -8,8 +8,8 @@
 
 #include "bench/table.h"
 #include "model/core/tensor.h"
-#include "server/sessions/snapshot.h"
 #include "server/grpc/lintel_v1/snapshot_bytes.h"
+#include "server/sessions/snapshot.h"
 
 namespace lintel::bench {
 namespace {

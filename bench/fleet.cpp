@@ -8,8 +8,8 @@
 #include "bench/commands.h"
 #include "bench/moves.h"
 #include "bench/placement.h"
-#include "bench/store_load.h"
 #include "bench/run_flags.h"
+#include "bench/store_load.h"
 #include "client/cli/progress.h"
 
 namespace lintel::bench {

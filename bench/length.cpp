@@ -3,13 +3,13 @@
 #include <functional>
 #include <memory>
 
+#include "bench/attentions.h"
 #include "bench/commands.h"
 #include "bench/measure.h"
-#include "bench/attentions.h"
-#include "bench/sequences.h"
-#include "bench/shapes.h"
 #include "bench/plot.h"
 #include "bench/run_flags.h"
+#include "bench/sequences.h"
+#include "bench/shapes.h"
 #include "client/cli/progress.h"
 #include "model/core/random.h"
 

@@ -8,8 +8,8 @@
 
 #include "bench/load.h"
 #include "bench/own_server.h"
-#include "bench/table.h"
 #include "bench/scratch_directory.h"
+#include "bench/table.h"
 
 namespace lintel::bench {
 namespace {

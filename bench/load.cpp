@@ -13,8 +13,8 @@
 #include <thread>
 #include <utility>
 
-#include "bench/measure.h"
 #include "bench/connect_client.h"
+#include "bench/measure.h"
 #include "client/lib/client.h"
 
 namespace lintel::bench {
@@ -56,7 +56,7 @@ class Window {
   std::atomic<Clock::rep> begin_{kNever}, end_{kNever};
 };
 
-// How many clients have begun, or values have come.
+// How many clients have started, or values have come.
 class Counted {
  public:
   void add_one() {
@@ -82,11 +82,11 @@ class Counted {
 // One client, on a thread of its own.
 class LoadClient {
  public:
-  // `begun` counts the clients that had a value, `seen_one` those that had one in the window.
-  LoadClient(const LoadOptions& options, std::uint64_t first_seed, Counted& begun,
+  // `started` counts the clients that had a value, `seen_one` those that had one in the window.
+  LoadClient(const LoadOptions& options, std::uint64_t first_seed, Counted& started,
              Counted& seen_one)
       : options_(options),
-        begun_(begun),
+        begun_(started),
         seen_one_(seen_one),
         seed_(first_seed),
         channel_(open_channel(options)),
@@ -134,7 +134,7 @@ class LoadClient {
  private:
   static std::shared_ptr<grpc::Channel> open_channel(const LoadOptions& options) {
     grpc::ChannelArguments arguments;
-    // Channels to one address share a connection unless they are told not to.
+    // Channels to one address share a connection by default.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     return make_channel(options.address, options.tls, /*sends_token=*/!options.token.empty(),
@@ -226,11 +226,11 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 }  // namespace
 
 LoadResult run_load(const LoadOptions& options) {
-  Counted begun, seen_one;
+  Counted started, seen_one;
   std::vector<std::unique_ptr<LoadClient>> clients;
   for (int i = 0; i < options.clients; ++i) {
     clients.push_back(std::make_unique<LoadClient>(
-        options, static_cast<std::uint64_t>(i) * 1'000'000, begun, seen_one));
+        options, static_cast<std::uint64_t>(i) * 1'000'000, started, seen_one));
   }
   for (const auto& client : clients) {
     if (!client->connect()) break;
@@ -249,14 +249,14 @@ LoadResult run_load(const LoadOptions& options) {
       } catch (...) {
         errors[i] = std::current_exception();
         failed = true;
-        for (int all = 0; all < options.clients; ++all) begun.add_one();  // nobody waits any more
+        for (int all = 0; all < options.clients; ++all) started.add_one();  // ends the wait
         seen_one.add_one();
       }
     });
   }
   LoadResult result;
   std::this_thread::sleep_until(warm);
-  result.clients_begun = begun.wait_for(options.clients, Clock::now() + kBeginTime);
+  result.clients_begun = started.wait_for(options.clients, Clock::now() + kBeginTime);
   const auto begin = Clock::now();
   window.begin(begin);
   const ProcessUse before = use_of_process();

@@ -40,7 +40,7 @@ std::string cpu_name() {
   return name + " (family " + facts["cpu family"] + ", model " + facts["model"] + ")";
 }
 
-// As the kernel tells it: what the C library computes from CPUID may be the host's.
+// From the kernel: what the C library computes from CPUID may be the host's.
 std::uint64_t l3_bytes() {
   std::ifstream in("/sys/devices/system/cpu/cpu0/cache/index3/size");
   std::uint64_t kib = 0;

@@ -31,7 +31,7 @@ double run_on_workers(int workers, const std::function<void(int)>& work) {
     threads.emplace_back([&, i] {
       Worker& worker = all[static_cast<std::size_t>(i)];
       ready.arrive_and_wait();
-      // On the worker itself: another thread may be woken long after the work has begun.
+      // On the worker itself: another thread may wake long after the work has started.
       worker.begin = Clock::now();
       try {
         work(i);

@@ -6,12 +6,12 @@
 #include <mutex>
 #include <span>
 
-#include "bench/commands.h"
-#include "bench/measure.h"
 #include "bench/classifier.h"
+#include "bench/commands.h"
 #include "bench/completion.h"
-#include "bench/shapes.h"
+#include "bench/measure.h"
 #include "bench/run_flags.h"
+#include "bench/shapes.h"
 #include "client/cli/progress.h"
 #include "client/image/idx.h"
 #include "client/image/image_file.h"
@@ -254,7 +254,7 @@ void add_occlusion(CLI::App& app, cli::CommandLine& command_line) {
       app.add_subcommand("occlusion", "Complete half-occluded digits by every kind of attention");
   cli::add_text(*command, "--images", flags->images, "FILE", "Digits, IDX or PNG")->required();
   cli::add_text(*command, "--labels", flags->labels, "FILE",
-                "Their labels, IDX; without it no accuracy is told");
+                "Their labels, IDX; required for the accuracy");
   command
       ->add_option("--model", flags->models,
                    "Model of images; more than once: the others are compared with the first")

@@ -4,15 +4,15 @@
 #include <map>
 #include <memory>
 
-#include "bench/commands.h"
-#include "bench/bandwidth.h"
 #include "bench/attentions.h"
+#include "bench/bandwidth.h"
+#include "bench/commands.h"
 #include "bench/generation_speed.h"
+#include "bench/published.h"
+#include "bench/run_flags.h"
 #include "bench/scoring.h"
 #include "bench/sequences.h"
 #include "bench/shapes.h"
-#include "bench/published.h"
-#include "bench/run_flags.h"
 #include "client/cli/progress.h"
 #include "client/image/image_file.h"
 
@@ -340,7 +340,7 @@ void add_paper(CLI::App& app, cli::CommandLine& command_line) {
   cli::add_text(*command, "--shape", flags->shape, "NAME", "mnist, cifar10 or mnist-small")
       ->capture_default_str();
   cli::add_text(*command, "--attention", flags->attention, "A[,A...]",
-                "Kinds of attention by name, or all; another name tells which there are")
+                "Kinds of attention by name, or all; an unknown name lists them")
       ->capture_default_str();
   cli::add_text(*command, "--model", flags->model, "DIR",
                 "An image model of yours in place of --shape; all rows run its weights");

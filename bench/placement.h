@@ -8,7 +8,7 @@
 
 namespace lintel::bench {
 
-// Replicas are told by what a balancer hashes of them, their address.
+// A balancer hashes the names of the replicas, their addresses.
 using ReplicaNames = std::vector<std::string>;
 // "10.0.0.7:50051" and so on.
 ReplicaNames replica_names(std::size_t count);

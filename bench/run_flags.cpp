@@ -67,9 +67,9 @@ void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch, const std::
   const auto count = [](std::string_view flag, std::string_view text) {
     return parse_count(flag, text);
   };
-  cli::add_parsed(
-      app, "--repeats", repeats, count, "N",
-      "Measurements of which median, least and most are told [" + std::to_string(repeats) + "]")
+  cli::add_parsed(app, "--repeats", repeats, count, "N",
+                  "Measurements per figure, reported as median, least and most [" +
+                      std::to_string(repeats) + "]")
       ->group("Measuring");
   if (with_workers) {
     cli::add_parsed(

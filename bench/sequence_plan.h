@@ -19,7 +19,7 @@ struct SequencePlan {
 };
 
 SequencePlan sequence_plan(const ModelConfig& config);
-// As a server elsewhere tells it.
+// Of a remote server, as its API reports it.
 SequencePlan sequence_plan(const v1::Model& model);
 
 }  // namespace lintel::bench

@@ -19,15 +19,15 @@ class Sequences {
             std::span<const std::shared_ptr<const Adapter>> adapters = {});
 
   // `count` sequences, empty but for their first value, which is given. Sequence i draws with seed
-  // `seed` + i. REQUIRES: no more than the constructor was told.
+  // `seed` + i. REQUIRES: `count` is at most the constructor's.
   void start(std::size_t count, std::uint64_t seed);
   // Rows of a step that reads; the model's most_prompt_rows() at most, and unless this is called.
   void read_in_steps_of(std::size_t rows);
   // Sequence i reads `tokens` after what it has read, and draws the value after them.
   // REQUIRES: not empty.
   void read(std::size_t i, std::span<const std::int32_t> tokens);
-  // Every sequence starts anew and reads the same `count` values, drawn by chance. One sequence
-  // reads them, the others are copies.
+  // Every sequence is reset and reads the same `count` random values. One sequence reads them, the
+  // others are copies.
   void read_random(std::int64_t count);
   // Each sequence feeds its last value and draws the next, `steps` times.
   void generate(std::int64_t steps);

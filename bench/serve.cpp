@@ -3,14 +3,14 @@
 #include <memory>
 
 #include "bench/commands.h"
-#include "bench/measure.h"
 #include "bench/load.h"
+#include "bench/measure.h"
 #include "bench/own_server.h"
+#include "bench/plot.h"
+#include "bench/run_flags.h"
 #include "bench/sequence_plan.h"
 #include "bench/sequences.h"
 #include "bench/shapes.h"
-#include "bench/plot.h"
-#include "bench/run_flags.h"
 #include "client/cli/progress.h"
 #include "client/lib/client.h"
 #include "server/observability/logging.h"
@@ -25,7 +25,7 @@ is counted with the server's own messages, which it fills for 10 ms, and longer 
 times are taken with one token a message, where a stream's every token can be seen. Server, clients
 and all that they share run on this machine, unless --target names a server elsewhere. In process:
 the same number of sequences on the same number of workers, without server, sockets and messages.
-Neither speculates; a server elsewhere does as it was told, and is asked for its model, weight type,
+Neither speculates; a server elsewhere follows its own configuration, and is asked for its model, weight type,
 workers and rows.
 
 Examples:

@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-#include "bench/commands.h"
-#include "bench/sequence_plan.h"
-#include "bench/shapes.h"
-#include "bench/run_flags.h"
 #include "bench/call_costs.h"
+#include "bench/commands.h"
 #include "bench/copy_costs.h"
 #include "bench/level_costs.h"
+#include "bench/run_flags.h"
+#include "bench/sequence_plan.h"
 #include "bench/session_figure.h"
 #include "bench/session_maker.h"
+#include "bench/shapes.h"
 #include "bench/vault_costs.h"
 #include "client/cli/progress.h"
 #include "server/observability/logging.h"
@@ -31,8 +31,8 @@ Each repeat measures everything once, and each figure of a repeat is the median,
 --count calls. "At most" is what we want of this class of machine, and what stands beside a figure was
 measured next to it. Stores are made in --directory, on the disk that is to be measured, and
 removed; its caches are the system's. A killed process's store is a copy of the files of one that lives.
-What a level of durability costs streams is told against a server without a store, measured just before
-or after it; where others use the machine, CPU tells more than tokens a second. Of what is wanted a note
+What a level of durability costs streams is reported against a server without a store, measured just before
+or after it; on a shared machine CPU is more reliable than tokens a second. Of what is wanted a note
 says "Missed" where all repeats or their median are beyond it, "Not decided" where they do not agree: ask
 for more --repeats then. --seconds should hold several whole sequences.
 

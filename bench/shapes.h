@@ -31,7 +31,7 @@ std::vector<std::string> shape_names();
 // A model directory, or one with random weights that lives as long as this.
 class ModelFiles {
  public:
-  explicit ModelFiles(std::filesystem::path directory);  // somebody's
+  explicit ModelFiles(std::filesystem::path directory);  // existing files
   // Random weights in the system's temporary directory.
   explicit ModelFiles(const ModelConfig& config);
   ~ModelFiles();

@@ -6,29 +6,29 @@
 #include <memory>
 #include <optional>
 
-#include "bench/commands.h"
 #include "bench/bandwidth.h"
-#include "bench/measure.h"
-#include "bench/product_bound.h"
-#include "bench/step_profile.h"
+#include "bench/commands.h"
 #include "bench/load.h"
+#include "bench/measure.h"
 #include "bench/own_server.h"
+#include "bench/product_bound.h"
+#include "bench/run_flags.h"
 #include "bench/scoring.h"
 #include "bench/sequence_plan.h"
 #include "bench/sequences.h"
 #include "bench/shapes.h"
-#include "bench/run_flags.h"
+#include "bench/step_profile.h"
 #include "client/cli/progress.h"
 #include "client/image/image_file.h"
-#include "server/observability/logging.h"
 #include "server/models/batch_rows.h"
+#include "server/observability/logging.h"
 
 namespace lintel::bench {
 namespace {
 
 constexpr const char* kSpeedFooter = R"(
 The bound is products alone on the model's shapes, with the same rows and threads, by oneDNN's matmul
-or by our own kernels, whichever is faster, measured in turn with what it bounds. Alone, the bound is reading the weights once from where they fit.
+or by our own kernels, the faster of the two, measured in turn with what it bounds. Alone, the bound is reading the weights once from where they fit.
 Speculation is measured through gRPC with one client, off and on (alone_grpc_us_per_token and
 alone_speculation_us_per_token): how much it gives depends on what the model has learnt, and with random
 weights says nothing.
@@ -203,7 +203,8 @@ class SpeedExperiment {
     }
     table.notes.push_back(
         "The bound is products alone on the same shapes, rows and threads, without the predictor: "
-        "oneDNN's matmul or our own, whichever was faster; shares are of repeats measured in turn. "
+        "oneDNN's matmul or our own, the faster of the two; shares are of repeats measured in "
+        "turn. "
         "Ours ran on " +
         model_->kernels() + ".");
     if (!batches.empty() && !batches.front().has_onednn) {
@@ -316,7 +317,7 @@ class SpeedExperiment {
 
   // Microseconds a token that one client sees.
   Summary alone_through_grpc(Speculation speculation) {
-    // As many rows as guesses make of a step where nothing else is said (--speculation-rows).
+    // As many rows as drafts make of a step by default (--speculation-rows).
     const OwnServer server(model_, {.workers = 1, .rows = 32, .speculation = speculation});
     const LoadOptions load{.address = server.address(),
                            .sequence = sequence_plan(model_->config()),

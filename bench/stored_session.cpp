@@ -16,15 +16,15 @@ void VaultWrites::add(SessionVault::Write write, VaultBytes body) {
 }
 
 void VaultWrites::commit_to(SessionVault& vault) const {
-  std::promise<VaultOutcome> told;
+  std::promise<VaultOutcome> written;
   vault.commit(writes_, [&](std::span<const VaultOutcome> outcomes) {
     VaultOutcome worst = VaultOutcome::kDone;
     for (const VaultOutcome outcome : outcomes) {
       if (outcome != VaultOutcome::kDone) worst = outcome;
     }
-    told.set_value(worst);
+    written.set_value(worst);
   });
-  const VaultOutcome outcome = told.get_future().get();
+  const VaultOutcome outcome = written.get_future().get();
   if (outcome != VaultOutcome::kDone) {
     throw std::runtime_error(std::string("the session store refuses a write: ") +
                              to_string(outcome));

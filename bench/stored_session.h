@@ -1,4 +1,4 @@
-// StoredSession: a session as whoever writes it to a vault knows it.
+// StoredSession: a session as the writer to a vault knows it.
 #pragma once
 
 #include <cstdint>

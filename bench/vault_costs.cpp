@@ -13,10 +13,10 @@
 #include <system_error>
 #include <utility>
 
-#include "bench/sequences.h"
-#include "bench/table.h"
 #include "bench/scratch_directory.h"
+#include "bench/sequences.h"
 #include "bench/stored_session.h"
+#include "bench/table.h"
 #include "model/core/state_bytes.h"
 #include "server/sessions/storage/sqlite/sqlite_vault.h"
 
@@ -209,12 +209,12 @@ std::vector<SessionFigure> open_costs(const VaultPlan& plan) {
   std::vector<StoredSession> sessions;
   for (int i = 0; i < plan.sessions; ++i) sessions.emplace_back(id_of(i), values);
   create_all(vault, sessions);
-  VaultWrites begun;
+  VaultWrites started;
   for (int i = 0; i < std::min(kInterrupted, plan.sessions); ++i) {
     sessions[static_cast<std::size_t>(i)].open(vault);
-    sessions[static_cast<std::size_t>(i)].begin(begun);
+    sessions[static_cast<std::size_t>(i)].begin(started);
   }
-  begun.commit_to(vault);
+  started.commit_to(vault);
 
   Repeats of_empty, opened;
   for (int r = 0; r < plan.repeats; ++r) {
@@ -248,7 +248,7 @@ std::vector<SessionFigure> open_costs(const VaultPlan& plan) {
            ""},
           {"open_more_ms", "more than an empty one", "ms", more.summary(), 100, "",
            "rwkv_lightning (its code): the 80 sessions in its first two levels are gone, and one "
-           "between eviction and its write starts anew unnoticed"}};
+           "between eviction and its write is silently reset"}};
 }
 
 }  // namespace lintel::bench

@@ -10,8 +10,8 @@
 #include <span>
 #include <utility>
 
-#include "model/layers/attention/attention.h"
 #include "model/core/tensor.h"
+#include "model/layers/attention/attention.h"
 #include "model/sequence.h"
 #include "model/workspace.h"
 
@@ -23,7 +23,7 @@ class DraftMemory {
  public:
   using Backends = SequenceState::Backends;
 
-  // Tells the states of the sequences that have drafts, with memory to take them back. What the
+  // Announces the drafts to the states of their sequences, with memory to take them back. What the
   // step before last announced is no longer needed.
   void announce(std::span<const StepRow> rows, Backends backends) {
     turn_ = 1 - turn_;

@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "model/bits_lost.h"
 #include "model/core/model_error.h"
 #include "model/formats/model_files.h"
 #include "model/formats/tensor_list.h"
-#include "model/bits_lost.h"
 
 namespace lintel {
 namespace {
@@ -86,13 +86,13 @@ LoadedModel load_as_planned(const ModelFiles& files, const LoadPlan& plan) {
     if (!measured(files, options)) continue;
     std::unique_ptr<const Transformer> narrow = Transformer::load(files, options);
     const double lost = bits_lost(*exact, *narrow);
-    const std::string told = digits(lost) + " bits a value against f32";
+    const std::string loss = digits(lost) + " bits a value against f32";
     if (lost <= kMostBitsLost) {  // not of NaN
-      return {std::move(narrow), std::string(to_string(type)) + " loses " + told + ", of at most " +
+      return {std::move(narrow), std::string(to_string(type)) + " loses " + loss + ", of at most " +
                                      digits(kMostBitsLost)};
     }
     refused += (refused.empty() ? "" : ", ") + std::string(to_string(type)) + " would lose " +
-               told + ", more than " + digits(kMostBitsLost);
+               loss + ", more than " + digits(kMostBitsLost);
   }
   return {std::move(exact), refused.empty() ? "nothing faster takes this model" : refused};
 }

@@ -1,4 +1,4 @@
-// Which type a model's matrices are computed in where nobody chose one.
+// The type of a model's matrices where the operator chose none.
 #pragma once
 
 #include <cstdint>

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "model/core/tensor.h"
 #include "model/config/config.h"
-#include "model/ops/dense.h"
+#include "model/core/tensor.h"
 #include "model/formats/tensor_list.h"
+#include "model/ops/dense.h"
 
 namespace lintel {
 

@@ -72,8 +72,8 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
   if (config.final_norm) {
     parts.final_norm = std::make_unique<Norm>(std::move(weights.final_norm), config.layer_norm_eps);
   }
-  // In f32 whatever the others are: it is small, and likelihood is most sensitive to it. By our own
-  // kernels whoever was chosen, so that an int8 model has the same bits with both.
+  // In f32 in every model: it is small, and likelihood is most sensitive to it. Always by our own
+  // kernels, so that an int8 model has the same bits with both.
   parts.predictor =
       std::make_unique<Dense>(pack(weights.predictor, {.kernels = KernelChoice::kOwn}));
   return std::unique_ptr<Transformer>(new Transformer(std::move(parts)));

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "model/ops/dense.h"
 #include "model/formats/weights.h"
 #include "model/layer.h"
+#include "model/ops/dense.h"
 
 namespace lintel {
 namespace {

@@ -1,4 +1,4 @@
-// ModelSize: how much memory a model will take, told before any of its weights is read.
+// ModelSize: how much memory a model will take, known before any of its weights is read.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace lintel {
 
 // Upper bounds, for weights and tables. Workspaces and states are not among them: they belong to
-// whoever steps the model.
+// the caller that steps the model.
 struct ModelSize {
   std::size_t resident_bytes = 0;  // as long as the Transformer lives
   std::size_t loading_bytes = 0;  // beside them until Transformer::load returns: the weights in f32

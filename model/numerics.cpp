@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "model/core/sha256.h"
-#include "model/core/state_stream.h"
 #include "model/config/config.h"
 #include "model/core/kernels.h"
+#include "model/core/sha256.h"
+#include "model/core/state_stream.h"
 
 namespace lintel {
 namespace {

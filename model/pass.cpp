@@ -147,7 +147,7 @@ bool Pass::attend(std::size_t i, const Rows& at) const {
   const Layer& layer = parts_.layer(i);
   const AttentionBackend& attention = *parts_.attention[i];
   Buffers& w = at.workspace;
-  // Without gaps between the rows, whatever the layer's width is.
+  // Without gaps between the rows, for layers of any width.
   const std::size_t projected = layer.projections.out_features();
   const MatrixView<float> all(w.projected.view().data(), at.count, projected, projected);
   list_states(i, at);
@@ -166,7 +166,7 @@ bool Pass::attend(std::size_t i, const Rows& at) const {
     attention.full_pass(w.inputs, at.of(attended.values()), w.scratch);
     return false;
   }
-  // Adapters read the floats, and so does who moves rows behind the last layer.
+  // Adapters read the floats, and so does the caller that moves rows after the last layer.
   if (attended.type() != WeightType::kF32 && w.adapted.empty() &&
       (i + 1 < parts_.attention.size() || all_are_wanted(at))) {
     attend_into(attention, attended, at);

@@ -8,12 +8,12 @@
 #include <span>
 #include <vector>
 
-#include "model/lora/adapted_rows.h"
-#include "model/layers/attention/attention.h"
 #include "model/core/tensor.h"
+#include "model/drafts.h"
+#include "model/layers/attention/attention.h"
+#include "model/lora/adapted_rows.h"
 #include "model/ops/dense_input.h"
 #include "model/ops/prefetch_list.h"
-#include "model/drafts.h"
 #include "model/transformer_parts.h"
 #include "model/workspace.h"
 
@@ -41,7 +41,7 @@ struct Buffers {
   AttentionScratch scratch;
   DraftMemory drafts;
   StepObserver* observer = nullptr;
-  Team* team = nullptr;             // whose leader is this thread; null: nobody else
+  Team* team = nullptr;             // whose leader is this thread; null: this thread alone
   std::unique_ptr<Buffers> prefix;  // recompute mode: for the longest prefix so far
 };
 

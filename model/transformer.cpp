@@ -4,9 +4,9 @@
 #include <cassert>
 #include <utility>
 
+#include "model/formats/tensor_list.h"
 #include "model/lora/adapter.h"
 #include "model/ops/tile_scope.h"
-#include "model/formats/tensor_list.h"
 #include "model/stepper.h"
 #include "model/transformer_parts.h"
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "model/core/tensor.h"
 #include "model/config/attention_spec.h"
 #include "model/config/config.h"
+#include "model/core/tensor.h"
 #include "model/ops/dense.h"
 #include "model/sampling/head.h"
 #include "model/sequence.h"

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "model/layers/attention/attention.h"
-#include "model/core/tensor.h"
 #include "model/config/config.h"
-#include "model/ops/dense.h"
-#include "model/sampling/head.h"
+#include "model/core/tensor.h"
 #include "model/embedding.h"
 #include "model/layer.h"
+#include "model/layers/attention/attention.h"
+#include "model/ops/dense.h"
+#include "model/sampling/head.h"
 
 namespace lintel {
 

@@ -25,7 +25,7 @@ struct StepRow {
 // Where the time of a step goes.
 enum class StepPart { kProducts, kAttention, kOther };
 
-// Told when a step turns to another part; the model itself has no clock.
+// Called when a step enters another part; the model itself has no clock.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
@@ -40,7 +40,7 @@ class Workspace {
   ~Workspace();
   std::size_t max_rows() const;
 
-  // Both outlive what is stepped with them; null: nobody.
+  // Both outlive what is stepped with them; null: none.
   void observe(StepObserver* observer);
   // Whose leader is the thread that steps. The bits are those of a thread alone.
   void share_with(Team* team);

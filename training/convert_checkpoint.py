@@ -67,7 +67,7 @@ def _beside(state):
     return "".join(f"\n  {mine:{width}}  {theirs}" for mine, theirs in lines)
 
 
-# What every model has before its layers, whoever made it.
+# What every model of every library has before its layers.
 _IN_MODEL = re.compile(r"(.*?)(?:transformer\.layers|word_emb\.emb_layers)\.\d+\.")
 
 
@@ -118,7 +118,7 @@ def read_state(path, trust=False):
         if isinstance(value, foreign.Stranger) and not str(name).endswith("_extra_state"):
             raise ConversionError(
                 f"{name}: is a {value.name}, which is no plain tensor; --trust loads it all the same, "
-                "running whatever code is in the file")
+                "running all code in the file")
     keys = list(state)
     state = {name: value for name, value in state.items()
              if isinstance(name, str) and isinstance(value, torch.Tensor)}
@@ -247,7 +247,7 @@ def make_parser():
     parser.add_argument("--chunk-size", type=int, default=32, help="lsh")
     features = parser.add_argument_group("random features of fast-transformers")
     features.add_argument("--feature-map", choices=from_fast_transformers.MAPS,
-                          help="which of them omega is of: no shape tells")
+                          help="the class of omega, which its shape does not show")
     features.add_argument("--softmax-temp", type=float, help="default: that of the class")
     features.add_argument("--n-dims", type=int, help="default: the least that makes the columns of omega")
     features.add_argument("--smoothing", type=float, help="of smoothed-fourier; default: 1")

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "model/core/error_text.h"
 #include "model/config/attention_json.h"
 #include "model/config/config_limits.h"
+#include "model/core/error_text.h"
 
 namespace lintel {
 namespace {

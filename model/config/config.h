@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "model/layers/attention/declaration.h"
 #include "model/core/model_error.h"
+#include "model/layers/attention/declaration.h"
 
 namespace lintel {
 
@@ -58,7 +58,7 @@ struct ModelConfig {
   int mixtures = 0;  // mixture of logistics
   ModalityKind modality = ModalityKind::kTokens;
   ImageShape image;  // modality image
-  // Values that it was trained on at once: advice to who generates more. 0: not told.
+  // Length in values of the training sequences: advice for longer generation. 0: unknown.
   std::int64_t trained_length = 0;
 
   int num_outputs() const {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <functional>
 
-#include "model/core/error_text.h"
 #include "model/config/attention_json.h"
 #include "model/config/names.h"
+#include "model/core/error_text.h"
 
 namespace lintel {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "model/core/error_text.h"
-#include "model/core/model_error.h"
 #include "model/core/json_reader.h"
+#include "model/core/model_error.h"
 
 namespace lintel {
 

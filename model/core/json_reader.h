@@ -11,7 +11,7 @@
 
 namespace lintel {
 
-// What a reader may hold beyond its own bounds, and whether it may go on. The reader calls it on
+// What a reader may hold beyond its own bounds, and whether it may continue. The reader calls it on
 // the thread that reads.
 class JsonBudget {
  public:
@@ -19,7 +19,7 @@ class JsonBudget {
   // The reader needs `bytes` more memory; negative: it has freed so many. False: there is no room.
   // What a tree holds stays charged: the budget ends with it.
   virtual bool charge(std::int64_t bytes) = 0;
-  // Whether nobody waits for the result any more. Asked at least once for every 16 KiB of text.
+  // Whether the result is no longer wanted. Asked at least once for every 16 KiB of text.
   virtual bool cancelled() const = 0;
 };
 
@@ -45,7 +45,7 @@ struct JsonFailure {
     kCancelled,
   };
   Kind kind = Kind::kNone;
-  // For people, to be put behind what the text is: "is nested more than 128 deep". Of kNotJson: the
+  // For people, to be put after what the text is: "is nested more than 128 deep". Of kNotJson: the
   // error alone, at most 203 bytes of printable ASCII.
   std::string what;
   std::size_t byte = 0;  // of the text, where it was noticed
@@ -63,7 +63,7 @@ std::optional<nlohmann::json> read_json_tree(std::string_view text, const JsonBo
 bool read_json_events(std::string_view text, const JsonBounds& bounds,
                       nlohmann::json_sax<nlohmann::json>& sink, JsonFailure& failure);
 
-// What a text costs another reader, which is called behind this one.
+// What a text costs another reader, which is called after this one.
 struct JsonCosts {
   std::int64_t each_container = 0;  // bytes of memory for an object or a list
   std::int64_t each_value = 0;      // for anything else

@@ -178,7 +178,7 @@ std::size_t PageArena::mapped_bytes() const {
 }
 
 PageArena& page_arena() {
-  static auto& arena = *new PageArena();  // outlives whoever gives back at exit
+  static auto& arena = *new PageArena();  // outlives what is freed at exit
   return arena;
 }
 

@@ -14,8 +14,8 @@ namespace lintel {
 // What a step reads is far larger than what a processor's address tables (TLB) reach in pages of 4
 // KB. A state of 270 KB holds no page of 2 MB, so blocks share slabs of one such page each, for
 // which the system is asked (madvise); larger blocks have a mapping of their own. What is not in
-// use is given back slab by slab, but for one empty slab, which a session that opens and closes
-// would else map again each time. Thread-safe.
+// use is returned slab by slab, except one empty slab, which a session that opens and closes would
+// else map again each time. Thread-safe.
 class PageArena {
  public:
   static constexpr std::size_t kSlabBytes = std::size_t{2} << 20;
@@ -28,12 +28,12 @@ class PageArena {
 
   // At a cache line's boundary, with any content. bytes: above 0. Throws std::bad_alloc.
   void* allocate(std::size_t bytes);
-  // Whether `block` came from allocate() and now is given back.
+  // Whether `block` came from allocate(); then it is freed.
   bool free(void* block) noexcept;
   // How long a block is; 0: it is none.
   std::size_t bytes_of(const void* block) const;
 
-  // Bytes of blocks that were not given back, and those that the system has been asked for.
+  // Bytes of blocks in use, and those requested from the system.
   std::size_t used_bytes() const;
   std::size_t mapped_bytes() const;
 

@@ -1,6 +1,5 @@
 // Counter-based random numbers: a draw is a pure function of (seed, position, index), so a value
-// sampled at a position is the same whoever shares the batch and however often it is computed
-// again.
+// sampled at a position is the same in any batch and each time it is computed again.
 #pragma once
 
 #include <array>

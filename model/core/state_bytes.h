@@ -12,8 +12,8 @@
 
 namespace lintel {
 
-// Appends to `bytes`, which outlives it. Reserve SequenceState::saved_bytes() before: memory that a
-// vector outgrows is given back as it is, and what it held was somebody's.
+// Appends to `bytes`, which outlives it. Reserve SequenceState::saved_bytes() before: a vector that
+// grows frees its old memory without zeroing it, and that held a session's data.
 class StateByteWriter final : public StateWriter {
  public:
   explicit StateByteWriter(std::vector<std::byte>& bytes) : bytes_(bytes) {}

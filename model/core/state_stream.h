@@ -26,7 +26,7 @@ class StateWriter {
   virtual void write(std::span<const std::byte> bytes) = 0;
 };
 
-// Gives back what a StateWriter was given, in the same pieces. One thread's.
+// Reads what a StateWriter wrote, in the same pieces. One thread's.
 class StateReader {
  public:
   virtual ~StateReader() = default;

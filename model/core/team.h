@@ -9,10 +9,10 @@
 
 namespace lintel {
 
-// One thread leads: it splits work into parts, does its own share and whatever its helpers have not
-// begun, and waits only for what they have begun. So a helper that is late, or gone, costs the
-// leader nothing. Nobody sleeps in here: helpers ask for work again and again, and the leader waits
-// for the end of a part, some microseconds.
+// One thread leads: it splits work into parts, does its own share and what its helpers have not
+// started, and waits only for what they have started. So a helper that is late, or gone, costs the
+// leader nothing. No thread sleeps in here: helpers poll for work, and the leader waits for the end
+// of a part, some microseconds.
 //
 // Which thread does which part depends on chance. What is computed must not: each part is written
 // by one thread, and by itself.
@@ -35,8 +35,8 @@ class Team {
   // those of helpers, and returns when all of them have ended. Helpers see what the leader wrote
   // before, and the leader what they wrote. What lies at the same place of `count` goes to the same
   // helper each time, as far as they are here, whose cache may hold it still. `work` splits
-  // nothing. What it throws, on whichever thread, is thrown here once all threads have ended; parts
-  // that nobody had begun by then may be left out.
+  // nothing. What it throws, on any thread, is thrown here once all threads have ended; parts that
+  // had not started by then may be left out.
   template <typename Work>
   void split(std::size_t count, const Work& work) {
     run(
@@ -87,7 +87,7 @@ class Team {
 
   alignas(64) std::atomic<std::uint32_t> seats_{0};  // a bit for each that is taken
   alignas(64) std::atomic<std::size_t> done_{0};     // of the work, by helpers
-  std::array<Share, kMostThreads> shares_;           // by seat; the first is nobody's
+  std::array<Share, kMostThreads> shares_;           // by seat; the first is unused
 };
 
 // Splits where there is a team of more than one; else does all of it here.

@@ -24,7 +24,7 @@ using AlignedArray = std::unique_ptr<T[], AlignedFree>;
 template <typename T>
 AlignedArray<T> make_aligned(std::size_t count);
 
-// Zeroes memory that is about to be given back; the optimiser cannot drop it (promise 5).
+// Zeroes memory that is about to be freed; the optimiser cannot drop it (promise 5).
 template <typename T>
 void zero_memory(std::span<T> memory) {
   if (!memory.empty()) explicit_bzero(memory.data(), memory.size_bytes());

@@ -31,7 +31,7 @@ class SafetensorsFile {
   // Throws ModelError when there is none.
   const TensorEntry& tensor(std::string_view name) const;
 
-  // Told of the bytes of a tensor as they are read, in order.
+  // Receives the bytes of a tensor as they are read, in order.
   using BytesRead = std::function<void(std::span<const char>)>;
 
   // Converts F32, F16 or BF16 to f32. out: [num_values]. Throws ModelError, naming the tensor and

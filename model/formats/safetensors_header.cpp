@@ -8,8 +8,8 @@
 #include <unordered_set>
 
 #include "model/core/error_text.h"
-#include "model/core/model_error.h"
 #include "model/core/json_reader.h"
+#include "model/core/model_error.h"
 
 namespace lintel {
 namespace {
@@ -125,7 +125,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
 
   bool parse_error(std::size_t, const std::string&, const json::exception&) override {
-    return false;  // told by the failure
+    return false;  // the failure says so
   }
 
  private:

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "model/core/tensor.h"
 #include "model/config/config.h"
+#include "model/core/tensor.h"
 
 namespace lintel {
 

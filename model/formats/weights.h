@@ -18,8 +18,8 @@ inline constexpr std::size_t kMaxComputedTableBytes = std::size_t{64} << 20;
 // tensor.
 void check_tensors(const SafetensorsFile& file, const ModelConfig& config);
 
-// Reads all tensors, in the order they have in the file: `bytes_read` is told of everything after
-// the header. Throws ModelError as check_tensors does, for a tensor that is not finite, and for a
+// Reads all tensors, in the order they have in the file: `bytes_read` receives everything after the
+// header. Throws ModelError as check_tensors does, for a tensor that is not finite, and for a
 // file that changes meanwhile. All is copied: afterwards the file may go. Fills position_embedding
 // when it may be left out.
 ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config,

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/lora/adapter.h"
 #include "model/core/tensor.h"
+#include "model/lora/adapter.h"
 
 namespace lintel {
 

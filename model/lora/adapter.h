@@ -9,15 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "model/core/tensor.h"
 #include "model/lora/adapter_files.h"
 #include "model/lora/low_rank.h"
-#include "model/core/tensor.h"
 #include "model/ops/prefetch_list.h"
 
 namespace lintel {
 
 // Immutable; const and shareable between threads. For models of the config that its files were
-// opened with. Its matrices are f32 whatever the model's are, and never merged into those.
+// opened with. Its matrices are f32 in every model, and never merged into those.
 class Adapter {
  public:
   // Reads every byte of the tensors once. Throws ModelError for a tensor that is not finite, and

@@ -7,9 +7,9 @@
 #include <set>
 #include <vector>
 
-#include "model/core/error_text.h"
 #include "model/config/config_limits.h"
 #include "model/config/json_fields.h"
+#include "model/core/error_text.h"
 #include "model/core/json_reader.h"
 
 namespace lintel {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "model/lora/adapter.h"
 #include "model/core/error_text.h"
+#include "model/lora/adapter.h"
 
 namespace lintel {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "model/lora/adaptable_modules.h"
-#include "model/lora/adapter_config.h"
 #include "model/config/config.h"
 #include "model/formats/safetensors.h"
+#include "model/lora/adaptable_modules.h"
+#include "model/lora/adapter_config.h"
 
 namespace lintel {
 

@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "model/lora/adaptable_modules.h"
 #include "model/formats/safetensors_writer.h"
+#include "model/lora/adaptable_modules.h"
 
 namespace lintel {
 

@@ -6,11 +6,11 @@
 #include <stdexcept>
 #include <vector>
 
-#include "model/core/team.h"
-#include "model/ops/dense_onednn.h"
-#include "model/ops/dense_kernels.h"
-#include "model/ops/library_product.h"
 #include "model/core/kernels.h"
+#include "model/core/team.h"
+#include "model/ops/dense_kernels.h"
+#include "model/ops/dense_onednn.h"
+#include "model/ops/library_product.h"
 
 namespace lintel {
 namespace {

@@ -66,7 +66,7 @@ class Dense {
   std::size_t out_features() const;
   // Of the packed form: one copy, but where a library multiplies int8 of many rows alone.
   std::size_t weight_bytes() const;
-  // An upper bound of weight_bytes() on this machine with chosen_kernels(), told beforehand.
+  // An upper bound of weight_bytes() on this machine with chosen_kernels(), before any is made.
   static std::size_t most_weight_bytes(std::size_t in_features, std::size_t out_features,
                                        WeightType type);
   // The kernels that run: "amx_int8", "onednn (avx512_core_amx) in blocks of 2 to 64 rows".
@@ -83,7 +83,8 @@ std::string dense_kernels_description(WeightType type);
 // The same for every type: "f32 highway (AVX3), bf16 avx512_bf16, int8 avx512_vnni".
 std::string dense_kernels_description();
 
-// Whether this machine has kernels for the type that outdo those for f32, whatever the shape.
+// Whether this machine has kernels for the type that are faster than those for f32, for every
+// shape.
 bool is_faster_than_f32(WeightType type);
 
 }  // namespace lintel

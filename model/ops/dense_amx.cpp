@@ -166,7 +166,7 @@ class Blocks {
 };
 
 // Group by group: its weights come once from afar, and lie near while rows pass by. What is left of
-// the rows beyond squares fills a tile, with rows whose outputs nobody stores.
+// the rows beyond squares fills a tile, with rows whose outputs are not stored.
 template <class Type, class Tiles, Outputs kOutputs>
 HWY_NOINLINE void run_blocks(const Product& product) {
   Blocks<Type, Tiles, kOutputs> blocks(product);

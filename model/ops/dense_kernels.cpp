@@ -14,11 +14,11 @@
 #include <algorithm>
 #include <atomic>
 
+#include "model/core/kernels.h"
 #include "model/ops/amx_check.h"
 #include "model/ops/dense_amx.h"
 #include "model/ops/dense_avx512.h"
 #include "model/ops/dense_tiles.h"
-#include "model/core/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lintel {
@@ -131,7 +131,7 @@ HWY_INLINE void compute_part(const Product& product, const uint32_t* w, size_t r
 // Few rows take more columns at once: the chains must be many to hide the latency of an addition.
 template <class Type, size_t kRows, size_t kVectors>
 void tile(const Product& product, size_t group, size_t row, const Fetch& fetch) {
-  // One line with every cell, no more: what the product was told of, or the next group.
+  // One line with every cell, no more: of the product's `fetch`, or the next group.
   const float* other = fetch.other;
   if (other == nullptr) other = reinterpret_cast<const float*>(fetch.from);
   for (size_t v = 0; v < kGroupVectors; v += kVectors) {
@@ -171,8 +171,8 @@ struct Block {
   float* sums;  // [rows from `row` on, kGroupWidth]
 };
 
-// Lines to ask for: one of the weights that come next with every cell whose number has no bit of
-// `rarer`, so that all tiles share them, and one of what the product was told of with each.
+// Lines to prefetch: one of the weights that come next with every cell whose number has no bit of
+// `rarer`, so that all tiles share them, and one of the product's `fetch` with each.
 struct Asked {
   const uint32_t* weights = nullptr;
   size_t rarer = 0;

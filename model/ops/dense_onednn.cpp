@@ -221,7 +221,7 @@ class OneDnnMatrix final : public LibraryMatrix {
 
 std::string isa_name([[maybe_unused]] dnnl::cpu_isa isa) {
 #if !defined(__x86_64__)
-  return "not x86";  // oneDNN tells other machines nothing
+  return "not x86";  // oneDNN reports no ISA elsewhere
 #else
   switch (isa) {
     case dnnl::cpu_isa::avx512_core:

@@ -12,10 +12,10 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "model/ops/dense_kernels.h"
 #include "model/core/bf16-inl.h"
 #include "model/core/relu-inl.h"
 #include "model/core/simd_targets.h"
+#include "model/ops/dense_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lintel {

@@ -19,7 +19,7 @@ inline constexpr std::array kKernelChoices = {KernelChoice::kAuto, KernelChoice:
 const char* to_string(KernelChoice choice);  // "auto", "own", "onednn"
 std::optional<KernelChoice> kernels_named(std::string_view name);
 
-// Of the process: what layers that are made from now on take unless told otherwise. kAuto at first.
+// Of the process: the default for layers that are made from now on. kAuto at first.
 void choose_kernels(KernelChoice choice);
 KernelChoice chosen_kernels();
 

@@ -38,7 +38,7 @@ class Comparison {
         reference_(kMostRows, shape.out_features),
         sums_(kMostRows, shape.out_features) {}
 
-  // The most counts that give every row the same bits, whichever place it has.
+  // The most counts that give every row the same bits, in every place.
   std::vector<std::size_t> largest_agreement() {
     std::vector<std::size_t> most;
     std::vector<std::size_t> open(kRowCounts.begin(), kRowCounts.end());

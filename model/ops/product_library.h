@@ -54,15 +54,15 @@ class ProductLibrary {
 
   virtual std::string name() const = 0;  // "onednn (avx512_core_amx)"
   // From how many rows on it is faster than our own kernels on this machine; SIZE_MAX: never. 1,
-  // or of int8 more: its sums are exact whoever adds them, those of the others are in another
+  // or of int8 more: its sums are exact in any order, those of the others are in another
   // order, so it is all rows or none. A table, not a race of clocks: the bits of a session must not
   // depend on what else ran when the server started.
   virtual std::size_t worthwhile_rows(WeightType type) const = 0;
   // Null where it has no such product on this machine.
   virtual std::unique_ptr<LibraryMatrix> new_matrix(const ProductShape& shape) const = 0;
 
-  // Numbers of rows at which a product of this shape gives a row the same bits wherever it stands
-  // and whoever stands beside it, in ascending order: all that may run. Empty: none are the same.
+  // Numbers of rows at which a product of this shape gives a row the same bits in every place and
+  // with any other rows, in ascending order: all that may run. Empty: none are the same.
   // Found when a shape is first asked for, by some hundred rows; `matrix` is one of the shape, and
   // loses its weights.
   const std::vector<std::size_t>& proven_rows(const ProductShape& shape,

@@ -123,14 +123,14 @@ class CategoricalHead final : public Head {
     apply_penalties(options, counts, values);
     double highest = largest_of(values);
     if (highest == kBanned) {
-      // Every value is banned, which leaves no distribution: the biases are void.
+      // Every token is banned, which leaves no distribution: the biases are void.
       std::copy(output.begin(), output.end(), values.begin());
       apply_penalties(options, counts, values);
       highest = largest_of(values);
     }
     if (options.temperature == 0.0f) return most_likely(values);
 
-    // Weights relative to the highest: it has 1, whatever the temperature.
+    // Weights relative to the highest: it has 1, at every temperature.
     exponentials(values, highest, options.temperature);
     keep_top(options, values, scratch.order);
     if (options.min_p > 0.0f) {

@@ -20,7 +20,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sums run in so many chains, by index alone, whatever the length of a vector.
+// Sums run in so many chains, by index alone, for vectors of any length.
 constexpr size_t kChains = 8;
 using Doubles = hn::CappedTag<double, kChains>;
 using OneDouble = hn::CappedTag<double, 1>;

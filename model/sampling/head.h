@@ -7,21 +7,21 @@
 #include <utility>
 #include <vector>
 
-#include "model/core/random.h"
 #include "model/config/config.h"
+#include "model/core/random.h"
 
 namespace lintel {
 
-// How a value is drawn. Order: logit_bias, penalties, temperature, top_k, top_p, min_p.
+// How a token is drawn. Order: logit_bias, penalties, temperature, top_k, top_p, min_p.
 struct SamplingOptions {
-  float temperature = 1.0f;  // 0: the most likely value (lowest id among equals)
+  float temperature = 1.0f;  // 0: the most likely token (lowest id among equals)
   int top_k = 0;             // 0: all
   float top_p = 1.0f;
   float min_p = 0.0f;
   float repetition_penalty = 1.0f;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
-  int penalty_window = 0;  // penalties count the last so many values of the sequence; 0: all
+  int penalty_window = 0;  // penalties count the last so many tokens of the sequence; 0: all
   std::vector<std::pair<std::int32_t, float>> logit_bias;  // by token id, each id once
 
   bool operator==(const SamplingOptions&) const = default;
@@ -39,15 +39,15 @@ class Head {
   virtual ~Head() = default;
 
   virtual int num_outputs() const = 0;
-  virtual int num_values() const = 0;  // V: values are 0 .. V-1
+  virtual int num_values() const = 0;  // V: tokens are 0 .. V-1
 
-  // log2 p(value) under the model: before temperature, penalties and filters.
+  // log2 p(token) under the model: before temperature, penalties and filters.
   virtual double log2_prob(std::span<const float> output, std::int32_t value) const = 0;
-  // log2 p of every value. out: [V].
+  // log2 p of every token. out: [V].
   virtual void log2_probs(std::span<const float> output, std::span<double> out) const = 0;
 
-  // One value; a pure function of its arguments. counts: occurrences of every token in the sequence
-  // so far, or among its last penalty_window values, [V]; empty when no penalty is set or
+  // One token; a pure function of its arguments. counts: occurrences of every token in the sequence
+  // so far, or among its last penalty_window tokens, [V]; empty when no penalty is set or
   // supports_filters() is false.
   virtual std::int32_t sample(std::span<const float> output, const SamplingOptions& options,
                               std::span<const std::uint32_t> counts, DrawSource draw,

@@ -8,7 +8,7 @@
 
 namespace lintel {
 
-// Thread-safe; one thread waits. A ring that nobody waits for is kept for the next wait.
+// Thread-safe; one thread waits. A ring without a waiter is kept for the next wait.
 class Doorbell {
  public:
   void ring() EXCLUDES(mutex_) {

@@ -15,8 +15,8 @@ struct FileStamp {
   std::uint64_t inode = 0;
   std::int64_t bytes = -1;  // -1: there is no such file
   std::int64_t modified_nanos = 0;
-  // Of the content, the permissions or the name: whoever copies a file with its times, or sets
-  // them, does not set this one.
+  // Of the content, the permissions or the name: a copy that preserves times, or a program that
+  // sets them, does not set this one.
   std::int64_t changed_nanos = 0;
 
   static FileStamp of(const std::filesystem::path& file) {

@@ -44,7 +44,7 @@ class ThreadFailures {
     return failures;
   }
 
-  // Null: nobody is told. The function is called by the thread that failed.
+  // Null: no log. The function is called by the thread that failed.
   void log_with(Log log) noexcept { log_.store(log); }
   // Counts the exception that is being handled. REQUIRES: one is.
   void note(ServerThread thread) noexcept {

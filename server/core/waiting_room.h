@@ -1,4 +1,4 @@
-// WaitingRoom: who found no room for a request, and is told when there may be some.
+// WaitingRoom: waiters that found no room for a request, notified when there may be some.
 #pragma once
 
 #include <memory>
@@ -17,18 +17,19 @@ class Waiter {
   virtual void on_room() noexcept = 0;
 };
 
-// Thread-safe. A waiter that was refused joins, tries once more, and only then waits: room that is
-// made at any time after its last try is told.
+// Thread-safe. A waiter that was refused joins, tries once more, and only then waits: it is
+// notified of room that is made at any time after its last try.
 class WaitingRoom {
  public:
-  // The waiter is told once; to wait for longer it joins again. Throws std::bad_alloc.
+  // The waiter is notified once; to wait for longer it joins again. Throws std::bad_alloc.
   void join(std::weak_ptr<Waiter> waiter) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     waiting_.insert(std::move(waiter));
   }
 
-  // Tells all that have joined, or lets the thread that is telling them tell them again: so room
-  // that a waiter makes while it is told ends in no recursion. REQUIRES: the caller holds no lock.
+  // Notifies all that have joined. While another thread does so, that thread notifies them again
+  // instead: so room that a notified waiter makes causes no recursion. REQUIRES: the caller holds
+  // no lock.
   void tell() noexcept EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
@@ -37,14 +38,14 @@ class WaitingRoom {
       telling_ = true;
     }
     while (true) {
-      Waiters told;
+      Waiters notified;
       {
         MutexLock lock(mutex_);
         telling_ = std::exchange(more_room_, false);
         if (!telling_) return;
-        told.swap(waiting_);
+        notified.swap(waiting_);
       }
-      for (const std::weak_ptr<Waiter>& each : told) {
+      for (const std::weak_ptr<Waiter>& each : notified) {
         if (const std::shared_ptr<Waiter> waiter = each.lock()) waiter->on_room();
       }
     }
@@ -56,7 +57,7 @@ class WaitingRoom {
   Mutex mutex_;
   Waiters waiting_ GUARDED_BY(mutex_);
   bool telling_ GUARDED_BY(mutex_) = false;    // a thread is in tell()
-  bool more_room_ GUARDED_BY(mutex_) = false;  // since it took those that it tells
+  bool more_room_ GUARDED_BY(mutex_) = false;  // since it took those that it notifies
 };
 
 }  // namespace lintel

@@ -14,12 +14,12 @@ namespace lintel {
 // First come, first served. Thread-safe.
 class WorkThreads {
  public:
-  // threads: 0: whoever asks does the work itself. most_queued: of work that no thread has begun.
+  // threads: 0: the caller does the work itself. most_queued: of work that has not started.
   WorkThreads(int threads, std::size_t most_queued);
   ~WorkThreads();  // does what is queued
 
-  // False: too much is waiting. What `work` throws on a thread is noted and ends it alone: whoever
-  // waits for it is to be answered by the work itself.
+  // False: too much is waiting. What `work` throws on a thread is noted and ends it alone: the work
+  // itself has to answer its waiters.
   bool run(std::function<void()> work) EXCLUDES(mutex_);
   std::size_t queued() const EXCLUDES(mutex_);
 

@@ -11,14 +11,14 @@ namespace lintel {
 namespace {
 
 constexpr std::size_t kEntries = 1024;    // of a context, a power of two
-constexpr std::size_t kMostAssumed = 64;  // values ahead
+constexpr std::size_t kMostAssumed = 64;  // tokens ahead
 constexpr std::size_t kMostToLearn =
-    1024;  // observed values that wait; of more the last ones count
+    1024;  // observed tokens that wait; of more the last ones count
 constexpr std::size_t kLongestRow = 8192;
 
-// Guesses that are learnt from weigh half as much after this many that were expected to be right.
+// Drafts that are learnt from weigh half as much after this many that were expected to be right.
 constexpr float kMemory = 32.0f;
-// Before there is a record, a context is believed as if so many guesses had been as right as it
+// Before there is a record, a context is believed as if so many drafts had been as right as it
 // says.
 constexpr float kBelief = 4.0f;
 // So that a request that has been unpredictable may become predictable.
@@ -26,7 +26,7 @@ constexpr float kLeastTrust = 0.25f;
 
 constexpr std::size_t kMostContexts = 4;
 
-// Values a ring needs where contexts look back this far.
+// Tokens a ring needs where contexts look back this far.
 std::size_t history_size(std::size_t longest) {
   return std::bit_ceil(longest + kMostToLearn + kMostAssumed + 1);
 }

@@ -1,5 +1,5 @@
-// Drafter: guesses the next values of a sequence from those it had, so that they can be fed before
-// they are drawn.
+// Drafter: proposes draft tokens for a sequence from the tokens it had, to be fed before they are
+// drawn.
 #pragma once
 
 #include <array>
@@ -11,16 +11,16 @@
 
 namespace lintel {
 
-// Remembers for several contexts of the next value (those before it; in an image also those above)
+// Remembers for several contexts of the next token (those before it; in an image also those above)
 // what came after them the last times, and how often that was so again. The context that is most
-// likely to be right makes the guess, by what it says and by how often what it said was so. A fixed
-// amount of memory, made at construction; used by one thread at a time. A
-// guess decides how fast values are produced, never which.
+// likely to be right proposes the draft, by what it says and by how often what it said was so. A
+// fixed amount of memory, made at construction; used by one thread at a time. A draft decides how
+// fast tokens are produced, never which.
 class Drafter {
  public:
   struct Guess {
     std::int32_t value = 0;
-    float claimed = 0;      // how often its context was right about it; 0: a value like any other
+    float claimed = 0;      // how often its context was right about it; 0: a token like any other
     float probability = 0;  // the same, after the context's record of claims
     std::size_t context = 0;
   };
@@ -33,18 +33,18 @@ class Drafter {
   // Upper bound of what one for such a model holds.
   static std::size_t bytes(const ModelConfig& config);
 
-  // The next value of the sequence. What was assumed is forgotten. Cheap: only guess() learns from
-  // what was observed, and RowPlanner asks for none in steps that have no room for drafts.
+  // The next token of the sequence. Clears what was assumed. Cheap: only guess() learns from what
+  // was observed, and RowPlanner asks for none in steps that have no room for drafts.
   void observe(std::int32_t value);
-  // The value after those observed and assumed. REQUIRES: one was observed.
+  // The draft token after those observed and assumed. REQUIRES: one was observed.
   Guess guess();
-  // Lets the next guesses go on as if this value had followed. Returns whether there is room.
+  // The next drafts follow this token as if the sequence had it. Returns whether there is room.
   bool assume(std::int32_t value);
-  // Whether a guess turned out to be right. The next ones are believed accordingly.
+  // Whether a draft token was accepted. The probability of later ones follows.
   void learn(const Guess& guess, bool right);
 
  private:
-  // The values this far back from the next one, and how its guesses turned out, with older ones
+  // The tokens this far back from the next one, and how its drafts turned out, with older ones
   // weighing less.
   struct Context {
     float trust() const;
@@ -62,9 +62,9 @@ class Drafter {
     std::uint8_t seen = 0;  // 0: empty
   };
 
-  // The value `distance` before value `next`; -1 where there is none.
+  // The token `distance` before token `next`; -1 where there is none.
   std::int32_t back(std::uint64_t next, std::size_t distance) const;
-  // Of a context of value `next`.
+  // Of a context of token `next`.
   std::uint64_t hash(std::uint64_t next, std::size_t context) const;
   static void count(Entry& entry, std::uint16_t tag, std::int32_t value);
   void learn_observed();

@@ -38,8 +38,8 @@ class IdleHelp {
 
   // ---- Of an idle worker.
 
-  // Helps whoever has too few helpers, until `stop` says that there is something else to do or it
-  // has helped for a millisecond, and then returns true; false when nobody wants help.
+  // Helps the worker that lacks helpers most, until `stop` says that there is something else to do
+  // or it has helped for a millisecond, and then returns true; false when no worker wants help.
   bool help(std::size_t worker, const std::function<bool()>& stop, const Clock& clock);
 
  private:

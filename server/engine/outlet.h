@@ -1,9 +1,9 @@
 // Outlet: where the samples of one request put what they have for its sink.
 #pragma once
 
+#include "server/engine/particle_set.h"
 #include "server/engine/request_control.h"
 #include "server/engine/token_sink.h"
-#include "server/engine/particle_set.h"
 
 namespace lintel {
 
@@ -13,11 +13,11 @@ class Outlet {
   Outlet(TokenSink& sink, RequestControl& control, int num_samples)
       : sink_(sink), control_(control), num_samples_(num_samples) {}
 
-  // From now on a new value is a particle's, and kept by them: what is told of it is found out
-  // later. The set outlives the outlet, or the last call of emit().
+  // From now on a new token is a particle's and kept by the set, which decides later what to report
+  // of it. The set outlives the outlet, or the last call of emit().
   void keep_in(ParticleSet& particles) { particles_ = &particles; }
 
-  // Prompt values are read once and go to every sample.
+  // Prompt tokens are read once and go to every sample.
   void emit(const TokenEvent& event) {
     if (event.source == ValueSource::kPrompt) return tell_all(event);
     if (particles_ == nullptr) return tell(event);
@@ -26,7 +26,7 @@ class Outlet {
                                       .has_log2_prob = event.log2_prob.has_value(),
                                       .source = event.source});
   }
-  // What a particle says of a known value. REQUIRES: keep_in().
+  // What a particle says of a known token. REQUIRES: keep_in().
   void weigh(int particle, double log2_prob) { particles_->weigh(particle, log2_prob); }
 
   void tell_all(TokenEvent event) {
@@ -45,7 +45,7 @@ class Outlet {
   TokenSink& sink_;
   RequestControl& control_;
   const int num_samples_;
-  ParticleSet* particles_ = nullptr;  // null: values are told as they come
+  ParticleSet* particles_ = nullptr;  // null: tokens are reported as they come
 };
 
 }  // namespace lintel

@@ -5,7 +5,7 @@
 namespace lintel {
 namespace {
 
-// New values that a run may take.
+// New tokens that a run may take.
 std::int64_t most_new_values(const RequestContext& context) {
   const std::int64_t most = context.request.max_new_tokens;
   if (context.max_values == 0) return most;

@@ -9,7 +9,7 @@
 namespace lintel {
 namespace {
 
-// Which of a position's draws decides who goes on: far behind those that its value is drawn with.
+// The draw of a position that decides which particles survive: far from those that draw its token.
 constexpr std::uint32_t kDrawOfChoice = 1u << 31;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// ParticleSet: copies of one sequence that draw different values, weighed by what they make of the
-// values that are known.
+// ParticleSet: copies of one sequence that draw different tokens, weighed by what they make of the
+// tokens that are known.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 #include <span>
 #include <vector>
 
-#include "server/sessions/value_source.h"
 #include "server/engine/resampling.h"
+#include "server/sessions/value_source.h"
 
 namespace lintel {
 
-// A value that a particle has taken.
+// A token that a particle has taken.
 struct ParticleValue {
   std::int32_t token = 0;
   float log2_prob = 0;
@@ -22,7 +22,7 @@ struct ParticleValue {
 };
 
 // A particle filter in the sense of Gordon, Salmond and Smith 1993, without the states: weights,
-// and the values that lead to each particle. Which particles go on, and which are told of in the
+// and the tokens that lead to each particle. Which particles survive, and which are returned in the
 // end, is a function of the weights and the seed.
 //
 // Allocates when made. Zeroes what it held. Used by one thread at a time.
@@ -37,21 +37,21 @@ class ParticleSet {
   // What such a set takes, in bytes.
   static std::size_t bytes(int num_particles, std::int64_t most_values);
 
-  // The particle's next value.
+  // The particle's next token.
   void append(int particle, const ParticleValue& value);
-  // It gave a known value this probability.
+  // It gave a known token this probability.
   void weigh(int particle, double log2_prob) {
     log2_weights_[static_cast<std::size_t>(particle)] += log2_prob;
   }
 
-  // Particles go on in the places of others, where the weights are worth less than half of them;
-  // then all weigh the same again. Returns who becomes a copy of whom, valid until the next call;
-  // their values are copied already. REQUIRES: all have as many values. position: of the next one
-  // in the sequence; each is asked for once.
+  // Copies of particles take the places of others, where the weights are worth less than half of
+  // them; then all weigh the same again. Returns the copies, valid until the next call; their
+  // tokens are copied already. REQUIRES: all have as many tokens. position: of the next one in the
+  // sequence; each is asked for once.
   std::span<const ParticleCopy> resample(std::int64_t position);
 
-  // Values from the first that are the same in all particles, and so in whatever comes of them: 0
-  // .. their number. Never gets less.
+  // Tokens from the first that are the same in all particles, and so in all that is drawn after
+  // them: 0 .. their number. Never gets less.
   std::size_t agreed();
 
   // As many particles as places in `chosen`, by their weights. The same.
@@ -59,7 +59,7 @@ class ParticleSet {
 
   std::span<const ParticleValue> values(std::size_t particle) const { return values_[particle]; }
 
-  // log2 of the estimate of the probability of the known values so far: the product, over the times
+  // log2 of the estimate of the probability of the known tokens so far: the product, over the times
   // in between which weights were gathered, of their means. Its mean over seeds (of the estimate,
   // not of its logarithm) is that probability (Del Moral 2004, "Feynman-Kac Formulae",
   // theorem 7.4.2).
@@ -67,7 +67,7 @@ class ParticleSet {
 
  private:
   const std::uint64_t seed_;
-  std::vector<std::vector<ParticleValue>> values_;  // [particle][value]
+  std::vector<std::vector<ParticleValue>> values_;  // [particle][token]
   std::vector<double> log2_weights_;                // since they were last the same
   double log2_evidence_ = 0;                        // of what came before
   std::size_t agreed_ = 0;

@@ -10,7 +10,7 @@
 namespace lintel {
 namespace {
 
-// Of the budget: what the values of prompts may take, and the longest of them of that.
+// Of the budget: what the tokens of prompts may take, and the longest of them of that.
 constexpr std::size_t kPathShare = 8;
 constexpr std::size_t kLongestPathShare = 4;
 // Of the budget: the largest state that is kept.
@@ -58,8 +58,8 @@ void PrefixCache::change(const Body& body) noexcept {
   Tree::Gone gone;  // freed without the mutex
   MutexLock lock(mutex_);
   guarded([&] { body(gone); }, [] {});
-  // Before the limit is asked for: either it is less by what was admitted just now, or whoever
-  // admitted it sees these bytes.
+  // Before the limit is asked for: either it is less by what was admitted just now, or the
+  // admitting thread sees these bytes.
   bytes_.store(held());
   shrink(limit(), gone);
   bytes_.store(held());

@@ -7,30 +7,30 @@
 #include <span>
 
 #include "model/transformer.h"
-#include "server/lora/served_adapter.h"
 #include "server/core/mutex.h"
 #include "server/core/thread_annotations.h"
 #include "server/engine/prefix_tree.h"
+#include "server/lora/served_adapter.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
 
-// A prompt whose beginning came before need not be read from its first value on: the state behind
-// that beginning is a function of the values alone, so what comes of a copy has the same bits.
+// A prompt whose beginning came before need not be read from its first token on: the state after
+// that beginning is a function of the tokens alone, so what comes of a copy has the same bits.
 //
 // States are kept where a prompt asks for one, and where one leaves those that came before, which
 // may be at its end: a beginning is kept when it is seen for the second time, not for the first.
 // All kinds of attention have a part in it, those whose states grow too: what a state takes is
 // known before it is copied. Recomputing models have none, their states save nothing.
 //
-// What prompts there were is known for each model, adapter and owner apart; nobody's prompt is
-// faster for another's.
+// Prompts are known for each model, adapter and owner apart; no owner's prompt is faster for
+// another's.
 //
-// States take what the budget has beside an eighth of it, which the prompts' values have. Of the
+// States take what the budget has beside an eighth of it, which the prompts' tokens have. Of the
 // former the one that is worth the least goes (PrefixTree::note_use), of the latter the longest
 // unused. All of it is spare memory: sessions and calls are admitted as if it were free.
 //
-// Thread-safe; used between the steps of a worker and, when memory runs out, by whoever needs it.
+// Thread-safe; used between the steps of a worker and, when memory runs out, by any thread.
 class PrefixCache final : public SpareMemory {
  public:
   // Shorter beginnings are read in a step or two.
@@ -55,7 +55,7 @@ class PrefixCache final : public SpareMemory {
   };
   // What a prompt begins with.
   struct Beginning {
-    std::int64_t cached = 0;   // values that the sequence has now
+    std::int64_t cached = 0;   // tokens that the sequence has now
     std::int64_t keep_at = 0;  // keep() is wanted when it has so many; 0: it is not
   };
 
@@ -65,25 +65,25 @@ class PrefixCache final : public SpareMemory {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // Whether prompts of so many values are looked up.
+  // Whether prompts of so many tokens are looked up.
   bool takes(const Transformer& model, std::size_t num_values) const;
-  // An empty sequence becomes what it is behind the longest beginning of the prompt that is kept.
-  // Remembers the prompt. asked: values behind which the caller wants a state kept; 0: wherever it
+  // An empty sequence becomes what it is after the longest beginning of the prompt that is kept.
+  // Remembers the prompt. asked: tokens after which the caller wants a state kept; 0: wherever it
   // is worth it. Where there is no memory for anything, nothing is cached. REQUIRES: takes().
   Beginning begin(const Reader& reader, std::span<const std::int32_t> prompt, std::int64_t asked,
                   SequenceState& sequence) noexcept;
-  // How many values the longest beginning of the prompt has that is kept.
+  // How many tokens the longest beginning of the prompt has that is kept.
   std::int64_t look_up(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
-  // Whether a state of so many values may be kept.
+  // Whether a state of so many tokens may be kept.
   bool may_keep(const Transformer& model, std::int64_t num_values) const;
   std::int64_t least_tokens() const { return options_.least_tokens; }
   // One hit more that has waited for another prompt to be read (PrefixReadings).
   void count_join() noexcept { joins_.fetch_add(1, std::memory_order_relaxed); }
-  // Keeps a copy of the sequence, whose values are these. Without memory for it nothing happens.
+  // Keeps a copy of the sequence, whose tokens are these. Without memory for it nothing happens.
   void keep(const Reader& reader, std::span<const std::int32_t> values,
             const SequenceState& sequence) noexcept;
 
-  // The model goes; nobody reads with it any more.
+  // The model goes; no request reads with it any more.
   void forget(const Transformer& model) noexcept;
   // Of adapters that are no more.
   void forget_gone_adapters() noexcept;

@@ -16,7 +16,7 @@ constexpr std::size_t kRootBytes = 512;
 // The same of a state: its object, and its place in the order of worth.
 constexpr std::size_t kStateBytes = 192;
 
-// Where a child whose edge begins with the value stands, or would.
+// Where a child whose edge begins with the token stands, or would.
 auto place_of(std::vector<PrefixTree::Node*>& children, std::int32_t value) {
   return std::ranges::lower_bound(
       children, value, {}, [](const PrefixTree::Node* child) { return child->edge.front(); });

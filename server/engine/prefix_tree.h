@@ -1,4 +1,4 @@
-// PrefixTree: prompts that came before, by their values, and the states behind some of their
+// PrefixTree: prompts that came before, by their tokens, and the states after some of their
 // beginnings.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace lintel {
 
 class Transformer;
 
-// A sequence behind some values, as SequenceState::save writes it: bytes that refer to nothing.
+// A sequence after some tokens, as SequenceState::save writes it: bytes that refer to nothing.
 struct SavedState {
   SavedState() = default;
   SavedState(const SavedState&) = delete;
@@ -38,7 +38,7 @@ struct PrefixPartKey {
   auto operator<=>(const PrefixPartKey&) const = default;
 };
 
-// A radix tree for each part, of exact values: every node stands for the values on the way to it.
+// A radix tree for each part, of exact values: every node stands for the tokens on the way to it.
 // Nodes know in which order they were used last, states what they are worth; what goes when there
 // is too much of either is for others to say. Not thread-safe.
 class PrefixTree {
@@ -53,22 +53,23 @@ class PrefixTree {
 
     Part* part = nullptr;
     Node* parent = nullptr;          // null: the part's root
-    std::vector<std::int32_t> edge;  // values from the parent's end to its own
-    std::int64_t end = 0;            // values up to here
-    std::vector<Node*> children;     // ascending by the first value of their edges
+    std::vector<std::int32_t> edge;  // tokens from the parent's end to its own
+    std::int64_t end = 0;            // tokens up to here
+    std::vector<Node*> children;     // ascending by the first token of their edges
     bool has_state = false;
     double worth = 0;                // of the state
     std::list<Node>::iterator self;  // in the order of use
   };
   struct Part {
     PrefixPartKey key;
-    std::weak_ptr<const ServedAdapter> adapter;  // tells it from a later one at the same address
+    std::weak_ptr<const ServedAdapter>
+        adapter;  // distinguishes it from a later one at the same address
     Node* root = nullptr;
   };
-  // How far a tree has the values of a prompt.
+  // How far a tree has the tokens of a prompt.
   struct Walk {
     Node* node = nullptr;      // whose edge, or end, it got to
-    std::int64_t matched = 0;  // values that are the same
+    std::int64_t matched = 0;  // tokens that are the same
     Node* nearest = nullptr;   // the last with a state on the way; null: none
   };
   using States = std::map<std::pair<double, Node*>, std::shared_ptr<const SavedState>>;  // by worth
@@ -84,16 +85,16 @@ class PrefixTree {
 
   // The part's root. What a part of the same key had with an adapter that is no more goes.
   Node& root(const PrefixPartKey& key, const SharedAdapter& adapter, Gone& gone);
-  // As far as the prompt goes on from the root; what it passes is used now.
+  // As far as the prompt matches from the root on; what it passes is used now.
   Walk walk(Node& root, std::span<const std::int32_t> prompt);
-  // The node behind the whole prompt, which is made where there is none: `walk` is the prompt's.
+  // The node after the whole prompt, which is made where there is none: `walk` is the prompt's.
   Node& node_behind(std::span<const std::int32_t> prompt, const Walk& walk);
 
   // Null: it has none.
   std::shared_ptr<const SavedState> state_of(Node& node) const;
   // REQUIRES: the node is no root and has no state.
   void put_state(Node& node, std::shared_ptr<const SavedState> state);
-  // A state was used now: it is worth what reading its values anew costs, for its bytes, on top of
+  // A state was used now: it is worth what reading its tokens again costs, for its bytes, on top of
   // what the last one was worth that went for want of memory. So what is not used loses against
   // what comes (GreedyDual-Size: Cao and Irani 1997, "Cost-Aware WWW Proxy Caching Algorithms",
   // section 4).
@@ -110,7 +111,7 @@ class PrefixTree {
   template <typename Goes>
   void take_parts(const Goes& goes, Gone& gone) {
     for (auto it = nodes_.end(); it != nodes_.begin();) {
-      Node& node = *--it;  // children stand behind their parents
+      Node& node = *--it;  // children come after their parents
       if (!goes(*node.part)) continue;
       ++it;
       take_leaf(node, gone);

@@ -1,6 +1,6 @@
-// Windows: where a state begins anew, as functions of positions.
-// RecentValues: the last values of one sequence, for a state that begins anew from them.
-// RecentCounts: how often each value is among them, for penalties that count no others.
+// Windows: the positions at which a state is reset.
+// RecentValues: the last tokens of one sequence, which a state reads again after a reset.
+// RecentCounts: how often each token is among them, for penalties that count no others.
 #pragma once
 
 #include <algorithm>
@@ -13,21 +13,21 @@
 
 namespace lintel {
 
-// Where the state begins that takes the value at this position. window: even, at least 2; 0: none.
+// Where the state begins that takes the token at this position. window: even, at least 2; 0: none.
 inline std::int64_t window_origin(std::int64_t window, std::int64_t position) {
   if (window == 0 || position < window) return 0;
   const std::int64_t half = window / 2;
   return (position - window) / half * half + half;
 }
 
-// How often the state begins anew for the values [begin, end).
+// How often the state is reset within the tokens [begin, end).
 inline std::int64_t window_restarts(std::int64_t window, std::int64_t begin, std::int64_t end) {
   if (window == 0 || end <= begin) return 0;
   const std::int64_t before = begin == 0 ? 0 : window_origin(window, begin - 1);
   return (window_origin(window, end - 1) - before) / (window / 2);
 }
 
-// Of known values [begin, end) those that no value behind them depends on: the first ones.
+// Of known tokens [begin, end) those that no later token depends on: the first ones.
 inline std::int64_t window_skips(std::int64_t window, std::int64_t begin, std::int64_t end) {
   return end <= begin ? 0 : std::max<std::int64_t>(window_origin(window, end) - begin, 0);
 }
@@ -41,7 +41,7 @@ class RecentValues {
   RecentValues& operator=(const RecentValues&) = default;
   ~RecentValues() { zero_memory(std::span(ring_)); }
 
-  // From now on the last `count` values. REQUIRES: it held none.
+  // From now on the last `count` tokens. REQUIRES: it held none.
   void begin(std::int64_t count) { ring_.resize(static_cast<std::size_t>(count)); }
   // What one that holds so many takes, in bytes.
   static std::size_t bytes(std::int64_t count) {
@@ -50,7 +50,7 @@ class RecentValues {
 
   bool empty() const { return ring_.empty(); }
   void put(std::int64_t position, std::int32_t value) { ring_[index(position)] = value; }
-  // REQUIRES: put() had this position, and none that is `count` or more behind it.
+  // REQUIRES: put() had this position, and none that is `count` or more after it.
   std::int32_t at(std::int64_t position) const { return ring_[index(position)]; }
 
  private:
@@ -61,7 +61,7 @@ class RecentValues {
   std::vector<std::int32_t> ring_;
 };
 
-// Of the last values of one sequence, and of fewer while it has fewer. Allocates in begin() and
+// Of the last tokens of one sequence, and of fewer while it has fewer. Allocates in begin() and
 // when copied; zeroes what it held.
 class RecentCounts {
  public:
@@ -71,20 +71,20 @@ class RecentCounts {
   RecentCounts& operator=(const RecentCounts&) = default;
   ~RecentCounts() { zero_memory(std::span(counts_)); }
 
-  // From now on of the last `window` values, each in 0 .. vocab_size-1. REQUIRES: it had none.
+  // From now on of the last `window` tokens, each in 0 .. vocab_size-1. REQUIRES: it had none.
   void begin(std::int64_t window, int vocab_size) {
     window_ = static_cast<std::size_t>(window);
     last_.begin(window);
     counts_.resize(static_cast<std::size_t>(vocab_size));
   }
-  // What one that has begun so takes, in bytes.
+  // What one takes after that, in bytes.
   static std::size_t bytes(std::int64_t window, int vocab_size) {
     return RecentValues::bytes(window) +
            static_cast<std::size_t>(vocab_size) * sizeof(std::uint32_t);
   }
 
   bool empty() const { return counts_.empty(); }
-  // The next value of the sequence: the one that is `window` before it counts no more.
+  // The next token of the sequence: the one that is `window` before it counts no more.
   void put(std::int32_t value) {
     const auto position = static_cast<std::int64_t>(num_values_);
     if (num_values_ >= window_) --counts_[static_cast<std::size_t>(last_.at(position))];

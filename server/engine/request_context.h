@@ -24,34 +24,34 @@ struct RequestContext {
   const Transformer& model;
   StopStrings stop_strings;
   const std::int64_t max_values;  // of the sequence: image, position table, session; 0: unbounded
-  const std::int64_t first_position;  // of the prompt: values the sequence had before, replay's too
+  const std::int64_t first_position;  // of the prompt: tokens the sequence had before, replay's too
   const bool is_bytes;
   const bool uses_penalties;
 
-  // Position of the first new value.
+  // Position of the first new token.
   std::int64_t prompt_end() const {
     return first_position + static_cast<std::int64_t>(request.prompt.size());
   }
-  // Behind the values that an earlier run of the request has drawn.
+  // After the tokens that an earlier run of the request has drawn.
   std::int64_t drawn_end() const {
     return prompt_end() + static_cast<std::int64_t>(request.drawn.size());
   }
-  // The value at a position of the prompt or behind it if it is known beforehand, and whether it is
+  // The token at a position of the prompt or after it if it is known beforehand, and whether it is
   // the prompt's, given, or was drawn before.
   std::optional<std::pair<std::int32_t, ValueSource>> known_value(std::int64_t position) const;
   const GivenValue* given_value(std::int64_t position) const;  // null: none is
-  // Position of the first value that is replayed.
+  // Position of the first token that is replayed.
   std::int64_t replay_begin() const {
     return first_position - static_cast<std::int64_t>(request.replay.size());
   }
-  // Where the state begins that takes the value at this position: a function of the position alone,
+  // Where the state begins that takes the token at this position: a function of the position alone,
   // so the bits are still one of the request.
   std::int64_t origin_at(std::int64_t position) const;
-  // Whether the outputs for the prompt's values are needed.
+  // Whether the outputs for the prompt's tokens are needed.
   bool scores_prompt() const {
     return request.echo_prompt && (request.log2_probs || request.top_log2_probs > 0);
   }
-  // Whether the model's output for the value at a position is needed.
+  // Whether the model's output for the token at a position is needed.
   bool needs_output(std::int64_t position) const;
 };
 

@@ -6,7 +6,7 @@
 
 namespace lintel {
 
-// Shared by a request and its handles; outlives whichever goes first. Thread-safe.
+// Shared by a request and its handles; freed with the last of them. Thread-safe.
 struct RequestControl {
   std::atomic<bool> cancelled{false};  // stays set
   // The sink has room again. Cleared before every on_token of a step until one is refused, so that

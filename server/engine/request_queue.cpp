@@ -216,7 +216,7 @@ void RequestQueue::change_rows(CallerTurn& turn, int rows) {
 
 void RequestQueue::set_rows(RunningRequest& request, int rows) noexcept {
   CallerTurn& turn = request.turn();
-  if (turn.rows_ == rows) return;  // nobody else writes it while the request is out
+  if (turn.rows_ == rows) return;  // no other thread writes it while the request is out
   MutexLock lock(mutex_);
   change_rows(turn, rows);
 }

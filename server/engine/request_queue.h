@@ -52,10 +52,10 @@ struct QueuedCaller {
 //
 // A request that is too wide for the rows that are free is not overtaken on the worker with the
 // fewest running rows, which takes nothing else until it fits, so it cannot starve; on the others
-// it is, so it does not hold up those behind it.
+// it is, so it does not hold up those after it.
 //
 // What a busy worker asks in every step takes no lock while there is nothing to do. Only push()
-// asks for memory: whatever moves requests works without any.
+// allocates; moving requests needs no memory.
 class RequestQueue {
  public:
   static constexpr std::size_t kMostQueuedBytes = std::size_t{256} << 20;
@@ -85,7 +85,7 @@ class RequestQueue {
   RunningRequest* who_yields(int worker, int max_rows,
                              std::span<const std::unique_ptr<RunningRequest>> running,
                              TimePoint now);
-  // Takes back what was popped: as its caller's next, or behind others that ran before.
+  // Takes back what was popped: as its caller's next, or after others that ran before.
   enum class Place { kNext, kBehind };
   void give_back(std::unique_ptr<RunningRequest> request, Place place, TimePoint now) noexcept;
   // How many rows a request that was popped has now.
@@ -101,7 +101,7 @@ class RequestQueue {
   bool has_waiting() const { return num_waiting_.load() > 0; }
   // Those who have requests that have not gone.
   std::size_t num_callers() const { return num_callers_.load(); }
-  // Told when requests have left the queue, and when it was closed.
+  // Notified when requests have left the queue, and when it was closed.
   WaitingRoom& waiting_room() { return waiting_room_; }
 
   // Prompts that requests of these workers read.

@@ -55,7 +55,7 @@ void list_copies(std::span<const std::size_t> chosen, std::vector<ParticleCopy>&
   copies.clear();
   const std::size_t count = chosen.size();
   std::size_t next = 0;   // of those chosen
-  std::size_t place = 0;  // looked at for somebody who is not
+  std::size_t place = 0;  // the next that may be unchosen
   // Both run upwards: `is_free` is asked for ascending places, each once.
   std::size_t seen = 0;
   const auto is_free = [&](std::size_t particle) {

@@ -1,4 +1,4 @@
-// Resampling: what a set of weighted particles is worth, and which of them go on.
+// Resampling: the worth of a set of weighted particles, and which of them survive.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,9 @@
 
 namespace lintel {
 
-// Weights are given as base-2 logarithms, each finite, not none; only their differences matter to
-// who goes on. Double arithmetic in the order of the particles: the same bits for the same weights.
+// Weights are given as base-2 logarithms, each finite, not none; only their differences decide
+// which survive. Double arithmetic in the order of the particles: the same bits for the same
+// weights.
 
 // (sum w)^2 / sum w^2, from 1 (one particle has all the weight) to their number (all the same):
 // Kong, Liu and Wong 1994, "Sequential imputations and Bayesian missing data problems".
@@ -24,7 +25,7 @@ double log2_mean(std::span<const double> log2_weights);
 void choose_systematically(std::span<const double> log2_weights, double uniform,
                            std::span<std::size_t> chosen);
 
-// A particle that goes on as a copy of another.
+// A particle that continues as a copy of another.
 struct ParticleCopy {
   std::size_t to = 0;
   std::size_t from = 0;

@@ -111,7 +111,7 @@ void RowPlanner::grant_drafts(std::vector<RowRun>& runs) {
     RowRun& run = **likeliest;
     const float probability = run.drafts->draft_probability();
     const float more_time = options_.cost.of(rows + 1, sequences) - time;
-    // Worth it where it yields as many values for its time as the step does without it.
+    // Worth it where it yields as many tokens for its time as the step does without it.
     if (!options_.drafts_always && probability * time <= more_time * values) return;
     if (!run.drafts->take_draft()) drafting_.erase(likeliest);
     ++run.rows;

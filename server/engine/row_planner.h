@@ -41,7 +41,7 @@ class RowPlanner {
 
   // Sets `rows` of each run. REQUIRES: not more than max_rows runs decode, and each wants a row.
   //
-  // Every run that decodes has its row. Prompts, and runs of given values, share the rest of the
+  // Every run that decodes has its row. Prompts, and runs of given tokens, share the rest of the
   // step, of which prefill_rows at most when a client waits for a row to be sampled, and as many
   // at least when none does: callers equally, and those of a caller its share; each step another
   // one comes first. Guesses of what the samples will draw take rows that are left, the most likely

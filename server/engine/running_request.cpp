@@ -73,7 +73,7 @@ RunningRequest::~RunningRequest() { end(RequestOutcome::kInternal, submitted_); 
 template <typename Body>
 void RunningRequest::attempt(Body&& body) noexcept {
   if (failure_) return;
-  // A sink's own exception, or no memory: this request's trouble, not its neighbours'.
+  // A sink's own exception, or no memory: this request fails alone.
   guarded(body, [this] { failure_ = RequestOutcome::kInternal; });
 }
 
@@ -124,7 +124,7 @@ bool RunningRequest::begin(StepContext& step) {
 
 bool RunningRequest::takes_prefix() const {
   const GenerationRequest& request = context_.request;
-  // Who wants the prompt's values back, with what the model says of them, has it read; and where
+  // A request for the prompt's tokens, with what the model says of them, has it read; and where
   // the prompt fills a window little of it is read, with a state that begins in its midst.
   const auto prompt_size = static_cast<std::int64_t>(request.prompt.size());
   const bool fills_window = request.window > 0 && prompt_size >= request.window;
@@ -338,7 +338,7 @@ void RunningRequest::end(RequestOutcome outcome, TimePoint now) {
   if (lease_ && in_doubt) lease_.discard();
   release();
   metrics_.count_end(outcome, now - submitted_);
-  guarded([&] { sink_->on_finish(outcome); }, [] {});  // it was told, whatever it throws
+  guarded([&] { sink_->on_finish(outcome); }, [] {});  // it was called, even if it throws
 }
 
 }  // namespace lintel

@@ -9,13 +9,13 @@
 
 #include "model/transformer.h"
 #include "server/core/clock.h"
-#include "server/engine/request.h"
-#include "server/engine/request_control.h"
-#include "server/engine/sample_run.h"
+#include "server/engine/particle_filter.h"
 #include "server/engine/prefix_cache.h"
 #include "server/engine/prefix_readings.h"
-#include "server/engine/particle_filter.h"
+#include "server/engine/request.h"
+#include "server/engine/request_control.h"
 #include "server/engine/row_planner.h"
+#include "server/engine/sample_run.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
@@ -70,7 +70,7 @@ class RunningRequest {
 
   // Rows of a step kept for it: one for every unfinished sample or particle.
   int slots() const;
-  // What it holds while it waits: the values it brought, the objects of its samples, and what its
+  // What it holds while it waits: the tokens it brought, the objects of its samples, and what its
   // caller keeps for it. Constant.
   std::size_t held_bytes() const { return held_bytes_; }
   RequestControl& control() { return *control_; }
@@ -83,7 +83,7 @@ class RunningRequest {
   std::optional<RequestOutcome> lost(TimePoint now) const;
 
   // Joins a batch, for the first time or again; what needs no row happens now. Returns whether it
-  // may go on at once, or begins with a pause.
+  // may continue at once, or begins with a pause.
   bool start(StepContext& step);
   // Gives its rows up between two steps, to get others later.
   void yield();
@@ -95,9 +95,9 @@ class RunningRequest {
   void absorb(const RowRun& run, MatrixView<const float> outputs, StepContext& step);
 
   enum class Status { kRunning, kPaused, kEnded };
-  // Tells the sink what finished in this step. A paused request gives up its rows.
+  // Reports to the sink what finished in this step. A paused request gives up its rows.
   Status end_step(StepContext& step);
-  // Whether a paused request may go on: its sink has room, it has what its tokens cost, and need
+  // Whether a paused request may continue: its sink has room, it has what its tokens cost, and need
   // not wait for another that reads the beginning of its prompt.
   bool take_resume(TimePoint now);
   // When a paused request that has nothing to pay with, or waits for another, should be asked
@@ -121,9 +121,9 @@ class RunningRequest {
   bool takes_prefix() const;
   // Whether another reads a beginning of the prompt that is worth waiting for.
   bool waits_for_prefix(TimePoint now);
-  // Where the prompt has a beginning that was read before, the sequence goes on behind it.
+  // Where a beginning of the prompt was read before, the sequence continues after it.
   void begin_behind_prefix(TimePoint now);
-  // Keeps the state where another prompt may go on from it.
+  // Keeps the state where another prompt may continue from it.
   void keep_prefix(TimePoint now);
   // Its next step ends where a state is to be kept.
   void stop_where_wanted();
@@ -161,7 +161,7 @@ class RunningRequest {
   PrefixReadings::Shared reading_;       // its own, while it reads its prompt
   PrefixReadings::Wait wait_;            // for another's
   std::optional<TimePoint> wait_until_;  // it has waited, and does no longer than that
-  bool has_place_ = false;  // in its sequence: behind what another has read, or at its beginning
+  bool has_place_ = false;  // in its sequence: after what another has read, or at its beginning
   bool has_begun_ = false;
 
   const std::size_t held_bytes_;
@@ -169,7 +169,7 @@ class RunningRequest {
   std::optional<TimePoint> started_;
   TimePoint has_rows_since_;
   bool forked_ = false;    // prompt read, every sample has a sequence of its own
-  bool answered_ = false;  // a new value was produced
+  bool answered_ = false;  // a new token was produced
   bool ended_ = false;
   std::optional<RequestOutcome> failure_;
 

@@ -28,8 +28,8 @@ bool SampleDrafts::propose(std::int64_t position, int rows, std::int64_t end) {
   if (drafter_ == nullptr) return false;
   probability_ = 1.0f;
   position_ = position + rows - 1;
-  end_ = std::min(position_ + most_, end - 1);  // the last value of all is never fed
-  // Known values before the first sampled one, which the step feeds.
+  end_ = std::min(position_ + most_, end - 1);  // the last token of all is never fed
+  // Known tokens before the first sampled one, which the step feeds.
   for (std::int64_t known = position; known < position_; ++known) {
     if (!drafter_->assume(context_.known_value(known)->first)) return false;
   }

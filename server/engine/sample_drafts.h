@@ -1,4 +1,4 @@
-// SampleDrafts: the values of one sample that are fed before their turn.
+// SampleDrafts: the tokens of one sample that are fed before their turn.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace lintel {
 
-// Chooses drafts for a step: known values, and guesses of those between them. Used by the one
-// thread that runs the request.
+// Chooses drafts for a step: known tokens, and draft tokens between them. Used by the one thread
+// that runs the request.
 class SampleDrafts {
  public:
   // `context` outlives the object. Without begin() or fork() there are never any.
@@ -23,12 +23,12 @@ class SampleDrafts {
   void begin(int most, std::optional<std::int32_t> pending);
   // The same, with what `first` has learnt.
   void fork(const SampleDrafts& first);
-  // The next value of the sequence.
+  // The next token of the sequence.
   void observe(std::int32_t value);
   void release() { drafter_.reset(); }
 
-  // As DraftSource has it, for rows that begin with value `position`, in a sequence of at most
-  // `end` values. REQUIRES: none are taken.
+  // As DraftSource has it, for rows that begin with token `position`, in a sequence of at most
+  // `end` tokens. REQUIRES: none are taken.
   bool propose(std::int64_t position, int rows, std::int64_t end);
   float probability() const { return probability_; }
   bool take();
@@ -45,7 +45,7 @@ class SampleDrafts {
  private:
   struct Draft {
     Drafter::Guess guess;
-    bool is_known = false;  // given: not a guess
+    bool is_known = false;  // given: not of the drafter
   };
 
   // Looks for a draft to have in hand.

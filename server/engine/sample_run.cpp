@@ -9,7 +9,7 @@
 namespace lintel {
 namespace {
 
-// The `count` most likely values, ties by lower id.
+// The `count` most likely tokens, ties by lower id.
 std::span<const TopValue> top_values(const Head& head, std::span<const float> output, int count,
                                      StepContext& step) {
   const std::size_t num_values = static_cast<std::size_t>(head.num_values());
@@ -78,7 +78,7 @@ bool SampleRun::begin(StepContext& step) {
 
 void SampleRun::begin_first(StepContext& step) {
   const GenerationRequest& request = context_.request;
-  // Particles are weighed between what is known and what is drawn, which no guess may pass.
+  // Particles are weighed between what is known and what is drawn, which no draft may pass.
   if (step.most_drafts > 0 && request.max_new_tokens > 0 && !request.uses_particles()) {
     drafts_.begin(step.most_drafts, cached_ > 0 ? std::nullopt : sequence_->pending);
     for (const std::int32_t value : request.replay) drafts_.observe(value);
@@ -155,7 +155,7 @@ void SampleRun::begin_window(StepContext& step) {
   const std::int64_t origin = context_.origin_at(end);
   if (origin == sequence_->origin) return;
   if (origin < num_values_) {
-    // It is full; or the session was taken back to before it would have begun anew.
+    // It is full; or the session was rewound to before its last reset.
     begin_anew(origin, step);
   } else {
     if (origin > num_values_) gate_.interrupt(sequence_->generated_tail);  // as a prompt does
@@ -238,7 +238,7 @@ int SampleRun::rows_wanted(int limit) const {
   assert(!finished());
   const std::int64_t next = sequence_->next_position();
   int most = static_cast<int>(std::min<std::int64_t>(values_left(), limit));
-  // The call may have ended with the last value that was drawn before, which is then never fed.
+  // The call may have ended with the last token that was drawn before, which is then never fed.
   const std::int64_t drawn = context_.drawn_end() - next;
   if (drawn > 0 && !context_.request.drawn.empty()) {
     most = static_cast<int>(std::min<std::int64_t>(most, drawn));
@@ -286,7 +286,7 @@ int SampleRun::append_rows(int count, std::vector<StepRow>& rows) const {
 }
 
 bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
-  // The step has fed `count` values, the pending one first.
+  // The step has fed `count` tokens, the pending one first.
   sequence_->pending.reset();
   const std::int64_t first_position = sequence_->next_position() - count + 1;
   const int first_draft = count - drafts_.size();
@@ -305,7 +305,7 @@ bool SampleRun::absorb(int count, OutputRows outputs, StepContext& step) {
     goes_on =
         kept < count && !finished() && (kept < first_draft || accept(kept - first_draft, step));
   }
-  // Values that were drawn before do not go on behind a stop, unless they are another request's.
+  // Tokens that were drawn before do not continue after a stop, unless they are another request's.
   if (kept < first_draft) return false;
   sequence_->take_back(count - kept);
   drafts_.clear();

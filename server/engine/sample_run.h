@@ -20,52 +20,52 @@
 
 namespace lintel {
 
-// A sequence is empty or has a pending value, its last. A row feeds the pending value; the value at
+// A sequence is empty or has a pending token, its last. A row feeds the pending token; the token at
 // the next position is then known (prompt, given) or drawn from the row's output, and becomes the
-// pending one. So a run of known values takes several rows of one step, and a sampled value ends
+// pending one. So a run of known tokens takes several rows of one step, and a sampled token ends
 // the run.
 //
-// But for drafts: guesses of the values to be drawn may be fed in the same step. Each output is
-// then drawn from as it would have been; as long as the guesses are right the next row's output is
+// But for drafts: draft tokens may be fed in the same step, before they are drawn. Each output is
+// then drawn from as it would have been; as long as the drafts are right the next row's output is
 // the one wanted, and from the first wrong one on the rows are taken back. A draw depends on the
-// output, the seed and the position alone, so the values are the same bit for bit.
+// output, the seed and the position alone, so the tokens are the same bit for bit.
 //
-// The state may lag behind the sequence: it lacks values (GenerationRequest::replay), or a window
-// was full and it began anew. What the sequence had is then read again as a prompt is, and nothing
+// The state may lag behind the sequence: it lacks tokens (GenerationRequest::replay), or a window
+// was full and it was reset. What the sequence had is then read again as a prompt is, and nothing
 // else comes of it.
 class SampleRun final : public DraftSource {
  public:
   // `context`, `outlet`, `sequence` and `log` outlive the run. All samples begin with one shared
-  // sequence; the first reads the prompt, the others are forked from it. log: is told each value
-  // that the sequence takes in this call, but for the replay; null: nobody is.
+  // sequence; the first reads the prompt, the others are forked from it. log: receives each token
+  // that the sequence takes in this call, but for the replay; null: no log.
   SampleRun(const RequestContext& context, Outlet& outlet, SequenceState& sequence, int index,
             ValueLog* log);
 
-  // Before begin(): the sequence has the first `cached` values of the prompt, which nobody has
-  // read, and the prompt is read up to its value `keep_at` in one step and on in another (0: it
-  // need not).
+  // Before begin(): the sequence has the first `cached` tokens of the prompt without reading them,
+  // and the prompt is read up to its token `keep_at` in one step and on in another (0: it need
+  // not).
   void begin_behind(std::int64_t cached, std::int64_t keep_at);
-  // A step of its prompt ends where it has so many values; 0: it does not.
+  // A step of its prompt ends where it has so many tokens; 0: it does not.
   void stop_at(std::int64_t keep_at) { keep_at_ = keep_at; }
-  // Takes the values that need no row: those that a window skips, and the first one of an empty
+  // Takes the tokens that need no row: those that a window skips, and the first one of an empty
   // sequence, if it is the replay's or prompt's. False: the outlet is full of an echo, and it is to
   // be called again where it has room.
   bool begin(StepContext& step);
-  // Whether the prompt is read, but for feeding its last value.
+  // Whether the prompt is read, but for feeding its last token.
   bool prompt_read() const { return sequence_->next_position() >= context_.prompt_end(); }
-  // Goes on with a sequence of its own, a copy of the one `first` has read the prompt into.
+  // Continues with a sequence of its own, a copy of the one `first` has read the prompt into.
   void fork(const SampleRun& first);
-  // After the prompt (and fork): takes a given value at position 0; ends where nothing is to be
+  // After the prompt (and fork): takes a given token at position 0; ends where nothing is to be
   // done.
   void begin_new_values(StepContext& step);
 
-  // Of a particle: known values have weighed it, and a value is drawn next, for which it waits
+  // Of a particle: known tokens have weighed it, and a token is drawn next, for which it waits
   // until all particles have come as far.
   bool waits() const { return waits_; }
   void go_on() { waits_ = false; }
   // Becomes what the particle `other` is. REQUIRES: both wait.
   void become(const SampleRun& other);
-  // Values of the sequence.
+  // Tokens of the sequence.
   std::int64_t num_values() const { return num_values_; }
 
   // Rows it could use in this step, at most `limit`. REQUIRES: neither finished nor waiting.
@@ -111,9 +111,9 @@ class SampleRun final : public DraftSource {
     ValueSource source = ValueSource::kSampled;
   };
 
-  // Values its state may still take; up to where it begins anew.
+  // Tokens its state may still take; up to its next reset.
   std::int64_t values_left() const;
-  // Of the first `left` values from now on, those that it may take.
+  // Of the first `left` tokens from now on, those that it may take.
   std::int64_t bounded(std::int64_t left) const;
 
   // As RequestContext::known_value, and of what the sequence has already.
@@ -121,38 +121,38 @@ class SampleRun final : public DraftSource {
   bool needs_output(std::int64_t position) const {
     return position >= num_values_ && context_.needs_output(position);
   }
-  // A value that the sequence has: of the replay, or recent.
+  // A token that the sequence has: of the replay, or recent.
   std::int32_t past(std::int64_t position) const;
-  // What would have come of the values that were not read.
+  // What would have come of the tokens that were not read.
   void pass_cached();
-  // The counts of the values that penalties are for.
+  // The counts of the tokens that penalties are for.
   std::span<const std::uint32_t> penalty_counts() const;
   void begin_first(StepContext& step);
   void begin_penalty_window();
-  // Begins the ring of recent values, and the state where the prompt's last values are read.
+  // Begins the ring of recent tokens, and the state where the prompt's last tokens are read.
   void begin_window(StepContext& step);
-  // Values of the prompt up to skip_end_, where the state begins anew, are the sequence's without
+  // Tokens of the prompt up to skip_end_, where the state is reset, are the sequence's without
   // being read. False: the outlet is full.
   bool skip(StepContext& step);
-  // The state goes on from the value at `origin` of those that the sequence has.
+  // Resets the state, which continues from the token at `origin` of those that the sequence has.
   void begin_anew(std::int64_t origin, StepContext& step);
 
   // The walk's steps, for each position in turn. `output`: what the model said about the position;
   // empty where needs_output says so, and for the first of the sequence.
   //
-  // The known value, or one drawn from the output.
+  // The known token, or one drawn from the output.
   Placed decide(std::int64_t position, std::span<const float> output, StepContext& step) const;
-  // Makes a value the pending one: notes it in the sequence, counts it, emits it, and ends the
+  // Makes a token the pending one: notes it in the sequence, counts it, emits it, and ends the
   // sample if it was the last.
   void place(const Placed& placed, std::span<const float> output, StepContext& step);
   void note(const Placed& placed);
-  // The same for a value that the sequence had before, and all that becomes of it.
+  // The same for a token that the sequence had before, and all that becomes of it.
   void place_past(const Placed& placed, StepContext& step);
   void count(const Placed& placed, StepContext& step);
   void emit(const Placed& placed, std::span<const float> output, StepContext& step);
-  // num_values: of the sequence, up to the value just placed.
+  // num_values: of the sequence, up to the token just placed.
   void check_end(std::int64_t num_values);
-  // Whether draft i is the pending value.
+  // Whether draft i is the pending token.
   bool accept(int i, StepContext& step);
 
   const RequestContext& context_;
@@ -169,7 +169,7 @@ class SampleRun final : public DraftSource {
   std::optional<std::int64_t> skip_end_;  // up to there they are to be; none: they are
   bool has_begun_ = false;
   std::int64_t keep_at_ = 0;
-  RecentValues recent_;         // with a window: those a state may begin anew from
+  RecentValues recent_;         // with a window: those a state reads again after a reset
   RecentCounts recent_counts_;  // with a window of penalties
   SampleDrafts drafts_;
   StopGate gate_;

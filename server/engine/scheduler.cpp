@@ -23,7 +23,7 @@ void check_option(const char* name, int value, int least) {
                               ", must be at least " + std::to_string(least));
 }
 
-// For whoever says how many threads, as many as that takes.
+// As many as the configured number of threads takes.
 std::size_t cores(const Scheduler::Options& options) {
   return options.step_threads > 0 ? SIZE_MAX : static_cast<std::size_t>(usable_cores());
 }

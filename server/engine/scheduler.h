@@ -17,9 +17,9 @@
 #include "server/engine/request.h"
 #include "server/engine/request_control.h"
 #include "server/engine/speculation.h"
+#include "server/engine/step_cost.h"
 #include "server/engine/token_sink.h"
 #include "server/engine/work_metrics.h"
-#include "server/engine/step_cost.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
@@ -32,14 +32,14 @@ class Worker;
 // Every step mixes prompt reading and decoding: a request joins at the next step and leaves at once
 // when it ends; a long prompt is read in slices of at most prefill_rows_per_step rows a step over
 // all requests of a worker, so that it never stalls the decoding of others; where there are none,
-// of prompt_rows_per_step. Runs of given values are read like prompts. Cancellation, deadline and a
+// of prompt_rows_per_step. Runs of given tokens are read like prompts. Cancellation, deadline and a
 // full outbox free the row within one step.
 //
 // Callers take turns (RequestQueue); of each, requests are admitted first come, first served, each
 // when as many rows of one worker are free as it has samples; for one that fits nowhere the
-// emptiest worker saves its rows, and the others go on with those behind it. A worker takes no more
-// than its share of the load. A paused request keeps its state, gives up its rows, and when resumed
-// goes before its caller's new ones.
+// emptiest worker saves its rows, and the other workers serve those queued after it. A worker takes
+// no more than its share of the load. A paused request keeps its state, gives up its rows, and when
+// resumed goes before its caller's new ones.
 //
 // Threads: submit, cancel, resume, drain are thread-safe and never block on model work. With
 // Options::workers = 0 there are no threads and a test calls run_one_step().
@@ -52,9 +52,9 @@ class Scheduler {
     // Held by those that wait, their messages included; one request always may.
     std::size_t max_queued_bytes = std::size_t{256} << 20;
     int prefill_rows_per_step = 32;  // prompt rows among them while others decode
-    // Rows of a step that reads prompts while nobody decodes; 0: max_batch_rows.
+    // Rows of a step that reads prompts while no request decodes; 0: max_batch_rows.
     int prompt_rows_per_step = 0;
-    // Of a step that has guesses, if more than both.
+    // Of a step that has drafts, if more than both.
     int most_rows_per_step = 0;
     Speculation speculation = Speculation::kAuto;
     // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
@@ -94,7 +94,7 @@ class Scheduler {
   // back. `handle`: the caller's, of this request alone; the sink may use it before submit returns.
   // REQUIRES: lease; the lease is of this model; num_sequences() <= max_batch_rows. Throws, the
   // sink never called, std::invalid_argument for a request that cannot run (too many samples, or
-  // neither prompt nor pending value nor start token to begin with) and std::bad_alloc.
+  // neither prompt nor pending token nor start token to begin with) and std::bad_alloc.
   SubmitError submit(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
                      const RequestHandle& handle = RequestHandle());
   // on_finish(kCancelled) within one step, or of the step after submit. Idempotent.
@@ -108,10 +108,10 @@ class Scheduler {
   // An adapter of the model is unloaded: what prompts have left that were read with it goes.
   void forget_gone_adapters();
 
-  // Told when a place in the queue may be free, and when no request is taken any more.
+  // Notified when a place in the queue may be free, and when no request is taken any more.
   WaitingRoom& waiting_room();
 
-  // New requests are refused; running ones go on. Returns at once.
+  // New requests are refused; running ones continue. Returns at once.
   void begin_drain();
   bool draining() const;
   bool idle() const;  // nothing queued, running or paused

@@ -1,4 +1,4 @@
-// StepContext: what a worker's step lends the samples that take values from its outputs.
+// StepContext: what a worker's step lends the samples that take tokens from its outputs.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace lintel {
 
-// One worker's memory and counters for turning outputs into values.
+// One worker's memory and counters for turning outputs into tokens.
 struct StepContext {
   TimePoint now;
   std::uint64_t prompt_tokens = 0;  // read, since the counters were taken

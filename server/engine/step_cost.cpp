@@ -38,9 +38,9 @@ class MeasuredSteps {
       fed.push_back({/*token=*/0, &sequence, /*wants_output=*/true, is_draft});
     }
     feed(fed);  // whose drafts the next step has to do with, too
-    const TimePoint begun = clock_.now();
+    const TimePoint start = clock_.now();
     feed(fed);
-    const float seconds = std::chrono::duration<float>(clock_.now() - begun).count();
+    const float seconds = std::chrono::duration<float>(clock_.now() - start).count();
     for (SequenceState& sequence : sequences_) sequence.settle();
     return seconds;
   }

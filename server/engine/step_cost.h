@@ -8,8 +8,8 @@
 
 namespace lintel {
 
-// A step takes fixed + rows * row + sequences * state, in any unit: the weights are read once
-// whatever the rows, and each sequence's state once whatever its rows. Of more rows than few_rows,
+// A step takes fixed + rows * row + sequences * state, in any unit: the weights are read once for
+// any number of rows, and so is each sequence's state. Of more rows than few_rows,
 // which the reading of the weights leaves time for, each takes more_row.
 struct StepCost {
   float fixed = 0.75f;

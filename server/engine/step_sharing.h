@@ -29,8 +29,8 @@ class StepSharing {
   bool is_shared() const { return threads_ > 1; }
 
  private:
-  // Calling takes a system call and waking another thread: seldom, and ever more seldom while
-  // nobody comes.
+  // Calling takes a system call and waking another thread: seldom, and ever more seldom while no
+  // helper comes.
   static constexpr Duration kLeastPause = std::chrono::milliseconds(2);
   static constexpr Duration kLongestPause = std::chrono::milliseconds(256);
 

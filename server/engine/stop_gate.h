@@ -1,4 +1,4 @@
-// StopGate: lets the sampled values of one sample out, but for what stop tokens and strings
+// StopGate: lets the sampled tokens of one sample out, but for what stop tokens and strings
 // exclude.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace lintel {
 
-// Values that may turn out to be the beginning of an excluded stop string are held back until that
+// Tokens that may turn out to be the beginning of an excluded stop string are held back until that
 // is known. `tail` is the sequence's generated_tail: what a match may begin in. Used by the one
 // thread that runs the request.
 class StopGate {
@@ -24,10 +24,10 @@ class StopGate {
 
   // Takes the text that the sequence begins with, in place of what there was.
   void replay(const std::string& tail);
-  // Takes the next sampled value, and its byte into the tail. Returns why the sample ends, if it
+  // Takes the next sampled token, and its byte into the tail. Returns why the sample ends, if it
   // does.
   std::optional<FinishReason> pass(const TokenEvent& event, std::string& tail);
-  // A value that was not sampled comes next: nothing is held back, and no match reaches across it.
+  // A token that was not sampled comes next: nothing is held back, and no match reaches across it.
   void interrupt(std::string& tail);
   // Nothing comes any more that could complete a match: lets go of what is held back.
   void flush() { flush(0); }

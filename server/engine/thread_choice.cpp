@@ -7,7 +7,7 @@
 namespace lintel {
 namespace {
 
-// What the larger number may take of the smaller one's time, to be begun with and to be kept.
+// The most that the larger number may take of the smaller one's time, to be adopted and to be kept.
 constexpr double kWorthBeginning = 0.90, kWorthKeeping = 0.95;
 // Helpers that never come: a try ends after so many times its steps.
 constexpr int kMostPatience = 8;

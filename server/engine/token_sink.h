@@ -1,4 +1,4 @@
-// TokenSink: who is told what a request produces, and in which terms. Free of gRPC.
+// TokenSink: the receiver of what a request produces, and its terms. Free of gRPC.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct TokenEvent {
   std::int32_t token = 0;
   ValueSource source = ValueSource::kSampled;
   std::optional<float>
-      log2_prob;                  // absent when not asked for, or for the first value of a sequence
+      log2_prob;                  // absent when not asked for, or for the first token of a sequence
   std::span<const TopValue> top;  // valid during the call only
 };
 
@@ -41,23 +41,23 @@ struct SampleResult {
   std::int64_t prompt_tokens = 0;     // read by this call, a start token included
   std::int64_t cached_tokens = 0;     // of the prompt, before those: a state was there
   std::int64_t skipped_tokens = 0;    // of the prompt, before the last place where a window begins
-  std::int64_t reused_tokens = 0;     // values the session already had
-  std::int64_t replayed_tokens = 0;   // read once more: the state lacked them, or began anew
+  std::int64_t reused_tokens = 0;     // tokens the session already had
+  std::int64_t replayed_tokens = 0;   // read once more: the state lacked them, or was reset
   std::int64_t generated_tokens = 0;  // sampled and given, those a stop excluded included
   std::int64_t given_tokens = 0;      // of which given
-  std::int64_t drafted_tokens = 0;    // guessed and fed before they were drawn
+  std::int64_t drafted_tokens = 0;    // fed before they were drawn
   std::int64_t accepted_tokens = 0;   // of which right
   std::uint64_t seed = 0;
   std::optional<double> log2_evidence;  // of particles that came to their end
   Duration queued{};                    // submitted until in a batch
-  Duration prompt{};                    // until the first new value (or the end)
-  Duration generation{};                // first new value until the last
+  Duration prompt{};                    // until the first new token (or the end)
+  Duration generation{};                // first new token until the last
   std::string stop_string;
-  std::int64_t position = 0;      // values of the sequence so far
-  std::int64_t window = 0;        // of the call, in values; 0: none
-  std::int64_t restarts = 0;      // of the state, for the values of this call
+  std::int64_t position = 0;      // tokens of the sequence so far
+  std::int64_t window = 0;        // of the call, in tokens; 0: none
+  std::int64_t restarts = 0;      // of the state, for the tokens of this call
   std::string digest;             // of a session's history so far, hexadecimal
-  bool numerics_changed = false;  // the values before this call have another machine's bits
+  bool numerics_changed = false;  // the tokens before this call have another machine's bits
 };
 
 // How a whole request ended. With kDone, kCancelled, kDeadline, kShutdown and kAdapterEnded every
@@ -73,12 +73,12 @@ enum class RequestOutcome {
   kInternal,      // an exception (out of memory, a sink that threw); the session is gone
   kAdapterEnded,  // its adapter was unloaded, and the drain timeout passed; as kShutdown
   // Not of a scheduler, but of the store that its session outlives the process in. No sample's end
-  // was told; the session is as the store has it.
+  // was reported; the session is as the store has it.
   kStoreFull,
   kStoreAway,
   kStoreBroken,
   kFenced,  // another process has the session now
-  // Nor this: the server ends, and the call goes on where it is repeated.
+  // Nor this: the server ends, and the call continues where it is repeated.
   kMoved,
   kStoreDamaged,  // of the store, too: what it has of the session is not what was written
 };
@@ -87,8 +87,8 @@ enum class RequestOutcome {
 // scheduler lock; the calls must not block. A sink may call Scheduler::resume or cancel from
 // anywhere, also from inside these calls. A sink that throws ends its request with kInternal.
 //
-// The lease is given back before the last on_sample_finish and before on_finish: a client that
-// was told the end of its call can continue its session at once.
+// The lease is released before the last on_sample_finish and before on_finish: a client that
+// received the end of its call can continue its session at once.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;

@@ -27,8 +27,8 @@ enum class WorkPart {
   kProducts,   // the model's StepPart
   kAttention,  // the same
   kOther,      // the same
-  kSample,     // values from outputs
-  kDeliver,    // sinks told, requests ended
+  kSample,     // tokens from outputs
+  kDeliver,    // sinks called, requests ended
 };
 inline constexpr std::size_t kNumWorkParts = 6;
 constexpr const char* to_string(WorkPart part) {
@@ -41,8 +41,8 @@ constexpr const char* to_string(WorkPart part) {
 struct WorkerMetrics {
   RowsHistogram rows{kRowsBounds};                  // of a step
   SecondsHistogram queued{kSecondsBounds};          // a request, until it is in a batch
-  SecondsHistogram first_token{kSecondsBounds};     // a request, until its first new value
-  SecondsHistogram between_tokens{kSecondsBounds};  // new values of a sample
+  SecondsHistogram first_token{kSecondsBounds};     // a request, until its first new token
+  SecondsHistogram between_tokens{kSecondsBounds};  // new tokens of a sample
   std::array<SecondsHistogram, kNumWorkParts> step{
       SecondsHistogram(kSecondsBounds), SecondsHistogram(kSecondsBounds),
       SecondsHistogram(kSecondsBounds), SecondsHistogram(kSecondsBounds),

@@ -130,7 +130,7 @@ void Worker::admit() {
     } else {
       queue_.set_rows(*request, 0);
       paused_.push_back(std::move(request));
-      publish_rows();  // without it, so that those behind it are looked at, too
+      publish_rows();  // without it, so that those after it are looked at, too
     }
   }
 }

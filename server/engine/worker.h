@@ -10,11 +10,11 @@
 
 #include "model/transformer.h"
 #include "server/core/clock.h"
-#include "server/engine/work_metrics.h"
 #include "server/engine/request_queue.h"
 #include "server/engine/row_planner.h"
 #include "server/engine/running_request.h"
 #include "server/engine/step_sharing.h"
+#include "server/engine/work_metrics.h"
 
 namespace lintel {
 
@@ -50,7 +50,7 @@ class Worker {
     int max_rows = 64;
     int prefill_rows = 32;  // beside rows that clients wait for
     int prompt_rows = 0;    // of a step without such rows; 0: max_rows
-    int most_rows = 64;     // of any step, guesses included; at least those above
+    int most_rows = 64;     // of any step, drafts included; at least those above
     bool drafts = false;    // as Scheduler::Options::speculation says
     bool drafts_always = false;
     int speculation_rows = 64;
@@ -65,7 +65,7 @@ class Worker {
 
   // Drops what is cancelled or expired, admits what fits, steps the model once and hands out what
   // it gave. Returns whether there was anything to do. Without memory for the worker's own lists
-  // its requests end with kInternal, and the next step begins anew.
+  // its requests end with kInternal, and the next step starts afresh.
   bool run_one_step() noexcept;
   // When the next of the requests without rows expires, or may have something to pay with.
   std::optional<TimePoint> next_deadline() const;

@@ -29,7 +29,7 @@ SharedAdapter AdapterTable::add(const std::string& name, std::shared_ptr<const A
   served->name = name;
   served->weights = std::move(weights);
   auto use = std::make_shared<Use>();
-  // The last user says so when the weights are freed, on whichever thread that is.
+  // The last user reports that the weights are freed, on its own thread.
   SharedAdapter adapter(served.release(), [use](const ServedAdapter* last) {
     delete last;
     use->is_used.store(false);

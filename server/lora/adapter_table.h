@@ -10,18 +10,18 @@
 #include <string_view>
 #include <vector>
 
-#include "server/lora/served_adapter.h"
 #include "server/core/doorbell.h"
 #include "server/core/mutex.h"
+#include "server/lora/served_adapter.h"
 
 namespace lintel {
 
-// An adapter is ready from add() on; retired, nobody finds it any more, and its name is free again
-// after forget(). Whoever found it keeps it: its weights are freed with the last of the pointers.
-// Thread-safe; a call asks it once, not for every token. Who changes it is the ModelManager.
+// An adapter is ready from add() on; retired, no call finds it any more, and its name is free again
+// after forget(). A call that found it keeps it: its weights are freed with the last of the
+// pointers. Thread-safe; a call asks it once, not for every token. The ModelManager changes it.
 class AdapterTable {
  public:
-  // Names of one model, those being unloaded included: more than anybody keeps in memory, and a
+  // Names of one model, those being unloaded included: more than a server keeps in memory, and a
   // bound on what a directory of a million names costs.
   static constexpr std::size_t kMost = 1024;
 
@@ -48,7 +48,7 @@ class AdapterTable {
   // Who uses an adapter beside the table.
   struct Use {
     std::atomic<bool> is_used{true};        // false once the weights are freed
-    std::shared_ptr<Doorbell> unused_bell;  // set before the table lets go; null: nobody waits
+    std::shared_ptr<Doorbell> unused_bell;  // set before the table lets go; null: no waiter
   };
   struct Slot {
     SharedAdapter ready;  // null: retired

@@ -100,7 +100,7 @@ void ModelManager::unload_adapter(const SharedModel& model, const std::string& n
       return;
     }
   }
-  // Nobody takes it on any more, and whoever asked is answered all the same.
+  // The manager's thread takes no more drains; the caller is answered all the same.
   advance(drain, /*at_once=*/true);
 }
 

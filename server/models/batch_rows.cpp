@@ -42,7 +42,7 @@ class PromptReader {
  private:
   float read(int rows, int steps) {
     sequence_.reset();
-    const TimePoint begun = clock_.now();
+    const TimePoint start = clock_.now();
     for (int step = 0; step < steps; ++step) {
       rows_.clear();
       for (int r = 0; r < rows; ++r) {
@@ -51,7 +51,7 @@ class PromptReader {
       }
       model_.step(rows_, workspace_);
     }
-    return std::chrono::duration<float>(clock_.now() - begun).count();
+    return std::chrono::duration<float>(clock_.now() - start).count();
   }
 
   const Transformer& model_;

@@ -1,4 +1,4 @@
-// What loads models and adapters, and what it throws as a refusal: whoever asked is answered.
+// Loads of models and adapters whose exceptions become refusals, so that the caller is answered.
 #pragma once
 
 #include <exception>

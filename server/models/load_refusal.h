@@ -17,7 +17,7 @@ struct LoadRefusal {
   };
   Kind kind = Kind::kFailed;
   std::string model;
-  std::string text = {};  // for whoever asked; without kStopping and kOutOfMemory, which say enough
+  std::string text = {};  // for the caller; empty for kStopping and kOutOfMemory, which say enough
   std::string adapter = {};  // of the model; empty: it is about the model itself
 };
 

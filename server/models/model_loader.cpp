@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "model/config/names.h"
+#include "model/fastest_type.h"
+#include "model/formats/model_files.h"
 #include "model/lora/adapter.h"
 #include "model/lora/adapter_files.h"
-#include "model/config/names.h"
-#include "model/formats/model_files.h"
-#include "model/fastest_type.h"
 #include "server/models/batch_rows.h"
 #include "server/models/self_check.h"
 
@@ -65,7 +65,7 @@ void log_loaded(const ModelSource& source, const Transformer& transformer) {
   }
 }
 
-// Rows that guesses make of a step.
+// The most rows of a step with drafts.
 int most_draft_rows(const Scheduler::Options& scheduling) {
   return std::min(scheduling.speculation_rows,
                   std::max(scheduling.max_batch_rows, scheduling.most_rows_per_step));

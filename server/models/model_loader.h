@@ -11,11 +11,11 @@
 #include "model/core/model_error.h"
 #include "model/model_size.h"
 #include "server/core/clock.h"
+#include "server/models/adapter_sources.h"
 #include "server/models/model_memory.h"
 #include "server/models/model_options.h"
-#include "server/models/served_model.h"
-#include "server/models/adapter_sources.h"
 #include "server/models/model_repository.h"
+#include "server/models/served_model.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {

@@ -166,7 +166,7 @@ void ModelManager::run_loads() {
       load = std::move(loads_.front());
       loads_.pop_front();
     }
-    survives(ServerThread::kModelLoads, load.run);  // which answers by itself whatever it meets
+    survives(ServerThread::kModelLoads, load.run);  // which answers by itself even when it fails
   }
 }
 
@@ -241,7 +241,7 @@ void ModelManager::drain(const std::vector<SharedModel>& models,
       return;
     }
   }
-  // Nobody takes them on any more, and whoever asked is answered all the same.
+  // The manager's thread takes no more drains; the caller is answered all the same.
   for (Drain& drain : drains) advance(drain, /*at_once=*/true);
 }
 

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "server/lora/served_adapter.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
+#include "server/lora/served_adapter.h"
 #include "server/models/load_refusal.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_memory.h"
@@ -27,11 +27,11 @@ namespace lintel {
 // After calls were ended, for their last messages to go out.
 inline constexpr std::chrono::milliseconds kFlushTime{1000};
 
-// While the server runs it loads one model at a time on a thread of its own, so that no call waits
-// for it but the one that asked; a load that fails leaves everything as it was. A model that goes
-// is drained: it takes no new request at once, its idle sessions are closed, and when the last of
-// its calls has ended, or the drain timeout is over and they are ended, its memory is given back.
-// So do the LoRA adapters of a model, but that their sessions may go on meanwhile.
+// While the server runs it loads one model at a time on a thread of its own, so that no other call
+// waits for a load; a load that fails leaves everything as it was. A model that is unloaded is
+// drained: it takes no new request at once, its idle sessions are closed, and when the last of its
+// calls has ended, or the drain timeout has passed and they are ended, its memory is released. LoRA
+// adapters of a model are drained likewise, but their sessions may continue meanwhile.
 //
 // Thread-safe.
 class ModelManager {
@@ -48,8 +48,8 @@ class ModelManager {
   // Version 1 of `name`, loaded elsewhere: its memory is not counted.
   void serve(const std::string& name, std::shared_ptr<const Transformer> transformer);
 
-  // Told whether a name takes requests: of what is ready at once, and whenever it may have changed,
-  // one call at a time.
+  // Receives whether a name takes requests: of what is ready at once, and whenever it may have
+  // changed, one call at a time.
   using OnReadiness = std::function<void(const std::string& name, bool ready)>;
   void tell_readiness(OnReadiness on_readiness) EXCLUDES(telling_);
 
@@ -73,12 +73,12 @@ class ModelManager {
   // that name has to be unloaded first. It goes with the model, however that goes.
   void load_adapter(const SharedModel& model, const std::string& name, OnAdapterLoaded done)
       EXCLUDES(mutex_);
-  // Nobody finds it from now on; answers when nothing uses it any more, or the drain timeout is
-  // over and what used it is ended: its requests end, and its sessions are closed.
+  // No request finds it from now on; answers when nothing uses it any more, or the drain timeout
+  // has passed and what used it is ended: its requests end, and its sessions are closed.
   void unload_adapter(const SharedModel& model, const std::string& name, OnUnloaded done)
       EXCLUDES(mutex_);
 
-  // Refuses what has not begun, waits for a load that has, ends every drain now. Idempotent.
+  // Refuses what has not started, waits for a load that has, ends every drain now. Idempotent.
   void stop() EXCLUDES(mutex_);
 
   // What the registry knows, and what else is in the repository, by name and version.

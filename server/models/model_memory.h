@@ -11,10 +11,10 @@
 namespace lintel {
 
 // Thread-safe. Memory is counted from before a model is loaded until after it is freed. Shared with
-// the reservations, which may outlive whoever made them.
+// the reservations, which may outlive its owner.
 class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
  public:
-  // What one model holds. Move-only; given back when destroyed.
+  // What one model holds. Move-only; released when destroyed.
   class Reservation {
    public:
     Reservation(Reservation&& other) noexcept
@@ -81,7 +81,7 @@ std::shared_ptr<const T> counted(std::shared_ptr<const T> weights,
                                  ModelMemory::Reservation reservation) {
   auto held = std::make_shared<ModelMemory::Reservation>(std::move(reservation));
   const T* const bare = weights.get();
-  // First freed, then given back.
+  // First freed, then released.
   return {bare, [weights = std::move(weights), held = std::move(held)](const T*) mutable {
             weights.reset();
             held.reset();

@@ -10,8 +10,8 @@
 
 #include "model/config/attention_spec.h"
 #include "model/ops/dense.h"
-#include "server/models/request_limits.h"
 #include "server/engine/scheduler.h"
+#include "server/models/request_limits.h"
 
 namespace lintel {
 

@@ -6,8 +6,8 @@
 namespace lintel {
 namespace {
 
-// What calls hold of a model. The last of them to go says so, on whichever thread that is: it lets
-// go of the model first, so that the registry's is then the last pointer to it.
+// What calls hold of a model. The last of them to go reports it, on its own thread: it releases the
+// model first, so that the registry's is then the last pointer to it.
 SharedModel handle_of(SharedModel model, std::shared_ptr<std::atomic<bool>> is_used,
                       std::shared_ptr<Doorbell> unused_bell) {
   const ServedModel* const bare = model.get();
@@ -127,7 +127,7 @@ std::vector<ModelRegistry::Entry> ModelRegistry::index() const {
   std::vector<Entry> entries;
   for (const auto& [key, slot] : slots_) {
     const ModelState state = state_of(slot);
-    // Of a model that is ready: why it was not loaded anew.
+    // Of a model that is ready: why its reload failed.
     const bool has_reason = state == ModelState::kUnavailable || state == ModelState::kReady;
     entries.push_back({key.first, key.second, state, has_reason ? slot.reason : std::string()});
   }

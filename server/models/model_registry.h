@@ -17,8 +17,8 @@
 
 namespace lintel {
 
-// What becomes of one load of a version. A version may be loaded anew while the model that an
-// earlier load made is ready, or drains.
+// What becomes of one load of a version. A version may be reloaded while the model that an earlier
+// load made is ready, or drains.
 //
 //   kLoading --> kReady --> kDraining --> kEnding --> kGone
 //      |                                                ^
@@ -26,7 +26,7 @@ namespace lintel {
 enum class LoadState {
   kLoading,
   kReady,     // takes requests
-  kDraining,  // takes none; what runs goes on
+  kDraining,  // takes no requests; running ones continue
   kEnding,    // its scheduler has stopped, and the last messages of its calls go out
   kGone,      // it failed, or nothing needs it any more
 };
@@ -35,9 +35,9 @@ bool may_follow(LoadState from, LoadState to);
 
 // The state of a version, of all its loads.
 enum class ModelState {
-  kLoading,      // for the first time; a model that is loaded anew stays ready
+  kLoading,      // for the first time; a model that is reloaded stays ready
   kReady,        // takes requests
-  kUnloading,    // takes none; what runs goes on for a while
+  kUnloading,    // takes no requests; running ones continue for a while
   kUnavailable,  // failed to load, was unloaded, or never asked for
 };
 const char* to_string(ModelState state);  // "LOADING"
@@ -49,7 +49,8 @@ class ModelRegistry {
   // resolved here.
   SharedModel find(std::string_view name, std::optional<std::int64_t> version = std::nullopt) const
       EXCLUDES(mutex_);
-  // Of this name and with these weights, if it is ready: whose sessions can go on.
+  // Of this name and with these weights, if it is ready: the sessions of the transformer can
+  // continue.
   SharedModel find(std::string_view name, const Transformer* transformer) const EXCLUDES(mutex_);
   // The model, by its highest version, when exactly one name is ready, else null.
   SharedModel only() const EXCLUDES(mutex_);
@@ -60,7 +61,7 @@ class ModelRegistry {
     std::string name;
     std::int64_t version = 0;
     ModelState state = ModelState::kUnavailable;
-    std::string reason;  // of kUnavailable; of kReady, why it was not loaded anew
+    std::string reason;  // of kUnavailable; of kReady, why its reload failed
   };
   // Everything that is or was loaded, or failed to be, by name and version.
   std::vector<Entry> index() const EXCLUDES(mutex_);

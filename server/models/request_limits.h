@@ -19,7 +19,7 @@ struct RequestLimits {
   // gRPC clients accept by default.
   std::int64_t max_score_tokens = 1'000'000;
 
-  // These nobody chooses.
+  // Fixed limits, without a flag.
   static constexpr int max_stop_tokens = 256;
   static constexpr int max_stop_string_bytes = kMaxStopStringBytes;
 };

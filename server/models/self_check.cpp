@@ -57,7 +57,7 @@ class SelfCheck {
     return outputs;
   }
 
-  // Sequence 0 again, its values as rows of one step, as prompts are read.
+  // Sequence 0 again, its tokens as rows of one step, as prompts are read.
   Outputs in_one_step() {
     SequenceState sequence = model_.new_sequence();
     std::vector<StepRow> rows;

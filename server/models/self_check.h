@@ -1,4 +1,4 @@
-// Self-check: does this machine keep promise 1, the same bits whoever shares the batch?
+// Self-check of batch invariance (promise 1): the same bits in any batch on this machine?
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 namespace lintel {
 
 // Steps sequences alone and together, in batches of several sizes up to `max_rows` (at most 256),
-// and one sequence's values a few at a time, and compares the outputs bit by bit. Takes as long as
+// and one sequence's tokens a few at a time, and compares the outputs bit by bit. Takes as long as
 // some hundred rows.
 bool rows_are_independent(const Transformer& model, int max_rows);
 

@@ -8,19 +8,19 @@
 #include <string>
 #include <vector>
 
-#include "model/transformer.h"
 #include "model/numerics.h"
+#include "model/transformer.h"
+#include "server/engine/scheduler.h"
 #include "server/lora/adapter_table.h"
 #include "server/models/request_limits.h"
-#include "server/engine/scheduler.h"
 
 namespace lintel {
 
 // Constant after construction, but for the scheduler and the adapters, which are thread-safe, and
 // the flag.
 //
-// Shared by the registry and by every call that runs on it, which lets go of it when it is over: a
-// model that nobody but the registry holds has nothing running. The registry is the last to let go
+// Shared by the registry and by every call that runs on it, which releases it when it is over: a
+// model that only the registry holds has nothing running. The registry is the last to release it
 // before the scheduler is stopped, so that no worker destroys its own scheduler.
 struct ServedModel {
   std::string name;

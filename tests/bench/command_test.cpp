@@ -59,7 +59,7 @@ TEST_CASE("a command line that makes no sense is exit status 2, and says why") {
   }
 }
 
-TEST_CASE("speed tells every figure by its name, in every weight type") {
+TEST_CASE("speed names every figure, in every weight type") {
   const Bench bench;
   for (const char* type : {"f32", "bf16", "int8"}) {
     const Result result =
@@ -86,7 +86,7 @@ TEST_CASE("speed tells every figure by its name, in every weight type") {
   }
 }
 
-TEST_CASE("adapters tells what each number of them and of rows costs") {
+TEST_CASE("adapters reports the cost of each number of adapters and rows") {
   const Bench bench;
   const Result result = bench.run({"adapters", "--shape", "mnist-small", "--repeats", "2",
                                    "--batch", "1,3", "--adapters", "1,2", "--rank", "4", "--steps",
@@ -105,7 +105,7 @@ TEST_CASE("adapters tells what each number of them and of rows costs") {
   }
 }
 
-TEST_CASE("sessions tells every figure by its name, beside what it is to be") {
+TEST_CASE("sessions names every figure, with its target") {
   const Bench bench;
   const Result result =
       bench.run({"sessions", "--model", bench.model("linear"), "--repeats", "2", "--count", "3",
@@ -186,7 +186,7 @@ TEST_CASE("paper measures every kind of attention, and what memory gives") {
 }
 
 TEST_CASE(
-    "paper measures longer sequences at positions too, and tells bits/dim of trained weights") {
+    "paper measures longer sequences at positions too, and reports bits/dim of trained weights") {
   const Bench bench;
   const std::string model = bench.model("linear");
   const Result result =
@@ -228,7 +228,7 @@ TEST_CASE("serve counts what clients see and what the server keeps") {
   }
 }
 
-TEST_CASE("what a server elsewhere is named by is what it says of itself") {
+TEST_CASE("a remote server is named by what it reports of itself") {
   const Bench bench;
   ServerOptions options;
   options.listen.port = 0;
@@ -259,7 +259,7 @@ TEST_CASE("no server to measure is exit status 3") {
   CHECK_FALSE(result.err.empty());
 }
 
-TEST_CASE("occlusion tells seconds and accuracy of every model") {
+TEST_CASE("occlusion reports seconds and accuracy of every model") {
   const Bench bench;
   const Result result = bench.run({"occlusion",
                                    "--images",

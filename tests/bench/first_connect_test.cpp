@@ -85,7 +85,7 @@ TEST_CASE("a load whose clients fail ends at once, without its window") {
   const bench::ModelFiles files(config);
   const bench::OwnServer server(files.load(WeightType::kF32), {});
   const bench::LoadOptions load{.address = server.address(),
-                                .model = "nobody's",
+                                .model = "unknown",
                                 .sequence = bench::sequence_plan(config),
                                 .clients = 2,
                                 .warm_up = std::chrono::duration<double>(0),

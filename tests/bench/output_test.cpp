@@ -30,7 +30,7 @@ class BarePath {
 
 }  // namespace
 
-TEST_CASE("a file that cannot be written is told before anything is measured") {
+TEST_CASE("a file that cannot be written is reported before anything is measured") {
   const Bench bench;
   const std::string nowhere = bench.path("no/such/folder/file");
   for (const char* flag : {"--json", "--csv", "--plot"}) {

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "tools/convert/convert_model.h"
+#include "model/formats/safetensors.h"
 #include "model/lora/adapter.h"
 #include "model/lora/random_adapter.h"
-#include "model/formats/safetensors.h"
 #include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
+#include "tools/convert/convert_model.h"
 
 namespace lintel {
 namespace {
@@ -94,7 +94,7 @@ TEST_CASE("a model in bf16 gives the bits of the original served in bf16") {
   }
 }
 
-TEST_CASE("a model in f32 gives the bits of the original, whatever that was in") {
+TEST_CASE("a model in f32 gives the bits of the original of any weight type") {
   Fixture f;
   convert_model(f.from, f.to, WeightType::kF32);
   CHECK((text_of(f.to / "model.safetensors") == text_of(f.from / "model.safetensors")));
@@ -159,7 +159,7 @@ TEST_CASE("a model with an adapter merged agrees with the adapter beside the mod
   CHECK(file.tensor("predictor.bias").type == TensorType::kBf16);
 }
 
-TEST_CASE("an adapter that does not fit the model leaves nothing behind") {
+TEST_CASE("an adapter that does not fit the model leaves no files") {
   Fixture f;
   const fs::path adapter = f.directory.path() / "adapter";
   ModelConfig other = testing::tiny_config(TinyModel::kBytes);
@@ -170,7 +170,7 @@ TEST_CASE("an adapter that does not fit the model leaves nothing behind") {
   CHECK(f.entries() == 2);
 }
 
-TEST_CASE("what cannot be converted leaves nothing behind") {
+TEST_CASE("a failed conversion leaves no files") {
   Fixture f;
   SECTION("int8 has no place in the format") {
     CHECK_THROWS_WITH(convert_model(f.from, f.to, WeightType::kInt8),

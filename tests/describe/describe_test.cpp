@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "tests/support/temporary_directory.h"
 #include "tools/describe/flags.h"
 #include "tools/describe/formats.h"
-#include "tests/support/temporary_directory.h"
 
 namespace lintel::describe {
 namespace {

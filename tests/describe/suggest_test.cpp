@@ -4,7 +4,7 @@
 
 namespace lintel::describe {
 
-TEST_CASE("a slip of the keys is told what was meant, another word is not") {
+TEST_CASE("a mistyped word has a suggestion, an unrelated word has none") {
   const std::vector<std::string> known = {"generate", "complete", "score", "session", "model"};
   CHECK(nearest_word("generat", known) == "generate");
   CHECK(nearest_word("genreate", known) == "generate");

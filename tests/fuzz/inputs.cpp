@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "model/lora/adapter_config.h"
 #include "model/config/config.h"
 #include "model/formats/safetensors.h"
+#include "model/lora/adapter_config.h"
 #include "server/sessions/snapshot_reader.h"
 
 namespace lintel::fuzz {

@@ -11,7 +11,6 @@
 
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
-#include "server/observability/request_id.h"
 #include "server/http/connect/envelope.h"
 #include "server/http/connect/rpc_json.h"
 #include "server/http/encoding/bounded_json.h"
@@ -21,6 +20,7 @@
 #include "server/http/transport/request_gate.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
+#include "server/observability/request_id.h"
 
 namespace lintel::fuzz {
 namespace {
@@ -82,7 +82,7 @@ bool try_message(const std::string& body,
   return true;
 }
 
-// The routes' kinds, answered by nobody.
+// The routes' kinds, without handlers.
 const HttpRoutes& some_routes() {
   static const HttpRoutes routes = [] {
     HttpRoutes all;
@@ -97,7 +97,7 @@ const HttpRoutes& some_routes() {
   return routes;
 }
 
-// What goes back is one head, whatever of the request it quotes.
+// A response is one head, regardless of the request's text that it quotes.
 void check_head(const std::string& head) {
   require(head.starts_with("HTTP/1.1 ") && head.find("\r\n\r\n") == head.size() - 4,
           "a head ends once");

@@ -15,7 +15,7 @@ namespace {
 thread_local FreedMemory* freed_memory = nullptr;
 thread_local AlignedBlocks* aligned_blocks = nullptr;  // the innermost
 
-// A block may be longer than what was asked for by less than this; that part nobody has zeroed.
+// A block may be longer than requested by less than this; that part is not zeroed.
 constexpr std::size_t kSlack = 64;
 
 bool is_zero(std::span<const std::byte> bytes) {

@@ -1,5 +1,5 @@
-// Looks into memory as somebody might who gets it next: at what freed blocks hold, and at what is
-// left in blocks that stay. Not under the sanitizers, which have allocators of their own.
+// Looks into memory as its next owner could: at what freed blocks hold, and at what is left in
+// blocks that stay. Not under the sanitizers, which have allocators of their own.
 #pragma once
 
 #include <array>

@@ -7,11 +7,11 @@
 #include <string>
 #include <system_error>
 
-#include "tools/convert/merge_adapter.h"
 #include "model/config/config.h"
 #include "model/formats/model_files.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
+#include "tools/convert/merge_adapter.h"
 
 namespace lintel {
 namespace {

@@ -6,10 +6,10 @@
 #include <iostream>
 #include <string>
 
+#include "model/config/kind_pages.h"
+#include "model/core/error_text.h"
 #include "tools/convert/convert_model.h"
 #include "tools/describe/flags.h"
-#include "model/core/error_text.h"
-#include "model/config/kind_pages.h"
 
 namespace {
 

@@ -4,9 +4,9 @@
 #include <set>
 #include <string>
 
-#include "model/lora/adapter_files.h"
 #include "model/config/config.h"
 #include "model/formats/tensor_list.h"
+#include "model/lora/adapter_files.h"
 
 namespace lintel {
 

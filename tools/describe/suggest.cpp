@@ -7,7 +7,7 @@
 namespace lintel::describe {
 namespace {
 
-// Words longer than this are nobody's typing error; it bounds the table below.
+// A longer word is no typing error; it bounds the table below.
 constexpr std::size_t kLongestWord = 64;
 
 std::string normal(std::string_view word) {
@@ -41,13 +41,13 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
   if (asked.empty() || asked.size() > kLongestWord) return "";
   // A third of the word may be wrong: else "drain" would be near "train" and everything near "a".
   const std::size_t most = std::max<std::size_t>(1, asked.size() / 3);
-  std::string best, begun;  // `begun`: a word that `asked` begins
+  std::string best, completed;  // `completed`: a word that `asked` begins
   std::size_t fewest = most + 1, begins = 0;
   for (const std::string& candidate : known) {
     const std::string there = normal(candidate);
     std::size_t distance = edits(asked, there);
     if (there.starts_with(asked)) {
-      begun = candidate;
+      completed = candidate;
       ++begins;
       // The beginning of a long word is as good as one letter wrong.
       if (asked.size() >= 4) distance = std::min<std::size_t>(distance, 1);
@@ -57,7 +57,7 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
       best = candidate;
     }
   }
-  return best.empty() && begins == 1 ? begun : best;
+  return best.empty() && begins == 1 ? completed : best;
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known,

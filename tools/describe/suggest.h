@@ -1,4 +1,4 @@
-// What somebody who mistyped a word may have meant.
+// The known word that a mistyped one was meant to be.
 #pragma once
 
 #include <string>

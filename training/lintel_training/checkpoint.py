@@ -16,7 +16,7 @@ def rng_state(device):
 
 
 def set_rng_state(state, device):
-    """As far as the state is of such a device: what ran on the CPU may go on on a GPU."""
+    """As far as the state is of such a device: a run may move from the CPU to a GPU."""
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and device.startswith("cuda"):
         mine = state["cuda"]
@@ -48,5 +48,5 @@ def load(directory):
     except OSError:
         raise
     except Exception as error:  # what a reader meets in damaged bytes has many names
-        raise ValueError(f"{path}: no checkpoint, or damaged; without it the run starts anew "
+        raise ValueError(f"{path}: no checkpoint, or damaged; without it the run starts over "
                          f"({str(error).partition(chr(10))[0]})") from error

@@ -80,7 +80,7 @@ def card(args, files, sizes, test_accuracy, seconds):
     return "\n".join([
         "# mnist-classifier", "",
         f"Names digits: fully connected {shape}, relu, pixels divided by 255, weights in bfloat16. It "
-        "judges completed images in `lintel-bench occlusion` and is served to nobody.", "",
+        "judges completed images in `lintel-bench occlusion` and is never served.", "",
         f"**Test accuracy {100 * test_accuracy:.2f} %** on {sizes[1]:,} test images, with the weights "
         "of the file here.", "",
         f"- train: {sizes[0]:,} images, {names['train images']}, {names['train labels']}",

@@ -121,7 +121,7 @@ class ModelConfig:
     position_injection: str = "input"  # or "every_layer": added to the input of the later ones, too
     step_embedding: bool = False  # a learned row for each layer, added to its input
     residual: str = "sum"  # or two streams, of which the head reads the mean or both
-    trained_length: Optional[int] = None  # values it was trained on at once; None: not told
+    trained_length: Optional[int] = None  # length in tokens of the training sequences; None: unknown
 
     def __post_init__(self):
         require(self.format_version == FORMAT_VERSION, "config", "format_version",

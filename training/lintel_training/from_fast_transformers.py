@@ -8,8 +8,8 @@ made of it, the temperature and the number of features are in no tensor:
     SmoothedRandomFourierFeatures(n, T, smoothing=s)      the same with n - 1 in place of n, then s
     Favor(n, T)                                           exp([u, -u] - |sqrt(T) x|^2 / 2) / sqrt(n), n div 2 columns
 
-with u = omega^T (sqrt(T) x); T is 1/sqrt(D) by default in the last three. A fast-transformers model draws omega
-anew at every call while it trains, and while it is evaluated unless deterministic_eval: the one in the
+with u = omega^T (sqrt(T) x); T is 1/sqrt(D) by default in the last three. A fast-transformers model draws a new
+omega at every call while it trains, and while it is evaluated unless deterministic_eval: the one in the
 checkpoint is that of the last call.
 """
 
@@ -21,7 +21,7 @@ MAPS = ("favor", "generalized", "fourier", "smoothed-fourier")
 
 
 class NotTold(ValueError):
-    """A key that no tensor tells is missing, or does not go with the tensors."""
+    """A key that no tensor shows is missing, or does not fit the tensors."""
 
 
 def keys_of(omega, name, softmax_temp=None, n_dims=None, smoothing=None, eps=1e-6):

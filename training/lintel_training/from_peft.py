@@ -11,7 +11,7 @@ import torch
 PREFIX = "base_model.model."
 _KEY = re.compile(r"(?P<module>.+)\.(?P<part>lora_(?:embedding_)?[AB])(?:\.default)?(?P<weight>\.weight)?")
 _LAYER = re.compile(r"(?:.+\.)?layers\.(\d+)\.(.+)")
-# Of fast-transformers and of linear-transformer-experiments, in whatever holds the layers.
+# Of fast-transformers and of linear-transformer-experiments, under any prefix.
 _IN_LAYER = {name: (name,) for name in (
     "attention.query_projection", "attention.key_projection", "attention.value_projection",
     "attention.out_projection", "linear1", "linear2")}

@@ -6,7 +6,7 @@ a unit becomes one from each of its copies; they are drawn at random and sum to 
 copies, which would otherwise get the same gradient for ever, learn different things (Chen et al.,
 "Net2Net", 2016, section 3).
 
-Deeper: behind each old layer come copies of it whose output projections are zero, which add
+Deeper: after each old layer come copies of it whose output projections are zero, which add
 nothing until they have learnt to (Wu et al., "LLaMA Pro", 2024, section 3). With LayerNorm after
 the sums there is no layer that changes nothing, and so no depth to add.
 """

@@ -43,7 +43,7 @@ class PositionEmbedding(nn.Module):
         """int64 positions [...] -> [..., d]."""
         if self.max_length == 0:
             return sinusoidal(positions, self.d)
-        # The clamp is for the padding behind a full-length sequence.
+        # The clamp is for the padding after a full-length sequence.
         return self.pe[0][positions.clamp(max=self.max_length - 1)]
 
 

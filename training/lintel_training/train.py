@@ -8,7 +8,7 @@ The run directory holds
     result.json       test and validation figures, recipe, data, hardware, time
     log.jsonl         one JSON object for each log line; curve.png drawn from it
     samples-STEP.png  samples
-    checkpoint.pt     all that is needed to go on
+    checkpoint.pt     all that is needed to resume
     lock              held by the process that trains here
 
 The same command again continues an interrupted run exactly where its last checkpoint was. SIGTERM

@@ -120,7 +120,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.average.model.load_state_dict(state["average"])
         for group in state["optimizer"]["param_groups"]:
-            group["fused"] = self.on_cuda  # may have been begun on the other kind of device
+            group["fused"] = self.on_cuda  # the run may have started on the other kind of device
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         if state["total_steps"] is not None:  # else stopped before a time budget was measured
@@ -128,7 +128,7 @@ class Trainer:
         self.seconds_before = state["seconds"]
         self.skipped.fill_(state["skipped"])
         self.loss_count = state.get("loss_count", 0)
-        if self.loss_count:  # else a checkpoint of before, whose sum is of nobody knows how many
+        if self.loss_count:  # 0: an older checkpoint, whose sum has an unknown count
             self.loss_sum.fill_(state["loss_sum"])
         checkpoint.set_rng_state(state["rng"], self.options.device)
 

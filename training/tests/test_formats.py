@@ -93,7 +93,7 @@ class SafetensorsTest(unittest.TestCase):
             path = os.path.join(directory, "x.safetensors")
             safetensors_io.save(self.TENSORS, path)
             self.check(safetensors_io.load(path))
-            with open(path, "rb") as file:  # whoever wrote it, our own reader reads it
+            with open(path, "rb") as file:  # our own reader reads it for every writer
                 self.check(safetensors_io.decode(file.read()))
             self.assertEqual(os.listdir(directory), ["x.safetensors"])
 

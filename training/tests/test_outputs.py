@@ -1,4 +1,4 @@
-"""What cannot be written is told before the work."""
+"""Outputs that cannot be written are refused before the work."""
 
 import contextlib
 import io

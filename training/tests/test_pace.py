@@ -1,4 +1,4 @@
-"""How long a run takes: schedules, time budgets, and the speed that is told."""
+"""How long a run takes: schedules, time budgets, and the reported speed."""
 
 import time
 import unittest

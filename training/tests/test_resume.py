@@ -1,4 +1,4 @@
-"""Runs that are stopped, killed or damaged, and go on."""
+"""Runs that are stopped, killed or damaged, and resume."""
 
 import json
 import os

@@ -109,7 +109,7 @@ class TextWindowsTest(unittest.TestCase):
     def test_every_byte_is_scored_once(self):
         model = small.model({"type": "linear"}, embedding="value", position_encoding="none",
                             max_length=0)
-        model.predictor.weight.data.zero_()  # each byte then costs the same, whatever its context
+        model.predictor.weight.data.zero_()  # each byte then costs the same, in any context
         model.predictor.bias.data.zero_()
         for n in (2, 9, 10, 11, 37):
             value = evaluate.text_nats(model, torch.zeros(n, dtype=torch.uint8), 8)

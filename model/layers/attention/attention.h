@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "model/layers/attention/declaration.h"
 #include "model/core/state_stream.h"
 #include "model/core/tensor.h"
+#include "model/layers/attention/declaration.h"
 
 namespace lintel {
 
@@ -22,8 +22,8 @@ class AttentionState {
 
   // Bytes held now, the flat block included. At most state_bytes(tokens seen).
   virtual std::size_t bytes() const = 0;
-  // What the next step will read whatever its row is, where that is known and of one piece: it may
-  // be asked into a cache before. Else empty.
+  // What the next step reads regardless of its row, where that is known and contiguous: it can be
+  // prefetched. Else empty.
   virtual std::span<const float> read_next() const { return {}; }
   // Becomes equal to `other`, a state of the same backend. The two share nothing afterwards.
   virtual void assign(const AttentionState& other) = 0;
@@ -34,12 +34,12 @@ class AttentionState {
   // `memory` has take_back_floats(num_rows, where they end) floats, and lasts through the step
   // after it.
   virtual void announce(std::size_t num_rows, std::span<float> memory) = 0;
-  // Takes back the last `num_rows` drafts of the step before, 0 or more: everything goes on bit for
-  // bit as if they had never been fed. REQUIRES: the step had announced drafts, and nothing else
+  // Takes back the last `num_rows` drafts of the step before, 0 or more: the state is bit for bit
+  // as if they had never been fed. REQUIRES: the step had announced drafts, and nothing else
   // was asked of the state since.
   //
   // What the memory holds of the drafts is zeroed here; or, where those that stay enter the state
-  // with the rows of the next step, there or in settle(), whichever comes first.
+  // with the rows of the next step, there or in settle(), the earlier of the two.
   virtual void take_back(std::size_t num_rows) = 0;
   // The state depends on no memory but its own from here on. Before anything but the next step is
   // asked of a state that had drafts.
@@ -48,13 +48,13 @@ class AttentionState {
   // Writes what tokens from `since` on (0: all) have made of the state, drafts of the last step
   // among them. REQUIRES: 0 <= since <= tokens seen.
   virtual void save(std::int64_t since, StateWriter& writer) const = 0;
-  // Becomes the state that was saved after `position` tokens: everything goes on bit for bit as
-  // there. REQUIRES: this is a state of a backend alike, as it was after `since` tokens of the same
-  // sequence.
+  // Becomes the state that was saved after `position` tokens: it continues bit for bit as the saved
+  // one. REQUIRES: this is a state of the same kind of backend, as it was after `since` tokens of
+  // the same sequence.
   //
   // The bytes may be a stranger's. Throws ModelError for what cannot be such a state, then only
-  // reset() and assign() are left; takes no more memory than state_bytes(position); and what was
-  // taken for a state is safe to feed, whatever comes of it. Floats are finite.
+  // reset() and assign() are left; takes no more memory than state_bytes(position). A state it
+  // accepts is safe to feed, even if it makes no sense. Floats are finite.
   virtual void load(std::int64_t position, StateReader& reader) = 0;
 };
 

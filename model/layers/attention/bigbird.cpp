@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "model/core/random.h"
 #include "model/layers/attention/pattern_attention.h"
 #include "model/layers/attention/position_pattern.h"
-#include "model/core/random.h"
 
 namespace lintel {
 namespace {
@@ -60,7 +60,7 @@ class BigBirdPattern final : public PositionPattern {
       const std::size_t first = static_cast<std::size_t>(named[i]) * blocks_.block_size;
       return run_of(Kept::kRow, first, first + blocks_.block_size);
     }
-    // Behind the last of those that are named comes the window, and then nothing.
+    // After the last of those that are named comes the window, and then nothing.
     if (i > named.size() || (i > 0 && named[i - 1] < 0)) return std::nullopt;
     return run_of(Kept::kRow, blocks_.first_of_window(own) * blocks_.block_size, t + 1);
   }
@@ -90,7 +90,7 @@ class BigBirdPattern final : public PositionPattern {
   const BlockPattern blocks_;
   const std::size_t num_random_;
   std::size_t num_blocks_ = 0;        // of a sequence of max_length, where any are random
-  std::vector<std::int32_t> random_;  // [H, blocks, random], -1 behind the last
+  std::vector<std::int32_t> random_;  // [H, blocks, random], -1 after the last
 };
 
 constexpr ConfigKey kKeys[] = {

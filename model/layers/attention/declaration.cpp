@@ -6,8 +6,8 @@
 #include <numbers>
 #include <utility>
 
-#include "model/layers/attention/attention.h"
 #include "model/core/random.h"
+#include "model/layers/attention/attention.h"
 
 namespace lintel {
 namespace {

@@ -1,6 +1,6 @@
 // AttentionKind: what a kind of attention says of itself. Config files, --attention, --help, the
-// docs, weights, memory told beforehand, training and the tests of all kinds read it here; nothing
-// else knows a kind.
+// docs, weights, memory estimates, training and the tests of all kinds read it here; nothing else
+// knows a kind.
 //
 // A new kind is one .cpp beside this file, which defines `const AttentionKind kind_NAME`, and its
 // line in kinds.inc.
@@ -162,7 +162,7 @@ const AttentionKind& attention_kind(std::string_view type);
 // What the kind declares, its defaults filled in.
 int out_width(const AttentionConfig& config, const LayerDims& dims);
 std::vector<OwnTensor> own_tensors(const AttentionConfig& config, const LayerDims& dims);
-// `number` tells a layer's tensors apart: its place in own_tensors().
+// `number` distinguishes a layer's tensors: its place in own_tensors().
 void draw_tensor(std::span<float> values, const OwnTensor& tensor, std::uint64_t seed, int layer,
                  std::size_t number);
 // N(0, 1), each part of the first dimension a stream of its own.

@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "model/layers/attention/attention.h"
+#include "model/layers/attention/common/linformer_kernels.h"
 #include "model/layers/attention/linformer_blocks.h"
 #include "model/layers/attention/linformer_slots.h"
-#include "model/layers/attention/common/linformer_kernels.h"
 #include "model/layers/attention/sum_state.h"
 
 namespace lintel {

@@ -10,13 +10,13 @@
 #include <string>
 #include <utility>
 
+#include "model/core/paged_array.h"
 #include "model/layers/attention/attention.h"
-#include "model/layers/attention/linformer_slots.h"
 #include "model/layers/attention/common/history.h"
 #include "model/layers/attention/common/linformer_kernels.h"
 #include "model/layers/attention/common/saved_state.h"
 #include "model/layers/attention/common/softmax_kernels.h"
-#include "model/core/paged_array.h"
+#include "model/layers/attention/linformer_slots.h"
 
 namespace lintel {
 
@@ -82,7 +82,7 @@ class LinformerBlocksState final : public AttentionState {
     zero_memory(std::span(replaced_, std::exchange(num_drafts_, 0) * 2 * shape_.width()));
   }
 
-  // The own block is written whole, whatever `since` is.
+  // The own block is written whole, for every `since`.
   void save(std::int64_t since, StateWriter& writer) const override {
     writer.value<std::uint64_t>(position_);
     summaries_.save(num_summaries(shape_, static_cast<std::size_t>(since)), writer);

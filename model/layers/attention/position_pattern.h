@@ -35,7 +35,7 @@ class PositionPattern {
  public:
   virtual ~PositionPattern() = default;
 
-  // P_h(t) in ascending order, cut into parts that do not overlap: the i-th of them. Empty behind
+  // P_h(t) in ascending order, cut into parts that do not overlap: the i-th of them. Empty after
   // the last.
   virtual std::optional<PositionRuns> part(std::size_t h, std::size_t t, std::size_t i) const = 0;
 

@@ -19,7 +19,7 @@
 namespace lintel {
 
 // The state of a layer is S [H, C, D], Z [H, C] and, of a feature map that is logarithmic, m
-// [H, C], whatever the length of the sequence.
+// [H, C], regardless of the length of the sequence.
 class SumAttention final : public AttentionBackend {
  public:
   // REQUIRES: SumReading::kByChannel only with a map that is logarithmic.
@@ -239,7 +239,7 @@ class SumAttention final : public AttentionBackend {
       assert(work.size() >= 2 * copied + backend_.width());
       for (std::size_t i = 0; i < count; ++i, kept += backend_.kept_floats()) {
         const KeptDraft draft = backend_.kept_draft(kept);
-        // What is read of the sums nobody wants, so any query will do.
+        // What is read of the sums is discarded, so any query will do.
         std::copy_n(draft.phi_k, copied, work.data());
         std::copy_n(draft.phi_k, copied, work.data() + copied);
         float* const out = work.data() + 2 * copied;

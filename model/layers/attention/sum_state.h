@@ -82,7 +82,7 @@ class SumState : public AttentionState {
     paid();
   }
 
-  // The whole block, whatever `since` is.
+  // The whole block, for every `since`.
   void save([[maybe_unused]] std::int64_t since, StateWriter& writer) const final {
     assert(since <= position_ && owed_.count == 0);
     writer.value(position_);
@@ -126,7 +126,7 @@ class SumState : public AttentionState {
  protected:
   // Adds what `count` drafts added that had entered the sums; work: as long as the block.
   virtual void feed_again(const float* kept, std::size_t count, std::span<float> work) = 0;
-  // Adds what `count` drafts add that were kept aside. The position is behind them.
+  // Adds what `count` drafts add that were kept aside. The position is after them.
   virtual void feed_owed(const float* /*kept*/, std::size_t /*count*/) {}
 
   std::span<float> block() const { return block_; }

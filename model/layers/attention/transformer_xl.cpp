@@ -131,7 +131,7 @@ class TransformerXlState final : public AttentionState {
     zero_memory(std::span(replaced_, std::exchange(num_drafts_, 0) * position_floats()));
   }
 
-  // The whole block, whatever `since` is.
+  // The whole block, for every `since`.
   void save([[maybe_unused]] std::int64_t since, StateWriter& writer) const override {
     assert(static_cast<std::size_t>(since) <= position_);
     writer.value<std::uint64_t>(position_);

@@ -9,11 +9,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "model/config/attention_spec.h"
+#include "model/core/sha256.h"
+#include "model/formats/safetensors_writer.h"
 #include "model/lora/adapter.h"
 #include "model/lora/random_adapter.h"
-#include "model/core/sha256.h"
-#include "model/config/attention_spec.h"
-#include "model/formats/safetensors_writer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -312,7 +312,7 @@ TEST_CASE("a header of terabytes is refused before memory is asked for") {
   CHECK_THROWS_AS(AdapterFiles(files.path(), files.model), ModelError);
 }
 
-TEST_CASE("bytes that are told are those of the matrices and little more") {
+TEST_CASE("the reported bytes are those of the matrices and little more") {
   ModelConfig config = tiny_config(TinyModel::kBytes);
   config.d_model = 256;
   config.n_heads = 8;

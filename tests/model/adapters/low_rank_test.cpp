@@ -63,7 +63,7 @@ struct LowRankCase {
 
 }  // namespace
 
-TEST_CASE("what is added is scaling B (A x), of every small size", "[rows]") {
+TEST_CASE("an adapter adds scaling B (A x), at every small size", "[rows]") {
   for (const std::size_t in : {1, 2, 3, 8, 17, 64}) {
     for (const std::size_t rank : {1, 2, 7, 8, 9, 16, 33}) {
       for (const std::size_t out : {1, 3, 15, 16, 17, 31, 63, 64, 65, 130}) {
@@ -89,7 +89,7 @@ TEST_CASE("what is added is scaling B (A x), of every small size", "[rows]") {
   }
 }
 
-TEST_CASE("a row has the same bits whichever rows go with it", "[rows]") {
+TEST_CASE("batch invariance: a row has the same bits with any other rows", "[rows]") {
   for (const std::size_t rank : {1, 5, 8, 20}) {
     const LowRankCase c(37, rank, 83);
     std::vector<std::uint32_t> rows;

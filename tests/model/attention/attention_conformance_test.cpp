@@ -193,7 +193,7 @@ TEST_CASE("attention: after drafts are taken back the bits are those of rows nev
   }
 }
 
-TEST_CASE("attention: drafts that are not finite leave nothing behind") {
+TEST_CASE("attention: drafts that are not finite leave no trace") {
   LINTEL_FOR_EACH_ATTENTION(layer);
   constexpr std::size_t kBefore = 20;
   SequenceState undisturbed = layer.new_sequence();

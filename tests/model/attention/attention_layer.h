@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "model/layers/attention/attention.h"
 #include "model/config/attention_spec.h"
 #include "model/formats/tensor_list.h"
+#include "model/layers/attention/attention.h"
 #include "model/sequence.h"
 
 namespace lintel::testing {
@@ -161,7 +161,7 @@ class AttentionLayer {
     return outputs;
   }
 
-  // Memory of its own for every sequence that drafts; the bits in it are nobody's business.
+  // Memory of its own for every sequence that drafts, with random content.
   void announce_drafts(const std::vector<Fed>& rows) {
     std::swap(draft_memory_, last_draft_memory_);  // of which some may enter the states now
     draft_memory_.clear();

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "model/layers/attention/attention.h"
 #include "model/config/attention_spec.h"
 #include "model/config/config_limits.h"
+#include "model/layers/attention/attention.h"
 
 namespace lintel {
 namespace {

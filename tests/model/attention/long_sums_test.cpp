@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "model/config/attention_spec.h"
+#include "model/core/kernels.h"
+#include "model/formats/tensor_list.h"
 #include "model/layers/attention/attention.h"
 #include "model/layers/attention/common/sum_kernels.h"
-#include "model/config/attention_spec.h"
-#include "model/formats/tensor_list.h"
 #include "model/sequence.h"
-#include "model/core/kernels.h"
 #include "tests/model/support/instruction_sets.h"
 
 namespace lintel {
@@ -315,7 +315,7 @@ TEST_CASE("where sums are drawn, slices, copies and drafts taken back leave no t
   states.feed_to(sequence, kBegin);
   SequenceState copy = sequence.clone();
   SequenceState drafting = sequence.clone();
-  SequenceState used = states.new_sequence();  // and begun again
+  SequenceState used = states.new_sequence();  // and reset
   states.feed_to(used, kBorder + 1000);
   used.reset();
   states.feed_to(used, kEnd);

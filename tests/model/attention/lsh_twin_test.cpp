@@ -1,4 +1,4 @@
-// LSH attention against a twin that sorts everything anew at every position, in double precision.
+// LSH attention against a twin that sorts everything again at every position, in double precision.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -158,7 +158,7 @@ const LshCase kLshCases[] = {
     {"rounds=1,bits=2,chunk_size=3", 1, 2, 200},
     {"rounds=2,bits=5,chunk_size=1000,mask_self=false", 1, 6, 60}};
 
-TEST_CASE("streaming LSH sees what sorting every prefix anew would show", "[rows]") {
+TEST_CASE("streaming LSH equals sorting every prefix", "[rows]") {
   std::mt19937 generator(4);
   for (const LshCase& c : kLshCases) {
     CAPTURE(c.keys, c.n_heads, c.d_head, c.n);

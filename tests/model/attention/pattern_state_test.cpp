@@ -122,7 +122,7 @@ TEST_CASE("softmax over a pattern keeps what the formulas say, and says so befor
   }
 }
 
-TEST_CASE("no state of a pattern is told to hold more than can be counted") {
+TEST_CASE("the bytes of a pattern's state saturate at the largest number") {
   std::mt19937 generator(kStateSeed);
   const PatternCase which{R"({"type": "bigbird", "block_size": 4})", 2, 8, 10};
   const TwinInputs in = testing::pattern_inputs(which, generator);
@@ -131,7 +131,7 @@ TEST_CASE("no state of a pattern is told to hold more than can be counted") {
 
 // Slices, drafts of which some are taken back, copies, and states saved and loaded, whole and what
 // came since: after all of it outputs, block and what is saved are those of single steps.
-TEST_CASE("a pattern's state is what single steps make of it, whatever happens on the way",
+TEST_CASE("a pattern's state is that of single steps after slices, drafts, copies and loads",
           "[rows]") {
   std::mt19937 generator(kStateSeed + 1);
   for (const PatternCase& which : testing::pattern_cases(generator)) {

@@ -18,7 +18,7 @@ StateBytes saved(SequenceState& sequence, std::int64_t since) {
   return bytes;
 }
 
-TEST_CASE("attention: a state restored at any token goes on bit for bit", "[rows]") {
+TEST_CASE("attention: a state restored at any token continues bit for bit", "[rows]") {
   LINTEL_FOR_EACH_ATTENTION(layer);
   SequenceState sequence = layer.new_sequence();
   const auto expected = layer.walk(sequence, 0, 0, AttentionLayer::kTokens);

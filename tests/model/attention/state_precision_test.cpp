@@ -6,9 +6,9 @@
 #include <random>
 #include <vector>
 
-#include "model/layers/attention/common/sum_kernels.h"
 #include "model/core/float_formats.h"
 #include "model/formats/safetensors.h"
+#include "model/layers/attention/common/sum_kernels.h"
 
 namespace lintel {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "model/layers/attention/common/feature_map.h"
 #include "model/config/attention_spec.h"
+#include "model/layers/attention/common/feature_map.h"
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/support/allocation_count.h"

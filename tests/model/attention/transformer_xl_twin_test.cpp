@@ -230,7 +230,7 @@ TEST_CASE("an odd d_model is refused by name for transformer_xl") {
       Contains("f: key \"type\": found \"transformer_xl\" with d_model = 15, expected an even"));
 }
 
-TEST_CASE("the memory told of a model beforehand has the distances of transformer_xl") {
+TEST_CASE("the memory estimate of a model includes the distances of transformer_xl") {
   const testing::TemporaryDirectory directory;
   ModelConfig config = testing::tiny_config(testing::TinyModel::kBytes);
   config.max_length = 0;

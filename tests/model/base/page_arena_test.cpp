@@ -28,8 +28,8 @@ bool is_whole(const Block& block) {
   return true;
 }
 
-// Takes and gives back blocks of any size in any order, of which each is to keep what was written
-// to it. Returns whether all did.
+// Allocates and frees blocks of any size in any order, of which each is to keep what was written to
+// it. Returns whether all did.
 bool take_and_give_back(PageArena& arena, unsigned seed, int turns) {
   bool all_whole = true;
   std::mt19937 random(seed);
@@ -58,7 +58,7 @@ bool take_and_give_back(PageArena& arena, unsigned seed, int turns) {
 
 }  // namespace
 
-TEST_CASE("Blocks of any size keep what was written to them, and are given back whole") {
+TEST_CASE("Blocks of any size keep what was written to them, and are freed whole") {
   PageArena arena;
   for (unsigned seed = 0; seed < 20; ++seed) CHECK(take_and_give_back(arena, seed, 300));
   CHECK(arena.used_bytes() == 0);
@@ -105,7 +105,7 @@ TEST_CASE("A block that no slab holds has memory of its own") {
   CHECK(arena.mapped_bytes() == 0);
 }
 
-TEST_CASE("What is asked for again after it was given back is zero") {
+TEST_CASE("Memory that is freed and allocated again is zero") {
   constexpr std::size_t kCount = kLeastArenaBytes / sizeof(float);
   for (int turn = 0; turn < 3; ++turn) {
     const AlignedArray<float> array = make_aligned<float>(kCount);

@@ -32,7 +32,7 @@ TEST_CASE("a team of one does all of the work at once") {
   split_among(&team, 0, [&](std::size_t, std::size_t, bool) { FAIL(); });
 }
 
-TEST_CASE("a leader does what a helper that is late has not begun") {
+TEST_CASE("a leader does what a late helper has not started") {
   Team team;
   const std::size_t seat = team.sit_down(1);
   REQUIRE(seat == 1);
@@ -65,7 +65,7 @@ TEST_CASE("seats are taken from the first on, and as many as are wanted") {
   CHECK(team.threads() == 4);
 }
 
-TEST_CASE("helpers do a part of the work, and nobody does any of it twice") {
+TEST_CASE("helpers do a part of the work, and no part is done twice") {
   Team team;
   testing::Helpers helpers(team, 3);
   std::atomic<std::size_t> by_helpers{0};
@@ -118,7 +118,7 @@ TEST_CASE("exception in a part: thrown by the leader once every thread has ended
   std::thread helper([&] {
     while (!is_over) team.help(seat);
   });
-  // The leader's part waits for the helper's to have begun, and the other way round.
+  // The leader's part waits until the helper's has started, and the other way round.
   std::atomic<int> inside{0};
   const auto work = [&](std::size_t, std::size_t, bool is_leader) {
     ++inside;

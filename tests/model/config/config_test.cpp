@@ -307,7 +307,7 @@ TEST_CASE("the structure of the layers is read, and written only where it says s
   CHECK(parse_config(other.dump(), "f").last_width() == parsed.d_model);
 }
 
-TEST_CASE("what a model was trained on is read, and written where it is told") {
+TEST_CASE("trained_length is read, and written if present") {
   json config = valid();
   CHECK(parse_config(config.dump(), "f").trained_length == 0);
   CHECK(to_json(parse_config(config.dump(), "f")).find("trained_length") == std::string::npos);

@@ -1,5 +1,5 @@
-// What every kind of attention declares is read, written, refused and told as declared. Names none
-// of them.
+// Every kind of attention is read, written, refused and described as it declares. Names none of
+// them.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "model/core/float_formats.h"
-#include "model/ops/dense_input.h"
 #include "model/ops/amx_check.h"
 #include "model/ops/dense_amx.h"
+#include "model/ops/dense_input.h"
 #include "tests/model/support/instruction_sets.h"
 
 namespace lintel {
@@ -354,11 +354,11 @@ TEST_CASE("tiles that compute other bits than they should are found out", "[amx]
     }));
     if (amx_available()) CHECK(amx_is_right(type));
   }
-  // int8 is exact, whoever multiplies.
+  // int8 is exact on all kernels.
   CHECK(multiplies_as_twin(WeightType::kInt8, [](const Product& product) { multiply(product); }));
 }
 
-TEST_CASE("weights are padded to whole tiles, and told so", "[amx]") {
+TEST_CASE("weights are padded to whole tiles, and their bytes count the padding", "[amx]") {
   for (const WeightType type : kWeightTypes) {
     const Layer layer(type, 70, 65, 1);
     const std::size_t cells = type == WeightType::kF32 ? 70 : type == WeightType::kBf16 ? 48 : 32;

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "model/core/float_formats.h"
+#include "model/core/kernels.h"
 #include "model/core/random.h"
 #include "model/core/sha256.h"
-#include "model/ops/dense_kernels.h"
 #include "model/formats/safetensors.h"
-#include "model/core/kernels.h"
+#include "model/ops/dense_kernels.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/model/support/reference.h"
 
@@ -181,7 +181,7 @@ TEST_CASE("outputs that go into the next layer's input have the bits of two step
   }
 }
 
-TEST_CASE("what a product asks into the cache beside its work changes no bits", "[rows]") {
+TEST_CASE("prefetching during a product changes no bits", "[rows]") {
   const Problem problem(100, 130);
   const Matrix x = normal_matrix(17, 100, 3);
   const WeightType type = GENERATE(from_range(kWeightTypes));

@@ -51,7 +51,7 @@ class OddMatrix final : public LibraryMatrix {
  private:
   std::uint32_t sum(const std::uint32_t* x, const std::uint32_t* w, int order) const {
     const std::size_t count = shape_.row_cells;
-    // From another cell on, in either direction: whatever the number, it is another order.
+    // Each number of rows begins at another cell, in either direction, so its order differs.
     const auto begin = static_cast<std::size_t>(order) % count;
     std::int32_t exact = 0;
     float sum = 0.0f;

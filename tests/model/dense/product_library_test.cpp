@@ -140,7 +140,7 @@ TEST_CASE("a library runs at numbers of rows that agree with each other", "[libr
   }
 }
 
-TEST_CASE("a layer keeps the bits of a row whatever its library does to numbers of rows",
+TEST_CASE("a layer keeps the bits of a row with a library whose bits depend on the number of rows",
           "[library]") {
   for (const Behaviour& behaviour : behaviours()) {
     INFO(behaviour.what);
@@ -222,7 +222,7 @@ TEST_CASE("a model says what its matrices run on, and keeps the bits of a prompt
     const auto out = model->step({&row, 1}, workspace).row(0);
     expected.emplace_back(out.begin(), out.end());
   }
-  // The whole prompt in one step, beside a neighbour.
+  // The whole prompt in one step, with another sequence.
   SequenceState sequence = model->new_sequence();
   SequenceState neighbour = model->new_sequence();
   std::vector<StepRow> rows;
@@ -263,7 +263,7 @@ TEST_CASE("a model whose shapes differ says how many products run on what", "[li
   CHECK(own->kernels() == dense_kernels_description(WeightType::kF32));
 }
 
-TEST_CASE("who was chosen multiplies, and keeps the only copy of the weights", "[library]") {
+TEST_CASE("the chosen library multiplies, and keeps the only copy of the weights", "[library]") {
   const WeightType type = GENERATE(from_range(kWeightTypes));
   const KernelChoice choice = GENERATE(from_range(kKernelChoices));
   const Chosen chosen(choice);
@@ -295,7 +295,7 @@ TEST_CASE("a library that multiplies all rows has the only copy, one of many row
   CHECK(many.weight_bytes() == 64 * 16 * 4 + PackedWeights::bytes_of(WeightType::kInt8, 64, 64));
 }
 
-TEST_CASE("an int8 model has the same bits whoever was chosen", "[library]") {
+TEST_CASE("an int8 model has the same bits with every choice of kernels", "[library]") {
   ModelConfig config = testing::tiny_config(testing::TinyModel::kTokens);
   config.d_model = 40;
   testing::TemporaryDirectory directory;
@@ -318,7 +318,7 @@ TEST_CASE("an int8 model has the same bits whoever was chosen", "[library]") {
         outputs(KernelChoice::kOwn, WeightType::kInt8));
 }
 
-TEST_CASE("who multiplies has a name") {
+TEST_CASE("every choice of kernels has a name") {
   for (const KernelChoice choice : kKernelChoices) {
     CHECK(kernels_named(to_string(choice)) == choice);
   }

@@ -25,7 +25,7 @@ std::string text_of(const fs::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-TEST_CASE("what is read of a model stays of the files that were opened") {
+TEST_CASE("a model is read from the files that were opened, even if others replace them") {
   const TemporaryDirectory directory;
   for (const char* name : {"a", "b"}) {
     fs::create_directory(directory.path() / name);
@@ -44,7 +44,7 @@ TEST_CASE("what is read of a model stays of the files that were opened") {
   CHECK(load_with_fingerprint(ModelFiles(model)).fingerprint != before);
 }
 
-TEST_CASE("what a model was trained on is not part of its fingerprint, wherever it is told") {
+TEST_CASE("trained_length is not part of a model's fingerprint, at any place in the config") {
   const TemporaryDirectory directory;
   write_random_model(directory.path(), kTiny, 1);
   const fs::path config = directory.path() / "config.json";
@@ -93,7 +93,7 @@ TEST_CASE("the fingerprint is the hash of both files") {
         hash_of_files(directory.path()));
 }
 
-TEST_CASE("the fingerprint is the files' hash in whatever order and types they have tensors") {
+TEST_CASE("the fingerprint is the files' hash, for tensors in any order and of any type") {
   const TemporaryDirectory directory;
   write_random_model(directory.path(), kTiny, 1);
   const ModelWeights weights = random_weights(kTiny, 1);

@@ -195,7 +195,7 @@ TEST_CASE("a string's quotes and backslashes do not hide its length") {
   CHECK_THAT(error_of(quotes + "\":1}"), Contains("1048576 bytes"));
 }
 
-TEST_CASE("errors stay short and printable whatever the header holds") {
+TEST_CASE("errors stay short and printable for any header") {
   const std::string error = error_of("{\"a\\n\\u001b[31m" + std::string(900, 'b') + "\":7}");
   CHECK(error.size() < 400);
   CHECK_THAT(error, !Contains("\n") && !Contains("\x1b"));
@@ -231,7 +231,7 @@ TEST_CASE("a written file reads back, F32 bit for bit and the others rounded to 
                   std::invalid_argument);
 }
 
-TEST_CASE("what is not a file of tensors is refused by path") {
+TEST_CASE("a path without a file of tensors is refused by name") {
   const testing::TemporaryDirectory directory;
   const auto path = directory.path() / "model.safetensors";
   CHECK_THROWS_WITH(SafetensorsFile(path), Contains(path.string()) && Contains("No such file"));

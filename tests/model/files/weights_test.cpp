@@ -8,9 +8,9 @@
 #include <map>
 #include <set>
 
+#include "model/config/attention_spec.h"
 #include "model/core/float_formats.h"
 #include "model/core/sinusoidal.h"
-#include "model/config/attention_spec.h"
 #include "model/formats/model_files.h"
 #include "model/formats/safetensors_writer.h"
 #include "tests/support/random_model.h"

@@ -119,7 +119,7 @@ TEST_CASE("a tree is refused while it grows, by what it takes in memory", "[thre
   CHECK(budget.most <= budget.room);
 }
 
-TEST_CASE("what honest requests have fits: a chat of 10,000 messages, a million token ids") {
+TEST_CASE("honest requests fit: a chat of 10,000 messages, a million token ids") {
   JsonFailure failure;
   std::string chat = R"({"messages":[)";
   for (int i = 0; i < 10'000; ++i) {
@@ -138,7 +138,8 @@ TEST_CASE("what honest requests have fits: a chat of 10,000 messages, a million 
 TEST_CASE("names, objects and depth without number take time in proportion to the text",
           "[threat-31]") {
   const std::size_t kBytes = 4 << 20;
-  std::string mixed = "[0";  // whoever looks through a list at the end of each object in it
+  std::string mixed =
+      "[0";  // slow for a reader that searches a list at the end of each object in it
   for (int i = 0; i < 500'000; ++i) mixed += ",0";
   while (mixed.size() < kBytes / 2) mixed += ",{}";
   for (const std::string& text :
@@ -153,7 +154,7 @@ TEST_CASE("names, objects and depth without number take time in proportion to th
   }
 }
 
-TEST_CASE("a reading that nobody waits for ends within 16 KiB of text", "[threat-32]") {
+TEST_CASE("a cancelled reading ends within 16 KiB of text", "[threat-32]") {
   for (const std::string& text :
        {list_of("{}", 1 << 20), std::string(1 << 20, ' '), "\"" + std::string(1 << 20, 'x')}) {
     INFO(text.substr(0, 8));
@@ -169,7 +170,7 @@ TEST_CASE("a reading that nobody waits for ends within 16 KiB of text", "[threat
   }
 }
 
-TEST_CASE("a text's shape is judged without reading it, whatever stands in its strings") {
+TEST_CASE("a text's shape is judged without reading it, for any strings") {
   JsonFailure failure;
   const auto shape = [&](const std::string& text, int depth) {
     return check_json_shape(text, {.max_depth = depth}, {}, failure);

@@ -183,7 +183,7 @@ double bits_per_dim(const Golden& golden, std::span<const float> outputs) {
   return sum / static_cast<double>(golden.batch * (golden.length - 1));
 }
 
-TEST_CASE("narrow weights lose little likelihood, even with weights nobody trained", "[rows]") {
+TEST_CASE("narrow weights lose little likelihood, even with untrained weights", "[rows]") {
   const GoldenCase which = GENERATE(from_range(all_cases()));
   const double f32 = [&] {
     const Golden golden(which);

@@ -15,7 +15,7 @@ namespace {
 using testing::tiny_config;
 using testing::TinyModel;
 
-TEST_CASE("the memory told beforehand is enough for the weights, and not far above them") {
+TEST_CASE("the memory estimate is enough for the weights, and not far above them") {
   const WeightType type = GENERATE(WeightType::kF32, WeightType::kBf16, WeightType::kInt8);
   CAPTURE(to_string(type));
   ModelConfig config = tiny_config(TinyModel::kBytes);
@@ -52,7 +52,8 @@ TEST_CASE("more inputs than int8 can sum are named before a weight is read") {
 }
 
 TEST_CASE(
-    "memory is told of every tiny model, with hash planes in place of its own attention too") {
+    "the memory of every tiny model is estimated, with hash planes in place of its own attention "
+    "too") {
   for (const TinyModel kind : {TinyModel::kImage, TinyModel::kBytes, TinyModel::kTokens}) {
     const testing::TemporaryDirectory directory;
     write_random_model(directory.path(), tiny_config(kind), 3);
@@ -65,7 +66,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what a load would refuse is refused before any memory is told") {
+TEST_CASE("an estimate refuses what a load would refuse") {
   const testing::TemporaryDirectory directory;
   const auto write = [&] {
     write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 3);

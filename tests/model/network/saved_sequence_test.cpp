@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "model/config/attention_spec.h"
+#include "model/core/state_bytes.h"
+#include "model/formats/random_weights.h"
 #include "model/lora/adapter.h"
 #include "model/lora/adapter_files.h"
 #include "model/lora/random_adapter.h"
-#include "model/core/state_bytes.h"
-#include "model/config/attention_spec.h"
-#include "model/formats/random_weights.h"
 #include "model/transformer.h"
 #include "tests/model/attention/attention_layer.h"
 #include "tests/model/support/whole_models.h"
@@ -56,7 +56,7 @@ constexpr std::size_t kPositionAt = 0, kPendingAt = 8, kTailAt = 12, kCountsAt =
 
 // ---- Every kind of attention, by the table of kinds.
 
-TEST_CASE("attention: a sequence saved at every position goes on bit for bit", "[rows]") {
+TEST_CASE("attention: a sequence saved at every position continues bit for bit", "[rows]") {
   LINTEL_FOR_EACH_ATTENTION(layer);
   SequenceState sequence = layer.new_sequence();
   SequenceState undisturbed = layer.new_sequence();
@@ -246,8 +246,9 @@ std::vector<std::string> whole_specs() {
   return specs;
 }
 
-TEST_CASE("a whole sequence goes on from its bytes in every weight type, with and without adapter",
-          "[rows]") {
+TEST_CASE(
+    "a whole sequence continues from its bytes in every weight type, with and without adapter",
+    "[rows]") {
   const std::string spec = GENERATE(from_range(whole_specs()));
   CAPTURE(spec);
   ModelConfig config = testing::tiny_config(TinyModel::kBytes);
@@ -297,7 +298,7 @@ TEST_CASE("a whole sequence goes on from its bytes in every weight type, with an
   }
 }
 
-TEST_CASE("what the fixed fields of a saved sequence cannot be is refused by name") {
+TEST_CASE("invalid fixed fields of a saved sequence are refused by name") {
   using Catch::Contains;
   const bool recomputes = GENERATE(false, true);
   ModelConfig config = testing::tiny_config(TinyModel::kBytes);

@@ -1,4 +1,4 @@
-// Layers that share weights, are told their position and step, or are reversible.
+// Layers that share weights, read their position and step, or are reversible.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -86,7 +86,7 @@ TEST_CASE("another attention is drawn once for layers that share their weights")
       std::ranges::equal(weights.layers[0].own[0].values(), weights.layers[1].own[0].values()));
 }
 
-TEST_CASE("recompute mode has the bits of steps, whatever the structure of the layers") {
+TEST_CASE("recompute mode has the bits of steps, for every structure of the layers") {
   const ModelConfig config = GENERATE(from_range(structures()));
   const Model model(config);
   const auto tokens = random_tokens(20, config.vocab_size, 3);

@@ -213,7 +213,7 @@ TEST_CASE("rows that want no output give none and change nothing", "[rows]") {
   CHECK(model.transformer->step({&silent, 1}, workspace).rows() == 0);
 }
 
-TEST_CASE("a clone goes on as the original would, and a reset sequence as a new one") {
+TEST_CASE("a clone continues as the original, and a reset sequence as a new one") {
   const Model model(testing::tiny_config(TinyModel::kImage));
   const Transformer& transformer = *model.transformer;
   const auto tokens = random_tokens(20, 256, 1);
@@ -234,7 +234,7 @@ TEST_CASE("a clone goes on as the original would, and a reset sequence as a new 
   CHECK(same_bits(feed(sequence, 0, 15), expected[14]));
 }
 
-TEST_CASE("drafts taken back leave no trace, whatever the attention", "[rows]") {
+TEST_CASE("drafts taken back leave no trace, for every kind of attention", "[rows]") {
   const std::string spec =
       GENERATE(as<std::string>(), "linear", "softmax", "lsh:rounds=2,bits=4,chunk_size=5",
                "linear:recompute=true", "softmax:recompute=true",
@@ -291,7 +291,7 @@ TEST_CASE("memory of a sequence is what was announced") {
   }
 }
 
-TEST_CASE("a model tells what it is") {
+TEST_CASE("a model describes itself") {
   const ModelConfig config = testing::tiny_config(TinyModel::kImage);
   const Model model(config, /*seed=*/1);
   const Model same(config, /*seed=*/1);

@@ -1,4 +1,4 @@
-// Memory that may have been somebody's is zeroed before it can be anybody else's.
+// Memory of one request is zeroed before another can have it.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <optional>
@@ -70,7 +70,7 @@ TEST_CASE("all that a sequence held is zeroed before its memory is freed", "[thr
   CHECK(dirty == 0);
 }
 
-TEST_CASE("what rewinding needed is zeroed when a sequence settles", "[threat-7]") {
+TEST_CASE("memory for rewinding is zeroed when a sequence settles", "[threat-7]") {
   const auto model = random_model("linear");
   const bool settles = GENERATE(false, true);
   // Far more rows of drafts than rows: their memory is the only large one.
@@ -86,7 +86,7 @@ TEST_CASE("what rewinding needed is zeroed when a sequence settles", "[threat-7]
   CHECK(freed.dirty() == (settles ? 0 : 1));
 }
 
-TEST_CASE("what rewinding needed is zeroed by the next step", "[threat-7]") {
+TEST_CASE("memory for rewinding is zeroed by the next step", "[threat-7]") {
   const auto model = random_model("linear");
   Workspace workspace = model->new_workspace(/*max_rows=*/16);
   SequenceState sequence = model->new_sequence();
@@ -123,7 +123,7 @@ TEST_CASE("rows that are taken back leave nothing in the memory of their sequenc
   SequenceState warm = model->new_sequence();
   history(warm, true);
 
-  // Where there is no state in one block, that block is the least there can be, and nobody's.
+  // Without a state in one block, that block has the least size there can be, and is unused.
   constexpr std::size_t kLeastBytes = kAlignment + 1;
   AlignedBlocks of_plain(kLeastBytes);
   SequenceState plain = model->new_sequence();

@@ -48,7 +48,7 @@ inline Outputs walk(const Transformer& model, std::span<const std::int32_t> toke
   return outputs;
 }
 
-// Models whose layers are more than a stack: shared, told their position and step, reversible.
+// Models whose layers are more than a stack: shared, reading their position and step, reversible.
 inline std::vector<ModelConfig> structures() {
   ModelConfig shared = tiny_config(TinyModel::kTokens);
   shared.d_model = 18;

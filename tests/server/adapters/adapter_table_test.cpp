@@ -9,7 +9,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("an adapter is found from add to retire, and kept by who found it") {
+TEST_CASE("an adapter is found from add to retire, and kept by the call that found it") {
   AdapterTable table;
   const auto bell = std::make_shared<Doorbell>();
   std::weak_ptr<const Adapter> weights;

@@ -32,7 +32,7 @@ TEST_CASE("exception in work for a thread: counted, logged with its text, and th
   CHECK(failures.count(ServerThread::kStoreWork) == before + 1);
 }
 
-TEST_CASE("turn of a loop: whatever it throws ends the turn alone") {
+TEST_CASE("turn of a loop: any exception ends the turn alone") {
   int turns = 0;
   CHECK(survives(ServerThread::kWorker, [&] { ++turns; }));
   CHECK_FALSE(survives(ServerThread::kWorker, [&] {

@@ -1,4 +1,4 @@
-// Those who wait for room: told once, with nothing missed and no recursion.
+// Waiters for room: notified once, with nothing missed and no recursion.
 #include "server/core/waiting_room.h"
 
 #include <catch2/catch.hpp>
@@ -9,51 +9,51 @@ namespace {
 
 struct CountingWaiter final : Waiter {
   void on_room() noexcept override {
-    ++told;
+    ++calls;
     if (then) then();
   }
-  int told = 0;
+  int calls = 0;
   std::function<void()> then;
 };
 
-TEST_CASE("a waiter is told once, however often it joined") {
+TEST_CASE("a waiter is notified once, however often it joined") {
   WaitingRoom room;
   const auto waiter = std::make_shared<CountingWaiter>();
   room.tell();
-  CHECK(waiter->told == 0);
+  CHECK(waiter->calls == 0);
   room.join(waiter);
   room.join(waiter);
   room.tell();
-  CHECK(waiter->told == 1);
+  CHECK(waiter->calls == 1);
   room.tell();
-  CHECK(waiter->told == 1);
+  CHECK(waiter->calls == 1);
 }
 
-TEST_CASE("a waiter that is gone is not told") {
+TEST_CASE("a destroyed waiter is not notified") {
   WaitingRoom room;
-  int told = 0;
+  int calls = 0;
   {
     const auto gone = std::make_shared<CountingWaiter>();
-    gone->then = [&] { ++told; };
+    gone->then = [&] { ++calls; };
     room.join(gone);
   }
   room.tell();
-  CHECK(told == 0);
+  CHECK(calls == 0);
 }
 
-TEST_CASE("a waiter that joins again while it is told waits for the next room") {
+TEST_CASE("a waiter that joins again while it is notified waits for the next room") {
   WaitingRoom room;
   const auto waiter = std::make_shared<CountingWaiter>();
   waiter->then = [&] { room.join(waiter); };
   room.join(waiter);
   room.tell();
-  CHECK(waiter->told == 1);
+  CHECK(waiter->calls == 1);
   room.tell();
-  CHECK(waiter->told == 2);
+  CHECK(waiter->calls == 2);
   waiter->then = nullptr;
 }
 
-TEST_CASE("room that a waiter makes is told when it is done, not within") {
+TEST_CASE("room that a waiter makes is reported after its call, not within") {
   WaitingRoom room;
   const auto first = std::make_shared<CountingWaiter>();
   const auto second = std::make_shared<CountingWaiter>();
@@ -62,7 +62,7 @@ TEST_CASE("room that a waiter makes is told when it is done, not within") {
   const auto makes_room = [&](CountingWaiter& self, const std::shared_ptr<CountingWaiter>& other) {
     return [&, other] {
       deepest = std::max(deepest, ++depth);
-      if (self.told < 100) {
+      if (self.calls < 100) {
         room.join(other);
         room.tell();
       }
@@ -73,7 +73,7 @@ TEST_CASE("room that a waiter makes is told when it is done, not within") {
   second->then = makes_room(*second, first);
   room.join(first);
   room.tell();
-  CHECK(first->told + second->told > 100);
+  CHECK(first->calls + second->calls > 100);
   CHECK(deepest == 1);
   first->then = second->then = nullptr;
 }

@@ -4,13 +4,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "tools/convert/convert_model.h"
 #include "model/config/attention_spec.h"
 #include "model/config/kind_pages.h"
 #include "model/formats/random_weights.h"
 #include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
+#include "tools/convert/convert_model.h"
 
 namespace lintel {
 namespace {
@@ -44,7 +44,7 @@ TEST_CASE("its tensors are those that it declares") {
   }
   CHECK_FALSE(names.contains(layer + "gate_projection.bias"));
   CHECK_FALSE(names.contains(layer + "key_projection.weight"));
-  // Per layer E = 16, H = 2, D + 1 = 9: gate, value, out of 18, the query that nobody reads, 5
+  // Per layer E = 16, H = 2, D + 1 = 9: gate, value, out of 18, the unused query, 5
   // weights.
   const std::int64_t attention = 18 * 16 + 18 * 16 + 18 + 16 * 18 + 16 + 16 * 16 + 16 + 5;
   const std::int64_t linear = 3 * (16 * 16 + 16) + 16 * 16 + 16;

@@ -1,4 +1,4 @@
-// What one request produces: values, log-probabilities, ends and counts.
+// What one request produces: tokens, log-probabilities, ends and counts.
 #include <catch2/catch.hpp>
 
 #include "tests/server/support/harness.h"
@@ -84,7 +84,7 @@ TEST_CASE("a prompt that fills the sequence is read, and nothing more") {
   REQUIRE(sink->result().prompt_tokens == 30);
 }
 
-TEST_CASE("echo gives every prompt value, with a log-probability for all but the first") {
+TEST_CASE("echo gives every prompt token, with a log-probability for all but the first") {
   Core core(tiny_model(TinyModel::kBytes));
   GenerationRequest request = text_request("attention", 5);
   request.echo_prompt = true;
@@ -101,7 +101,7 @@ TEST_CASE("echo gives every prompt value, with a log-probability for all but the
   REQUIRE(sink->values[0][9].source == ValueSource::kSampled);
 }
 
-TEST_CASE("no new tokens: the prompt is scored up to its last value, which stays pending") {
+TEST_CASE("no new tokens: the prompt is scored up to its last token, which stays pending") {
   Core core(tiny_model(TinyModel::kBytes));
   GenerationRequest request = text_request("score me", 0);
   request.echo_prompt = true;
@@ -116,7 +116,7 @@ TEST_CASE("no new tokens: the prompt is scored up to its last value, which stays
   REQUIRE(core.session_values(id) == 8);
 }
 
-TEST_CASE("one prompt value and no new tokens need no step of the model") {
+TEST_CASE("one prompt token and no new tokens need no step of the model") {
   Core core(tiny_model(TinyModel::kBytes));
   const auto sink = core.generate(text_request("x", 0));
   REQUIRE(sink->result().prompt_tokens == 1);
@@ -132,7 +132,7 @@ TEST_CASE("nothing to begin with is refused and the sink stays silent") {
   REQUIRE(core.store.bytes_in_use() == 0);
 }
 
-TEST_CASE("given values are fed, streamed, marked and counted, at any mask") {
+TEST_CASE("given tokens are fed, streamed, marked and counted, at any mask") {
   Core core(tiny_model(TinyModel::kImage));
   GenerationRequest request = image_request();
   request.log2_probs = true;
@@ -161,17 +161,17 @@ TEST_CASE("given values are fed, streamed, marked and counted, at any mask") {
   REQUIRE(sink->values[0].front().log2_prob.has_value() == !starts_given);
 }
 
-TEST_CASE("a run of given values takes one step, not one each") {
+TEST_CASE("a run of given tokens takes one step, not one each") {
   Core core(tiny_model(TinyModel::kImage), {.workers = 0, .speculation = Speculation::kOff});
   GenerationRequest request = image_request();
   for (int position = 0; position < 15; ++position) request.given.push_back({position, 100});
   const auto sink = core.generate(request);
   REQUIRE(sink->values[0].size() == 30);
-  REQUIRE(core.scheduler.stats().steps == 15);  // the first reads 15 rows and samples value 15
+  REQUIRE(core.scheduler.stats().steps == 15);  // the first reads 15 rows and samples token 15
   REQUIRE(core.scheduler.stats().rows == 29);
 }
 
-TEST_CASE("given values never stop a sequence") {
+TEST_CASE("given tokens never stop a sequence") {
   Core core(tiny_model(TinyModel::kBytes));
   GenerationRequest request = text_request("ab", 20);
   for (int position = 4; position < 9; ++position) request.given.push_back({position, 'q'});
@@ -182,7 +182,7 @@ TEST_CASE("given values never stop a sequence") {
   REQUIRE(sink->result().given_tokens == 5);
 }
 
-TEST_CASE("max_new_tokens may end inside a run of given values") {
+TEST_CASE("max_new_tokens may end inside a run of given tokens") {
   Core core(tiny_model(TinyModel::kImage));
   GenerationRequest request = image_request();
   for (int position = 3; position < 20; ++position) request.given.push_back({position, 9});
@@ -229,7 +229,7 @@ TEST_CASE("the prompt of several samples is read once") {
   REQUIRE(core.scheduler.stats().generated_tokens == 32);
 }
 
-TEST_CASE("several samples that begin with a given value each get it") {
+TEST_CASE("several samples that begin with a given token each get it") {
   Core core(tiny_model(TinyModel::kImage));
   GenerationRequest request = image_request();
   request.num_samples = 3;

@@ -1,4 +1,4 @@
-// Penalties that count the last values of a sequence only.
+// Penalties that count the last tokens of a sequence only.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -10,8 +10,8 @@
 namespace lintel::testing {
 namespace {
 
-// One sample, one row a step, the values that count counted anew at each position. Appends to
-// `all`; returns what is drawn or given.
+// One sample, one row a step, the tokens that count counted from scratch at each position. Appends
+// to `all`; returns what is drawn or given.
 std::vector<std::int32_t> counted_by_hand(const Transformer& model,
                                           const GenerationRequest& request, int sample,
                                           std::vector<std::int32_t>& all) {
@@ -58,7 +58,7 @@ GenerationRequest penalised(int window, std::size_t prompt, std::int64_t max_new
   return request;
 }
 
-TEST_CASE("penalties in a window count its values and no others") {
+TEST_CASE("penalties in a window count its tokens and no others") {
   const auto model = tiny_model(TinyModel::kTokens);
   const int window = GENERATE(0, 1, 2, 7, 20, 64, 1000);
   GenerationRequest request = penalised(window, 12, 60);
@@ -140,7 +140,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a window of penalties that is longer than a state's has values from before it") {
+TEST_CASE("a window of penalties that is longer than a state's has tokens from before it") {
   const auto model = tiny_model(TinyModel::kBytes);
   GenerationRequest request = penalised(200, 10, 90);
   request.window = 16;

@@ -1,4 +1,4 @@
-// Values that a sequence had and its state lacks: read again, and nobody can tell.
+// Replay: a sequence reads tokens that its state lacks again, without an effect on its output.
 #include <array>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -11,7 +11,7 @@
 namespace lintel::testing {
 namespace {
 
-// A session that may lack values of its history.
+// A session that may lack tokens of its history.
 struct HandSession {
   std::string id;
 };
@@ -102,7 +102,7 @@ std::vector<GenerationRequest> calls_for(const Transformer& model) {
   return calls;
 }
 
-// As the calls after the first one go on with every sequence that lacks some of its values.
+// Continues every sequence that lacks some of its tokens, as the calls after the first one do.
 void require_replay_goes_unnoticed(TinyModel kind, const std::string& attention, WeightType type) {
   const auto model = tiny_model(kind, attention, type);
   const std::vector<GenerationRequest> calls = calls_for(*model);
@@ -140,7 +140,7 @@ void require_replay_goes_unnoticed(TinyModel kind, const std::string& attention,
   }
 }
 
-TEST_CASE("a sequence that reads its values again goes on as one that had them: every kind",
+TEST_CASE("a sequence that reads its tokens again continues as one that had them: every kind",
           "[replay]") {
   const std::string attention = GENERATE(from_range(attention_types()));
   const TinyModel kind = GENERATE(TinyModel::kBytes, TinyModel::kImage);
@@ -148,12 +148,13 @@ TEST_CASE("a sequence that reads its values again goes on as one that had them: 
   require_replay_goes_unnoticed(kind, attention, WeightType::kF32);
 }
 
-TEST_CASE("a sequence that reads its values again goes on as one that had them: int8", "[replay]") {
+TEST_CASE("a sequence that reads its tokens again continues as one that had them: int8",
+          "[replay]") {
   const TinyModel kind = GENERATE(TinyModel::kBytes, TinyModel::kImage);
   require_replay_goes_unnoticed(kind, "linear", WeightType::kInt8);
 }
 
-TEST_CASE("a stop string that begins before the values that are read again is found", "[replay]") {
+TEST_CASE("a stop string that begins before the tokens that are read again is found", "[replay]") {
   Core core(tiny_model(TinyModel::kBytes));
   GenerationRequest request;
   request.prompt = {3, 1, 4};
@@ -181,7 +182,7 @@ TEST_CASE("a stop string that begins before the values that are read again is fo
   }
 }
 
-TEST_CASE("values that are read again are paid for as a prompt, and never sent", "[replay]") {
+TEST_CASE("tokens that are read again are paid for as a prompt, and never sent", "[replay]") {
   Core core(tiny_model(TinyModel::kBytes));
   const std::vector<std::int32_t> values = {3, 1, 4, 1, 5, 9};
   const auto session = lagging_session(core, values, values.size(), "");
@@ -199,7 +200,7 @@ TEST_CASE("values that are read again are paid for as a prompt, and never sent",
   CHECK(log_of(core, *session) == values);
 }
 
-TEST_CASE("cancelled while it reads its values again a session has each of them once", "[replay]") {
+TEST_CASE("cancelled while it reads its tokens again a session has each of them once", "[replay]") {
   const auto model = tiny_model(TinyModel::kBytes);
   const std::vector<GenerationRequest> calls = calls_for(*model);
   Core core(model, {.workers = 0, .max_batch_rows = 7, .prefill_rows_per_step = 7});
@@ -226,7 +227,7 @@ TEST_CASE("cancelled while it reads its values again a session has each of them 
   CHECK(log_of(core, *session) == log_of(core, twin));
 }
 
-TEST_CASE("a session's log is told each value and where it came from", "[replay]") {
+TEST_CASE("a session's log receives each token and its source", "[replay]") {
   Core core(tiny_model(TinyModel::kBytes));
   HandSession session{core.new_session()};
   GenerationRequest request;

@@ -15,7 +15,7 @@ Scheduler::Options with(Speculation speculation, int speculation_rows = 16) {
   return {.workers = 0, .speculation = speculation, .speculation_rows = speculation_rows};
 }
 
-// One value nearly always: what is drawn can be guessed.
+// One token nearly always: its drafts are accepted.
 GenerationRequest monotonous(std::int32_t value, std::int64_t max_new_tokens,
                              std::uint64_t seed = 1) {
   GenerationRequest request;
@@ -45,7 +45,7 @@ GenerationRequest varied(std::mt19937& random) {
   return request;
 }
 
-TEST_CASE("what can be guessed takes fewer steps") {
+TEST_CASE("predictable text takes fewer steps") {
   const std::string attention = GENERATE(from_range(attention_types()));
   CAPTURE(attention);
   const auto model = tiny_model(TinyModel::kBytes, attention);
@@ -59,14 +59,14 @@ TEST_CASE("what can be guessed takes fewer steps") {
   const Scheduler::Stats stats = core.scheduler.stats();
   CHECK(without.scheduler.stats().steps == 200);
   CHECK(stats.steps < 200 / 2);
-  // Every step yields a value, and one more for every right draft.
+  // Every step yields a token, and one more for every right draft.
   CHECK(stats.steps + stats.accepted_tokens == 200);
   CHECK(stats.drafted_tokens >= stats.accepted_tokens);
   CHECK(sink->result().drafted_tokens == static_cast<std::int64_t>(stats.drafted_tokens));
   CHECK(sink->result().accepted_tokens == static_cast<std::int64_t>(stats.accepted_tokens));
 }
 
-TEST_CASE("what cannot be guessed is hardly drafted") {
+TEST_CASE("unpredictable text has few draft tokens") {
   Core core(tiny_model(TinyModel::kTokens), with(Speculation::kAuto));
   GenerationRequest request = monotonous(11, 400);
   request.sampling.logit_bias.clear();
@@ -92,7 +92,7 @@ TEST_CASE("where many decode nothing is drafted") {
   CHECK(second.sink->result().accepted_tokens > 20);
 }
 
-TEST_CASE("a request that pauses behind its guesses goes on with the same bits") {
+TEST_CASE("a request that pauses after its draft tokens continues with the same bits") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core without(model, with(Speculation::kOff));
   const auto expected = without.generate(monotonous(11, 200, 1));
@@ -111,7 +111,7 @@ TEST_CASE("a request that pauses behind its guesses goes on with the same bits")
   CHECK(slow->values == expected->values);
 }
 
-TEST_CASE("guesses make a step wider than the requests that may share it") {
+TEST_CASE("draft tokens make a step wider than the requests that may share it") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core without(model, with(Speculation::kOff));
   const auto expected = without.generate(monotonous(11, 200, 1));
@@ -130,7 +130,7 @@ TEST_CASE("guesses make a step wider than the requests that may share it") {
   CHECK(call.sink->values == expected->values);
 }
 
-TEST_CASE("calls of a session go on alike with and without speculation") {
+TEST_CASE("calls of a session have the same tokens with and without speculation") {
   const std::string attention = GENERATE(from_range(attention_types()));
   CAPTURE(attention);
   const auto model = tiny_model(TinyModel::kTokens, attention);
@@ -225,7 +225,7 @@ TEST_CASE("a stop string may end among accepted drafts") {
   }
 }
 
-TEST_CASE("recompute mode drafts only when it is told to, and then right") {
+TEST_CASE("recompute mode drafts only on demand, and with the same tokens") {
   TemporaryDirectory directory;
   write_random_model(directory.path(), tiny_config(TinyModel::kBytes), 7, 0.6f);
   const std::shared_ptr<const Transformer> model = Transformer::load(
@@ -268,7 +268,7 @@ TEST_CASE("a drafter learns what repeats, and that what does not repeat does not
     if (i > 0 && of_noise.guess().probability > 0.5f) ++trusted;
     of_noise.observe(static_cast<std::int32_t>(random() % 50));
   }
-  CHECK(trusted < 150);  // of 1000 guesses
+  CHECK(trusted < 150);  // of 1000 drafts
 }
 
 TEST_CASE("in an image a drafter looks at the row above") {
@@ -283,7 +283,7 @@ TEST_CASE("in an image a drafter looks at the row above") {
   CHECK(right_guesses(drafter, values) > 1100);
 }
 
-TEST_CASE("assumed values are guessed from and forgotten") {
+TEST_CASE("assumed tokens precede the next draft and are forgotten") {
   Drafter drafter(tiny_config(TinyModel::kTokens));
   for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
   for (int i = 0; i < 10; ++i) {
@@ -300,7 +300,7 @@ TEST_CASE("assumed values are guessed from and forgotten") {
   CHECK(drafter.guess().value == 2);
 }
 
-TEST_CASE("a drafter that is asked late has learnt the same, of the last thousand values") {
+TEST_CASE("a drafter that is asked late has learnt the same, of the last thousand tokens") {
   const std::int32_t num_values = GENERATE(10, 1000, 5000);
   Drafter asked(tiny_config(TinyModel::kTokens));
   Drafter late(tiny_config(TinyModel::kTokens));
@@ -315,7 +315,7 @@ TEST_CASE("a drafter that is asked late has learnt the same, of the last thousan
   CHECK(late.guess().value == num_values % 7 % 5);
 }
 
-TEST_CASE("guesses that fail are believed less") {
+TEST_CASE("drafts that are rejected lower the trust in their context") {
   Drafter drafter(tiny_config(TinyModel::kTokens));
   for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
   const float before = drafter.guess().probability;
@@ -325,7 +325,7 @@ TEST_CASE("guesses that fail are believed less") {
   CHECK(drafter.guess().probability == before);
 }
 
-TEST_CASE("a context that fails leaves the guess to one that does not") {
+TEST_CASE("a context that fails leaves the draft to one that does not") {
   Drafter drafter(tiny_config(TinyModel::kTokens));
   for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
   const Drafter::Guess first = drafter.guess();
@@ -339,11 +339,11 @@ TEST_CASE("a context that fails leaves the guess to one that does not") {
   CHECK(drafter.guess().probability < first.probability * 0.7f);
 }
 
-TEST_CASE("where the longest context knows nothing, a short one guesses") {
+TEST_CASE("a short context drafts where the longest knows nothing") {
   ModelConfig config = tiny_config(TinyModel::kImage);
   config.image = {.height = 60, .width = 20, .channels = 1, .start_token = 0};
   Drafter drafter(config);
-  // Below a row of noise one of a value that no row had before.
+  // Below a row of noise one of a token that no row had before.
   std::mt19937 random(1);
   const auto value = [&](int i) {
     return i / 20 % 2 == 0 ? static_cast<std::int32_t>(random()) & 0xffff : -i / 20;

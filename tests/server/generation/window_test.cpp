@@ -1,4 +1,4 @@
-// Windows: a state that begins anew from the last half of its values, at known positions.
+// Windows: a state is reset at known positions and reads the last half of its tokens again.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -11,7 +11,7 @@
 namespace lintel::testing {
 namespace {
 
-// One sample, one row a step. A state that holds `window` values makes place for a new one, which
+// One sample, one row a step. A state that holds `window` tokens makes place for a new one, which
 // is fed the last half of them; penalties count the whole sequence. Appends to `all`.
 std::vector<Value> in_windows_by_hand(const Transformer& model, const GenerationRequest& request,
                                       int sample, std::vector<std::int32_t>& all) {
@@ -28,7 +28,7 @@ std::vector<Value> in_windows_by_hand(const Transformer& model, const Generation
   std::vector<Value> values;
   const std::size_t prompt_end = all.size() + request.prompt.size();
   std::size_t read = 0;
-  // Begins anew wherever a state is full and has to go on.
+  // Resets the state wherever it is full and has to continue.
   const auto feed_all = [&] {
     std::span<const float> output;
     while (fed < all.size()) {
@@ -118,8 +118,7 @@ void require_bits_of_twin(const std::shared_ptr<const Transformer>& model, const
   }
 }
 
-TEST_CASE("in a window every kind has the bits of a state that was begun anew by hand",
-          "[window]") {
+TEST_CASE("in a window every kind has the bits of a state that is reset by hand", "[window]") {
   const std::string attention = GENERATE(from_range(attention_types()));
   CAPTURE(attention);
   const auto model = tiny_model(TinyModel::kBytes, attention);
@@ -127,12 +126,12 @@ TEST_CASE("in a window every kind has the bits of a state that was begun anew by
   require_bits_of_twin(model, {.window = 6, .prompt = 20, .max_new = 25});
 }
 
-TEST_CASE("in a window int8 has the bits of a state that was begun anew by hand", "[window]") {
+TEST_CASE("in a window int8 has the bits of a state that is reset by hand", "[window]") {
   const auto model = tiny_model(TinyModel::kBytes, "linear", WeightType::kInt8);
   require_bits_of_twin(model, {.window = 16, .prompt = 5, .max_new = 60});
 }
 
-TEST_CASE("in a window of any size a state begins anew at the positions it says", "[window]") {
+TEST_CASE("in a window of any size a state is reset at the documented positions", "[window]") {
   const auto model = tiny_model(TinyModel::kBytes);
   const std::size_t prompt = GENERATE(1u, 2u, 7u, 8u, 9u, 12u, 40u);
   for (const std::int64_t window : {2, 4, 8, 64}) {
@@ -149,12 +148,12 @@ TEST_CASE("in a window a model with a position table has no end", "[window]") {
   const auto sink = core.generate(request);
   REQUIRE(sink->values[0] == expected);
   CHECK(sink->result().position == 710);
-  // From 64 on, each 32 values, to 704; each time the last 32 values are read again.
+  // From 64 on, each 32 tokens, to 704; each time the last 32 tokens are read again.
   CHECK(sink->result().replayed_tokens == 32 * 21);
   CHECK(sink->result().prompt_tokens == 10);
 }
 
-TEST_CASE("samples that are forked in a window go on in windows of their own", "[window]") {
+TEST_CASE("samples that are forked in a window continue in windows of their own", "[window]") {
   const auto model = tiny_model(TinyModel::kBytes);
   const std::size_t prompt = GENERATE(3u, 15u, 16u, 24u, 30u);
   CAPTURE(prompt);
@@ -171,7 +170,7 @@ TEST_CASE("samples that are forked in a window go on in windows of their own", "
   }
 }
 
-TEST_CASE("a stop string is found across the place where a state begins anew", "[window]") {
+TEST_CASE("a stop string is found across the position where a state is reset", "[window]") {
   Core core(tiny_model(TinyModel::kBytes));
   GenerationRequest request = window_request(16, 5, 60);
   request.echo_prompt = false;
@@ -247,7 +246,7 @@ std::string new_session_in_window(Core& core, const SessionOptions& options) {
   return created.info.id;
 }
 
-TEST_CASE("a session in a window goes on from every position that it is copied at or taken back to",
+TEST_CASE("a session in a window continues from every position that it is copied at or rewound to",
           "[window]") {
   const std::string attention = GENERATE(from_range(attention_types()));
   const std::uint32_t keep = GENERATE(0u, 3u);
@@ -306,7 +305,7 @@ TEST_CASE("a session in a window takes memory for no more than a window, and has
           in_windows_by_hand(*core.model, request, 0, all));
 }
 
-TEST_CASE("a session whose state is gone goes on in its window from its values", "[window]") {
+TEST_CASE("a session whose state is gone continues in its window from its tokens", "[window]") {
   const auto model = tiny_model(TinyModel::kBytes);
   const std::size_t before = GENERATE(3u, 15u, 16u, 17u, 23u, 24u, 25u, 60u, 100u);
   const std::size_t kept = GENERATE(0u, 2u, 9u);  // by the state
@@ -338,14 +337,14 @@ TEST_CASE("a session whose state is gone goes on in its window from its values",
 
 // ---- Prompts that are longer than a window
 
-// A request whose prompt is told to nobody, so that all of it need not be read.
+// A request without echo, so that all of its prompt need not be read.
 GenerationRequest unechoed(std::int64_t window, std::size_t prompt, std::int64_t max_new) {
   GenerationRequest request = window_request(window, prompt, max_new);
   request.echo_prompt = false;
   return request;
 }
 
-// Read and read again are no more values than a window has; the others are accounted for.
+// Read and read again are no more tokens than a window has; the others are accounted for.
 void require_little_is_read(const SampleResult& result, const GenerationRequest& request,
                             std::int64_t seen) {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
@@ -416,7 +415,7 @@ TEST_CASE("prompt of 900,000 bytes in a window of 256: at most 256 are read",
   CHECK(sink->result().position == 900'004);
   CHECK(sink->result().restarts == (900'004 - 1 - 256) / 128 + 1);
   CHECK(core.scheduler.stats().prompt_tokens <= 256);
-  // Draws depend on the position: the most likely values do not.
+  // Draws depend on the position: the most likely tokens do not.
   request.sampling.temperature = behind.sampling.temperature = 0;
   const auto sure = core.generate(request);
   const auto alone = core.generate(behind);
@@ -426,7 +425,7 @@ TEST_CASE("prompt of 900,000 bytes in a window of 256: at most 256 are read",
   }
 }
 
-TEST_CASE("penalties count the values of a prompt that are not read", "[window]") {
+TEST_CASE("penalties count the tokens of a prompt that are not read", "[window]") {
   const auto model = tiny_model(TinyModel::kBytes);
   Core core(model);
   GenerationRequest request = unechoed(8, 300, 20);
@@ -471,7 +470,7 @@ TEST_CASE("calls of a session with prompts longer than its window: the bits of t
     require_little_is_read(sink->result(), request, seen);
   }
   CHECK(core.store.history(id, /*owner=*/{}, 0, std::nullopt).values == all);
-  // Also from among the values that were not read.
+  // Also from among the tokens that were not read.
   for (const std::int64_t position : {70, 41, 30, 18, 9, 2}) {
     CAPTURE(position);
     if (position >= static_cast<std::int64_t>(all.size())) continue;
@@ -487,7 +486,7 @@ TEST_CASE("calls of a session with prompts longer than its window: the bits of t
   }
 }
 
-TEST_CASE("echo of a prompt longer than its window: told without being read, as its reader can",
+TEST_CASE("echo of a prompt longer than its window: sent without being read, at its reader's pace",
           "[window]") {
   const auto model = tiny_model(TinyModel::kBytes);
   Core core(model);
@@ -497,16 +496,16 @@ TEST_CASE("echo of a prompt longer than its window: told without being read, as 
   std::vector<std::int32_t> all;
   const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
   REQUIRE(expected.size() == 320);
-  // A reader that has room for 50 values at a time.
+  // A reader that has room for 50 tokens at a time.
   const auto sink = std::make_shared<RecordingSink>();
   sink->room = 50;
   const Core::Call call = core.submit(request, id, sink);
-  std::size_t told = 0;
+  std::size_t sent = 0;
   while (!sink->finished()) {
     core.run();
-    REQUIRE(sink->values[0].size() > told);
-    REQUIRE(sink->values[0].size() <= told + 50 + 2);  // and those of the step
-    told = sink->values[0].size();
+    REQUIRE(sink->values[0].size() > sent);
+    REQUIRE(sink->values[0].size() <= sent + 50 + 2);  // and those of the step
+    sent = sink->values[0].size();
     sink->room = 50;
     core.scheduler.resume(call.handle);
   }
@@ -514,7 +513,7 @@ TEST_CASE("echo of a prompt longer than its window: told without being read, as 
   require_little_is_read(sink->result(), request, 0);
   CHECK(sink->step_ends > 5);
 
-  // One that goes in the midst leaves the session with what was told, and it goes on from there.
+  // A reader that leaves early leaves the session with what was sent, and it continues from there.
   const auto gone = std::make_shared<RecordingSink>();
   gone->room = 50;
   const Core::Call cut = core.submit(request, id, gone);
@@ -538,13 +537,13 @@ TEST_CASE("echo of a prompt longer than its window: told without being read, as 
   CHECK(read->result().skipped_tokens == 0);
 }
 
-TEST_CASE("restarts of a window and the values that it skips are functions of positions",
+TEST_CASE("restarts of a window and the tokens that it skips are functions of positions",
           "[window]") {
   for (const std::int64_t window : {2, 4, 6, 16}) {
     for (std::int64_t end = 0; end < 60; ++end) {
-      // A state that takes one value after the other.
+      // A state that takes one token after the other.
       std::int64_t origin = 0, restarts = 0;
-      std::vector<std::int64_t> restarts_before = {0};  // the draw of value i
+      std::vector<std::int64_t> restarts_before = {0};  // the draw of token i
       for (std::int64_t i = 0; i < end; ++i) {
         if (i - origin == window) origin += window / 2, ++restarts;
         restarts_before.push_back(restarts);

@@ -4,10 +4,10 @@
 #include <future>
 #include <optional>
 
+#include "model/formats/model_files.h"
 #include "model/lora/adapter.h"
 #include "model/lora/adapter_files.h"
 #include "model/lora/random_adapter.h"
-#include "model/formats/model_files.h"
 #include "server/models/model_manager.h"
 #include "tests/server/support/models_room.h"
 #include "tests/support/eventually.h"
@@ -195,8 +195,7 @@ TEST_CASE("an adapter that is there twice is refused, and so is one more than th
   CHECK_THAT(f.load("m")->text, Contains("adapters, more than 1024"));
 }
 
-TEST_CASE(
-    "past the drain timeout an adapter's sessions are closed, and who still holds it keeps it") {
+TEST_CASE("past the drain timeout an adapter's sessions are closed, and its holders keep it") {
   AdapterRoom f(
       [](ModelOptions& options) { options.drain_timeout_ms = std::chrono::milliseconds(1); });
   f.write("m");
@@ -236,7 +235,7 @@ TEST_CASE("an adapter's unload keeps no model from going") {
   CHECK(eventually([&] { return f.used_bytes() == 0; }));
 }
 
-TEST_CASE("a manager that stops answers who waits for an adapter") {
+TEST_CASE("a manager that stops answers callers that wait for an adapter") {
   AdapterRoom f;
   f.write("m");
   f.write_adapter("m/adapters/a");

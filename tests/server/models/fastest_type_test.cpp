@@ -7,8 +7,8 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "model/formats/model_files.h"
 #include "model/bits_lost.h"
+#include "model/formats/model_files.h"
 #include "server/models/model_manager.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
@@ -50,7 +50,7 @@ TEST_CASE("auto serves the fastest type that loses at most 0.002 bits a value, a
   }
   CHECK(loaded.transformer->weight_type() == faster_types().front());
   CHECK_THAT(loaded.reason, Catch::Contains("bits a value against f32, of at most 0.002"));
-  // The same again, whatever else the machine does.
+  // The same again, under any load of the machine.
   CHECK(load(directory.path(), {}).reason == loaded.reason);
 }
 

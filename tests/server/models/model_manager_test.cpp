@@ -73,7 +73,7 @@ TEST_CASE("a model of the repository is loaded, found and unloaded") {
   CHECK(f.unload("second")->kind == Kind::kNotFound);
 }
 
-TEST_CASE("what a load is refused for has a kind, names the model and hides the repository") {
+TEST_CASE("a load's refusal has a kind, names the model and hides the repository") {
   Fixture f;
   f.write("broken");
   fs::resize_file(f.directory.path() / "broken/model.safetensors", 700);
@@ -146,24 +146,25 @@ TEST_CASE("a server starts with its directories and with what it is to load of t
   CHECK_THROWS_WITH(missing.manager->load_at_start(), Contains("--load-model nosuch"));
 }
 
-TEST_CASE("readiness is told of what is ready, and when it changes") {
+TEST_CASE("readiness is reported for every ready model, and when it changes") {
   Fixture f;
   f.write("a");
   f.write("b");
   REQUIRE_FALSE(f.load("a"));
   std::mutex mutex;
-  std::vector<std::pair<std::string, bool>> told;
+  std::vector<std::pair<std::string, bool>> reported;
   f.manager->tell_readiness([&](const std::string& name, bool ready) {
     const std::lock_guard lock(mutex);
-    told.emplace_back(name, ready);
+    reported.emplace_back(name, ready);
   });
   REQUIRE_FALSE(f.load("b"));
   REQUIRE_FALSE(f.unload("a"));
   const std::lock_guard lock(mutex);
-  CHECK(told == std::vector<std::pair<std::string, bool>>{{"a", true}, {"b", true}, {"a", false}});
+  CHECK(reported ==
+        std::vector<std::pair<std::string, bool>>{{"a", true}, {"b", true}, {"a", false}});
 }
 
-TEST_CASE("an unload is answered when the last call lets go, and its memory is given back then") {
+TEST_CASE("an unload is answered when the last call ends, and its memory is released then") {
   Fixture f;
   f.write("a");
   REQUIRE_FALSE(f.load("a"));
@@ -193,7 +194,7 @@ TEST_CASE("past the drain timeout a model's scheduler stops, and what still hold
   CHECK(held->name == "a");
 }
 
-TEST_CASE("a model that is loaded anew takes the place of the old one, which drains") {
+TEST_CASE("a reloaded model takes the place of the old one, which drains") {
   Fixture f;
   f.write("a", 5);
   REQUIRE_FALSE(f.load("a"));
@@ -244,7 +245,7 @@ TEST_CASE("an unload that comes after the manager has stopped is answered") {
   CHECK_FALSE(answer->has_value());
 }
 
-TEST_CASE("a manager that stops ends what drains, and answers who waits") {
+TEST_CASE("a manager that stops ends what drains, and answers waiting callers") {
   Fixture f;
   f.write("a");
   REQUIRE_FALSE(f.load("a"));

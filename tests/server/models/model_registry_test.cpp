@@ -46,7 +46,7 @@ TEST_CASE("a version is loading, ready, unloading, unavailable") {
   f.registry.set_loading("a", 1);
   f.registry.add(f.model("a", 1));
   CHECK(state() == ModelState::kReady);
-  f.registry.set_loading("a", 1);  // anew
+  f.registry.set_loading("a", 1);  // a reload
   CHECK(state() == ModelState::kReady);
   f.registry.set_failed("a", 1, "it is broken");
   CHECK(state() == ModelState::kReady);
@@ -108,7 +108,7 @@ TEST_CASE("a load goes from state to state one way only") {
   }
 }
 
-TEST_CASE("the last call to let go of a retired model rings, and no call before it") {
+TEST_CASE("the last call to release a retired model rings the bell, and no call before it") {
   Fixture f;
   f.registry.add(f.model("a", 1));
   SharedModel first = f.registry.find("a");

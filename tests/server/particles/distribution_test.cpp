@@ -11,7 +11,7 @@ namespace {
 
 using Path = std::vector<std::int32_t>;
 
-// A model of few values, and every way in which the hidden ones of a request can be filled.
+// A model of few tokens, and every way in which the hidden ones of a request can be filled.
 struct Enumerated {
   std::shared_ptr<const Transformer> model = changed_model(
       TinyModel::kTokens,
@@ -27,7 +27,7 @@ struct Enumerated {
       });
   GenerationRequest request;
   std::vector<Path> paths;
-  std::vector<double> joint;  // p(hidden and known values | prompt)
+  std::vector<double> joint;  // p(hidden and known tokens | prompt)
 
   Enumerated() {
     request.prompt = {1, 3};

@@ -79,7 +79,7 @@ Filtered filter_naively(const Transformer& model, const GenerationRequest& reque
     choices->choose(position + 1, chosen);
     result.log2_evidence += log2_mean(weights);
     std::ranges::fill(weights, 0.0);
-    // Those that nobody chose, in order, become those that are chosen again, in order.
+    // Particles that were not chosen, in order, become those that are chosen again, in order.
     std::size_t free = 0;
     for (std::size_t k = 1; k < count; ++k) {
       if (chosen[k] != chosen[k - 1]) continue;

@@ -1,4 +1,4 @@
-// Requests with particles: how they end, what they cost, and what they leave behind.
+// Requests with particles: how they end, what they cost, and what they leave.
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -10,7 +10,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("particles end together, with what was told, and leave nothing") {
+TEST_CASE("particles end together, with what was sent, and leave nothing") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model);
   GenerationRequest request;
@@ -21,7 +21,7 @@ TEST_CASE("particles end together, with what was told, and leave nothing") {
   request.given = {{1, 7}, {4, 7}, {90, 3}};
   FinishReason reason = FinishReason::kCancelled;
   RequestOutcome outcome = RequestOutcome::kCancelled;
-  std::size_t told = 1;
+  std::size_t sent = 1;
   int steps = 20;
   std::function<void(const Core::Call&)> stop = [&](const Core::Call& call) {
     core.scheduler.cancel(call.handle);
@@ -29,7 +29,7 @@ TEST_CASE("particles end together, with what was told, and leave nothing") {
   SECTION("cancelled") {}
   SECTION("cancelled in the queue") {
     steps = 0;
-    told = 0;
+    sent = 0;
   }
   SECTION("out of time") {
     request.deadline = core.clock.now() + std::chrono::seconds(1);
@@ -45,7 +45,7 @@ TEST_CASE("particles end together, with what was told, and leave nothing") {
   for (int k = 0; k < 2; ++k) {
     const SampleResult& result = call.sink->result(k);
     CHECK(result.reason == reason);
-    CHECK(call.sink->values[static_cast<std::size_t>(k)].size() >= told);
+    CHECK(call.sink->values[static_cast<std::size_t>(k)].size() >= sent);
     CHECK(result.generated_tokens ==
           static_cast<std::int64_t>(call.sink->values[static_cast<std::size_t>(k)].size()));
     CHECK_FALSE(result.log2_evidence);
@@ -130,7 +130,7 @@ TEST_CASE("particles zero what they held") {
   for (int i = 0; i < 200; ++i) {
     for (int p = 0; p < 3; ++p) set->append(p, {.token = 1 + i});
   }
-  constexpr std::size_t kLeastBytes = 1000;  // the values of one
+  constexpr std::size_t kLeastBytes = 1000;  // the tokens of one
   const FreedMemory freed(kLeastBytes);
   set.reset();
   CHECK(freed.blocks() == 3);

@@ -1,4 +1,4 @@
-// Requests with particles: their values are a function of the request alone.
+// Requests with particles: their tokens are a function of the request alone.
 #include <catch2/catch.hpp>
 
 #include "model/layers/attention/declaration.h"
@@ -7,7 +7,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("particles give what a naive filter gives, alone and in any company and slices",
+TEST_CASE("particles give what a naive filter gives, alone, in any batch and in any slices",
           "[promise]") {
   const std::string attention = GENERATE(from_range(attention_types()));
   const auto kind = GENERATE(TinyModel::kImage, TinyModel::kBytes);
@@ -65,7 +65,7 @@ TEST_CASE("one particle, or none, is a sample as ever, and has no evidence") {
   CHECK_FALSE(sink->result().log2_evidence);
 }
 
-TEST_CASE("values are told as soon as all particles have them, the same to every sample") {
+TEST_CASE("tokens are sent as soon as all particles have them, the same to every sample") {
   Core core(tiny_model(TinyModel::kBytes));
   GenerationRequest request;
   request.prompt = {1, 2};
@@ -86,7 +86,7 @@ TEST_CASE("values are told as soon as all particles have them, the same to every
   require_twin(*sink, filter_naively(*core.model, request));
 }
 
-TEST_CASE("a slow reader of particles gets the same values") {
+TEST_CASE("a slow reader of particles gets the same tokens") {
   Core core(tiny_model(TinyModel::kBytes));
   GenerationRequest request = particle_requests(*core.model)[1];
   const auto sink = std::make_shared<RecordingSink>(request.num_samples);

@@ -1,4 +1,4 @@
-// Which particles go on: shares, order, and what weights of any size come to.
+// Which particles survive: shares, order, and the sums of weights of any size.
 #include "server/engine/resampling.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ TEST_CASE("the effective size is the number of equal weights, and 1 of one that 
   CHECK(effective_size(std::vector<double>{-7.0}) == Approx(1));
 }
 
-TEST_CASE("weights of any size are compared, and their mean is told") {
+TEST_CASE("weights of any size are compared, and have a mean") {
   const std::vector<double> weights = logs_of({1.0, 2.0, 5.0});
   CHECK(log2_mean(weights) == Approx(std::log2(8.0 / 3.0)));
   for (const double shift : {-1e5, -2000.0, 3000.0}) {
@@ -65,7 +65,7 @@ TEST_CASE("a particle of share s is chosen s n times, rounded up or down, and s 
   }
 }
 
-TEST_CASE("who is chosen stays where it is, and copies take the places of the others") {
+TEST_CASE("a chosen particle stays in its place, and copies take the places of the others") {
   std::vector<ParticleCopy> copies;
   list_copies(std::vector<std::size_t>{0, 2, 2, 2, 4}, copies);
   CHECK(copies == std::vector<ParticleCopy>{{1, 2}, {3, 2}});
@@ -74,7 +74,7 @@ TEST_CASE("who is chosen stays where it is, and copies take the places of the ot
   list_copies(std::vector<std::size_t>{3, 3, 3, 3}, copies);
   CHECK(copies == std::vector<ParticleCopy>{{0, 3}, {1, 3}, {2, 3}});
 
-  // Whatever is chosen is there afterwards, as often as it was chosen.
+  // Every chosen particle is there afterwards, as often as it was chosen.
   for (std::size_t code = 0; code < 3125; ++code) {
     std::vector<std::size_t> chosen;
     for (std::size_t i = 0, rest = code; i < 5; ++i, rest /= 5) chosen.push_back(rest % 5);
@@ -111,7 +111,7 @@ TEST_CASE("particles are resampled below half their number, and then weigh the s
   CHECK(set.resample(3).empty());  // they weigh the same
 }
 
-TEST_CASE("particles agree as far as all have the same values, whatever their weights") {
+TEST_CASE("particles agree as far as all have the same tokens, with any weights") {
   ParticleSet set(3, 5, 1);
   CHECK(set.agreed() == 0);
   for (const std::int32_t token : {7, 8}) {

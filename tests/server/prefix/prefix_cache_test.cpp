@@ -1,4 +1,4 @@
-// What is kept behind prompts: how much, for whom, and until when.
+// States kept after prompts: how much, for whom, and until when.
 #include "server/engine/prefix_cache.h"
 
 #include <catch2/catch.hpp>
@@ -30,7 +30,7 @@ struct CacheRoom {
       : store({.session_memory_bytes = session_bytes}, clock),
         cache({.memory_bytes = cache_bytes}, store) {}
 
-  // As a call does with its prompt. Returns how many values it did not read.
+  // As a call does with its prompt. Returns how many tokens it did not read.
   std::int64_t read(const Values& prompt, const Owner& owner = {}, SharedAdapter adapter = nullptr,
                     std::int64_t asked = 0) {
     SequenceState sequence = model->new_sequence(weights_of(adapter));
@@ -75,7 +75,7 @@ TEST_CASE("the end of a prompt is kept when it comes for the second time") {
   CHECK(stats.saved_tokens == 200);
 }
 
-TEST_CASE("a state is kept where a prompt leaves an earlier one, 32 values on or later") {
+TEST_CASE("a state is kept where a prompt leaves an earlier one, 32 tokens on or later") {
   CacheRoom room(kMebibyte);
   const std::size_t shared = GENERATE(31, 32, 33, 500);
   CAPTURE(shared);
@@ -90,7 +90,7 @@ TEST_CASE("a state is kept where a prompt leaves an earlier one, 32 values on or
   CHECK(room.read(leaving(9)) == (shared < 32 ? 0 : static_cast<std::int64_t>(shared)));
 }
 
-TEST_CASE("a state is kept where a prompt asks for it, and nothing behind") {
+TEST_CASE("a state is kept where a prompt asks for it, and at no later place") {
   CacheRoom room(kMebibyte);
   const Values prompt = prompt_of(200, 1);
   CHECK(room.read(prompt, {}, nullptr, /*asked=*/90) == 0);
@@ -115,7 +115,7 @@ TEST_CASE("owners and adapters have nothing of each other", "[threat-5]") {
   CHECK(room.read(prompt, "b", adapter) == 100);
 }
 
-TEST_CASE("what is kept of an adapter does not keep it, and goes when it is gone") {
+TEST_CASE("states of an adapter do not keep it alive, and are dropped when it is gone") {
   CacheRoom room(kMebibyte);
   const Values prompt = prompt_of(100, 1);
   auto adapter = served("thin", random_adapter(TinyModel::kTokens, 3));
@@ -150,7 +150,7 @@ TEST_CASE("a model that goes leaves nothing") {
   CHECK(cache.stats().evictions == 0);
 }
 
-TEST_CASE("what is kept never takes more than it may, however many prompts come", "[threat-6]") {
+TEST_CASE("a cache never exceeds its memory, however many prompts come", "[threat-6]") {
   constexpr std::size_t kBytes = 256 << 10;
   CacheRoom room(kBytes);
   for (std::uint32_t i = 0; i < 400; ++i) {
@@ -188,7 +188,7 @@ TEST_CASE("sessions are admitted as if nothing were kept, and what is kept makes
 
 #ifdef LINTEL_WATCHED_MEMORY
 TEST_CASE("prompts and states are zeroed before their memory is freed", "[threat-6]") {
-  // Values that nothing else has: the bytes of four of them stand in an edge and nowhere else.
+  // Tokens that nothing else has: the bytes of four of them stand in an edge and nowhere else.
   Values prompt(400);
   for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<std::int32_t>(i * 7 % 50);
   CacheRoom room(kMebibyte);
@@ -197,7 +197,7 @@ TEST_CASE("prompts and states are zeroed before their memory is freed", "[threat
   leaving[200] = leaving[200] == 1 ? 2 : 1;
   for (int i = 0; i < 2; ++i) room.read(leaving);
   REQUIRE(room.cache.stats().hits == 2);
-  constexpr std::size_t kLeastBytes = 700;  // edges of 200 values and states, and no tree's nodes
+  constexpr std::size_t kLeastBytes = 700;  // edges of 200 tokens and states, and no tree's nodes
   const FreedMemory freed(kLeastBytes);
   room.cache.keep_within(0);
   CHECK(freed.blocks() >= 5);
@@ -205,13 +205,13 @@ TEST_CASE("prompts and states are zeroed before their memory is freed", "[threat
   CHECK(room.cache.stats().bytes == 0);
 }
 
-TEST_CASE("an edge that is cut leaves none of its values in the memory that it had") {
+TEST_CASE("an edge that is cut leaves none of its tokens in the memory that it had") {
   Values prompt = prompt_of(400, 3);
   Values leaving = prompt;
   leaving[200] = leaving[200] == 1 ? 2 : 1;
   CacheRoom room(kMebibyte);
   room.read(prompt);
-  constexpr std::size_t kSome = 16;  // values
+  constexpr std::size_t kSome = 16;  // tokens
   const std::span<const std::int32_t> end = std::span(prompt).last(kSome);
   const FreedMemory freed(std::as_bytes(end));
   room.read(leaving);

@@ -44,7 +44,7 @@ std::vector<GenerationRequest> requests_for(const Transformer& model) {
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < 24; ++i) {
     GenerationRequest request;
-    // Whole, cut, and with something behind: twice or more of each.
+    // Whole, cut, and with more tokens: twice or more of each.
     const std::size_t cut = i % 3 == 0 ? shared.size() / 2 : shared.size();
     request.prompt.assign(shared.begin(), shared.begin() + static_cast<std::ptrdiff_t>(cut));
     for (int k = 0; k < 2 * (i % 4); ++k) request.prompt.push_back(k == 0 ? i % 8 : below(vocab));
@@ -91,7 +91,7 @@ void require_hits_go_unnoticed(TinyModel kind, const std::string& attention, Wei
       REQUIRE(got->values == expected->values);
       require_same_end(*got, *expected);
       if (requests[i].num_samples > 1) continue;
-      // The first call of a session, and another that goes on from what it left.
+      // The first call of a session, and another that continues from what it left.
       const std::string twin = fresh.new_session(), session = cached.new_session();
       GenerationRequest next;
       next.max_new_tokens = 3;
@@ -111,21 +111,22 @@ void require_hits_go_unnoticed(TinyModel kind, const std::string& attention, Wei
   }
 }
 
-TEST_CASE("a prompt goes on behind what came before as if it were read: every kind", "[prefix]") {
+TEST_CASE("a prompt continues after a cached beginning as if it were read: every kind",
+          "[prefix]") {
   const std::string attention = GENERATE(from_range(attention_types()));
   const TinyModel kind = GENERATE(TinyModel::kBytes, TinyModel::kImage);
   CAPTURE(attention, static_cast<int>(kind));
   require_hits_go_unnoticed(kind, attention, WeightType::kF32);
 }
 
-TEST_CASE("a prompt goes on behind what came before as if it were read: bf16 and int8",
+TEST_CASE("a prompt continues after a cached beginning as if it were read: bf16 and int8",
           "[prefix]") {
   const auto type = GENERATE(WeightType::kBf16, WeightType::kInt8);
   const TinyModel kind = GENERATE(TinyModel::kBytes, TinyModel::kImage, TinyModel::kTokens);
   require_hits_go_unnoticed(kind, "linear", type);
 }
 
-// 1,500 values that all have, and some of its own.
+// 1,500 tokens that all have, and some of its own.
 GenerationRequest sharing_request(std::uint64_t i) {
   GenerationRequest request = tokens_request(1500, 4, /*seed=*/1);
   for (std::uint64_t k = 0; k < 20; ++k) {
@@ -136,7 +137,7 @@ GenerationRequest sharing_request(std::uint64_t i) {
   return request;
 }
 
-TEST_CASE("of 64 prompts with 1,500 values in common 62 are read behind them", "[prefix]") {
+TEST_CASE("of 64 prompts with 1,500 tokens in common, 62 are read after them only", "[prefix]") {
   const auto model = tiny_model(TinyModel::kTokens);
   const bool asks = GENERATE(false, true);
   Core core(model, without_threads(), kRoomy, {});
@@ -159,7 +160,7 @@ TEST_CASE("of 64 prompts with 1,500 values in common 62 are read behind them", "
         twin.scheduler.stats().prompt_tokens - static_cast<std::uint64_t>(saved));
 }
 
-TEST_CASE("who wants more of a prompt than the state behind it has it read", "[prefix]") {
+TEST_CASE("a request that needs more of a prompt than the state after it has it read", "[prefix]") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model, without_threads(), kRoomy, {});
   GenerationRequest request = tokens_request(100, 4, /*seed=*/1);
@@ -173,7 +174,7 @@ TEST_CASE("who wants more of a prompt than the state behind it has it read", "[p
   CHECK(stats.hits + stats.misses == 3);
 }
 
-TEST_CASE("a session that has values already has its prompt read", "[prefix]") {
+TEST_CASE("a session that has tokens already has its prompt read", "[prefix]") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model, without_threads(), kRoomy, {});
   const GenerationRequest request = tokens_request(100, 4, /*seed=*/1);
@@ -223,7 +224,7 @@ class CountingSink final : public TokenSink {
   int values = 0;
 };
 
-TEST_CASE("what is kept behind a prompt costs the steps after it no memory", "[prefix]") {
+TEST_CASE("a kept state costs the steps after it no memory", "[prefix]") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model, without_threads(), kRoomy, {});
   GenerationRequest request = tokens_request(100, 200, /*seed=*/1);

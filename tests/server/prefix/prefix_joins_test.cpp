@@ -1,5 +1,5 @@
-// Prompts that come at once and begin alike: one is read, the others wait for it, and nobody longer
-// than reading would have taken.
+// Prompts that come at once and begin alike: one is read, the others wait for it, at most as long
+// as reading would take.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
@@ -13,7 +13,7 @@ namespace {
 constexpr SessionStore::Options kRoomForAll{.session_memory_bytes = std::size_t{1} << 30};
 constexpr std::int64_t kShared = 500;
 
-// `shared` values that all have, and some of its own.
+// `shared` tokens that all have, and some of its own.
 GenerationRequest alike(std::uint64_t i, std::int64_t shared = kShared) {
   GenerationRequest request = tokens_request(static_cast<std::size_t>(shared), 12, /*seed=*/1);
   for (std::uint64_t k = 0; k < 3 * i; ++k) {
@@ -101,7 +101,7 @@ TEST_CASE("prompts that are the same join at their end, those that part earlier 
   CHECK(c.sink->result().cached_tokens == 300);
 }
 
-TEST_CASE("where the one that is read ends early the others go on without it", "[prefix]") {
+TEST_CASE("the others continue when the prompt that is read ends early", "[prefix]") {
   Together room;
   const GenerationRequest request = alike(3);
   const auto first = room.core.submit(alike(0));
@@ -116,10 +116,10 @@ TEST_CASE("where the one that is read ends early the others go on without it", "
   room.require_the_bits_of_misses(third, alike(4));
 }
 
-TEST_CASE("nobody waits longer than reading would have taken", "[prefix]") {
+TEST_CASE("a prompt waits no longer than reading would take", "[prefix]") {
   Together room;
   const GenerationRequest request = alike(3);
-  // Pays for its values, and has to wait.
+  // Pays for its tokens, and has to wait.
   GenerationRequest slow = alike(0);
   struct Poor final : TokenAllowance {
     Duration pay(std::int64_t) override { return std::chrono::hours(1); }
@@ -128,7 +128,7 @@ TEST_CASE("nobody waits longer than reading would have taken", "[prefix]") {
   const auto first = room.core.submit(slow);
   room.step(2);
   const auto second = room.core.submit(request);
-  // Some 16 values a millisecond.
+  // Some 16 tokens a millisecond.
   room.step(400);
   room.require_the_bits_of_misses(second, request);
   CHECK(second.sink->result().cached_tokens == 0);
@@ -139,7 +139,8 @@ TEST_CASE("nobody waits longer than reading would have taken", "[prefix]") {
   room.step(2);
 }
 
-TEST_CASE("who waits for another's prompt can be cancelled, and may run out of time", "[prefix]") {
+TEST_CASE("a request that waits for another's prompt can be cancelled, and can expire",
+          "[prefix]") {
   Together room;
   const auto first = room.core.submit(alike(0));
   GenerationRequest brief = alike(3);
@@ -154,7 +155,7 @@ TEST_CASE("who waits for another's prompt can be cancelled, and may run out of t
   room.require_the_bits_of_misses(first, alike(0));
 }
 
-TEST_CASE("nobody waits for a prompt of another's, of an adapter's, or that has little in common",
+TEST_CASE("a prompt waits for none of another owner or adapter, or with little in common",
           "[prefix]") {
   Together room;
   const auto first = room.core.submit(alike(0), "", nullptr, nullptr, "alice");

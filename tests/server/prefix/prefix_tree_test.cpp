@@ -46,7 +46,7 @@ struct NaiveTree {
   }
 };
 
-// The values on the way to a node.
+// The tokens on the way to a node.
 Values path_of(const PrefixTree::Node& node) {
   Values values;
   for (const PrefixTree::Node* at = &node; at->parent != nullptr; at = at->parent) {
@@ -131,7 +131,7 @@ TEST_CASE("of two states the one goes that saves less for its bytes, unless it w
   };
   PrefixTree::Node* const small = put(Values(40, 1), 100);
   PrefixTree::Node* const large = put(Values(40, 2), 200);
-  PrefixTree::Node* const behind = put(Values(50, 1), 100);  // saves ten values more than `small`
+  PrefixTree::Node* const behind = put(Values(50, 1), 100);  // saves ten tokens more than `small`
   CHECK(tree.least_worth() == behind);
   tree.evict_state(*behind, gone);
   CHECK(tree.least_worth() == large);

@@ -46,7 +46,7 @@ TEST_CASE("a long prompt never stalls the decoding of others", "[threat-56]") {
   REQUIRE(produced == 1 + 20);
 }
 
-TEST_CASE("runs of given values do not stall the decoding of others either") {
+TEST_CASE("runs of given tokens do not stall the decoding of others either") {
   Core core(tiny_model(TinyModel::kTokens), {.workers = 0,
                                              .max_batch_rows = 16,
                                              .prefill_rows_per_step = 3,
@@ -66,7 +66,7 @@ TEST_CASE("runs of given values do not stall the decoding of others either") {
   REQUIRE(reading.sink->values[0].size() == 60);
 }
 
-TEST_CASE("when nobody decodes, a prompt may take the whole step") {
+TEST_CASE("a prompt may take the whole step when no request decodes") {
   Core core(tiny_model(TinyModel::kTokens), {.workers = 0,
                                              .max_batch_rows = 16,
                                              .prefill_rows_per_step = 3,
@@ -85,7 +85,7 @@ TEST_CASE("prompts share the rows of a step") {
   core.scheduler.run_one_step();
   std::vector<Core::Call> calls;
   for (int i = 0; i < 5; ++i) calls.push_back(core.submit(tokens_request(20, 1)));
-  // 95 rows at 2 a step: nobody is ready long before the others.
+  // 95 rows at 2 a step: no request is ready long before the others.
   std::size_t first_done = 0;
   std::size_t last_done = 0;
   for (std::size_t step = 1; last_done == 0; ++step) {
@@ -95,7 +95,7 @@ TEST_CASE("prompts share the rows of a step") {
     if (done > 0 && first_done == 0) first_done = step;
     if (done == calls.size()) last_done = step;
   }
-  REQUIRE(last_done == 48);  // 19 rows each; the last value of a prompt is fed as a decoding row
+  REQUIRE(last_done == 48);  // 19 rows each; the last token of a prompt is fed as a decoding row
   REQUIRE(first_done >= 45);
 }
 
@@ -245,7 +245,7 @@ TEST_CASE("a deadline flushes text that was held back") {
   REQUIRE(call.sink->out_of_order == 0);
 }
 
-TEST_CASE("each sample leaves when it ends, and the others go on") {
+TEST_CASE("each sample leaves when it ends, and the others continue") {
   Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   GenerationRequest request = tokens_request(2, 30);
   request.num_samples = 6;
@@ -262,7 +262,7 @@ TEST_CASE("each sample leaves when it ends, and the others go on") {
   REQUIRE(some_stopped);
 }
 
-// A value whose embedding overflows the first layer norm.
+// A token whose embedding overflows the first layer norm.
 std::shared_ptr<const Transformer> poisonous_model(std::int32_t poison) {
   return changed_model(TinyModel::kTokens, {}, [poison](ModelWeights& weights) {
     for (float& x : weights.value_embedding.row(static_cast<std::size_t>(poison))) x = 3e38f;
@@ -281,7 +281,7 @@ TEST_CASE("a value that is not finite ends its request and touches no other") {
     core.run();
     REQUIRE(sick.sink->outcome == RequestOutcome::kNonFinite);
     REQUIRE(sick.sink->values[0].empty());
-    REQUIRE(!core.store.get(id));  // it could not go on
+    REQUIRE(!core.store.get(id));  // it could not continue
   }
   SECTION("several samples") {
     bad.num_samples = 3;

@@ -1,5 +1,5 @@
-// Memory that fails anywhere on a request's way: it is answered all the same, once, and the
-// scheduler goes on and stops.
+// Allocations that fail anywhere on a request's way: it is answered all the same, once, and the
+// scheduler continues and stops.
 #include <catch2/catch.hpp>
 
 #include "server/engine/request_queue.h"
@@ -68,7 +68,8 @@ std::vector<Call> submit_all(Core& core, const std::string& session) {
   return calls;
 }
 
-TEST_CASE("whichever allocation fails, every request is answered once and the scheduler stops") {
+TEST_CASE(
+    "every request is answered once and the scheduler stops, for each allocation that may fail") {
   const auto model = tiny_model(TinyModel::kBytes);
   std::size_t failures = 0;
   for (std::size_t successes = 0;; ++successes) {
@@ -103,7 +104,7 @@ TEST_CASE("whichever allocation fails, every request is answered once and the sc
   CHECK(failures > 20);
 }
 
-TEST_CASE("what takes requests out of the queue asks for no memory") {
+TEST_CASE("taking requests out of the queue allocates nothing") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model, {.workers = 0, .max_batch_rows = 1});
   std::vector<Call> calls;

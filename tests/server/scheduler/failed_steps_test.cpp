@@ -1,4 +1,4 @@
-// Steps that fail for want of memory: those they were for end, and nobody else notices.
+// Steps that fail for want of memory: their requests end, all others are unaffected.
 #include <catch2/catch.hpp>
 #include <new>
 #include <optional>
@@ -33,7 +33,7 @@ TEST_CASE("a step without memory fails those it was for, and closes their sessio
       core.scheduler.run_one_step();
       has_failed = failing.has_failed();
     }
-    // A neighbour that comes afterwards has the values it has alone.
+    // A request that comes afterwards has the tokens it has alone.
     const auto neighbour = core.submit(request_of(1), core.new_session(100));
     core.run();
     int failed = 0;
@@ -42,7 +42,7 @@ TEST_CASE("a step without memory fails those it was for, and closes their sessio
       REQUIRE(sink.finishes == 1);
       if (sink.outcome == RequestOutcome::kInternal) {
         ++failed;
-        REQUIRE(!core.store.get(ids[i]));  // how far its state got nobody knows
+        REQUIRE(!core.store.get(ids[i]));  // how far its state got is unknown
       } else {
         REQUIRE(sink.outcome == RequestOutcome::kDone);
         REQUIRE(sink.tokens() == expected);
@@ -64,11 +64,11 @@ TEST_CASE("a step without memory fails those it was for, and closes their sessio
   CHECK(failed_steps > 0);
 }
 
-TEST_CASE("a worker without memory for its own lists fails its requests, and goes on") {
+TEST_CASE("a worker without memory for its own lists fails its requests, and continues") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model, {.workers = 1, .speculation = Speculation::kOff});
   const std::string id = core.new_session();
-  // It is full after its first value, and there is no memory to note that it pauses.
+  // It is full after its first token, and there is no memory to note that it pauses.
   const auto sink = std::make_shared<RecordingSink>();
   sink->room = 1;
   std::optional<FailingAllocation> failing;

@@ -1,4 +1,4 @@
-// Memory: what sessions take they give back, and nothing of one shows in the next.
+// Memory: sessions release all that they take, and nothing of one shows in the next.
 #include <catch2/catch.hpp>
 
 #include "tests/server/support/adapters_room.h"

@@ -7,7 +7,7 @@
 namespace lintel::testing {
 namespace {
 
-// Requests that are never stepped: prompts of one value, four bytes.
+// Requests that are never stepped: prompts of one token, four bytes.
 struct Waiting {
   std::unique_ptr<RunningRequest> request(int num_samples = 1,
                                           std::optional<TimePoint> deadline = std::nullopt) {

@@ -9,7 +9,7 @@ namespace {
 // These tests count steps and rows.
 constexpr Scheduler::Options kOneRowAValue = {.workers = 0, .speculation = Speculation::kOff};
 
-TEST_CASE("a full sink pauses its request and slows nobody else") {
+TEST_CASE("a full sink pauses its request and slows no other") {
   Core core(tiny_model(TinyModel::kTokens),
             {.workers = 0, .max_batch_rows = 1, .speculation = Speculation::kOff});
   const auto expected = core.generate(tokens_request(3, 20))->tokens();
@@ -107,7 +107,7 @@ TEST_CASE("an old resume does not undo a later pause") {
   REQUIRE(sink->values[0].size() == 3);
 }
 
-TEST_CASE("the sink hears the end of every step that gave it something") {
+TEST_CASE("the sink receives the end of every step that gave it a token") {
   Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   const auto sink = core.generate(tokens_request(1, 10));
   REQUIRE(sink->step_ends == 10);

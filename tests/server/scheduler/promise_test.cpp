@@ -1,4 +1,4 @@
-// Promise 1: the same bits, whoever shares the batch.
+// Promise 1, batch invariance: the same bits in any batch.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -42,7 +42,7 @@ std::vector<GenerationRequest> varied_requests(const Transformer& model) {
       if (random() % 3 == 0) request.sampling.min_p = 0.01f;
       if (random() % 3 == 0) request.sampling.repetition_penalty = 1.2f;
       if (random() % 3 == 0) request.sampling.frequency_penalty = 0.3f;
-      // A little, or so much that nearly every value can be guessed.
+      // A little, or so much that nearly every draft is accepted.
       if (random() % 3 == 0) request.sampling.logit_bias = {{below(vocab), 2.0f + 4.0f * below(2)}};
     }
     if (random() % 3 == 0) request.stop.tokens = {below(vocab)};
@@ -161,14 +161,14 @@ void require_same_bits_in_any_company(TinyModel kind, const std::string& attenti
 }
 
 // Two tests, so that they run side by side.
-TEST_CASE("64 requests give the same bits whoever shares their batch: images",
+TEST_CASE("batch invariance: 64 requests give the same bits in any batch: images",
           "[promise][threat-8]") {
   const auto [attention, type] = GENERATE(from_range(attentions_and_weights()));
   CAPTURE(attention, to_string(type));
   require_same_bits_in_any_company(TinyModel::kImage, attention, type);
 }
 
-TEST_CASE("64 requests give the same bits whoever shares their batch: bytes",
+TEST_CASE("batch invariance: 64 requests give the same bits in any batch: bytes",
           "[promise][threat-8]") {
   const auto [attention, type] = GENERATE(from_range(attentions_and_weights()));
   CAPTURE(attention, to_string(type));
@@ -252,7 +252,7 @@ Party new_party(TinyModel kind, WeightType type, std::size_t turn, std::size_t n
   return party;
 }
 
-TEST_CASE("64 requests over 4 models, 8 adapters and all kinds give the same bits in any company",
+TEST_CASE("batch invariance: 64 requests over 4 models, 8 adapters and all kinds in any batch",
           "[promise]") {
   std::vector<Party> parties;
   parties.push_back(new_party(TinyModel::kImage, WeightType::kF32, 0, 16));

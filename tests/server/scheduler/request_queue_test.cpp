@@ -48,7 +48,7 @@ TEST_CASE("a worker takes no more than its share of the load") {
   REQUIRE(queue.pop(0, 64));
 }
 
-TEST_CASE("what waiting requests hold is bounded too, and one request always may") {
+TEST_CASE("the memory of waiting requests is bounded, and one request always fits") {
   QueueFixture f;
   const std::size_t each = f.request()->held_bytes();
   CHECK(each >= 4096);
@@ -67,7 +67,7 @@ TEST_CASE("what waiting requests hold is bounded too, and one request always may
   f.push(tiny);
 }
 
-TEST_CASE("what a request holds is its values, what its caller keeps for it, and itself") {
+TEST_CASE("a request holds its tokens, what its caller keeps for it, and itself") {
   QueueFixture f;
   const std::size_t least = f.request()->held_bytes();
   CHECK(f.request(/*num_samples=*/8)->held_bytes() >= least + 7 * sizeof(SampleRun));
@@ -126,7 +126,7 @@ TEST_CASE("a request too wide for the free rows is overtaken, but not where rows
   CHECK(queue.size() == 1);
 }
 
-// Streams without an end on one worker, a request for all rows, and somebody behind it.
+// Streams without an end on one worker, a request for all rows, and one more queued after it.
 TEST_CASE("a wide request does not hold up others while it waits, and gets its turn") {
   QueueFixture f;
   RequestQueue queue(1000, /*num_workers=*/2);
@@ -178,7 +178,7 @@ TEST_CASE("a closed queue accepts nothing and keeps what it has") {
   REQUIRE(queue.pop(0, 64));
 }
 
-TEST_CASE("a request that nobody ends is still answered, once") {
+TEST_CASE("a request that is dropped is still answered, once") {
   QueueFixture f;
   auto sink = std::make_shared<RecordingSink>();
   {

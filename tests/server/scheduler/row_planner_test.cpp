@@ -1,4 +1,4 @@
-// Who has how many rows of a step, told without a model.
+// The rows of a step are shared out, without a model.
 #include "server/engine/row_planner.h"
 
 #include <catch2/catch.hpp>
@@ -58,7 +58,7 @@ TEST_CASE("prompts have the whole step where no client waits for a row") {
   RowPlanner planner({.max_rows = 16, .prefill_rows = 6});
   CHECK(rows_of(planner, {reading(100)}) == Rows{16});
   RowRun given = decoding(20);
-  given.samples_next = false;  // a run of given values
+  given.samples_next = false;  // a run of given tokens
   CHECK(rows_of(planner, {given, reading(100)}) == Rows{8, 8});
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("a step for which no client waits has fewer rows where prompts are fas
   CHECK(rows_of(planner, {decoding(), reading(100)}) == Rows{1, 6});
   RowPlanner wide({.max_rows = 64, .prefill_rows = 32, .prompt_rows = 24});
   CHECK(rows_of(wide, {reading(100)}) == Rows{24});
-  // Runs of given values have their rows, and a prompt its share beside them.
+  // Runs of given tokens have their rows, and a prompt its share beside them.
   RowRun given = decoding();
   given.samples_next = false;
   std::vector<RowRun> runs(10, given);
@@ -151,7 +151,7 @@ TEST_CASE("a draft pays for its row, which takes longer beyond the first") {
   CHECK(rows_of(one, {decoding(1, &again)}) == Rows{2});
 }
 
-TEST_CASE("guesses make a step wider than the sequences that may share it") {
+TEST_CASE("draft tokens make a step wider than the sequences that may share it") {
   FakeDrafts sure{1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
   RowPlanner planner({.max_rows = 2, .draft_rows = 5, .drafts_always = true});
   CHECK(rows_of(planner, {decoding(1, &sure), decoding(1, &sure)}) == Rows{4, 1});
@@ -167,7 +167,7 @@ TEST_CASE("there are no drafts in wide steps, nor where none are wanted") {
 }
 
 TEST_CASE(
-    "a sample that reads given values has drafts only when its step reaches the end of them") {
+    "a sample that reads given tokens has drafts only when its step reaches the end of them") {
   FakeDrafts drafts{1.0f};
   RowPlanner planner({.max_rows = 16, .prefill_rows = 2, .draft_rows = 16, .drafts_always = true});
   CHECK(rows_of(planner, {decoding(5, &drafts), decoding(1, &drafts)})[0] == 3);

@@ -67,8 +67,8 @@ TEST_CASE("queue time, time to first token and time between tokens are what the 
   CHECK(timings.between_tokens.total() == 3);
   CHECK(timings.between_tokens.sum == Approx(0.3));
   CHECK(timings.rows.total() == 4);
-  CHECK(timings.rows.sum == 6);  // the prompt's three in one step, then one a value but the last
-  // The clock moves in the sinks only, which are told while values are placed.
+  CHECK(timings.rows.sum == 6);  // the prompt's three in one step, then one a token but the last
+  // The clock moves in the sinks only, which are called while tokens are placed.
   for (std::size_t i = 0; i < kNumWorkParts; ++i) CHECK(timings.step[i].total() == 4);
   const auto sum = [&](WorkPart part) { return timings.step[static_cast<std::size_t>(part)].sum; };
   CHECK(sum(WorkPart::kSample) == Approx(0.4));
@@ -181,7 +181,7 @@ TEST_CASE("requests are counted by how they ended") {
   CHECK(of(RequestOutcome::kNonFinite) == 0);
 }
 
-TEST_CASE("a refused request has not ended, for it was never begun") {
+TEST_CASE("a refused request does not count as ended") {
   Core core(tiny_model(TinyModel::kTokens), {.workers = 0, .max_queued_requests = 1});
   core.submit(request_of(1, 1));
   REQUIRE(core.submit(request_of(1, 1)).error == Scheduler::SubmitError::kQueueFull);

@@ -60,7 +60,7 @@ TEST_CASE("penalties continue over the calls of a session") {
   REQUIRE(core.generate(rest, id)->tokens() == expected);
 }
 
-TEST_CASE("the first prompt value of a continued session has a log-probability") {
+TEST_CASE("the first prompt token of a continued session has a log-probability") {
   Core core(tiny_model(TinyModel::kBytes));
   const std::string id = core.new_session();
   core.generate(beginning(TinyModel::kBytes, 3), id);
@@ -75,7 +75,7 @@ TEST_CASE("the first prompt value of a continued session has a log-probability")
   REQUIRE(sink->result().prompt_tokens == 2);
   REQUIRE(sink->result().reused_tokens == 8);
 
-  // The same values in one piece have the same log-probabilities.
+  // The same tokens in one piece have the same log-probabilities.
   SequenceState sequence = core.model->new_sequence();
   GenerationRequest whole = beginning(TinyModel::kBytes, 7);
   whole.given = {{8, 'x'}, {9, 'y'}};
@@ -160,7 +160,7 @@ TEST_CASE("the session is free for the next call when the last of a call is seen
   REQUIRE(seen == 2);
 }
 
-TEST_CASE("a cancelled call leaves what it had done, and the session goes on from there") {
+TEST_CASE("a cancelled call leaves what it had done, and the session continues from there") {
   Core core(tiny_model(TinyModel::kBytes),
             {.workers = 0, .max_batch_rows = 4, .prefill_rows_per_step = 4});
   const auto whole = core.generate(beginning(TinyModel::kBytes, 20));

@@ -36,7 +36,7 @@ std::vector<int> tries(int alone, int of_one, int of_many, int of_most) {
   return all;
 }
 
-TEST_CASE("what a step takes is told apart: the weights, a row, a sequence's state") {
+TEST_CASE("the cost of a step is split into the weights, a row and a sequence's state") {
   const auto model = tiny_model(TinyModel::kTokens);
   constexpr int kOfMany = 110 + 15 * 6 + 15 * 4;
   const ScriptedClock clock(tries(110, 110 + 15 * 6, kOfMany, kOfMany + 48 * 9));

@@ -119,7 +119,7 @@ TEST_CASE("a helper is called, comes, and leaves when it is not wanted") {
   IdleHelp help(2, 2);
   const ManualClock clock;
   const auto never = [] { return false; };
-  CHECK_FALSE(help.help(1, never, clock));  // nobody wants it
+  CHECK_FALSE(help.help(1, never, clock));  // no worker wants it
   help.set_leading(0, true);
   CHECK(help.want(0, 1) == 1);
   std::atomic<bool> stop{false};

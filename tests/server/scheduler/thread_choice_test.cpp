@@ -42,7 +42,7 @@ TEST_CASE("as many threads share a step as make it faster") {
   CHECK(run(of_a_third, 1, 16, 5'000, shared(500, 1'000))[2] > 4'500);
 }
 
-TEST_CASE("what saves less than a tenth is not worth another core, and is seldom tried") {
+TEST_CASE("a saving below a tenth is not worth another core, and is seldom tried") {
   ThreadChoice choice;
   const auto takes = shared(180, 910);
   run(choice, 1, 2, 10'000, takes);
@@ -52,7 +52,7 @@ TEST_CASE("what saves less than a tenth is not worth another core, and is seldom
   CHECK(counts[1] > 99'000);
 }
 
-TEST_CASE("threads that became a burden are given back") {
+TEST_CASE("threads that became a burden are released") {
   ThreadChoice choice;
   run(choice, 4, 2, 20'000, shared(1'000, 100));
   CHECK(run(choice, 4, 2, 1'000, shared(1'000, 100))[2] > 900);

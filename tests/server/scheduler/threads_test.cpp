@@ -70,7 +70,7 @@ TEST_CASE("requests spread over the workers and all are answered once") {
         auto sink = std::make_shared<RecordingSink>();
         auto leased = core.store.lease_one_shot("tiny", core.model, 0, 1);
         const RequestHandle handle;
-        if (i % 10 == 0) core.scheduler.cancel(handle);  // before anybody has it
+        if (i % 10 == 0) core.scheduler.cancel(handle);  // before a request has it
         core.scheduler.submit(
             tokens_request(3, 1 + static_cast<std::int64_t>(i % 17), client * 1000 + i),
             std::move(leased.lease), sink, handle);
@@ -122,7 +122,7 @@ TEST_CASE("sessions used from several threads keep their own state") {
   REQUIRE(right == 4);
 }
 
-TEST_CASE("stop in the middle of everything answers everybody") {
+TEST_CASE("stop in the middle of everything answers every request") {
   for (int round = 0; round < 20; ++round) {
     Core core(tiny_model(TinyModel::kTokens), {.workers = 2, .max_batch_rows = 2});
     std::vector<std::shared_ptr<RecordingSink>> sinks;

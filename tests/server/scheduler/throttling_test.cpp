@@ -55,7 +55,7 @@ TEST_CASE("a call runs at full speed on what is saved up, and then at its identi
   CHECK(next.sink->finished());
 }
 
-TEST_CASE("throttling changes no value") {
+TEST_CASE("throttling changes no token") {
   ThrottlingFixture f;
   const auto call = f.submit(5, 200);
   f.run_for(seconds(4));

@@ -68,7 +68,7 @@ TEST_CASE("callers take turns in the queue, and requests of one caller keep thei
   CHECK(f.queue.size() == 0);
 }
 
-TEST_CASE("the caller with the fewest rows is next, whoever came first") {
+TEST_CASE("the caller with the fewest rows is next, in any order of arrival") {
   TurnsOfQueue f;
   f.push("a", 1, /*num_samples=*/5);
   CHECK(f.pop() == 1);
@@ -105,10 +105,10 @@ TEST_CASE("one caller's backlog keeps another waiting for one step", "[threat-55
   for (std::uint64_t i = 0; i < 20; ++i) many.push_back(core.submit(request_of("a", kEndless, i)));
   step(core, 10);
   const auto other = core.submit(request_of("b", 5, 9));
-  step(core, 5);  // and not one more than it has values
+  step(core, 5);  // and not one more than it has tokens
   REQUIRE(other.sink->finished());
   CHECK(other.sink->tokens() == expected);
-  // The last of the first caller gave its row up, and has it back before those behind it.
+  // The last of the first caller gave its row up, and has it back before those after it.
   CHECK(produced(many[2]) == 15);
   CHECK(produced(many[3]) == 10);
   CHECK(core.scheduler.stats().queued == 16);
@@ -117,7 +117,7 @@ TEST_CASE("one caller's backlog keeps another waiting for one step", "[threat-55
   CHECK(produced(many[4]) == 0);
 }
 
-TEST_CASE("rows that change hands change no value") {
+TEST_CASE("rows that change hands change no token") {
   const bool has_drafts = GENERATE(false, true);
   Scheduler::Options options = rows_of_a_step(3);
   if (has_drafts) options.speculation = Speculation::kOn;
@@ -168,7 +168,7 @@ TEST_CASE("a new caller waits for a turn of those before it, and not for their e
   CHECK(turns == 2);  // four others waited before it
 }
 
-TEST_CASE("a caller alone keeps its order: nobody gives a row up") {
+TEST_CASE("a single caller keeps its order: no request gives a row up") {
   Core core(tiny_model(TinyModel::kTokens), rows_of_a_step(2));
   std::vector<Core::Call> calls;
   for (int i = 0; i < 4; ++i) calls.push_back(core.submit(request_of("a", 30)));
@@ -238,7 +238,7 @@ TEST_CASE("a request that gave its rows up is cancelled, expires and counts like
   CHECK(core.scheduler.stats().running == 2);
 }
 
-TEST_CASE("callers share workers whose readers pause and go on, and every value is right") {
+TEST_CASE("callers share workers whose readers pause and resume, and every token is right") {
   Core core(tiny_model(TinyModel::kTokens), {.workers = 3, .max_batch_rows = 2});
   constexpr std::uint64_t kCalls = 60;
   Core alone(core.model);
@@ -250,7 +250,7 @@ TEST_CASE("callers share workers whose readers pause and go on, and every value 
   for (std::uint64_t i = 0; i < kCalls; ++i) {
     Core::Call call;
     call.sink = std::make_shared<RecordingSink>();
-    // Full every few values, and read empty at once.
+    // Full every few tokens, and read empty at once.
     call.sink->when_token = [&core, sink = call.sink.get(), handle = call.handle,
                              i](const TokenEvent&) {
       const bool is_full = sink->values[0].size() % (3 + i % 5) == 0;

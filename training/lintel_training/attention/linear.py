@@ -98,7 +98,7 @@ def linear_attention(q, k, v, eps=1e-6, chunk=None, phi=lambda x: elu_plus_one(x
 
     The sums are split at chunk borders: inside a chunk a masked product, and for all earlier
     chunks the state S, Z as it was when the chunk began. That is O(N C) instead of O(N) memory
-    but uses matrix products. S, Z and the denominator are float32 whatever v is, since they are
+    but uses matrix products. S, Z and the denominator are float32 for every v, since they are
     sums of hundreds of positive terms.
     """
     batch, heads, n, d = v.shape

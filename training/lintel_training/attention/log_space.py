@@ -21,7 +21,7 @@ def log_linear_attention(a, b, v, eps, group=GROUP):
     Every number is divided by exp(g_t), g_t about the largest log w of row t, before it is taken out
     of the logarithm. For keys of earlier groups w is a product with running sums Z, S, kept relative to
     the largest b of each feature so far; inside a group, whose later positions must not set that maximum,
-    w is a logsumexp over features for each pair. No position computes with one behind it.
+    w is a logsumexp over features for each pair. No position computes with one after it.
     """
     n, dtype = v.shape[2], v.dtype
     pad = -n % group

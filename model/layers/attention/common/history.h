@@ -7,10 +7,10 @@
 #include <span>
 #include <string>
 
-#include "model/layers/attention/common/saved_state.h"
 #include "model/core/model_error.h"
 #include "model/core/paged_array.h"
 #include "model/core/state_stream.h"
+#include "model/layers/attention/common/saved_state.h"
 
 namespace lintel {
 

@@ -6,10 +6,10 @@
 namespace lintel {
 
 std::size_t LshBuckets::most_bytes(const Shape& shape, std::size_t num_positions) {
-  // Most blocks are needed when as many buckets as possible have just begun one.
-  const std::size_t begun = std::min(num_positions, shape.num_buckets);
+  // Most blocks are needed when as many buckets as possible have just started one.
+  const std::size_t started = std::min(num_positions, shape.num_buckets);
   const std::size_t blocks =
-      shape.num_tables * (begun + (num_positions - begun) / Block::kPositions);
+      shape.num_tables * (started + (num_positions - started) / Block::kPositions);
   if (blocks > INT32_MAX) return SIZE_MAX;
   const std::size_t pages = (blocks + kPageBlocks - 1) / kPageBlocks;
   return PagedArray<Block>::bytes_of(pages, kPageBlocks) +

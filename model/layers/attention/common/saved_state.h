@@ -1,13 +1,13 @@
-// What loading a saved state has to refuse, whatever the kind of attention.
+// What loading a saved state has to refuse, for every kind of attention.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
 
+#include "model/core/kernels.h"
 #include "model/core/model_error.h"
 #include "model/core/state_stream.h"
-#include "model/core/kernels.h"
 
 namespace lintel {
 
