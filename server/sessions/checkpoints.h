@@ -14,7 +14,7 @@
 namespace lintel {
 
 // At most `keep` states, which sessions with the same past share. Where there would be more, the
-// one goes without which the least is lost: going back d values takes reading about d of them anew.
+// one whose loss costs least is dropped: going back d values means reading about d again.
 // Thread-safe; states are copied and freed without its mutex.
 class Checkpoints {
  public:

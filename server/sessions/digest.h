@@ -1,4 +1,4 @@
-// Digest: a hash that tells two histories of a session apart.
+// Digest: a hash that distinguishes histories of a session.
 #pragma once
 
 #include <array>

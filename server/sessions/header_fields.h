@@ -16,7 +16,7 @@ inline constexpr std::int64_t kMostSnapshotMillis = std::int64_t{1} << 53;
 
 // All but the sections. `each` has, with a key and what it is of: text(), digest(), number() with
 // the range, and number_unless_0() for what is left out where it is 0; each reads into the field,
-// or writes what is there. What was read bounds what comes behind.
+// or writes what is there. What was read bounds what follows.
 template <typename Each>
 void each_header_field(Each& each, SnapshotHeader& header) {
   SnapshotOf& of = header.of;

@@ -21,7 +21,7 @@ class SessionStore;
 // Values of a session that its sequence does not hold: the next ones, to be read like a prompt.
 struct Replay {
   std::vector<std::int32_t> values;
-  std::string tail;  // SequenceState::generated_tail behind them
+  std::string tail;  // SequenceState::generated_tail after them
   // Those before them, as GenerationRequest::recent.
   std::vector<std::int32_t> recent;
 };
@@ -53,7 +53,7 @@ class SessionLease {
   Replay replay(std::int64_t recent_wanted = 0) const;
   // Values of the session, those that its sequence lacks included.
   std::int64_t num_values() const;
-  // Values after which the session's state starts anew; 0: never.
+  // Values after which the session's state is rebuilt; 0: never.
   std::int64_t window() const;
   // Whether there are values, all of them computed with other numerics than this machine's.
   bool is_foreign() const;
@@ -63,12 +63,12 @@ class SessionLease {
   // Most values the sequence may hold: the model's limit, or a session's own if lower. 0:
   // unbounded.
   std::int64_t max_values() const;
-  // Counts what a call holds beside the session, until the lease ends. Never refused: a session
-  // can always go on. REQUIRES: called once, on the lease of a session.
+  // Counts what a call holds in addition to the session, until the lease ends. Never refused: a
+  // session can always continue. REQUIRES: called once, on the lease of a session.
   void hold(std::size_t call_bytes);
   // Whether sessions of its owner may soon have to leave memory for others.
   bool memory_is_short() const;
-  // The session cannot go on (non-finite state): it is removed when the lease ends.
+  // The session cannot continue (non-finite state): it is removed when the lease ends.
   void discard();
   bool discarded() const;
   // When the lease ends, `keeper` has it. Null: the session goes back, as without one.

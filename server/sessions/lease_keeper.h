@@ -10,7 +10,7 @@ class LeaseKeeper {
  public:
   virtual ~LeaseKeeper() = default;
   // The lease, in place of the session's going back: it stays busy for as long as the keeper has
-  // it. By whoever let go of it last; must not block.
+  // it. Called by the thread that releases the last reference; must not block.
   virtual void keep(SessionLease lease) noexcept = 0;
   // Between two steps of the call, by its worker: the session's sequence, at rest for as long as
   // this takes; must not block.

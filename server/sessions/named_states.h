@@ -17,7 +17,7 @@
 
 namespace lintel {
 
-// Constant. Zeroed, and its memory given back, when the last who begins with it has.
+// Constant. Zeroed and freed with its last reference.
 struct NamedState {
   NamedState(SessionMemory::Reservation admitted, SessionImage of)
       : memory(std::move(admitted)), image(std::move(of)) {}
@@ -33,7 +33,7 @@ struct NamedState {
   SessionImage image;                    // its values as few as its state allows
 };
 
-// Thread-safe. A name is its owner's, or everybody's; an owner's own goes before a public one.
+// Thread-safe. A name is private to its owner or public; an owner's own takes precedence.
 class NamedStates {
  public:
   static constexpr std::size_t kMostOfOwner = 1000;  // the public ones count together

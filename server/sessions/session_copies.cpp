@@ -4,8 +4,8 @@
 #include <new>
 #include <utility>
 
-#include "model/lora/adapter.h"
 #include "model/core/state_bytes.h"
+#include "model/lora/adapter.h"
 #include "server/sessions/nearest_state.h"
 #include "server/sessions/session_record.h"
 #include "server/sessions/session_store.h"
@@ -61,7 +61,7 @@ SessionStore::ForkResult SessionStore::fork(const std::string& id, const Owner& 
   Sessions added;
   try {
     for (int i = 0; i < count; ++i) {
-      // Admitted one by one, before there is any; what goes to its end is given back with `forks`.
+      // All are admitted before the first is made; an abandoned attempt releases them with `forks`.
       Made made = new_record(origin.model_name, origin.model, session, origin.reservation.bytes(),
                              /*takes_place=*/true, owner, origin.adapter);
       if (made.refusal) return refused(made.refusal);

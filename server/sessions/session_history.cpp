@@ -29,7 +29,7 @@ std::size_t most_chunks(const SessionHistory::Options& options) {
   const bool drops = options.kept_values != 0 &&
                      (options.max_values == 0 || options.max_values > options.kept_values);
   if (!drops) return options.max_values == 0 ? SIZE_MAX : chunks(options.max_values);
-  // One more than it takes to keep them: the first is dropped when the last is begun.
+  // One more than it takes to keep them: the first is dropped when the last is started.
   const std::size_t kept = chunks(options.kept_values) + 1;
   return options.max_values == 0 ? kept : std::min(kept, chunks(options.max_values));
 }
@@ -190,7 +190,7 @@ std::string SessionHistory::tail_of(std::int64_t position) const {
     --first;
     ends = place.chunk.new_match(place.index);
   }
-  // So that no copy of it is left behind in memory that was outgrown.
+  // So that no copy of it remains in memory that was outgrown.
   tail.reserve(kMostTailBytes);
   if (!ends && first == base_) {
     const std::size_t room = kMostTailBytes - static_cast<std::size_t>(position - first);

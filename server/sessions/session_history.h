@@ -76,7 +76,7 @@ class SessionHistory final : public ValueLog {
   std::unique_ptr<SessionHistory> fork(std::int64_t position) const EXCLUDES(mutex_);
   // Takes back what came from there on. REQUIRES: base <= position <= position().
   void rewind(std::int64_t position) EXCLUDES(mutex_);
-  // Begins behind values that it does not have: their number, digest and tail. REQUIRES: empty.
+  // Begins after values that it does not have: their number, digest and tail. REQUIRES: empty.
   void begin_at(std::int64_t base, const Digest& digest, std::string tail) EXCLUDES(mutex_);
   // Takes the values of an image that begins here. REQUIRES: as many values as it says.
   void append(const SessionImage& image) EXCLUDES(mutex_);

@@ -13,8 +13,8 @@
 
 namespace lintel {
 
-// Values from `position` on, up to the next mark, came from `source`. At a position where a match
-// of stop strings starts anew (a call with other stops, a given value) there is a mark, too.
+// Values from `position` on, up to the next mark, came from `source`. A position where the match of
+// stop strings is reset (a call with other stops, a given value) has a mark, too.
 struct HistoryMark {
   std::int64_t position = 0;
   ValueSource source = ValueSource::kSampled;
@@ -28,7 +28,7 @@ struct SessionImageHead {
   std::string adapter;  // empty: none
   std::string adapter_fingerprint;
   std::int64_t max_values = 0;  // 0: unbounded
-  std::int64_t window = 0;      // values after which the state starts anew; 0: never
+  std::int64_t window = 0;      // values after which the state is rebuilt; 0: never
   std::int64_t base = 0;        // the history begins here; what lies before is in the state alone
   std::int64_t position = 0;    // values of the sequence, the pending one included
   Digest digest;                // of the history up to `position`
@@ -49,7 +49,7 @@ struct SessionImage : SessionImageHead {
   std::span<const std::byte> state_bytes() const { return state.empty() ? state_elsewhere : state; }
 };
 
-// Zeroes what was drawn and read, before its memory is given back.
+// Zeroes what was drawn and read, before its memory is freed.
 inline void zero(SessionImage& image) {
   zero_memory(std::span(image.values));
   zero_memory(std::span(image.state));

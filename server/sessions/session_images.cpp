@@ -3,9 +3,9 @@
 #include <new>
 #include <utility>
 
-#include "model/lora/adapter.h"
 #include "model/core/model_error.h"
 #include "model/core/state_bytes.h"
+#include "model/lora/adapter.h"
 #include "server/sessions/nearest_state.h"
 #include "server/sessions/session_record.h"
 #include "server/sessions/session_store.h"
@@ -156,8 +156,8 @@ SessionStore::ImageResult SessionStore::image(const std::string& id, const Owner
     const bool has_state = (with_state || image.base > 0) && !nearest.is_empty();
     if (has_state) image.state_position = nearest.num_values();
     if (!with_history && image.state_position > 0) {
-      // What the state lacks, what the tail behind that may reach back to, and what a window starts
-      // anew from.
+      // What the state lacks, what the tail behind that may reach back to, and what a window is
+      // rebuilt from.
       const std::int64_t reach = image.state_position == image.position
                                      ? 0
                                      : static_cast<std::int64_t>(SessionHistory::kMostTailBytes);

@@ -85,7 +85,7 @@ void SessionMemory::shrink_spare() {
 }
 
 void SessionMemory::hold(Reservation& mine, std::size_t bytes, bool takes_place) {
-  if (bytes == 0 && !takes_place) return;  // nothing to give back
+  if (bytes == 0 && !takes_place) return;  // nothing to release
   Share& now = shares_[mine.owner_];
   now.bytes += bytes;
   bytes_in_use_ += bytes;

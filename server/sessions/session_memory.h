@@ -12,10 +12,10 @@
 
 namespace lintel {
 
-// The identity a session belongs to; empty: anybody, where callers are not told apart.
+// The identity a session belongs to; empty where callers are not identified.
 using Owner = std::string;
 
-// Memory that is used only as long as nothing else needs it: nobody is refused for it.
+// Memory that is used only as long as nothing else needs it: it causes no refusals.
 class SpareMemory {
  public:
   virtual ~SpareMemory() = default;
@@ -34,7 +34,7 @@ class SessionMemory {
     std::size_t places_per_owner = 0;
   };
 
-  // What one sequence was admitted for; given back when destroyed. Move-only.
+  // What one sequence was admitted for; released when destroyed. Move-only.
   class Reservation {
    public:
     Reservation() = default;
@@ -66,7 +66,8 @@ class SessionMemory {
   // All or nothing. The owner's own limits are named before those of all.
   Result reserve(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
 
-  // Counts bytes without asking whether they are free, and without a place: for what has to go on.
+  // Counts bytes without asking whether they are free, and without a place: for work that must
+  // continue.
   Reservation take(const Owner& owner, std::size_t bytes) EXCLUDES(mutex_);
 
   std::size_t bytes_in_use() const EXCLUDES(mutex_);
@@ -75,11 +76,11 @@ class SessionMemory {
   // make room.
   bool is_short(const Owner& owner) const EXCLUDES(mutex_);
 
-  // Told what is left whenever it gets less, before anybody uses what was reserved; it counts for
-  // itself what it holds. Null: nobody. Not while others use this object.
+  // `spare` hears what is left whenever that shrinks, before the reserved memory is used; it counts
+  // what it holds itself. Null: none. Not while others use this object.
   void lend(SpareMemory* spare) { spare_ = spare; }
 
-  // Told when something was given back.
+  // Notified when memory was released.
   WaitingRoom& waiting_room() { return waiting_room_; }
 
  private:

@@ -19,7 +19,7 @@ struct SessionOptions {
   std::int64_t max_values = 0;  // 0: the model's own limit
   // Values whose history is kept; 0, and at most: SessionStore::Options::history_tokens.
   std::int64_t history_tokens = 0;
-  std::int64_t window = 0;  // values after which its state starts anew; 0: never
+  std::int64_t window = 0;  // values after which its state is rebuilt; 0: never
   // States to go back to: one every so many values (0: none but at the ends of calls), and so many
   // of them in all. keep 0: none.
   std::uint32_t checkpoint_every = 0;
@@ -41,7 +41,7 @@ struct SessionOptions {
   std::shared_ptr<const SessionImage> initial;
 };
 
-// A session that comes back into memory, beside its image.
+// What a session that is loaded again has in addition to its image.
 struct StoredSession {
   std::string id;
   SessionOptions options;  // without `initial`

@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "model/transformer.h"
-#include "server/lora/served_adapter.h"
 #include "server/core/clock.h"
-#include "server/sessions/session_history.h"
+#include "server/lora/served_adapter.h"
 #include "server/sessions/checkpoints.h"
 #include "server/sessions/lease_keeper.h"
+#include "server/sessions/session_history.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"
 
@@ -27,7 +27,7 @@ struct OwnersSessions;  // session_store.h
 // changes.
 //
 // The history is the session; the sequence holds its first values, all of them but after a rewind,
-// in a fork, or where a call was ended while it read the others anew.
+// in a fork, or where a call ended while it read the others again.
 struct SessionRecord {
   SessionRecord(SessionMemory::Reservation admitted, SessionOptions wanted)
       : reservation(std::move(admitted)),
@@ -35,7 +35,7 @@ struct SessionRecord {
         checkpoints({options.checkpoint_every, options.checkpoint_keep}) {}
 
   const SessionMemory::Reservation reservation;       // first: until the state is zeroed and freed
-  std::optional<SessionMemory::Reservation> of_call;  // what the call holds beside the sequence
+  std::optional<SessionMemory::Reservation> of_call;  // what the call holds in addition
   std::string id;                                     // empty: one-shot
   std::string model_name;
   const SessionOptions options;  // `initial`: only where values before the history's base are in it
@@ -62,7 +62,7 @@ struct SessionRecord {
   bool stored = false;               // all of it is in a store, too, whenever it is idle
   bool discarded = false;            // by its lease
   bool unloaded = false;             // its model went while it was busy
-  bool removed = false;              // somebody was done with it while it was busy
+  bool removed = false;              // a client deleted it while it was busy
   std::int64_t state_values = 0;     // of the sequence, as of the last time the session was idle
   std::int64_t values_at_lease = 0;  // the same when its lease began
   std::int64_t foreign_values = 0;   // its first values, of options.numerics

@@ -10,7 +10,7 @@ namespace lintel {
 
 enum class SessionError {
   kNone,
-  kNotFound,  // also for a session of another owner: nothing tells that it exists
+  kNotFound,  // also for a session of another owner, whose existence stays hidden
   kUnloaded,  // was closed with its model
   kBusy,
   kNeedsMaxTokens,
@@ -20,14 +20,15 @@ enum class SessionError {
   kModelMismatch,     // its model is not loaded, or another one under its name
   kCallInterrupted,   // a call has to be repeated or given up first
   kPositionMismatch,  // it does not stand where the caller believes
-  kNumericsChanged,   // a call cannot be drawn anew here: other values would come of it
-  kNumericsRefused,   // another machine's bits are in it, and none such are gone on with here
+  kNumericsChanged,   // a call cannot be drawn again here: other values would come of it
+  kNumericsRefused,   // another machine's bits are in it, and this server refuses to continue such
+                      // sessions
   kCallDiffers,       // a repeat asks for something else than the call did
-  kNoProbabilities,   // of a call that is told again, not run
+  kNoProbabilities,   // of a call that is replayed, not run
   kHeld,              // by another process
   kFenced,            // another process took it over while a call here ran
   kDamaged,           // what is stored of it cannot be right
-  kStale,             // another process went on with it: to be read anew
+  kStale,             // another process continued it: to be read again
   kStoreFull,
   kStoreAway,    // for now
   kStoreBroken,  // until a restart

@@ -13,8 +13,8 @@
 namespace lintel {
 namespace {
 
-// 128 bits that cannot be guessed, hexadecimal: where callers are not told apart, whoever has an id
-// can use the session.
+// 128 bits that cannot be guessed, hexadecimal: where callers are not identified, the id alone
+// gives access to the session.
 std::string random_id() {
   std::array<unsigned char, 16> bytes;
   fill_with_random(std::as_writable_bytes(std::span(bytes)));
@@ -40,7 +40,7 @@ std::int64_t fed_values(const Transformer& model, std::int64_t limit) {
   return limit == 0 ? model.tokens_until_full() : limit - 1;
 }
 
-// Most values of a session; 0: unbounded. Text in windows goes on behind the model's length.
+// Most values of a session; 0: unbounded. Text in windows may exceed the model's length.
 std::int64_t values_limit(const Transformer& model, const SessionOptions& session) {
   const bool is_endless = session.window > 0 && model.config().modality != ModalityKind::kImage;
   return is_endless ? session.max_values
@@ -324,7 +324,7 @@ void SessionStore::end_call(SessionRecord& record) noexcept {
   if (record.discarded || sequence.next_position() != record.history->position()) return;
   const std::int64_t num_values = sequence.next_position();
   if (num_values == record.values_at_lease) return;
-  // A stop string was found there, and the next match begins behind it.
+  // A stop string was found there, and the next match begins after it.
   if (sequence.generated_tail.empty() && !record.history->tail_at(num_values).empty()) {
     record.history->begin_match();
   }

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "model/transformer.h"
-#include "server/lora/served_adapter.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/core/thread_annotations.h"
-#include "server/sessions/session_history.h"
-#include "server/sessions/session_image.h"
+#include "server/lora/served_adapter.h"
 #include "server/sessions/closed_sessions.h"
 #include "server/sessions/lease.h"
+#include "server/sessions/session_history.h"
+#include "server/sessions/session_image.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"
 #include "server/sessions/session_refusal.h"
@@ -116,15 +116,15 @@ class SessionStore {
   LeaseResult lease(const std::string& id, const Owner& owner = {});
   // Memory for a one-shot call of num_samples sequences that will have at most max_values values
   // each (0: the model's own limit, which is also the lease's max_values()), and call_bytes that
-  // the call holds beside them. The lease's sequence is the first; the memory of the others is
-  // admitted for whoever clones it, and they must be gone before the lease is.
+  // the call holds in addition. The lease's sequence is the first; the memory of the others is
+  // admitted for clones of it, which must be gone before the lease is.
   LeaseResult lease_one_shot(const std::string& model_name,
                              std::shared_ptr<const Transformer> model, std::int64_t max_values,
                              int num_samples, const Owner& owner = {}, std::size_t call_bytes = 0,
                              SharedAdapter adapter = nullptr);
   std::optional<SessionInfo> get(const std::string& id, const Owner& owner = {}) const;
   // Ordered by id, those after `after_id`, at most `limit`; all models when `model` is empty. One
-  // owner's, or everybody's when `owner` is nullopt.
+  // owner's, or all owners' when `owner` is nullopt.
   std::vector<SessionInfo> list(const std::string& model, const std::string& after_id,
                                 std::size_t limit,
                                 const std::optional<Owner>& owner = std::nullopt) const;
@@ -138,9 +138,8 @@ class SessionStore {
   std::size_t close_sessions(const Transformer& model);
   std::size_t close_sessions(const ServedAdapter& adapter);  // the same of an adapter
   // Copies, and ways back (session_copies.cpp, session_images.cpp). Positions are numbers of
-  // values; kOutOfRange names those that can be reached: values that were sent back to are read
-  // anew from the nearest state before them, by the next call. While a session is copied it is
-  // busy.
+  // values; kOutOfRange names those that can be reached: the next call reads the values before such
+  // a position again, from the nearest state before it. While a session is copied it is busy.
   //
   // `count` sessions with the first `position` values of this one (nullopt: all), or none of them.
   // A busy one can be forked, too, but not where it stands: kBusy. durability: nullopt: this one's.
@@ -165,8 +164,8 @@ class SessionStore {
                     bool with_history, bool with_state) {
     return image(id, owner, position, with_history, with_state, nullptr);
   }
-  // Where a state of so many bytes is appended in place of image.state, told once the rest of the
-  // image is known: what is made of both then needs no copy of the state. Not asked without one.
+  // Where a state of so many bytes is appended in place of image.state, called once the rest of the
+  // image is known: so a snapshot needs no copy of the state. Not called without a state.
   using StatePlace = std::function<std::vector<std::byte>&(const SessionImage&, std::size_t)>;
   ImageResult image(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,
                     bool with_history, bool with_state, const StatePlace& place);
@@ -209,7 +208,7 @@ class SessionStore {
   void lend(SpareMemory* spare) { memory_.lend(spare); }
   std::size_t free_bytes() const { return memory_.free_bytes(); }
 
-  // Told when memory was given back. What was refused for want of it may then be asked for again.
+  // Notified when memory was released. What was refused for want of it may then be asked for again.
   WaitingRoom& waiting_room() { return memory_.waiting_room(); }
   std::size_t bytes_in_use() const;
   std::size_t num_sessions() const;

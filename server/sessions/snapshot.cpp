@@ -109,7 +109,7 @@ SnapshotDraft::~SnapshotDraft() { zero_memory(std::span(bytes_)); }
 std::vector<std::byte> SnapshotDraft::finish(const SessionImage& image) {
   const std::size_t body = kSnapshotPreambleBytes + header_bytes_;
   assert(bytes_.size() == body + layout_.sections[0].bytes);
-  bytes_.resize(body + layout_.body_bytes);  // zeros behind each section
+  bytes_.resize(body + layout_.body_bytes);  // zeros after each section
   std::byte* to = bytes_.data() + body + layout_.sections[1].offset;
   for (const std::int32_t value : image.values) {
     to = put_number(static_cast<std::uint32_t>(value), value_bytes_, to);

@@ -19,7 +19,7 @@ struct SnapshotAbout {
   std::string model_fingerprint;  // Transformer::fingerprint
   std::string attention;          // that ran, as Model.attention
   std::string weight_type;
-  std::string numerics;  // that its last values were computed with; equal ones go on bit for bit
+  std::string numerics;  // that its last values were computed with; equal ones continue bit for bit
   std::string numerics_text;
   std::int64_t numerics_changed_at = 0;  // values before it were with others; 0: there are none
   std::string lintel_version;            // that wrote it

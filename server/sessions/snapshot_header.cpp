@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "model/core/model_error.h"
 #include "model/config/json_fields.h"
+#include "model/core/model_error.h"
 #include "server/sessions/header_fields.h"
 #include "server/sessions/plain_header.h"
 

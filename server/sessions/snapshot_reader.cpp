@@ -18,7 +18,7 @@ constexpr std::uint64_t kAtOnce = 1 << 20;
 SnapshotReader::~SnapshotReader() { zero_memory(std::span(bytes_)); }
 
 void SnapshotReader::add(std::span<const std::byte> piece) {
-  // The preamble is looked at before anything behind it is kept.
+  // The preamble is checked before anything after it is kept.
   while (!preamble_ && !piece.empty()) {
     const std::size_t count = std::min(piece.size(), kSnapshotPreambleBytes - bytes_.size());
     grow(bytes_.size() + count);

@@ -1,4 +1,4 @@
-// Handshakes that must fail, many times over, beside clients that go on.
+// Handshakes that must fail, many times over, while other clients continue.
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>

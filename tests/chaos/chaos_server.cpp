@@ -130,7 +130,7 @@ ChaosServer::ChaosServer(const Options& options) : credentials_(options.credenti
     http_port_ = Socket::listen().port();
     words.insert(words.end(), {"--http-listen", "127.0.0.1:" + std::to_string(http_port_)});
   }
-  // Unless the shell sends it elsewhere, the log goes to a file: a pipe that nobody reads fills up.
+  // Unless the shell sends it elsewhere, the log goes to a file: a pipe without a reader fills up.
   words[2] = "exec 2>" + path("log") + "\n" + options.shell;
   process_ = std::make_unique<Process>(words);
   const std::string ready = "lintel-server ready on ";

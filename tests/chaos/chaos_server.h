@@ -48,8 +48,8 @@ struct Usage {
   int descriptors = 0;
 };
 
-// Serves the tiny model "tokens" unless told otherwise, with two workers, on ports that the system
-// picks. Its log goes to a file.
+// Serves the tiny model "tokens" by default, with two workers, on ports that the system picks. Its
+// log goes to a file.
 class ChaosServer {
  public:
   struct Options {

@@ -42,7 +42,7 @@ Socket in_mid_stream(int port, const std::string& request) {
   return socket;
 }
 
-// A process in the middle of an endless stream, which it goes on reading until it is killed.
+// A process in the middle of an endless stream, which it reads until it is killed.
 pid_t process_in_mid_stream(int port, const std::string& request) {
   int pipe_ends[2];
   REQUIRE(pipe(pipe_ends) == 0);
@@ -52,7 +52,7 @@ pid_t process_in_mid_stream(int port, const std::string& request) {
     try {
       const Socket socket = Socket::connect(port);
       if (socket.try_write(bytes) && http2::read_until(socket, http2::kData)) {
-        [[maybe_unused]] const ssize_t told = write(pipe_ends[1], "!", 1);
+        [[maybe_unused]] const ssize_t written = write(pipe_ends[1], "!", 1);
         while (!socket.read_some().empty()) {
         }
       }
@@ -62,8 +62,8 @@ pid_t process_in_mid_stream(int port, const std::string& request) {
     _exit(0);
   }
   close(pipe_ends[1]);
-  char told = 0;
-  const bool streams = read(pipe_ends[0], &told, 1) == 1;
+  char byte = 0;
+  const bool streams = read(pipe_ends[0], &byte, 1) == 1;
   close(pipe_ends[0]);
   REQUIRE(streams);
   return pid;
@@ -162,7 +162,7 @@ TEST_CASE("a thousand clients are killed in mid-stream") {
   CHECK(server.stop() == 0);
 }
 
-TEST_CASE("clients that vanish without a word are noticed, and what they held is free",
+TEST_CASE("clients that vanish silently are detected, and their memory is released",
           "[threat-49]") {
   ChaosServer server({.flags = {"--keepalive-time", "1s", "--keepalive-timeout", "1s"}});
   constexpr int kClients = 20;
@@ -189,7 +189,7 @@ TEST_CASE("clients that vanish without a word are noticed, and what they held is
     }
     CHECK(eventually([&] { return server.metric("lintel_streams") == kClients; }));
     relay.fall_silent();
-    // The sockets stay open on this side: nothing but unanswered pings tells the server.
+    // The sockets stay open on this side: the server learns of it by unanswered pings alone.
     CHECK(eventually([&] { return server.metric("lintel_streams") == 0; }));
     CHECK(eventually([&] { return server.metric("lintel_requests_running") == 0; }));
     CHECK(eventually([&] {
@@ -205,7 +205,7 @@ TEST_CASE("clients that vanish without a word are noticed, and what they held is
                          std::to_string(2 * kClients) + " without");
 }
 
-TEST_CASE("a client that never reads is paused, and hinders nobody") {
+TEST_CASE("a client that never reads is paused, and affects no other") {
   // Pings would end such clients, too: here they do not come.
   ChaosServer server({.flags = {"--keepalive-time", "10m", "--keepalive-timeout", "10m"}});
   constexpr int kClients = 10;  // of each kind

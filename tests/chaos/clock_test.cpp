@@ -58,8 +58,8 @@ TEST_CASE("jumps of the wall clock end no session, stream or deadline", "[smoke]
   clock.jump_to(hours(24));
   const v1::Session session = create_session(server);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto told = std::chrono::seconds(session.create_time().seconds());
-  CHECK(told - now > hours(23));  // it is this clock that jumps
+  const auto created = std::chrono::seconds(session.create_time().seconds());
+  CHECK(created - now > hours(23));  // it is this clock that jumps
   clock.jump_to(hours(0));
   server.take_baseline();
 
@@ -85,7 +85,7 @@ TEST_CASE("jumps of the wall clock end no session, stream or deadline", "[smoke]
       CHECK(cut.status.ok());
       CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(30));
 
-      // A deadline that only the server could keep: the client goes on reading for a minute.
+      // A deadline that only the server could keep: the client reads for a minute.
       grpc::ClientContext late;
       late.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
       const auto reader =

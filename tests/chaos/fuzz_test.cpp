@@ -243,7 +243,7 @@ void delete_all_sessions(const ChaosServer& server) {
 
 }  // namespace
 
-TEST_CASE("100,000 malformed requests to every RPC: none hurts the server or its neighbours",
+TEST_CASE("100,000 malformed requests to every RPC: none affects the server or other requests",
           "[threat-48]") {
   constexpr int kMessages = 100'000, kWarmUpMessages = 20'000, kCallsAtATime = 128;
   const std::uint64_t seed = std::random_device()();

@@ -157,7 +157,7 @@ std::vector<Attack> attacks() {
 
 }  // namespace
 
-TEST_CASE("malformed HTTP/2 and gRPC framing hurts nobody else", "[threat-48]") {
+TEST_CASE("malformed HTTP/2 and gRPC framing affects no other client", "[threat-48]") {
   const std::uint64_t seed = std::random_device()();
   std::cout << "chaos: damaged frames with seed " << seed << std::endl;
   CAPTURE(seed);
@@ -169,7 +169,7 @@ TEST_CASE("malformed HTTP/2 and gRPC framing hurts nobody else", "[threat-48]") 
   // Writes without waiting for an answer, looks at what there is, and goes in one of three ways.
   const auto send = [&](const std::string& bytes, int count) {
     Socket socket = Socket::connect(server.port());
-    // The server may close at any time, and may not read while nobody takes its answers.
+    // The server may close at any time, and may not read while its answers are not taken.
     std::thread reader([&] {
       while (!socket.read_some(std::chrono::milliseconds(50)).empty()) {
       }

@@ -169,16 +169,16 @@ void malformed_requests(int count) {
 
 }  // namespace
 
-TEST_CASE("10,000 malformed HTTP requests: none hurts the server or its neighbours",
+TEST_CASE("10,000 malformed HTTP requests: none affects the server or other requests",
           "[threat-26]") {
   malformed_requests(10'000);
 }
 
-TEST_CASE("100,000 malformed HTTP requests: none hurts the server", "[.long]") {
+TEST_CASE("100,000 malformed HTTP requests: none affects the server", "[.long]") {
   malformed_requests(100'000);
 }
 
-TEST_CASE("an HTTP body for which there is no memory ends its connection, and the server goes on",
+TEST_CASE("an HTTP body for which there is no memory ends its connection, and the server continues",
           "[threat-30]") {
   ChaosServer server(
       with_http({"--max-message-size", "2147483647", "--http-memory", "1099511627776"}));
@@ -244,8 +244,9 @@ TEST_CASE("HTTP clients that send chunk extensions without end hold little memor
   server.check_recovered("HTTP clients with endless chunk extensions");
 }
 
-TEST_CASE("500 clients that send a byte now and then are let go, and others are served meanwhile",
-          "[threat-26]") {
+TEST_CASE(
+    "500 clients that send a byte now and then are disconnected, and others are served meanwhile",
+    "[threat-26]") {
   ChaosServer server(
       with_http({"--http-header-timeout", "500ms", "--http-max-client-connections", "600"}));
   const int port = server.http_port();
@@ -259,12 +260,12 @@ TEST_CASE("500 clients that send a byte now and then are let go, and others are 
   }
   CHECK(list_models(port) == "HTTP/1.1 200 OK");
   CHECK(threads_of(server.pid()) <= threads);
-  int told = 0;
+  int refused = 0;
   for (const Socket& one : slow) {
     one.try_write("x");
-    told += one.read_some().starts_with("HTTP/1.1 408");
+    refused += one.read_some().starts_with("HTTP/1.1 408");
   }
-  CHECK(told == 500);
+  CHECK(refused == 500);
   slow.clear();
   server.check_recovered("500 HTTP clients slower than the headers' timeout");
 }

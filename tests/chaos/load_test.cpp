@@ -111,7 +111,7 @@ TEST_CASE("500 streams at a time on two cores all get their tokens") {
   v1::GenerateRequest request;
   request.set_model("mnist-linear-small");
   request.mutable_prompt()->mutable_tokens()->add_ids(0);
-  request.set_top_log2_probs(32);  // more than the connection takes in while nobody reads
+  request.set_top_log2_probs(32);  // more than the connection takes in without a reader
   std::vector<Answer> expected;
   for (int i = 0; i < kSeeds; ++i) {
     request.mutable_sampling()->set_seed(static_cast<std::uint64_t>(i));

@@ -71,8 +71,7 @@ grpc::Status send(const std::shared_ptr<grpc::Channel>& channel, const std::stri
 
 }  // namespace
 
-TEST_CASE("a message of two-byte elements costs about its bytes, whatever the method",
-          "[threat-42]") {
+TEST_CASE("a message of two-byte elements costs about its bytes, in every method", "[threat-42]") {
   ChaosServer server({.flags = {"--channelz"}});
   const std::size_t before = server.usage().rss_bytes;
   for (const Flood& flood : floods()) {
@@ -179,7 +178,7 @@ TEST_CASE("streams of reflection take no threads", "[smoke][threat-46]") {
   for (const auto& stream : streams) stream->Finish();
 }
 
-TEST_CASE("a header field without an end costs its connection, and nobody waits",
+TEST_CASE("a header field without an end costs its connection, and no other client waits",
           "[smoke][threat-45]") {
   using namespace http2;
   ChaosServer server;

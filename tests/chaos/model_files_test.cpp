@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 }  // namespace
 
-TEST_CASE("what is done to a model's files while it is served changes nothing", "[threat-74]") {
+TEST_CASE("changes of a model's files while it is served have no effect", "[threat-74]") {
   const TemporaryDirectory directory;
   const fs::path model = directory.path() / "tokens", weights = model / "model.safetensors";
   // Larger than one step touches of it, in all weight types: none may be read from the file later.

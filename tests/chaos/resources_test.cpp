@@ -31,7 +31,7 @@ bool delete_session(const ChaosServer& server, const std::string& id) {
 
 }  // namespace
 
-TEST_CASE("where the log has no room left, the server serves on without it") {
+TEST_CASE("full log: the server continues without it") {
   struct Place {
     const char* what;
     const char* shell;
@@ -50,13 +50,13 @@ TEST_CASE("where the log has no room left, the server serves on without it") {
   }
 }
 
-TEST_CASE("at the memory limit sessions are refused, and those there are lose nothing") {
+TEST_CASE("memory limit: new sessions are refused, and existing ones lose nothing") {
   ChaosServer server({.flags = {"--session-memory", "1MiB"}});
   constexpr int kPart = 20;  // of the reference's 60 values, three times
   int refused = 0;
   std::vector<std::string> sessions;
   const auto fill = [&] {
-    // What the last call held is given back after its client has heard of its end.
+    // The memory of the last call is released after its client has heard of its end.
     REQUIRE(eventually([&] { return server.metric("lintel_session_bytes") == 0; }));
     std::string id;
     grpc::Status status;
@@ -65,7 +65,7 @@ TEST_CASE("at the memory limit sessions are refused, and those there are lose no
     CHECK_THAT(status.error_message(), Catch::Contains("1048576"));
     REQUIRE(sessions.size() > 20);
   };
-  // Each goes on where it was, while new ones and calls without one are refused.
+  // Each continues where it was, while new ones and calls without one are refused.
   const auto go_on = [&](int part) {
     std::atomic<bool> done{false};
     int taken = 0;
@@ -113,7 +113,7 @@ TEST_CASE("at the memory limit sessions are refused, and those there are lose no
                          std::to_string(refused) + " refusals");
 }
 
-TEST_CASE("when descriptors run out, streams go on, and later clients are served again",
+TEST_CASE("exhausted descriptors: streams continue, and later clients are served again",
           "[threat-50]") {
   ChaosServer server({.shell = "ulimit -n 48; exec \"$@\""});
   int made = 0;
@@ -141,7 +141,7 @@ TEST_CASE("when descriptors run out, streams go on, and later clients are served
     while (stream->Read(&message)) {
     }
     CHECK(stream->Finish().error_code() == grpc::StatusCode::CANCELLED);
-    // Others wait or are refused, and nobody spins meanwhile: 100 ticks are a second.
+    // Others wait or are refused, and no thread spins meanwhile: 100 ticks are a second.
     CHECK(eventually([&] {
       const std::uint64_t before = server.cpu_ticks();
       std::this_thread::sleep_for(std::chrono::milliseconds(500));

@@ -1,6 +1,6 @@
 // Two replicas fight over the sessions of one Redis store while both of them, the store and the
-// network between fail; every value that a client was told is held to one line a session, without
-// gaps and without doubles.
+// network between fail; the values that clients received of a session must be one line, without
+// gaps and doubles.
 #include <grpc/support/log.h>
 #include <signal.h>
 
@@ -45,7 +45,7 @@ std::vector<std::int32_t> stored_values(const Client& client, const std::string&
   return values;
 }
 
-// A cluster that has just begun may be busy; a session that was made nevertheless is nobody's.
+// A cluster that has just started may be busy; a session that was made nevertheless stays unused.
 std::string created(const std::string& address, const v1::CreateSessionRequest& request) {
   for (const auto give_up = SteadyClock::now() + 30s;;) {
     try {

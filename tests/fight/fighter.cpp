@@ -13,13 +13,13 @@ constexpr std::chrono::seconds kDeadline{4};    // of one try of a call
 constexpr std::chrono::seconds kPatience{120};  // of a call, all its tries
 constexpr std::size_t kMostLines = 5000;        // of a trace
 
-// Whether it says that somebody else is at work, or that somebody is away.
+// Whether it says that another server is at work, or that one is away.
 bool may_pass(const CallError& error) {
   switch (error.code()) {
     case grpc::StatusCode::UNAVAILABLE:
     case grpc::StatusCode::DEADLINE_EXCEEDED:
     case grpc::StatusCode::ABORTED:
-    case grpc::StatusCode::CANCELLED:  // by a server that ends: nobody does so here
+    case grpc::StatusCode::CANCELLED:  // by a server that ends: no client here cancels
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return true;
     case grpc::StatusCode::FAILED_PRECONDITION:
@@ -151,7 +151,7 @@ bool Fighter::call(FightSession& session, TimePoint give_up) {
     }
     std::this_thread::sleep_for(milliseconds(20 + random_() % 100));
   }
-  if (faults_.any()) return false;  // whoever gave up may have left it open
+  if (faults_.any()) return false;  // a client that gave up may have left it open
   faults_.add(session.id + ", " + call_name + " never ended: " + last);
   return false;
 }
@@ -166,7 +166,7 @@ void Fighter::take(FightSession& session, const v1::GenerateRequest& request,
   if (next < 0) {  // before the first value the prompt was fed: once, however often it was sent
     std::int64_t position = chunk.first_position() - request.prompt().tokens().ids_size();
     for (const std::int32_t value : request.prompt().tokens().ids()) {
-      faults_.add(session.line.told(call_name, position++, value), session.id);
+      faults_.add(session.line.received(call_name, position++, value), session.id);
     }
   }
   for (int i = 0; i < chunk.tokens_size(); ++i) {
@@ -177,7 +177,7 @@ void Fighter::take(FightSession& session, const v1::GenerateRequest& request,
     }
     next = position + 1;
     ++counts_.values;
-    faults_.add(session.line.told(call_name, position, chunk.tokens(i)), session.id);
+    faults_.add(session.line.received(call_name, position, chunk.tokens(i)), session.id);
   }
 }
 

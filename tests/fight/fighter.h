@@ -1,4 +1,4 @@
-// Fighter: a client of two replicas, and what it was told.
+// Fighter: a client of two replicas, and the values that it received.
 #pragma once
 
 #include <atomic>

@@ -2,15 +2,15 @@
 
 namespace lintel::testing {
 
-std::optional<std::string> ValueLine::told(const std::string& call, std::int64_t position,
-                                           std::int32_t value) {
+std::optional<std::string> ValueLine::received(const std::string& call, std::int64_t position,
+                                               std::int32_t value) {
   const std::lock_guard lock(mutex_);
-  const auto [place, is_new] = values_.try_emplace(position, Told{call, value});
-  const Told& known = place->second;
+  const auto [place, is_new] = values_.try_emplace(position, Received{call, value});
+  const Received& known = place->second;
   const std::string at = "position " + std::to_string(position);
-  if (known.call != call) return at + " was told to " + known.call + " and to " + call;
+  if (known.call != call) return at + " was sent to " + known.call + " and to " + call;
   if (known.value != value) {
-    return at + " was told as " + std::to_string(known.value) + " and as " + std::to_string(value);
+    return at + " was sent as " + std::to_string(known.value) + " and as " + std::to_string(value);
   }
   return std::nullopt;
 }
@@ -21,11 +21,11 @@ std::optional<std::string> ValueLine::ended(const std::string& call, std::int64_
   for (auto later = next; later != values_.end(); ++later) {
     if (later->second.call == call) {
       return call + " has ended before position " + std::to_string(later->first) +
-             ", which it told";
+             ", which it sent";
     }
   }
   if (next == values_.begin() || std::prev(next)->first != position - 1) {
-    return call + " has ended at " + std::to_string(position) + ", but was not told all before it";
+    return call + " has ended at " + std::to_string(position) + ", but did not send all before it";
   }
   return std::nullopt;
 }
@@ -35,12 +35,12 @@ std::string ValueLine::difference(const std::vector<std::int32_t>& stored,
   const std::lock_guard lock(mutex_);
   const std::int64_t end = first + static_cast<std::int64_t>(stored.size());
   for (auto next = values_.lower_bound(first); next != values_.end(); ++next) {
-    const auto& [position, told] = *next;
-    const std::string what = "position " + std::to_string(position) + " of " + told.call;
+    const auto& [position, received] = *next;
+    const std::string what = "position " + std::to_string(position) + " of " + received.call;
     if (position >= end) return what + " is gone";
     const std::int32_t value = stored[static_cast<std::size_t>(position - first)];
-    if (value != told.value) {
-      return what + " is " + std::to_string(value) + ", not " + std::to_string(told.value);
+    if (value != received.value) {
+      return what + " is " + std::to_string(value) + ", not " + std::to_string(received.value);
     }
   }
   const auto count = static_cast<std::int64_t>(values_.size());
@@ -48,7 +48,7 @@ std::string ValueLine::difference(const std::vector<std::int32_t>& stored,
   std::int64_t untold = 0;
   while (values_.contains(untold)) ++untold;
   return std::to_string(end) + " values are stored, " + std::to_string(count) +
-         " were told, not that at position " + std::to_string(untold);
+         " were sent, not that at position " + std::to_string(untold);
 }
 
 std::size_t ValueLine::size() const {

@@ -1,4 +1,4 @@
-// What clients were told of one session, held to one line without gaps.
+// The values that clients received of one session, which must be one line without gaps.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@ namespace lintel::testing {
 // Thread-safe. A value counts as soon as a client has it.
 class ValueLine {
  public:
-  // Call `call` was told this value. Nothing, or what is wrong: another call was told one at the
+  // Call `call` delivered this value. Nothing, or what is wrong: another call delivered one at the
   // position, or the same call another one.
-  std::optional<std::string> told(const std::string& call, std::int64_t position,
-                                  std::int32_t value);
+  std::optional<std::string> received(const std::string& call, std::int64_t position,
+                                      std::int32_t value);
   // The call has ended there.
   std::optional<std::string> ended(const std::string& call, std::int64_t position);
   // What is wrong with a session that has these values from position `first` on: one is missing,
-  // another, or was never told though every call has ended. Empty: nothing.
+  // another, or was never delivered though every call has ended. Empty: nothing.
   std::string difference(const std::vector<std::int32_t>& stored, std::int64_t first = 0) const;
   std::size_t size() const;
 
  private:
-  struct Told {
+  struct Received {
     std::string call;
     std::int32_t value = 0;
   };
   mutable std::mutex mutex_;
-  std::map<std::int64_t, Told> values_;
+  std::map<std::int64_t, Received> values_;
 };
 
 }  // namespace lintel::testing

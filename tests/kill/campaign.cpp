@@ -152,7 +152,7 @@ struct Guest {
                   behind(expected, request.from_position()), ask(client, request));
           ++asked_anew;
         }
-        // Room for one more is made of those that nobody uses now.
+        // Room for one more is made of sessions that are idle now.
         if (durable && random() % 3 == 0) {
           visitor.until_answered([&](const Client& c) { c.create_session(create); });
         }
@@ -169,7 +169,7 @@ struct Guest {
     }
   }
 
-  // Goes on with a fork: another session of the same values.
+  // Continues with a fork: another session of the same values.
   void fork_at(std::int64_t position, const Visitor& visitor) {
     v1::ForkSessionRequest request;
     request.set_id(session);

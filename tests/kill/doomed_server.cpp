@@ -21,7 +21,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// A port that nobody has now, and that the system gives to nobody who does not name it soon.
+// A port that is free now, and that the system will not assign by itself soon.
 int free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

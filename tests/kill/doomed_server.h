@@ -1,4 +1,4 @@
-// A lintel-server that dies where it is told to, and is started again on its port and its store.
+// A lintel-server that dies at given places, and is restarted on its port and its store.
 #pragma once
 
 #include <chrono>

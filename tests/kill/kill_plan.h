@@ -8,7 +8,7 @@
 
 namespace lintel::testing {
 
-// What a process tells the rest of the world by.
+// The calls whose effects the rest of the world sees.
 enum class SystemCall : std::int64_t {
   kWrite,
   kPwrite,

@@ -1,5 +1,5 @@
-// Preloaded, it counts the calls by which a process tells the rest of the world something, and
-// kills it before, halfway through or after the one that a plan names.
+// Preloaded, it counts the calls whose effects the rest of the world sees, and kills the process
+// before, halfway through or after the one that a plan names.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -26,9 +26,9 @@ constexpr int kRounds = 5;
 
 template <typename Work>
 double milliseconds_of(const Work& work) {
-  const auto begun = std::chrono::steady_clock::now();
+  const auto start = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun)
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
       .count();
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("a store of many sessions opens in the time of reading it a few times"
   const SteadyClock clock;
   SqliteVault vault(options_in(living), clock);
   std::vector<Client> sessions;
-  Writes made, begun;
+  Writes made, begins;
   for (int i = 0; i < kSessions; ++i) {
     Client& session =
         sessions.emplace_back("0123456789abcdef012345" + std::to_string(1'000'000 + i));
@@ -84,9 +84,9 @@ TEST_CASE("a store of many sessions opens in the time of reading it a few times"
   for (int i = 0; i < kInterrupted; ++i) {
     Client& session = sessions[static_cast<std::size_t>(i)];
     REQUIRE(session.open(vault) == VaultOutcome::kDone);
-    session.begin(begun, "a call");
+    session.begin(begins, "a call");
   }
-  REQUIRE(begun.commit_to(vault).back() == VaultOutcome::kDone);
+  REQUIRE(begins.commit_to(vault).back() == VaultOutcome::kDone);
 
   // The least of some rounds: what others took of the machine is not in it.
   double read = 1e9, opened = 1e9, of_empty = 1e9;

@@ -31,7 +31,7 @@ std::string text_of(const SeenValue& value) {
          v1::ValueSource_Name(value.source) + ")";
 }
 
-// Of a finish what does not depend on the time it took or on how often it was begun.
+// The fields of a finish that do not depend on its time or on how often the call was started.
 std::string account_of(v1::SampleFinish finish, bool with_digest) {
   if (!with_digest) finish.clear_digest();
   finish.clear_timings();
@@ -101,7 +101,7 @@ v1::GenerateRequest make_call(Dice& dice, bool is_text, bool is_first, std::int6
 void call(const Client& client, const v1::GenerateRequest& request, const Client::Repeat& repeat,
           SeenCall& seen) {
   // The server holds fewer sessions than there are, and on a slow disk the one that is to make room
-  // may be on its way out still: then a call that has not begun is told when to come again. A
+  // may be on its way out still: then a call that has not started is refused with a retry time. A
   // server that never made room would be noticed.
   const auto patience =
       std::chrono::steady_clock::now() + repeat.patience.value_or(std::chrono::milliseconds(0));

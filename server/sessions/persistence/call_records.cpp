@@ -117,7 +117,7 @@ std::optional<StoredMarks> decode_marks(const std::string& bytes) {
   marks.adapter_fingerprint = from.text();
   marks.base_digest = from.digest();
   marks.marks = get_marks(from);
-  if (!from.all_read()) {  // else of a store from before they were told
+  if (!from.all_read()) {  // else of a store from before they were recorded
     marks.numerics = from.text();
     marks.numerics_changed_at = static_cast<std::int64_t>(from.varint());
   }

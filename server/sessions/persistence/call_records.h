@@ -34,9 +34,9 @@ struct StoredMarks {
   std::string numerics;
   std::int64_t numerics_changed_at = 0;
   std::vector<HistoryMark> marks;  // of values from there on, those of a call in progress excluded
-  // Where histories in memory began once they had let go of earlier values, ascending and behind
-  // the row's base: the last one is where that of a session which comes back begins. Values before
-  // it are kept for calls that may be told again.
+  // Where histories in memory began after they had dropped earlier values, ascending and after the
+  // row's base: the history of a session that is loaded again begins at the last one. Values before
+  // it are kept for calls that may be replayed.
   std::vector<HistoryBase> bases;
 
   // The lowest position that the session can go back to.
@@ -69,28 +69,28 @@ struct LastCall {
   std::string id;
   Digest request;
   std::int64_t start = 0, end = 0;  // its values
-  std::int64_t shown_end = 0;       // those behind it a stop excluded
-  bool finished = false;            // else it was cut off, and goes on when it is repeated
+  std::int64_t shown_end = 0;       // a stop excluded those after it
+  bool finished = false;            // else it was interrupted, and resumes when it is repeated
   // Without timings, digest and what follows from positions: its window, restarts and
   // skipped_tokens, which are among prompt_tokens.
   SampleResult result;
 };
-// A client that was cut off repeats a call when others have come since: without them it is told
-// what it missed while this many are remembered, in 140 bytes each.
+// A client that lost its connection repeats a call after other calls have run: the session
+// remembers this many calls, 140 bytes each, and replays the one that is repeated.
 inline constexpr std::size_t kLastCalls = 16;
 std::string encode_last_calls(const std::vector<LastCall>& calls);
 std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes);
-// Position of its first value behind the prompt.
+// Position of its first value after the prompt.
 std::int64_t first_new_of(const LastCall& call);
 // Of a prompt's values [begin, end) those that a call in this window does not read (0: none).
-// scores: it tells their probabilities, and reads them all.
+// scores: it reports their probabilities, and reads them all.
 std::int64_t skipped_prompt(std::int64_t window, bool scores, std::int64_t begin, std::int64_t end);
 
 // Most of Row.states.
 inline constexpr std::size_t kMostStates = 4;
-// Row.states with one more, which is the latest. Where they become too many, that one goes without
-// which the least is lost (going back d values takes reading about d of them anew), but not the
-// last one at or before `start`, from where a call may have to be run again.
+// Row.states with one more, which is the latest. Where they become too many, the one whose loss
+// costs least is dropped (going back d values means reading about d again), but not the last one at
+// or before `start`, from where a call may have to be run again.
 void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state,
                std::int64_t start);
 
@@ -101,7 +101,7 @@ std::int64_t let_go_of_values(const std::vector<LastCall>& calls, std::int64_t b
 // Those of values from `base` on.
 std::vector<HistoryMark> marks_from(std::int64_t base, std::vector<HistoryMark> marks);
 
-// `marks` behind those of a history that ends where a call starts, for the values that it has up to
+// `marks` after those of a history that ends where a call starts, for the values that it has up to
 // `position`.
 void append_marks(const StoredCall& call, std::int64_t base, std::int64_t position,
                   std::vector<HistoryMark>& marks);

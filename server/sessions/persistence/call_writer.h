@@ -16,8 +16,8 @@ namespace lintel {
 
 class DurableCall;
 
-// Many calls' values in one commit. A call's values are in its session's history already, so that
-// whoever computes them does nothing for this.
+// Many calls' values in one commit. A call's values are in its session's history already, so
+// workers do nothing for this.
 //
 // Thread-safe.
 class CallWriter {
@@ -48,11 +48,11 @@ class CallWriter {
   void add(std::shared_ptr<DurableCall> call) EXCLUDES(mutex_);
   // A call has something to write, or to write again.
   void wake() EXCLUDES(mutex_);
-  // A TOKEN call has values, which whoever reads them waits for. Those of one such call are written
-  // at once, those of several every `interval`, and of more than 16 up to four times as seldom, for
-  // a record costs as much as the value in it; but the first ones of a call always with the next
-  // `interval`. Asked in every step; takes the lock only where nobody has asked since the last
-  // write.
+  // The client of a TOKEN call waits for its values to be durable. Those of one such call are
+  // written at once, those of several every `interval`, and of more than 16 up to four times as
+  // seldom, for a record costs as much as the value in it; but the first ones of a call always with
+  // the next `interval`. Asked in every step; takes the lock only for the first request since the
+  // last write.
   void wake_for_values() EXCLUDES(mutex_);
   // Every call that can be repeated, and each that comes later, ends after its step: see
   // DurableCall::hand_over.

@@ -9,8 +9,8 @@
 
 #include "model/core/tensor.h"
 #include "server/core/guarded.h"
-#include "server/sessions/persistence/vault_batch.h"
 #include "server/engine/recent_values.h"
+#include "server/sessions/persistence/vault_batch.h"
 
 namespace lintel {
 namespace {
@@ -178,7 +178,7 @@ bool DurableCall::on_token(const TokenEvent& event) {
 
 void DurableCall::on_step_end() {
   if (level_ == Durability::kToken) writer_.wake_for_values();
-  if (!begin_delivery()) return;  // whoever delivers ends a step, too
+  if (!begin_delivery()) return;  // the thread that delivers ends a step, too
   try {
     sink_->on_step_end();
   } catch (...) {
@@ -193,7 +193,7 @@ void DurableCall::on_sample_finish(const SampleResult& result) {
   MutexLock lock(mutex_);
   result_ = result;
   result_->numerics_changed = numerics_changed_;
-  // Of the whole call, whatever of it this run came to.
+  // Of the whole call, not of this run alone.
   result_->reused_tokens = call_.start;
   const std::int64_t past = std::min(goes_on_at_, first_drawn_) - call_.start;
   const std::int64_t skipped = std::min(
@@ -282,7 +282,7 @@ void DurableCall::deliver() {
         },
         [] { return false; });
     if (resumed != nullptr) resumed->scheduler->resume(handle_);
-    if (ends) return tell_end();  // and nothing is told any more
+    if (ends) return tell_end();  // and nothing more is delivered
     if (!is_told) {
       MutexLock lock(mutex_);
       fail(RequestOutcome::kInternal);
@@ -296,7 +296,7 @@ bool DurableCall::tell(const TokenEvent& event) {
 
 void DurableCall::hand_over() {
   MutexLock lock(mutex_);
-  // One without a name cannot be repeated: it goes on while it may.
+  // One without a name cannot be repeated: it continues while it may.
   if (is_handed_over_ || terms_.id.empty() || !runs_ || failure_) return;
   is_handed_over_ = true;
   model_->scheduler->cancel(handle_);
@@ -316,7 +316,7 @@ void DurableCall::tell_end() {
   {
     MutexLock lock(mutex_);
     outcome = told_outcome();
-    // What goes on elsewhere has not ended.
+    // A call that continues elsewhere has not ended.
     if (!failure_ && outcome != RequestOutcome::kMoved) result = std::move(result_);
     model_.reset();
   }

@@ -11,15 +11,15 @@
 #include <vector>
 
 #include "server/core/mutex.h"
-#include "server/sessions/persistence/call_records.h"
-#include "server/sessions/persistence/call_writer.h"
 #include "server/engine/request.h"
 #include "server/engine/request_control.h"
+#include "server/engine/scheduler.h"
 #include "server/engine/token_sink.h"
 #include "server/models/served_model.h"
-#include "server/engine/scheduler.h"
 #include "server/sessions/lease.h"
 #include "server/sessions/lease_keeper.h"
+#include "server/sessions/persistence/call_records.h"
+#include "server/sessions/persistence/call_writer.h"
 #include "server/sessions/session_refusal.h"
 #include "server/sessions/storage/session_vault.h"
 
@@ -27,30 +27,30 @@ namespace lintel {
 
 class VaultBatch;
 
-// What a call asks for beside its values.
+// The terms of a call, except for its values.
 struct CallTerms {
   std::string id;                     // empty: it cannot be repeated
   Digest request;                     // of all that makes its values but the seed
   std::optional<std::uint64_t> seed;  // nothing: a repeat has the seed that the call had
-  // Of a repeat: values before it are not told again.
+  // Of a repeat: values before it are not delivered again.
   std::int64_t from_position = 0;
   std::optional<std::int64_t> expected_position;  // where its client believes the session stands
   bool log2_probs = false;
   bool echo_prompt = false;
 
-  // Whether the probabilities of the prompt's values are told, so that all are read.
+  // Whether the probabilities of the prompt's values are reported, so that all are read.
   bool scores_prompt() const { return echo_prompt && log2_probs; }
 };
 
-// Stands between the scheduler and the sink of a call. It holds values back until they may be
-// seen: of an INPUT call until its beginning is durable, of a TOKEN call until they are. The end is
-// told when it is durable, and until then the session is the call's: it keeps the lease.
+// Stands between the scheduler and the sink of a call. It holds values back until they may be seen:
+// of an INPUT call until its beginning is durable, of a TOKEN call until they are. The end is
+// delivered when it is durable, and until then the call keeps the session's lease.
 //
-// What the vault has is the truth. A call that fails by the vault, or that is run again and ends
-// before it has come as far as the vault, leaves the session to it: the copy in memory goes.
+// The vault is authoritative. Where a call fails by the vault, or a repeat ends before it reaches
+// what the vault has, the copy in memory is dropped.
 //
-// Thread-safe; whoever has something to tell calls the sink, one at a time. Lifetime: the
-// scheduler, the lease and the writer each hold it, and all of them let go at its end.
+// Thread-safe; the thread that has something to deliver calls the sink, one at a time. Lifetime:
+// the scheduler, the lease and the writer each hold it, and all of them let go at its end.
 class DurableCall final : public TokenSink,
                           public LeaseKeeper,
                           public std::enable_shared_from_this<DurableCall> {
@@ -68,12 +68,12 @@ class DurableCall final : public TokenSink,
   // What a call with such a request holds for states that are stored on its way.
   std::size_t checkpoint_bytes(const GenerationRequest& request) const EXCLUDES(mutex_);
   // Waits, for the claim alone, if it has none: the writer has the call when it returns. `lease`:
-  // the session, where the call begins or goes on, whose keeper the call is. prompt_values: of the
+  // the session, where the call begins or resumes, whose keeper the call is. prompt_values: of the
   // whole call, as the sequence takes them, a start token included. Refused: nothing is held.
   SessionRefusal begin(const SessionLease& lease, const GenerationRequest& request,
                        std::int64_t prompt_values) EXCLUDES(mutex_);
   // Once, after begin(). As the scheduler's; `sink` outlives the call. request: the whole call's;
-  // of one that goes on the rest is run.
+  // of a resumed call only the rest runs.
   Scheduler::SubmitError submit(GenerationRequest request, SessionLease lease,
                                 std::shared_ptr<TokenSink> sink, const RequestHandle& handle)
       EXCLUDES(mutex_);
@@ -86,7 +86,7 @@ class DurableCall final : public TokenSink,
   void at_rest(const SequenceState& sequence) noexcept override EXCLUDES(mutex_);
 
   // The server is about to end: a call that can be repeated ends after its step, kMoved, once its
-  // values are written and its claim is given back.
+  // values are written and its claim is released.
   void hand_over() EXCLUDES(mutex_);
 
   // Of the writer: what is to be written now, and what became of it. Unless all_values, a TOKEN
@@ -95,7 +95,7 @@ class DurableCall final : public TokenSink,
   // There was no memory for what was collected: it is to be collected again.
   void not_collected() EXCLUDES(mutex_);
   void written(std::span<const VaultOutcome> outcomes) EXCLUDES(mutex_);
-  // Whether it is to be looked at again soon, though nobody wakes the writer.
+  // Whether the writer has to look at it again soon without being woken.
   bool is_urgent() const EXCLUDES(mutex_);
   Durability durability() const { return level_; }
 
@@ -110,7 +110,7 @@ class DurableCall final : public TokenSink,
   bool may_see(std::int64_t position) const REQUIRES(mutex_);
   // The right to call the sink, until deliver() has nothing more for it.
   bool begin_delivery() EXCLUDES(mutex_);
-  // How its end is told.
+  // The outcome that its client receives.
   RequestOutcome told_outcome() const REQUIRES(mutex_);
   void deliver() EXCLUDES(mutex_);
   bool tell(const TokenEvent& event);
@@ -124,9 +124,9 @@ class DurableCall final : public TokenSink,
   void collect_values(VaultBatch& batch) REQUIRES(mutex_);
   void add_values(const SessionHistory::Extent& extent, VaultBatch& batch) REQUIRES(mutex_);
   void collect_end(VaultBatch& batch) EXCLUDES(mutex_);
-  // Whether the copy in memory goes on from what the vault has.
+  // Whether the copy in memory extends what the vault has.
   bool goes_on(const SessionHistory::Extent& extent) REQUIRES(mutex_);
-  // The state behind the last value, in a slot; nothing where it is not worth it, or finds no room.
+  // The state after the last value, in a slot; nothing where it is not worth it, or finds no room.
   void put_state(SessionLease& lease) EXCLUDES(mutex_);
   // A state of the call's way, with all values up to now.
   void collect_checkpoint(VaultBatch& batch) EXCLUDES(mutex_);
@@ -135,11 +135,11 @@ class DurableCall final : public TokenSink,
                                                        std::int64_t position) noexcept;
   // Position from which on a state is due once more.
   std::int64_t next_checkpoint() const REQUIRES(mutex_);
-  // What lies before where it goes on is not asked for again.
+  // Takes out of the request what lies before the position at which it resumes.
   void skip_past(GenerationRequest& request) EXCLUDES(mutex_);
-  // Whether a run of a call that another one began was cut off before it came as far as its client
-  // was told, or any further than the vault: the call stays open, for others would take positions
-  // that were told.
+  // Whether a repeated run was cut off before it reached what its client has seen, or before it
+  // passed what the vault has: the call stays open, for another would take positions that a client
+  // has seen.
   bool has_shown_more() const REQUIRES(mutex_);
   // What the row has of calls once this one has ended so.
   std::vector<LastCall> last_calls(std::int64_t end) const REQUIRES(mutex_);
@@ -148,7 +148,7 @@ class DurableCall final : public TokenSink,
   // has_state: one of those is there.
   void add_end(VaultBatch& batch, bool has_state) REQUIRES(mutex_);
   void fail(RequestOutcome why) REQUIRES(mutex_);
-  // Where another process may have taken the session over by now nothing more is told.
+  // Another process may have taken the session over by now: delivers nothing more.
   void fail_past_lease() REQUIRES(mutex_);
   // After a refusal of the vault: whether there is still hope.
   bool is_patient(VaultOutcome outcome, Writing was) REQUIRES(mutex_);
@@ -160,11 +160,11 @@ class DurableCall final : public TokenSink,
   // Constant after begin().
   SessionHistory* history_ = nullptr;  // of the lease
   StoredCall call_;
-  std::int64_t first_drawn_ = 0;  // position of the first value behind the prompt
-  std::int64_t goes_on_at_ = 0;   // the first that this run comes to
-  std::int64_t drawn_end_ = 0;    // behind the last that an earlier run came to
+  std::int64_t first_drawn_ = 0;  // position of the first value after the prompt
+  std::int64_t goes_on_at_ = 0;   // the first that this run reaches
+  std::int64_t drawn_end_ = 0;    // after the last that an earlier run reached
   SessionVault::Claim claim_;
-  std::shared_ptr<const ClaimLease> claim_lease_;  // null: it is good until it is given back
+  std::shared_ptr<const ClaimLease> claim_lease_;  // null: it is good until it is released
   bool has_claim_ = false;                         // begin() was well
   bool numerics_changed_ = false;  // the values before it have another machine's bits
   // Constant once is_submitted_.
@@ -189,19 +189,19 @@ class DurableCall final : public TokenSink,
   std::optional<RequestOutcome> failure_ GUARDED_BY(mutex_);  // of the vault
 
   SessionLease lease_ GUARDED_BY(mutex_);  // once the request is over
-  bool runs_ GUARDED_BY(mutex_) = false;   // the scheduler has it, and has not told its end
+  bool runs_ GUARDED_BY(mutex_) = false;   // the scheduler has it, and has not reported its end
   bool is_handed_over_ GUARDED_BY(mutex_) = false;
   bool state_was_tried_ GUARDED_BY(mutex_) = false;
   std::optional<SessionVault::StateRef> state_ GUARDED_BY(mutex_);  // put, for the end to name
   std::optional<SampleResult> result_ GUARDED_BY(mutex_);
   std::optional<RequestOutcome> outcome_ GUARDED_BY(mutex_);
-  std::int64_t shown_end_ GUARDED_BY(mutex_) = 0;  // behind the last value that came
+  std::int64_t shown_end_ GUARDED_BY(mutex_) = 0;  // after the last value that came
   std::int64_t skipped_given_ GUARDED_BY(mutex_) =
       0;  // given values that this run does not come to
   bool is_over_ GUARDED_BY(mutex_) = false;
 
   // A state on its way to the vault: the worker's until checkpoint_at_ says how many values it has,
-  // then whoever collects has it, and zeroes that.
+  // then the collecting thread's, which zeroes checkpoint_at_.
   std::vector<std::byte> checkpoint_;
   std::int64_t checkpoint_at_ GUARDED_BY(mutex_) = 0;
   std::atomic<std::int64_t> next_checkpoint_;  // due where the sequence has so many

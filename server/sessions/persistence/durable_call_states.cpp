@@ -54,7 +54,7 @@ std::size_t DurableCall::checkpoint_bytes(const GenerationRequest& request) cons
 
 std::int64_t DurableCall::next_checkpoint() const {
   // A state that grows would be written over and over again; one that does not is a few hundred
-  // times the values that it saves from being read anew.
+  // times the values that need not be read again.
   if (!draws_ || !model_->transformer->constant_state()) {
     return std::numeric_limits<std::int64_t>::max();
   }

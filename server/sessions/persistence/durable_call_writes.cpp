@@ -1,4 +1,4 @@
-// DurableCall, what the vault is told of it.
+// DurableCall, what it writes to the vault.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -118,7 +118,7 @@ void DurableCall::add_values(const SessionHistory::Extent& extent, VaultBatch& b
 }
 
 void DurableCall::collect_end(VaultBatch& batch) {
-  SessionLease* lease = nullptr;  // nobody else's, while its end is being written
+  SessionLease* lease = nullptr;  // exclusive, while its end is being written
   bool stores = false;
   std::vector<SessionVault::StateRef> needed;  // one of them, for values to be let go of
   {
@@ -165,10 +165,10 @@ std::vector<SessionVault::StateRef> DurableCall::states_behind_values() const {
 
 void DurableCall::add_end(VaultBatch& batch, bool has_state) {
   const SessionHistory::Extent extent = history_->extent();
-  // The next server asks for the session as soon as it is told: nothing here is to claim it once
-  // more, as who stores what lies in memory before the process ends would.
+  // The next server asks for the session at once: nothing here may claim it again, as parking it
+  // before the process ends would.
   if (outcome_ && told_outcome() == RequestOutcome::kMoved) lease_.discard();
-  // What goes on elsewhere has not ended, and nobody else is to come in between.
+  // A call that continues elsewhere has not ended, and no other call may come in between.
   const bool goes_on_elsewhere = outcome_ && draws_ && level_ != Durability::kCall &&
                                  (was_open_ || extent.position > call_.start) &&
                                  told_outcome() == RequestOutcome::kMoved;
@@ -265,7 +265,7 @@ void DurableCall::written(std::span<const VaultOutcome> outcomes) {
     ends = lease_ && !runs_;
     if (is_over) over = std::move(lease_);
   }
-  over = SessionLease();  // the session goes back before anybody is told
+  over = SessionLease();  // the session is returned before its client hears of the end
   if (is_over) {
     MutexLock lock(mutex_);
     is_over_ = true;

@@ -4,8 +4,8 @@
 #include <ranges>
 #include <utility>
 
-#include "server/sessions/persistence/vault_batch.h"
 #include "server/models/model_registry.h"
+#include "server/sessions/persistence/vault_batch.h"
 
 namespace lintel {
 namespace {
@@ -184,7 +184,7 @@ VaultOutcome DurableSessions::commit_and_release(VaultBatch& batch, const std::s
                                                  const Owner& owner,
                                                  const SessionVault::Claim& claim) {
   const VaultOutcome outcome = batch.commit_and_wait(vault_);
-  // Broken, it gives nothing back before it is opened anew.
+  // A broken vault releases nothing before it is reopened.
   if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable)
     lost_claims_.add(id, owner, claim);
   return outcome;

@@ -14,15 +14,15 @@
 
 #include "server/core/clock.h"
 #include "server/core/work_threads.h"
+#include "server/models/served_model.h"
+#include "server/sessions/digest.h"
+#include "server/sessions/durability.h"
 #include "server/sessions/persistence/call_records.h"
 #include "server/sessions/persistence/call_writer.h"
 #include "server/sessions/persistence/durable_call.h"
 #include "server/sessions/persistence/id_locks.h"
 #include "server/sessions/persistence/lost_claims.h"
 #include "server/sessions/persistence/past_call.h"
-#include "server/sessions/digest.h"
-#include "server/sessions/durability.h"
-#include "server/models/served_model.h"
 #include "server/sessions/session_store.h"
 #include "server/sessions/storage/session_vault.h"
 
@@ -46,11 +46,11 @@ class DurableSessions {
     Duration lazy_interval = std::chrono::seconds(1);
     std::int64_t lazy_values = 256;
     // A state is many hundred times its values, so that one is stored only where reading those
-    // since the last stored one anew would take long: at a call's end if they are so many, and a
+    // since the last stored one again would take long: at a call's end if they are so many, and a
     // quarter of them where the session is about to leave memory.
     std::int64_t park_tokens = 1024;
     std::chrono::seconds expire_after = std::chrono::hours(720);
-    // Whether a session whose values another machine computed, with other bits, goes on here.
+    // Whether a session whose values another machine computed, with other bits, continues here.
     bool takes_other_numerics = true;
     Duration patience = std::chrono::seconds(1);  // with a store that is full or away
     int threads = 2;           // 0: run() does the work itself, and values are written by write()
@@ -83,8 +83,8 @@ class DurableSessions {
   // was never durable. kNotFound (also of one that has expired), kModelMismatch, kDamaged, kHeld,
   // kStore..., and those of memory. It may leave memory for others as soon as this returns.
   SessionRefusal bring(const std::string& id, const Owner& owner);
-  // Waits. Brings it, and leases it: in between it may have left memory for others. Of a vault that
-  // others write, too, it may be old: open_call() tells.
+  // Waits. Loads the session and leases it; in between it may have left memory for others. The copy
+  // may be stale where other servers write to the vault, too: open_call() checks.
   SessionStore::LeaseResult lease(const std::string& id, const Owner& owner);
   // Waits. As the store's, also of sessions that are not in memory, which stay where they are.
   std::optional<SessionInfo> find(const std::string& id, const Owner& owner);
@@ -104,17 +104,17 @@ class DurableSessions {
   struct OpenedCall {
     std::shared_ptr<DurableCall> call;  // the keeper of the lease; null: it is past
     // Where it begins. Of a call that is run again: its seed, and the values it had from where the
-    // session stands now, which is behind those that nobody needs once more.
+    // session stands now, which is after those that no replay needs.
     std::optional<std::uint64_t> seed;
     std::int64_t start = 0;
     std::vector<std::int32_t> values;
     std::shared_ptr<PastCall> past;
   };
   // Waits. A call on a session that is leased and durable: new, or run again, with the session
-  // taken back on its way; the lease of one that is past can go back. kStale: another
-  // process went on with it meanwhile, and it is to be leased once more. kCallInterrupted,
-  // kPositionMismatch, kNumericsChanged, kNumericsRefused, kCallDiffers, kNoProbabilities,
-  // kOutOfRange, kStore...: the lease is to go back.
+  // taken back on its way; the lease of one that is past can go back. kStale: another process
+  // continued it meanwhile, and it is to be leased once more. kCallInterrupted, kPositionMismatch,
+  // kNumericsChanged, kNumericsRefused, kCallDiffers, kNoProbabilities, kOutOfRange, kStore...: the
+  // lease is to go back.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model, const CallTerms& terms,
                            OpenedCall& opened);
   // Waits. Values [first, first + values.size()) of a call that is past, for as long as the session
@@ -136,8 +136,8 @@ class DurableSessions {
   // Returns how many.
   std::size_t park_idle(Duration most);
 
-  // Removes sessions that have expired, a bounded number at a time, and gives back what could not
-  // be given back when it was time; the server calls it now and then. Waits.
+  // Removes expired sessions, a bounded number at a time, and releases claims whose release failed;
+  // the server calls it periodically. Waits.
   std::size_t sweep();
 
   const Options& options() const { return options_; }
@@ -145,7 +145,7 @@ class DurableSessions {
   SessionVault::Health health() const { return vault_.health(); }
 
  private:
-  // A session that the vault has, and the model that it goes on with.
+  // A session that the vault has, and the model that continues it.
   struct Cold {
     SessionVault::Row row;
     StoredMarks marks;
@@ -157,13 +157,12 @@ class DurableSessions {
   };
   // kNone, kNotFound, kDamaged, kStore...
   SessionRefusal look_up(const std::string& id, const Owner& owner, Cold& cold);
-  // The same of what the vault has told; a claim that came with it is cold's, also where it is
-  // refused.
+  // The same of the vault's answer; a claim that came with it is cold's, also where it is refused.
   SessionRefusal look_at(SessionVault::Opened found, Cold& cold);
   // As the public one, of a session that was looked up.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model, const CallTerms& terms,
                            Cold& cold, OpenedCall& opened);
-  // Of a session that a call has: while the store is away it cannot be given back, and that is what
+  // Of a session that a call has: while the store is away it cannot be released, and that is what
   // the caller waits for.
   SessionRefusal busy_or_away(const SessionRefusal& refusal) const;
   SharedModel model_of(const SessionVault::Row& row) const;

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "model/core/tensor.h"
+#include "server/engine/request.h"
 #include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/persistence/vault_batch.h"
-#include "server/engine/request.h"
 
 namespace lintel {
 namespace {
@@ -16,19 +16,19 @@ bool differs(const CallTerms& terms, const Digest& request, std::uint64_t seed) 
   return terms.request != request || (terms.seed && *terms.seed != seed);
 }
 
-// Position of its first value behind the prompt.
+// Position of its first value after the prompt.
 std::int64_t first_new_of(const StoredCall& call) {
   const auto behind = std::ranges::find_if(
       call.marks, [](const HistoryMark& mark) { return mark.source != ValueSource::kPrompt; });
   return behind == call.marks.end() ? call.start : behind->position;
 }
 
-// The first of the values [start, end) that a repeat needs once more: one that is told again, or
-// those from `least` on.
+// The first of the values [start, end) that a repeat needs: one to deliver again, or one from
+// `least` on.
 std::int64_t needed_from(const CallTerms& terms, std::int64_t start, std::int64_t first_new,
                          std::int64_t least, std::int64_t end) {
-  const std::int64_t told = std::max(terms.from_position, terms.echo_prompt ? start : first_new);
-  return std::clamp(std::min(told, least), start, end);
+  const std::int64_t shown = std::max(terms.from_position, terms.echo_prompt ? start : first_new);
+  return std::clamp(std::min(shown, least), start, end);
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
   } else {
     refusal = open_call(lease, model, terms, cold, opened);
   }
-  // Whoever runs it has the claim, if there is one.
+  // The running call has the claim, if there is one.
   if (cold.lease != nullptr && opened.call == nullptr) {
     lost_claims_.give_back(vault_, cold.row, cold.claim);
   }
@@ -131,7 +131,7 @@ SessionRefusal DurableSessions::open_call(SessionLease& lease, const SharedModel
     const SessionRefusal refusal =
         run_again(lease, cold.row, known->start, at, known->result.seed, opened);
     if (refusal.error != SessionError::kOutOfRange) return refusal;
-    // No state leads there any more: it is told, but not run.
+    // No state leads there any more: it is replayed from the store, but not run.
     lease.keep_with(nullptr);
     opened = {};
   }

@@ -5,9 +5,9 @@
 
 #include "model/core/state_bytes.h"
 #include "model/core/tensor.h"
+#include "server/models/model_registry.h"
 #include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/persistence/vault_batch.h"
-#include "server/models/model_registry.h"
 
 namespace lintel {
 namespace {
@@ -67,7 +67,7 @@ SessionRefusal DurableSessions::keep(const std::string& id, const Owner& owner) 
   if (outcome != VaultOutcome::kDone) return refusal_of(outcome);
   if (!image.state.empty()) {
     const bool has_state = store_state(id, owner, image);
-    // Where the history begins behind its first value the state is no cache.
+    // Where the history begins after its first value the state is no cache.
     if (!has_state && image.base > 0) {
       remove_stored(id, owner);
       return {SessionError::kStoreFull};

@@ -5,8 +5,8 @@
 #include <ranges>
 #include <utility>
 
-#include "model/lora/adapter.h"
 #include "model/core/model_error.h"
+#include "model/lora/adapter.h"
 #include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/persistence/vault_batch.h"
 
@@ -79,7 +79,7 @@ SessionRefusal DurableSessions::ensure_in_memory(const std::string& id, const Ow
   bool is_here = false;
   if (store_.get(id, owner) && !vault_.is_shared()) return {};
   const IdLocks::Hold alone(locks_, id);
-  // Somebody else may have brought it.
+  // Another thread may have loaded it.
   if (const SessionRefusal refusal = drop_if_old(id, owner, &is_here); refusal || is_here) {
     return refusal;
   }
@@ -111,7 +111,7 @@ SessionRefusal DurableSessions::wake(const std::string& id, const Owner& owner) 
     const bool may_have_changed =
         refusal.error == SessionError::kDamaged || refusal.error == SessionError::kNotFound;
     if (!may_have_changed || !vault_.is_shared()) return refusal;
-    // Damaged is what does not fit although nobody has written.
+    // Damaged is a row that does not fit although no other server has written it.
     const SessionVault::Opened now = vault_.find(id, owner);
     if (now.outcome != VaultOutcome::kDone || now.row.digest == seen) return refusal;
   }
@@ -171,11 +171,11 @@ SessionRefusal DurableSessions::read_image(const Cold& cold, SessionImage& image
   image.digest = row.digest;
   image.base_digest =
       cold.marks.bases.empty() ? cold.marks.base_digest : cold.marks.bases.back().digest;
-  // A call that is repeated may begin anew where it began; open_call() knows better.
+  // A repeated call may restart where it began; open_call() decides.
   const std::int64_t latest = cold.call ? cold.call->start : row.position;
   image.state_position = read_state(row, image.base, latest, image.state);
   if (image.state_position < image.base) {
-    // Without the values before its base the state behind them is no cache.
+    // Without the values before its base the state after them is no cache.
     if (row.base > 0) return {SessionError::kDamaged};
     image.base = 0;
     image.base_digest = cold.marks.base_digest;

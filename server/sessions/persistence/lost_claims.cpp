@@ -46,7 +46,7 @@ void LostClaims::give_back(SessionVault& vault) {
                .after = digest},
               {});
     const VaultOutcome outcome = batch.commit_and_wait(vault);
-    // Broken, it gives nothing back before it is opened anew, and then nobody holds anything.
+    // A broken vault releases nothing before it is reopened, and then no session is held.
     if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable) {
       add(std::move(each.id), std::move(each.owner), each.claim);
     }

@@ -1,4 +1,4 @@
-// LostClaims: claims on sessions that could not be given back when it was time.
+// LostClaims: claims on sessions whose release failed.
 #pragma once
 
 #include <memory>

@@ -7,8 +7,8 @@
 
 #include "model/core/tensor.h"
 #include "server/core/guarded.h"
-#include "server/sessions/persistence/durable_sessions.h"
 #include "server/engine/recent_values.h"
+#include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/session_history.h"
 
 namespace lintel {

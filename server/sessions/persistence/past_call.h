@@ -1,4 +1,4 @@
-// PastCall: a call that is told again without being run.
+// PastCall: a finished call, replayed to its client without being run.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "server/core/mutex.h"
-#include "server/sessions/persistence/call_records.h"
 #include "server/engine/token_sink.h"
+#include "server/sessions/persistence/call_records.h"
 #include "server/sessions/storage/session_vault.h"
 
 namespace lintel {
@@ -19,11 +19,11 @@ struct CallTerms;
 class DurableSessions;
 
 // Its values are read from the vault a piece at a time, on threads that may wait, as its sink has
-// room for them. The session is free meanwhile. Where it forgets the call (it is taken back, or
-// removed) the rest is not told: kStoreAway.
+// room for them. The session is free meanwhile. Where it forgets the call (it is rewound or
+// removed) the rest is not delivered: kStoreAway.
 //
-// Thread-safe; the sink is called by one thread at a time. Whoever resumes or cancels it holds it
-// until the sink has heard the end.
+// Thread-safe; the sink is called by one thread at a time. The caller of resume() and cancel()
+// holds it until the sink has received the end.
 class PastCall : public std::enable_shared_from_this<PastCall> {
  public:
   static constexpr std::int64_t kPieceValues = 1024;
@@ -39,14 +39,13 @@ class PastCall : public std::enable_shared_from_this<PastCall> {
   void tell(std::shared_ptr<TokenSink> sink) EXCLUDES(mutex_);
   // The sink has room again.
   void resume() EXCLUDES(mutex_);
-  // Nothing more is told but the end. May come before tell().
+  // Delivers nothing more but the end. May come before tell().
   void cancel() EXCLUDES(mutex_);
 
   const SessionVault::SessionId& session() const { return session_; }
   const SessionVault::Owner& owner() const { return owner_; }
   const LastCall& call() const { return call_; }
-  // Position of the first value that is told, and behind the last: those that a stop excluded are
-  // left out.
+  // Position of the first value to deliver, and the end: those that a stop excluded are left out.
   std::int64_t first() const { return first_; }
   std::int64_t end() const { return end_; }
 
@@ -57,7 +56,7 @@ class PastCall : public std::enable_shared_from_this<PastCall> {
   // Has tell_on() run soon.
   void go_on() EXCLUDES(mutex_);
   void tell_on() EXCLUDES(mutex_);
-  // Tells the next values; nothing: there are more.
+  // Delivers the next values; nothing: there are more.
   std::optional<RequestOutcome> tell_piece();
   ValueSource source_at(std::int64_t position);
   // Of the history at the call's end; nothing where it cannot be read.
@@ -73,7 +72,7 @@ class PastCall : public std::enable_shared_from_this<PastCall> {
   const HistoryBase base_;                // of what the vault has
   const std::vector<HistoryMark> marks_;  // from there on
 
-  // Of whoever tells.
+  // Of the delivering thread.
   std::optional<Digest> digest_;
   std::int64_t next_;
   std::size_t next_mark_ = 0;

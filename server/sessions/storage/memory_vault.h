@@ -13,7 +13,7 @@
 
 namespace lintel {
 
-// Everything is done at once: `done` is called before commit() returns, by whoever called it.
+// Everything is done at once: `done` is called before commit() returns, on the calling thread.
 class MemoryVault final : public SessionVault {
  public:
   // `clock` outlives it, and says what has expired.
@@ -36,7 +36,7 @@ class MemoryVault final : public SessionVault {
   std::size_t sweep(std::size_t most) override EXCLUDES(mutex_);
   Health health() const override EXCLUDES(mutex_);
 
-  // As where the process that held sessions has died: nobody holds any.
+  // As after the death of the process that held sessions: none is held.
   void end_claims() EXCLUDES(mutex_);
 
  private:

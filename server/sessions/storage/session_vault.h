@@ -39,8 +39,8 @@ class ClaimLease {
 // of the former is there after a crash, of the latter it may be.
 //
 // Thread-safe. commit() and renew() queue; the others may wait for a disk or a network: never from
-// a worker or a gRPC thread. Only a running call holds a session (a claim); an idle one is
-// nobody's.
+// a worker or a gRPC thread. Only a running call holds a session (a claim); an idle one has no
+// holder.
 class SessionVault {
  public:
   using SessionId = std::string;    // 1 to 128 bytes, never used again after kRemove
@@ -73,8 +73,8 @@ class SessionVault {
     Durability durability = Durability::kNone;
     std::int64_t max_values = 0, base = 0, position = 0;  // values [base, position)
     Digest digest;                                        // of the history up to `position`
-    std::string call;                     // the call in progress, as kBegin told it; empty: none
-    std::string last_calls, marks, tail;  // serialised by whoever wrote them; empty: none
+    std::string call;                     // the call in progress, as kBegin wrote it; empty: none
+    std::string last_calls, marks, tail;  // serialised by their writer; empty: none
     std::vector<StateRef> states;         // ascending, none above `position`
     std::chrono::system_clock::time_point created, used, expires;  // microseconds are kept
     bool operator==(const Row&) const = default;
@@ -85,8 +85,8 @@ class SessionVault {
     Row row{};
     Claim claim{};
     std::string holder{};  // kHeld, and of find() where another process holds it: who it is
-    Duration held_for{};   // and for how long at most; 0: nobody knows
-    // By the steady clock: until when the claim is good. Null: until it is given back.
+    Duration held_for{};   // and for how long at most; 0: unknown
+    // By the steady clock: until when the claim is good. Null: until it is released.
     std::shared_ptr<const ClaimLease> lease{};
   };
 
@@ -96,10 +96,10 @@ class SessionVault {
       kCreate,   // body: NewSession. Needs no claim, gives none
       kBegin,    // RowChange with the call; the history begins a record at `position`
       kValues,   // values that end at `position`
-      kEnd,      // RowChange; the call is over, the claim given back
+      kEnd,      // RowChange; the call is over, the claim released
       kRewind,   // RowChange; back to `position`: values and states above it and the call are gone
       kState,    // RowChange with the states that the session has from now on
-      kRelease,  // RowChange; the claim is given back, an open call stays open
+      kRelease,  // RowChange; the claim is released, an open call stays open
       kRemove,   // no body
     } kind{};
     SessionId id;
@@ -152,7 +152,7 @@ class SessionVault {
                          const std::string& /*call*/) {
     return find(id, owner);
   }
-  // Its row, whoever holds it; claims nothing.
+  // Its row, held or not; claims nothing.
   virtual Opened find(const SessionId& id, const Owner& owner) = 0;
   // Each session's writes in order, each all or nothing. Done once all are durable or refused.
   virtual void commit(std::vector<Write> writes, Done done) = 0;
@@ -160,8 +160,8 @@ class SessionVault {
   virtual VaultOutcome read_values(const SessionId& id, std::int64_t first,
                                    std::span<std::int32_t> values) = 0;
   // Fills in all but ref->position, which is the caller's. Kept once a kState or kCreate names it;
-  // dropped when the claim on `id` is given back and none has. kFull and kUnavailable cost time
-  // only: the session's values are there.
+  // dropped when the claim on `id` is released and none has. kFull and kUnavailable cost time only:
+  // the session's values are there.
   virtual VaultOutcome put_state(const SessionId& id, std::span<const std::byte> state,
                                  StateRef* ref) = 0;
   // REQUIRES: state.size() == ref.bytes. kCorrupt: what is there is not that state.
@@ -171,9 +171,9 @@ class SessionVault {
   // Those of a model, or of all (empty), by id, beginning after `after`; of one owner, or of all.
   virtual std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
                                 const std::optional<Owner>& owner) = 0;
-  // Leases; nothing where nobody else can write.
+  // Leases; nothing where no other process can write.
   virtual void renew(std::span<const SessionId> busy, Done done) = 0;
-  // Removes expired sessions that nobody holds, at most so many. Returns how many.
+  // Removes expired sessions that are not held, at most so many. Returns how many.
   virtual std::size_t sweep(std::size_t most) = 0;
   virtual Health health() const = 0;
 };

@@ -7,11 +7,11 @@ enum class VaultOutcome {
   kDone,
   kNotFound,    // also another owner's
   kHeld,        // by a call elsewhere
-  kFenced,      // somebody else took it over
-  kRolledBack,  // the store went back behind what was written
+  kFenced,      // another process took it over
+  kRolledBack,  // the store went back to before an acknowledged write
   kFull,
   kUnavailable,  // for now
-  kBroken,       // until a restart: a write failed of which nobody knows how far it came
+  kBroken,       // until a restart: a write failed, and its effect is unknown
   kCorrupt,
 };
 

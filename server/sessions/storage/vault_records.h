@@ -32,7 +32,7 @@ struct NewSession {
 VaultBytes encode_new_session(const NewSession& session);
 std::optional<NewSession> decode_new_session(std::span<const std::byte> bytes);
 
-// What of a row changes beside its position and digest. What is not told stays.
+// What of a row changes with its position and digest. What is not set stays.
 struct RowChange {
   std::optional<std::string> call, last_calls, marks, tail;
   std::optional<std::vector<SessionVault::StateRef>> states;

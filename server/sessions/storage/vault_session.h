@@ -1,4 +1,4 @@
-// VaultSession: a session as its writes leave it, whatever they are kept in.
+// VaultSession: a session as its writes leave it, independent of where they are stored.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class VaultSession {
 
   // One that is there already; its values up to row.position are kept elsewhere.
   explicit VaultSession(SessionVault::Row row) : row_(std::move(row)), first_(row_.position) {}
-  // The one that a kCreate tells of; nothing where its body says none of that name.
+  // The one that a kCreate describes; nothing where its body has none of that name.
   static std::optional<VaultSession> created(const SessionVault::Write& write);
 
   // Whether a write stands already, so that a repeat of it is done.

@@ -9,7 +9,8 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("a call's end is told when it is durable, and the session is free then", "[durable]") {
+TEST_CASE("a call's end reaches the client once it is durable, and the session is free then",
+          "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   Calls calls(level);
   const std::string id = calls.kept();
@@ -19,8 +20,8 @@ TEST_CASE("a call's end is told when it is durable, and the session is free then
     was_free = !calls.process->store.get(id, kAlice)->busy;
     CHECK(calls.stored(id) == 15);
   };
-  const auto begun = calls.process->call(tokens_call(5, 10, 3), id, named("a"), sink);
-  REQUIRE_FALSE(begun.refusal);
+  const auto started = calls.process->call(tokens_call(5, 10, 3), id, named("a"), sink);
+  REQUIRE_FALSE(started.refusal);
   calls.dying->hold_commits(true);
   while (calls.process->model->scheduler->run_one_step()) calls.process->durable.write();
   calls.process->durable.write();
@@ -38,16 +39,16 @@ TEST_CASE("a call's end is told when it is durable, and the session is free then
   CHECK(sink->result().digest == calls.process->store.get(id, kAlice)->digest);
 }
 
-TEST_CASE("values are seen when they may be: at once, once the call is durable, once they are",
+TEST_CASE("values are delivered at once, once the call is durable, or once they are, by level",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   Calls calls(level);
   const std::string id = calls.kept();
   calls.dying->hold_commits(true);
-  const auto begun = calls.process->call(tokens_call(5, 30, 3), id, named("a"));
+  const auto started = calls.process->call(tokens_call(5, 30, 3), id, named("a"));
   Scheduler& scheduler = *calls.process->model->scheduler;
   for (int i = 0; i < 6; ++i) scheduler.run_one_step();
-  const auto seen = [&] { return begun.sink->values[0].size(); };
+  const auto seen = [&] { return started.sink->values[0].size(); };
   const std::size_t drawn =
       static_cast<std::size_t>(calls.process->store.get(id, kAlice)->num_values) - 5;
   CHECK(drawn >= 5);
@@ -63,11 +64,12 @@ TEST_CASE("values are seen when they may be: at once, once the call is durable, 
                        ? static_cast<std::int64_t>(drawn) + 5
                        : 0));
   calls.process->run();
-  CHECK(begun.sink->values == undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->values);
+  CHECK(started.sink->values == undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->values);
 }
 
-TEST_CASE("the beginning of a TOKEN call goes with its first values, or alone after the interval",
-          "[durable]") {
+TEST_CASE(
+    "the beginning of a TOKEN call is written with its first values, or alone after the interval",
+    "[durable]") {
   Calls calls(Durability::kToken);
   const std::string id = calls.kept();
   const bool has_values = GENERATE(true, false);
@@ -84,7 +86,7 @@ TEST_CASE("the beginning of a TOKEN call goes with its first values, or alone af
   CHECK(calls.vault.health().writes == before + (has_values ? 2 : 1));
   CHECK_FALSE(calls.vault.find(id, kAlice).row.call.empty());
   CHECK((calls.stored(id) > 0) == has_values);
-  calls.begin();  // either way the call is there, and goes on
+  calls.begin();  // either way the call is there, and resumes
   CHECK(calls.process->finish(tokens_call(5, 30, 3), id, named("a"))->values ==
         undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->values);
 }
@@ -104,7 +106,7 @@ TEST_CASE("an INPUT call's values are written once they are old enough", "[durab
   calls.process->run();
 }
 
-TEST_CASE("a CALL call that is longer than its history is written down on its way", "[durable]") {
+TEST_CASE("a CALL call that is longer than its history is written before its end", "[durable]") {
   Calls calls(Durability::kCall);
   const SessionOptions session{.max_values = 6000, .history_tokens = 1024};
   const std::string id = calls.kept(session);
@@ -155,21 +157,21 @@ TEST_CASE("at a call's end the state is stored where many values came, or memory
   CHECK(calls.process->durable.stats().brought_from_slot == 1);
 }
 
-TEST_CASE("a stream that holds too much back pauses, and goes on", "[durable]") {
+TEST_CASE("a stream that holds too many values back pauses, and resumes", "[durable]") {
   Calls calls(Durability::kToken);
   const std::string id = calls.kept({.max_values = 20'000});
   calls.dying->hold_commits(true);
-  const auto begun = calls.process->call(tokens_call(5, 6000, 3), id, named("a"));
+  const auto started = calls.process->call(tokens_call(5, 6000, 3), id, named("a"));
   while (calls.process->model->scheduler->run_one_step()) {
   }
-  CHECK(begun.sink->values[0].empty());
+  CHECK(started.sink->values[0].empty());
   CHECK(calls.process->store.get(id, kAlice)->num_values <
         static_cast<std::int64_t>(DurableCall::kMostHeld) + 100);
   calls.dying->hold_commits(false);
   calls.process->run();
   calls.process->run();
-  CHECK(begun.sink->finishes == 1);
-  CHECK(begun.sink->values[0].size() == 6000);
+  CHECK(started.sink->finishes == 1);
+  CHECK(started.sink->values[0].size() == 6000);
   // A reader that is slow makes it pause as well.
   struct SlowSink final : RecordingSink {
     bool has_room() const override { return room > 0; }
@@ -186,7 +188,7 @@ TEST_CASE("a stream that holds too much back pauses, and goes on", "[durable]") 
   CHECK(slow->finishes == 1);
 }
 
-TEST_CASE("a call ends when the store fails, the session is as the store has it, others go on",
+TEST_CASE("failing store: the call ends, its session is as stored, other sessions continue",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   const VaultOutcome outcome =
@@ -196,7 +198,7 @@ TEST_CASE("a call ends when the store fails, the session is as the store has it,
   const std::string id = calls.kept();
   const std::string other = calls.process->create({.max_values = 1000});
   calls.process->finish(tokens_call(4, 6, 1), id, named("a"));
-  const auto begun = calls.process->call(tokens_call(5, 40, 3), id, named("b"));
+  const auto started = calls.process->call(tokens_call(5, 40, 3), id, named("b"));
   for (int i = 0; i < 12; ++i) {
     calls.process->model->scheduler->run_one_step();
     calls.process->durable.write();
@@ -208,21 +210,21 @@ TEST_CASE("a call ends when the store fails, the session is as the store has it,
     calls.process->durable.write();
   }
   if (outcome != VaultOutcome::kBroken) {  // it may find room yet
-    CHECK(begun.sink->finishes == 0);
+    CHECK(started.sink->finishes == 0);
     calls.clock.advance(std::chrono::seconds(2));
   }
   calls.process->run();
   calls.clock.advance(std::chrono::seconds(2));
   for (int i = 0; i < 4; ++i) calls.process->run();
-  REQUIRE(begun.sink->finishes == 1);
-  CHECK(begun.sink->outcome == (outcome == VaultOutcome::kFull     ? RequestOutcome::kStoreFull
-                                : outcome == VaultOutcome::kBroken ? RequestOutcome::kStoreBroken
-                                                                   : RequestOutcome::kStoreAway));
-  CHECK_FALSE(begun.sink->results[0]);
+  REQUIRE(started.sink->finishes == 1);
+  CHECK(started.sink->outcome == (outcome == VaultOutcome::kFull     ? RequestOutcome::kStoreFull
+                                  : outcome == VaultOutcome::kBroken ? RequestOutcome::kStoreBroken
+                                                                     : RequestOutcome::kStoreAway));
+  CHECK_FALSE(started.sink->results[0]);
   CHECK_FALSE(calls.process->store.get(id, kAlice));
   CHECK(calls.stored(id) == stored);
   if (level == Durability::kToken) {
-    CHECK(static_cast<std::int64_t>(begun.sink->values[0].size()) == stored - 15);
+    CHECK(static_cast<std::int64_t>(started.sink->values[0].size()) == stored - 15);
   }
   CHECK(calls.process->generate(tokens_call(5, 40, 3), other)->values[0].size() == 40);
 
@@ -265,11 +267,11 @@ TEST_CASE("a call that comes to a value that is not finite leaves the session as
         undisturbed(poisonous, {tokens_call(4, 6, 1), tokens_call(2, 9, 5)})->values);
 }
 
-TEST_CASE("a store that has no room for a moment costs time only", "[durable]") {
+TEST_CASE("a store that is full for a moment delays a call only", "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   Calls calls(level);
   const std::string id = calls.kept();
-  const auto begun = calls.process->call(tokens_call(5, 40, 3), id, named("b"));
+  const auto started = calls.process->call(tokens_call(5, 40, 3), id, named("b"));
   for (int i = 0; i < 6; ++i) {
     calls.process->model->scheduler->run_one_step();
     calls.process->durable.write();
@@ -278,25 +280,25 @@ TEST_CASE("a store that has no room for a moment costs time only", "[durable]") 
   calls.process->run();
   calls.clock.advance(std::chrono::milliseconds(900));
   calls.process->run();
-  CHECK(begun.sink->finishes == 0);
+  CHECK(started.sink->finishes == 0);
   calls.dying->refuse_commits(std::nullopt);
   calls.process->run();
-  REQUIRE(begun.sink->finishes == 1);
-  CHECK(begun.sink->outcome == RequestOutcome::kDone);
-  CHECK(begun.sink->values == undisturbed(calls.transformer, {tokens_call(5, 40, 3)})->values);
+  REQUIRE(started.sink->finishes == 1);
+  CHECK(started.sink->outcome == RequestOutcome::kDone);
+  CHECK(started.sink->values == undisturbed(calls.transformer, {tokens_call(5, 40, 3)})->values);
 }
 
-TEST_CASE("a call that cannot begin leaves nothing behind", "[durable]") {
+TEST_CASE("a call that cannot begin leaves nothing in the store", "[durable]") {
   Calls calls(Durability::kInput);
   const std::string id = calls.kept();
   calls.process->finish(tokens_call(4, 6, 1), id, named("a"));
   SECTION("the store is full") {
     calls.dying->refuse_commits(VaultOutcome::kFull);
-    const auto begun = calls.process->call(tokens_call(5, 4, 3), id, named("b"));
+    const auto started = calls.process->call(tokens_call(5, 4, 3), id, named("b"));
     calls.process->run();
     calls.process->run();
-    CHECK(begun.sink->outcome == RequestOutcome::kStoreFull);
-    CHECK(begun.sink->values[0].empty());
+    CHECK(started.sink->outcome == RequestOutcome::kStoreFull);
+    CHECK(started.sink->values[0].empty());
     calls.dying->refuse_commits(std::nullopt);
     calls.process->durable.sweep();
   }

@@ -95,18 +95,18 @@ DurableProcess::Call DurableProcess::call(GenerationRequest request, const std::
 std::shared_ptr<RecordingSink> DurableProcess::finish(const GenerationRequest& request,
                                                       const std::string& id,
                                                       const CallTerms& terms) {
-  const Call begun = call(request, id, terms);
-  INFO("refused for " << static_cast<int>(begun.refusal.error));
-  REQUIRE_FALSE(begun.refusal);
+  const Call started = call(request, id, terms);
+  INFO("refused for " << static_cast<int>(started.refusal.error));
+  REQUIRE_FALSE(started.refusal);
   run();
   // A vault on a disk answers when it has written.
   REQUIRE(eventually([&] {
-    if (begun.sink->finishes == 0) run();
-    return begun.sink->finishes > 0;
+    if (started.sink->finishes == 0) run();
+    return started.sink->finishes > 0;
   }));
-  REQUIRE(begun.sink->out_of_order == 0);
-  REQUIRE(begun.sink->outcome == RequestOutcome::kDone);
-  return begun.sink;
+  REQUIRE(started.sink->out_of_order == 0);
+  REQUIRE(started.sink->outcome == RequestOutcome::kDone);
+  return started.sink;
 }
 
 void DurableProcess::run() {

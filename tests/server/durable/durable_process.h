@@ -1,12 +1,12 @@
-// What the tests of durable sessions share: a server's core with a store, which may die and begin
-// anew on the same vault.
+// What the tests of durable sessions share: a server's core with a store, which may die and restart
+// on the same vault.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "server/sessions/persistence/durable_sessions.h"
 #include "server/models/model_registry.h"
+#include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/storage/memory_vault.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/manual_clock.h"
@@ -20,7 +20,7 @@ std::shared_ptr<ServedModel> served_model(std::shared_ptr<const Transformer> tra
                                           const Clock& clock, const std::string& name = "tiny",
                                           Scheduler::Options options = without_threads());
 
-// No threads: whoever asks the store waits in its own, and values are written by durable.write().
+// No threads: calls on the store wait on the calling thread, and durable.write() writes values.
 struct DurableProcess {
   DurableProcess(SessionVault& vault, std::shared_ptr<const Transformer> transformer,
                  const Clock& clock, DurableSessions::Options options = {.threads = 0},
@@ -37,7 +37,7 @@ struct DurableProcess {
     std::shared_ptr<RecordingSink> sink;
     RequestHandle handle;
     SessionRefusal refusal;
-    std::shared_ptr<PastCall> past;  // that is told in place of running
+    std::shared_ptr<PastCall> past;  // replayed in place of running
   };
   Call call(GenerationRequest request, const std::string& id, const CallTerms& terms = {},
             std::shared_ptr<RecordingSink> sink = nullptr, const Owner& owner = kAlice);

@@ -48,7 +48,7 @@ struct Room {
   std::optional<DurableProcess> process;
 };
 
-TEST_CASE("a session that was kept goes on after the process died as one that never left it",
+TEST_CASE("a stored session continues after the process died as one that never left memory",
           "[durable]") {
   const std::string attention = GENERATE(from_range(attention_types()));
   const std::int64_t values = GENERATE(0, 40, 300);
@@ -80,7 +80,7 @@ TEST_CASE("a session that was kept goes on after the process died as one that ne
   CHECK(room.process->durable.stats().brought_from_slot == (from_slot ? 1 : 0));
 }
 
-TEST_CASE("before the process ends idle sessions have their states stored where that pays",
+TEST_CASE("the states of idle sessions are stored before the process ends where that pays",
           "[durable]") {
   const std::string attention = GENERATE("linear", "softmax");
   Room room(tiny_model(TinyModel::kTokens, attention));
@@ -102,7 +102,7 @@ TEST_CASE("before the process ends idle sessions have their states stored where 
     CHECK(row.states.size() == (is_constant && id != shorter ? 1 : 0));
     CHECK_FALSE(room.process->store.lease(id, kAlice).refusal);
   }
-  // And nobody holds them in the vault.
+  // And they are not held in the vault.
   room.process.reset();
   room.process.emplace(room.vault, room.transformer, room.clock,
                        DurableSessions::Options{.threads = 0});
@@ -114,7 +114,7 @@ TEST_CASE("before the process ends idle sessions have their states stored where 
         image.digest);
 }
 
-TEST_CASE("a session of another owner, or that was never durable, is not brought", "[durable]") {
+TEST_CASE("a session of another owner, or one that was never durable, is not loaded", "[durable]") {
   Room room;
   const std::string id = room.kept(10);
   const std::string here = room.kept(10, {.max_values = 400});
@@ -130,7 +130,7 @@ TEST_CASE("a session of another owner, or that was never durable, is not brought
   CHECK_FALSE(room.process->durable.bring(id, kAlice));
 }
 
-TEST_CASE("sessions are told of wherever they are, and stay there", "[durable]") {
+TEST_CASE("sessions are found in memory or in the store, and stay there", "[durable]") {
   Room room;
   const std::string cold = room.kept(10);
   room.begin();
@@ -168,7 +168,7 @@ TEST_CASE("sessions are told of wherever they are, and stay there", "[durable]")
   CHECK(paged == alices);
 }
 
-TEST_CASE("a session that was taken back or removed is so after the process died", "[durable]") {
+TEST_CASE("a rewound or removed session stays so after the process died", "[durable]") {
   Room room;
   const std::string id = room.kept(30);
   const std::string gone = room.kept(30);
@@ -217,7 +217,7 @@ TEST_CASE("sessions leave memory for others, the longest unused first, and none 
   const std::string here = room.process->create({.max_values = 400});
   for (const std::string& id : ids) CHECK_FALSE(room.process->durable.bring(id, kAlice));
   CHECK(room.process->store.get(here, kAlice));
-  // While it is used it stays; then nobody finds room.
+  // While it is used it stays, and others find no room.
   const auto busy = room.process->durable.lease(ids[0], kAlice);
   REQUIRE(busy.lease);
   CHECK(room.process->durable.bring(ids[1], kAlice).error >= SessionError::kOwnerTooManySessions);
@@ -226,7 +226,7 @@ TEST_CASE("sessions leave memory for others, the longest unused first, and none 
 TEST_CASE("a durable session waits for its model", "[durable]") {
   Room room;
   const std::string id = room.kept(10);
-  // Unloaded: it is not told that it was closed, and comes back with the model.
+  // Unloaded: its client does not see it closed, and it comes back with the model.
   REQUIRE(room.process->store.close_sessions(*room.transformer) == 1);
   CHECK(room.process->store.absence(id, kAlice).error == SessionError::kNotFound);
   const auto retired = room.process->models.retire("tiny", std::nullopt);
@@ -326,7 +326,7 @@ TEST_CASE("a call that runs keeps its session from expiring", "[durable]") {
   CHECK(room.process->durable.find(id, kAlice)->num_values == 26);
 }
 
-TEST_CASE("calls that bring one session at once bring it once", "[durable]") {
+TEST_CASE("calls that load one session at once load it once", "[durable]") {
   Room room;
   const std::string id = room.kept(200);
   room.begin({.threads = 4, .queue = 100});
@@ -344,7 +344,7 @@ TEST_CASE("calls that bring one session at once bring it once", "[durable]") {
   CHECK(durable.stats().brought_from_values + durable.stats().brought_from_slot == 1);
 }
 
-TEST_CASE("work that no thread can begin soon is refused, and none that was taken is forgotten",
+TEST_CASE("work that no thread can begin soon is refused, and all accepted work is done",
           "[durable]") {
   std::atomic<int> done{0};
   std::atomic<bool> open{false};

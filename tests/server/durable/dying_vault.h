@@ -35,7 +35,7 @@ class DyingVault final : public SessionVault {
   void share() { shared_ = true; }
   // How often it was asked something that a caller waits for, so far.
   int asked() const { return asked_; }
-  // Claims are good for as long as this, from now on; null: until they are given back.
+  // Claims are good for as long as this, from now on; null: until they are released.
   void lend(std::shared_ptr<const ClaimLease> lease) { lease_ = std::move(lease); }
   // Called before values are read.
   void before_read(std::function<void()> call) { before_read_ = std::move(call); }

@@ -1,5 +1,4 @@
-// A server that ends hands its running calls over: another one with the same vault goes on with
-// them.
+// A server that ends hands its running calls over: another one with the same vault continues them.
 #include <catch2/catch.hpp>
 #include <optional>
 
@@ -15,46 +14,47 @@ std::vector<Value> joined(const RecordingSink& first, const RecordingSink& rest)
   return all;
 }
 
-TEST_CASE("a call that is handed over at any value goes on elsewhere, with the same values",
+TEST_CASE("a call that is handed over at any value continues elsewhere, with the same values",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   const int steps = GENERATE(0, 1, 2, 7, 20);
   Calls calls(level);
   const std::string id = calls.kept();
   const GenerationRequest request = tokens_call(5, 60, 3);
-  const auto begun = calls.process->call(request, id, named("a"));
-  REQUIRE_FALSE(begun.refusal);
+  const auto started = calls.process->call(request, id, named("a"));
+  REQUIRE_FALSE(started.refusal);
   // A step that guesses yields up to 32 values: it must not be the last.
-  for (int i = 0; i < steps && begun.sink->values[0].size() < 20; ++i) {
+  for (int i = 0; i < steps && started.sink->values[0].size() < 20; ++i) {
     calls.process->model->scheduler->run_one_step();
     calls.process->durable.write();
   }
   calls.process->durable.hand_over();
   calls.process->run();
-  REQUIRE(begun.sink->finishes == 1);
-  CHECK(begun.sink->outcome == RequestOutcome::kMoved);
-  CHECK_FALSE(begun.sink->results[0]);                // it has not ended
+  REQUIRE(started.sink->finishes == 1);
+  CHECK(started.sink->outcome == RequestOutcome::kMoved);
+  CHECK_FALSE(started.sink->results[0]);              // it has not ended
   CHECK(calls.process->store.idle_stored().empty());  // so that nothing of it is stored again
-  const auto told = static_cast<std::int64_t>(begun.sink->values[0].size());
-  CHECK(calls.stored(id) >= (told > 0 ? 5 + told : 0));
+  const auto shown = static_cast<std::int64_t>(started.sink->values[0].size());
+  CHECK(calls.stored(id) >= (shown > 0 ? 5 + shown : 0));
 
   // The server that hands over is still there.
   DurableProcess other(calls.vault, calls.transformer, calls.clock, calls.options);
-  // What was told of it is not another's to write over.
-  if (told > 0 && level != Durability::kCall) {
+  // Another call may not overwrite what its client has seen.
+  if (shown > 0 && level != Durability::kCall) {
     CHECK(other.call(tokens_call(1, 4, 9), id, named("b")).refusal.error ==
           SessionError::kCallInterrupted);
   }
   CallTerms rest = named("a");
-  if (told > 0) rest.from_position = 5 + told;
+  if (shown > 0) rest.from_position = 5 + shown;
   const auto repeated = other.finish(request, id, rest);
   const auto twin = undisturbed(calls.transformer, {request});
-  CHECK(joined(*begun.sink, *repeated) == twin->values[0]);
+  CHECK(joined(*started.sink, *repeated) == twin->values[0]);
   CHECK(repeated->result().digest == twin->result().digest);
 }
 
-TEST_CASE("a call that comes once others are handed over is, too, and one without a name goes on",
-          "[durable]") {
+TEST_CASE(
+    "a call that arrives during the handover is handed over, and one without a name continues",
+    "[durable]") {
   Calls calls(Durability::kInput);
   const std::string id = calls.kept(), other = calls.kept();
   const GenerationRequest request = tokens_call(5, 30, 3);
@@ -68,8 +68,7 @@ TEST_CASE("a call that comes once others are handed over is, too, and one withou
   CHECK(nameless.sink->values == undisturbed(calls.transformer, {request})->values);
 }
 
-TEST_CASE("calls that the end of the server meets are handed over, if they have a name",
-          "[durable]") {
+TEST_CASE("calls that run when the server ends are handed over, if they have a name", "[durable]") {
   Calls calls(Durability::kInput);
   const std::string id = calls.kept(), other = calls.kept();
   const GenerationRequest request = tokens_call(5, 30, 3);

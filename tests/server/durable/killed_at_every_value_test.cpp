@@ -18,8 +18,7 @@
 namespace lintel::testing {
 namespace {
 
-// What a client sees: nothing of what a process tells while it dies. A vault on a disk tells from a
-// thread of its own.
+// Drops what a dying process delivers. A vault on a disk delivers on a thread of its own.
 class MortalSink final : public RecordingSink {
  public:
   bool on_token(const TokenEvent& event) override {
@@ -42,7 +41,7 @@ class LastingVault {
   LastingVault(bool on_disk, const Clock& clock) : on_disk_(on_disk), clock_(clock) { begin(); }
 
   void die() { dying_->die(); }
-  // After everybody that used it has died.
+  // After all of its users have died.
   void begin() {
     dying_.reset();
     if (!on_disk_) {
@@ -104,12 +103,12 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
                       DurableSessions::Options{.lazy_values = 3, .park_tokens = 20, .threads = 0});
     };
     std::vector<Value> seen;
-    std::shared_ptr<MortalSink> told;  // by the process that is to die
+    std::shared_ptr<MortalSink> sink;  // of the process that is to die
     const auto die = [&] {
-      if (told) {
-        told->die();
-        seen.insert(seen.end(), told->values[0].begin(), told->values[0].end());
-        told = nullptr;
+      if (sink) {
+        sink->die();
+        seen.insert(seen.end(), sink->values[0].begin(), sink->values[0].end());
+        sink = nullptr;
       }
       vault.die();
       process.reset();
@@ -128,8 +127,8 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
     const auto run_to = [&](std::int64_t values) {
       CallTerms terms = call_named(last);
       terms.from_position = seen.empty() ? 0 : seen.back().position + 1;
-      told = std::make_shared<MortalSink>();
-      const auto call = process->call(sequence.calls[last], id, terms, told);
+      sink = std::make_shared<MortalSink>();
+      const auto call = process->call(sequence.calls[last], id, terms, sink);
       REQUIRE_FALSE(call.refusal);
       for (int steps = 0; call.sink->finishes == 0; ++steps) {
         REQUIRE(steps < 1000);

@@ -1,4 +1,5 @@
-// Calls whose claim is good until a time by the steady clock: what is told before it, and after.
+// Calls whose claim is good until a time by the steady clock: which values are delivered before and
+// after.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -23,15 +24,15 @@ struct LentCall {
     until = calls.clock.now() + seconds(2);
     lease->prolong(until);
     calls.dying->lend(lease);
-    begun = calls.process->call(tokens_call(5, kMany, 3), id, named("a"));
-    REQUIRE_FALSE(begun.refusal);
+    started = calls.process->call(tokens_call(5, kMany, 3), id, named("a"));
+    REQUIRE_FALSE(started.refusal);
   }
   void step() {
     calls.process->model->scheduler->run_one_step();
     calls.process->durable.write();
   }
   void advance_to(TimePoint time) { calls.clock.advance(time - calls.clock.now()); }
-  const std::vector<Value>& seen() const { return begun.sink->values[0]; }
+  const std::vector<Value>& seen() const { return started.sink->values[0]; }
   // The server that takes the session over, and what it says to the call's repeat.
   std::vector<Value> repeated() {
     calls.begin();
@@ -42,40 +43,40 @@ struct LentCall {
   const std::string id;
   const std::shared_ptr<ClaimLease> lease = std::make_shared<ClaimLease>();
   TimePoint until;
-  DurableProcess::Call begun;
+  DurableProcess::Call started;
 };
 
-TEST_CASE("values are told until the claim's lease is over, and none from then on",
+TEST_CASE("values are delivered until the claim's lease is over, and none from then on",
           "[durable][threat-67]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   CAPTURE(level);
   LentCall call(level);
-  const auto tells = [&] {
+  const auto delivers = [&] {
     const std::size_t before = call.seen().size();
     for (int i = 0; i < 3; ++i) call.step();
     return call.seen().size() > before;
   };
-  CHECK(tells());
+  CHECK(delivers());
   call.advance_to(call.until - milliseconds(1));
-  CHECK(tells());
+  CHECK(delivers());
   // It was renewed in time.
   call.lease->prolong(call.until + seconds(2));
   call.advance_to(call.until + seconds(1));
-  CHECK(tells());
+  CHECK(delivers());
   call.advance_to(call.until + seconds(2));
-  CHECK_FALSE(tells());
+  CHECK_FALSE(delivers());
   CHECK(call.seen().size() < kMany);
   call.calls.process->run();
-  CHECK(call.begun.sink->finishes == 1);
-  CHECK(call.begun.sink->outcome == RequestOutcome::kStoreAway);
-  // What was told before it are the first of the values that whoever has the session next tells.
+  CHECK(call.started.sink->finishes == 1);
+  CHECK(call.started.sink->outcome == RequestOutcome::kStoreAway);
+  // The values delivered before it are the first of those that the next holder delivers.
   const std::vector<Value> seen = call.seen();
   const std::vector<Value> all = call.repeated();
   CHECK(all.size() == kMany);
   CHECK(std::equal(seen.begin(), seen.end(), all.begin()));
 }
 
-TEST_CASE("values that wait for the store while the lease ends are not told when it answers",
+TEST_CASE("values that wait for the store while the lease ends are not delivered when it answers",
           "[durable]") {
   const Durability level = GENERATE(Durability::kInput, Durability::kToken);
   const bool is_in_time = GENERATE(true, false);
@@ -90,7 +91,7 @@ TEST_CASE("values that wait for the store while the lease ends are not told when
   CHECK(call.seen().empty() == !is_in_time);
 }
 
-TEST_CASE("an end that stands in the store is told, however late the answer is", "[durable]") {
+TEST_CASE("an end that stands in the store is delivered, however late the answer is", "[durable]") {
   LentCall call(Durability::kInput);
   while (call.calls.process->model->scheduler->run_one_step()) {
     call.calls.dying->hold_commits(call.seen().size() == kMany);
@@ -98,14 +99,14 @@ TEST_CASE("an end that stands in the store is told, however late the answer is",
   }
   call.calls.process->run();
   REQUIRE(call.calls.dying->held() == 1);
-  CHECK(call.begun.sink->finishes == 0);
+  CHECK(call.started.sink->finishes == 0);
   call.advance_to(call.until + seconds(1));
   for (int i = 0; i < 3; ++i) {
     call.calls.dying->hold_commits(false);
     call.calls.process->durable.write();
   }
-  CHECK(call.begun.sink->finishes == 1);
-  CHECK(call.begun.sink->outcome == RequestOutcome::kDone);
+  CHECK(call.started.sink->finishes == 1);
+  CHECK(call.started.sink->outcome == RequestOutcome::kDone);
   CHECK(call.seen().size() == kMany);
 }
 

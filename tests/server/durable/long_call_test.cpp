@@ -1,5 +1,5 @@
-// Calls so long that states are stored on their way: what a repeat reads anew, and that nobody sees
-// which.
+// Calls so long that states are stored on their way: how much a repeat reads again, and that no
+// value differs.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <vector>
@@ -105,46 +105,42 @@ void require_few_are_read_again(const std::shared_ptr<const Transformer>& model,
   CHECK(got.generated_tokens == wanted.generated_tokens);
   CHECK(got.given_tokens == wanted.given_tokens);
   CHECK(got.seed == wanted.seed);
-  // A window reads each of its halves anew, whatever happens.
+  // A window reads each of its halves again in any case.
   if (has_states && session.window == 0) {
     const std::int64_t stops = is_text ? kMaxStopStringBytes : 1;
     CHECK(got.replayed_tokens <= 2 * (kBetweenStates + lag + stops));
     CHECK(calls.process->durable.stats().replayed_resumed <=
           static_cast<std::uint64_t>(4 * (kBetweenStates + lag + stops)));
   }
-  // The session goes on as if nothing had been.
+  // The session continues as if it had not been interrupted.
   GenerationRequest next = tokens_call(2, 30, 5);
   if (is_text) next.prompt = {2, 7};
   CHECK(calls.process->finish(next, id, named("next"))->values ==
         undisturbed(model, {before, request, next}, session)->values);
 }
 
-TEST_CASE("a long call that is killed and repeated goes on from a state of its way: every kind",
-          "[durable]") {
+TEST_CASE("a killed long call resumes from a state stored on its way: every kind", "[durable]") {
   const std::string attention = GENERATE(from_range(attention_types()));
   const Durability level = GENERATE(Durability::kInput, Durability::kToken);
   CAPTURE(attention);
   require_few_are_read_again(tiny_model(TinyModel::kTokens, attention), level, {}, false, 0);
 }
 
-TEST_CASE("a long call that is killed and repeated goes on from a state of its way: every weight",
-          "[durable]") {
+TEST_CASE("a killed long call resumes from a state stored on its way: every weight", "[durable]") {
   const WeightType type = GENERATE(WeightType::kF32, WeightType::kBf16, WeightType::kInt8);
   const std::int64_t lag = GENERATE(1, 300, 900);
   require_few_are_read_again(tiny_model(TinyModel::kTokens, "linear", type), Durability::kInput, {},
                              false, lag);
 }
 
-TEST_CASE("a long call that is killed and repeated goes on from a state of its way: in a window",
-          "[durable]") {
+TEST_CASE("a killed long call resumes from a state stored on its way: in a window", "[durable]") {
   const std::string attention = GENERATE("linear", "softmax");
   const Durability level = GENERATE(Durability::kInput, Durability::kToken);
   require_few_are_read_again(tiny_model(TinyModel::kTokens, attention), level, {.window = 64},
                              false, GENERATE(0, 100));
 }
 
-TEST_CASE("a long call that is killed and repeated goes on from a state of its way: of text",
-          "[durable]") {
+TEST_CASE("a killed long call resumes from a state stored on its way: of text", "[durable]") {
   static const auto model = changed_model(
       TinyModel::kBytes, [](ModelConfig& config) { config.max_length = 3 * kValues; },
       [](ModelWeights&) {});
@@ -178,7 +174,7 @@ TEST_CASE("a call longer than the history in memory is repeated once it was kill
   CHECK(rest->result().digest == twin->result().digest);
 }
 
-TEST_CASE("a stop that an earlier run had come to is come to again", "[durable]") {
+TEST_CASE("a repeat ends at the stop that an earlier run reached", "[durable]") {
   const auto model = tiny_model(TinyModel::kTokens);
   GenerationRequest request = tokens_call(5, 900, 3);
   const auto whole = undisturbed(model, {request});
@@ -210,7 +206,7 @@ TEST_CASE("a stop that an earlier run had come to is come to again", "[durable]"
         undisturbed(model, {request, tokens_call(2, 20, 5)})->values);
 }
 
-TEST_CASE("of the states of a call those stay that it may be repeated from", "[durable]") {
+TEST_CASE("the states of a call that it may be repeated from are kept", "[durable]") {
   std::vector<SessionVault::StateRef> states{{.position = 90}};
   for (std::int64_t position = 1024; position <= 64 * 1024; position += 1024) {
     add_state(states, {.position = position}, /*start=*/100);
@@ -223,8 +219,7 @@ TEST_CASE("of the states of a call those stay that it may be repeated from", "[d
   }
 }
 
-TEST_CASE("states that a call stores on its way cost a state for each so many values",
-          "[durable]") {
+TEST_CASE("a call stores a state for each so many values", "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   LongCalls calls(level);
   const std::string id = calls.kept({.max_values = 2 * kValues});

@@ -1,4 +1,4 @@
-// Durable sessions that go on on a machine of other bits.
+// Durable sessions that continue on a machine of other bits.
 #include <catch2/catch.hpp>
 
 #include "tests/server/durable/durable_calls.h"
@@ -6,7 +6,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("a call whose values would come out otherwise is not drawn anew", "[durable]") {
+TEST_CASE("a call whose values would differ is not drawn again", "[durable]") {
   const Durability level = GENERATE(Durability::kInput, Durability::kToken);
   Calls calls(level);
   const std::string id = calls.kept();
@@ -16,7 +16,7 @@ TEST_CASE("a call whose values would come out otherwise is not drawn anew", "[du
   calls.begin();
   calls.process->model->numerics.hex = "4567";
   const auto again = calls.process->call(tokens_call(5, 40, 3), id, named("b"));
-  if (level == Durability::kToken) {  // whatever was seen is stored
+  if (level == Durability::kToken) {  // all values that a client has seen are stored
     CHECK_FALSE(again.refusal);
     calls.process->run();
   } else {
@@ -34,7 +34,9 @@ void move_machine(Calls& calls, const std::string& hex) {
   calls.process->model->numerics.hex = hex;
 }
 
-TEST_CASE("a session that another machine computed goes on, and says from where on", "[durable]") {
+TEST_CASE(
+    "a session that another machine computed continues, and reports its first value from here",
+    "[durable]") {
   Calls calls(GENERATE(Durability::kCall, Durability::kInput, Durability::kToken));
   const std::string id = calls.kept();
   CHECK_FALSE(
@@ -60,7 +62,7 @@ TEST_CASE("a session that another machine computed goes on, and says from where 
   CHECK(calls.process->durable.find(id, kAlice)->numerics_changed_at == 35);
 }
 
-TEST_CASE("where other numerics are refused sessions of another machine do not go on",
+TEST_CASE("strict numerics: a session that another machine computed is refused",
           "[durable][threat-71]") {
   Calls calls(Durability::kToken);
   const std::string id = calls.kept(), untouched = calls.kept(), other = calls.kept();
@@ -80,7 +82,7 @@ TEST_CASE("where other numerics are refused sessions of another machine do not g
   expects.expected_position = 8;
   CHECK(refusal_of_call(other, expects).error == SessionError::kNumericsRefused);
   CHECK(calls.process->durable.find(other, kAlice)->interrupted);  // it was not taken back
-  // What it is can be had: a fork, which does not go on either.
+  // Its content is available: a fork, which is refused as well.
   REQUIRE_FALSE(calls.process->durable.bring(id, kAlice));
   const auto fork = calls.process->store.fork(id, kAlice, 12, 1);
   REQUIRE_FALSE(fork.refusal);

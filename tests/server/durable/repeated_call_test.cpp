@@ -8,7 +8,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("a repeat of a call that ended gives the same once more, from where it is wanted",
+TEST_CASE("a repeat of an ended call gives the same values, from the position that it asks for",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   const bool dies = GENERATE(false, true);
@@ -33,7 +33,7 @@ TEST_CASE("a repeat of a call that ended gives the same once more, from where it
   CHECK(part->values[0] == std::vector<Value>(first->values[0].end() - 28, first->values[0].end()));
   CHECK(calls.vault.find(id, kAlice).row.digest == row.digest);
   CHECK(calls.vault.find(id, kAlice).row.last_calls == row.last_calls);
-  // Then the session goes on.
+  // Then the session continues.
   const auto next = calls.process->finish(tokens_call(2, 9, 5), id, named("c"));
   GenerationRequest same = request;
   same.seed = 3;
@@ -41,7 +41,7 @@ TEST_CASE("a repeat of a call that ended gives the same once more, from where it
         undisturbed(calls.transformer, {tokens_call(4, 9, 1), same, tokens_call(2, 9, 5)})->values);
 }
 
-TEST_CASE("one of the last calls is told again from the history", "[durable]") {
+TEST_CASE("one of the last calls is replayed from the history", "[durable]") {
   Calls calls(Durability::kInput);
   const bool dies = GENERATE(false, true);
   const std::string id = calls.kept();
@@ -67,12 +67,11 @@ TEST_CASE("one of the last calls is told again from the history", "[durable]") {
   // So many are remembered.
   calls.process->finish(tokens_request(2, 5, 4), id, {.id = "the last"});
   const std::int64_t position = calls.stored(id);
-  const auto anew = calls.process->finish(tokens_request(1, 5, 3), id, {.id = "a"});
-  CHECK(anew->values[0][0].position == position + 1);
+  const auto fresh = calls.process->finish(tokens_request(1, 5, 3), id, {.id = "a"});
+  CHECK(fresh->values[0][0].position == position + 1);
 }
 
-TEST_CASE("of a call that is told again the prompt is not, whether it was read or not",
-          "[durable]") {
+TEST_CASE("a replay leaves the prompt out, read or not, unless it is echoed", "[durable]") {
   Calls room(Durability::kInput);
   LastCall call{.id = "a", .start = 2, .end = 12, .shown_end = 11};
   call.result.cached_tokens = 3;
@@ -81,7 +80,7 @@ TEST_CASE("of a call that is told again the prompt is not, whether it was read o
   REQUIRE(calls);
   SessionVault::Row row;
   row.position = 12;
-  const auto told = [&](bool echo_prompt, std::int64_t from_position) {
+  const auto shown = [&](bool echo_prompt, std::int64_t from_position) {
     CallTerms terms{.from_position = from_position};
     terms.echo_prompt = echo_prompt;
     const auto past = PastCall::of(room.process->durable, row, {}, calls->at(0), {}, terms);
@@ -89,16 +88,17 @@ TEST_CASE("of a call that is told again the prompt is not, whether it was read o
                            : std::pair(past->first(), past->end());
   };
   using Range = std::pair<std::int64_t, std::int64_t>;
-  CHECK(told(false, 0) == Range(7, 11));
-  CHECK(told(true, 0) == Range(2, 11));
-  CHECK(told(true, 9) == Range(9, 11));
-  CHECK(told(false, 30) == Range(30, 30));
+  CHECK(shown(false, 0) == Range(7, 11));
+  CHECK(shown(true, 0) == Range(2, 11));
+  CHECK(shown(true, 9) == Range(9, 11));
+  CHECK(shown(false, 30) == Range(30, 30));
   row.base = 3;  // the vault has not all of it
-  CHECK(told(true, 0) == Range(-1, -1));
-  CHECK(told(true, 3) == Range(3, 11));
+  CHECK(shown(true, 0) == Range(-1, -1));
+  CHECK(shown(true, 3) == Range(3, 11));
 }
 
-TEST_CASE("a call that was interrupted is repeated, given up, or in the way", "[durable]") {
+TEST_CASE("an interrupted call is repeated or given up, and blocks others until then",
+          "[durable]") {
   const Durability level = GENERATE(Durability::kInput, Durability::kToken);
   Calls calls(level);
   const std::string id = calls.kept();
@@ -162,7 +162,7 @@ TEST_CASE("a call that was interrupted is repeated, given up, or in the way", "[
   }
 }
 
-TEST_CASE("a call that was cut off goes on where it was when it is repeated", "[durable]") {
+TEST_CASE("a call that was cut off resumes where it was when it is repeated", "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   const bool dies = GENERATE(false, true);
   const int how = GENERATE(0, 1, 2);
@@ -170,25 +170,25 @@ TEST_CASE("a call that was cut off goes on where it was when it is repeated", "[
   const std::string id = calls.kept();
   GenerationRequest request = tokens_call(5, 40, 3);
   if (how == 1) request.deadline = calls.clock.now() + std::chrono::seconds(1);
-  const auto begun = calls.process->call(request, id, named("a"));
+  const auto started = calls.process->call(request, id, named("a"));
   for (int i = 0; i < 12; ++i) calls.process->model->scheduler->run_one_step();
-  if (how == 0) calls.process->model->scheduler->cancel(begun.handle);
+  if (how == 0) calls.process->model->scheduler->cancel(started.handle);
   if (how == 1) calls.clock.advance(std::chrono::seconds(1));
   if (how == 2) calls.process->model->scheduler->stop();
   calls.process->run();
   calls.process->durable.write();
-  CHECK(begun.sink->outcome == (how == 0   ? RequestOutcome::kCancelled
-                                : how == 1 ? RequestOutcome::kDeadline
-                                           : RequestOutcome::kMoved));
+  CHECK(started.sink->outcome == (how == 0   ? RequestOutcome::kCancelled
+                                  : how == 1 ? RequestOutcome::kDeadline
+                                             : RequestOutcome::kMoved));
   const std::int64_t position = calls.stored(id);
   if (how == 2) {
-    CHECK_FALSE(begun.sink->results[0]);
+    CHECK_FALSE(started.sink->results[0]);
   } else {
-    CHECK(position == begun.sink->result().position);
+    CHECK(position == started.sink->result().position);
   }
   CHECK(position < 45);
   if (dies || how == 2) calls.begin();
-  // One that was handed over has not ended: nobody else is to come in between.
+  // One that was handed over has not ended: no other call may come in between.
   const bool is_open = how == 2 && level != Durability::kCall;
   CHECK(calls.process->durable.find(id, kAlice)->interrupted.has_value() == is_open);
   request.deadline.reset();
@@ -213,15 +213,15 @@ TEST_CASE("a call that was cut off goes on where it was when it is repeated", "[
 TEST_CASE("a repeat that is cut off before what its client has seen leaves the call open",
           "[durable]") {
   Calls calls(Durability::kInput);
-  calls.options.lazy_values = 1000;  // what is told of it is not stored before its end
+  calls.options.lazy_values = 1000;  // its values are not stored before its end
   calls.begin();
   const std::string id = calls.kept();
   const GenerationRequest request = tokens_call(5, 60, 3);
-  const auto begun = calls.process->call(request, id, named("a"));
+  const auto started = calls.process->call(request, id, named("a"));
   calls.process->durable.write();
-  while (begun.sink->values[0].size() < 7) calls.process->model->scheduler->run_one_step();
+  while (started.sink->values[0].size() < 7) calls.process->model->scheduler->run_one_step();
   CallTerms rest = named("a");
-  rest.from_position = begun.sink->values[0].back().position + 1;
+  rest.from_position = started.sink->values[0].back().position + 1;
   calls.begin();
   REQUIRE(calls.stored(id) == 0);
   const int steps = GENERATE(0, 1);
@@ -236,13 +236,13 @@ TEST_CASE("a repeat that is cut off before what its client has seen leaves the c
         SessionError::kCallInterrupted);
   const auto again = calls.process->finish(request, id, rest);
   const auto expected = undisturbed(calls.transformer, {request})->values[0];
-  std::vector<Value> told = begun.sink->values[0];
-  told.resize(static_cast<std::size_t>(rest.from_position - told.front().position));
-  told.insert(told.end(), again->values[0].begin(), again->values[0].end());
-  CHECK(told == expected);
+  std::vector<Value> shown = started.sink->values[0];
+  shown.resize(static_cast<std::size_t>(rest.from_position - shown.front().position));
+  shown.insert(shown.end(), again->values[0].begin(), again->values[0].end());
+  CHECK(shown == expected);
 }
 
-TEST_CASE("a call that the session has forgotten is not taken for a new one when it is repeated",
+TEST_CASE("a repeat of a call that the session has forgotten is not run as a new one",
           "[durable]") {
   Calls calls(GENERATE(Durability::kCall, Durability::kInput, Durability::kToken));
   const std::string id = calls.kept();

@@ -14,7 +14,7 @@ struct TwoServers : Calls {
   DurableProcess other{shared, transformer, clock, options};
 };
 
-TEST_CASE("a session that another server writes while it is read is read again", "[durable]") {
+TEST_CASE("a session that another server writes during a read is read again", "[durable]") {
   TwoServers calls;
   DurableProcess& other = calls.other;
   const std::string id = calls.kept();
@@ -42,7 +42,7 @@ TEST_CASE("a session that another server writes while it is read is read again",
   CHECK_FALSE(third.durable.bring(id, kAlice));
 }
 
-TEST_CASE("a session of a shared vault that has expired is gone, not away", "[durable]") {
+TEST_CASE("an expired session of a shared vault is kNotFound, not kStoreAway", "[durable]") {
   TwoServers calls;
   DurableProcess& other = calls.other;
   SessionOptions brief{.max_values = 1000};
@@ -53,8 +53,7 @@ TEST_CASE("a session of a shared vault that has expired is gone, not away", "[du
   CHECK(other.durable.bring(id, kAlice).error == SessionError::kNotFound);
 }
 
-TEST_CASE("a new call on a session that stands where it did asks a shared vault once",
-          "[durable]") {
+TEST_CASE("a new call on an unchanged session asks a shared vault once", "[durable]") {
   Calls calls(GENERATE(Durability::kCall, Durability::kInput, Durability::kToken));
   calls.dying->share();
   const std::string id = calls.kept();
@@ -69,7 +68,7 @@ TEST_CASE("a new call on a session that stands where it did asks a shared vault 
     calls.process->run();
     CHECK(call.sink->values == undisturbed(calls.transformer, requests)->values);
   }
-  CHECK(calls.vault.open(id, kAlice, nullptr).outcome == VaultOutcome::kDone);  // it was given back
+  CHECK(calls.vault.open(id, kAlice, nullptr).outcome == VaultOutcome::kDone);  // it was released
 }
 
 TEST_CASE("a call that is refused leaves a shared vault's session free", "[durable]") {
@@ -95,7 +94,7 @@ TEST_CASE("a call that is refused leaves a shared vault's session free", "[durab
   CHECK(calls.vault.open(id, kAlice, nullptr).outcome == VaultOutcome::kDone);
 }
 
-TEST_CASE("a claim that is given back may be answered when its process is gone", "[durable]") {
+TEST_CASE("the answer to a release may come when its process is gone", "[durable]") {
   Calls calls(Durability::kInput);
   calls.dying->share();
   const std::string id = calls.kept();
@@ -113,7 +112,8 @@ TEST_CASE("a claim that is given back may be answered when its process is gone",
   CHECK(calls.dying->held() == 0);
 }
 
-TEST_CASE("a copy that another server went on from is told as old, and read anew", "[durable]") {
+TEST_CASE("a copy of a session that another server continued is stale, and is read again",
+          "[durable]") {
   TwoServers calls;
   DurableProcess& other = calls.other;
   const std::string id = calls.kept();
@@ -124,8 +124,7 @@ TEST_CASE("a copy that another server went on from is told as old, and read anew
   CHECK(calls.vault.open(id, kAlice, nullptr).outcome == VaultOutcome::kDone);
 }
 
-TEST_CASE("a rewind of a copy that another server went on from is one of what it wrote",
-          "[durable]") {
+TEST_CASE("a rewind of a stale copy rewinds what the other server wrote", "[durable]") {
   TwoServers calls;
   DurableProcess& other = calls.other;
   const std::string id = calls.kept();

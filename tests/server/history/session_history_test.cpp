@@ -270,7 +270,7 @@ TEST_CASE("readers see a past that does not change while a writer appends") {
 }
 
 #ifdef LINTEL_WATCHED_MEMORY
-TEST_CASE("nothing of a history is left in memory that it gave back") {
+TEST_CASE("memory that a history releases holds nothing of it") {
   const std::string secret = "a secret of some length";
   const FreedMemory freed(std::as_bytes(std::span(secret)));
   {

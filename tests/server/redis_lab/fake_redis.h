@@ -1,5 +1,5 @@
-// A server that speaks as Redis does and answers whatever the test wants, also what no Redis server
-// would.
+// A server that speaks the protocol of Redis and sends the answers that the test sets, also invalid
+// ones.
 #pragma once
 
 #include <atomic>

@@ -25,7 +25,7 @@ struct RedisReply {
 // One connection. Not for several threads at once.
 class RedisClient {
  public:
-  // Throws std::system_error where nobody listens. `patience`: how long an answer is waited for.
+  // Throws std::system_error where no server listens. `patience`: how long an answer is waited for.
   explicit RedisClient(const Endpoint& server,
                        std::chrono::milliseconds patience = std::chrono::seconds(5));
   ~RedisClient();

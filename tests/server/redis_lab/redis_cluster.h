@@ -54,14 +54,15 @@ class RedisCluster {
 
   // Until all nodes that run see all slots served and all who run in step.
   void wait_until_up();
-  // Until somebody else than this master, killed, paused or cut off, serves its slot. Returns who.
+  // Waits until another node serves the slot of this master, which was killed, paused or cut off.
+  // Returns which.
   std::size_t wait_for_successor(std::uint16_t slot, std::size_t gone);
   // The replica takes its master's place, in agreement with it (nothing is lost), or by force.
   void fail_over_to(std::size_t replica, bool by_force = false);
 
-  // Moves a slot with its keys to another master while clients go on. In three steps for who wants
-  // to look between: after begin_move() a key that is not there any more is asked for at the new
-  // one (ASK), after end_move() it is MOVED.
+  // Moves a slot with its keys to another master while clients run. In three steps for tests that
+  // look between: after begin_move() a key that is not there any more is asked for at the new one
+  // (ASK), after end_move() it is MOVED.
   void move_slot(std::uint16_t slot, std::size_t to);
   void begin_move(std::uint16_t slot, std::size_t to);
   std::size_t move_keys(std::uint16_t slot, std::size_t to,
@@ -69,7 +70,7 @@ class RedisCluster {
   void end_move(std::uint16_t slot, std::size_t to);
 
   // With has_proxies: the network between these nodes and the others is cut, and that between
-  // clients (of 127.0.0.1) and one of both sides. Nobody is told: connections stay and are silent.
+  // clients (of 127.0.0.1) and one of both sides. Connections stay open and silent.
   enum class Clients { kSeeAll, kSeeThese, kSeeOthers };
   void partition(const std::set<std::size_t>& these, Clients clients);
   void heal();

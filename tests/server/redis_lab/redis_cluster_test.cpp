@@ -18,7 +18,7 @@ std::string key_of(RedisCluster& cluster, std::size_t master) {
 
 }  // namespace
 
-TEST_CASE("a cluster's slots are those that Redis computes") {
+TEST_CASE("slot_of gives the slots that Redis computes") {
   RedisServer server;
   RedisClient client = server.client();
   CHECK(RedisCluster::slot_of("123456789") == 0x31C3);  // of the specification
@@ -47,7 +47,7 @@ TEST_CASE("a cluster serves every slot, and a killed master is followed by its r
   CHECK(cluster.owner_of_key(key) == 1);
 }
 
-TEST_CASE("a slot moves from one master to another, and between it is asked for") {
+TEST_CASE("a slot that moves between masters answers ASK, then MOVED") {
   RedisCluster cluster({.replicas = 0});
   const std::string key = key_of(cluster, 0);
   const std::uint16_t slot = RedisCluster::slot_of(key);
@@ -67,7 +67,7 @@ TEST_CASE("a slot moves from one master to another, and between it is asked for"
   CHECK(cluster.client(2)("GET " + key + "first").text == "1");
 }
 
-TEST_CASE("a master that is cut off with its clients takes writes that are lost") {
+TEST_CASE("a master that is cut off with its clients accepts writes that are lost") {
   RedisCluster cluster({.has_proxies = true});
   const std::string key = key_of(cluster, 0);
   RedisClient client(cluster.endpoint(0));
@@ -75,7 +75,7 @@ TEST_CASE("a master that is cut off with its clients takes writes that are lost"
   CHECK(client("WAIT 1 5000").integer == 1);
   cluster.partition({0}, RedisCluster::Clients::kSeeThese);
   CHECK(client("SET " + key + " lost").text == "OK");
-  CHECK(client("WAIT 1 100").integer == 0);  // which is how it can be told
+  CHECK(client("WAIT 1 100").integer == 0);  // which reveals the loss
   CHECK_THROWS(RedisClient(cluster.endpoint(1), std::chrono::milliseconds(50))("PING"));
   CHECK(cluster.wait_for_successor(RedisCluster::slot_of(key), 0) == 3);
   CHECK(cluster.client(3)("GET " + key).text == "kept");

@@ -33,7 +33,7 @@ TEST_CASE("a file of commands that was cut short has lost its last ones, and onl
   CHECK(server.client()("DBSIZE").integer == 0);
 }
 
-TEST_CASE("a paused redis-server keeps its connections and answers when it goes on") {
+TEST_CASE("a paused redis-server keeps its connections and answers when it resumes") {
   RedisServer server;
   RedisClient client(server.endpoint(), std::chrono::milliseconds(50));
   client("PING");

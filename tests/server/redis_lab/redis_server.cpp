@@ -17,7 +17,7 @@ namespace lintel::testing {
 namespace {
 
 constexpr int kSkipped = 77;  // what ctest shows as skipped
-constexpr int kTrials = 5;    // of ports that somebody else takes first
+constexpr int kTrials = 5;    // of ports that another process takes first
 
 // The newest of its files of commands that grows; base and manifest are written once.
 std::filesystem::path file_of_commands(const std::filesystem::path& directory) {
@@ -77,7 +77,7 @@ bool RedisServer::answers_soon() {
       return true;  // it has ended
     }
     try {
-      // Somebody else's server at this port is not ours; one that reads its file says LOADING.
+      // Another process's server may have this port; one that reads its file says LOADING.
       RedisClient asking = client();
       const RedisReply reply = asking.ask({"INFO", "server"});
       answers =

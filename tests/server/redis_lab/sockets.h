@@ -15,7 +15,7 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-// A port that nobody listens on now; by another process it may be taken before it is used.
+// A port without a listener; another process may take it before it is used.
 std::uint16_t free_port(const std::string& address = "127.0.0.1");
 
 // A socket that listens there (port 0: any). Throws std::system_error.

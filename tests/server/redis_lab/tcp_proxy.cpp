@@ -142,7 +142,7 @@ void TcpProxy::take_client() {
     pair->target = connect_to(target_, pair->source);
     fcntl(pair->target, F_SETFL, O_NONBLOCK);
     pairs_.push_back(std::move(pair));
-  } catch (const std::system_error&) {  // nobody is there
+  } catch (const std::system_error&) {  // no server listens
     close_with_reset(pair->client);
   }
 }

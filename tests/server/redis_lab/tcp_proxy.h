@@ -15,9 +15,9 @@
 
 namespace lintel::testing {
 
-// Passes connections on to a target, by a thread of its own. Whoever connects is the client, what
-// it sends are requests, what comes back are answers. All calls are thread-safe and have taken
-// effect, for bytes that come after, when they return.
+// Passes connections on to a target, by a thread of its own. The client connects and sends
+// requests; the target sends answers. All calls are thread-safe and have taken effect, for bytes
+// that come after, when they return.
 class TcpProxy {
  public:
   explicit TcpProxy(Endpoint target, Endpoint listen = {});
@@ -27,8 +27,8 @@ class TcpProxy {
 
   Endpoint endpoint() const { return endpoint_; }
 
-  // A cut is one of the network: nobody is told, connections stay, what was sent waits and comes
-  // when it is healed. Clients that connect meanwhile meet silence.
+  // A cut is one of the network: connections stay open, and what was sent arrives once it is
+  // healed. Clients that connect meanwhile receive nothing.
   void cut();                                 // both ways
   void cut_requests();                        // what clients send is held
   void cut_answers();                         // requests go through, what the target sends is held
@@ -42,8 +42,8 @@ class TcpProxy {
   void reset();  // those there are; new ones are fine
 
   // The next request that has this text among its bytes goes through, its answer does not come:
-  // once the target has begun to answer, the client's connection is reset. Counted in
-  // lost_answers(). The text must be sent in one piece.
+  // once the target starts to answer, the client's connection is reset. Counted in lost_answers().
+  // The text must be sent in one piece.
   void lose_answer_to(std::string text);
   std::int64_t lost_answers() const { return lost_answers_; }
   std::int64_t connections() const { return connections_; }  // taken so far

@@ -22,7 +22,7 @@ struct ProxiedRedis {
 
 }  // namespace
 
-TEST_CASE("a proxy passes on what it is not told to hold") {
+TEST_CASE("a proxy passes requests and answers on by default") {
   ProxiedRedis redis;
   RedisClient client = redis.through();
   const std::string large(3'000'000, 'x');
@@ -31,7 +31,7 @@ TEST_CASE("a proxy passes on what it is not told to hold") {
   CHECK(redis.proxy.connections() == 1);
 }
 
-TEST_CASE("what is sent into a cut network arrives when it is healed") {
+TEST_CASE("bytes sent into a cut network arrive when it is healed") {
   ProxiedRedis redis;
   RedisClient client = redis.through(kSoon);
   client("SET key old");
@@ -78,7 +78,7 @@ TEST_CASE("an answer is lost after its request went through") {
   CHECK(redis.through()("INCR counter").integer == 2);  // once only
 }
 
-TEST_CASE("a slow network is as slow as it was told to be") {
+TEST_CASE("a slow network has the delay that the test sets") {
   ProxiedRedis redis;
   RedisClient client = redis.through();
   client("PING");
@@ -88,7 +88,7 @@ TEST_CASE("a slow network is as slow as it was told to be") {
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(40));
 }
 
-TEST_CASE("connections break where a machine is gone") {
+TEST_CASE("the proxy resets connections when its machine is gone") {
   ProxiedRedis redis;
   RedisClient client = redis.through();
   client("PING");

@@ -1,4 +1,4 @@
-// Copies of sessions go on with the bits of a sequence that never left memory.
+// Copies of sessions continue with the bits of a sequence that never left memory.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace lintel::testing {
 namespace {
 
-const Owner kNobody;  // where callers are not told apart
+const Owner kNobody;  // where callers are not identified
 constexpr std::int64_t kValues = 300;
 constexpr std::int64_t kStep = kSanitized ? 41 : 1;  // of the positions that are tried
 
@@ -127,13 +127,14 @@ void require_copies_go_on(const std::shared_ptr<const Transformer>& model,
   REQUIRE(store.num_sessions() == 1);
 }
 
-TEST_CASE("copies at every position go on as the session itself: every kind", "[copies]") {
+TEST_CASE("copies at every position continue as the session itself: every kind", "[copies]") {
   const std::string attention = GENERATE(from_range(attention_types()));
   CAPTURE(attention);
   require_copies_go_on(tiny_model(TinyModel::kTokens, attention), {}, /*is_busy=*/false);
 }
 
-TEST_CASE("copies at every position go on as the session itself: every weight type", "[copies]") {
+TEST_CASE("copies at every position continue as the session itself: every weight type",
+          "[copies]") {
   const WeightType type = GENERATE(WeightType::kF32, WeightType::kBf16, WeightType::kInt8);
   const bool is_busy = GENERATE(false, true);
   // From states that were kept on the way, too.

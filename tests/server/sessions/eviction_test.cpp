@@ -58,8 +58,7 @@ TEST_CASE("an eviction looks at what it evicts and one more") {
 }
 
 TEST_CASE(
-    "where an owner's share is short the longest unused of its stored sessions goes, and one is "
-    "looked at") {
+    "short share of an owner: its longest unused stored session is evicted, and one is looked at") {
   const auto transformer = tiny_model(TinyModel::kTokens);
   const ManualClock clock;
   SessionStore store({.session_memory_bytes = 1u << 30, .max_sessions_per_owner = 50}, clock);
@@ -95,7 +94,7 @@ TEST_CASE("sessions are evicted in the order of their last use, and never under 
     ids.push_back(f.create());
     f.clock.advance(seconds(10));
   }
-  // Used again in another order: 2 at 40 s, 0 at 50 s, given back; 3 is kept.
+  // Used again in another order: 2 at 40 s, 0 at 50 s, released; 3 is kept.
   f.store.lease(ids[2]);
   f.clock.advance(seconds(10));
   f.store.lease(ids[0]);
@@ -121,7 +120,7 @@ TEST_CASE("sessions are evicted in the order of their last use, and never under 
   CHECK(f.store.bytes_in_use() == 0);
 }
 
-TEST_CASE("what a call holds beside its session is counted with the lease, and never refused") {
+TEST_CASE("memory that a call holds for its session is counted with the lease, and never refused") {
   EvictionFixture f(0);
   const std::string id = f.create();
   const std::size_t idle = f.store.bytes_in_use();
@@ -141,7 +140,7 @@ TEST_CASE("what a call holds beside its session is counted with the lease, and n
     const auto one_shot = f.store.lease_one_shot("tiny", f.model, 0, 2, {}, 10'000);
     CHECK(f.store.bytes_in_use() == idle + 2 * SessionStore::admitted_bytes(*f.model, 29) + 10'000);
   }
-  // Beyond all memory the session goes on; others find none.
+  // Beyond all memory the session continues; others find none.
   constexpr std::size_t kAll = std::size_t{1} << 32;
   CHECK(f.store.lease_one_shot("tiny", f.model, 0, 1, {}, kAll).refusal.error == Error::kTooLarge);
   auto leased = f.store.lease(id);

@@ -34,16 +34,16 @@ TEST_CASE("sessions take no more memory than they were admitted for, and not muc
   }
   Core core(model);
   const auto use = [&] {
-    const auto created = core.store.create("a-model-of-some-name", model, num_values, "somebody");
+    const auto created = core.store.create("a-model-of-some-name", model, num_values, "an-owner");
     REQUIRE(created.refusal.error == Error::kNone);
-    auto leased = core.store.lease(created.info.id, "somebody");
+    auto leased = core.store.lease(created.info.id, "an-owner");
     REQUIRE(leased.refusal.error == Error::kNone);
     GenerationRequest request;
     request.max_new_tokens = num_values;
     if (kind != TinyModel::kImage) request.given = {{0, 1}};
     core.scheduler.submit(request, std::move(leased.lease), std::make_shared<RecordingSink>());
     core.run();
-    REQUIRE(core.store.get(created.info.id, "somebody")->num_values == num_values);
+    REQUIRE(core.store.get(created.info.id, "an-owner")->num_values == num_values);
   };
   for (int i = 0; i < 20; ++i) use();  // what is allocated once
   const std::size_t admitted_before = core.store.bytes_in_use();

@@ -37,7 +37,7 @@ struct Copies {
   SessionStore& store = core.store;
 };
 
-TEST_CASE("another owner's session is not found, whatever is asked of it", "[copies]") {
+TEST_CASE("another owner's session is not found by any call", "[copies]") {
   Copies f;
   const std::string id = f.session(5);
   const auto image = f.store.image(id, "alice", std::nullopt, true, true).image;
@@ -47,7 +47,7 @@ TEST_CASE("another owner's session is not found, whatever is asked of it", "[cop
     CHECK(f.store.rewind(id, other, 3, std::nullopt).refusal.error == Error::kNotFound);
     CHECK(f.store.image(id, other, std::nullopt, true, true).refusal.error == Error::kNotFound);
     CHECK(f.store.history(id, other, 0, std::nullopt).refusal.error == Error::kNotFound);
-    const auto busy = f.store.lease(id, "alice");  // nor is it told that it is in use
+    const auto busy = f.store.lease(id, "alice");  // nor does the refusal say that it is in use
     CHECK(f.store.fork(id, other, std::nullopt, 1).refusal.error == Error::kNotFound);
     CHECK(f.store.rewind(id, other, 3, std::nullopt).refusal.error == Error::kNotFound);
     CHECK(f.store.image(id, other, std::nullopt, true, true).refusal.error == Error::kNotFound);
@@ -61,7 +61,8 @@ TEST_CASE("another owner's session is not found, whatever is asked of it", "[cop
   CHECK_FALSE(f.store.get(restored.info.id, "alice"));
 }
 
-TEST_CASE("forks come all or none, and leave nothing where there is no room for them", "[copies]") {
+TEST_CASE("forks are made all or none, and leave nothing where there is no room for them",
+          "[copies]") {
   const std::size_t each =
       SessionStore::session_bytes(*tiny_model(TinyModel::kTokens), {.max_values = 100});
   const bool by_owner = GENERATE(false, true);
@@ -144,7 +145,7 @@ TEST_CASE("a session is rewound only if its history is the expected one", "[copi
   CHECK(f.store.get(id, "alice")->has_pending);
 }
 
-TEST_CASE("what a state lacks is read once, by the next call", "[copies]") {
+TEST_CASE("values that a state lacks are read once, by the next call", "[copies]") {
   Copies f;
   const std::string id = f.session(30);
   REQUIRE_FALSE(f.store.rewind(id, "alice", 25, std::nullopt).refusal);

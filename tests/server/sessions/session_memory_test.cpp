@@ -11,7 +11,7 @@ namespace {
 
 using Error = SessionError;
 
-TEST_CASE("memory and places are given back with the reservation, wherever it has been moved") {
+TEST_CASE("memory and places are released with the reservation, moved or not") {
   SessionMemory memory({.bytes = 100, .places = 1});
   {
     SessionMemory::Result first = memory.reserve("a", 60, true);
@@ -82,7 +82,7 @@ TEST_CASE("nothing can be reserved any number of times") {
   CHECK(memory.reserve("a", 10, false).refusal.error == Error::kNone);
 }
 
-TEST_CASE("threads that reserve and give back at once never hold more than there is") {
+TEST_CASE("threads that reserve and release at once never hold more than there is") {
   SessionMemory memory({.bytes = 100, .places = 3});
   std::atomic<int> places = 0;
   std::atomic<bool> too_many = false;

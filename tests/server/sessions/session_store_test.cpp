@@ -58,7 +58,7 @@ TEST_CASE("a leased session is busy: not leased, removed or evicted") {
   REQUIRE(f.store.lease(id).refusal.error == Error::kNotFound);
 }
 
-TEST_CASE("a leased session that somebody is done with goes when its lease ends") {
+TEST_CASE("a leased session that is removed goes when its lease ends") {
   StoreFixture f({.session_memory_bytes = 1u << 30});
   const std::string id = f.create(), idle = f.create();
   {
@@ -74,7 +74,7 @@ TEST_CASE("a leased session that somebody is done with goes when its lease ends"
   REQUIRE(f.store.bytes_in_use() == 0);
 }
 
-TEST_CASE("sessions go with their model: idle ones at once, leased ones when they are given back") {
+TEST_CASE("sessions go with their model: idle ones at once, leased ones when they are released") {
   StoreFixture f({.session_memory_bytes = 1u << 30});
   const auto other = tiny_model(TinyModel::kTokens);
   const std::string kept = f.store.create("other", other, 0).info.id;
@@ -95,7 +95,7 @@ TEST_CASE("sessions go with their model: idle ones at once, leased ones when the
     REQUIRE(f.store.lease(id).refusal.error == Error::kUnloaded);
     REQUIRE(f.store.remove(id).error == Error::kUnloaded);
     REQUIRE(f.store.absence(id).error == Error::kUnloaded);
-    REQUIRE(f.store.absence(id, "somebody else").error == Error::kNotFound);
+    REQUIRE(f.store.absence(id, "another").error == Error::kNotFound);
   }
   REQUIRE(f.store.bytes_in_use() == bytes);
   REQUIRE(f.store.lease(kept).refusal.error == Error::kNone);
@@ -147,7 +147,7 @@ TEST_CASE("memory beyond the budget is refused with the figures, one-shot calls 
   REQUIRE(store.create("tiny", f.model, 0).refusal.error == Error::kNone);
 }
 
-TEST_CASE("what would not fit with nothing else there is told apart from what has to wait") {
+TEST_CASE("a refusal distinguishes requests that can never fit from those that have to wait") {
   StoreFixture f({});
   SessionStore store(
       {.session_memory_bytes = 4 * f.bytes_each, .bytes_per_owner = 2 * f.bytes_each}, f.clock);

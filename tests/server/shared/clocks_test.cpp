@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using Code = grpc::StatusCode;
 
-// A machine's clock that somebody has set wrongly.
+// A machine's clock that is set wrongly.
 class WrongClock : public SteadyClock {
  public:
   explicit WrongClock(std::chrono::hours off) : off_(off) {}
@@ -65,7 +65,9 @@ std::optional<Code> failure_of_get(TestServer& server, const std::string& id) {
   return status.error_code();
 }
 
-TEST_CASE("a session goes on with the values of one at servers whose clocks are days apart") {
+TEST_CASE(
+    "a session continues across servers whose clocks are days apart, with the values of one "
+    "server") {
   WrongFleet fleet;
   TestServer alone({"tokens"});
   const v1::Session twin = create_session(alone, "tokens");
@@ -99,7 +101,7 @@ TEST_CASE("a lease ends by the store's clock alone, however wrong those of serve
   }
   const std::size_t next = GENERATE(1U, 2U);
   CAPTURE(next);
-  // The call's first values as the next server tells them.
+  // The call's first values from the next server.
   const auto repeated = [&](std::size_t count) {
     Generated taken;
     grpc::ClientContext again;
@@ -123,18 +125,17 @@ TEST_CASE("a lease ends by the store's clock alone, however wrong those of serve
   while (reader->Read(&message)) take_message(message, first);
   CHECK(reader->Finish().error_code() == Code::UNAVAILABLE);
   fleet.proxy.heal();
-  const std::vector<std::int32_t> told = first.only().tokens;
+  const std::vector<std::int32_t> shown = first.only().tokens;
   Generated taken;
   REQUIRE(eventually([&] {
-    taken = repeated(told.size());
+    taken = repeated(shown.size());
     return !taken.samples.empty();
   }));
-  REQUIRE(taken.only().tokens.size() >= told.size());
-  CHECK(std::equal(told.begin(), told.end(), taken.only().tokens.begin()));
+  REQUIRE(taken.only().tokens.size() >= shown.size());
+  CHECK(std::equal(shown.begin(), shown.end(), taken.only().tokens.begin()));
 }
 
-TEST_CASE("what a server believes expired whose clock is wrong stays in the store, and it says so",
-          "[threat-69]") {
+TEST_CASE("a server with a wrong clock removes no session, and says so", "[threat-69]") {
   WrongFleet fleet;
   const auto make = [&](std::size_t at, int seconds) {
     v1::CreateSessionRequest request;

@@ -113,7 +113,7 @@ bool is_prefix(const std::vector<std::int32_t>& begin, const std::vector<std::in
   return begin.size() <= all.size() && std::equal(begin.begin(), begin.end(), all.begin());
 }
 
-TEST_CASE("a server that is cut off in a call tells nothing that its successor does not tell",
+TEST_CASE("a server that is cut off in a call delivers no value that its successor does not",
           "[threat-67]") {
   // Requests may arrive whose answers do not.
   const auto [level, hears_nothing] =
@@ -156,15 +156,15 @@ TEST_CASE("a server that is cut off in a call tells nothing that its successor d
   CHECK(at_a.got().status.error_code() == Code::UNAVAILABLE);
   INFO(at_b->got().status.error_message());
   REQUIRE_FALSE(at_b->tokens().empty());
-  const std::vector<std::int32_t> told = at_a.tokens();
-  // One message may have been begun before the lease was over.
-  CHECK(told.size() - at_a.told_by(taken_over) < kPerMessage);
-  at_b->read_to(told.size() + 100);
+  const std::vector<std::int32_t> shown = at_a.tokens();
+  // One message may have started before the lease was over.
+  CHECK(shown.size() - at_a.told_by(taken_over) < kPerMessage);
+  at_b->read_to(shown.size() + 100);
   CHECK(at_b->got().only().first_position == kPrompt);
-  CHECK(is_prefix(told, at_b->tokens()));
-  // The first one is back, while the other goes on: what it had sent, and what it sends, is late.
+  CHECK(is_prefix(shown, at_b->tokens()));
+  // The first one is back, while the other continues: what it had sent, and what it sends, is late.
   proxy.heal();
-  at_b->read_to(told.size() + 2000);
+  at_b->read_to(shown.size() + 2000);
   at_b->end();
   REQUIRE(eventually([&] { return !found(b, session.id()).busy(); }));
   const std::vector<std::int32_t> all = history(b, session.id()).value();
@@ -175,7 +175,7 @@ TEST_CASE("a server that is cut off in a call tells nothing that its successor d
     return seen.has_value();
   }));
   CHECK(*seen == all);
-  // And it goes on with what the other left.
+  // And it continues from what the other left.
   v1::GenerateRequest next = call_on(session.id(), "two", {1}, 1);
   next.set_expected_position(static_cast<std::int64_t>(all.size()));
   Generated after;

@@ -1,4 +1,4 @@
-// Several servers with one Redis server behind them: sessions go on wherever they are called.
+// Several servers that share one Redis server: sessions continue at every one of them.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <set>
@@ -40,7 +40,7 @@ struct Fleet {
   std::vector<std::unique_ptr<TestServer>> servers;
 };
 
-TEST_CASE("a session goes on at whichever server it is called, with the values of one") {
+TEST_CASE("a session continues at every server, with the values of one server") {
   Fleet fleet;
   TestServer& a = fleet.add("a");
   TestServer& b = fleet.add("b");
@@ -83,10 +83,10 @@ TEST_CASE("Redis gone in mid-call: refused as a store that is away, not as a ses
   REQUIRE(reader->Read(&message));
   fleet.redis.kill();
   const auto began = std::chrono::steady_clock::now();
-  std::set<std::string> told;
+  std::set<std::string> errors;
   const auto ask = [&](const v1::GenerateRequest& each) {
     const grpc::Status status = generate(a, each).status;
-    told.insert(std::to_string(status.error_code()) + " " + status.error_message());
+    errors.insert(std::to_string(status.error_code()) + " " + status.error_message());
     CHECK(status.error_code() == Code::UNAVAILABLE);
     CHECK_THAT(status.error_message(), Contains("the session store is busy or away"));
   };
@@ -105,7 +105,7 @@ TEST_CASE("Redis gone in mid-call: refused as a store that is away, not as a ses
     grpc::ClientContext deleting;
     CHECK(a.sessions->Delete(&deleting, remove, &removed).error_code() == Code::UNAVAILABLE);
   }
-  for (const std::string& each : told) WARN(each);
+  for (const std::string& each : errors) WARN(each);
   fleet.redis.start();
   CHECK(eventually([&] {
     return generate(a, call_on(session.id(), "", {1}, 1)).status.ok() ||
@@ -114,7 +114,8 @@ TEST_CASE("Redis gone in mid-call: refused as a store that is away, not as a ses
   }));
 }
 
-TEST_CASE("a call on a session that another server runs is told by whom and for how long") {
+TEST_CASE(
+    "a call on a session that another server runs is refused with the holder and the time left") {
   Fleet fleet;
   TestServer& a = fleet.add("a");
   TestServer& b = fleet.add(
@@ -138,12 +139,12 @@ TEST_CASE("a call on a session that another server runs is told by whom and for 
   CHECK(counted.at("lintel_session_store_clocks_differ") == 0);
   const auto retry = detail_of<google::rpc::RetryInfo>(refused.status);
   REQUIRE(retry);
-  CHECK(retry->retry_delay().seconds() <= 1);  // it may be given back sooner than it must
+  CHECK(retry->retry_delay().seconds() <= 1);  // it may be released sooner than it must
   context.TryCancel();
   while (reader->Read(&message)) {
   }
   reader->Finish();
-  // Its values are stored, and the claim is back: the call goes on at the other.
+  // Its values are stored, and the claim is back: the call continues at the other.
   Generated repeated;
   REQUIRE(eventually([&] {
     v1::GenerateRequest rest = call_on(session.id(), "long", {1}, 100'000);
@@ -194,8 +195,7 @@ TEST_CASE("a server that is killed in a call is taken over, at once by its succe
   CHECK(seen == expected);
 }
 
-TEST_CASE(
-    "a server whose store is gone tells no value once a lease may have ended, and goes on later") {
+TEST_CASE("a server whose store is gone delivers no value past its lease, and resumes later") {
   RedisServer redis;
   Files files;
   Server server(flags_with(files, url_of(redis),
@@ -217,7 +217,7 @@ TEST_CASE(
   redis.resume();
   CHECK(status.error_code() == Code::UNAVAILABLE);
   CHECK(took < std::chrono::seconds(2));
-  // And then it goes on.
+  // And then it continues.
   Generated after;
   REQUIRE(eventually([&] {
     v1::GenerateRequest next = call_on(session.id(), "two", {1}, 1);
@@ -228,7 +228,7 @@ TEST_CASE(
   }));
 }
 
-TEST_CASE("a session is not said to be gone while its store is away") {
+TEST_CASE("a session is not reported as gone while its store is away") {
   Fleet fleet;
   TestServer& a = fleet.add("a");
   TestServer& b = fleet.add("b");

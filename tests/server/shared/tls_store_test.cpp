@@ -40,7 +40,7 @@ struct GuardedStore {
   std::optional<RedisServer> redis;
 };
 
-TEST_CASE("sessions go on over TLS, with a client's certificate and a user's password",
+TEST_CASE("sessions continue over TLS, with a client's certificate and a user's password",
           "[threat-12]") {
   const GuardedStore store;
   const Files files;
@@ -61,7 +61,7 @@ TEST_CASE("sessions go on over TLS, with a client's certificate and a user's pas
   CHECK(seen[1] > seen[0]);
 }
 
-TEST_CASE("a store that is not who it should be, or does not know the server, is refused",
+TEST_CASE("a store with a wrong certificate, or that does not know the server, is refused",
           "[threat-12]") {
   const GuardedStore store;
   const CertificateAuthority other;

@@ -24,7 +24,7 @@ std::string refusal_with(Change&& change) {
   return refused->what();
 }
 
-TEST_CASE("what nobody changed is taken, sealed again") {
+TEST_CASE("an unchanged snapshot is taken, sealed again") {
   CHECK(refusal_with([](ordered_json&, Bytes&) {}) == "taken");
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("every key of the header is needed, of its type and of no more than it
              Contains("digest"));
 }
 
-TEST_CASE("where the numerics changed is told only where they did, and within the values") {
+TEST_CASE("the position of a change of numerics is present only with one, and within the values") {
   const auto with = [](std::int64_t position) {
     return refusal_with([&](ordered_json& h, Bytes&) { h["numerics_changed_at"] = position; });
   };
@@ -62,7 +62,7 @@ TEST_CASE("where the numerics changed is told only where they did, and within th
   CHECK_THAT(with(9), Contains("numerics_changed_at"));
 }
 
-TEST_CASE("positions that have nothing to do with each other are refused") {
+TEST_CASE("contradictory positions are refused") {
   const auto with = [](const char* key, auto value) {
     return refusal_with([&](ordered_json& h, Bytes&) { h[key] = value; });
   };

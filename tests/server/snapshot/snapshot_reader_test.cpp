@@ -56,7 +56,7 @@ TEST_CASE("more bytes than a snapshot says are refused as they come") {
   CHECK_THROWS_AS(reader.add(std::span(bytes).first(1)), SnapshotError);
 }
 
-TEST_CASE("what is no snapshot is refused with its first 64 bytes") {
+TEST_CASE("bytes that are no snapshot are refused with their first 64 bytes") {
   SnapshotReader reader(UINT64_MAX);
   const Bytes zeros(64);
   CHECK_THROWS_WITH(reader.add(zeros), Contains("no snapshot"));

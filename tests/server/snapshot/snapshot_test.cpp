@@ -55,7 +55,7 @@ TEST_CASE("a snapshot that is written reads back as it was") {
   CHECK(write_snapshot(read_snapshot(bytes)) == bytes);
 }
 
-TEST_CASE("a snapshot that ends anywhere too soon, or goes on, is damaged") {
+TEST_CASE("a snapshot that is cut off anywhere, or too long, is damaged") {
   const Bytes bytes = write_snapshot(small_snapshot());
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     CAPTURE(size);
@@ -85,7 +85,7 @@ TEST_CASE("a snapshot with any bit changed is refused") {
   CHECK_FALSE(refusal_of(bytes));
 }
 
-TEST_CASE("what is no snapshot, or of another version, is said to be") {
+TEST_CASE("bytes that are no snapshot, or of another version, are refused as such") {
   using Catch::Contains;
   Bytes bytes = write_snapshot(small_snapshot());
   const auto refused_with = [&](std::size_t at, int value) {

@@ -47,7 +47,7 @@ TEST_CASE("an owner's named state goes before a public one of the name") {
   CHECK(states.find("alice", "name") == everybodys);
 }
 
-TEST_CASE("a named state holds its memory for as long as somebody begins with it") {
+TEST_CASE("a named state holds its memory until the last reference to it is released") {
   SessionMemory memory({.bytes = 1 << 20});
   NamedStates states;
   auto used = state_named(memory, "name");

@@ -12,7 +12,7 @@ namespace {
 
 using Code = grpc::StatusCode;
 
-TEST_CASE("what is asked of a session that leaves memory in between is answered all the same") {
+TEST_CASE("requests on a session that leaves memory in between are answered") {
   const auto model = tiny_models({"tokens"}).at("tokens");
   const std::size_t bytes = SessionStore::session_bytes(*model, {.durability = Durability::kInput});
   constexpr std::int64_t kValues = 1503;

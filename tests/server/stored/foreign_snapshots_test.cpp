@@ -40,7 +40,7 @@ struct Travels {
 
 }  // namespace
 
-TEST_CASE("a snapshot tells what its values were computed with, wherever it is taken") {
+TEST_CASE("a snapshot names the numerics of its values, in memory and in the store") {
   const bool stored = GENERATE(false, true);
   const TemporaryDirectory files;
   ServerOptions options = test_options();
@@ -71,7 +71,7 @@ TEST_CASE("a snapshot tells what its values were computed with, wherever it is t
   const std::string fork = forks.sessions(0).id();
   CHECK(f.at(fork, 10).numerics == kForeign);
 
-  // It goes on here, and both machines are told.
+  // It continues here, and its client hears of both machines.
   CHECK(go_on(server, id, 3).finish.numerics_changed());
   CHECK_FALSE(go_on(server, id, 3).finish.numerics_changed());
   CHECK(get_session(server, id).numerics_changed_at() == 20);

@@ -80,7 +80,7 @@ class SmallDisk {
 
 std::vector<std::string> flags_on(const Files& files, const SmallDisk& disk,
                                   const std::vector<std::string>& more = {}) {
-  // Nobody reads its log while it runs.
+  // Its log is not read while it runs.
   std::vector<std::string> all = {"--session-park-tokens", "1", "--log-level", "error"};
   all.insert(all.end(), more.begin(), more.end());
   std::vector<std::string> flags = files.flags(all);

@@ -1,4 +1,4 @@
-// lintel-server is told to end while calls stream: they go on at its successor.
+// lintel-server gets SIGTERM while calls stream: they continue at its successor.
 #include <signal.h>
 
 #include "tests/server/stored/server_process.h"
@@ -18,7 +18,7 @@ std::unique_ptr<v1::GenerationService::Stub> narrow_stub_of(const std::string& a
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
 }
 
-TEST_CASE("a call that is handed over goes on at the next server of the store") {
+TEST_CASE("a call that is handed over continues at the next server of the store") {
   const std::string after = GENERATE("0s", "off");
   const Files files;
   const auto flags = [&](const std::string& id) {

@@ -63,7 +63,7 @@ struct Interrupted {
   bool over = false;
 };
 
-TEST_CASE("an interrupted call is shown, and nothing else goes on before it") {
+TEST_CASE("an interrupted call is shown, and other calls are refused before it") {
   const v1::Durability level = GENERATE(v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN);
   Interrupted f(level);
   const auto server = f.stored.crashed();
@@ -111,7 +111,7 @@ TEST_CASE("an interrupted call is given up by a rewind") {
   CHECK(generate(*server, request).only().tokens == twin_of(request).only().tokens);
 }
 
-TEST_CASE("a session whose calls count once they have ended is as before the interrupted one") {
+TEST_CASE("a session at the level call is as before the interrupted call") {
   Interrupted f(v1::DURABILITY_CALL);
   const auto server = f.stored.crashed();
   const v1::Session session = get_session(*server, f.session.id());
@@ -126,7 +126,7 @@ std::string fact_of(const grpc::Status& status, const std::string& name) {
   return info ? info->metadata().at(name) : "";
 }
 
-TEST_CASE("a client that believes more than was kept is told by position what is lost") {
+TEST_CASE("a client ahead of the store: POSITION_MISMATCH names the position that is kept") {
   Interrupted f(v1::DURABILITY_CALL);
   const auto server = f.stored.crashed();
   v1::GenerateRequest request = call_on(f.session.id(), "another", {1, 2}, 3);
@@ -145,8 +145,7 @@ TEST_CASE("a client that believes more than was kept is told by position what is
              Catch::Contains("position 5, not at 3") && !Catch::Contains("lost"));
 }
 
-TEST_CASE(
-    "a client that believes more than is stored of an interrupted call is told to repeat it") {
+TEST_CASE("a client ahead of an interrupted call: the error asks to repeat the call") {
   Interrupted f(GENERATE(v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN));
   const auto server = f.stored.crashed();
   const std::int64_t position = get_session(*server, f.session.id()).position();
@@ -161,7 +160,7 @@ TEST_CASE(
   CHECK(generate(*server, f.request).only().tokens == twin_of(f.request).only().tokens);
 }
 
-TEST_CASE("a server that is told to end stores what its calls came to") {
+TEST_CASE("a server that ends on SIGTERM stores what its calls have drawn") {
   Interrupted f(GENERATE(v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN));
   f.stored->server().drain(std::chrono::milliseconds(1));
   Generated got;
@@ -171,7 +170,7 @@ TEST_CASE("a server that is told to end stores what its calls came to") {
       got.only().first_position + static_cast<std::int64_t>(got.only().tokens.size());
   f.stored.server.reset();
   f.stored.begin();
-  // It goes on where it was.
+  // It resumes where it was.
   v1::GenerateRequest rest = f.request;
   rest.set_from_position(seen);
   const Generated repeated = generate(*f.stored, rest);

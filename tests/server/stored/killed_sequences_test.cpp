@@ -60,7 +60,7 @@ std::vector<int> begun_over_rest(Server& server, const SequenceCall& call) {
 
 }  // namespace
 
-TEST_CASE("a sequence goes on over a kill -9 between its calls and in one, over gRPC and REST") {
+TEST_CASE("a sequence survives a kill -9 between its calls and in one, over gRPC and REST") {
   const bool rest = GENERATE(false, true);
   const Files files;
   const std::vector<std::string> flags = files.flags({"--http-listen", "127.0.0.1:0"});

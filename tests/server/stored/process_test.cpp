@@ -1,4 +1,4 @@
-// lintel-server with --session-store: killed and begun anew, and what keeps it from beginning.
+// lintel-server with --session-store: killed and restarted, and what prevents its start.
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ Ended run(const std::vector<std::string>& flags) {
   return {code, server.err()};
 }
 
-TEST_CASE("a server that is killed is a pause: its sessions go on in the next one", "[threat-11]") {
+TEST_CASE("the sessions of a killed server continue in the next one", "[threat-11]") {
   const Files files;
   KilledCall killed;
   {
@@ -63,7 +63,7 @@ TEST_CASE("a server that is killed is a pause: its sessions go on in the next on
              Contains("session store " + files.store + ": 1 sessions, 1 with an interrupted call"));
 }
 
-TEST_CASE("a session goes on on a machine of other bits and says so, or is refused there",
+TEST_CASE("a session continues on a machine of other bits and says so, or is refused there",
           "[threat-71]") {
   const Files files;
   v1::Session session;
@@ -139,8 +139,7 @@ TEST_CASE("a store that cannot be opened ends the start with its reason, before 
   }
 }
 
-// The store's files may not grow any more: what is written then fails, of which nobody knows how
-// far it came.
+// The store's files may not grow any more: writes then fail, with an unknown effect.
 void stop_growth(Server& server) {
   const rlimit none{1, 1};
   REQUIRE(prlimit(server.process.pid(), RLIMIT_FSIZE, &none, nullptr) == 0);
@@ -207,7 +206,7 @@ TEST_CASE("store that breaks: every readiness answer turns, and liveness after i
   }
 }
 
-TEST_CASE("a store that breaks turns readiness, and what is in memory goes on") {
+TEST_CASE("a store that breaks turns readiness, and sessions in memory continue") {
   const Files files;
   Server server(files.flags({"--metrics-listen", "127.0.0.1:0"}));
   v1::Session stored, none;

@@ -18,7 +18,7 @@ struct SequenceCall {
   nlohmann::json parameters = nlohmann::json::object();  // beside those
 };
 
-// What came of it; `error` tells why there is nothing.
+// The result; `error` says why there is none.
 struct SequenceReply {
   std::vector<int> tokens;
   std::int64_t position = -1;

@@ -46,7 +46,7 @@ struct StoredSequence : StoredServer {
 
 }  // namespace
 
-TEST_CASE("a sequence is found by its name in the next server, and goes on with the same bits") {
+TEST_CASE("a sequence is found by its name in the next server, and continues with the same bits") {
   const bool rest = GENERATE(false, true);
   StoredSequence stored;
   const SequenceReply first = stored.call(rest, {{1, 2, 3}, 5, kStart});
@@ -54,7 +54,7 @@ TEST_CASE("a sequence is found by its name in the next server, and goes on with 
   REQUIRE(first.tokens.size() == 5);
   CHECK(first.position == 8);
   stored.restart();
-  // What one way began goes on by the other.
+  // A sequence started over one protocol continues over the other.
   const SequenceReply second = stored.call(!rest, {{}, 6});
   INFO(second.error);
   CHECK(joined(first.tokens, second.tokens) == undisturbed({1, 2, 3}, 11));
@@ -67,16 +67,16 @@ TEST_CASE("a sequence is found by its name in the next server, and goes on with 
   CHECK_THAT(stored.call(rest, {{}, 1}).error, Contains("no such sequence"));
 }
 
-TEST_CASE("a sequence that starts again forgets what it was, whatever it is kept in") {
+TEST_CASE("a sequence that starts again forgets its past, in memory and in the store") {
   StoredSequence stored;
   const json none = {{"sequence_start", true}, {"lintel_durability", "none"}};
   const auto expected = undisturbed({5}, 4);
   for (const json& first : {kStart, none}) {
     for (const json& second : {kStart, none}) {
       REQUIRE(stored.call(false, {{1, 2, 3}, 5, first}).tokens.size() == 5);
-      const SequenceReply anew = stored.call(true, {{5}, 2, second});
-      INFO(anew.error);
-      CHECK(joined(anew.tokens, stored.call(false, {{}, 2}).tokens) == expected);
+      const SequenceReply fresh = stored.call(true, {{5}, 2, second});
+      INFO(fresh.error);
+      CHECK(joined(fresh.tokens, stored.call(false, {{}, 2}).tokens) == expected);
       v1::ListSessionsResponse list;
       grpc::ClientContext context;
       REQUIRE(stored->sessions->List(&context, {}, &list).ok());
@@ -105,7 +105,7 @@ TEST_CASE("a call in a sequence has a name, by which it is repeated with the sam
     SequenceCall again = next;
     again.parameters.erase("lintel_expected_position");
     CHECK(stored.call(rest, again).tokens == second.tokens);
-    // Of an earlier call, and of a start: nothing starts anew.
+    // Of an earlier call, and of a start: no sequence restarts.
     CHECK(stored.call(rest, start).tokens == first);
     // What was seen is not sent again.
     again.parameters["lintel_from_position"] = 12;
@@ -172,7 +172,7 @@ TEST_CASE("a call that was cut off in a sequence is repeated, given up, or forgo
   context.TryCancel();
 }
 
-TEST_CASE("a stored sequence is its owner's: to others there is none of this name", "[threat-10]") {
+TEST_CASE("a stored sequence is its owner's: others find none of this name", "[threat-10]") {
   const bool rest = GENERATE(false, true);
   const TokenFile tokens;
   StoredSequence stored(
@@ -187,7 +187,7 @@ TEST_CASE("a stored sequence is its owner's: to others there is none of this nam
   CHECK(stored.call(rest, {{}, 1}, "alice").position == 11);
 }
 
-TEST_CASE("what of durability a sequence cannot have is refused by name") {
+TEST_CASE("a durability that a sequence cannot have is refused by name") {
   StoredSequence stored;
   const auto error = [&](const json& parameters) {
     return stored.call(true, {{1}, 1, parameters}).error;

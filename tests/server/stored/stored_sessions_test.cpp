@@ -1,4 +1,4 @@
-// Durable sessions over gRPC: what is there after the server was ended and begun anew.
+// Durable sessions over gRPC: what is there after a restart of the server.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <set>
@@ -36,7 +36,7 @@ void check_same(const Sample& sample, const Sample& expected) {
   CHECK(sample.first_position == expected.first_position);
 }
 
-TEST_CASE("a stored session goes on after a restart with the values it would have had") {
+TEST_CASE("a stored session continues after a restart with the values it would have had") {
   const v1::Durability level =
       GENERATE(v1::DURABILITY_CALL, v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN);
   const bool with_state = GENERATE(false, true);
@@ -77,7 +77,7 @@ TEST_CASE("a session without durability ends with its server, and the default is
   CHECK(create_session(*stored, "tokens").durability() == v1::DURABILITY_NONE);
 }
 
-TEST_CASE("without a store nothing but none can be asked for") {
+TEST_CASE("without a store every durability but none is refused") {
   TestServer server({"tokens"});
   v1::Session session;
   for (const auto level : {v1::DURABILITY_CALL, v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN}) {
@@ -97,7 +97,7 @@ TEST_CASE("without a store nothing but none can be asked for") {
   CHECK(reason_of(server.sessions->Fork(&context, fork, &forks)) == "NO_SESSION_STORE");
 }
 
-TEST_CASE("what is asked of a stored session's life is checked by field") {
+TEST_CASE("expiry and durability of a new session are checked by field") {
   StoredServer stored;
   const auto create = [&](const std::function<void(v1::CreateSessionRequest&)>& change) {
     v1::CreateSessionRequest request;
@@ -123,7 +123,7 @@ TEST_CASE("what is asked of a stored session's life is checked by field") {
   CHECK(create([](auto& r) { r.mutable_expire_after()->set_seconds(60); }).empty());
 }
 
-TEST_CASE("stored sessions are shown, listed and deleted where they are") {
+TEST_CASE("stored sessions are shown, listed and deleted without being loaded") {
   StoredServer stored;
   std::set<std::string> ids;
   for (int i = 0; i < 5; ++i) {
@@ -165,7 +165,7 @@ TEST_CASE("stored sessions are shown, listed and deleted where they are") {
   CHECK(listed("tokens").empty());
 }
 
-TEST_CASE("a stored session is forked, rewound, read, copied and saved from where it lies") {
+TEST_CASE("a stored session is forked, rewound, read, copied and saved from the store") {
   StoredServer stored;
   const v1::Session session = created(*stored, v1::DURABILITY_INPUT);
   const std::string& id = session.id();
@@ -280,7 +280,7 @@ TEST_CASE(
   check_same(go_on(server, session.id(), 12, {4}, /*seed=*/9), twin().second);
 }
 
-TEST_CASE("a stored session that nobody uses for its time is removed") {
+TEST_CASE("an unused stored session is removed when it expires") {
   StoredServer stored(
       [](ServerOptions& options) { options.monitoring = with_metrics().monitoring; });
   v1::CreateSessionRequest request;
@@ -301,7 +301,7 @@ TEST_CASE("a stored session that nobody uses for its time is removed") {
   CHECK(stored->server().store().num_sessions() == (in_memory ? 1 : 0));
 }
 
-TEST_CASE("the metrics tell of the store where there is one") {
+TEST_CASE("the metrics include the store where there is one") {
   TestServer without({"tokens"}, with_metrics());
   CHECK_FALSE(values(without.server()).contains("lintel_session_store_state"));
   StoredServer stored([](ServerOptions& options) {

@@ -1,7 +1,7 @@
 #include "tests/server/vault/any_vault.h"
 
-#include "server/sessions/storage/sqlite/sqlite_vault.h"
 #include "server/sessions/storage/memory_vault.h"
+#include "server/sessions/storage/sqlite/sqlite_vault.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -19,7 +19,7 @@ using Fault = TestDisk::Fault;
 constexpr int kFaultySteps = 14;
 constexpr std::uint64_t kFaultySeed = 5;
 
-// What a run left behind, and what it had been told.
+// What a run left on the disk, and the outcomes that it had received.
 struct FaultyRun {
   bool opened = true, broke = false, was_full = false;
   Sessions acknowledged, attempted;
@@ -57,8 +57,8 @@ FaultyRun run_with(const DiskVaults& vaults, TestDisk& disk,
   return run;
 }
 
-// Opened anew, from the disk as programs saw it or as it is after a power loss, the vault has what
-// it acknowledged, and what it was about to, whole or not at all.
+// Reopened, from the disk as programs saw it or as it is after a power loss, the vault has what it
+// acknowledged; the write in progress is there as a whole or not at all.
 void check_recovered(const DiskVaults& vaults, const FaultyRun& run, TestDisk::Content content) {
   TestDisk left(std::move(content));
   const auto vault = vaults.open(left);
@@ -80,7 +80,7 @@ std::int64_t changes_of_a_run(const DiskVaults& vaults) {
   return disk.changes();
 }
 
-TEST_CASE("an error of any write or sync breaks the vault until it is opened anew") {
+TEST_CASE("an error of any write or sync breaks the vault until it is reopened") {
   const DiskVaults vaults;
   const std::int64_t changes = changes_of_a_run(vaults);
   const bool from_then_on = GENERATE(false, true);  // as of a file system remounted read-only
@@ -101,7 +101,8 @@ TEST_CASE("an error of any write or sync breaks the vault until it is opened ane
   CHECK(broke > changes / stride / 2);
 }
 
-TEST_CASE("a disk that is full refuses what does not fit, and heals", "[threat-59]") {
+TEST_CASE("a full disk refuses what does not fit, and accepts writes again when it has room",
+          "[threat-59]") {
   const DiskVaults vaults;
   const std::int64_t changes = changes_of_a_run(vaults);
   const std::int64_t for_changes = GENERATE(1, 12, 1000);
@@ -155,7 +156,7 @@ class ThrowingFile final : public VaultFile {
   const std::atomic<bool>& throws_;
 };
 
-TEST_CASE("exception in a commit: the vault is broken, and the process goes on", "[threat-66]") {
+TEST_CASE("exception in a commit: the vault is broken, and the process continues", "[threat-66]") {
   const DiskVaults vaults;
   TestDisk disk;
   ManualClock clock;
@@ -178,7 +179,7 @@ TEST_CASE("exception in a commit: the vault is broken, and the process goes on",
   CHECK(commit_one(vault, [&](Writes& to) { a.release(to); }) == VaultOutcome::kBroken);
 }
 
-TEST_CASE("exception where a commit's outcome is told: counted, and the next commits are done",
+TEST_CASE("exception in a commit's callback: counted, and the next commits are done",
           "[threat-66]") {
   const DiskVaults vaults;
   TestDisk disk;
@@ -195,7 +196,7 @@ TEST_CASE("exception where a commit's outcome is told: counted, and the next com
   CHECK(vault->find("a", "alice").outcome == VaultOutcome::kDone);
 }
 
-// What may be told of a session on a damaged disk: what is right, or nothing.
+// A session on a damaged disk is read correctly or refused.
 void check_right_or_refused(SessionVault& vault, const Client& session, int* refused) {
   const SessionVault::Opened opened = vault.open(session.row.id, session.row.owner, nullptr);
   if (opened.outcome != VaultOutcome::kDone) {

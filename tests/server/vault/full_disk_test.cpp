@@ -139,7 +139,7 @@ TEST_CASE("removal on a full disk: succeeds for every session, and new ones find
     CHECK(vault->find(session.row.id, "alice").outcome == Outcome::kNotFound);
   }
   CHECK(fill(*vault, made) > 0);
-  for (int opened = 0; opened < 2; ++opened) {  // and so it stands when the store is opened anew
+  for (int opened = 0; opened < 2; ++opened) {  // the same after the store is reopened
     vault.reset();
     vault = std::make_unique<SqliteVault>(options, clock);
     for (const Client& session : sessions) {

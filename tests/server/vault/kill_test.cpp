@@ -25,7 +25,7 @@ int kills_to_do() {
 }
 
 // LINTEL_VAULT_KILLS=1000 kills at more places.
-TEST_CASE("what a killed process was told is durable is there") {
+TEST_CASE("writes acknowledged to a killed process are in the vault") {
   const std::uint64_t seed = GENERATE(1, 2);
   CAPTURE(seed);
   const auto child = [&](const TemporaryDirectory& directory, long at) {

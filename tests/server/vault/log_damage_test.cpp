@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kStepsBeforeTheCrash = 14;
 
-// A disk as a process left it that was killed, and what it had been told after each step.
+// The disk of a killed process, and the outcomes that it had received after each step.
 struct Crash {
   TestDisk::Content content;
   std::vector<Sessions> after = {{}};
@@ -37,7 +37,7 @@ Crash crash_with(const DiskVaults& vaults, std::size_t log_bytes, ManualClock& c
 }
 
 TEST_CASE(
-    "a bit that flips in the log after a crash is told, and loses no more than what came after "
+    "a bit that flips in the log after a crash is reported, and loses no more than what came after "
     "it") {
   // All of it in the log, some of it, and a log of the last step alone, which the database has too:
   // no harm is done there.
@@ -68,7 +68,7 @@ TEST_CASE(
 
   const std::size_t size = crash.content.at(crash.log).size();
   const std::size_t stride = kSanitized ? 64 * 101 : 64 * 11;
-  int told = 0, lost = 0;
+  int reported = 0, lost = 0;
   for (std::size_t at = 0; at < size; at += stride) {
     CAPTURE(log_bytes, at);
     TestDisk::Content content = crash.content;
@@ -78,21 +78,21 @@ TEST_CASE(
       CHECK(last_step == kStepsBeforeTheCrash);
       continue;
     }
-    ++told;
+    ++reported;
     CHECK_THAT(error, Catch::Contains("are lost") || Catch::Contains("missing"));
-    // Whoever takes it as it is has an earlier moment, whole.
+    // Accepted as it is, the store is that of an earlier moment, whole.
     content.erase(crash.acknowledged);
     if (error_of(content).empty()) {
       ++lost;
       CHECK(last_step < kStepsBeforeTheCrash);
     }
   }
-  CAPTURE(log_bytes, size, told, lost);
-  CHECK((told > 0) == (log_bytes > 0));
+  CAPTURE(log_bytes, size, reported, lost);
+  CHECK((reported > 0) == (log_bytes > 0));
   CHECK((lost > 0) == (log_bytes > 0));
 }
 
-TEST_CASE("what was acknowledged is noted where a later opening looks for it") {
+TEST_CASE("the number of the last acknowledged commit is noted for the next opening") {
   TestDisk disk;
   const auto file = [&] { return disk.opener()("/acknowledged"); };
   CHECK(Acknowledged(file()).found() == 0);

@@ -41,7 +41,7 @@ struct OnDisk {
   SqliteVault::Options options;
 };
 
-TEST_CASE("a second opener is refused and told who holds the store") {
+TEST_CASE("a second opener is refused with the holder's process id") {
   OnDisk store;
   auto first = store.open();
   CHECK_THAT(store.error(), Catch::Contains("in use by pid " + std::to_string(getpid())));
@@ -49,7 +49,7 @@ TEST_CASE("a second opener is refused and told who holds the store") {
   CHECK(store.error() == "");
 }
 
-TEST_CASE("a second connection is refused, whatever it ignores") {
+TEST_CASE("a second connection is refused, even if it ignores the lock file") {
   OnDisk store;
   const auto vault = store.open();
   sqlite3* other = nullptr;
@@ -96,7 +96,7 @@ TEST_CASE("files that are no store's are refused by name, as are other databases
   CHECK_THAT(store.error(), Catch::Contains("not a database"));
 }
 
-TEST_CASE("what cannot be written cannot be opened") {
+TEST_CASE("a store that cannot be written cannot be opened") {
   OnDisk store;
   std::ofstream(store.directory.path() / "file") << "x";
   store.options.directory = store.directory.path() / "file";
@@ -169,14 +169,14 @@ TEST_CASE("a journal with missing records is not opened") {
     }
   }
   const char* const missing = "records of the journal are missing";
-  const char* told = "which were acknowledged up to 3, are lost";
+  const char* expected = "which were acknowledged up to 3, are lost";
   SECTION("in its middle") {
     store.run_sql("DELETE FROM journal WHERE seq=2");
-    told = missing;
+    expected = missing;
   }
   SECTION("at its end") { store.run_sql("DELETE FROM journal WHERE seq=3"); }
   SECTION("all of them") { store.run_sql("DELETE FROM journal"); }
-  CHECK_THAT(store.error(), Catch::Contains(told));
+  CHECK_THAT(store.error(), Catch::Contains(expected));
   // The database knows by itself how far it went when its log was last moved into it.
   std::filesystem::remove(store.options.directory / "acknowledged");
   CHECK_THAT(store.error(), Catch::Contains(missing));
@@ -232,17 +232,17 @@ TEST_CASE("writes that come while another is committed are one transaction") {
   });
   began.get_future().wait();
   std::vector<Writes> writes(50);
-  std::vector<std::promise<VaultOutcome>> told(50);
+  std::vector<std::promise<VaultOutcome>> result(50);
   for (std::size_t i = 0; i < writes.size(); ++i) {
     Client session("session " + std::to_string(i));
     session.create(writes[i]);
-    writes[i].commit_to(*vault, [&told, i](std::span<const VaultOutcome> outcomes) {
-      told[i].set_value(outcomes.front());
+    writes[i].commit_to(*vault, [&result, i](std::span<const VaultOutcome> outcomes) {
+      result[i].set_value(outcomes.front());
     });
   }
   CHECK(vault->health().queued_bytes > 50 * sizeof(SessionVault::Write));
   go_on.set_value();
-  for (auto& each : told) CHECK(each.get_future().get() == VaultOutcome::kDone);
+  for (auto& each : result) CHECK(each.get_future().get() == VaultOutcome::kDone);
   CHECK(vault->health().commits == before + 2);
 }
 
@@ -264,12 +264,12 @@ TEST_CASE("more than the queue holds is refused at once") {
   b.row.marks.assign(20'000, 'm');
   b.create(large);
   c.create(small);
-  std::promise<VaultOutcome> told;
+  std::promise<VaultOutcome> result;
   small.commit_to(
-      *vault, [&](std::span<const VaultOutcome> outcomes) { told.set_value(outcomes.front()); });
+      *vault, [&](std::span<const VaultOutcome> outcomes) { result.set_value(outcomes.front()); });
   CHECK(large.commit_to(*vault).front() == VaultOutcome::kUnavailable);
   go_on.set_value();
-  CHECK(told.get_future().get() == VaultOutcome::kDone);
+  CHECK(result.get_future().get() == VaultOutcome::kDone);
   CHECK(large.commit_to(*vault).front() == VaultOutcome::kDone);  // alone it is let in
 }
 

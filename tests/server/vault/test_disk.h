@@ -1,5 +1,5 @@
-// A disk in memory, for a vault's database and its slabs alike, that fails and loses power as it is
-// told.
+// A disk in memory, for a vault's database and its slabs alike, that fails and loses power on
+// command.
 #pragma once
 
 #include <cstddef>

@@ -12,11 +12,11 @@ Writes& Writes::add(SessionVault::Write write, VaultBytes body) {
 }
 
 std::vector<VaultOutcome> Writes::commit_to(SessionVault& vault) {
-  std::promise<std::vector<VaultOutcome>> told;
+  std::promise<std::vector<VaultOutcome>> result;
   vault.commit(writes_, [&](std::span<const VaultOutcome> outcomes) {
-    told.set_value({outcomes.begin(), outcomes.end()});
+    result.set_value({outcomes.begin(), outcomes.end()});
   });
-  return told.get_future().get();
+  return result.get_future().get();
 }
 
 Client::Client(const std::string& id, const std::string& owner) {

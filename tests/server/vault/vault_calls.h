@@ -47,7 +47,7 @@ struct Client {
   void remove(Writes& to);
 
   VaultOutcome open(SessionVault& vault);  // and remembers the claim
-  // Whether the vault tells of it what is here; leaves it unclaimed, as it has to be before.
+  // What differs between this and the vault; empty: nothing. Unclaimed before and after.
   std::string difference(SessionVault& vault) const;
 
  private:
@@ -62,7 +62,7 @@ VaultOutcome commit_one(SessionVault& vault, Call&& call) {
   return writes.commit_to(vault).front();
 }
 
-// A state that tells which one it is.
+// A state whose bytes identify it.
 std::vector<std::byte> state_of(std::uint64_t seed, std::size_t bytes = 5000);
 
 }  // namespace lintel::testing

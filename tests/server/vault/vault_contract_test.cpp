@@ -1,4 +1,4 @@
-// What every vault does, whatever it keeps sessions in.
+// What every kind of vault has to do.
 #include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
@@ -24,7 +24,7 @@ std::vector<std::int32_t> counted(std::int32_t from, std::size_t count) {
   return values;
 }
 
-TEST_CASE("a session of a vault is what was written of it") {
+TEST_CASE("a session of a vault is as written") {
   AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client a("a"), wide("wide");
   CHECK(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
@@ -60,14 +60,14 @@ TEST_CASE("a session of a vault is what was written of it") {
   CHECK(wide.difference(*vault) == "");
 }
 
-TEST_CASE("another's session is not found, one that is held is held, a claim is for one call",
+TEST_CASE("another owner's session is not found, a held one is kHeld, a claim is for one call",
           "[threat-9][threat-13]") {
   AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client a("a", "alice"), stranger("a", "bob");
   REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
   CHECK(stranger.open(*vault) == Outcome::kNotFound);
   CHECK(Client("b").open(*vault) == Outcome::kNotFound);
-  // Nobody holds it.
+  // It is not held.
   CHECK(commit(vault, [&](Writes& to) { Client(a).begin(to, "x"); }) == Outcome::kFenced);
   REQUIRE(a.open(*vault) == Outcome::kDone);
   CHECK(Client(a).open(*vault) == Outcome::kHeld);
@@ -196,7 +196,7 @@ TEST_CASE("a state is there while something names it") {
   std::vector<std::byte> state(5000);
   REQUIRE(commit(vault, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
   SessionVault::StateRef ref, unnamed;
-  CHECK(vault->put_state("a", state_of(1), &ref) == Outcome::kFenced);  // nobody holds it
+  CHECK(vault->put_state("a", state_of(1), &ref) == Outcome::kFenced);  // it is not held
   REQUIRE(a.open(*vault) == Outcome::kDone);
   REQUIRE(commit(vault, [&](Writes& to) { a.append(to, counted(0, 10)); }) == Outcome::kDone);
   ref.position = 10;
@@ -223,7 +223,7 @@ TEST_CASE("a state is there while something names it") {
   CHECK(vault->read_state(ref, state) == Outcome::kDone);
   CHECK(state == state_of(1));
   CHECK(fork.difference(*vault) == "");
-  // It tells which copies in memory are as good.
+  // The digest identifies copies in memory that are current.
   CHECK(vault->open("fork", "alice", &fork.row.digest).row.states.empty());
   vault.reopen();
   if (fork.open(*vault) != Outcome::kHeld) {  // in memory the claim lives on
@@ -292,7 +292,7 @@ TEST_CASE("sessions are listed by id, of one model, of one owner or of all") {
   CHECK(ids("digits", "", 10, {}) == "abce");
 }
 
-TEST_CASE("a sweep removes what has expired and nobody holds") {
+TEST_CASE("a sweep removes expired sessions that are not held") {
   AnyVault vault(GENERATE(range(0, AnyVault::sorts())));
   Client early("early"), held("held"), late("late");
   const auto now = vault.clock.wall_time();

@@ -51,7 +51,7 @@ double commits_of_64(SessionVault& vault, int commits, std::vector<double>* seco
   return cpu / commits;
 }
 
-TEST_CASE("what a commit of 64 sessions costs", "[.][cost]") {
+TEST_CASE("cost of a commit of 64 sessions", "[.][cost]") {
   const TemporaryDirectory directory;
   const SteadyClock clock;
   SqliteVault::Options options;
@@ -78,7 +78,7 @@ TEST_CASE("what a commit of 64 sessions costs", "[.][cost]") {
       static_cast<double>(disk.bytes_written() - before) / 2000);
 }
 
-TEST_CASE("what giving up a slot costs, and whom it keeps waiting", "[.][cost]") {
+TEST_CASE("cost of releasing a slot, and how long it blocks other calls", "[.][cost]") {
   const TemporaryDirectory directory;
   const SteadyClock clock;
   SqliteVault::Options options;
@@ -103,13 +103,13 @@ TEST_CASE("what giving up a slot costs, and whom it keeps waiting", "[.][cost]")
   }
   REQUIRE(named.commit_to(vault).back() == VaultOutcome::kDone);
   vault.sync_states();
-  // All of them at once, while somebody looks for another session.
+  // All of them at once, while another thread looks for a session.
   std::atomic<bool> done{false};
   double longest = 0;
   std::thread looking([&] {
     while (!done) {
       const auto start = std::chrono::steady_clock::now();
-      vault.open("nobody", "alice", nullptr);
+      vault.open("missing", "alice", nullptr);
       longest = std::max(longest, Seconds(std::chrono::steady_clock::now() - start).count());
     }
   });
@@ -124,7 +124,7 @@ TEST_CASE("what giving up a slot costs, and whom it keeps waiting", "[.][cost]")
               kSessions, 1e3 * all, 1e3 * longest);
 }
 
-TEST_CASE("what opening a store of many sessions costs", "[.][cost]") {
+TEST_CASE("cost of opening a store of many sessions", "[.][cost]") {
   const int rows = GENERATE(10'000, 1'000'000);
   const bool with_states = GENERATE(false, true);
   const TemporaryDirectory directory;

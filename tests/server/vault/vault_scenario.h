@@ -16,7 +16,7 @@ using Sessions = std::map<std::string, Client>;
 
 // What is not as it should be: of the sessions, of their states, of what is listed; empty: nothing.
 // A state may be refused (`states_may_be_lost`), but never be another one, nor the one at which a
-// history begins. Claims of the vault are all given back.
+// history begins. All claims of the vault are released.
 std::string difference(SessionVault& vault, const Sessions& sessions, bool states_may_be_lost);
 
 // The same seed makes the same steps, as long as all are done.
@@ -26,9 +26,9 @@ class Scenario {
 
   // One commit. Where it is not kDone the model is as before.
   VaultOutcome step(SessionVault& vault);
-  // The vault was closed: nobody holds anything.
+  // The vault was closed: no session is held.
   void closed() { held_.clear(); }
-  // Gives back what it holds.
+  // Releases what it holds.
   VaultOutcome release(SessionVault& vault);
   const Sessions& sessions() const { return sessions_; }
   // As they are if the last step that was not done took effect all the same.

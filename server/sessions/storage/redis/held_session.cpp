@@ -156,7 +156,7 @@ std::optional<HeldSession::Missing> HeldSession::missing(const Sent& sent,
     return std::find_if(from, marks_.rend(),
                         [&](const Mark& mark) { return mark.digest == wanted; });
   };
-  // Marks behind it are of writes that come later, or did not stand.
+  // Marks after it are of writes that come later, or did not stand.
   const auto begin = last_with(marks_.rbegin(), sent.before.digest);
   // The last mark there, for a history may go back to where it was.
   const auto found = last_with(begin, digest);

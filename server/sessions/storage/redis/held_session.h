@@ -45,18 +45,18 @@ class HeldSession {
   };
   using SentPtr = std::shared_ptr<Sent>;
 
-  // As VaultSession::apply; `sent` tells what to send. One that is there is not on its way yet, and
-  // takes this write along: both or neither of them will stand.
+  // As VaultSession::apply; `sent` receives what to send. If it has a write already, which is not
+  // on its way yet, this write joins it: both or neither will stand.
   VaultOutcome apply(const SessionVault::Write& write, SentPtr* sent);
   // Nothing but a later end of the lease.
   SentPtr renewal();
-  // What became of one: it stands; or, as far as anybody knows, it does not.
+  // The outcome of one: it stands; or it is not known to stand.
   void stands(const Sent& sent);
   void is_refused(const Sent& sent, bool may_stand);
 
-  // Where the store has gone back behind a write that is on its way: what to write first, so that
-  // it stands where that one begins. Nothing: not from there; it is nowhere that this session has
-  // been on its way to that write.
+  // Where the store was rolled back to before a write that is on its way: what to write first, so
+  // that it stands where that one begins. Nothing: not from there; it is nowhere that this session
+  // has been on its way to that write.
   struct Missing {
     std::int64_t first = 0;
     std::vector<std::int32_t> values;
@@ -67,7 +67,7 @@ class HeldSession {
   const SessionVault::Claim& claim() const { return claim_; }
   bool is_writing() const { return !flights_.empty(); }
 
-  // The claim is given back with what was put and is named by nobody.
+  // The claim is released with the states that were put and that no write names.
   void lets_go(Sent& sent);
 
   // Of the claim in the store, which differ once it was healed.
@@ -78,8 +78,7 @@ class HeldSession {
   std::shared_ptr<ClaimLease> lease;
   TimePoint granted{};  // when what last prolonged it was asked for
   bool is_healing = false;
-  // It was to be given back, which nobody knows to have been done. Whoever asked tries again, or
-  // the lease ends.
+  // A release was sent, and its outcome is unknown. The caller tries again, or the lease ends.
   bool is_given_up = false;
   std::vector<SentPtr> after_healing;
 
@@ -97,7 +96,7 @@ class HeldSession {
   SessionVault::Claim claim_;
   Row row_;
   std::uint64_t last_ = 0, known_ = 0;  // number of the last write, of the last that stands
-  std::vector<Digest> maybe_;           // of writes of which nobody knows whether they stand
+  std::vector<Digest> maybe_;           // of writes whose outcome is unknown
   struct Flight {
     std::uint64_t number = 0;
     Row before;

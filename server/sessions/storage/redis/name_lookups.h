@@ -1,4 +1,4 @@
-// NameLookups: the addresses of names, looked up beside the thread that needs them.
+// NameLookups: the addresses of names, looked up outside of the thread that needs them.
 #pragma once
 
 #include <sys/socket.h>
@@ -29,8 +29,8 @@ using LookUpName = std::function<LookedUp(const RedisAddress& name)>;
 // Asks the system, which may take as long as its resolver waits for servers: many seconds.
 LookedUp look_up_by_system(const RedisAddress& name);
 
-// Each name is looked up by a thread of its own, of which nobody waits for the end: a resolver that
-// hangs holds up nothing else. Used by one thread.
+// Each name is looked up by a detached thread of its own: a resolver that hangs holds up nothing
+// else. Used by one thread.
 class NameLookups {
  public:
   // bell: an eventfd that is rung when a name was looked up. look_up: called by other threads, also

@@ -21,7 +21,7 @@ class RedisError : public std::runtime_error {
 };
 
 // One thread speaks to all servers, over two connections each: one for writes, of which many go in
-// one pipeline with one WAIT behind them, and one for what is only read, which so never waits for a
+// one pipeline with one WAIT at its end, and one for what is only read, which so never waits for a
 // replica. Follows MOVED and ASK, finds new masters, connects again with back-off. What was sent
 // and not answered is sent again: requests are such that a repeat changes nothing.
 //

@@ -22,7 +22,7 @@ int redis_bucket(std::string_view id) {
       bucket = bucket * 16 + (is_digit ? c - '0' : c - 'a' + 10);
       continue;
     }
-    // No digit: before them all, between 9 and a, or behind f. What follows it does not matter.
+    // No digit: before them all, between 9 and a, or after f. The rest does not matter.
     const auto byte = static_cast<unsigned char>(c);
     const int before = byte < '0' ? 0 : byte < 'a' ? 10 : 16;  // digits that come before it
     const int place = i == 0 ? 256 : i == 1 ? 16 : 1;

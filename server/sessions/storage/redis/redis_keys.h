@@ -14,8 +14,8 @@ namespace lintel {
 // are in one slot of a cluster, and so is what is said of them together.
 inline constexpr int kRedisBuckets = 4096;
 
-// The bucket of an id, or of those that begin so. Ascending with the id, whatever its bytes are;
-// even where ids begin with random hexadecimal digits.
+// The bucket of an id, or of those that begin so. Ascending with the id, for arbitrary bytes; even
+// where ids begin with random hexadecimal digits.
 int redis_bucket(std::string_view id);
 
 struct RedisKeys {

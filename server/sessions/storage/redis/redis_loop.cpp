@@ -81,7 +81,7 @@ void RedisLoop::route(RedisErrandPtr errand) {
     return again(std::move(errand), kTryAgain);
   }
   RedisLane& lane = lane_of(*node, *errand);
-  // It has been away for longer than anybody is to wait, and is not to be tried just now.
+  // It has been away for longer than any request waits, and its retry is not due yet.
   if (lane.down_since && now_ - *lane.down_since > options_.timeout && now_ < lane.retry_at) {
     return finish(*errand, false);
   }
@@ -146,7 +146,7 @@ void RedisLoop::turn() {
     const bool is_well = lane->link.move();
     take_replies(*node, *lane);
     if (lane->link.is_open() && lane->expected.empty() && lane->link.has_bytes()) {
-      lane->link.fail("it says what nobody asked");
+      lane->link.fail("it sent an answer that no request asked for");
     }
     if (!is_well || !lane->link.is_open()) lose(*node, *lane, lane->link.why());
   }
@@ -324,7 +324,7 @@ RedisReplyBounds RedisLoop::bounds_of(const RedisLane::Expected& expected) const
 
 void RedisLoop::take_reply(const RedisAddress& asked, RedisLane& lane, const RedisErrandPtr& errand,
                            RedisReply reply, bool waits) {
-  if (errand->request.done == nullptr) return;  // nobody waits for it any more
+  if (errand->request.done == nullptr) return;  // no caller waits for it any more
   errand->asks = false;
   if (reply.is_error("NOSCRIPT") && !errand->by_text) {
     errand->by_text = true;
@@ -369,7 +369,7 @@ void RedisLoop::lose(RedisNode& node, RedisLane& lane, const std::string& why) {
   lane.backoff = std::clamp(lane.backoff * 2, kFirstBackoff, kMostBackoff);
   lane.retry_at = now_ + lane.backoff;
   is_stale_ = true;
-  // What was sent goes first, and again: whether it was done nobody knows.
+  // What was sent goes first, and again: its outcome is unknown.
   std::deque<RedisErrandPtr> errands(lane.done.begin(), lane.done.end());
   for (RedisLane::Expected& each : lane.expected) {
     if (each.errand != nullptr && each.errand->request.done) errands.push_back(each.errand);

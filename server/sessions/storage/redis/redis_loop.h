@@ -15,7 +15,7 @@ namespace lintel {
 // Of one thread, but for the constructor.
 class RedisLoop {
  public:
-  // bell: an eventfd; what is to be taken rings it. opened: told once, by turn(): empty when the
+  // bell: an eventfd, rung when requests are queued. opened: called once, by turn(): empty when the
   // servers are known, else why none can be used. Throws std::runtime_error for files of TLS.
   RedisLoop(const RedisOptions& options, int bell, std::function<void(std::string)> opened);
   ~RedisLoop();
@@ -28,7 +28,7 @@ class RedisLoop {
   void send_again();
   // Answers all that wait, with nothing.
   void end();
-  // After an exception, of which nobody knows how far the work had come: as end(), and begins anew.
+  // After an exception, which leaves the progress of the work unknown: end(), then a restart.
   void begin_anew() noexcept;
   RedisState state() const;
 
@@ -75,7 +75,7 @@ class RedisLoop {
   const RedisOptions options_;
   const int bell_;
   NameLookups lookups_;
-  std::function<void(std::string)> opened_;  // null once it was told
+  std::function<void(std::string)> opened_;  // null once called
   std::unique_ptr<RedisTls> tls_;
   std::vector<std::unique_ptr<RedisNode>> nodes_;
   bool is_cluster_ = false;

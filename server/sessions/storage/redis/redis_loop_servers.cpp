@@ -149,7 +149,7 @@ void RedisLoop::search_on(const std::string& why) {
   is_stale_ = true;
   next_refresh_ = now_ + kSearchAgain;
   if (!opened_) return;
-  // Whoever was refused will be refused again.
+  // A refusal repeats itself.
   const bool is_final =
       why.find("WRONGPASS") != std::string::npos || why.find("NOAUTH") != std::string::npos ||
       why.find("NOPERM") != std::string::npos || why.find("certificate") != std::string::npos;

@@ -23,12 +23,12 @@ struct RedisErrand {
   RedisRequest request;
   TimePoint deadline;
   TimePoint not_before{};       // of one that is to be sent again
-  RedisNode* pinned = nullptr;  // asked of this server whatever its slot
+  RedisNode* pinned = nullptr;  // sent to this server regardless of its slot
   bool asks = false;            // goes with ASKING
   bool by_text = false;         // its script is not known there
   RedisAnswer answer{};
 
-  // However it goes, whoever asked is answered: with nothing, where an exception took it away.
+  // The caller always receives an answer: an empty one, where an exception destroyed the errand.
   ~RedisErrand() { tell(); }
   void tell() noexcept {
     if (!request.done) return;

@@ -16,7 +16,7 @@ namespace lintel {
 
 struct RedisOptions {
   RedisUrl url{};
-  std::string user{}, password{};  // password empty: nobody logs in
+  std::string user{}, password{};  // password empty: no login
   // Files. ca: empty: the system's; certificate and key: both or neither.
   std::string ca{}, certificate{}, key{};
   // So many replicas have a write before it is done; nothing: one, where there are any.

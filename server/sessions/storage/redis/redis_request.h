@@ -18,7 +18,7 @@ struct RedisScript {
 };
 
 struct RedisAnswer {
-  // False: no server answered in time. Whether it was done nobody knows.
+  // False: no server answered in time. Its outcome is unknown.
   bool arrived = false;
   RedisReply reply{};
   // Of a write: as many replicas as are asked for have it, too.

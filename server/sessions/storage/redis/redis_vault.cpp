@@ -15,7 +15,7 @@ namespace lintel {
 namespace {
 
 constexpr std::size_t kMostUnanswered = 10'000;
-// Of a row, with what stands beside it; list.lua ends after so many bytes of rows.
+// Of a row, with the fields outside of it; list.lua ends after so many bytes of rows.
 constexpr RedisReplyBounds kMostOfRow{kMostRedisRowBytes + RedisReplyBounds::kLeastBytes, 16};
 constexpr std::size_t kMostListed = std::size_t{1} << 20;
 constexpr std::size_t kMostRows = 1000;
@@ -25,7 +25,7 @@ RedisOptions with_scripts(RedisOptions options) {
   return options;
 }
 
-// A row whose position and digest stand beside it.
+// A row whose position and digest are stored outside of it.
 std::optional<SessionVault::Row> row_of(const std::string& row, std::int64_t position,
                                         const std::string& digest) {
   std::optional<SessionVault::Row> read = decode_row(std::as_bytes(std::span(row)));

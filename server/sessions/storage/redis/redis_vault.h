@@ -17,19 +17,19 @@
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/sessions/storage/redis/redis_client.h"
 #include "server/sessions/storage/redis/held_session.h"
+#include "server/sessions/storage/redis/redis_client.h"
 #include "server/sessions/storage/redis/redis_keys.h"
 #include "server/sessions/storage/session_vault.h"
 
 namespace lintel {
 
-// Whoever runs a call on a session claims it, with a random nonce and for as long as a lease. Each
-// write is a script that compares nonce, number and digest of the history with what is there, so
-// that nothing is written twice, late, or over what another has written. Where a failover has lost
-// what was written, the holder writes it again.
+// The server that runs a call on a session claims it, with a random nonce and for the duration of a
+// lease. Each write is a script that compares nonce, number and digest of the history with what is
+// there, so that nothing is written twice, late, or over what another has written. Where a failover
+// has lost what was written, the holder writes it again.
 //
-// docs/session_store.md tells the protocol; scripts/common.lua the keys.
+// docs/session_store.md describes the protocol; scripts/common.lua the keys.
 class RedisVault final : public SessionVault {
  public:
   struct Options {
@@ -69,12 +69,12 @@ class RedisVault final : public SessionVault {
 
  private:
   using SentPtr = HeldSession::SentPtr;
-  using Told = std::function<void(VaultOutcome)>;
+  using Report = std::function<void(VaultOutcome)>;
 
   // at, call: as open_at(); null and empty: however it stands. kHeld: with the row.
   Opened ask_for(const SessionId& id, const Owner& owner, const Digest* at, const std::string& call)
       EXCLUDES(mutex_);
-  // The first of `writes`, and of those behind it what goes along.
+  // The first of `writes`, and the following ones that one script can carry.
   struct Taken {
     SentPtr sent{};                       // to be sent; null: nothing is
     std::optional<VaultOutcome> known{};  // neither: its claim is not here
@@ -83,11 +83,11 @@ class RedisVault final : public SessionVault {
   Taken take(std::span<Write> writes) EXCLUDES(mutex_);
   // The claim that it was sent under; null: it is not here any more.
   HeldSession* held_of(const HeldSession::Sent& sent) REQUIRES(mutex_);
-  // Of that claim nothing is known any more; `waiting`: who is still to be told.
+  // Nothing is known of that claim any more; `waiting`: whose callers still wait for an answer.
   void forget(const HeldSession::Sent& sent, std::vector<SentPtr>& waiting) REQUIRES(mutex_);
-  void create(const Write& write, Told told);
+  void create(const Write& write, Report report);
   // One whose claim is not here.
-  void check(const Write& write, const Told& told);
+  void check(const Write& write, const Report& report);
   void send(const SentPtr& sent);
   void answered(const SentPtr& sent, const RedisAnswer& answer) EXCLUDES(mutex_);
   void stood(const SentPtr& sent, const RedisAnswer& answer) EXCLUDES(mutex_);

@@ -23,19 +23,19 @@ std::string micros_of(std::chrono::system_clock::time_point time) {
       std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count());
 }
 
-// What of a row changes with every value stands beside it.
+// The fields of a row that change with every value are stored outside of it.
 std::string stored_row(SessionVault::Row row) {
   row.position = 0;
   row.digest = {};
   return text_of(encode_row(row));
 }
 
-// Outcomes of a commit's writes; `done` is called with the last of them. Where an exception kept
-// one from being told, nobody knows what became of it.
+// Outcomes of a commit's writes; `done` is called with the last of them. Where an exception
+// prevented the report of one, its outcome is unknown.
 struct CommitOutcomes {
   CommitOutcomes(std::size_t count, SessionVault::Done then)
       : outcomes(count, VaultOutcome::kUnavailable),
-        told(std::make_unique<std::atomic<bool>[]>(count)),
+        reported(std::make_unique<std::atomic<bool>[]>(count)),
         left(count),
         done(std::move(then)) {}
   ~CommitOutcomes() {
@@ -43,13 +43,13 @@ struct CommitOutcomes {
   }
 
   void tell(std::size_t i, VaultOutcome outcome) {
-    if (told[i].exchange(true)) return;
+    if (reported[i].exchange(true)) return;
     outcomes[i] = outcome;
     if (left.fetch_sub(1) == 1) done(outcomes);
   }
 
   std::vector<VaultOutcome> outcomes;
-  std::unique_ptr<std::atomic<bool>[]> told;
+  std::unique_ptr<std::atomic<bool>[]> reported;
   std::atomic<std::size_t> left;
   SessionVault::Done done;
 };
@@ -88,16 +88,16 @@ void RedisVault::commit(std::vector<Write> writes, Done done) {
       continue;
     }
     const Taken taken = take(std::span(writes).subspan(i));
-    const auto told = [outcomes, i, count = taken.count](VaultOutcome outcome) {
+    const auto report = [outcomes, i, count = taken.count](VaultOutcome outcome) {
       for (std::size_t each = i; each < i + count; ++each) outcomes->tell(each, outcome);
     };
     if (taken.sent != nullptr) {
-      taken.sent->done = told;
+      taken.sent->done = report;
       send(taken.sent);
     } else if (taken.known) {
-      told(*taken.known);
+      report(*taken.known);
     } else {
-      check(writes[i], told);
+      check(writes[i], report);
     }
     i += taken.count;
   }
@@ -116,7 +116,7 @@ RedisVault::Taken RedisVault::take(std::span<Write> writes) {
     if (taken.sent != nullptr && (!is_of_it || gives_back(taken.sent->kind))) break;
     if (write.kind == Kind::kCreate || (taken.sent != nullptr && write.kind == Kind::kRemove))
       break;
-    // Given back is what is held, wherever writes of which nobody knows have left it.
+    // A release applies to the session as it is held, including writes whose outcome is unknown.
     if (write.kind == Kind::kRelease) write.before = write.after = held.row().digest;
     const bool may_stand = write.before != write.after && write.after == held.row().digest;
     if (may_stand) break;
@@ -150,29 +150,30 @@ void RedisVault::forget(const HeldSession::Sent& sent, std::vector<SentPtr>& wai
   held_.erase(sent.before.id);
 }
 
-void RedisVault::check(const Write& write, const Told& told) {
+void RedisVault::check(const Write& write, const Report& report) {
   const RedisKeys keys(redis_bucket(write.id));
   client_.ask({.script = &RedisScripts::get().check,
                .keys = {keys.session(write.id)},
                .words = {write.before == write.after ? "" : text_of(write.after.bytes)},
                .slot = keys.slot,
                .is_write = true,
-               .done = [this, told](const RedisAnswer& answer) {
-                 if (!answer.arrived || answer.reply.list.empty()) return told(failure_of(answer));
+               .done = [this, report](const RedisAnswer& answer) {
+                 if (!answer.arrived || answer.reply.list.empty())
+                   return report(failure_of(answer));
                  const std::string& word = answer.reply.at(0);
                  if (word == "FENCED") {
                    MutexLock lock(mutex_);
                    ++health_.fenced;
                  }
-                 told(word == "DONE"        ? VaultOutcome::kDone
-                      : word == "NOT_FOUND" ? VaultOutcome::kNotFound
-                                            : VaultOutcome::kFenced);
+                 report(word == "DONE"        ? VaultOutcome::kDone
+                        : word == "NOT_FOUND" ? VaultOutcome::kNotFound
+                                              : VaultOutcome::kFenced);
                }});
 }
 
-void RedisVault::create(const Write& write, Told told) {
+void RedisVault::create(const Write& write, Report report) {
   const std::optional<VaultSession> made = VaultSession::created(write);
-  if (!made) return told(VaultOutcome::kCorrupt);
+  if (!made) return report(VaultOutcome::kCorrupt);
   const Row& row = made->row();
   const std::vector<std::int32_t>& values = made->values();
   int width = 1;
@@ -182,7 +183,7 @@ void RedisVault::create(const Write& write, Told told) {
   }
   const RedisKeys keys(redis_bucket(row.id));
   std::string stored = stored_row(row);
-  if (stored.size() > kMostRedisRowBytes) return told(VaultOutcome::kFull);
+  if (stored.size() > kMostRedisRowBytes) return report(VaultOutcome::kFull);
   RedisRequest request{
       .script = &RedisScripts::get().create,
       .keys = {keys.session(row.id), keys.values(row.id), keys.ids, keys.expiries, keys.garbage},
@@ -192,20 +193,20 @@ void RedisVault::create(const Write& write, Told told) {
                 redis_state_names(row.states)},
       .slot = keys.slot,
       .is_write = true,
-      .done = [this, told](const RedisAnswer& answer) {
-        if (!answer.arrived || answer.reply.list.empty()) return told(failure_of(answer));
-        if (answer.reply.at(0) != "DONE") return told(VaultOutcome::kFenced);
+      .done = [this, report](const RedisAnswer& answer) {
+        if (!answer.arrived || answer.reply.list.empty()) return report(failure_of(answer));
+        if (answer.reply.at(0) != "DONE") return report(VaultOutcome::kFenced);
         {
           MutexLock lock(mutex_);
           ++health_.commits;
           ++health_.writes;
           is_full_ = false;
         }
-        told(answer.is_replicated ? VaultOutcome::kDone : VaultOutcome::kUnavailable);
+        report(answer.is_replicated ? VaultOutcome::kDone : VaultOutcome::kUnavailable);
       }};
   if (row.states.empty()) return client_.ask(std::move(request));
-  // First the states are told that they are shared; where this process dies in between, a sweep
-  // finds what waits for nobody.
+  // First the states are marked as shared; where this process dies in between, a sweep finds the
+  // marks that no row uses.
   std::vector<std::string> waiting = {"SADD", keys.garbage};
   for (const StateRef& state : row.states) {
     waiting.push_back(redis_state_name(state.where) + row.id);
@@ -213,10 +214,10 @@ void RedisVault::create(const Write& write, Told told) {
   const auto left = std::make_shared<std::atomic<std::size_t>>(row.states.size());
   const auto shared = std::make_shared<RedisRequest>(std::move(request));
   const auto is_lost = std::make_shared<std::atomic<bool>>(false);
-  const auto then = [this, left, shared, is_lost, told](const RedisAnswer& answer) {
+  const auto then = [this, left, shared, is_lost, report](const RedisAnswer& answer) {
     if (!answer.arrived || answer.reply.is_error()) *is_lost = true;
     if (left->fetch_sub(1) != 1) return;
-    if (*is_lost) return told(VaultOutcome::kUnavailable);
+    if (*is_lost) return report(VaultOutcome::kUnavailable);
     client_.ask(std::move(*shared));
   };
   const std::vector<StateRef> states = row.states;
@@ -300,7 +301,7 @@ void RedisVault::answered(const SentPtr& sent, const RedisAnswer& answer) {
 void RedisVault::stood(const SentPtr& sent, const RedisAnswer& answer) {
   // Too few replicas have it: it stands, but may be lost, and is written again.
   if (!answer.is_replicated) return refused(sent, VaultOutcome::kUnavailable, /*may_stand=*/true);
-  std::vector<SentPtr> waiting;  // none, but where the claim was given back while it was healed
+  std::vector<SentPtr> waiting;  // none, but where the claim was released while it was healed
   std::vector<std::uint64_t> doomed;
   for (std::size_t i = 1; i < answer.reply.list.size(); ++i) {
     doomed.push_back(redis_state_where(answer.reply.at(i)));
@@ -328,7 +329,7 @@ void RedisVault::refused(const SentPtr& sent, VaultOutcome outcome, bool may_sta
     if (HeldSession* const held = held_of(*sent)) {
       held->is_refused(*sent, may_stand);
       held->is_given_up |= sent->kind == Kind::kRelease;
-      // Nobody here has the right to write any more; the claim is no use to keep.
+      // This server has no right to write any more; the claim is no use to keep.
       const bool is_final =
           outcome == VaultOutcome::kFenced || outcome == VaultOutcome::kRolledBack;
       if (is_final && gives_back(sent->kind)) forget(*sent, waiting);

@@ -1,4 +1,4 @@
-// Acknowledged: how far the journal was acknowledged, as a file beside the database says.
+// Acknowledged: how far the journal was acknowledged, in a file next to the database.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ SqliteConnection::SqliteConnection(const std::filesystem::path& file, const std:
         "PRAGMA wal_autocheckpoint=0; PRAGMA mmap_size=0; PRAGMA cell_size_check=ON;"
         "PRAGMA secure_delete=ON; PRAGMA cache_size=-32768; PRAGMA temp_store=MEMORY;"
         "PRAGMA trusted_schema=OFF";
-    // The first that reads the file: what is wrong with that is told here.
+    // The first statement that reads the file: an error in the file appears here.
     if (sqlite3_exec(database_, kSettings, nullptr, nullptr, nullptr) != SQLITE_OK) {
       fail(file.filename().c_str());
     }

@@ -37,7 +37,7 @@ class SqliteConnection {
   std::size_t log_bytes() const;  // of the write-ahead log that no checkpoint has emptied
   // Moves what it holds into the database; `cuts_log`: and gives its room back.
   void checkpoint(bool cuts_log = false);
-  // Closing writes nothing more: after a failed write nobody knows what is there.
+  // Closing writes nothing more: after a failed write the file's content is unknown.
   void leave_alone();
 
  private:
@@ -58,7 +58,7 @@ class SqliteStatement {
   SqliteStatement(const SqliteStatement&) = delete;
   SqliteStatement& operator=(const SqliteStatement&) = delete;
 
-  // Parameters from the first on; begins anew.
+  // Resets the statement and binds parameters, from the first on.
   template <typename... Values>
   SqliteStatement& with(const Values&... values) {
     sqlite3_reset(statement_);

@@ -217,7 +217,7 @@ VaultOutcome SqliteVault::put_state(const SessionId& id, std::span<const std::by
       return VaultOutcome::kDone;
     }
   }
-  slab->release(ref->where);  // given back meanwhile
+  slab->release(ref->where);  // released meanwhile
   return VaultOutcome::kFenced;
 }
 

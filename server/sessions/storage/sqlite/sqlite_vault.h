@@ -1,4 +1,4 @@
-// SqliteVault: sessions on this machine's disk. docs/session_store.md tells what lies there.
+// SqliteVault: sessions on this machine's disk. docs/session_store.md describes the files.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
+#include "server/sessions/storage/session_vault.h"
 #include "server/sessions/storage/sqlite/acknowledged.h"
 #include "server/sessions/storage/sqlite/sqlite_connection.h"
 #include "server/sessions/storage/sqlite/state_slab.h"
 #include "server/sessions/storage/sqlite/vault_file.h"
 #include "server/sessions/storage/sqlite/vault_schema.h"
-#include "server/sessions/storage/session_vault.h"
 #include "server/sessions/storage/vault_session.h"
 
 namespace lintel {
@@ -30,10 +30,10 @@ namespace lintel {
 // What is written goes to a journal first, many sessions' writes in one transaction, and from there
 // into rows by session, now and then. A session whose rows are current takes no memory.
 //
-// After a write or sync failed of which nobody knows how far it came, nothing more is written until
-// the vault is opened anew (kBroken). On a full disk a commit frees room first: stored states are
-// dropped, which their sessions' values make anew. What finds no room after that is refused
-// (kFull), but for removals and releases, for which there is a reserve.
+// After a failed write or sync, whose effect is unknown, nothing more is written until the vault is
+// reopened (kBroken). On a full disk a commit frees room first: it drops stored states, which can
+// be computed again from their sessions' values. What finds no room after that is refused (kFull),
+// but for removals and releases, for which there is a reserve.
 class SqliteVault final : public SessionVault {
  public:
   struct Options {
@@ -72,7 +72,8 @@ class SqliteVault final : public SessionVault {
       EXCLUDES(store_mutex_);
   std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
                         const std::optional<Owner>& owner) override EXCLUDES(store_mutex_);
-  void renew(std::span<const SessionId> busy, Done done) override;  // nothing: nobody else writes
+  // Nothing: there is no other writer.
+  void renew(std::span<const SessionId> busy, Done done) override;
   std::size_t sweep(std::size_t most) override EXCLUDES(store_mutex_);
   Health health() const override EXCLUDES(queue_mutex_, store_mutex_);
 
@@ -81,9 +82,9 @@ class SqliteVault final : public SessionVault {
   void sync_states() EXCLUDES(store_mutex_);
 
   // Sessions last `seconds` without use from now on, unless their own rows say otherwise: removes
-  // those whose time, as `expiry_of` tells it (nothing: as the row has it), is over, and writes an
-  // earlier end into the others. Does nothing where that is what the store was written with.
-  // Returns how many sessions it removed. Waits for the disk: before the vault is used.
+  // those whose time, by `expiry_of` (nothing: by the row), is over, and writes an earlier end into
+  // the others. Does nothing where that is what the store was written with. Returns how many
+  // sessions it removed. Waits for the disk: before the vault is used.
   using ExpiryOf = std::function<std::optional<std::chrono::system_clock::time_point>(const Row&)>;
   std::size_t shorten_expiry(std::int64_t seconds, const ExpiryOf& expiry_of)
       EXCLUDES(store_mutex_);
@@ -132,8 +133,8 @@ class SqliteVault final : public SessionVault {
   VaultOutcome transact_making_room(
       const std::function<void(Transaction&, bool only_removals)>& body, bool has_removals)
       REQUIRES(store_mutex_);
-  // Makes the reserve anew where it was used. False: there is no room for it, and then for nothing
-  // else but removals.
+  // Restores the reserve where it was used. False: there is no room for it, so only removals are
+  // possible.
   bool make_reserve() REQUIRES(store_mutex_);
   bool write_reserve(std::size_t bytes) REQUIRES(store_mutex_);
   void cut_reserve() REQUIRES(store_mutex_);
@@ -148,7 +149,7 @@ class SqliteVault final : public SessionVault {
   bool make_room_for_base(const SessionId& id, std::size_t state_bytes) EXCLUDES(store_mutex_);
   // As drop_states() of those beyond options_.slab_bytes; cuts the slabs.
   void drop_states_beyond_limit() REQUIRES(store_mutex_);
-  // Of at most 256 sessions behind `after`, which moves on. kNotFound: there are no more.
+  // Of at most 256 sessions after `after`, which is advanced. kNotFound: there are no more.
   VaultOutcome shorten_some(const ExpiryOf& expiry_of, SessionId& after, std::size_t& removed)
       REQUIRES(store_mutex_);
   VaultOutcome write(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
@@ -170,7 +171,7 @@ class SqliteVault final : public SessionVault {
 
   // Its row in the tables, damaged where it cannot be right.
   VaultSchema::Found stored(const SessionId& id) REQUIRES(store_mutex_);
-  // Its tail, made of its row where it has none; end() where `outcome` tells why not.
+  // Its tail, made of its row where it has none; end() on failure, with the reason in `outcome`.
   Tails::iterator tail_of(const SessionId& id, VaultOutcome* outcome) REQUIRES(store_mutex_);
   // Its row, wherever it stands; memory stays as it is.
   VaultOutcome row_of(const SessionId& id, Row* row) REQUIRES(store_mutex_);
@@ -208,8 +209,8 @@ class SqliteVault final : public SessionVault {
   std::uint64_t last_fence_ GUARDED_BY(store_mutex_) = 0;
   std::unique_ptr<VaultFile> reserve_ GUARDED_BY(store_mutex_);
   bool has_reserve_ GUARDED_BY(store_mutex_) = false;
-  // Where the search for states to drop goes on; and that it found none since a state was stored or
-  // a session released.
+  // Where the search for states to drop continues; and that it found none since a state was stored
+  // or a session released.
   VaultSchema::Expiring dropped_up_to_ GUARDED_BY(store_mutex_);
   bool nothing_to_drop_ GUARDED_BY(store_mutex_) = false;
   // Sessions whose removal or release is in the journal alone, for want of room.

@@ -89,7 +89,7 @@ bool SqliteVault::make_reserve() {
   std::byte last{};
   has_reserve_ = reserve_->read(options_.reserve_bytes - 1, std::span(&last, 1), {}) == 1;
   const auto is_over = [&]() REQUIRES(store_mutex_) {
-    return has_reserve_ || health_.state == Health::State::kBroken;  // which tells itself
+    return has_reserve_ || health_.state == Health::State::kBroken;  // which it reports itself
   };
   if (is_over() || write_reserve(options_.reserve_bytes) || is_over()) return true;
   if (connection_->log_bytes() > 0) empty_log(/*cuts_log=*/true);

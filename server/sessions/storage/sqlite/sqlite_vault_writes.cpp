@@ -15,8 +15,8 @@ namespace {
 
 using Kind = SessionVault::Write::Kind;
 
-// Sessions that are folded in one commit only because the journal is long: each is a few pages, and
-// whoever waits for that commit waits for them.
+// Most sessions that one commit folds only because the journal is long: each is a few pages, and
+// adds to the latency of that commit.
 constexpr int kFoldsOfACommit = 16;
 
 }  // namespace
@@ -81,7 +81,7 @@ void SqliteVault::commit_or_break(std::vector<Batch>& batches) noexcept {
   for (Batch& batch : batches) std::ranges::fill(batch.outcomes, VaultOutcome::kBroken);
   survives(ServerThread::kStoreCommits, [&] {
     MutexLock lock(store_mutex_);
-    break_off("a commit was cut off by an exception, which the log tells");
+    break_off("a commit was cut off by an exception, which the log names");
   });
 }
 
@@ -226,7 +226,7 @@ VaultOutcome SqliteVault::change(Tails::iterator found, const Write& write,
     transaction.let_go.emplace_back(write.id, std::move(held->second));
     held_.erase(held);
   }
-  // States that a call stores on its way are told of in the journal alone, as its values are.
+  // States that a call stores on its way are in the journal alone, as its values are.
   const bool is_idle = tail.session.row().call.empty();
   const bool has_new_states = transaction.states_before.at(write.id) != tail.session.row().states;
   if (removes || releases || (is_idle && has_new_states)) transaction.fold.insert(write.id);

@@ -52,7 +52,7 @@ class StateSlab {
   // False where it holds anything but what was written then. Throws std::system_error.
   bool read(const Slot& slot, std::int64_t position, std::span<std::byte> state);
   // What was written before is on the disk when it returns; nothing to do where nothing was.
-  // Throws std::system_error: nobody knows then what is there.
+  // Throws std::system_error: the content of the file is unknown then.
   void sync() EXCLUDES(mutex_);
 
   std::size_t slots_in_use() const EXCLUDES(mutex_);
@@ -67,7 +67,7 @@ class StateSlab {
   bool is_beyond_limit(std::uint64_t index) const { return index >= slots_; }
   // Whether all slots that limit_bytes allows are in use.
   bool is_full() const EXCLUDES(mutex_);
-  // Cuts off what lies behind the last slot in use that holds anything.
+  // Truncates the file after the last slot in use that has data.
   void trim() EXCLUDES(mutex_);
 
  private:

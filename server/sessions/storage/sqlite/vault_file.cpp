@@ -63,7 +63,7 @@ class PosixVaultFile : public VaultFile {
       body = body.subspan(static_cast<std::size_t>(count) - of_head);
       done += count;
     }
-    // Whoever reads a state has it in memory from now on.
+    // The reader of a state has it in memory from now on.
     posix_fadvise(file_, begin, all, POSIX_FADV_DONTNEED);
     return static_cast<std::size_t>(done);
   }

@@ -1,5 +1,5 @@
-// What a vault asks of a file system beside its database: a directory of its own, and files of
-// slots.
+// What a vault needs of a file system in addition to its database: a directory of its own, and
+// files of slots.
 #pragma once
 
 #include <cstddef>

@@ -9,7 +9,7 @@ namespace lintel {
 
 void SqliteVault::scan_journal() {
   for (SessionId& id : schema_->quarantined()) quarantined_.insert(std::move(id));
-  std::set<std::int64_t> bad_records;  // of which nobody knows whose they are
+  std::set<std::int64_t> bad_records;  // whose session is unknown
   std::set<SessionId> bad, unfinished;
   last_seq_ = schema_->last_seq();
   std::int64_t before = 0;

@@ -1,4 +1,4 @@
-// VaultSchema: the tables of a vault's database. docs/session_store.md tells of them.
+// VaultSchema: the tables of a vault's database. docs/session_store.md describes them.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "server/sessions/storage/sqlite/sqlite_connection.h"
 #include "server/sessions/storage/session_vault.h"
+#include "server/sessions/storage/sqlite/sqlite_connection.h"
 #include "server/sessions/storage/vault_records.h"
 #include "server/sessions/storage/vault_session.h"
 
@@ -65,7 +65,7 @@ class VaultSchema {
     std::int64_t micros = std::numeric_limits<std::int64_t>::min();
     SessionVault::SessionId id{};
   };
-  // The next ones behind `after`, at most so many: those first that were used longest ago.
+  // The next ones after `after`, at most so many, the longest unused first.
   std::vector<Expiring> by_expiry(const Expiring& after, std::size_t most);
 
   // The --session-expire, in seconds, that the rows were written or shortened by; 0: unknown.
@@ -77,7 +77,7 @@ class VaultSchema {
     std::int64_t seq = 0;
     std::span<const std::byte> body;
     bool whole = false;         // as it was written
-    std::uint32_t id_hash = 0;  // tells whose it is even where the body does not
+    std::uint32_t id_hash = 0;  // identifies the session even where the body does not
   };
   void each_record(const std::function<void(const Record&)>& each);
   std::int64_t last_seq();  // 0: none
@@ -90,7 +90,7 @@ class VaultSchema {
   static std::uint32_t id_hash(const SessionVault::SessionId& id);
   std::vector<SessionVault::SessionId> with_id_hash(std::uint32_t hash);
 
-  // Sets a session's records aside for people to look at; or one record that is nobody's.
+  // Sets a session's records aside for inspection; or one record without a session.
   void quarantine(const SessionVault::SessionId& id);
   void quarantine_record(std::int64_t seq);
   std::vector<SessionVault::SessionId> quarantined();

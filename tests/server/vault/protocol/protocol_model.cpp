@@ -177,11 +177,11 @@ void ProtocolModel::visit_replica(const ModelState& state, std::size_t who) {
     const ModelRequest last = replica.sent, stray = replica.stray;
     next.replicas[who] = {};
     if (bounds_.has_late_requests) next.replicas[who].stray = last.exists() ? last : stray;
-    reach(next, name + " is started anew");
+    reach(next, name + " restarts");
   }
 }
 
-// A request is carried out now, and its answer comes, unless it is lost or nobody waits for it.
+// A request is carried out now, and its answer comes, unless it is lost or no replica waits for it.
 void ProtocolModel::visit_arrival(const ModelState& state, std::size_t who, bool is_stray) {
   const ModelReplica& replica = state.replicas[who];
   const ModelRequest request = is_stray ? replica.stray : replica.sent;
@@ -192,7 +192,7 @@ void ProtocolModel::visit_arrival(const ModelState& state, std::size_t who, bool
     ++next.store.counter;
     next.store.nonce = request.nonce;
     if (is_stray) {
-      reach(next, name + "'s late claim is granted to nobody");
+      reach(next, name + "'s late claim is granted, its answer dropped");
       return;
     }
     answer_claim(next, who, request);
@@ -207,7 +207,7 @@ void ProtocolModel::visit_arrival(const ModelState& state, std::size_t who, bool
     if (state.store.values != request.before && state.store.values != request.after()) {
       fault = ProtocolFault::Kind::kForeignWrite;
     }
-    // SETRANGE: at the writer's own offset, whatever is there.
+    // SETRANGE: at the writer's own offset, over what is there.
     next.store.values.resize(request.before.size(), '.');
     next.store.values += request.value;
   }

@@ -1,9 +1,9 @@
 // The protocol by which replicas write one session into a shared store that may fail over to a copy
-// that is behind, small enough that every order of events can be tried: server/sessions/storage/redis in a
-// nutshell.
+// that is behind, small enough that every order of events can be tried:
+// server/sessions/storage/redis in a nutshell.
 //
 // Two replicas, a store with one copy that follows it, at most one failover. A lease may end at any
-// moment, so a claim is always granted: no clock keeps anybody out, only the check of each write
+// moment, so a claim is always granted: no clock excludes a writer, only the check of each write
 // does. Requests may arrive late, twice (a paused server reads both when it wakes), or not at all;
 // answers may be lost; processes may forget all they know.
 #pragma once

@@ -53,8 +53,7 @@ TEST_CASE("with nonce and digest no write is accepted upon what its writer does 
   INFO(found.states << " states\n" << trace_of(found.foreign_write));
   CHECK(found.states > 40'000);  // it did look
   CHECK_FALSE(found.foreign_write);
-  // Without WAIT the failover may have lost what was acknowledged: it can be told, it cannot be
-  // helped.
+  // Without WAIT the failover may have lost what was acknowledged: it is detected, not prevented.
   CHECK(found.gone);
 }
 

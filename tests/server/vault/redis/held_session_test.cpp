@@ -30,7 +30,7 @@ struct Held {
   std::optional<HeldSession> session;
 };
 
-TEST_CASE("a renewal that is lost takes nothing of what was sent behind it along") {
+TEST_CASE("a lost renewal does not fail the writes sent after it") {
   Held held;
   const Sent renewal = held.session->renewal();
   const Sent values = held.append({1, 2, 3}, 1);
@@ -43,7 +43,8 @@ TEST_CASE("a renewal that is lost takes nothing of what was sent behind it along
   CHECK(held.append({4}, 2)->before.position == 3);
 }
 
-TEST_CASE("what stands after all is where the next write begins, and nothing is healed before it") {
+TEST_CASE(
+    "a write that stands after all is where the next one begins, and none before it is healed") {
   Held held;
   const Sent first = held.append({1, 2, 3}, 1);
   held.session->is_refused(*first, /*may_stand=*/true);
@@ -56,7 +57,7 @@ TEST_CASE("what stands after all is where the next write begins, and nothing is 
   CHECK(held.session->missing(*second, second->before.digest)->values.empty());
 }
 
-TEST_CASE("a store that stands where later writes lead to has not gone back") {
+TEST_CASE("a store at the digest of a later write is not rolled back") {
   Held held;
   const Sent first = held.append({1, 2, 3}, 1);
   const Sent second = held.append({4, 5}, 2);

@@ -1,5 +1,4 @@
-// What a client of Redis does with replies that no server should send, with names that nobody looks
-// up, and with keys of a wrong type.
+// A client of Redis with invalid replies, name lookups that hang, and keys of a wrong type.
 #include <sys/resource.h>
 
 #include <catch2/catch.hpp>
@@ -36,7 +35,7 @@ std::int64_t peak_bytes() {
   return std::int64_t{usage.ru_maxrss} * 1024;
 }
 
-TEST_CASE("reply of a hostile server: ended at the bound of what was asked, within 32 MiB",
+TEST_CASE("reply of a hostile server: rejected at the bound of its request, within 32 MiB",
           "[threat-62]") {
   struct Flood {
     const char* what;
@@ -51,7 +50,7 @@ TEST_CASE("reply of a hostile server: ended at the bound of what was asked, with
                     Flood{"a short list of long texts", "*2\r\n$400000000\r\n", kilobyte},
                     Flood{"lists within lists", "*1000\r\n*1000\r\n*1000\r\n*1000\r\n", numbers},
                     Flood{"an error without end", "-ERR ", kilobyte},
-                    Flood{"replies that nobody asked for", "$1\r\nx\r\n", "+OK\r\n"},
+                    Flood{"replies without a request", "$1\r\nx\r\n", "+OK\r\n"},
                     Flood{"no protocol at all", "HTTP/1.1 400 Bad Request\r\n", kilobyte});
   CAPTURE(flood.what);
   std::atomic<std::int64_t> sent{0};
@@ -83,12 +82,11 @@ TEST_CASE("reply of a hostile server: ended at the bound of what was asked, with
   // The one reply that was right before the flood is taken.
   CHECK(answer.arrived == (flood.begin == "$1\r\nx\r\n"));
   CHECK(eventually([&] { return client.state().reconnects > 0; }));
-  // And the connection is another one, over which the client goes on.
+  // The client continues over a new connection.
   CHECK(eventually([&] { return client.ask_and_wait({.words = {"GET", "well"}}).arrived; }));
 }
 
-TEST_CASE("reply that is too long: its length is what the client says of the server",
-          "[threat-62]") {
+TEST_CASE("reply that is too long: the error names its length", "[threat-62]") {
   FakeRedis server([](const FakeRedis::Command& command, const FakeRedis::Send& send) {
     send(command.front() == "INFO" ? FakeRedis::bulk(std::string(4 << 20, 'i'))
                                    : std::string("-ERR\r\n"));
@@ -166,22 +164,22 @@ TEST_CASE("name lookup that hangs: other servers are asked meanwhile, and the cl
     client.ask({.words = {"GET", "moved"}, .slot = 5, .done = [&](RedisAnswer answer) {
                   moved.set_value(std::move(answer));
                 }});
-    std::future<RedisAnswer> told = moved.get_future();
+    std::future<RedisAnswer> result = moved.get_future();
     int answered = 0;
-    while (told.wait_for(milliseconds(0)) != std::future_status::ready) {
+    while (result.wait_for(milliseconds(0)) != std::future_status::ready) {
       const auto began = std::chrono::steady_clock::now();
       REQUIRE(client.ask_and_wait({.words = {"GET", "x"}, .slot = 6}).arrived);
       CHECK(std::chrono::steady_clock::now() - began < milliseconds(400));
       ++answered;
     }
-    CHECK_FALSE(told.get().arrived);
+    CHECK_FALSE(result.get().arrived);
     CHECK(answered > 10);
     CHECK(names->waiting() == 2);  // one thread for each name, however often it is needed
   }
   names->let_go();
 }
 
-TEST_CASE("exception in a request's callback: counted, and the client goes on", "[threat-66]") {
+TEST_CASE("exception in a request's callback: counted, and the client continues", "[threat-66]") {
   FakeRedis server([](const FakeRedis::Command& command, const FakeRedis::Send& send) {
     send(command.front() == "INFO" ? FakeRedis::good_info() : FakeRedis::bulk("x"));
   });

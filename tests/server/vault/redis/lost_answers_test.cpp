@@ -79,7 +79,7 @@ TEST_CASE("a claim whose answer is lost is the same claim when it is asked for a
   REQUIRE(commit(far.vault, [&](Writes& to) { session.append(to, counted_from(0, 2)); }) ==
           Outcome::kDone);
   REQUIRE(commit(far.vault, [&](Writes& to) { session.end(to); }) == Outcome::kDone);
-  // The request once more, late: it is granted to nobody.
+  // The request once more, late: it is granted, and its answer dropped.
   far.server.client().ask({"EVALSHA", RedisScripts::get().claim.sha1, "1", keys.session("s"),
                            "alice", granted, "a", "0", "10000", "", ""});
   CHECK(nonce().empty());

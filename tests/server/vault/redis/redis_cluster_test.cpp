@@ -38,7 +38,7 @@ std::string hex_id(int i) {
   return id + std::to_string(i);
 }
 
-TEST_CASE("sessions of a cluster are what was written of them, while slots move") {
+TEST_CASE("sessions of a cluster are as written while slots move") {
   ClusterVault at({.masters = 3, .replicas = 0});
   std::vector<Client> sessions;
   for (int i = 0; i < 24; ++i) sessions.emplace_back(hex_id(i));
@@ -81,7 +81,7 @@ TEST_CASE("sessions of a cluster are what was written of them, while slots move"
   CHECK(at.vault->list("digits", "", 100, {}).size() == sessions.size());
 }
 
-TEST_CASE("what was acknowledged is there after a master was killed, and its sessions go on") {
+TEST_CASE("a killed master loses no acknowledged write, and its sessions continue") {
   ClusterVault at;
   std::vector<Client> sessions;
   for (int i = 0; i < 12; ++i) sessions.emplace_back(hex_id(i));
@@ -134,8 +134,7 @@ TEST_CASE("a write that no replica has in time is not acknowledged, and is when 
   Client late(session);
   CHECK(commit_one(*at.vault, [&](Writes& to) { late.append(to, counted_from(0, 3)); }) ==
         Outcome::kUnavailable);
-  CHECK(
-      eventually([&] { return at.vault->health().short_waits >= 1; }));  // it is told a turn later
+  CHECK(eventually([&] { return at.vault->health().short_waits >= 1; }));  // counted a turn later
   at.cluster.node(replica).resume();
   REQUIRE(eventually([&] {
     Client next(session);
@@ -171,7 +170,7 @@ TEST_CASE("a master that took over waits for its replica as soon as that is back
   at.cluster.node(first).start();
   at.cluster.wait_until_up();
   REQUIRE(at.cluster.replica_of(at.cluster.owner_of(slot)) == first);
-  // Without it, and before the master is told that it is gone, nothing counts as written.
+  // Without it, and before the master notices that it is gone, nothing counts as written.
   const auto is_soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (std::chrono::steady_clock::now() < is_soon) {
     Client next(session);  // time passes; a busy machine's replica may be late

@@ -30,7 +30,7 @@ struct TwoVaults {
   std::unique_ptr<RedisVault> a, b;
 };
 
-TEST_CASE("a session that one vault holds is held for others, who are told by whom",
+TEST_CASE("a session that one vault holds is kHeld for others, with the holder's name",
           "[threat-13]") {
   TwoVaults vaults;
   Client session("s");
@@ -47,7 +47,7 @@ TEST_CASE("a session that one vault holds is held for others, who are told by wh
   CHECK(session.difference(*vaults.a) == "");
 }
 
-TEST_CASE("a lease that is renewed goes on, one of a vault that is gone ends") {
+TEST_CASE("a renewed lease continues, the lease of a vanished vault ends") {
   TwoVaults vaults(std::chrono::milliseconds(600));
   Client session("s");
   REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
@@ -66,7 +66,7 @@ TEST_CASE("a lease that is renewed goes on, one of a vault that is gone ends") {
   CHECK(std::chrono::steady_clock::now() > opened.lease->until());
 }
 
-TEST_CASE("whoever was taken over writes nothing more", "[threat-67]") {
+TEST_CASE("a vault whose session was taken over writes nothing more", "[threat-67]") {
   TwoVaults vaults;
   Client session("s");
   REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
@@ -101,7 +101,7 @@ TEST_CASE("the next boot of a replica takes over at once what it held, an earlie
           Outcome::kDone);
 }
 
-TEST_CASE("what a store lost is written again by the call that has it") {
+TEST_CASE("the call that holds a session writes again what the store lost") {
   TwoVaults vaults;
   Client session("s");
   const bool before_claim = GENERATE(true, false);
@@ -139,7 +139,7 @@ TEST_CASE("what a store lost is written again by the call that has it") {
   CHECK(vaults.a->health().rolled_back == 1);
 }
 
-TEST_CASE("what a store lost and another went on with is not written again") {
+TEST_CASE("lost writes of a session that another vault continued are not written again") {
   TwoVaults vaults;
   Client session("s");
   REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
@@ -165,7 +165,7 @@ TEST_CASE("what a store lost and another went on with is not written again") {
   CHECK(other.difference(*vaults.b) == "");
 }
 
-TEST_CASE("what is committed together stands together") {
+TEST_CASE("the writes of one commit are atomic") {
   TwoVaults vaults;
   Client session("s");
   REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
@@ -200,7 +200,7 @@ TEST_CASE("what is committed together stands together") {
   CHECK(session.difference(*vaults.b) == "");
 }
 
-TEST_CASE("where another came to the same values, and further, nothing is taken back") {
+TEST_CASE("values that another vault drew as well, and continued, are not taken back") {
   TwoVaults vaults;
   Client session("s");
   REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
@@ -230,7 +230,8 @@ TEST_CASE("where another came to the same values, and further, nothing is taken 
   CHECK(vaults.a->health().healed == 0);
 }
 
-TEST_CASE("a full server takes nothing more, gives sessions back, and takes again", "[threat-70]") {
+TEST_CASE("a full server refuses writes, releases sessions, and accepts writes again",
+          "[threat-70]") {
   RedisServer server;
   ManualClock clock;
   RedisVault vault(vault_options("a", server.endpoint()), clock);
@@ -282,7 +283,7 @@ TEST_CASE("a server that is paused or killed is away, and its sessions are there
   } else {
     server.pause();
   }
-  // Nobody knows whether it is written; tried again, with more, it is.
+  // Its outcome is unknown; tried again, with more, it is written.
   Client first(session);
   CHECK(commit(vault, [&](Writes& to) { first.append(to, counted_from(4, 2)); }) ==
         Outcome::kUnavailable);
@@ -306,7 +307,7 @@ TEST_CASE("a server that is paused or killed is away, and its sessions are there
   CHECK(vault.health().state == State::kOk);
 }
 
-TEST_CASE("where clocks differ too much nothing is removed, and it is told") {
+TEST_CASE("clocks that differ too much: nothing is removed, and the health says so") {
   RedisServer server;
   ManualClock clock;
   RedisVault::Options options = vault_options("a", server.endpoint());
@@ -324,7 +325,7 @@ TEST_CASE("where clocks differ too much nothing is removed, and it is told") {
   CHECK_FALSE(tolerant.health().clocks_differ);
 }
 
-TEST_CASE("nothing is left of states whose vault died before they were named") {
+TEST_CASE("a sweep removes states whose vault died before they were named") {
   TwoVaults vaults(std::chrono::milliseconds(400));
   Client session("s");
   REQUIRE(commit(*vaults.a, [&](Writes& to) { session.create(to); }) == Outcome::kDone);

@@ -1,4 +1,4 @@
-// FailingCluster: a Redis Cluster that fails when it is told to, and is whole again afterwards.
+// FailingCluster: a Redis Cluster that fails on command and is repaired afterwards.
 #pragma once
 
 #include <chrono>

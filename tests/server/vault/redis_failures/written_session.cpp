@@ -125,7 +125,7 @@ VaultOutcome WritingSessions::give_back(SessionVault& vault, Client session) {
   VaultOutcome outcome{};
   do {
     outcome = commit_one(vault, [&](Writes& to) { session.release(to); });
-  } while (outcome == VaultOutcome::kUnavailable && !is_stuck("was not given back"));
+  } while (outcome == VaultOutcome::kUnavailable && !is_stuck("was not released"));
   return outcome;
 }
 

@@ -14,9 +14,9 @@
 
 namespace lintel::testing {
 
-// One session after the other, each claimed at one of the vaults, written, given back, and claimed
-// again: then it has to be as it was acknowledged, or as one of the writes left it of which nobody
-// knew. One thread.
+// One session after the other, each claimed at one of the vaults, written, released, and claimed
+// again: then it has to be as it was acknowledged, or as one of the writes of unknown outcome left
+// it. One thread.
 class WritingSessions {
  public:
   WritingSessions(int number, std::uint64_t seed, std::vector<SessionVault*> vaults, Tally& tally);
@@ -31,14 +31,14 @@ class WritingSessions {
   void begin_next();
   bool create();
   bool open(SessionVault& vault);
-  // Also what is refused is given back: until then the vault takes it for held.
+  // Releases a refused session, too: until then the vault takes it for held.
   VaultOutcome give_back(SessionVault& vault, Client session);
   // It is not as it was acknowledged: so says who was the master, until a write is acknowledged
   // there. A claim waits for no replica, and what was written on a stale one is refused.
   void confirm_loss(SessionVault& vault, const SessionVault::Opened& opened);
   // Those from a little before `position` on.
   void compare_values(SessionVault& vault, std::int64_t position);
-  // Until it is acknowledged; false: the claim is lost, or it is of no use to go on.
+  // Until it is acknowledged; false: the claim is lost, or to continue is useless.
   bool write(SessionVault& vault, bool is_end);
   bool is_stuck(const std::string& what);
   std::int32_t value_at(std::int64_t position) const;
@@ -53,7 +53,7 @@ class WritingSessions {
   int made_ = 0;
   bool is_created_ = false;
   Client known_;                             // as it was acknowledged
-  std::vector<Client> maybe_;                // as writes leave it of which nobody knows
+  std::vector<Client> maybe_;                // as writes of unknown outcome leave it
   std::set<std::vector<std::byte>> passed_;  // digests of all that was acknowledged
   std::vector<Client> finished_;
   SteadyTime progress_;
