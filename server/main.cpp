@@ -1,5 +1,5 @@
 // lintel-server: loads models, serves until SIGTERM or SIGINT, drains.
-// Exit codes: 0 after a drain, 1 when a model or the address fails, 2 for flags that make no sense.
+// Exit codes: 0 after a drain, 1 when a model or the address fails, 2 for invalid flags.
 #include <signal.h>
 #include <spdlog/spdlog.h>
 
@@ -7,8 +7,8 @@
 #include <future>
 #include <iostream>
 
-#include "model/core/error_text.h"
 #include "model/config/config.h"
+#include "model/core/error_text.h"
 #include "model/ops/kernel_choice.h"
 #include "server/app/lintel_server.h"
 #include "server/app/options.h"

@@ -23,7 +23,7 @@ Digest digest_of_call(v1::GenerateRequest wire, const std::vector<std::int32_t>*
   wire.clear_time_limit();
   wire.clear_max_tokens_per_message();
   wire.mutable_sampling()->clear_seed();
-  if (wire.window() == 0) wire.clear_window();  // as before it could be told apart from none
+  if (wire.window() == 0) wire.clear_window();  // 0 and absent have one digest
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);

@@ -1,4 +1,4 @@
-// Checks of what names a call and its repeats.
+// Checks of the fields that name a call and its repeats.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/sessions/persistence/durable_call.h"
 #include "server/api/violations.h"
 #include "server/sessions/lease.h"
+#include "server/sessions/persistence/durable_call.h"
 
 namespace lintel {
 
@@ -16,7 +16,7 @@ namespace lintel {
 inline constexpr std::size_t kMostCallIdBytes = 64;
 
 // `prompt`: where it came in another form than the request's; else null. `lease`: of the session
-// that the call goes on with; none: a one-shot call.
+// that the call continues; none: a one-shot call.
 CallTerms check_call_terms(const v1::GenerateRequest& wire, const std::vector<std::int32_t>* prompt,
                            const SessionLease& lease, Violations& violations);
 // Of a call on a session that nothing of outlives the process: kPositionMismatch.

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/grpc/transport/status.h"
 #include "server/api/sampling_checks.h"
 #include "server/api/value_checks.h"
+#include "server/grpc/transport/status.h"
 
 namespace lintel {
 namespace {
@@ -83,7 +83,7 @@ void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std
     const std::int64_t end = span.position() + size;
     if (capacity != 0 && end > capacity) {
       violations.add(path + ".position", "values at " + std::to_string(span.position()) + " to " +
-                                             std::to_string(end - 1) + " end behind position " +
+                                             std::to_string(end - 1) + " end after position " +
                                              std::to_string(capacity - 1) +
                                              ", the sequence's last");
       continue;
@@ -149,7 +149,8 @@ void check_particles(const v1::GenerateRequest& wire, int most, GenerationReques
   refuse(wire.stop().strings_size() > 0, "stop.strings",
          "what has stopped cannot be weighed by what is given behind");
   refuse(wire.window() != 0, "window", "their states go through the positions together");
-  refuse(wire.top_log2_probs() > 0, "top_log2_probs", "their values are told when others are gone");
+  refuse(wire.top_log2_probs() > 0, "top_log2_probs",
+         "their tokens are reported at the end, without other candidates");
 }
 
 void check_counts(const v1::GenerateRequest& wire, const ModelConfig& config,
@@ -170,7 +171,7 @@ void check_counts(const v1::GenerateRequest& wire, const ModelConfig& config,
                                         std::to_string(limits.max_samples));
     } else if (wire.num_samples() > 1 && !wire.session_id().empty()) {
       violations.add("num_samples", std::to_string(wire.num_samples()) +
-                                        " samples cannot go on with one session: only 1 can");
+                                        " samples cannot continue one session, at most 1 can");
     } else {
       request.num_samples = static_cast<int>(wire.num_samples());
     }
@@ -183,7 +184,7 @@ void check_counts(const v1::GenerateRequest& wire, const ModelConfig& config,
   } else {
     request.top_log2_probs = static_cast<int>(wire.top_log2_probs());
   }
-  // The N best come beside the value's own.
+  // The N best come in addition to the value's own.
   request.log2_probs = wire.log2_probs() || request.top_log2_probs > 0;
   out.max_tokens_per_message =
       static_cast<int>(std::min<std::uint32_t>(wire.max_tokens_per_message(), 1u << 30));
@@ -220,7 +221,7 @@ grpc::Status check_window_of_state(std::int64_t window, const SessionImage& imag
   if (window == 0 || image.base <= std::max<std::int64_t>(image.position - window, 0)) return {};
   return invalid_argument(
       {{"window", "the state to begin with lacks some of its last " + std::to_string(window) +
-                      " values, which a window begins anew from"}});
+                      " values, from which a window restarts"}});
 }
 
 grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base,
@@ -302,10 +303,10 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
         at.num_values == 0 && !request.given.empty() && request.given.front().position == 0;
     const bool starts_image =
         at.num_values == 0 && model.transformer->config().modality == ModalityKind::kImage;
-    if (starts_image && !starts_given) first_new = 1;  // behind the start token
+    if (starts_image && !starts_given) first_new = 1;  // after the start token
     if (!starts_given && !starts_image) {
       violations.add("prompt",
-                     "is empty, and there is no start token or pending value to go on from");
+                     "is empty, and there is no start token or pending value to continue from");
       return violations.status();
     }
   }
@@ -317,7 +318,7 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
                                   std::to_string(first_new) + ", the first new value");
     }
     if (capacity != 0 && last >= capacity) {
-      violations.add("given", "position " + std::to_string(last) + " is behind " +
+      violations.add("given", "position " + std::to_string(last) + " is after " +
                                   std::to_string(capacity - 1) + ", the sequence's last");
     }
     if (!violations.empty()) return violations.status();

@@ -1,4 +1,4 @@
-// Checks of a Generate request: what it asks for, and whether it fits where its sequence stands.
+// Checks of a Generate request: its fields, and whether it fits the position of its sequence.
 #pragma once
 
 #include <chrono>
@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/engine/request.h"
-#include "server/sessions/session_image.h"
-#include "server/models/served_model.h"
 #include "server/api/violations.h"
+#include "server/engine/request.h"
+#include "server/models/served_model.h"
+#include "server/sessions/session_image.h"
 
 namespace lintel {
 
-// What a request meets: the sequence it goes on with.
+// The position of the sequence that a request continues.
 struct SequencePosition {
   std::int64_t num_values = 0;  // a pending one included; 0: a new sequence
   bool has_pending = false;
@@ -29,9 +29,9 @@ inline constexpr std::int64_t kMostWindow = 65'536;
 std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violations& violations);
 // That of a request or session which names none: the initial state's (null: there is no such
 // state), or else the largest one within what a model of text was trained on. 0: none, also where
-// the state lacks the values that it would begin anew from.
+// the state lacks the values that it would restart from.
 std::int64_t default_window(const ModelConfig& config, const SessionImage* initial);
-// Whether an image has the values that a window begins anew from. Not OK where it lacks some.
+// Whether an image has the values that a window restarts from. Not OK where it lacks some.
 grpc::Status check_window_of_state(std::int64_t window, const SessionImage& image);
 // Whether the values that penalties count are known of a sequence that has num_values, those before
 // `base` no more. Not OK where they are not: to count others would be another request.
@@ -48,9 +48,9 @@ struct CheckedGenerate {
   bool has_default_window = false;      // of a call without a session that named none
 };
 
-// Everything of a GenerateRequest that does not depend on the sequence it goes on with. `prompt`
-// stands for the request's where it came in another form; session_window is that of the session
-// which it goes on with; initial: the state that it begins with, or null.
+// Everything of a GenerateRequest that does not depend on the sequence it continues. `prompt`
+// stands for the request's where it came in another form; session_window: of the session that it
+// continues; initial: the state that it begins with, or null.
 CheckedGenerate check_generate(const v1::GenerateRequest& wire,
                                std::optional<std::vector<std::int32_t>> prompt,
                                const ServedModel& model, std::optional<std::int64_t> session_window,

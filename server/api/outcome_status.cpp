@@ -1,7 +1,7 @@
 #include "server/api/outcome_status.h"
 
-#include "server/grpc/transport/status.h"
 #include "server/api/refusals.h"
+#include "server/grpc/transport/status.h"
 
 namespace lintel {
 

@@ -1,4 +1,4 @@
-// What the end of a request means to its call.
+// The status of a call from the outcome of its request.
 #pragma once
 
 #include <grpcpp/support/status.h>

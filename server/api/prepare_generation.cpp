@@ -5,20 +5,20 @@
 #include <utility>
 
 #include "model/core/state_bytes.h"
-#include "server/core/random_bytes.h"
-#include "server/grpc/transport/status.h"
-#include "server/sessions/persistence/durable_call.h"
-#include "server/sessions/persistence/durable_sessions.h"
-#include "server/engine/drafter.h"
-#include "server/engine/recent_values.h"
-#include "server/engine/speculation.h"
-#include "server/sessions/session_history.h"
-#include "server/engine/particle_set.h"
 #include "server/api/call_checks.h"
+#include "server/api/refusals.h"
 #include "server/api/resolve_adapter.h"
 #include "server/api/resolve_model.h"
 #include "server/api/resolve_state.h"
-#include "server/api/refusals.h"
+#include "server/core/random_bytes.h"
+#include "server/engine/drafter.h"
+#include "server/engine/particle_set.h"
+#include "server/engine/recent_values.h"
+#include "server/engine/speculation.h"
+#include "server/grpc/transport/status.h"
+#include "server/sessions/persistence/durable_call.h"
+#include "server/sessions/persistence/durable_sessions.h"
+#include "server/sessions/session_history.h"
 
 namespace lintel {
 namespace {
@@ -32,7 +32,7 @@ std::uint64_t random_seed() {
   return seed;
 }
 
-// What was leased, and the model that it goes on with.
+// What was leased, and the model that it continues with.
 SessionRefusal take_lease(const ServiceContext& context, SessionStore::LeaseResult leased,
                           GenerationTarget& target) {
   if (leased.refusal) return leased.refusal;
@@ -62,7 +62,8 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
     return check_state(*target.initial, *target.model, wire.adapter());
   }
   if (!wire.initial_state().empty()) {
-    return invalid_argument({{"initial_state", "is for calls without a session, which has begun"}});
+    return invalid_argument(
+        {{"initial_state", "is for calls without a session: a session has its own state"}});
   }
   if (const auto refusal = lease_session(context, wire.session_id(), caller, target)) {
     return store_refusal(refusal, context.store.options(), wire.session_id(), caller);
@@ -74,7 +75,7 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
       {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" + clip(name) + "'"}});
 }
 
-// Values of particles, and those that are told at once in the end.
+// Values of particles, and those that are reported together at the end.
 std::size_t particle_bytes(const ModelConfig& config, const GenerationRequest& request) {
   if (!request.uses_particles()) return 0;
   std::int64_t most = request.max_new_tokens;
@@ -84,9 +85,9 @@ std::size_t particle_bytes(const ModelConfig& config, const GenerationRequest& r
              kOutboxValueBytes;
 }
 
-// What a call holds beside its sequences: what its samples guess from, what its session's sequence
-// lacks, what a window begins anew from, what penalties count, what particles have drawn, and the
-// values that wait for a client that is slow.
+// What a call holds in addition to its sequences: tables of draft tokens, what its session's
+// sequence lacks, what a window restarts from, what penalties count, what particles have drawn, and
+// the values that wait for a slow client.
 std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
                        const GenerationRequest& request) {
   const Transformer& transformer = *model.transformer;
@@ -127,8 +128,8 @@ SequencePosition position_of(GenerationTarget& target, const GenerationRequest& 
   return {num_values, /*has_pending=*/num_values > 0, target.lease.max_values()};
 }
 
-// An empty sequence becomes what the image has a state of, if it has one; the rest of its values is
-// to be read anew.
+// An empty sequence takes the image's state, if it has one; the rest of its values has to be read
+// again.
 void begin_with(const SessionImage& image, const ModelConfig& config, SequenceState& sequence,
                 GenerationRequest& request) {
   if (!image.state.empty()) {
@@ -238,14 +239,14 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   }
   const std::int64_t prompt_values = prompt_values_of(at, model, request);
   take_drawn(std::move(opened.values), at.num_values + prompt_values - stands_at, request);
-  std::size_t beside = call_bytes(context, model, request);
-  if (opened.call != nullptr) beside += opened.call->checkpoint_bytes(request);
+  std::size_t extra_bytes = call_bytes(context, model, request);
+  if (opened.call != nullptr) extra_bytes += opened.call->checkpoint_bytes(request);
   if (target.lease) {
-    target.lease.hold(beside);
+    target.lease.hold(extra_bytes);
   } else {
-    SessionStore::LeaseResult leased =
-        context.store.lease_one_shot(model.name, model.transformer, values_needed(at, checked),
-                                     request.num_sequences(), caller, beside, std::move(adapter));
+    SessionStore::LeaseResult leased = context.store.lease_one_shot(
+        model.name, model.transformer, values_needed(at, checked), request.num_sequences(), caller,
+        extra_bytes, std::move(adapter));
     if (leased.refusal) {
       return store_refusal(leased.refusal, context.store.options(), /*session_id=*/"", caller);
     }

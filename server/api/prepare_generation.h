@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/sessions/persistence/past_call.h"
 #include "server/api/generate_checks.h"
 #include "server/api/service_context.h"
+#include "server/sessions/persistence/past_call.h"
 
 namespace lintel {
 
@@ -20,7 +20,7 @@ class DurableCall;
 // What a request runs on.
 struct GenerationTarget {
   SharedModel model;
-  SessionLease lease;           // of the session that it goes on with; none: a one-shot call
+  SessionLease lease;           // of the session that it continues; none: a one-shot call
   NamedStates::Shared initial;  // that a one-shot call begins with; null: nothing was seen yet
 };
 

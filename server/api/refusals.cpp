@@ -3,8 +3,8 @@
 #include <chrono>
 #include <string>
 
-#include "server/grpc/transport/status.h"
 #include "server/api/outcome_status.h"
+#include "server/grpc/transport/status.h"
 
 namespace lintel {
 namespace {
@@ -39,7 +39,7 @@ std::string fate_of(std::string_view session_id, bool is_stored) {
   const std::string session = "; session " + clip(session_id);
   if (!is_stored) return session + " is gone";
   return session +
-         " goes on from what is stored of it: give the call up by expected_position or Rewind";
+         " resumes from what is stored of it: give the call up by expected_position or Rewind";
 }
 
 }  // namespace
@@ -71,8 +71,8 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
     case SessionError::kNumericsRefused:
       return wrong_state("NUMERICS_CHANGED",
                          session +
-                             " was computed by a machine of other bits, and this server goes on "
-                             "with none such (--session-numerics strict)",
+                             " was computed with other numerics than this machine's, and this "
+                             "server refuses such sessions (--session-numerics strict)",
                          {{"position", number(refusal.highest)}});
     case SessionError::kCallDiffers:
       return invalid_argument(
@@ -80,7 +80,7 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
     case SessionError::kNoProbabilities:
       return wrong_state("CALL_IS_PAST",
                          "a call that is not the last one of " + session +
-                             " is told again without log-probabilities",
+                             " is repeated without log-probabilities",
                          {});
     case SessionError::kHeld:
       return session_held(session_id, refusal.holder, refusal.held_for);

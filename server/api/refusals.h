@@ -7,9 +7,9 @@
 #include <optional>
 #include <string_view>
 
+#include "server/engine/scheduler.h"
 #include "server/models/load_refusal.h"
 #include "server/models/served_model.h"
-#include "server/engine/scheduler.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {

@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include "server/sessions/session_image.h"
 #include "server/models/served_model.h"
 #include "server/sessions/lease.h"
+#include "server/sessions/session_image.h"
 
 namespace lintel {
 
@@ -19,7 +19,7 @@ grpc::Status resolve_adapter(const std::string& name, const ServedModel& model,
 grpc::Status resolve_adapter(const SessionImage& image, const ServedModel& model,
                              SharedAdapter* adapter);
 
-// Whether a request that goes on with a session may name this adapter: the session's own, or none.
+// Whether a request that continues a session may name this adapter: the session's own, or none.
 grpc::Status check_session_adapter(const std::string& name, const SessionLease& lease,
                                    const ServedModel& model);
 

@@ -23,7 +23,7 @@ grpc::Status nameless(const ModelRegistry& models, const std::string& field) {
   return invalid_argument({{field, "several models are loaded, name one: " + names}});
 }
 
-// The field beside the one that names the model: "model_name" -> "model_version".
+// The field of the version for the one that names the model: "model_name" -> "model_version".
 std::string version_field(const std::string& name_field) {
   const std::size_t name = name_field.rfind("name");
   return name == std::string::npos ? "version" : name_field.substr(0, name) + "version";

@@ -14,13 +14,13 @@ namespace lintel {
 // What a state has to be the same of to be gone on with: weights, attention, weight type.
 std::string model_identity(const ServedModel& model);
 
-// NOT_FOUND, also of another owner's: word for word the same.
+// NOT_FOUND, also for another owner's, with the same text.
 grpc::Status state_not_found(const std::string& name);
 
 // The state of this name, of the caller or public. `model`: that the request names, or empty.
 grpc::Status resolve_state(const std::string& name, const Owner& caller, const std::string& model,
                            const NamedStates& states, NamedStates::Shared* state);
-// Whether the model can go on with it, and with the adapter that the request names (empty: the
+// Whether the model can continue it, and with the adapter that the request names (empty: the
 // state's).
 grpc::Status check_state(const NamedState& state, const ServedModel& model,
                          const std::string& adapter);

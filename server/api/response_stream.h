@@ -4,8 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "server/core/mutex.h"
 #include "server/api/stream_reactor.h"
+#include "server/core/mutex.h"
 
 namespace lintel {
 
@@ -25,7 +25,7 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
 
     // From here on the stream writes, and ends the call; null: it does not after all, and nothing
     // of it runs. By the method or, after it has returned, by another thread: a cancellation that
-    // came before is told now.
+    // came before is reported now.
     void run(std::shared_ptr<ResponseStream> stream) EXCLUDES(mutex_) {
       if (stream != nullptr) stream->reactor_ = this;
       bool gone = false;

@@ -1,4 +1,4 @@
-// Checks of how values are drawn.
+// Checks of sampling options.
 #pragma once
 
 #include "lintel/v1/generation.pb.h"

@@ -8,8 +8,8 @@
 
 #include "lintel/v1/generation.pb.h"
 #include "model/config/config.h"
-#include "server/models/request_limits.h"
 #include "server/api/violations.h"
+#include "server/models/request_limits.h"
 
 namespace lintel {
 
@@ -17,7 +17,7 @@ namespace lintel {
 // way here and while it waits. Far more than are worth sending at once.
 inline constexpr int kMaxScoreSequences = 65'536;
 
-// The sequences of a Score request, one behind the other.
+// The sequences of a Score request, concatenated.
 struct ScoreSequences {
   std::vector<std::int32_t> values;
   std::vector<std::size_t> ends;  // of each sequence in `values`

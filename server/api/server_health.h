@@ -1,4 +1,4 @@
-// ServerHealth: what every probe is answered by.
+// ServerHealth: liveness and readiness for every probe.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ class ServerHealth {
                std::chrono::milliseconds broken_timeout)
       : calls_(calls), clock_(clock), broken_timeout_(broken_timeout) {}
 
-  // A write to the session store failed: it is broken until the process starts anew.
+  // A write to the session store failed: it is broken until the process restarts.
   void note_broken_store() {
     TimePoint unbroken = kNotBroken;
     broken_since_.compare_exchange_strong(unbroken, clock_.now());

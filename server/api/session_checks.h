@@ -1,4 +1,4 @@
-// Checks of what is asked of sessions and their copies: forks, rewinds, snapshots, histories.
+// Checks of requests about sessions and their copies: forks, rewinds, snapshots, histories.
 #pragma once
 
 #include <chrono>
@@ -9,9 +9,9 @@
 
 #include "lintel/v1/session.pb.h"
 #include "model/config/config.h"
-#include "server/sessions/persistence/durable_sessions.h"
-#include "server/sessions/digest.h"
 #include "server/api/violations.h"
+#include "server/sessions/digest.h"
+#include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
@@ -68,7 +68,7 @@ Durability default_durability(const DurableSessions* store);
 std::chrono::seconds check_expiry(const google::protobuf::Duration& expire_after,
                                   Durability durability, Violations& violations);
 
-// What Create asks for beside model and adapter.
+// What Create asks for, except model and adapter.
 void check_session_options(const v1::CreateSessionRequest& wire, SessionOptions& options,
                            Violations& violations);
 

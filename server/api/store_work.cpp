@@ -4,9 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "server/api/refusals.h"
 #include "server/core/guarded.h"
 #include "server/grpc/transport/status.h"
-#include "server/api/refusals.h"
 
 namespace lintel {
 

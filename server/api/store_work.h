@@ -5,8 +5,8 @@
 
 #include <functional>
 
-#include "server/grpc/transport/call_scope.h"
 #include "server/api/service_context.h"
+#include "server/grpc/transport/call_scope.h"
 
 namespace lintel {
 

@@ -12,10 +12,10 @@
 namespace lintel {
 
 // Made first by the method, which enters and then runs or refuses the call, and returns the reactor
-// to gRPC; only after that are writes completed and cancellations told. Deletes itself when gRPC
+// to gRPC; only after that come completed writes and cancellations. Deletes itself when gRPC
 // has done with it.
 //
-// Threads: the method's until it returns, then whichever writes or finishes, one at a time.
+// Threads: the method's until it returns, then any that writes or finishes, one at a time.
 template <typename Response>
 class StreamReactor : public grpc::ServerWriteReactor<Response> {
  public:

@@ -4,12 +4,12 @@
 #include <iterator>
 #include <utility>
 
+#include "server/api/outcome_status.h"
+#include "server/api/refusals.h"
 #include "server/core/guarded.h"
 #include "server/grpc/transport/status.h"
 #include "server/sessions/persistence/durable_call.h"
 #include "server/sessions/persistence/past_call.h"
-#include "server/api/outcome_status.h"
-#include "server/api/refusals.h"
 
 namespace lintel {
 namespace {
@@ -18,8 +18,8 @@ namespace {
 // does each of the top values.
 constexpr std::size_t kMaxMessageValues = 300'000;
 
-// Every message costs the two ends 150 to 250 us of a core, whatever is in it, most of them for
-// waking threads that find the caches full of the model. So many streams for each worker get one in
+// A message of any size costs the two ends 150 to 250 us of a core, most of them for waking threads
+// that find the caches full of the model. So many streams for each worker get one in
 // every interval; when there are more, all wait longer, up to so many intervals. With intervals of
 // 10 ms that leaves messages some 4 % of what the workers' cores have.
 constexpr int kStreamsAtFullRate = 2;
@@ -131,7 +131,7 @@ void TokenOutbox::on_finish(RequestOutcome outcome) {
   wire_.over();
   {
     MutexLock lock(mutex_);
-    // Whatever fails from here on, the call ends.
+    // Even if something fails from here on, the call ends.
     try {
       hand_over();
       ended_ = status_of(outcome);
@@ -156,7 +156,7 @@ void TokenOutbox::hand_over() {
   is_first_ = false;
   sample_ended_ = false;
   last_handed_over_ = clock_.now();
-  if (!abandoned_) {  // else nobody reads it; the cancellation is on its way
+  if (!abandoned_) {  // else it is not read; the cancellation is on its way
     if (handed_over_.empty()) {
       handed_over_.swap(gathered_);
     } else {
@@ -175,7 +175,7 @@ std::span<const OutboxEntry> TokenOutbox::take_entries() {
     taken_ = 0;
     in_hand_.swap(handed_over_);
   } else if (in_hand_.size() - taken_ <= message_tokens_ && !handed_over_.empty()) {
-    // A message goes on with what was handed over later.
+    // A message continues with what was handed over later.
     in_hand_.reserve(in_hand_.size() + handed_over_.size());
     in_hand_.erase(in_hand_.begin(), in_hand_.begin() + static_cast<std::ptrdiff_t>(taken_));
     taken_ = 0;

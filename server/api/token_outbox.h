@@ -1,4 +1,4 @@
-// TokenOutbox: what one request produces, on its way from the scheduler to any wire.
+// TokenOutbox: carries the values of one request from the scheduler to any protocol.
 #pragma once
 
 #include <atomic>
@@ -13,10 +13,10 @@
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/grpc/transport/active_calls.h"
-#include "server/grpc/transport/call_scope.h"
 #include "server/engine/request.h"
 #include "server/engine/token_sink.h"
+#include "server/grpc/transport/active_calls.h"
+#include "server/grpc/transport/call_scope.h"
 #include "server/models/served_model.h"
 
 namespace lintel {
@@ -36,7 +36,7 @@ struct OutboxEntry {
   ValueSource source = ValueSource::kSampled;
 };
 
-// How one protocol writes. Called by the outbox, by whichever thread has something for it to do:
+// How one protocol writes. Called by the outbox, on any thread that has work for it:
 // never under a mutex, one call at a time, and not any more after end() or gone(), whose thread may
 // find the object deleted when they return. Entries are valid during the call only.
 class TokenWire {
@@ -64,7 +64,7 @@ class TokenWire {
 //   gRPC         written      -> pump
 //
 // and of the pressure back: on_token returns false and the scheduler pauses the request when more
-// than `outbox_tokens` values wait; written() has it go on when half of them are out. gone() drops
+// than `outbox_tokens` values wait; written() resumes it when half of them are out. gone() drops
 // what waits and cancels the request.
 //
 // Lifetime: the wire's owner holds the outbox until end() or gone(), the scheduler until the
@@ -90,7 +90,7 @@ class TokenOutbox final : public TokenSink, public std::enable_shared_from_this<
   // a session that outlives the process: stands between the scheduler and the outbox; else null.
   grpc::Status submit(GenerationRequest request, SessionLease lease,
                       const std::shared_ptr<DurableCall>& durable = nullptr) EXCLUDES(mutex_);
-  // Once, in its place: tells a call that was run before.
+  // Once, in its place: repeats the answer of a call that was run before.
   void tell(std::shared_ptr<PastCall> past) EXCLUDES(mutex_);
   // The message is out; not `ok`: it never will be, the client is gone.
   void written(bool ok) EXCLUDES(mutex_);
@@ -152,14 +152,14 @@ class TokenOutbox final : public TokenSink, public std::enable_shared_from_this<
 
   mutable Mutex mutex_;
   SharedModel model_ GUARDED_BY(mutex_);  // until the request is over: a slow reader keeps no model
-  std::shared_ptr<PastCall> past_ GUARDED_BY(mutex_);        // that is told; until it is over
+  std::shared_ptr<PastCall> past_ GUARDED_BY(mutex_);        // that is repeated; until it is over
   std::vector<OutboxEntry> handed_over_ GUARDED_BY(mutex_);  // after those in hand
   std::atomic<std::size_t> waiting_{
       0};                             // values handed over and not taken; changed under the mutex
   ValueUse used_ GUARDED_BY(mutex_);  // by the samples that have finished
   bool paused_ GUARDED_BY(mutex_) = false;
   bool is_busy_ GUARDED_BY(mutex_) = false;  // a message is in flight, or a thread is at the wire
-  bool is_over_ GUARDED_BY(mutex_) = false;  // the wire was told that all is
+  bool is_over_ GUARDED_BY(mutex_) = false;  // the wire has been called with the end
   std::optional<grpc::Status> abandoned_ GUARDED_BY(mutex_);
   std::optional<grpc::Status> ended_ GUARDED_BY(mutex_);  // what the request's outcome means
 };

@@ -1,6 +1,6 @@
-// Violations: what is wrong with a request, field by field.
+// Violations: the invalid fields of a request.
 //
-// A request is judged once, on its way in, and nothing behind that asks again. What lintel.v1 asks
+// A request is checked once, on its way in, and no later code checks it again. What lintel.v1 asks
 // for is judged in this room: value_checks, generate_checks, sampling_checks, score_checks,
 // session_checks, and resolve_model for the names of models. The Open Inference Protocol is judged
 // in server/grpc/kserve as far as its own form goes (tensors and parameters in request, loading in

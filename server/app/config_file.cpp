@@ -5,8 +5,8 @@
 #include <sstream>
 #include <utility>
 
-#include "tools/describe/suggest.h"
 #include "server/config/option_values.h"
+#include "tools/describe/suggest.h"
 
 namespace lintel {
 namespace {

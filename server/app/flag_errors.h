@@ -1,4 +1,4 @@
-// What the server says of flags that CLI11 refuses.
+// Error texts for flags that CLI11 refuses.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// What --help says beside the flags themselves, and how it is laid out.
+// The text of --help around the flags, and its layout.
 #pragma once
 
 #include <CLI/CLI.hpp>

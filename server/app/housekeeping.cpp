@@ -82,8 +82,8 @@ void Housekeeping::look_after_store(TimePoint now) {
   house_.stored->look();
 }
 
-// The allocator keeps what many streams at once had needed, tens of megabytes scattered in its
-// heap, until it is told.
+// After a peak of concurrent streams the allocator keeps tens of megabytes scattered in its heap
+// until it is trimmed.
 void Housekeeping::trim_heap() {
 #ifdef __GLIBC__
   ::malloc_trim(/*pad=*/0);

@@ -1,4 +1,4 @@
-// Housekeeping: what the server does beside its calls.
+// Housekeeping: the server's periodic duties.
 #pragma once
 
 #include <atomic>
@@ -7,14 +7,14 @@
 #include <functional>
 #include <thread>
 
-#include "server/security/bearer_tokens.h"
-#include "server/security/certificates.h"
+#include "server/app/stored_sessions.h"
 #include "server/core/clock.h"
 #include "server/core/doorbell.h"
 #include "server/grpc/transport/active_calls.h"
 #include "server/grpc/transport/request_counters.h"
+#include "server/security/bearer_tokens.h"
+#include "server/security/certificates.h"
 #include "server/sessions/session_store.h"
-#include "server/app/stored_sessions.h"
 
 namespace lintel {
 
@@ -22,7 +22,7 @@ namespace lintel {
 // is due there, and gives memory that calls
 // left free back to the system while none comes. Time is the clock's; only the thread sleeps in
 // real time. Threads: start and stop by one thread, look by the housekeeping thread or, without
-// one, by whoever owns the object.
+// one, by the owner of the object.
 class Housekeeping {
  public:
   struct House {
@@ -45,7 +45,7 @@ class Housekeeping {
   void look();
 
   static constexpr std::chrono::milliseconds kInterval{250};
-  // So long after the last call memory is given back; and every so often while none comes.
+  // Free memory is released kIdleTime after the last call, then every kLongIdleTime without one.
   static constexpr std::chrono::seconds kIdleTime{1};
   static constexpr std::chrono::seconds kLongIdleTime{10};
   static constexpr std::chrono::seconds kStoreInterval{1};

@@ -2,14 +2,14 @@
 
 #include <utility>
 
-#include "server/http/transport/body_work.h"
 #include "server/http/connect/routes.h"
-#include "server/http/transport/http_routes.h"
-#include "server/http/transport/inner_calls.h"
 #include "server/http/kserve/routes.h"
 #include "server/http/openai/routes.h"
-#include "server/http/ui/routes.h"
+#include "server/http/transport/body_work.h"
 #include "server/http/transport/http_listener.h"
+#include "server/http/transport/http_routes.h"
+#include "server/http/transport/inner_calls.h"
+#include "server/http/ui/routes.h"
 
 namespace lintel {
 

@@ -1,4 +1,4 @@
-// HttpServer: everything that is served over HTTP, on its port.
+// HttpServer: all routes over HTTP, on one port.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -7,10 +7,10 @@
 #include <memory>
 #include <string>
 
-#include "server/security/bearer_tokens.h"
-#include "server/security/certificates.h"
 #include "server/http/transport/http_counters.h"
 #include "server/http/transport/http_options.h"
+#include "server/security/bearer_tokens.h"
+#include "server/security/certificates.h"
 
 namespace lintel {
 

@@ -14,37 +14,37 @@
 #include <utility>
 
 #include "grpc/health/v1/health.pb.h"
+#include "server/api/service_context.h"
 #include "server/app/housekeeping.h"
-#include "server/security/certificates.h"
+#include "server/app/http_server.h"
+#include "server/app/stored_sessions.h"
+#include "server/config/session_store_flags.h"
 #include "server/core/random_bytes.h"
 #include "server/core/thread_failures.h"
-#include "server/grpc/transport/message_bounds.h"
-#include "server/config/session_store_flags.h"
-#include "server/metrics/metrics.h"
-#include "server/metrics/metrics_endpoint.h"
-#include "server/grpc/kserve/service.h"
-#include "server/models/model_manager.h"
-#include "server/models/model_registry.h"
-#include "server/grpc/transport/channelz_service.h"
-#include "server/grpc/transport/listener.h"
-#include "server/grpc/transport/port_credentials.h"
-#include "server/grpc/transport/reflection_service.h"
 #include "server/engine/prefix_cache.h"
-#include "server/api/service_context.h"
-#include "server/app/stored_sessions.h"
+#include "server/grpc/kserve/service.h"
 #include "server/grpc/lintel_v1/admin_service.h"
 #include "server/grpc/lintel_v1/generation_service.h"
-#include "server/grpc/lintel_v1/model_service.h"
 #include "server/grpc/lintel_v1/initial_states.h"
+#include "server/grpc/lintel_v1/model_service.h"
 #include "server/grpc/lintel_v1/session_service.h"
-#include "server/app/http_server.h"
+#include "server/grpc/transport/channelz_service.h"
+#include "server/grpc/transport/listener.h"
+#include "server/grpc/transport/message_bounds.h"
+#include "server/grpc/transport/port_credentials.h"
+#include "server/grpc/transport/reflection_service.h"
+#include "server/metrics/metrics.h"
+#include "server/metrics/metrics_endpoint.h"
+#include "server/models/model_manager.h"
+#include "server/models/model_registry.h"
+#include "server/security/certificates.h"
 
 namespace lintel {
 namespace {
 
 // After kFlushTime, what is left, Health.Watch for one, gets this long to see NOT_SERVING.
 constexpr std::chrono::milliseconds kShutdownTime{250};
-// And then whatever is still there, for a fault of ours: a process that is to end ends.
+// Then the process ends even if calls are left because of a defect.
 constexpr std::chrono::seconds kLastWait{30};
 constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
                                      "lintel.v1.ModelService", "lintel.v1.AdminService",
@@ -62,7 +62,7 @@ std::vector<std::string> reflected_services(const ServerOptions& options) {
 
 void log_thread_failure(const char* thread, const char* what) noexcept {
   try {
-    spdlog::error("the thread {} met an exception and goes on: {}", thread, what);
+    spdlog::error("the thread {} caught an exception and continues: {}", thread, what);
   } catch (...) {  // the metric has it
   }
 }
@@ -86,8 +86,8 @@ std::unique_ptr<StoredSessions> open_store(const ServerOptions& options, Session
   return std::make_unique<StoredSessions>(options, store, models, clock);
 }
 
-// What callers may do where no token tells them apart. Who can reach a port of this machine is
-// trusted with everything; others are not given what only an operator needs.
+// Roles of callers where no token identifies them. Callers that can reach a port of this machine
+// have all roles; others do not have those of an operator.
 Roles anonymous_roles(const ServerOptions& options) {
   Roles roles = {Role::kGenerate, Role::kScore};
   const bool all_local =
@@ -167,7 +167,7 @@ struct LintelServer::Impl {
     }
   }
 
-  // As load balancers are told.
+  // Health as load balancers see it.
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text
   const std::shared_ptr<BearerTokens> tokens;        // null: none is asked for

@@ -26,7 +26,7 @@ using GivenModels = std::map<std::string, std::shared_ptr<const Transformer>>;
 // start, drain and stop by one thread; the rest by any.
 class LintelServer {
  public:
-  // Loads the models of the options and serves the given ones beside them. REQUIRES: names differ;
+  // Loads the models of the options and serves the given ones, too. REQUIRES: names differ;
   // `clock` outlives the server. Throws ModelError naming the model and what is wrong with it, or
   // that the memory for models would not do; std::runtime_error when certificates, tokens or the
   // session store cannot be used.
@@ -46,7 +46,7 @@ class LintelServer {
   std::string http_url() const;  // http://HOST:PORT, or https
   int http_port() const;
 
-  // Health turns NOT_SERVING and new streams and sessions are refused; running streams go on.
+  // Health turns NOT_SERVING and new streams and sessions are refused; running streams continue.
   void begin_drain();
   // begin_drain, then waits for running streams, at most `timeout`, and stops. Returns whether all
   // streams ended by themselves.

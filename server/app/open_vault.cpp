@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "server/sessions/storage/redis/redis_url.h"
-#include "server/sessions/storage/sqlite/sqlite_vault.h"
 #include "server/sessions/storage/redis/redis_vault.h"
+#include "server/sessions/storage/sqlite/sqlite_vault.h"
 
 namespace lintel {
 namespace {

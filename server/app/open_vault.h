@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "server/core/clock.h"
 #include "server/config/server_options.h"
+#include "server/core/clock.h"
 #include "server/sessions/storage/session_vault.h"
 
 namespace lintel {

@@ -8,13 +8,13 @@
 
 #include "server/config/option_values.h"
 #include "server/config/session_store_flags.h"
-#include "server/sessions/storage/redis/redis_url.h"
 #include "server/models/model_repository.h"
+#include "server/sessions/storage/redis/redis_url.h"
 
 namespace lintel {
 namespace {
 
-// Plain text goes beyond this machine only where somebody said so, and tokens never.
+// Plain text leaves this machine only with --insecure-public, and never with tokens.
 void check_plain_text(const std::string& flag, const ListenAddress& address,
                       const SecurityOptions& security) {
   if (security.tls() || address.is_local()) return;

@@ -1,4 +1,4 @@
-// Flags that make sense alone but not together.
+// Checks of combinations of flags.
 #pragma once
 
 #include "server/config/server_options.h"

@@ -5,14 +5,14 @@
 #include <memory>
 #include <vector>
 
-#include "tools/describe/flags.h"
 #include "server/app/config_file.h"
 #include "server/app/flag_errors.h"
 #include "server/app/flag_help.h"
 #include "server/app/option_checks.h"
-#include "server/core/cores.h"
 #include "server/config/flags.h"
+#include "server/core/cores.h"
 #include "server/models/packaged_models.h"
+#include "tools/describe/flags.h"
 
 namespace lintel {
 namespace {
@@ -56,7 +56,7 @@ void use_packaged_models(ServerOptions& options) {
   if (options.models.directories.empty()) {
     throw UsageError(
         "--model is required, or --model-repository: the models of the package are not in "
-        "../share/lintel/models beside the program");
+        "../share/lintel/models next to the program");
   }
   options.serves_packaged_models = true;
   if (!options.http.listen) options.http.listen = ListenAddress{.port = 8080};

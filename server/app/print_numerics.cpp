@@ -2,12 +2,12 @@
 
 #include <ostream>
 
-#include "model/formats/model_files.h"
-#include "model/transformer.h"
 #include "model/fastest_type.h"
+#include "model/formats/model_files.h"
 #include "model/numerics.h"
-#include "server/models/start_sources.h"
+#include "model/transformer.h"
 #include "server/models/model_repository.h"
+#include "server/models/start_sources.h"
 
 namespace lintel {
 

@@ -1,4 +1,4 @@
-// --print-numerics: which bits this machine computes, told without serving.
+// --print-numerics: prints which bits this machine computes and exits.
 #pragma once
 
 #include <iosfwd>

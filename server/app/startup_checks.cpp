@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "server/security/bearer_tokens.h"
-#include "server/security/certificates.h"
 #include "server/grpc/transport/listener.h"
 #include "server/models/model_repository.h"
+#include "server/security/bearer_tokens.h"
+#include "server/security/certificates.h"
 
 namespace lintel {
 namespace {

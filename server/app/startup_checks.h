@@ -1,4 +1,4 @@
-// What can be told to be wrong before a model is loaded, which may take minutes.
+// Checks of options before models are loaded, which may take minutes.
 #pragma once
 
 #include "server/config/server_options.h"

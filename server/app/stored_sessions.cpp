@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "server/app/open_vault.h"
 #include "server/sessions/persistence/call_records.h"
 #include "server/sessions/storage/redis/redis_url.h"
-#include "server/app/open_vault.h"
 #include "server/sessions/storage/sqlite/sqlite_vault.h"
 
 namespace lintel {
@@ -28,7 +28,7 @@ DurableSessions::Options session_options(const ServerOptions& all) {
   sessions.takes_other_numerics = options.takes_other_numerics;
   sessions.threads = options.store_threads;
   sessions.queue = options.load_queue;
-  // A failover takes seconds, and until the lease has ended nobody else has the session.
+  // A failover takes seconds, and until the lease has ended no other server has the session.
   if (is_redis_url(options.store.string())) sessions.patience = all.shared.lease_ms;
   return sessions;
 }

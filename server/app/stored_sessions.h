@@ -7,10 +7,10 @@
 #include <memory>
 #include <string>
 
-#include "server/core/clock.h"
-#include "server/sessions/persistence/durable_sessions.h"
 #include "server/config/server_options.h"
+#include "server/core/clock.h"
 #include "server/models/model_registry.h"
+#include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/session_store.h"
 #include "server/sessions/storage/session_vault.h"
 
@@ -30,14 +30,14 @@ class StoredSessions {
   DurableSessions& sessions() { return durable_; }
   const DurableSessions& sessions() const { return durable_; }
 
-  // Puts states on the disk, removes sessions that have expired, and tells how the store is where
-  // that has changed. Waits for the disk.
+  // Writes states to the disk, removes expired sessions, and reports the store's health where it
+  // has changed. Waits for the disk.
   void look();
   // Before the end, when no call runs any more: states of sessions in memory are put into the
   // store, as far as a few seconds take it. Waits for the disk.
   void park();
-  // Called by look() when the store breaks. REQUIRES: nobody looks.
-  void when_broken(std::function<void()> told) { when_broken_ = std::move(told); }
+  // Called by look() when the store breaks. REQUIRES: look() is not running.
+  void when_broken(std::function<void()> call) { when_broken_ = std::move(call); }
 
   // What opening it took.
   std::chrono::duration<double> recovery_time() const { return recovery_time_; }

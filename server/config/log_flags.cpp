@@ -48,7 +48,7 @@ std::vector<Flag> monitoring_flags() {
                 "without prompts, output or ids; port 0 picks a free one"),
       switch_flag("--channelz", monitoring, &Monitoring::channelz,
                   "gRPC's channelz service: connections, peers and calls. With --auth-tokens for "
-                  "the role admin, without for everybody"),
+                  "the role admin, without for all callers"),
   };
 }
 

@@ -1,4 +1,4 @@
-// What the server tells of itself.
+// Flags of logs, metrics and channelz.
 #pragma once
 
 #include <vector>

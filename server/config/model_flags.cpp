@@ -31,7 +31,7 @@ std::vector<Flag> model_flags() {
                 "unless given. Without it, --model-repository and --config: the small models that "
                 "come with the program"),
       path_flag("--model-repository", models, &Options::repository, "DIR",
-                "Directory of models that can be loaded, loaded anew and unloaded while the server "
+                "Directory of models that can be loaded, reloaded and unloaded while the server "
                 "runs (`lintel model load NAME`): DIR/NAME/, or DIR/NAME/1/, DIR/NAME/2/ ... for "
                 "versions, of which the highest is taken"),
       list_flag(
@@ -40,13 +40,13 @@ std::vector<Flag> model_flags() {
           "Model of the repository to load at the start; repeat for several, '*' for all"),
       list_flag(
           "--adapter", models, &Options::adapters, "[MODEL:]NAME=DIR", parse_adapter_directory,
-          "LoRA adapter of a model, as PEFT writes it, beside those in adapters/NAME/ of the "
-          "model's directory, which are loaded with it; repeat for several. MODEL may be left "
+          "LoRA adapter of a model, as PEFT writes it, in addition to those in adapters/NAME/ of "
+          "the model's directory, which are loaded with it; repeat for several. MODEL may be left "
           "out where one model is served. Requests name it: `lintel generate --adapter NAME`"),
       bytes_flag(
           "--model-memory", models, &Options::memory_bytes, 0, kMostBytes,
           "Memory for the weights and tables of all models and adapters, and for what loading "
-          "one takes beside them; told from the files before any weight is read. 0: no "
+          "one takes in addition; computed from the files before any weight is read. 0: no "
           "bound"),
       choice_flag<Options, std::optional<WeightType>>(
           "--weight-type", models, &Options::weight_type, "TYPE",
@@ -54,10 +54,11 @@ std::vector<Flag> model_flags() {
            {"f32", WeightType::kF32},
            {"bf16", WeightType::kBf16},
            {"int8", WeightType::kInt8}},
-          "What the matrices are held and multiplied in, whatever the file has: f32, bf16, or int8 "
-          "(a scale for each output, inputs quantised row by row). The predictor, the norms and "
-          "the states stay in f32. auto: the fastest of them that loses at most 0.002 bits a value "
-          "against f32, found while the model is loaded (`lintel model get` says what was found); "
+          "Type of the matrices in memory and in products, for any type in the file: f32, bf16, or "
+          "int8 (a scale for each output, inputs quantised row by row). The predictor, the norms "
+          "and the states stay in f32. auto: the fastest of them that loses at most 0.002 bits a "
+          "value against f32, found while the model is loaded (`lintel model get` says what was "
+          "found); "
           "f32 of small models"),
       choice_flag<Options, KernelChoice>(
           "--kernels", models, &Options::kernels, "WHOSE",
@@ -77,10 +78,11 @@ std::vector<Flag> model_flags() {
                 "that the weights have not). recompute=true keeps no state and runs the whole "
                 "prefix for every token, as published baselines did. Types and their keys: " +
                     kinds_help()),
-      switch_flag("--print-numerics", whole, &ServerOptions::print_numerics,
-                  "Does not serve: prints a line for each model, its name, version, the hash of "
-                  "what this machine computes with it (`lintel model get`: numerics) and what "
-                  "computes it. Machines of one hash go on with each other's sessions bit for bit"),
+      switch_flag(
+          "--print-numerics", whole, &ServerOptions::print_numerics,
+          "Does not serve: prints a line for each model, its name, version, the hash of "
+          "what this machine computes with it (`lintel model get`: numerics) and what "
+          "computes it. Machines with equal hashes continue each other's sessions bit for bit"),
   };
 }
 

@@ -1,4 +1,4 @@
-// Which models are served, and how much one request may ask of them.
+// Flags of models and of the limits of one request.
 #pragma once
 
 #include <vector>

@@ -79,11 +79,11 @@ std::vector<Flag> network_flags() {
           "--max-connection-age", connections, &Options::max_age_ms, milliseconds(0),
           "A connection, of HTTP, too, this old takes no new calls; clients open another; "
           "0: never"),
-      duration_flag(
-          "--max-connection-age-grace", connections, &Options::max_age_grace_ms, milliseconds(0),
-          "Streams of a connection past its age may go on for this long; 0: to their end"),
+      duration_flag("--max-connection-age-grace", connections, &Options::max_age_grace_ms,
+                    milliseconds(0),
+                    "Streams of a connection past its age may run for this long; 0: to their end"),
       duration_flag("--drain-timeout", model_options, &ModelOptions::drain_timeout_ms,
-                    milliseconds(0), "After SIGTERM running streams may go on for this long"),
+                    milliseconds(0), "Running streams have this long to finish after SIGTERM"),
   };
 }
 

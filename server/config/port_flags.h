@@ -1,4 +1,4 @@
-// Where the server listens, and what gRPC is told about connections.
+// Flags of addresses and connections.
 #pragma once
 
 #include <vector>

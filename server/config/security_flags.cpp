@@ -26,7 +26,7 @@ std::vector<Flag> security_flags() {
           "--admin-certificate", security, &Options::admin_certificates, "NAME",
           [](const std::string& name) { return name; },
           "In mutual TLS without --auth-tokens: clients of this name have the role admin (loading "
-          "models, log level, everybody's sessions); repeat for several. A certificate's name is "
+          "models, log level, all sessions); repeat for several. A certificate's name is "
           "its first subject alternative name, or without any its common name; the log has it "
           "with x509: in front"),
       switch_flag("--insecure-public", security, &Options::insecure_public,
@@ -48,7 +48,7 @@ std::vector<Flag> identity_flags() {
                  "State of its sessions and calls, in bytes"),
       number_flag("--identity-tokens-per-second", identity, &Limits::tokens_per_second, 0, kMost,
                   "Prompt and new tokens, paid for as they are read and produced: without anything "
-                  "saved up the identity's calls pause, and go on together at this rate. A call "
+                  "saved up the identity's calls pause, and share this rate from then on. A call "
                   "that would wait for more than ten seconds to begin is refused"),
       number_flag("--identity-token-burst", identity, &Limits::token_burst, 0, kMost,
                   "Tokens saved up at most; 0: ten seconds' worth"),

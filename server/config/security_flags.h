@@ -1,4 +1,4 @@
-// Who may call, and how much one identity may use.
+// Flags of authentication and of the limits of one identity.
 #pragma once
 
 #include <vector>

@@ -8,18 +8,18 @@
 #include <optional>
 #include <string>
 
-#include "server/security/quotas.h"
-#include "server/security/security_options.h"
+#include "server/api/streaming_options.h"
 #include "server/core/listen_address.h"
 #include "server/core/replica_id.h"
-#include "server/sessions/durability.h"
-#include "server/observability/logging.h"
-#include "server/models/model_options.h"
-#include "server/grpc/transport/connection_settings.h"
 #include "server/engine/prefix_cache.h"
-#include "server/sessions/session_store.h"
-#include "server/api/streaming_options.h"
+#include "server/grpc/transport/connection_settings.h"
 #include "server/http/transport/http_options.h"
+#include "server/models/model_options.h"
+#include "server/observability/logging.h"
+#include "server/security/quotas.h"
+#include "server/security/security_options.h"
+#include "server/sessions/durability.h"
+#include "server/sessions/session_store.h"
 
 namespace lintel {
 
@@ -34,7 +34,7 @@ struct ServerOptions {
   HttpOptions http;
   SecurityOptions security;
 
-  // Of one identity (a token's name, or a client certificate's); where callers are not told apart,
+  // Of one identity (a token's name, or a client certificate's); where callers are not identified,
   // of all of them together. Its sessions and their memory are among the store's.
   Quotas::Limits identity;
 

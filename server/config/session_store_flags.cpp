@@ -51,7 +51,7 @@ std::vector<Flag> session_store_flags() {
            {"token", Level(Durability::kToken)}},
           "What of a session outlives the server, unless its maker says: none; call: calls whose "
           "end was seen; input: also a call in progress, which repeated by its call_id gives the "
-          "same values and goes on; token: the same, and each value is on the disk before it is "
+          "same values and continues; token: the same, and each value is on the disk before it is "
           "sent. Default: input with --session-store, else none"),
       duration_flag("--session-commit-interval", durable, &Options::commit_interval_ms,
                     milliseconds(0),
@@ -62,11 +62,11 @@ std::vector<Flag> session_store_flags() {
           "--session-park-tokens", durable, &Options::park_tokens, 1, 1'000'000'000,
           "The state is stored, too, on a call's way and at its end, if so many values have "
           "come since the last time; at its end a quarter of them where memory is short, and "
-          "when the server ends. A session that is not in memory reads the others anew, at "
+          "when the server ends. A session that is not in memory reads the others again, at "
           "the speed of a prompt"),
       bytes_flag("--session-store-size", durable, &Options::store_size_bytes, 1 << 20, kMostBytes,
                  "Room on the disk for states of each size; where it is full, sessions read their "
-                 "values anew"),
+                 "values again"),
       number_flag("--session-store-threads", durable, &Options::store_threads, 1, 64,
                   "Threads that wait for the disk: calls that name a session begin on them"),
       number_flag("--session-load-queue", durable, &Options::load_queue, 1, 1'000'000,
@@ -77,17 +77,17 @@ std::vector<Flag> session_store_flags() {
       choice_flag<Options, bool>(
           "--session-numerics", durable, &Options::takes_other_numerics, "WHAT",
           {{"warn", true}, {"strict", false}},
-          "Of stored sessions whose values a machine of other bits computed: warn: they go on, the "
-          "log and Session.numerics_changed_at say so; strict: calls on them are refused"),
+          "Stored sessions that were computed with other numerics. warn: they continue, the log "
+          "and Session.numerics_changed_at say so; strict: calls on them are refused"),
       duration_flag("--store-broken-timeout", durable, &Options::store_broken_timeout_ms,
                     milliseconds(0),
-                    "So long after a write to the store failed /healthz and v2/health/live fail, "
-                    "for the server to be started anew: only a start opens the store again. "
+                    "Time after a failed write to the store until /healthz and v2/health/live "
+                    "fail, so that the server is restarted: only a start opens the store again. "
                     "Readiness fails at once. 0: never"),
       text_flag("--drain-handover", durable, &Options::drain_handover_ms, "DURATION",
                 parse_handover, show_handover,
-                "After SIGTERM calls on such sessions that have a call_id may go on for this long; "
-                "then they end with CALL_MOVED, and go on where they are repeated: on another "
+                "After SIGTERM calls on such sessions that have a call_id may run for this long; "
+                "then they end with CALL_MOVED, and resume where they are repeated: on another "
                 "server of the store, or on this one's successor. off: only at the end of "
                 "--drain-timeout. Default: 5s with a store that servers share, else off"),
   };

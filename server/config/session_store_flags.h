@@ -1,4 +1,4 @@
-// Sessions that outlive the server: where they are, and what of them.
+// Flags of session storage and durability.
 #pragma once
 
 #include <chrono>

@@ -63,12 +63,13 @@ std::vector<Flag> scheduling_flags() {
       choice_flag<Options, Speculation>(
           "--speculation", scheduling, &Options::speculation, "MODE",
           {{"off", Speculation::kOff}, {"auto", Speculation::kAuto}, {"on", Speculation::kOn}},
-          "Feeding guesses of the next values in the same step, which makes few streams faster and "
-          "changes no value: off; auto: where the guess is likely and the step has few rows; on: "
-          "every guess, for tests"),
-      number_flag("--speculation-rows", scheduling, &Options::speculation_rows, 1, 1024,
-                  "Rows of a step up to which guesses are added to it; at most as many as a step "
-                  "that reads nothing but prompts has"),
+          "Speculative decoding: feeding draft tokens in the same step, which makes few streams "
+          "faster and changes no token: off; auto: where the draft is likely and the step has few "
+          "rows; on: every draft, for tests"),
+      number_flag(
+          "--speculation-rows", scheduling, &Options::speculation_rows, 1, 1024,
+          "Rows of a step up to which draft tokens are added to it; at most as many as a step "
+          "that reads nothing but prompts has"),
       number_or_auto(
           "--step-threads", &Options::step_threads, 1, 32,
           "Threads that share a step while other workers have nothing to do, which makes "
@@ -85,30 +86,29 @@ std::vector<Flag> session_flags() {
                   "Sessions at a time; 0: only --session-memory limits them"),
       bytes_flag("--session-memory", session_options, &Options::session_memory_bytes, 1, kMostBytes,
                  "Memory for sessions and running calls, in bytes (suffixes as above): their "
-                 "states, histories and records; while a call runs, also 40 KB that a sample "
-                 "guesses from, "
-                 "and the values that may wait for a slow client, at most --outbox-tokens of 64 "
-                 "bytes, and 8 more for each of top_log2_probs. A session is never kept from going "
-                 "on for these",
+                 "states, histories and records; while a call runs, also 40 KB a sample for draft "
+                 "tokens, and the values that may wait for a slow client, at most --outbox-tokens "
+                 "of 64 bytes, and 8 more for each of top_log2_probs. Calls on sessions are "
+                 "never refused for want of this memory",
                  "no session fits into 0 bytes"),
       duration_flag("--session-idle-timeout", session_options, &Options::idle_timeout,
                     milliseconds(0), "A session unused for this long is evicted; 0: never"),
-      number_flag("--session-history-tokens", session_options, &Options::history_tokens, 1,
-                  1'000'000'000,
-                  "Values of a session that are remembered, beside its state, to go back to and to "
-                  "read: 1 to 4 bytes each, and a quarter; a session can ask for fewer"),
-      bytes_flag(
-          "--prefix-cache-memory", prefix_options, &PrefixCache::Options::memory_bytes, 0,
-          kMostBytes,
-          "Memory for states behind prompts that came before, so that a prompt that begins as "
-          "an earlier one of the same caller need not be read from its beginning; of what "
-          "--session-memory has left: sessions and calls come first. 0: every prompt is "
-          "read"),
-      path_flag("--initial-states", initial_states, &ServerOptions::InitialStates::directory, "DIR",
-                "Directory of snapshots (`lintel session snapshot`), each a state for everybody to "
-                "begin with, named as its file without the ending: `lintel generate "
-                "--initial-state NAME`. Read at the start, for models that are loaded then; one "
-                "that is damaged or of other weights keeps the server from starting"),
+      number_flag(
+          "--session-history-tokens", session_options, &Options::history_tokens, 1, 1'000'000'000,
+          "Values of a session that are kept, in addition to its state, to go back to and to "
+          "read: 1 to 4 bytes each, and a quarter; a session can ask for fewer"),
+      bytes_flag("--prefix-cache-memory", prefix_options, &PrefixCache::Options::memory_bytes, 0,
+                 kMostBytes,
+                 "Memory for states after earlier prompts, so that a prompt that begins as "
+                 "an earlier one of the same caller need not be read from its beginning; of what "
+                 "--session-memory has left: sessions and calls come first. 0: every prompt is "
+                 "read"),
+      path_flag(
+          "--initial-states", initial_states, &ServerOptions::InitialStates::directory, "DIR",
+          "Directory of snapshots (`lintel session snapshot`), each a state for all callers to "
+          "begin with, named as its file without the ending: `lintel generate "
+          "--initial-state NAME`. Read at the start, for models that are loaded then; one "
+          "that is damaged or of other weights keeps the server from starting"),
       switch_flag("--accept-other-numerics", initial_states,
                   &ServerOptions::InitialStates::accept_other_numerics,
                   "Also states of --initial-states that machines made which compute other bits"),

@@ -1,4 +1,4 @@
-// How calls share the machine: rows, sessions, messages.
+// Flags of scheduling, session memory and streaming.
 #pragma once
 
 #include <vector>

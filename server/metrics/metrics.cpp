@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "model/lora/adapter.h"
 #include "model/config/names.h"
+#include "model/lora/adapter.h"
 #include "server/core/thread_failures.h"
 #include "server/grpc/transport/status.h"
 #include "server/metrics/process_metrics.h"
@@ -167,8 +167,8 @@ void collect_scheduling(const ModelTotals& totals, std::vector<MetricFamily>& ou
   Family running(out, MetricType::Gauge, "requests_running", "Requests in a batch, or paused");
   Family waiting(out, MetricType::Gauge, "requests_waiting", "Requests in the queue");
   Family tokens(out, MetricType::Counter, "tokens_total",
-                "Tokens read (prompt), produced (generated), guessed (drafted) and guessed right "
-                "(accepted)");
+                "Tokens read (prompt), produced (generated), proposed by speculation (drafted) and "
+                "accepted by the model (accepted)");
   Family shared(out, MetricType::Counter, "shared_steps_total",
                 "Steps that idle workers shared (--step-threads)");
   Family cancelled(out, MetricType::Counter, "cancellations_total",
@@ -221,7 +221,7 @@ void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out)
       .add({{"state", "busy"}}, stats.busy_sessions);
   Family(out, MetricType::Gauge, "session_bytes",
          "Memory admitted for sessions, and for calls: those without one, and what any call holds "
-         "beside its sequences (one_shot)")
+         "in addition to its sequences (one_shot)")
       .add({{"state", "idle"}}, stats.idle_bytes)
       .add({{"state", "busy"}}, stats.busy_bytes)
       .add({{"state", "one_shot"}}, stats.one_shot_bytes);
@@ -229,9 +229,9 @@ void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out)
       .add({}, store.options().session_memory_bytes);
   Family(out, MetricType::Counter, "sessions_created_total", "Sessions made")
       .add({}, stats.created);
-  Family(out, MetricType::Counter, "sessions_forked_total", "Sessions made of others' pasts")
+  Family(out, MetricType::Counter, "sessions_forked_total", "Sessions forked from others")
       .add({}, stats.forked);
-  Family(out, MetricType::Counter, "sessions_rewound_total", "Times that sessions were taken back")
+  Family(out, MetricType::Counter, "sessions_rewound_total", "Rewinds of sessions")
       .add({}, stats.rewound);
   Family(out, MetricType::Counter, "evictions_total", "Idle sessions evicted")
       .add({}, stats.evicted);
@@ -243,7 +243,7 @@ void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& ou
          "Prompts whose beginning was not read: a state was kept of an earlier one")
       .add({}, stats.hits);
   Family(out, MetricType::Counter, "prefix_cache_misses_total",
-         "Prompts that might have had one, and were read from their beginning")
+         "Prompts without a kept state, which were read from their beginning")
       .add({}, stats.misses);
   Family(out, MetricType::Counter, "prefix_cache_joins_total",
          "Of the hits, prompts that waited for another that began alike to be read")
@@ -252,10 +252,10 @@ void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& ou
          "Values of prompts that were not read")
       .add({}, stats.saved_tokens);
   Family(out, MetricType::Counter, "prefix_cache_evictions_total",
-         "States behind prompts that went for want of memory")
+         "States after prompts that were evicted for want of memory")
       .add({}, stats.evictions);
   Family(out, MetricType::Gauge, "prefix_cache_bytes",
-         "Memory for them and for the prompts' values, beside that of sessions")
+         "Memory for states after prompts and for the prompts' tokens")
       .add({}, stats.bytes);
 }
 
@@ -307,22 +307,23 @@ void collect_store(const DurableSessions& durable, std::chrono::duration<double>
   Family(out, MetricType::Gauge, "session_load_queue", "Calls that wait for a thread of the store")
       .add({}, stats.queued);
   Family(out, MetricType::Counter, "session_loads_total",
-         "Sessions that came back into memory, with their state or by reading their values anew")
+         "Sessions that were brought back into memory, from their state or by reading their values "
+         "again")
       .add({{"from", "slot"}}, stats.brought_from_slot)
       .add({{"from", "values"}}, stats.brought_from_values);
   Family(out, MetricType::Counter, "session_states_stored_total", "States put into the store")
       .add({}, stats.states_stored);
   Family(out, MetricType::Counter, "session_states_lost_total",
-         "Stored states that were not what had been written; their values were read anew")
+         "Stored states that differed from what had been written; their values were read again")
       .add({}, health.states_lost);
   Family(out, MetricType::Counter, "session_states_dropped_total",
          "Stored states that were dropped to make room on a full disk")
       .add({}, health.states_dropped);
   Family(out, MetricType::Counter, "session_calls_resumed_total",
-         "Calls that were repeated by their call_id and went on")
+         "Calls that were repeated by their call_id and resumed")
       .add({}, stats.calls_resumed);
   Family(out, MetricType::Counter, "session_replayed_tokens_total",
-         "Values of stored sessions that had to be read once more: without a state behind them, "
+         "Values of stored sessions that had to be read once more: without a state after them, "
          "after a rewind, of calls that were repeated")
       .add({{"why", "cold"}}, stats.replayed_cold)
       .add({{"why", "rewind"}}, stats.replayed_rewound)
@@ -364,7 +365,7 @@ void collect_http(const HttpCounters& http, std::vector<MetricFamily>& out) {
 
 void collect_thread_failures(std::vector<MetricFamily>& out) {
   Family family(out, MetricType::Counter, "thread_failures_total",
-                "Exceptions that reached the loop of a thread, which went on; the log has each");
+                "Exceptions that reached the loop of a thread, which continued; the log has each");
   for (std::size_t i = 0; i < kNumServerThreads; ++i) {
     family.add({{"thread", kServerThreadNames[i]}},
                ThreadFailures::of_process().count(static_cast<ServerThread>(i)));

@@ -1,4 +1,4 @@
-// Metrics: what the server counts, as Prometheus reads it.
+// Metrics: the server's metrics in Prometheus' text format.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -6,14 +6,14 @@
 #include <chrono>
 #include <vector>
 
+#include "server/engine/prefix_cache.h"
 #include "server/grpc/transport/active_calls.h"
 #include "server/grpc/transport/request_counters.h"
-#include "server/sessions/persistence/durable_sessions.h"
+#include "server/http/transport/http_counters.h"
 #include "server/models/model_memory.h"
 #include "server/models/model_registry.h"
-#include "server/engine/prefix_cache.h"
+#include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/session_store.h"
-#include "server/http/transport/http_counters.h"
 
 namespace lintel {
 

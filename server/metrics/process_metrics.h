@@ -1,4 +1,4 @@
-// What the process takes of the machine, in the names that Prometheus' own clients use.
+// Resources of the process, by the names that Prometheus' own clients use.
 #pragma once
 
 #include <prometheus/metric_family.h>

@@ -95,7 +95,7 @@ void log_from_grpc(gpr_log_func_args* args) {
   }
 }
 
-// Says of every request that is not one; the client is told, too.
+// protobuf logs each request that does not parse; the client receives an error, too.
 void log_from_protobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
   spdlog::debug("protobuf: {}", message);
 }

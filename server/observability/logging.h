@@ -20,8 +20,8 @@ struct LogOptions {
 // threads.
 void set_up_logging(const LogOptions& options);
 
-// The line on standard error that says why the program ends, in the log's format, whatever its
-// level is. Needs no set_up_logging.
+// The line on standard error that says why the program ends, in the log's format and at any log
+// level. Needs no set_up_logging.
 std::string last_words(const LogOptions& options, std::string_view message);
 
 // trace, debug, info, warning, error, critical or off, at run time. Thread-safe. Throws
@@ -29,7 +29,7 @@ std::string last_words(const LogOptions& options, std::string_view message);
 void set_log_level(const std::string& level);
 std::string log_level();
 
-// What a line says beside its message: keys of the JSON object, "key=value" in text.
+// Fields of a line after its message: keys of the JSON object, "key=value" in text.
 class LogFields {
  public:
   using Value = std::variant<std::string, std::int64_t, double>;

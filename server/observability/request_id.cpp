@@ -45,7 +45,7 @@ std::string request_id_from(std::string_view given) {
 }
 
 TraceParent parse_traceparent(std::string_view text) {
-  // version "-" trace-id "-" parent-id "-" flags; later versions may go on after another "-".
+  // version "-" trace-id "-" parent-id "-" flags; later versions may continue after another "-".
   constexpr std::size_t kLength = 55;
   if (text.size() < kLength || text[2] != '-' || text[35] != '-' || text[52] != '-') return {};
   const std::string_view version = text.substr(0, 2);

@@ -1,4 +1,4 @@
-// How a call is known in the logs: the request id and the trace it belongs to.
+// The ids of a call in the logs: its request id and its trace.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// BearerTokens: what a server accepts as proof of who calls, from a file that holds only hashes.
+// BearerTokens: authenticates callers by tokens, from a file that holds only their hashes.
 #pragma once
 
 #include <array>
@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "server/security/identity.h"
 #include "server/core/file_stamp.h"
 #include "server/core/mutex.h"
+#include "server/security/identity.h"
 
 namespace lintel {
 
@@ -31,8 +31,8 @@ class BearerTokenTable {
   // Throws std::runtime_error naming `source` and the line that makes no sense.
   BearerTokenTable(std::string_view text, const std::string& source);
 
-  // The token's identity, if it is in the table. Compares with every entry, each in constant time:
-  // how long it takes tells nothing of the table.
+  // The token's identity, if it is in the table. Compares with every entry, each in constant time,
+  // so that its duration reveals nothing about the table.
   std::optional<Identity> find(std::string_view token) const;
   std::size_t size() const { return entries_.size(); }
 
@@ -48,8 +48,8 @@ class BearerTokenTable {
   std::vector<Entry> entries_;
 };
 
-// The table of a file, read again when the file changes. Thread-safe. A token that was taken out
-// makes no new calls; what it has running goes on.
+// The table of a file, read again when the file changes. Thread-safe. A removed token makes no new
+// calls; its running calls continue.
 class BearerTokens {
  public:
   // Throws std::runtime_error.

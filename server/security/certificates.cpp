@@ -57,7 +57,7 @@ Certificate first_certificate(const std::filesystem::path& file, const std::stri
   return certificate;
 }
 
-// An encrypted key would ask for its password on the terminal; there is nobody to ask.
+// OpenSSL would ask on the terminal for the password of an encrypted key; a server has none.
 int no_password(char*, int, int, void*) { return -1; }
 
 }  // namespace
@@ -71,7 +71,7 @@ CertificateBundle read_certificates(const CertificatePaths& paths) {
   if (key == nullptr) {
     fail(paths.key,
          holds(bundle.key, "ENCRYPTED")
-             ? "holds a private key with a password, which there is nobody to ask for"
+             ? "holds a private key with a password, and the server needs one without"
          : holds(bundle.key, "BEGIN CERTIFICATE")
              ? "holds a certificate, no PEM private key (--tls-cert is for the certificate)"
              : "holds no PEM private key without a password");

@@ -1,4 +1,4 @@
-// Certificates: what the server shows and trusts under TLS, read again when the files change.
+// Certificates: the server's certificate and trusted authorities, read again when files change.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Identity: who a call comes from, and what it may do.
+// Identity: the caller's name and roles.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ constexpr const char* to_string(Role role) {
 }
 
 struct Identity {
-  std::string name;  // empty: anybody, where the server asks for no proof
+  std::string name;  // empty: anonymous, where the server asks for no credentials
   Roles roles;
 };
 

@@ -1,4 +1,4 @@
-// Quotas: what one identity may have and use at a time. Free of gRPC.
+// Quotas: limits of one identity's streams and tokens. Independent of gRPC.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// SecurityOptions: how callers prove who they are, and how the server does.
+// SecurityOptions: authentication of callers and of the server.
 #pragma once
 
 #include <filesystem>

@@ -260,7 +260,7 @@ void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorR
                         : read_tokens(tensor, max_rows, request, violations);
     }
   }
-  // What a sequence that goes on would read is optional.
+  // A sequence that continues needs no input.
   request.has_no_input =
       num_prompts == 0 && !request.sequence_id.empty() && !request.sequence_start;
   if (request.has_no_input) {
@@ -268,7 +268,7 @@ void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorR
   } else if (num_prompts != 1) {
     violations.add("inputs",
                    "there has to be one of the name tokens, or text_input in its place: only a "
-                   "sequence that goes on or ends needs none");
+                   "sequence that continues or ends needs none");
   }
   given.add_to(request.settings, violations);
   if (num_stops > 1) violations.add("inputs", "stop is there more than once");

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "inference/grpc_service.pb.h"
-#include "server/grpc/kserve/request.h"
 #include "server/api/violations.h"
+#include "server/grpc/kserve/request.h"
 
 namespace lintel {
 

@@ -14,7 +14,7 @@ namespace {
 
 using Parameter = inference::InferParameter;
 
-// A parameter as a number, whichever of the forms it came in.
+// A parameter as a number, from any of its forms.
 template <typename Number>
 std::optional<Number> number_of(const Parameter& parameter) {
   switch (parameter.parameter_choice_case()) {

@@ -8,10 +8,10 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "model/config/names.h"
+#include "server/api/resolve_model.h"
+#include "server/grpc/kserve/streamed_response.h"
 #include "server/grpc/transport/status.h"
 #include "server/grpc/transport/unary_call.h"
-#include "server/grpc/kserve/streamed_response.h"
-#include "server/api/resolve_model.h"
 
 namespace lintel {
 namespace {
@@ -36,9 +36,9 @@ grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackSer
     ready.allowance = allowance;
     ready.caller = stream.scope.turn_name();
     const auto echoed = static_cast<std::int64_t>(ready.echo_prompt ? ready.prompt.size() : 0);
-    const auto told =
+    const auto answered =
         row.past ? row.past->end() - row.past->first() : echoed + ready.max_new_tokens;
-    longest = std::max(longest, told);
+    longest = std::max(longest, answered);
   }
   if (!request.streams) {
     const std::size_t bytes = most_response_bytes(request, longest);
@@ -135,7 +135,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
     }
     return status;
   }
-  // A sequence goes on with the version that it began with.
+  // A sequence continues with the model version that it began with.
   write_head(*infer.rows.front().model, wire, infer.head);
   return grpc::Status::OK;
 }

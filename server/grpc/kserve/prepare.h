@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
-#include "server/grpc/transport/stream_call.h"
-#include "server/grpc/kserve/sequences.h"
-#include "server/grpc/kserve/unary_call.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/service_context.h"
+#include "server/grpc/kserve/sequences.h"
+#include "server/grpc/kserve/unary_call.h"
+#include "server/grpc/transport/stream_call.h"
 
 namespace lintel {
 

@@ -42,8 +42,8 @@ void read_outputs(const inference::ModelInferRequest& wire, TensorRequest& reque
   if (wire.outputs_size() == 0) choose_outputs(request.from_text, request);
 }
 
-// A sequence goes on with its own last value where a request brings none; one that is ended by it
-// produces what is asked for before, by default nothing.
+// A sequence continues from its own last token where a request brings none. A request that ends it
+// first produces what it asks for, by default nothing.
 void settle_end(TensorRequest& request) {
   const v1::GenerateRequest& settings = request.settings;
   request.only_ends = request.sequence_end && !request.sequence_start &&
@@ -84,10 +84,10 @@ void check_samples(TensorRequest& request, int max_rows, Violations& violations)
   }
   if (request.sequence_id.empty()) return;
   if (request.num_samples > 1) {
-    violations.add("parameters[num_samples]", "a sequence goes on with one sample");
+    violations.add("parameters[num_samples]", "a sequence continues with one sample");
   }
   if (settings.particles() > 1) {
-    violations.add("parameters[particles]", "cannot go on with a sequence, which has one state");
+    violations.add("parameters[particles]", "cannot continue a sequence, which has one state");
   }
 }
 

@@ -16,10 +16,10 @@ namespace lintel {
 struct TensorRequest {
   v1::GenerateRequest settings;                    // what each row asks for, but for its prompt
   std::vector<std::vector<std::int32_t>> prompts;  // none once they are prepared
-  // Of each prompt: rows of the response, one behind the other.
+  // Of each prompt: consecutive rows of the response.
   std::size_t num_samples = 1;
   bool from_text = false;  // they came as text_input
-  // Nothing came: a sequence goes on with what it has.
+  // No input came: the sequence continues from its last token.
   bool has_no_input = false;
 
   // Outputs that are asked for.
@@ -40,14 +40,14 @@ struct TensorRequest {
   // The sequence ends, and nothing is read or produced before.
   bool only_ends = false;
   // Of a sequence that starts, as CreateSession's.
-  std::int64_t max_tokens = 0;  // 0: not told
+  std::int64_t max_tokens = 0;  // 0: not given
   v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
   bool tells_position = false;  // of the sequence, in responses: it is one that outlives the server
-  // That responses tell, with how often states began anew in it: the largest of any row's; 0: none.
+  // Reported in responses with the number of restarts in it: the largest of any row's; 0: none.
   std::int64_t window = 0;
 };
 
-// Whether a request goes on with a sequence, or starts one.
+// Whether a request continues or starts a sequence.
 bool names_sequence(const inference::ModelInferRequest& wire);
 
 // The outputs of a request that names none: text for text, or tokens.

@@ -4,12 +4,12 @@
 #include <new>
 #include <utility>
 
-#include "server/grpc/transport/status.h"
 #include "server/api/generate_checks.h"
+#include "server/api/refusals.h"
 #include "server/api/resolve_adapter.h"
 #include "server/api/session_checks.h"
 #include "server/api/store_work.h"
-#include "server/api/refusals.h"
+#include "server/grpc/transport/status.h"
 
 namespace lintel {
 namespace {

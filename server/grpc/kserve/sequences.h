@@ -11,11 +11,11 @@
 #include <string>
 #include <tuple>
 
-#include "server/core/mutex.h"
-#include "server/grpc/kserve/stored_sequences.h"
-#include "server/grpc/kserve/request.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/service_context.h"
+#include "server/core/mutex.h"
+#include "server/grpc/kserve/request.h"
+#include "server/grpc/kserve/stored_sequences.h"
 
 namespace lintel {
 
@@ -62,9 +62,9 @@ class ClientSequences {
   explicit ClientSequences(const ServiceContext& context)
       : context_(context), names_(context.store), stored_(context) {}
 
-  // Leases the sequence that the request goes on with or starts. `target`: the model that it names,
-  // and then what it runs on; a sequence goes on with the version that it began with. Where the
-  // request names no sequence nothing happens. Waits where there is a store.
+  // Leases the sequence that the request continues or starts. `target`: the model that it names,
+  // and then what it runs on; a sequence continues with the version that it began with. Without a
+  // sequence in the request nothing happens. Waits where there is a store.
   grpc::Status find(const Owner& owner, const TensorRequest& request, GenerationTarget& target,
                     ClientSequence& sequence);
   void end(const ClientSequence& sequence) noexcept;

@@ -3,15 +3,15 @@
 #include <memory>
 #include <utility>
 
+#include "server/api/refusals.h"
+#include "server/api/resolve_model.h"
+#include "server/api/store_work.h"
 #include "server/core/mutex.h"
-#include "server/grpc/transport/status.h"
-#include "server/grpc/transport/unary_call.h"
 #include "server/grpc/kserve/prepare.h"
 #include "server/grpc/kserve/service_models.h"
 #include "server/grpc/kserve/stream_call.h"
-#include "server/api/resolve_model.h"
-#include "server/api/store_work.h"
-#include "server/api/refusals.h"
+#include "server/grpc/transport/status.h"
+#include "server/grpc/transport/unary_call.h"
 
 namespace lintel {
 namespace {
@@ -34,7 +34,7 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
       return active_ ? run() : shutting_down();
     });
   }
-  // Once, when it has begun, by the method or, after that has returned, by another thread: the
+  // Once, after begin(), by the method or, after that has returned, by another thread: the
   // call ends with it, and may be gone when this returns.
   void run(const ServiceContext& context, ClientSequences& sequences,
            const grpc::CallbackServerContext& rpc, const inference::ModelInferRequest& wire,
@@ -285,7 +285,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   auto* const reactor = new ModelInferCall(context_, *call);
   const LogFields log_fields = reactor->log_fields();
   const LogScope log(log_fields);
-  grpc::Status begun = reactor->begin([&] {
+  grpc::Status started = reactor->begin([&] {
     const auto wire = std::make_shared<inference::ModelInferRequest>();
     grpc::Status read = request->read(bounds_of(context_.gate, Method::kModelInfer), *wire);
     if (!read.ok()) return read;
@@ -299,7 +299,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
     run();
     return read;
   });
-  if (!begun.ok()) reactor->finish(std::move(begun), {});
+  if (!started.ok()) reactor->finish(std::move(started), {});
   return reactor;
 }
 

@@ -1,10 +1,10 @@
-// InferenceService: the Open Inference Protocol (KServe v2) beside lintel.v1, on the same port.
+// InferenceService: the Open Inference Protocol (KServe v2), on the port of lintel.v1.
 #pragma once
 
 #include "inference/grpc_service.grpc.pb.h"
-#include "server/grpc/transport/bounded_service.h"
-#include "server/grpc/kserve/sequences.h"
 #include "server/api/service_context.h"
+#include "server/grpc/kserve/sequences.h"
+#include "server/grpc/transport/bounded_service.h"
 
 namespace lintel {
 

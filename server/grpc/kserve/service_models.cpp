@@ -21,9 +21,9 @@ void add(const HistogramSnapshot& from, inference::StatisticDuration& to) {
   to.set_ns(to.ns() + static_cast<std::uint64_t>(std::llround(from.sum * 1e9)));
 }
 
-// What goes in and out: each name with its type in both vocabularies, and its shape behind the
-// rows. -1: any. Values that are given behind the prompt are not told: who reads this sends all of
-// it.
+// Inputs and outputs: each name with its type in both vocabularies, and its shape after the rows.
+// -1: any. Values that are given after the prompt are not listed: clients of this list send every
+// input in it.
 struct Tensor {
   const char* name;
   const char* datatype;
@@ -125,7 +125,7 @@ void write_statistics(const ServedModel& model, inference::ModelStatistics& wire
     return timings.step[static_cast<std::size_t>(which)];
   };
   add(part(WorkPart::kSchedule), *times.mutable_compute_input());
-  // One execution a step, whatever it is made of.
+  // One execution a step, with any parts.
   for (const WorkPart which : {WorkPart::kProducts, WorkPart::kAttention, WorkPart::kOther}) {
     add(part(which), *times.mutable_compute_infer());
   }

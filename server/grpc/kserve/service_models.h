@@ -1,4 +1,4 @@
-// What the Open Inference Protocol says of models.
+// Models in the Open Inference Protocol: metadata, configuration, statistics.
 #pragma once
 
 #include <google/protobuf/map.h>

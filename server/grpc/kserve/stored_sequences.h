@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
+#include "server/api/service_context.h"
 #include "server/core/mutex.h"
 #include "server/sessions/persistence/id_locks.h"
-#include "server/api/service_context.h"
 
 namespace lintel {
 
@@ -36,11 +36,11 @@ class StoredSequences {
   // held.
   SessionRefusal remove(const SequenceName& name) EXCLUDES(mutex_);
 
-  // The sequence is over: nobody finds it from now on. A thread of the store removes it.
+  // The sequence is over and is no longer found. A thread of the store removes it.
   void end(const Owner& owner, const std::string& id) noexcept EXCLUDES(mutex_);
 
  private:
-  // The first session of the name behind `after`.
+  // The first session of the name after `after`.
   std::optional<std::string> next(const SequenceName& name, const std::string& after) const;
   bool has_ended(const std::string& id) const EXCLUDES(mutex_);
   // Queues the removal of one that has ended; where there is no place it stays to be tried again.

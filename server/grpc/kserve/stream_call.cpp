@@ -2,10 +2,10 @@
 
 #include <utility>
 
+#include "server/api/store_work.h"
 #include "server/grpc/transport/guarded.h"
 #include "server/grpc/transport/status.h"
 #include "server/sessions/persistence/past_call.h"
-#include "server/api/store_work.h"
 
 namespace lintel {
 
@@ -45,7 +45,7 @@ void ModelStreamInferCall::OnReadDone(bool ok) {
   active_ = ActiveCall(calls_);
   if (!active_) return finish(guarded([] { return shutting_down(); }));
   const LogScope log(call_.scope.log_fields());
-  grpc::Status begun = guarded([&] {
+  grpc::Status started = guarded([&] {
     const auto wire = std::make_shared<inference::ModelInferRequest>();
     grpc::Status taken = read(*wire);
     if (!taken.ok()) return taken;
@@ -55,7 +55,7 @@ void ModelStreamInferCall::OnReadDone(bool ok) {
     serve(*wire);
     return taken;
   });
-  if (!begun.ok()) respond(std::move(begun), {});
+  if (!started.ok()) respond(std::move(started), {});
 }
 
 void ModelStreamInferCall::serve(const inference::ModelInferRequest& wire) noexcept {
@@ -71,13 +71,13 @@ void ModelStreamInferCall::serve(const inference::ModelInferRequest& wire) noexc
                    }),
                    {});
   }
-  grpc::Status begun =
+  grpc::Status started =
       guarded([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
-  if (begun.ok()) return;
+  if (started.ok()) return;
   infer.rows.clear();  // gives its session back
   sequences_.end_if_last(infer.sequence, /*ended_well=*/false);
   forget();
-  respond(std::move(begun), {});
+  respond(std::move(started), {});
 }
 
 grpc::Status ModelStreamInferCall::read(inference::ModelInferRequest& wire) {

@@ -9,15 +9,15 @@
 #include <string>
 
 #include "inference/grpc_service.pb.h"
+#include "server/api/service_context.h"
+#include "server/api/token_outbox.h"
 #include "server/core/mutex.h"
-#include "server/grpc/transport/received.h"
-#include "server/grpc/transport/stream_call.h"
 #include "server/grpc/kserve/prepare.h"
 #include "server/grpc/kserve/sequences.h"
 #include "server/grpc/kserve/streamed_response.h"
 #include "server/grpc/kserve/unary_call.h"
-#include "server/api/service_context.h"
-#include "server/api/token_outbox.h"
+#include "server/grpc/transport/received.h"
+#include "server/grpc/transport/stream_call.h"
 
 namespace lintel {
 
@@ -80,7 +80,7 @@ class ModelStreamInferCall final
   ActiveCall active_;  // while a request is served
   Received<inference::ModelInferRequest> request_;
   std::string id_;                // of the request that runs
-  bool asks_for_stream_ = false;  // it has the parameter, whatever its value
+  bool asks_for_stream_ = false;  // it has the parameter, with any value
   inference::ModelStreamInferResponse response_;
   grpc::Status status_;
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
+#include "server/api/token_outbox.h"
 #include "server/grpc/kserve/output_tensors.h"
 #include "server/grpc/kserve/request.h"
-#include "server/api/token_outbox.h"
 
 namespace lintel {
 

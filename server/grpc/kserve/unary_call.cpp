@@ -5,12 +5,12 @@
 #include <string>
 #include <utility>
 
+#include "server/api/outcome_status.h"
+#include "server/api/refusals.h"
 #include "server/grpc/transport/guarded.h"
 #include "server/grpc/transport/status.h"
 #include "server/sessions/persistence/durable_call.h"
 #include "server/sessions/persistence/past_call.h"
-#include "server/api/outcome_status.h"
-#include "server/api/refusals.h"
 
 namespace lintel {
 
@@ -59,7 +59,7 @@ class RowGatherer::RowSink final : public TokenSink {
 };
 
 void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
-  // What is known of a row before it runs: whatever ends the call from here on ends it, too.
+  // What is known of a row before it runs. From here on the end of the call ends the row, too.
   grpc::Status room = guarded([&] {
     MutexLock lock(mutex_);
     rows_left_ = prepared.size();
@@ -71,7 +71,7 @@ void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
   for (std::size_t i = 0; i < prepared.size(); ++i) {
     grpc::Status status = room.ok() ? submit(i, prepared[i]) : copy_of(room);
     if (status.ok()) continue;
-    prepared[i].lease = SessionLease();  // before the client hears of it
+    prepared[i].lease = SessionLease();  // before the client receives its answer
     row_done(i, {}, {}, std::move(status));
   }
 }
@@ -125,7 +125,7 @@ void RowGatherer::fail(grpc::Status status) noexcept {
 void RowGatherer::row_done(std::size_t index, std::vector<RowValues> samples, ValueUse used,
                            grpc::Status status) noexcept {
   if (!status.ok()) fail(std::move(status));
-  SharedModel over;  // let go of without the mutex
+  SharedModel over;  // released without the mutex
   OnDone on_done;
   std::vector<RowValues> rows;
   grpc::Status result;

@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
+#include "server/api/prepare_generation.h"
 #include "server/core/mutex.h"
-#include "server/grpc/transport/call_scope.h"
 #include "server/grpc/kserve/output_tensors.h"
 #include "server/grpc/kserve/request.h"
-#include "server/api/prepare_generation.h"
+#include "server/grpc/transport/call_scope.h"
 
 namespace lintel {
 
@@ -37,7 +37,7 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
   struct Running {
     SharedModel model;  // while it runs: a row that is done keeps no model from being unloaded
     RequestHandle handle;
-    std::shared_ptr<PastCall> past;  // that is told instead
+    std::shared_ptr<PastCall> past;  // that is answered from instead
   };
 
   grpc::Status submit(std::size_t index, PreparedGeneration& row) noexcept EXCLUDES(mutex_);

@@ -1,9 +1,9 @@
-// AdminService: what an operator does to a running server.
+// AdminService: an operator's calls to a running server.
 #pragma once
 
 #include "lintel/v1/admin.grpc.pb.h"
-#include "server/grpc/transport/bounded_service.h"
 #include "server/api/service_context.h"
+#include "server/grpc/transport/bounded_service.h"
 
 namespace lintel {
 

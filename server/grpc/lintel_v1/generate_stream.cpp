@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/grpc/lintel_v1/wire_source.h"
 #include "server/grpc/transport/guarded.h"
 #include "server/grpc/transport/wire_time.h"
-#include "server/grpc/lintel_v1/wire_source.h"
 
 namespace lintel {
 namespace {

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/core/clock.h"
-#include "server/core/mutex.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/stream_reactor.h"
 #include "server/api/streaming_options.h"
 #include "server/api/token_outbox.h"
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
 
 namespace lintel {
 

@@ -61,9 +61,9 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& context
   const auto stream =
       std::make_shared<ScoreStream>(model, context_.store, std::move(sequences), options);
   reactor.run(stream);
-  grpc::Status begun = stream->begin();
-  if (!begun.ok()) reactor.run(nullptr);
-  return begun;
+  grpc::Status started = stream->begin();
+  if (!started.ok()) reactor.run(nullptr);
+  return started;
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(

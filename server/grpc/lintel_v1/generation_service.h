@@ -2,10 +2,10 @@
 #pragma once
 
 #include "lintel/v1/generation.grpc.pb.h"
-#include "server/grpc/transport/bounded_service.h"
 #include "server/api/service_context.h"
 #include "server/grpc/lintel_v1/generate_stream.h"
 #include "server/grpc/lintel_v1/score_stream.h"
+#include "server/grpc/transport/bounded_service.h"
 
 namespace lintel {
 

@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/refusals.h"
 #include "server/api/resolve_adapter.h"
 #include "server/api/resolve_model.h"
 #include "server/api/resolve_state.h"
-#include "server/sessions/snapshot.h"
-#include "server/api/refusals.h"
 #include "server/grpc/lintel_v1/restored_image.h"
 #include "server/grpc/lintel_v1/snapshot_bytes.h"
+#include "server/sessions/snapshot.h"
 
 namespace lintel {
 namespace {
@@ -44,7 +44,7 @@ ZeroedBytes bytes_of_file(const fs::path& path, std::size_t most) {
   return ZeroedBytes(std::move(bytes));
 }
 
-// The snapshot's state, with the values that a state needs behind it, as SaveState keeps it: what
+// The snapshot's state, with the last values that a state needs, as SaveState keeps it: what
 // a session is that was restored from it says.
 SessionImage image_of_state(const SessionImage& snapshot, const ServedModel& model,
                             const SharedAdapter& adapter, const ServiceContext& context) {

@@ -1,4 +1,4 @@
-// States for everybody to begin with, from files.
+// Public initial states, from files.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@ namespace lintel {
 
 // Each file of the directory, a snapshot, as the public named state that is called as the file
 // without its ending; what begins with a dot is left out. Their models have to be loaded. Memory
-// is admitted as a session's, in nobody's account.
+// is admitted as a session's, without an owner.
 //
 // Throws std::runtime_error naming the file and what is wrong with it: damaged, of another model,
 // weight type or adapter, of other numerics (unless these are accepted), a name that no state can

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "model/lora/adapter.h"
 #include "model/config/names.h"
-#include "server/grpc/transport/unary_call.h"
-#include "server/grpc/transport/wire_time.h"
+#include "model/lora/adapter.h"
 #include "server/api/resolve_model.h"
 #include "server/grpc/lintel_v1/statistics.h"
+#include "server/grpc/transport/unary_call.h"
+#include "server/grpc/transport/wire_time.h"
 
 namespace lintel {
 namespace {

@@ -1,9 +1,9 @@
-// ModelService: what is being served.
+// ModelService: lists, loads and unloads models.
 #pragma once
 
 #include "lintel/v1/model.grpc.pb.h"
-#include "server/grpc/transport/bounded_service.h"
 #include "server/api/service_context.h"
+#include "server/grpc/transport/bounded_service.h"
 
 namespace lintel {
 

@@ -1,13 +1,13 @@
-// What methods that answer with a stream do around their translation.
+// Common parts of methods that answer with a stream.
 #pragma once
 
 #include <memory>
 #include <utility>
 
-#include "server/grpc/transport/guarded.h"
-#include "server/grpc/transport/received.h"
 #include "server/api/service_context.h"
 #include "server/grpc/lintel_v1/store_calls.h"
+#include "server/grpc/transport/guarded.h"
+#include "server/grpc/transport/received.h"
 
 namespace lintel {
 
@@ -32,8 +32,8 @@ Reactor* open_stream(const ServiceContext& context, grpc::CallbackServerContext&
     return run_by_store(
         context, log_fields,
         [&reactor = *reactor, begin, wire = std::make_shared<const Request>(std::move(wire))] {
-          grpc::Status begun = guarded([&] { return begin(reactor, *wire); });
-          if (!begun.ok()) reactor.refuse(std::move(begun));
+          grpc::Status started = guarded([&] { return begin(reactor, *wire); });
+          if (!started.ok()) reactor.refuse(std::move(started));
         });
   });
   if (!status.ok()) reactor->refuse(std::move(status));

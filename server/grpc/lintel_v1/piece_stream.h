@@ -50,7 +50,7 @@ class PieceStream final : public ResponseStream<Message> {
   ValueUse tokens_used() const override REQUIRES(this->mutex_) { return {}; }
 
   void fail(grpc::Status status) EXCLUDES(this->mutex_) {
-    Fill gone;  // what it holds is given back without the mutex
+    Fill gone;  // what it holds is released without the mutex
     MutexLock lock(this->mutex_);
     if (!failure_) failure_ = std::move(status);
     gone.swap(fill_);

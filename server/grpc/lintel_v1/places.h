@@ -1,4 +1,4 @@
-// Places: how many calls of a kind may be at it at a time.
+// Places: limits the concurrent calls of a kind.
 #pragma once
 
 #include <atomic>

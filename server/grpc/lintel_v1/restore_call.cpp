@@ -5,20 +5,20 @@
 #include <utility>
 
 #include "model/core/model_error.h"
-#include "server/grpc/transport/guarded.h"
-#include "server/grpc/transport/status.h"
-#include "server/engine/token_sink.h"
+#include "server/api/outcome_status.h"
 #include "server/api/prepare_generation.h"
+#include "server/api/refusals.h"
 #include "server/api/resolve_adapter.h"
 #include "server/api/resolve_model.h"
 #include "server/api/session_checks.h"
 #include "server/api/store_work.h"
-#include "server/api/outcome_status.h"
-#include "server/api/refusals.h"
+#include "server/engine/token_sink.h"
 #include "server/grpc/lintel_v1/restored_image.h"
 #include "server/grpc/lintel_v1/session_service.h"
 #include "server/grpc/lintel_v1/snapshot_bytes.h"
 #include "server/grpc/lintel_v1/store_calls.h"
+#include "server/grpc/transport/guarded.h"
+#include "server/grpc/transport/status.h"
 
 namespace lintel {
 namespace {
@@ -31,7 +31,7 @@ grpc::Status unproven(const std::string& why) {
 
 }  // namespace
 
-// Told when the values have been read.
+// Finishes the call when the values have been read.
 class RestoreCall::ProofSink final : public TokenSink {
  public:
   explicit ProofSink(RestoreCall& call) : call_(call) {}

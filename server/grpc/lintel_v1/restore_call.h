@@ -10,13 +10,13 @@
 #include <string>
 
 #include "lintel/v1/session.pb.h"
+#include "server/api/service_context.h"
 #include "server/core/mutex.h"
+#include "server/engine/request_control.h"
+#include "server/grpc/lintel_v1/places.h"
 #include "server/grpc/transport/received.h"
 #include "server/grpc/transport/stream_call.h"
-#include "server/engine/request_control.h"
-#include "server/api/service_context.h"
 #include "server/sessions/snapshot_reader.h"
-#include "server/grpc/lintel_v1/places.h"
 
 namespace lintel {
 

@@ -4,11 +4,11 @@
 #include <string>
 #include <string_view>
 
-#include "server/grpc/transport/status.h"
 #include "server/api/generate_checks.h"
 #include "server/api/session_checks.h"
 #include "server/api/value_checks.h"
 #include "server/grpc/lintel_v1/snapshot_bytes.h"
+#include "server/grpc/transport/status.h"
 
 namespace lintel {
 namespace {
@@ -18,7 +18,7 @@ constexpr std::int64_t kFarthestValue = std::int64_t{1} << 53;
 std::size_t most_bytes_of(const Transformer& model, std::int64_t history_values) {
   const ModelConfig& config = model.config();
   const std::int64_t values = config.max_values() == 0 ? kFarthestValue : config.max_values();
-  // In windows text goes on behind the model's length.
+  // In windows text continues past the model's length.
   const bool ends = config.modality == ModalityKind::kImage;
   return most_snapshot_bytes(model, values,
                              ends ? std::min(values, history_values) : history_values);
@@ -41,7 +41,7 @@ std::size_t most_restored_bytes(const ModelRegistry& models, const ServedModel* 
 
 grpc::Status snapshot_refused(const SnapshotError& error) {
   if (error.kind() == SnapshotError::Kind::kInvalid) {
-    // "snapshot: FIELD: ...", of which the first is named beside it.
+    // "snapshot: FIELD: ...": "snapshot" is the violation's field already.
     std::string_view text = error.what();
     text.remove_prefix(std::min(text.size(), text.find(' ') + 1));
     return invalid_argument({{"snapshot", std::string(text)}});
@@ -72,7 +72,7 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
     return wrong_state("NUMERICS_CHANGED",
                        "this machine computes other bits than the one that made the snapshot (" +
                            clip(snapshot.numerics_text) + " there, " + here.numerics_text +
-                           " here): accept_other_numerics goes on all the same",
+                           " here): accept_other_numerics restores it all the same",
                        {{"snapshot", snapshot.numerics}, {"model", here.numerics}});
   }
   const SessionImage& image = snapshot.image;

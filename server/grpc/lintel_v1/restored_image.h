@@ -1,4 +1,4 @@
-// What a snapshot has to be to become a session here.
+// Checks that a snapshot can become a session here.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -20,7 +20,7 @@ std::size_t most_restored_bytes(const ModelRegistry& models, const ServedModel* 
 // DATA_LOSS for bytes that are damaged, INVALID_ARGUMENT for a field that makes no sense.
 grpc::Status snapshot_refused(const SnapshotError& error);
 
-// Whether the model can go on with the snapshot: its weights, attention and weight type, its
+// Whether the model can continue the snapshot: its weights, attention and weight type, its
 // numerics unless other ones are accepted, and values that it has.
 grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model,
                             bool accept_other_numerics);

@@ -3,15 +3,15 @@
 #include <span>
 #include <utility>
 
-#include "server/grpc/transport/guarded.h"
-#include "server/grpc/transport/status.h"
 #include "server/api/outcome_status.h"
 #include "server/api/refusals.h"
+#include "server/grpc/transport/guarded.h"
+#include "server/grpc/transport/status.h"
 
 namespace lintel {
 namespace {
 
-// Whether memory that others give back may help. (Where the budget promised more than the machine
+// Whether memory that others release may help. (Where the budget promised more than the machine
 // has, it was free and is not there: that ends the call, as want of any other memory does.)
 bool may_have_room_later(const SessionRefusal& refusal) {
   return refusal.error == SessionError::kOwnerOutOfMemory ||
@@ -74,7 +74,7 @@ std::optional<std::size_t> ScoreStream::claim() {
 ScoreStream::Attempt ScoreStream::submit(std::size_t index) {
   Attempt attempt;
   attempt.status = guarded([&]() -> grpc::Status {
-    // Before memory is asked for: a call that waits for some would not hear of it otherwise.
+    // Before memory is asked for: a call that waits for memory would not notice otherwise.
     if (model_->scheduler->draining()) return stopped_status(*model_);
     if (options_.adapter != nullptr && options_.adapter->ended.load()) {
       return adapter_unloaded(model_->name);
@@ -159,7 +159,7 @@ void ScoreStream::join(Attempt::Lacks lacks) {
   const std::weak_ptr<Waiter> self = std::static_pointer_cast<ScoreStream>(shared_from_this());
   // The queue's room also says that the model goes.
   model_->scheduler->waiting_room().join(self);
-  // Not for a place in the queue: the memory that a try takes and gives back would seem to be room.
+  // Not for a place in the queue: the memory that a try takes and releases would seem to be room.
   if (lacks == Attempt::Lacks::kMemory) store_.waiting_room().join(self);
 }
 

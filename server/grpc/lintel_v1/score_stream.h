@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
+#include "server/api/response_stream.h"
+#include "server/api/score_checks.h"
 #include "server/core/waiting_room.h"
+#include "server/engine/scheduler.h"
 #include "server/engine/token_sink.h"
 #include "server/models/served_model.h"
-#include "server/api/score_checks.h"
-#include "server/engine/scheduler.h"
 #include "server/sessions/session_store.h"
-#include "server/api/response_stream.h"
 
 namespace lintel {
 
@@ -23,7 +23,7 @@ namespace lintel {
 // refuses it; one that fills up later is waited for, and so is memory.
 //
 // Threads: any. Sequences are submitted by gRPC's threads (begin, a message is out), the model's
-// workers (a sequence is done) and whichever thread makes room; submitting_ lets in one at a time.
+// workers (a sequence is done) and any thread that makes room; submitting_ lets in one at a time.
 class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Waiter {
  public:
   struct Options {

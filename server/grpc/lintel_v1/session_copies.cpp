@@ -5,14 +5,14 @@
 #include <utility>
 #include <vector>
 
-#include "server/grpc/transport/status.h"
+#include "server/api/refusals.h"
 #include "server/api/session_checks.h"
 #include "server/api/store_work.h"
-#include "server/api/refusals.h"
 #include "server/grpc/lintel_v1/open_stream.h"
 #include "server/grpc/lintel_v1/session_service.h"
 #include "server/grpc/lintel_v1/store_calls.h"
 #include "server/grpc/lintel_v1/wire_source.h"
+#include "server/grpc/transport/status.h"
 
 namespace lintel {
 namespace {

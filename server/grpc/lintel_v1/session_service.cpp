@@ -3,16 +3,16 @@
 #include <string>
 
 #include "model/core/sha256.h"
-#include "server/grpc/transport/status.h"
-#include "server/grpc/transport/wire_time.h"
 #include "server/api/generate_checks.h"
+#include "server/api/refusals.h"
 #include "server/api/resolve_adapter.h"
 #include "server/api/resolve_model.h"
 #include "server/api/resolve_state.h"
 #include "server/api/session_checks.h"
 #include "server/api/store_work.h"
-#include "server/api/refusals.h"
 #include "server/grpc/lintel_v1/store_calls.h"
+#include "server/grpc/transport/status.h"
+#include "server/grpc/transport/wire_time.h"
 
 namespace lintel {
 
@@ -163,7 +163,7 @@ grpc::Status SessionService::list(CallScope& scope, const v1::ListSessionsReques
   const CheckedList checked = check_list(wire, violations);
   if (!violations.empty()) return violations.status();
   const Identity& caller = scope.caller();
-  // One more than asked for tells whether there is a next page.
+  // One more than asked for shows whether there is a next page.
   const std::optional<Owner> owner =
       caller.roles.has(Role::kAdmin) ? std::nullopt : std::optional(caller.name);
   const std::size_t limit = checked.page_size + 1;

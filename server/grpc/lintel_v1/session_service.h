@@ -2,15 +2,15 @@
 #pragma once
 
 #include "lintel/v1/session.grpc.pb.h"
-#include "server/grpc/transport/bounded_service.h"
 #include "server/api/service_context.h"
 #include "server/grpc/lintel_v1/piece_stream.h"
 #include "server/grpc/lintel_v1/places.h"
+#include "server/grpc/transport/bounded_service.h"
 
 namespace lintel {
 
 // Thread-safe. Without a session store nothing here waits, and a unary method answers before it
-// returns; with one, methods that name a session go on by the store's threads. Its files:
+// returns; with one, methods that name a session continue on the store's threads. Its files:
 // session_service.cpp (Create, Get, List, Delete),
 // session_copies.cpp (Fork, Rewind, ReadHistory), session_snapshots.cpp (Snapshot),
 // restore_call.cpp (Restore), session_states.cpp (named states).
@@ -76,7 +76,7 @@ class SessionService final : public BoundedService {
 
   // A place among copies_, or why there is none.
   grpc::Status take_place(std::shared_ptr<void>& place);
-  // The caller's session, which is in memory then; not OK: it is not there. Tells the scope its
+  // The caller's session, which is in memory then; not OK: it is not there. Gives the scope its
   // model.
   grpc::Status find(CallScope& scope, const std::string& id, SessionInfo& info) const;
   // Of a session that the caller has; OK where it is no refusal.

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "server/api/session_checks.h"
-#include "server/sessions/snapshot.h"
 #include "server/grpc/lintel_v1/open_stream.h"
 #include "server/grpc/lintel_v1/restore_call.h"
 #include "server/grpc/lintel_v1/session_service.h"
 #include "server/grpc/lintel_v1/snapshot_bytes.h"
+#include "server/sessions/snapshot.h"
 
 namespace lintel {
 

@@ -5,14 +5,14 @@
 #include <string>
 #include <utility>
 
-#include "server/grpc/transport/status.h"
-#include "server/grpc/transport/unary_call.h"
 #include "server/api/resolve_model.h"
 #include "server/api/resolve_state.h"
 #include "server/api/session_checks.h"
 #include "server/grpc/lintel_v1/session_service.h"
 #include "server/grpc/lintel_v1/snapshot_bytes.h"
 #include "server/grpc/lintel_v1/store_calls.h"
+#include "server/grpc/transport/status.h"
+#include "server/grpc/transport/unary_call.h"
 
 namespace lintel {
 namespace {
@@ -69,7 +69,7 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
   const grpc::Status full = quota_exceeded(caller, limit);
   if (!context_.states.has_place(caller, wire.name(), wire.is_public())) return full;
 
-  // What the state may become, and the values behind it, which are few or there is no state.
+  // The largest size of the state, and the values after it, which are few or there is no state.
   const std::int64_t most =
       wire.has_position() ? std::min(wire.position(), info.num_values) : info.num_values;
   const std::size_t bytes = sizeof(NamedState) + model->transformer->state_bytes(most) +
@@ -117,7 +117,7 @@ grpc::Status SessionService::list_states(CallScope& scope, const v1::ListStatesR
   const std::size_t size =
       wire.page_size() == 0 ? kDefaultStatesPage : static_cast<std::size_t>(wire.page_size());
   const auto after = wire.page_token().empty() ? std::nullopt : place_of(wire.page_token());
-  // One more than asked for tells whether there is a next page.
+  // One more than asked for shows whether there is a next page.
   auto found = context_.states.list(scope.caller().name, wire.model(), after, size + 1);
   if (found.size() > size) {
     found.resize(size);

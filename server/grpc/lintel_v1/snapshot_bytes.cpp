@@ -23,9 +23,9 @@ std::size_t most_snapshot_bytes(const Transformer& model, std::int64_t num_value
                                 std::int64_t history_values) {
   constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
   const std::size_t state = model.state_bytes(num_values);
-  const std::size_t beside =
+  const std::size_t rest =
       static_cast<std::size_t>(history_values) * kHistoryValueBytes + kBesideBytes;
-  return state > kMost / 4 ? kMost : state + beside;
+  return state > kMost / 4 ? kMost : state + rest;
 }
 
 SnapshotOf snapshot_of(SessionImage image, const ServedModel& model) {

@@ -1,4 +1,4 @@
-// What Snapshot and Restore share: how large a snapshot may be, and what it says of the model.
+// Shared by Snapshot and Restore: the largest size of a snapshot and its fields of the model.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +40,8 @@ std::size_t most_snapshot_bytes(const Transformer& model, std::int64_t num_value
 // The image with what its model is, for write_snapshot(): of values that the model computes here.
 SnapshotOf snapshot_of(SessionImage image, const ServedModel& model);
 
-// What the first `position` values of a session were computed with, told in place of what the model
-// computes with here.
+// Puts the numerics that computed the first `position` values of a session in place of the model's
+// numerics here.
 void tell_numerics(const SessionInfo& session, std::int64_t position, SnapshotOf& snapshot);
 // The same the other way: of a session that is made of these values.
 void take_numerics(const SnapshotOf& snapshot, const ServedModel& model, SessionOptions& session);

@@ -1,4 +1,4 @@
-// What the server does, as ModelService.Statistics tells it.
+// The response of ModelService.Statistics.
 #pragma once
 
 #include "lintel/v1/model.pb.h"

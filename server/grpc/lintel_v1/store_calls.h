@@ -1,5 +1,5 @@
-// What methods that name sessions do around their translation where there is a session store, which
-// they may have to wait for: they go on by one of its threads.
+// What methods that name sessions do around their translation where there is a session store: they
+// continue on one of its threads, since they may have to wait for it.
 #pragma once
 
 #include <chrono>
@@ -7,12 +7,12 @@
 #include <string>
 #include <utility>
 
+#include "server/api/refusals.h"
+#include "server/api/service_context.h"
+#include "server/api/store_work.h"
 #include "server/grpc/transport/guarded.h"
 #include "server/grpc/transport/received.h"
 #include "server/grpc/transport/unary_call.h"
-#include "server/api/service_context.h"
-#include "server/api/store_work.h"
-#include "server/api/refusals.h"
 
 namespace lintel {
 

@@ -39,7 +39,7 @@ class ActiveCalls {
     if (--held_ == 0) none_left_.notify_all();
   }
 
-  // No call enters any more. Those inside go on.
+  // No call enters any more. Running calls continue.
   void close() {
     MutexLock lock(mutex_);
     closed_ = true;

@@ -1,4 +1,4 @@
-// BoundedService: what our services are to gRPC. Their requests come unparsed (Received).
+// BoundedService: base of the server's gRPC services. Requests come unparsed (Received).
 #pragma once
 
 #include <grpcpp/grpcpp.h>

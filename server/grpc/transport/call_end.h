@@ -1,4 +1,4 @@
-// What is kept of a call that is over: a count, and a line in the log.
+// Counts a finished call and writes its line of the log.
 #pragma once
 
 #include <grpcpp/support/status.h>

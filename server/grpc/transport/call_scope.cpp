@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "server/security/inner_call.h"
 #include "server/grpc/transport/status.h"
 #include "server/observability/request_id.h"
+#include "server/security/inner_call.h"
 
 namespace lintel {
 namespace {

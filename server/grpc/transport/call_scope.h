@@ -1,4 +1,4 @@
-// CallScope: one RPC from its headers to its end: who calls, and by which id it is known.
+// CallScope: one RPC from its headers to its end, with its caller and request id.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -9,15 +9,15 @@
 #include <span>
 #include <string>
 
-#include "server/security/bearer_tokens.h"
-#include "server/security/identity.h"
-#include "server/security/quotas.h"
 #include "server/core/clock.h"
 #include "server/grpc/transport/call_end.h"
 #include "server/grpc/transport/message_bounds.h"
 #include "server/grpc/transport/methods.h"
 #include "server/grpc/transport/request_counters.h"
 #include "server/observability/logging.h"
+#include "server/security/bearer_tokens.h"
+#include "server/security/identity.h"
+#include "server/security/quotas.h"
 
 namespace lintel {
 
@@ -32,18 +32,18 @@ struct CallGate {
   RequestCounters& counters;
   const Clock& clock;
   std::size_t max_message_bytes;  // of a request
-  std::string inner_key = {};     // server/grpc/transport/inner_call.h; empty: there are no such calls
-  std::string replica_id = {};    // this server's, for answers; empty: they do not say
+  std::string inner_key = {};  // server/grpc/transport/inner_call.h; empty: there are no such calls
+  std::string replica_id = {};  // this server's, for answers; empty: they do not say
 };
 
 // How large a request of this method may be.
 MessageBounds bounds_of(const CallGate& gate, Method method);
 
-// Who has the token of a call; UNAUTHENTICATED where it is empty or nobody's.
+// The identity of a call's token; UNAUTHENTICATED where it is empty or unknown.
 grpc::Status identify(const BearerTokens& tokens, std::string_view token, Identity& caller);
 
-// Made first in every method and told how the call ended: then it is counted and logged. The one
-// place where callers are told apart.
+// Made first in every method; counts and logs the call when it ends. The one place that identifies
+// callers.
 //
 // Used by one thread at a time.
 class CallScope {

@@ -5,7 +5,7 @@
 
 namespace lintel {
 
-// grpc.channelz.v1, from what gRPC tells of itself in JSON. gRPC's own service takes requests of
+// grpc.channelz.v1, from the JSON of gRPC's channelz registry. gRPC's own service takes requests of
 // any size.
 //
 // Thread-safe.

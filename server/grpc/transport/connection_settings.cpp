@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "server/grpc/transport/message_bounds.h"
 #include "server/grpc/transport/header_guard.h"
+#include "server/grpc/transport/message_bounds.h"
 
 namespace lintel {
 namespace {

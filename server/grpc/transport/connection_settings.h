@@ -1,4 +1,4 @@
-// ConnectionOptions: what gRPC is told about connections.
+// ConnectionOptions: gRPC's settings of connections.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ struct ConnectionOptions {
   std::chrono::milliseconds keepalive_time_ms{30'000};
   std::chrono::milliseconds keepalive_timeout_ms{10'000};
   // A connection this old takes no new calls (the client opens another, and shows its certificate
-  // again); what runs on it may go on for the grace, then the connection is closed. 0: no bound.
+  // again); its running calls have the grace to end, then it is closed. 0: no bound.
   std::chrono::milliseconds max_age_ms{3'600'000};
   std::chrono::milliseconds max_age_grace_ms{3'600'000};
 };

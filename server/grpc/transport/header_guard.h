@@ -3,9 +3,9 @@
 
 namespace lintel {
 
-// From now on a connection is closed when a header field that may not be longer than
-// `max_metadata_bytes` goes on beyond what its longest coding takes. Of the whole process: its
-// servers have the largest bound that was asked for. Thread-safe.
+// From now on a connection is closed when a header field is longer than the longest coding of
+// `max_metadata_bytes`. Of the whole process: its servers share the largest bound that was asked
+// for. Thread-safe.
 void guard_header_fields(int max_metadata_bytes);
 
 }  // namespace lintel

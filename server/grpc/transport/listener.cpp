@@ -53,7 +53,7 @@ int first_reserved_descriptor() {
   return most - std::min(kReservedDescriptors, most / 2);
 }
 
-// Whether somebody listens on a unix socket.
+// Whether a process listens on a unix socket.
 bool is_answered(const sockaddr_un& name) {
   const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (socket < 0) return false;
@@ -103,7 +103,7 @@ void Listener::listen_on_unix_socket() {
 }
 
 void Listener::remove_unix_socket() const {
-  // Whoever came after us may have put another one in its place.
+  // A later server may have put another one in its place.
   struct stat now {};
   if (::stat(address_.unix_path.c_str(), &now) != 0) return;
   if (now.st_dev != unix_socket_.st_dev || now.st_ino != unix_socket_.st_ino) return;

@@ -13,9 +13,9 @@
 namespace lintel {
 
 // gRPC's own listener stops for good at the first connection for which there is no descriptor, and
-// the process then serves nobody while it looks well. This one waits and goes on; and it keeps the
+// the process then serves no client while it looks well. This one waits and continues; it keeps the
 // last descriptors for the server itself (files that are read again, metrics, models): a connection
-// that would need one of them is closed at once, so that its client hears of it.
+// that would need one of them is closed at once, so that its client notices.
 //
 // Threads: one starts and stops it.
 class Listener {

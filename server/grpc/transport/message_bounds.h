@@ -1,4 +1,4 @@
-// What a request may cost before it is one: its bytes are looked through before they are parsed.
+// Bounds of a request's memory, checked in its bytes before they are parsed.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -19,7 +19,7 @@ struct MessageBounds {
 // What gRPC lets the server send in one message.
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{64} << 20;
 
-// Of a request that everybody may send, also without a token: it is a name or nothing.
+// Of a request that needs no token: it is a name or empty.
 inline constexpr MessageBounds kOpenMessage{4096};
 
 // Parses `bytes` into `message`, which is empty. Fields that the type does not know are left out.

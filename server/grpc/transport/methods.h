@@ -1,4 +1,4 @@
-// Every RPC method of ours: its name for metrics and logs, and who may call it.
+// Every RPC method of the server: its name for metrics and logs, and the role it needs.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ struct MethodInfo {
   Method method;
   const char* name;          // service and method, as on the wire
   std::optional<Role> role;  // that the caller needs; none: any identity will do
-  bool is_health = false;    // answers everybody, also without a token
+  bool is_health = false;    // answers without a token
 };
 
 // In the order of the enum.
@@ -60,7 +60,7 @@ inline constexpr std::array kMethods = {
     MethodInfo{Method::kScore, "lintel.v1.GenerationService/Score", Role::kScore},
     MethodInfo{Method::kCreateSession, "lintel.v1.SessionService/Create", Role::kGenerate},
     MethodInfo{Method::kGetSession, "lintel.v1.SessionService/Get", Role::kGenerate},
-    // An admin lists everybody's sessions, others their own.
+    // An admin lists all sessions, others their own.
     MethodInfo{Method::kListSessions, "lintel.v1.SessionService/List", std::nullopt},
     MethodInfo{Method::kDeleteSession, "lintel.v1.SessionService/Delete", Role::kGenerate},
     MethodInfo{Method::kForkSession, "lintel.v1.SessionService/Fork", Role::kGenerate},

@@ -5,9 +5,9 @@
 
 #include <memory>
 
+#include "server/grpc/transport/request_counters.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"
-#include "server/grpc/transport/request_counters.h"
 
 namespace lintel {
 

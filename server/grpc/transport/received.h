@@ -8,7 +8,7 @@
 
 namespace lintel {
 
-// gRPC would parse a request before anybody of ours sees it, and keep it until its call is over:
+// gRPC would parse a request before the server's code sees it, and keep it until its call is over:
 // for as long as a stream lasts. This one is parsed when the caller is known and may ask for it,
 // within bounds, and its bytes are gone with that.
 //

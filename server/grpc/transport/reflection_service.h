@@ -1,4 +1,4 @@
-// ReflectionService: what a server speaks, for clients that have no .proto files.
+// ReflectionService: the server's services and types, for clients that have no .proto files.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace lintel {
 // Thread-safe.
 class ReflectionService final : public BoundedService {
  public:
-  // `services`: full names, which a client is told when it asks for the list.
+  // `services`: full names, the answer to list_services.
   explicit ReflectionService(std::vector<std::string> services);
 
  private:

@@ -17,7 +17,7 @@
 namespace lintel {
 namespace {
 
-// After which a client that is told to wait for a held session asks for it again.
+// The longest pause that RetryInfo asks of a client that waits for a held session.
 constexpr std::chrono::milliseconds kMostHeldPause{1000};
 
 // A peer accepts about 8 KB of trailers; what is listed has to stay well below.
@@ -94,20 +94,20 @@ grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::st
 std::string violations_text(const google::rpc::BadRequest& bad, std::size_t count) {
   constexpr std::size_t kDescribedBytes = 600, kNamedBytes = 800;
   std::string text;
-  int told = 0;
-  for (; told < bad.field_violations_size(); ++told) {
-    const auto& violation = bad.field_violations(told);
+  int listed = 0;
+  for (; listed < bad.field_violations_size(); ++listed) {
+    const auto& violation = bad.field_violations(listed);
     const std::string next = violation.field() + ": " + violation.description();
-    if (told > 0 && text.size() + next.size() > kDescribedBytes) break;
-    text += (told == 0 ? "" : "; ") + next;
+    if (listed > 0 && text.size() + next.size() > kDescribedBytes) break;
+    text += (listed == 0 ? "" : "; ") + next;
   }
   bool is_first = true;
-  for (; told < bad.field_violations_size(); ++told) {
-    const std::string& field = bad.field_violations(told).field();
+  for (; listed < bad.field_violations_size(); ++listed) {
+    const std::string& field = bad.field_violations(listed).field();
     if (text.size() + field.size() > kNamedBytes) break;
     text += (std::exchange(is_first, false) ? "; also wrong: " : ", ") + field;
   }
-  const std::size_t left = count - static_cast<std::size_t>(told);
+  const std::size_t left = count - static_cast<std::size_t>(listed);
   if (left > 0) text += "; and " + std::to_string(left) + " fields more that are wrong";
   return text;
 }
@@ -165,14 +165,14 @@ grpc::Status session_held(std::string_view id, std::string_view holder,
 grpc::Status session_fenced(std::string_view id) {
   const std::string message = "session " + clip(id) +
                               " was taken over by another process during the call: repeated by its "
-                              "call_id, the call goes on from what is stored";
+                              "call_id, the call resumes from what is stored";
   return with_detail(grpc::StatusCode::ABORTED, message, resource_info("session", id, message),
                      error_info("SESSION_FENCED"));
 }
 
 grpc::Status call_moved(std::string_view session_id) {
   const std::string message =
-      "the server is shutting down: repeated by its call_id, the call goes on where it was";
+      "the server is shutting down: repeated by its call_id, the call resumes where it was";
   return with_detail(grpc::StatusCode::UNAVAILABLE, message,
                      resource_info("session", session_id, message), error_info("CALL_MOVED"));
 }

@@ -35,12 +35,12 @@ grpc::Status session_held(std::string_view id, std::string_view holder,
                           std::chrono::milliseconds held_for);
 
 // ABORTED with google.rpc.ErrorInfo SESSION_FENCED: in the middle of the call another process took
-// the session over, or the store lost its last values; a repeat by call_id goes on from what is
+// the session over, or the store lost its last values; a repeat by call_id resumes from what is
 // stored.
 grpc::Status session_fenced(std::string_view id);
 
-// UNAVAILABLE with google.rpc.ErrorInfo CALL_MOVED: this server ends, and let go of the call;
-// repeated by its call_id it goes on, on another server of the store at once.
+// UNAVAILABLE with google.rpc.ErrorInfo CALL_MOVED: this server ends and has released the call.
+// Repeated by its call_id it resumes, at once on another server of the store.
 grpc::Status call_moved(std::string_view session_id);
 
 // FAILED_PRECONDITION with google.rpc.PreconditionFailure about `subject`.
@@ -49,7 +49,8 @@ grpc::Status failed_precondition(std::string_view type, std::string_view subject
 
 // What a program may want to know of an error, by name.
 using ErrorFacts = std::vector<std::pair<std::string, std::string>>;
-// FAILED_PRECONDITION with google.rpc.ErrorInfo: for what a program tells apart by its reason.
+// FAILED_PRECONDITION with google.rpc.ErrorInfo: for errors that a program distinguishes by the
+// reason.
 grpc::Status wrong_state(const char* reason, std::string_view message, const ErrorFacts& facts);
 
 // OUT_OF_RANGE with google.rpc.ErrorInfo: a position of a session that is not from `lowest` to

@@ -1,4 +1,4 @@
-// StreamCall: a CallScope, and what a call that streams holds beside it.
+// StreamCall: a CallScope, and what else a streaming call holds.
 #pragma once
 
 #include "server/grpc/transport/call_scope.h"

@@ -37,7 +37,7 @@ grpc::ServerUnaryReactor* answer(const CallGate& gate, grpc::CallbackServerConte
   return reactor;
 }
 
-// A unary call that is answered later, by whichever thread, exactly once: `begin(wire, reply)`
+// A unary call that is answered later, by any thread, exactly once: `begin(wire, reply)`
 // translates and calls reply(status) when the response is written, or hands the reply on, to be
 // called then.
 class LateReply {

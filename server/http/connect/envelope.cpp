@@ -15,7 +15,7 @@ std::string envelope(std::uint8_t flags, std::string_view message) {
 std::string envelope_head(std::uint8_t flags, std::size_t size) {
   const auto length = static_cast<std::uint32_t>(size);
   std::string out;
-  out.reserve(kEnvelopeHead + size);  // the message goes behind it
+  out.reserve(kEnvelopeHead + size);  // the message follows
   out += static_cast<char>(flags);
   for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>((length >> shift) & 0xff);
   return out;
@@ -52,7 +52,7 @@ bool open_envelope(std::string_view body, std::string_view* message, std::string
 bool decode_base64(std::string_view text, std::string* bytes) {
   bytes->clear();
   while (!text.empty()) {
-    // A piece ends behind its padding.
+    // A piece ends after its padding.
     std::size_t end = std::min(text.find('='), text.size());
     while (end < text.size() && text[end] == '=') ++end;
     std::string piece;

@@ -32,7 +32,7 @@ class PlainMessages {
   std::map<std::uint32_t, std::string> cut_;  // by sample: bytes of a character that is not whole
 };
 
-// How many bytes of `text` are whole characters, if what is cut at its end may go on: "a\xc3"
+// How many bytes of `text` are whole characters, if more bytes may follow its end: "a\xc3"
 // has 1.
 std::size_t whole_utf8(std::string_view text);
 

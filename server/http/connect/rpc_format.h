@@ -12,9 +12,9 @@ namespace lintel {
 
 enum class RpcProtocol {
   kUnary,      // Connect's unary calls: the body is the message
-  kStream,     // Connect's streams: envelopes, the last of which tells how it ended
+  kStream,     // Connect's streams: envelopes, the last of which has the status
   kGrpcWeb,    // frames, the last of which has the trailers
-  kPlainJson,  // a server stream as lines of JSON, for who has no library: curl
+  kPlainJson,  // a server stream as lines of JSON, for clients without a library: curl
   kUnknown,
 };
 

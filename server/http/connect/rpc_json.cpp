@@ -95,7 +95,7 @@ class SpellText final : public nlohmann::json_sax<PlainJson> {
   const pb::FieldDescriptor* field_of_value() const {
     return open_.empty() ? nullptr : open_.back().field;
   }
-  // A comma, but for the first of its object or list and behind a name.
+  // A comma, except for the first of its object or list and after a name.
   void separate() {
     if (open_.empty()) return;
     Open& open = open_.back();

@@ -18,8 +18,8 @@ std::unique_ptr<StreamAnswer> connect_stream(const RpcFormat& format,
 // gRPC-Web: frames (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md).
 std::unique_ptr<StreamAnswer> grpc_web_stream(const RpcFormat& format);
 
-// A line of JSON for each message, and one with "error" where the call failed behind the first.
-// `with_text`: chunks of values have their `text` beside their `tokens`, which are bytes.
+// A line of JSON for each message, and one with "error" where the call failed after the first.
+// `with_text`: chunks of values have `text` in addition to `tokens`, which are bytes.
 std::unique_ptr<StreamAnswer> plain_json_stream(const google::protobuf::Descriptor* type,
                                                 bool with_text);
 

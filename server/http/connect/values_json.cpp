@@ -50,7 +50,7 @@ void add_float(std::string& json, float value, JsonReader reader) {
   }
 }
 
-// A field's name, behind a comma where another stands before it in the same braces.
+// A field's name, after a comma unless it is the first in its braces.
 void add_name(std::string& json, std::string_view name) {
   if (json.back() != '{') json += ',';
   json += '"';

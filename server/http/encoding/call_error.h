@@ -21,7 +21,7 @@ struct CallError {
 // From the details of google.rpc that the status carries.
 CallError read_call_error(const grpc::Status& status);
 
-// Tells a client when to try again, where the status does.
+// Adds retry-after where the status has a time to try again.
 void add_retry_header(const CallError& error, HttpHeaders& headers);
 
 }  // namespace lintel

@@ -11,7 +11,7 @@ void Utf8Text::end(std::string& text) {
 }
 
 void Utf8Text::add(unsigned char byte, std::string& text) {
-  if (missing_ > 0 && (byte < lowest_ || byte > highest_)) replace(text);  // and it begins anew
+  if (missing_ > 0 && (byte < lowest_ || byte > highest_)) replace(text);  // a new character begins
   if (missing_ > 0) {
     begun_.push_back(static_cast<char>(byte));
     lowest_ = 0x80;

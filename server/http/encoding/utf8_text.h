@@ -19,7 +19,7 @@ class Utf8Text {
   void end(std::string& text);
   // Characters of the text so far.
   std::size_t num_characters() const { return num_characters_; }
-  // Whether a character has begun that is not whole yet.
+  // Whether the text ends in an incomplete character.
   bool holds_back() const { return missing_ > 0; }
 
  private:

@@ -63,8 +63,8 @@ std::string GenerateJson::of(const inference::ModelInferResponse& wire, bool is_
                                  {"model_version", wire.model_version()}};
   if (!wire.id().empty()) flat["id"] = wire.id();
   for (const char* const name : {"lintel_position", "lintel_window", "lintel_window_restarts"}) {
-    const auto told = wire.parameters().find(name);
-    if (told != wire.parameters().end()) flat[name] = told->second.int64_param();
+    const auto parameter = wire.parameters().find(name);
+    if (parameter != wire.parameters().end()) flat[name] = parameter->second.int64_param();
   }
   for (const auto& tensor : wire.outputs()) {
     if (tensor.name() == "text_output") {

@@ -19,7 +19,7 @@ std::string named(const std::string& path, const std::string& name) {
   return path + (path.empty() ? "" : ".") + name.substr(0, 64);
 }
 
-// Binary contents behind the JSON are an extension of the protocol that is not served; clients that
+// Binary contents after the JSON are an extension of the protocol that is not served; clients that
 // have it say in parameters whether they use it.
 constexpr const char* kNoBinary =
     "the binary tensor data extension is not served: tensors are JSON here, or of gRPC";
@@ -238,9 +238,10 @@ nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& 
        {"triton_final_response", "lintel_position", "lintel_window", "lintel_window_restarts"}) {
     const auto found = wire.parameters().find(name);
     if (found == wire.parameters().end()) continue;
-    const inference::InferParameter& told = found->second;
-    json["parameters"][name] = told.has_bool_param() ? nlohmann::ordered_json(told.bool_param())
-                                                     : nlohmann::ordered_json(told.int64_param());
+    const inference::InferParameter& parameter = found->second;
+    json["parameters"][name] = parameter.has_bool_param()
+                                   ? nlohmann::ordered_json(parameter.bool_param())
+                                   : nlohmann::ordered_json(parameter.int64_param());
   }
   json["outputs"] = nlohmann::ordered_json::array();
   for (const auto& tensor : wire.outputs()) {

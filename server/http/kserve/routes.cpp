@@ -9,9 +9,9 @@
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/call_error.h"
 #include "server/http/encoding/server_sent_events.h"
-#include "server/http/transport/http_status.h"
 #include "server/http/kserve/generate_json.h"
 #include "server/http/kserve/infer_json.h"
+#include "server/http/transport/http_status.h"
 
 namespace lintel {
 namespace {
@@ -180,7 +180,7 @@ void generate(InnerCalls& calls, const SharedExchange& exchange,
       });
 }
 
-// The responses of ModelStreamInfer as events, of a stream that tells errors by its status.
+// The responses of ModelStreamInfer as events, of a stream that reports errors by its status.
 class GenerateEvents final : public StreamAnswer {
  public:
   HttpAnswer head() override { return server_sent_head(); }

@@ -34,11 +34,11 @@ void ChoiceText::add(const v1::Chunk& chunk) {
   for (int i = 0; i < chunk.tokens_size(); ++i) {
     add_value(chunk.tokens(i));
     if (!logprobs_) continue;
-    // Where its character begins: behind all that are whole, unless it is whole with this value.
+    // Where its character begins: after all whole ones, unless this value completes it.
     const std::size_t width =
         is_bytes_ ? (utf8_.holds_back() ? 0 : 1) : std::to_string(chunk.tokens(i)).size();
-    const std::size_t behind = is_bytes_ ? utf8_.num_characters() : num_characters_;
-    add_logprobs(chunk, i, first_offset_ + behind - width);
+    const std::size_t num_before = is_bytes_ ? utf8_.num_characters() : num_characters_;
+    add_logprobs(chunk, i, first_offset_ + num_before - width);
   }
 }
 

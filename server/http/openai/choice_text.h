@@ -1,4 +1,4 @@
-// ChoiceText: a sample's values as OpenAI's API tells a choice.
+// ChoiceText: a sample's values as a choice of OpenAI's API.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,7 @@ class ChoiceText {
   // Lists of OpenAI's `logprobs`, without their brackets.
   std::string tokens_, token_logprobs_, top_logprobs_, text_offset_;
   std::optional<double> log2_evidence_;
-  std::int64_t window_ = 0;  // 0: none, or not told yet
+  std::int64_t window_ = 0;  // 0: none, or not known yet
   std::int64_t window_restarts_ = 0;
 };
 

@@ -9,10 +9,10 @@
 
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/model.pb.h"
-#include "server/http/transport/http_exchange.h"
-#include "server/http/transport/inner_calls.h"
 #include "server/http/openai/choice_text.h"
 #include "server/http/openai/completion_request.h"
+#include "server/http/transport/http_exchange.h"
+#include "server/http/transport/inner_calls.h"
 
 namespace lintel {
 

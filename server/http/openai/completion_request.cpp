@@ -168,7 +168,7 @@ std::string read_prompt(const Json& value, CompletionRequest& request) {
   return "";
 }
 
-// Known values behind the prompt: [{"position": P, "text" or "tokens": ...}].
+// Known values after the prompt: [{"position": P, "text" or "tokens": ...}].
 std::string read_given(const Json& value, CompletionRequest& request) {
   if (!value.is_array()) return "is not a list of spans";
   for (std::size_t i = 0; i < value.size(); ++i) {
@@ -191,7 +191,7 @@ std::string read_given(const Json& value, CompletionRequest& request) {
 }
 
 std::string read_suffix(const Json&, CompletionRequest&) {
-  return "is not served: models here go on from a prompt, and fill no gaps";
+  return "is not served: models here continue a prompt, and fill no gaps";
 }
 
 struct Member {

@@ -1,5 +1,6 @@
 // The body of a completion request, an object, as OpenAI's API has it
-// (https://platform.openai.com/docs/api-reference/completions/create), read into requests of ours.
+// (https://platform.openai.com/docs/api-reference/completions/create), read into requests of
+// lintel.v1.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ struct OpenAiError {
 
 // What is wrong with the request itself.
 HttpAnswer openai_answer(const OpenAiError& error);
-// What a call of ours was refused or ended with, under the names that the request has for it.
+// The status of a call, with the fields named as in OpenAI's request.
 HttpAnswer openai_answer(const grpc::Status& status);
 // The same, with the HTTP status that the listener found.
 HttpAnswer openai_refusal(const HttpRequest& request, int http_status, const grpc::Status& status);

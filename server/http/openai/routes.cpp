@@ -17,8 +17,8 @@
 namespace lintel {
 namespace {
 
-// When the server started, in seconds since 1970. Nobody has noted when a model was made, and
-// clients show the time: 0 would be 1970.
+// When the server started, in seconds since 1970. Checkpoints have no date, and clients show this
+// one: 0 would be 1970.
 std::int64_t created_time() {
   static const std::int64_t time = std::chrono::duration_cast<std::chrono::seconds>(
                                        std::chrono::system_clock::now().time_since_epoch())
@@ -105,7 +105,7 @@ void add_openai_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies) 
     exchange->answer(openai_refusal(
         exchange->request(), 404,
         grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
-                     "chat is not served: models here go on from a text, see /v1/completions")));
+                     "chat is not served: models here continue a text, see /v1/completions")));
   });
 }
 

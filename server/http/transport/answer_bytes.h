@@ -20,7 +20,7 @@ class AnswerBytes {
     chunked_ = chunked;
     bodiless_ = bodiless;
   }
-  // All of a body whose length the head told, or what is no answer's, as "100 Continue".
+  // A whole body, of the head's content-length, or an interim response such as "100 Continue".
   void add(std::string_view bytes) { gathered_ += bytes; }
   void add_body(std::string_view body) {
     if (!bodiless_) gathered_ += body;
@@ -48,7 +48,7 @@ class AnswerBytes {
   }
   void written(std::size_t bytes) { written_ += bytes; }
 
-  // Waits behind what is being written.
+  // Waits for the write in progress.
   std::size_t gathered() const { return gathered_.size(); }
   void drop_gathered() { gathered_.clear(); }
 

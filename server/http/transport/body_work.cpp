@@ -86,13 +86,13 @@ void BodyWork::run(Job job) noexcept {
     if (job.budget->cancelled()) return shutting_down();
     return job.read(std::move(job.body), *job.budget);
   });
-  job.budget.reset();  // whoever sends the body again at once finds the room
+  job.budget.reset();  // a client that sends the body again at once finds the room
   if (read.ok()) return;
-  const grpc::Status told = guarded([&] {
+  const grpc::Status refused = guarded([&] {
     job.refuse(read);
     return grpc::Status::OK;
   });
-  if (!told.ok()) job.exchange->abort();  // there is no memory to say so
+  if (!refused.ok()) job.exchange->abort();  // there is no memory to say so
 }
 
 // What is left when the object stops is run, too: it ends at once.

@@ -1,4 +1,4 @@
-// BodyWork: bodies of requests are read where they keep nobody waiting.
+// BodyWork: reads request bodies without delaying other connections.
 #pragma once
 
 #include <grpcpp/support/status.h>

@@ -11,9 +11,9 @@ namespace {
 
 namespace asio = boost::asio;
 
-// Of the same strand, but where nobody is on it, what it is given runs at once and on the thread
-// that gives it. To wake a thread of the io_context for that would cost more than most of what is
-// given: a piece that the socket takes.
+// Of the same strand. If no thread is on it, a function runs at once on the calling thread. Waking
+// a thread of the io_context costs more than most functions do: writing a piece that the socket
+// takes.
 class HereExecutor {
  public:
   using Io = asio::io_context::executor_type;
@@ -58,7 +58,7 @@ void run_on(const std::shared_ptr<AnsweringConnection>& connection, Function fun
           std::allocator<void>());
 }
 
-// A function that is called once: by whoever takes it, or with these arguments when it is let go.
+// A function that is called once: by its holder, or with these arguments when it is destroyed.
 template <typename Function, typename... Arguments>
 class CalledOnce {
  public:
@@ -104,10 +104,11 @@ ConnectionExchange::~ConnectionExchange() {
   if (over_.load()) return;
   guarded([this] {
     run([request = std::move(request_),
-         begun = begun_.load()](AnsweringConnection& connection) mutable {
-      if (begun) return connection.shut();
+         has_begun = begun_.load()](AnsweringConnection& connection) mutable {
+      if (has_begun) return connection.shut();
       connection.send_whole(
-          plain_refusal(request, 500, grpc::Status(grpc::INTERNAL, "nobody answered")), request);
+          plain_refusal(request, 500, grpc::Status(grpc::INTERNAL, "no handler answered")),
+          request);
     });
   });
 }

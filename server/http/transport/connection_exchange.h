@@ -1,4 +1,4 @@
-// ConnectionExchange: what a route has of a connection, for one request.
+// ConnectionExchange: a route's view of a connection, for one request.
 #pragma once
 
 #include <atomic>
@@ -28,21 +28,21 @@ class AnsweringConnection {
   virtual void write_piece(std::string_view piece, std::function<void(bool)> taken) = 0;
   virtual void end_pieces(std::string_view last) = 0;
   virtual void when_gone(std::function<void()> gone) = 0;
-  // Closes the connection; whoever still answers on it hears that its client is gone.
+  // Closes the connection; a handler that still answers on it hears that its client is gone.
   virtual void shut() = 0;
   // The same, for an exception that is being handled. From any thread.
   virtual void fail() noexcept = 0;
 };
 
-// From any thread. Everything happens on the strand, on the calling thread where nobody else is on
-// it; what comes after the connection went on is of an earlier request and dropped: an exchange is
-// over with its answer. Where there is no memory for what is asked of it the connection ends.
+// From any thread. Everything happens on the strand, on the calling thread where no other is on it.
+// An exchange is over with its answer: calls on it during a later request are dropped. Where there
+// is no memory for a call the connection ends.
 class ConnectionExchange final : public HttpExchange {
  public:
   ConnectionExchange(std::shared_ptr<AnsweringConnection> connection, HttpRequest request,
                      std::string body)
       : connection_(std::move(connection)), request_(std::move(request)), body_(std::move(body)) {}
-  ~ConnectionExchange() override;  // an exchange that nobody answered is answered so
+  ~ConnectionExchange() override;  // an exchange without an answer is answered so
 
   const HttpRequest& request() const override { return request_; }
   std::string take_body() override { return std::move(body_); }

@@ -1,4 +1,4 @@
-// What a client of HTTP/2, as gRPC's are, hears at a port that speaks HTTP/1.1 alone.
+// The refusal of HTTP/2 clients, such as gRPC's, at a port that speaks HTTP/1.1 only.
 #pragma once
 
 #include <cstddef>

@@ -22,17 +22,17 @@
 #include <utility>
 
 #include "server/grpc/transport/status.h"
-#include "server/observability/logging.h"
-#include "server/observability/request_id.h"
-#include "server/http/transport/http2_refusal.h"
-#include "server/http/transport/http_status.h"
 #include "server/http/transport/answer_bytes.h"
 #include "server/http/transport/client_deadline.h"
 #include "server/http/transport/connection_exchange.h"
+#include "server/http/transport/http2_refusal.h"
+#include "server/http/transport/http_status.h"
 #include "server/http/transport/request_gate.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "server/http/transport/tls_contexts.h"
+#include "server/observability/logging.h"
+#include "server/observability/request_id.h"
 
 namespace lintel {
 namespace {
@@ -42,7 +42,7 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using Socket = asio::basic_stream_socket<asio::generic::stream_protocol, ConnectionStrand>;
 
-// What waits to be written before a stream is told to wait: enough for the pieces of a step, little
+// Bytes that wait to be written before a stream is paused: enough for the pieces of a step, little
 // enough for a thousand clients that read nothing.
 constexpr std::size_t kGathered = std::size_t{16} << 10;
 // Read ahead while a request is answered: what its client sends meanwhile, or that it is gone.
@@ -133,7 +133,7 @@ class Connection final : public HttpConnection,
       if (socket_of(stream_).get_executor().running_in_this_thread()) return shut();
       close();
     } catch (...) {
-      lose();  // whoever looks for lost ones closes it
+      lose();  // the listener's search for lost ones closes it
     }
   }
 
@@ -177,8 +177,8 @@ class Connection final : public HttpConnection,
     return std::to_string(time.count()) + " ms";
   }
 
-  // The kernel, too, knows when a client takes nothing, and may be the first to say so: once, to
-  // whichever of reading and writing asks first.
+  // The kernel, too, detects a client that takes nothing, and may report it first: once, to the
+  // next read or write.
   void count_timeout(error_code error) {
     if (error == asio::error::timed_out) house_.counters.timeouts++;
   }
@@ -215,8 +215,8 @@ class Connection final : public HttpConnection,
     watch();
   }
 
-  // Reads while nobody else does: the next request's first bytes, or that the client is gone. Once
-  // there are some it waits for their turn.
+  // Reads while no other read runs: the next request's first bytes, or that the client is gone.
+  // Once there are some it waits for their turn.
   void watch() {
     if (!reading_ && buffer_.size() == 0) read(kReadAhead);
   }
@@ -473,7 +473,7 @@ class Connection final : public HttpConnection,
   }
 
   void write_piece(std::string_view piece, std::function<void(bool)> taken) override {
-    taken_ = std::move(taken);  // first: it is called whatever fails
+    taken_ = std::move(taken);  // first: it is called even if writing fails
     bytes_.add_piece(piece);
     flush();
     tell_taken();
@@ -494,7 +494,7 @@ class Connection final : public HttpConnection,
 
   // --- Writing ---------------------------------------------------------------------------------
 
-  // Writes what has gathered, one write at a time, and goes on when that is out.
+  // Writes what has gathered, one write at a time, and continues when that is out.
   void flush() {
     if (phase_ == Phase::kShut || writing_) return;
     write_at_once();
@@ -518,8 +518,8 @@ class Connection final : public HttpConnection,
                              }));
   }
 
-  // What the system takes without waiting, as nearly always: then nobody is woken to hear that it
-  // is out. Any error is for the write that waits to tell.
+  // Writes what the system takes without waiting, nearly always everything: then no thread is woken
+  // for the completion. Any error is left to the write that waits.
   void write_at_once() {
     if constexpr (std::is_same_v<Stream, Socket>) {
       for (std::string_view next = bytes_.in_flight(); !next.empty(); next = bytes_.in_flight()) {
@@ -531,7 +531,7 @@ class Connection final : public HttpConnection,
     }
   }
 
-  // Whoever streams may go on once little waits.
+  // Resumes the stream once little waits.
   void tell_taken() {
     if (taken_ && bytes_.gathered() < kGathered) std::exchange(taken_, nullptr)(true);
   }
@@ -584,7 +584,7 @@ class Connection final : public HttpConnection,
   Phase phase_ = Phase::kHandshake;
   bool first_ = true;  // request of the connection
   ClientDeadline deadline_;
-  ClientDeadline age_;  // its own, whatever its client does
+  ClientDeadline age_;  // of the connection, regardless of its client
   bool aged_ = false;
   std::atomic<bool> lost_{false};
 
@@ -603,8 +603,8 @@ class Connection final : public HttpConnection,
   bool answer_ended_ = false;  // nothing is added to it any more
   AnswerBytes bytes_;
   bool writing_ = false;
-  std::function<void(bool)> taken_;  // told when there is room
-  std::function<void()> gone_;       // told when the client is gone
+  std::function<void(bool)> taken_;  // called when there is room
+  std::function<void()> gone_;       // called when the client is gone
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// HttpConnection: one client's connection. Of the listener alone.
+// HttpConnection: one client's connection. Used by the listener only.
 #pragma once
 
 #include <atomic>
@@ -9,12 +9,12 @@
 #include <memory>
 #include <string>
 
-#include "server/security/bearer_tokens.h"
 #include "server/core/mutex.h"
 #include "server/http/transport/http_counters.h"
 #include "server/http/transport/http_options.h"
 #include "server/http/transport/http_routes.h"
 #include "server/http/transport/origin_rules.h"
+#include "server/security/bearer_tokens.h"
 
 namespace boost::asio {
 class io_context;
@@ -34,8 +34,8 @@ struct HttpHouse {
   std::size_t max_body_bytes;
   HttpCounters& counters;
   std::string replica_id;  // empty: answers do not say
-  // A connection this old takes no further request, what runs on it may go on for the grace, then
-  // it is closed: as ConnectionOptions has it for gRPC. 0: no bound.
+  // A connection this old takes no further request; a running one has the grace to end, then it is
+  // closed: as ConnectionOptions has it for gRPC. 0: no bound.
   std::chrono::milliseconds max_age{0}, max_age_grace{0};
   std::atomic<bool> draining{false};
   // There are connections that nothing will close but HttpConnection::close(), see is_lost().

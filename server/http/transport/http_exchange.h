@@ -10,7 +10,7 @@
 namespace lintel {
 
 // Answered exactly once: whole by answer(), or in pieces by begin(), write()... and end(). An
-// exchange that is let go unanswered is answered with 500.
+// exchange that is destroyed unanswered is answered with 500.
 //
 // Thread-safe. Callbacks run on a thread of HTTP's or on one that calls the exchange, also before
 // that call returns, one at a time; they must not block. What is asked of an exchange whose client
@@ -28,8 +28,8 @@ class HttpExchange {
   // Status and headers of an answer in pieces; `head.body` is its first piece. They go out with
   // what is written next, so that an answer of one piece is one write.
   virtual void begin(HttpAnswer head) = 0;
-  // REQUIRES: begun, not ended, and the piece before was taken. `taken` is called once: with true
-  // as soon as there is room for the next piece, with false when the client is gone. So a slow
+  // REQUIRES: after begin, before end, and the last piece was taken. `taken` is called once: with
+  // true as soon as there is room for the next piece, with false when the client is gone. So a slow
   // client holds one piece and what the connection has gathered, some tens of KiB.
   virtual void write(std::string piece, std::function<void(bool more)> taken) = 0;
   virtual void end(std::string last_piece = {}) = 0;

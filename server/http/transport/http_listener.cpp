@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "server/core/mutex.h"
-#include "server/grpc/transport/status.h"
-#include "server/observability/request_id.h"
 #include "server/grpc/transport/listener.h"
+#include "server/grpc/transport/status.h"
 #include "server/http/transport/http_connection.h"
 #include "server/http/transport/peer_address.h"
 #include "server/http/transport/response_head.h"
 #include "server/http/transport/tls_contexts.h"
+#include "server/observability/request_id.h"
 
 namespace lintel {
 namespace asio = boost::asio;
@@ -57,10 +57,10 @@ struct HttpListener::Impl {
         io(parts.options.threads),
         // The system's own bound, for clients that are not there, comes after ours for slow ones.
         listener(*parts.options.listen, 2 * parts.options.write_timeout_ms) {
-    if (tls != nullptr) tls->current();  // what OpenSSL does not take is told now
+    if (tls != nullptr) tls->current();  // throws now what OpenSSL does not take
   }
 
-  // Takes the descriptor. An exception ends the connection and nothing beside it.
+  // Takes the descriptor. An exception ends the connection alone.
   void accept(int fd) noexcept EXCLUDES(mutex) {
     Descriptor descriptor{fd};
     std::string host;
@@ -102,7 +102,7 @@ struct HttpListener::Impl {
         return;
       } catch (...) {
         house.counters.exceptions++;
-        log_caught("HTTP goes on after an exception");
+        log_caught("HTTP continues after an exception");
       }
       close_lost();
     }
@@ -133,7 +133,7 @@ struct HttpListener::Impl {
   }
 
   void leave(const HttpConnection* key, const std::string& host) EXCLUDES(mutex) {
-    std::shared_ptr<HttpConnection> last;  // let go behind the lock
+    std::shared_ptr<HttpConnection> last;  // released after the lock
     const MutexLock lock(mutex);
     if (const auto found = connections.find(key); found != connections.end()) {
       last = std::move(found->second);
@@ -147,7 +147,7 @@ struct HttpListener::Impl {
     if (open == 0) none_open.notify_all();
   }
 
-  // One connection too many hears why, unless it would have to be told through TLS. Closes nothing.
+  // One connection too many receives the reason, unless it uses TLS. Closes nothing.
   void refuse(int fd) const {
     if (tls == nullptr) {
       const HttpAnswer answer = plain_refusal(

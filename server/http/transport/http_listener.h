@@ -6,11 +6,11 @@
 #include <chrono>
 #include <memory>
 
-#include "server/security/bearer_tokens.h"
-#include "server/security/certificates.h"
 #include "server/http/transport/http_counters.h"
 #include "server/http/transport/http_options.h"
 #include "server/http/transport/http_routes.h"
+#include "server/security/bearer_tokens.h"
+#include "server/security/certificates.h"
 
 namespace lintel {
 

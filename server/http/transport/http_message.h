@@ -14,7 +14,7 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method;                   // "GET"
   std::string path;                     // as it was sent, before '?'
-  std::string query;                    // as it was sent, behind '?'
+  std::string query;                    // as it was sent, after '?'
   std::vector<std::string> parameters;  // what stood for each {} of the route, percent-decoded
   HttpHeaders headers;                  // names in lower case
   std::string peer;                     // as gRPC writes it: "ipv4:127.0.0.1:40000"

@@ -1,4 +1,4 @@
-// HttpOptions: where HTTP is served, and what its clients may take.
+// HttpOptions: the address of HTTP and the limits of its clients.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace lintel {
 struct HttpOptions {
   std::optional<ListenAddress> listen;    // none: no HTTP
   std::vector<std::string> cors_origins;  // pages of these origins may call; "*": of all
-  // By which names the server may be called beside those of its own machine, where it listens for
+  // Names by which the server may be called, besides those of its own machine, where it listens for
   // that alone: "proxy.example" or "proxy.example:8443".
   std::vector<std::string> allowed_hosts;
   int threads = 2;  // that read, write and translate for all connections

@@ -29,7 +29,7 @@ struct HttpRoute {
   // Of what is refused before `handle` is called: no token, a body that is too long. Empty:
   // Connect's shape, {"code": ..., "message": ...}.
   HttpRefusal refuse = {};
-  bool is_open = false;  // also answers who has no token
+  bool is_open = false;  // answers without a token, too
 };
 
 // Filled before the listener starts, constant from then on.

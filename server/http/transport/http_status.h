@@ -1,4 +1,4 @@
-// What gRPC's statuses are called in HTTP.
+// HTTP status codes of gRPC's codes.
 #pragma once
 
 #include <string>

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/security/inner_call.h"
 #include "server/grpc/transport/guarded.h"
+#include "server/security/inner_call.h"
 
 namespace lintel {
 namespace {
@@ -98,9 +98,9 @@ class InnerCalls::Unary final : public std::enable_shared_from_this<Unary> {
 };
 
 // A call of one request and many messages. Its status is asked for when there are no more messages,
-// and not before: gRPC's transport within a process drops a message that nobody reads yet as soon
-// as somebody waits for the status (src/core/ext/transport/inproc/inproc_transport.cc, 1.51). Lives
-// until its last operation is over.
+// and not before: once the status is asked for, gRPC's transport within a process drops messages
+// that are not read yet (src/core/ext/transport/inproc/inproc_transport.cc, 1.51). Lives until its
+// last operation is over.
 class InnerCalls::Stream final : public std::enable_shared_from_this<Stream> {
  public:
   // Returns false where the next message is asked for by `next`, later.
@@ -132,7 +132,7 @@ class InnerCalls::Stream final : public std::enable_shared_from_this<Stream> {
   // Reads the next message. REQUIRES: on_message returned false, and this was not called since.
   void next() { call_->Read(&message_, read_.begin(shared_from_this())); }
 
-  // Ends the call with a status of ours.
+  // Ends the call with a status of the server.
   void fail(grpc::Status status) {
     failed_ = std::move(status);
     context_->TryCancel();
@@ -238,7 +238,7 @@ void InnerCalls::stream(const SharedExchange& exchange, const std::string& metho
                         Timeout timeout, const Metadata& metadata) {
   struct State {
     std::unique_ptr<StreamAnswer> answer;
-    bool begun = false;
+    bool has_begun = false;
   };
   const auto state = std::make_shared<State>(State{std::move(answer)});
   std::make_shared<Stream>()->start(
@@ -250,7 +250,7 @@ void InnerCalls::stream(const SharedExchange& exchange, const std::string& metho
           stream.fail(std::move(status));
           return false;
         }
-        if (!std::exchange(state->begun, true)) exchange->begin(state->answer->head());
+        if (!std::exchange(state->has_begun, true)) exchange->begin(state->answer->head());
         if (piece.empty()) return true;
         exchange->write(std::move(piece), [running = stream.shared_from_this()](bool) {
           running->next();  // of a client that is gone, too: the call was cancelled, and ends
@@ -258,11 +258,11 @@ void InnerCalls::stream(const SharedExchange& exchange, const std::string& metho
         return false;
       },
       [exchange, state](const grpc::Status& status, const grpc::ClientContext& call) {
-        if (!state->begun && !status.ok()) {
+        if (!state->has_begun && !status.ok()) {
           exchange->answer(state->answer->refusal(status, call));
           return;
         }
-        if (!state->begun) exchange->begin(state->answer->head());
+        if (!state->has_begun) exchange->begin(state->answer->head());
         std::optional<std::string> tail = state->answer->tail(status, call);
         tail ? exchange->end(std::move(*tail)) : exchange->abort();
       },

@@ -1,4 +1,4 @@
-// InnerCalls: what came over HTTP goes on as a gRPC call within this process.
+// InnerCalls: runs HTTP requests as gRPC calls within this process.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -66,7 +66,7 @@ class InnerCalls {
   void unary(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
              UnaryDone done, Timeout timeout = {});
 
-  // A server stream, answered in pieces. `metadata`: what the call says beside the request.
+  // A server stream, answered in pieces. `metadata`: of the call.
   using Metadata = std::vector<std::pair<std::string, std::string>>;
   void stream(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
               std::unique_ptr<StreamAnswer> answer, Timeout timeout = {},

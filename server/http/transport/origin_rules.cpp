@@ -12,7 +12,7 @@ std::string_view authority_of(std::string_view origin) {
   return scheme == std::string_view::npos ? std::string_view() : origin.substr(scheme + 3);
 }
 
-// Origins' authorities beside other names, as HostRules takes them.
+// Origins' authorities and other names, as HostRules takes them.
 std::vector<std::string> names_of(const std::vector<std::string>& origins,
                                   std::vector<std::string> names) {
   for (const std::string& origin : origins) {

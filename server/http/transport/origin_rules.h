@@ -10,13 +10,14 @@
 
 namespace lintel {
 
-// Browsers say by Origin which page a request comes from. Pages of the server's own are always
-// taken, others where they are named: without this any page that somebody opens could use a server
-// on their machine. Who sends no Origin is no browser's page. Constant after construction.
+// Browsers name by Origin the page that a request comes from. The server's own pages are always
+// accepted, others where they are listed: without this any page in a user's browser could use a
+// server on the user's machine. Requests without Origin come from no page. Constant after
+// construction.
 class OriginRules {
  public:
   // `allowed`: "https://example.org:8443", or "*" for every page. `address`: where the server
-  // listens. `hosts`: by which names it may be called beside those of this machine and of the
+  // listens. `hosts`: by which names it may be called besides those of this machine and of the
   // allowed origins, see HostRules.
   OriginRules(std::vector<std::string> allowed, const ListenAddress& address,
               std::vector<std::string> hosts = {});

@@ -9,9 +9,9 @@
 
 #include "server/grpc/transport/call_scope.h"
 #include "server/grpc/transport/status.h"
-#include "server/observability/logging.h"
 #include "server/http/transport/http_status.h"
 #include "server/http/transport/request_head.h"
+#include "server/observability/logging.h"
 
 namespace lintel {
 
@@ -47,7 +47,7 @@ std::optional<HttpAnswer> answer_head(const HttpHouse& house, HttpRequest& reque
   if (!house.origins.takes_host(request)) {
     return refusal(house.routes, request, route, 403,
                    permission_denied("this server is not called " + clip(request.header("host")) +
-                                     ": --http-allowed-host names what it is called beside "
+                                     ": --http-allowed-host lists its names besides "
                                      "localhost and its loopback addresses"));
   }
   if (!house.origins.takes(request)) {
@@ -77,7 +77,7 @@ std::optional<HttpAnswer> answer_head(const HttpHouse& house, HttpRequest& reque
     return refused(415, grpc::UNIMPLEMENTED,
                    "content-encoding: " + clip(encoding) + " is not supported, send identity");
   }
-  // Whoever needs no token must not hold the memory of those that have one.
+  // Requests without a token must not hold the memory of those that have one.
   if (route->is_open && announces_body(request)) {
     return refused(413, grpc::INVALID_ARGUMENT, request.path + " takes no body");
   }

@@ -1,4 +1,4 @@
-// What a request is refused for by its first line and headers, before its body is read.
+// Refuses requests by their first line and headers, before their bodies are read.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "server/http/transport/http_connection.h"
 #include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
-#include "server/http/transport/http_connection.h"
 
 namespace lintel {
 
@@ -18,7 +18,7 @@ HttpAnswer refusal(const HttpRoutes& routes, const HttpRequest& request, const H
 
 // Nothing: the request goes to `route`, and has its parameters. Also what has no body to wait for:
 // the answer to a browser that asks whether a page may call. Where a route was found `route` is
-// set, whatever comes back. `is_http_10`: then no host is needed.
+// set, also with a refusal. `is_http_10`: then no host is needed.
 std::optional<HttpAnswer> answer_head(const HttpHouse& house, HttpRequest& request, bool is_http_10,
                                       const HttpRoute*& route);
 

@@ -25,10 +25,10 @@ std::vector<std::string_view> values_of(const HttpRequest& request, std::string_
   return values;
 }
 
-// Whether a header's value goes on in the next line, which is obsolete: Beast joins the parts, so
-// that the value does not stand right behind its name.
+// Whether a header's value continues on the next line, which is obsolete: Beast joins the parts, so
+// that the value does not directly follow its name.
 bool is_folded(boost::beast::string_view name, boost::beast::string_view value) {
-  const char* at = name.data() + name.size() + 1;  // behind the ':'
+  const char* at = name.data() + name.size() + 1;  // after the ':'
   while (*at == ' ' || *at == '\t') ++at;          // its line ends with CR
   return at != value.data();
 }
@@ -87,7 +87,7 @@ void RequestParser::on_field_impl(http::field, BeastView name, BeastView value, 
   } else if (header_bytes_ > max_header_bytes_) {
     error = http::error::header_limit;
   } else if (is_folded(name, value)) {
-    problem_ = "a header's value goes on in another line";
+    problem_ = "a header's value continues on another line";
     error = http::error::bad_value;
   }
   if (error || in_trailers_) return;
@@ -97,7 +97,7 @@ void RequestParser::on_field_impl(http::field, BeastView name, BeastView value, 
 void RequestParser::on_header_impl(ErrorCode& error) {
   error = {};
   check_framing(error);
-  // Where the address names a host that is the one, whatever the header says (RFC 9112, 3.2.2).
+  // A host in the address takes precedence over the header (RFC 9112, 3.2.2).
   if (!authority_.empty()) {
     for (auto& [name, value] : head_.headers) {
       if (name == "host") value = authority_;
@@ -108,8 +108,8 @@ void RequestParser::on_header_impl(ErrorCode& error) {
   header_bytes_ = 0;
 }
 
-// Where a body ends must be the same to everybody on its way: what a proxy takes for a body and
-// this server for the next request is a request that the proxy never saw.
+// Proxies and this server must agree where a body ends: what a proxy takes for a body and this
+// server for the next request is a request that the proxy never saw.
 void RequestParser::check_framing(ErrorCode& error) {
   const std::vector<std::string_view> codings = values_of(head_, "transfer-encoding");
   const std::vector<std::string_view> lengths = values_of(head_, "content-length");

@@ -11,7 +11,7 @@
 namespace lintel {
 namespace {
 
-// "Mon, 23 Nov 2026 02:43:46 GMT", whatever the locale is.
+// "Mon, 23 Nov 2026 02:43:46 GMT", in any locale.
 std::string http_date() {
   static constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
   static constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
@@ -29,7 +29,7 @@ std::string http_date() {
 void add_line(std::string& head, std::string_view name, std::string_view value) {
   head += name;
   head += ": ";
-  // A value never ends its line, whatever it quotes.
+  // A value never ends its line, even if it quotes a line break.
   for (const char c : value) head += c == '\r' || c == '\n' || c == '\0' ? ' ' : c;
   head += "\r\n";
 }

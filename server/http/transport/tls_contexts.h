@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "server/security/certificates.h"
 #include "server/core/mutex.h"
+#include "server/security/certificates.h"
 
 typedef struct ssl_st SSL;
 

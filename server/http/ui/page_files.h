@@ -1,4 +1,4 @@
-// What the page at / is made of: the files of web/, which are part of the program
+// Files of the page at /: those of web/, which are part of the program
 // (cmake/embed_page.cmake).
 #pragma once
 

@@ -21,7 +21,7 @@ bool names_tag(std::string_view if_none_match, std::string_view etag) {
 HttpAnswer page_answer(const PageFile& file, std::string_view if_none_match) {
   HttpAnswer answer;
   answer.headers = {{"etag", std::string(file.etag)},
-                    {"cache-control", "no-cache"},  // asked for anew each time, sent if it changed
+                    {"cache-control", "no-cache"},  // asked for each time, sent if it changed
                     {"content-security-policy", kContentSecurityPolicy},
                     {"referrer-policy", "no-referrer"},
                     {"cross-origin-opener-policy", "same-origin"},
@@ -39,7 +39,7 @@ HttpAnswer page_answer(const PageFile& file, std::string_view if_none_match) {
 
 void add_page_routes(HttpRoutes& routes) {
   for (const PageFile& file : page_files()) {
-    // Nobody needs a token to see the page; what it asks the server for needs one.
+    // The page needs no token; its requests to the server need one.
     routes.add({.method = "GET",
                 .path = std::string(file.path),
                 .handle =

@@ -1,4 +1,4 @@
-// The page at /, and what it is made of.
+// The page at / and its files.
 #pragma once
 
 #include "server/http/transport/http_routes.h"

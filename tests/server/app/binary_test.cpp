@@ -112,7 +112,7 @@ TEST_CASE("the ready line is all of standard output, and SIGTERM ends with exit 
   }
 }
 
-TEST_CASE("a signal that means nothing to the server does not make it deaf to SIGTERM") {
+TEST_CASE("after SIGUSR1 the server still ends on SIGTERM") {
   const Directory files;
   Program program({"--model", files.model, "--listen", "127.0.0.1:0", "--workers", "1"}, files.log);
   REQUIRE(program.line().rfind(kReady, 0) == 0);
@@ -122,7 +122,7 @@ TEST_CASE("a signal that means nothing to the server does not make it deaf to SI
   CHECK(program.exit_code() == 0);
 }
 
-TEST_CASE("attention that the weights were not trained for is warned of in the log") {
+TEST_CASE("the log warns of attention that the weights were not trained for") {
   const Directory files;
   Program program({"--model", files.model, "--listen", "127.0.0.1:0", "--workers", "1",
                    "--log-format", "json", "--attention", "softmax:recompute=true"},
@@ -242,7 +242,7 @@ TEST_CASE(
   CHECK(of("one")["code"] == "OK");
   CHECK(of("one")["model"] == "tiny");
   CHECK(of("two")["model"] == "tiny");
-  CHECK_FALSE(of("three").contains("model"));  // the wire's name is nobody's
+  CHECK_FALSE(of("three").contains("model"));  // a name from the wire that no model has
   CHECK(of("five")["model"] == "tiny");
   CHECK(of("one")["level"] == "info");
   CHECK(of("one")["prompt_tokens"] == static_cast<int>(secret.size()));
@@ -252,7 +252,7 @@ TEST_CASE(
   CHECK(of("one")["seconds"].is_number());
   CHECK(of("three")["code"] == "NOT_FOUND");
   CHECK(of("five")["code"] == "INVALID_ARGUMENT");
-  // Ids nobody gave are made, and differ.
+  // Missing request ids are made, and differ.
   std::vector<std::string> made;
   for (const auto& call : calls) {
     if (!call.contains("trace_id")) made.push_back(call["request_id"].get<std::string>());
@@ -344,7 +344,7 @@ TEST_CASE("a second signal ends the program at once") {
   v1::GenerateResponse message;
   REQUIRE(reader->Read(&message));
   program.send(SIGTERM);
-  // A refused call shows that the first signal was taken; the stream nobody reads keeps the drain
+  // A refused call shows that the first signal was taken; the unread stream keeps the drain
   // open.
   grpc::StatusCode code = grpc::StatusCode::OK;
   while (code != grpc::StatusCode::UNAVAILABLE) {
@@ -359,7 +359,7 @@ TEST_CASE("a second signal ends the program at once") {
   CHECK(program.exit_code() == 128 + SIGTERM);
 }
 
-TEST_CASE("flags that make no sense end with 2 before anything is loaded") {
+TEST_CASE("invalid flags end with exit code 2 before a model is loaded") {
   const Directory files;
   Program program({"--model", "/no/such/model", "--workers", "0"}, files.log);
   CHECK(program.line().empty());
@@ -369,7 +369,7 @@ TEST_CASE("flags that make no sense end with 2 before anything is loaded") {
   CHECK(log.find("/no/such/model") == std::string::npos);
 }
 
-TEST_CASE("a model that cannot be loaded ends with 1 and says which and why") {
+TEST_CASE("a model that cannot be loaded ends with exit code 1, its name and the reason") {
   const Directory files;
   std::ofstream(files.model / "config.json", std::ios::app) << "}";
   Program program({"--model", files.model, "--listen", "127.0.0.1:0"}, files.log);
@@ -378,7 +378,7 @@ TEST_CASE("a model that cannot be loaded ends with 1 and says which and why") {
   CHECK(read_file(files.log).find((files.model / "config.json").string()) != std::string::npos);
 }
 
-TEST_CASE("an address that is taken ends with 1") {
+TEST_CASE("an address in use ends with exit code 1") {
   const Directory files;
   Program first({"--model", files.model, "--listen", "127.0.0.1:0", "--workers", "1"}, files.log);
   const std::string line = first.line();

@@ -1,4 +1,4 @@
-// The file of --config, and what is said of flags and keys that there are none of.
+// The file of --config, and the errors for unknown flags and keys.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <sstream>
@@ -69,7 +69,7 @@ TEST_CASE("a configuration file is read as TOML and as INI") {
   CHECK_FALSE(good.options.security.insecure_public);
 }
 
-TEST_CASE("what is malformed in a configuration file is told with its file and line") {
+TEST_CASE("an error in a configuration file names the file and line") {
   const File file;
   const std::vector<std::tuple<std::string, int, std::string>> cases = {
       {"model = [\"a\"", 1, "] of its list"},
@@ -104,19 +104,19 @@ TEST_CASE("what is malformed in a configuration file is told with its file and l
   }
 }
 
-TEST_CASE("an error of the command line is not told as the configuration file's") {
+TEST_CASE("an error of the command line does not name the configuration file") {
   const File file;
   const Parsed parsed = file.parse("model = \"a\"\nworkers = 3\n", {"--workers", "0"});
   CHECK(parsed.error == "--workers: '0' is not a whole number from 1 to 1024");
 }
 
-TEST_CASE("a configuration file that cannot be read is told with the reason") {
+TEST_CASE("a configuration file that cannot be read: the error has the reason") {
   CHECK(parse({"--config", "/no/such.toml"}).error ==
         "--config: /no/such.toml: No such file or directory");
   CHECK(parse({"--config", "/tmp"}).error == "--config: /tmp: Is a directory");
 }
 
-TEST_CASE("a flag that there is none of is told with the one that may be meant") {
+TEST_CASE("an unknown flag: the error suggests a similar one") {
   CHECK(parse({"--model", "m", "--wrokers", "2"}).error ==
         "there is no flag --wrokers, did you mean --workers?");
   CHECK(parse({"--model", "m", "--max_batch_rows=2"}).error ==
@@ -133,7 +133,7 @@ TEST_CASE("a flag that there is none of is told with the one that may be meant")
         "--workers: is given more than once");
 }
 
-TEST_CASE("help teaches, and fits a terminal of 80 columns") {
+TEST_CASE("help explains the flags and fits a terminal of 80 columns") {
   const char* const argv[] = {"lintel-server", "--help"};
   ServerOptions options;
   std::string help;
@@ -149,7 +149,7 @@ TEST_CASE("help teaches, and fits a terminal of 80 columns") {
   }
 }
 
-TEST_CASE("what is wrong with flags is told as the log is to be written") {
+TEST_CASE("an error of flags is reported in the log's format") {
   const File file;
   CHECK(parse({"--log-format", "json", "--model", "m", "--wrokers"}).options.logging.json);
   CHECK(parse({"--workers=0", "--model", "m", "--log-format=json"}).options.logging.json);

@@ -1,4 +1,4 @@
-// What a client sent comes back in error texts without what would move a terminal's cursor.
+// Error texts quote a client's input without control characters.
 #include <algorithm>
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-// What the server does beside its calls, on a clock of the test's.
+// The server's periodic duties, on a clock of the test's.
 #include "server/app/housekeeping.h"
 
 #include <catch2/catch.hpp>
@@ -29,10 +29,10 @@ struct Fixture {
   RequestCounters counters;
   const TokenFile file;
   BearerTokens tokens{file.path};
-  int given_back = 0;
+  int released = 0;
   Housekeeping housekeeping{
       {.tokens = &tokens, .store = store, .calls = calls, .counters = counters}, clock, [this] {
-        ++given_back;
+        ++released;
       }};
 };
 
@@ -54,7 +54,7 @@ TEST_CASE("exception in a duty of housekeeping: counted, and the others are done
   CHECK(f.store.num_sessions() == 0);
 }
 
-TEST_CASE("idle sessions are evicted at the latest a quarter of the idle timeout after it") {
+TEST_CASE("idle sessions are evicted within a quarter of the idle timeout after it") {
   Fixture f;
   f.store.create("tokens", tiny_models({"tokens"}).at("tokens"), 10, "");
   REQUIRE(f.store.num_sessions() == 1);
@@ -65,31 +65,31 @@ TEST_CASE("idle sessions are evicted at the latest a quarter of the idle timeout
 }
 
 TEST_CASE(
-    "free memory is given back a second after the last call, and every ten while none comes") {
+    "free memory is released a second after the last call, then every ten seconds without one") {
   Fixture f;
   f.pass(milliseconds(750));
-  CHECK(f.given_back == 0);
+  CHECK(f.released == 0);
   f.pass(milliseconds(250));
-  CHECK(f.given_back == 1);
+  CHECK(f.released == 1);
   f.pass(seconds(10) - milliseconds(250));
-  CHECK(f.given_back == 1);
+  CHECK(f.released == 1);
   f.pass(milliseconds(250));
-  CHECK(f.given_back == 2);
+  CHECK(f.released == 2);
   // A call that has ended meanwhile, and one that runs.
   f.counters.count(Method::kGenerate, 0);
   f.pass(seconds(1));
-  CHECK(f.given_back == 2);
+  CHECK(f.released == 2);
   f.pass(milliseconds(250));
-  CHECK(f.given_back == 3);
+  CHECK(f.released == 3);
   REQUIRE(f.calls.enter());
   f.pass(seconds(60));
-  CHECK(f.given_back == 3);
+  CHECK(f.released == 3);
   f.calls.leave();
   f.pass(seconds(1));
-  CHECK(f.given_back == 4);
+  CHECK(f.released == 4);
 }
 
-TEST_CASE("tokens that changed are read at the next look") {
+TEST_CASE("a changed token file is read at the next look") {
   Fixture f;
   REQUIRE(f.tokens.find("token-alice"));
   f.file.write(token_line("bob", "generate"));
@@ -99,7 +99,7 @@ TEST_CASE("tokens that changed are read at the next look") {
   CHECK(f.tokens.find("token-bob"));
 }
 
-TEST_CASE("the housekeeping thread ends when it is told, in the middle of its wait") {
+TEST_CASE("stop ends the housekeeping thread in the middle of its wait") {
   Fixture f;
   f.housekeeping.start();
   f.housekeeping.stop();

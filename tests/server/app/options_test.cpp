@@ -61,8 +61,7 @@ TEST_CASE("no model, repository or configuration file: packaged models and HTTP 
   CHECK(elsewhere.http.listen->port == 7);
 }
 
-TEST_CASE("a model, a repository or a configuration file: no HTTP that was not asked for",
-          "[threat-35]") {
+TEST_CASE("a model, a repository or a configuration file: HTTP is off by default", "[threat-35]") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "server.toml";
   std::ofstream(file) << "workers = 1\n";
@@ -91,7 +90,7 @@ TEST_CASE("a model is named by its flag or by the last component of its director
   CHECK_THROWS_AS(parse_model_directory("/"), UsageError);
 }
 
-TEST_CASE("values reach their options as they are meant") {
+TEST_CASE("values of flags are set in their options") {
   const ServerOptions options = parse({"--model",
                                        "a",
                                        "--model",
@@ -133,7 +132,7 @@ TEST_CASE("values reach their options as they are meant") {
   CHECK(options.monitoring.metrics_listen->to_string(1) == "0.0.0.0:1");
 }
 
-TEST_CASE("a flag that makes no sense is refused by its name") {
+TEST_CASE("an invalid value of a flag is refused by the flag's name") {
   const std::vector<std::vector<const char*>> refused = {
       {"--listen", "localhost"},
       {"--listen", "localhost:70000"},
@@ -210,7 +209,7 @@ TEST_CASE("a flag that makes no sense is refused by its name") {
   CHECK(refusal({"--model", "m", "--weight-type", "fp8"}).find("int8") != std::string::npos);
 }
 
-TEST_CASE("what outlives the server needs a store, and a level where it is another one") {
+TEST_CASE("flag --session-durability above none is refused without --session-store") {
   const std::vector<const char*> model = {"--model", "m"};
   CHECK(parse(model).durable.store.empty());
   CHECK_FALSE(parse(model).durable.durability.has_value());
@@ -230,7 +229,7 @@ TEST_CASE("what outlives the server needs a store, and a level where it is anoth
 }
 
 TEST_CASE(
-    "a drain hands calls over where other servers have the store, unless it is told otherwise") {
+    "a drain hands calls over if other servers share the store, unless a flag says otherwise") {
   const auto after = [](const std::vector<const char*>& flags) {
     ServerOptions options;
     options.durable.store = flags.at(0);
@@ -248,7 +247,7 @@ TEST_CASE(
   CHECK(after({"/var/lib/lintel", "0"}) == std::chrono::seconds(0));
 }
 
-TEST_CASE("a repository stands in for models, and names what to begin with") {
+TEST_CASE("a repository replaces --model, and --load-model names the models of the start") {
   const ServerOptions options = parse({"--model-repository", "models", "--load-model", "a",
                                        "--load-model", "b", "--model-memory", "2GiB"});
   CHECK(options.models.directories.empty());
@@ -265,7 +264,7 @@ TEST_CASE("a repository stands in for models, and names what to begin with") {
   CHECK_THAT(refusal({"--model", "m", "--model-memory", "much"}), Contains("--model-memory"));
 }
 
-TEST_CASE("an adapter names its model, unless there is one alone") {
+TEST_CASE("an adapter names its model, unless one model is served") {
   const auto adapters = [](const std::vector<const char*>& flags) {
     std::vector<std::string> all;
     for (const AdapterDirectory& adapter : parse(flags).models.adapters) {
@@ -299,7 +298,8 @@ TEST_CASE("an adapter names its model, unless there is one alone") {
              Catch::Contains("--adapter MODEL:a=DIR"));
 }
 
-TEST_CASE("plain text stays on this machine unless it is let out", "[threat-1][threat-18]") {
+TEST_CASE("plain text on a public address is refused without --insecure-public",
+          "[threat-1][threat-18]") {
   for (const char* local : {"127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/a"}) {
     INFO(local);
     CHECK(parse({"--model", "m", "--listen", local}).listen.is_local());
@@ -317,7 +317,7 @@ TEST_CASE("plain text stays on this machine unless it is let out", "[threat-1][t
   CHECK(parse(encrypted).security.tls());
 }
 
-TEST_CASE("plain HTTP stays on this machine unless it is let out", "[threat-18]") {
+TEST_CASE("plain HTTP on a public address is refused without --insecure-public", "[threat-18]") {
   for (const char* local : {"127.0.0.1:1", "localhost:1", "[::1]:1"}) {
     INFO(local);
     CHECK(parse({"--model", "m", "--http-listen", local}).http.listen->is_local());
@@ -363,7 +363,7 @@ TEST_CASE("sizes and durations have units") {
   }
 }
 
-TEST_CASE("the log level is taken as it is shown") {
+TEST_CASE("the log level is parsed from the words that help shows") {
   CHECK(parse({"--model", "m", "--log-level", "warn"}).logging.level == "warn");
   CHECK(parse({"--model", "m", "--log-level", "warning"}).logging.level == "warning");
 }

@@ -38,12 +38,12 @@ Ended run(std::vector<std::string> flags) {
   return {code, server.out(), server.err()};
 }
 
-// A model that would fail, too, if it was loaded: what is told has to come before.
+// A model whose load fails, too: the error under test has to come before.
 struct BrokenModel : Model {
   BrokenModel() { std::ofstream(path + "/config.json", std::ios::app) << "}"; }
 };
 
-TEST_CASE("files that flags name are looked at before a model is loaded") {
+TEST_CASE("files of flags are checked before a model is loaded") {
   const BrokenModel model;
   const CertificateAuthority authority;
   const IssuedCertificate one = authority.issue("one"), two = authority.issue("two");
@@ -83,7 +83,7 @@ TEST_CASE("files that flags name are looked at before a model is loaded") {
   }
 }
 
-TEST_CASE("an adapter that does not fit ends the start, by its name and file") {
+TEST_CASE("an adapter that does not fit the model ends the start with its name and file") {
   const Model model;
   const std::string adapter = model.path + "/adapters/bad";
   write_random_adapter(adapter, tiny_config(TinyModel::kTokens));
@@ -102,7 +102,7 @@ TEST_CASE("an adapter that does not fit ends the start, by its name and file") {
                             Contains("bad/adapter_config.json"));
 }
 
-TEST_CASE("an initial state that is no snapshot ends the start, by its file") {
+TEST_CASE("an initial state that is no snapshot ends the start with its file") {
   const Model model;
   const TemporaryDirectory states;
   std::ofstream(states.path() / "tutor.snapshot") << "dear";
@@ -113,7 +113,7 @@ TEST_CASE("an initial state that is no snapshot ends the start, by its file") {
                                  "/tutor.snapshot: snapshot: "));
 }
 
-TEST_CASE("an address that is taken is told before a model is loaded") {
+TEST_CASE("an address in use is reported before a model is loaded") {
   const Model good;
   const BrokenModel broken;
   Process first({LINTEL_SERVER_BINARY, "--model", good.path, "--listen", "127.0.0.1:0"});
@@ -132,7 +132,7 @@ TEST_CASE("an address that is taken is told before a model is loaded") {
   }
 }
 
-TEST_CASE("each address that is taken is told by its flag") {
+TEST_CASE("the error for an address in use names its flag") {
   const Model model;
   Process first({LINTEL_SERVER_BINARY, "--model", model.path, "--listen", "127.0.0.1:0"});
   const std::string line = first.read_out_until("\n");
@@ -150,7 +150,7 @@ TEST_CASE("each address that is taken is told by its flag") {
   CHECK_THAT(ended.err, Contains("in use; --http-listen 127.0.0.1:0 takes a free port"));
 }
 
-TEST_CASE("one address for two flags is told before a model is loaded") {
+TEST_CASE("one address for two flags is refused before a model is loaded") {
   const BrokenModel broken;
   const std::string address = "unix:" + (broken.directory.path() / "socket").string();
   const Ended ended = run({"--model", broken.path, "--listen", address, "--http-listen", address});
@@ -183,7 +183,7 @@ TEST_CASE("a server in whose memory not one session fits does not start") {
   }
 }
 
-TEST_CASE("a repository without a model is warned of, and one with models names them") {
+TEST_CASE("a start without a loaded model: a warning names the repository's models") {
   const TemporaryDirectory repository;
   const auto warning = [&] {
     Process server(
@@ -200,7 +200,7 @@ TEST_CASE("a repository without a model is warned of, and one with models names 
              Contains("no model is loaded") && Contains("--load-model") && Contains("one of tiny"));
 }
 
-TEST_CASE("what ends the server is a line of JSON where the log is") {
+TEST_CASE("the last error of the server is a line of JSON if the log is") {
   const BrokenModel model;
   const std::string config = model.directory.path() / "server.toml";
   std::ofstream(config) << "log-format = \"json\"\nmodel = [\"a\"\n";

@@ -32,7 +32,7 @@ Words with_store(const std::string& store, Words flags) {
   return flags;
 }
 
-TEST_CASE("flags of a shared store are refused without one, each by its name", "[threat-68]") {
+TEST_CASE("flags of a shared store are refused by name without one", "[threat-68]") {
   const std::vector<Words> all = {{"--session-lease", "5s"},
                                   {"--session-store-wait-replicas", "0"},
                                   {"--session-store-wait", "1s"},
@@ -47,7 +47,7 @@ TEST_CASE("flags of a shared store are refused without one, each by its name", "
   }
 }
 
-TEST_CASE("files of TLS are refused where the store has none, and a certificate without its key",
+TEST_CASE("files of TLS are refused for a store without TLS, and a certificate without its key",
           "[threat-68]") {
   const std::vector<Words> all = {{"--session-store-ca", "f"},
                                   {"--session-store-cert", "f", "--session-store-key", "k"}};
@@ -64,7 +64,7 @@ TEST_CASE("files of TLS are refused where the store has none, and a certificate 
   }
 }
 
-TEST_CASE("calls are handed over by servers with a store alone") {
+TEST_CASE("flag --drain-handover is refused without a store") {
   CHECK_THAT(refusal_of({"--drain-handover", "5s"}),
              Contains("--drain-handover needs --session-store, but for off"));
   CHECK(refusal_of({"--drain-handover", "off"}).empty());
@@ -72,7 +72,7 @@ TEST_CASE("calls are handed over by servers with a store alone") {
   CHECK(refusal_of(with_store("redis://a", {"--drain-handover", "0"})).empty());
 }
 
-TEST_CASE("what is no place of a store is refused, and what bounds a directory of a shared one",
+TEST_CASE("an invalid --session-store is refused, and --session-store-size with a shared store",
           "[threat-14]") {
   CHECK_THAT(refusal_of({"--session-store", "http://a"}),
              Contains("neither a directory nor redis:// nor rediss://"));

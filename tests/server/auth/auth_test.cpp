@@ -1,12 +1,12 @@
-// Tokens, roles, and whose session is whose.
+// Tokens, roles and owners of sessions.
 #include <catch2/catch.hpp>
 #include <functional>
 #include <future>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
-#include "server/security/bearer_tokens.h"
 #include "server/grpc/transport/call_scope.h"
+#include "server/security/bearer_tokens.h"
 #include "tests/server/support/calls_as.h"
 #include "tests/server/support/generic_call.h"
 #include "tests/server/support/service_fixture.h"
@@ -58,7 +58,7 @@ const std::string kChannelz = "/grpc.channelz.v1.Channelz/GetServers";
 
 }  // namespace
 
-TEST_CASE("each method wants its role, health none", "[threat-2][threat-21][threat-72]") {
+TEST_CASE("each method requires its role, health none", "[threat-2][threat-21][threat-72]") {
   const TokenFile file;
   ServerOptions options = options_with(file);
   options.monitoring.channelz = true;
@@ -71,7 +71,7 @@ TEST_CASE("each method wants its role, health none", "[threat-2][threat-21][thre
   const Row rows[] = {
       {"alice", kOk, kOk, kOk, kOk, kOk, kNo},  {"bob", kOk, kNo, kOk, kOk, kOk, kNo},
       {"carol", kNo, kOk, kNo, kOk, kOk, kNo},  {"root", kNo, kNo, kNo, kOk, kOk, kOk},
-      {"", kWho, kWho, kWho, kWho, kWho, kWho}, {"nobody", kWho, kWho, kWho, kWho, kWho, kWho},
+      {"", kWho, kWho, kWho, kWho, kWho, kWho}, {"mallory", kWho, kWho, kWho, kWho, kWho, kWho},
   };
   for (const Row& row : rows) {
     INFO("as '" << row.who << "'");
@@ -116,7 +116,7 @@ TEST_CASE("two tokens in one call are ambiguous, and refused", "[threat-22]") {
   }
 }
 
-TEST_CASE("a session is NOT_FOUND for everybody but the identity that made it", "[threat-3]") {
+TEST_CASE("a session is NOT_FOUND for all identities but the one that made it", "[threat-3]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
   v1::Session session;
@@ -127,7 +127,7 @@ TEST_CASE("a session is NOT_FOUND for everybody but the identity that made it", 
     INFO(other);
     const grpc::Status generated = generate_as(server, other, request);
     CHECK(generated.error_code() == Code::NOT_FOUND);
-    // Word for word what is said of a session that never was.
+    // The same text as for a session that never existed.
     v1::GenerateRequest unknown = request;
     unknown.set_session_id(std::string(32, 'a'));
     std::string expected = generate_as(server, other, unknown).error_message();
@@ -212,7 +212,7 @@ TEST_CASE("in mutual TLS without tokens the named certificates have the role adm
   }
 }
 
-TEST_CASE("tokens are reloaded, and a file that makes no sense leaves the old ones",
+TEST_CASE("tokens are reloaded, and an invalid file leaves the old ones",
           "[threat-23][threat-24]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
@@ -253,7 +253,7 @@ TEST_CASE("a token file is refused by line, and never quoted", "[threat-19][thre
   for (const char* wrong : {"", "token-", "token-ab", "Token-a"}) CHECK_FALSE(table.find(wrong));
 }
 
-TEST_CASE("a bearer token is what follows the scheme, in any case") {
+TEST_CASE("a bearer token follows the scheme, in any case") {
   CHECK(bearer_token("Bearer abc") == "abc");
   CHECK(bearer_token("bearer abc") == "abc");
   for (const char* none : {"", "Bearer", "Bearer ", "Basic abc", "abc", "Bearerabc"}) {

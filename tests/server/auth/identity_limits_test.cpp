@@ -25,7 +25,7 @@ void check_quota(const grpc::Status& status, const std::string& identity) {
 
 }  // namespace
 
-TEST_CASE("streams of one identity are bounded, and of nobody else", "[threat-53]") {
+TEST_CASE("a limit on an identity's streams does not affect other identities", "[threat-53]") {
   const TokenFile file;
   ServerOptions options = options_with(file);
   options.models.scheduling.workers = 0;
@@ -63,7 +63,7 @@ TEST_CASE("streams of one identity are bounded, and of nobody else", "[threat-53
   CHECK(streams[0]->Finish().ok());
 }
 
-TEST_CASE("tokens a second of one identity are what its calls run at once a burst is used up",
+TEST_CASE("once its burst is used up, the calls of an identity run at its tokens per second",
           "[threat-53]") {
   const TokenFile file;
   ServerOptions options = options_with(file);
@@ -114,7 +114,7 @@ TEST_CASE("tokens a second of one identity are what its calls run at once a burs
   CHECK(generate("alice", 90) == std::chrono::milliseconds(0));
 }
 
-TEST_CASE("a call that would wait long before it begins is refused, and told for how long") {
+TEST_CASE("a call that would wait long before it begins is refused with the time to retry") {
   const TokenFile file;
   ServerOptions options = options_with(file);
   options.identity.tokens_per_second = 1;
@@ -155,7 +155,7 @@ TEST_CASE("sessions and memory of one identity are bounded", "[threat-53]") {
   CHECK(create_as(server, "bob", &session).ok());
 
   options.sessions.max_sessions_per_owner = 0;
-  options.sessions.bytes_per_owner = 128 << 10;  // a call needs some 40 KB beside its state
+  options.sessions.bytes_per_owner = 128 << 10;  // a call needs some 40 KB in addition to its state
   TestServer small({"tokens"}, options);
   std::int64_t taken = 0;
   grpc::Status refused;

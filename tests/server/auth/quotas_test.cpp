@@ -32,7 +32,7 @@ TEST_CASE("a bucket gives its burst at once and its rate afterwards") {
   CHECK(quotas.pay("a", 1) > Duration::zero());
 }
 
-TEST_CASE("a debt has to be worked off, and a deep one keeps new calls out until it is less") {
+TEST_CASE("a debt is paid off at the rate, and a deep one refuses new calls until it is smaller") {
   ManualClock clock;
   Quotas quotas({.tokens_per_second = 100, .token_burst = 500}, clock);
   CHECK(quotas.wait_to_begin("a") == Duration::zero());
@@ -59,7 +59,7 @@ TEST_CASE("the burst is ten seconds' worth unless given, and no rate means no bu
   for (int i = 0; i < 10; ++i) CHECK(free.enter_stream("a"));
 }
 
-TEST_CASE("a clock that goes back gives nothing away") {
+TEST_CASE("a clock that goes back adds no tokens") {
   ManualClock clock;
   Quotas quotas({.tokens_per_second = 100, .token_burst = 200}, clock);
   CHECK(quotas.pay("a", 200) == Duration::zero());
@@ -71,7 +71,7 @@ TEST_CASE("a clock that goes back gives nothing away") {
   CHECK(quotas.pay("a", 1) > Duration::zero());
 }
 
-TEST_CASE("threads that come at once get no more than the limits", "[threat-53]") {
+TEST_CASE("concurrent threads get no more than the limits", "[threat-53]") {
   ManualClock clock;
   Quotas quotas({.max_streams = 3, .tokens_per_second = 1, .token_burst = 1000}, clock);
   std::atomic<int> inside{0}, most{0};
@@ -97,7 +97,8 @@ TEST_CASE("threads that come at once get no more than the limits", "[threat-53]"
   CHECK(paid_at_once == 999);
 }
 
-TEST_CASE("a finished stream's place is free, and finished ones that nobody takes are bounded") {
+TEST_CASE(
+    "a finished stream frees its place, and finished streams that are not taken are bounded") {
   ManualClock clock;
   Quotas quotas({.max_streams = 1}, clock);
   for (int i = 0; i < Quotas::kMostOnTheWire; ++i) {
@@ -111,9 +112,9 @@ TEST_CASE("a finished stream's place is free, and finished ones that nobody take
   CHECK(quotas.enter_stream("a"));
 }
 
-TEST_CASE("the store keeps owners apart, and counts what each of them holds", "[threat-3]") {
+TEST_CASE("the store separates owners and counts the memory of each", "[threat-3]") {
   const auto model = tiny_model(TinyModel::kTokens);
-  // A session remembers its values beside its state.
+  // A session keeps its values in addition to its state.
   const std::size_t each = SessionStore::session_bytes(*model, {.max_values = 1});
   const std::size_t one_shot_bytes = SessionStore::admitted_bytes(*model, 0);
   ManualClock clock;
@@ -131,8 +132,7 @@ TEST_CASE("the store keeps owners apart, and counts what each of them holds", "[
   CHECK(store.create("m", model, 1, "alice").refusal.error == Error::kOwnerTooManySessions);
   CHECK(store.create("m", model, 1, "bob").refusal.error == Error::kNone);
   CHECK(store.lease_one_shot("m", model, 0, 2, "alice").refusal.error == Error::kOwnerOutOfMemory);
-  CHECK(store.lease_one_shot("m", model, 0, 1, "alice").refusal.error ==
-        Error::kNone);  // given back
+  CHECK(store.lease_one_shot("m", model, 0, 1, "alice").refusal.error == Error::kNone);  // released
   CHECK(store.lease_one_shot("m", model, 0, 2, "bob").refusal.error == Error::kNone);
 
   for (const char* other : {"bob", "", "alic", "alice "}) {
@@ -166,7 +166,7 @@ TEST_CASE("the store keeps owners apart, and counts what each of them holds", "[
   CHECK(stats.one_shot_bytes == 0);
 }
 
-TEST_CASE("an owner's idle sessions make room for it as anybody's do") {
+TEST_CASE("an owner's idle sessions make room for it as those of others do") {
   const auto model = tiny_model(TinyModel::kTokens);
   ManualClock clock;
   SessionStore::Options options;

@@ -70,7 +70,7 @@ TEST_CASE("a token is revoked although the new file could not be read at first",
   CHECK_FALSE(tokens.reload_if_changed());
 }
 
-TEST_CASE("a file that makes no sense is complained about once for each change") {
+TEST_CASE("an invalid file is logged once for each change") {
   const TokenFile file;
   BearerTokens tokens(file.path);
   const Log log;

@@ -53,7 +53,7 @@ void replace(const IssuedCertificate& served, const IssuedCertificate& by) {
 
 }  // namespace
 
-TEST_CASE("TLS serves who trusts the server's authority, and plain text and others get nothing",
+TEST_CASE("TLS serves clients that trust the server's authority; plain text and others get nothing",
           "[threat-1]") {
   const CertificateAuthority authority, foreign;
   TestServer server({"tokens"}, tls_options(authority.issue("server")));
@@ -153,7 +153,7 @@ TEST_CASE("certificates that cannot be used leave the old ones in place, until t
   CHECK(certificates.version() == 2);
 }
 
-TEST_CASE("certificates that make no sense are refused by the file's name") {
+TEST_CASE("invalid certificates are refused by the file's name") {
   const CertificateAuthority authority;
   const IssuedCertificate one = authority.issue("one"), two = authority.issue("two");
   CHECK_THROWS_WITH(Certificates({one.certificate, two.key, ""}),
@@ -179,14 +179,14 @@ TEST_CASE("a connection past its age takes no new calls, and its streams have th
   const auto stream = server.generation->Generate(&context, request_for("tokens", {1}, 5));
   v1::GenerateResponse message;
   if (has_end) {
-    // Nothing generates: what ends the stream is the grace, be it before the request is queued.
+    // Nothing generates: the grace ends the stream, possibly before the request is queued.
     CHECK_FALSE(stream->Read(&message));
     CHECK(stream->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
     run_until_idle(server.scheduler("tokens"));
     return;
   }
   REQUIRE(eventually([&] { return server.scheduler("tokens").stats().queued == 1; }));
-  // The channel leaves READY when it is told to go.
+  // The channel leaves READY when it receives GOAWAY.
   CHECK(eventually([&] { return server.channel()->GetState(false) != GRPC_CHANNEL_READY; }));
   v1::ListModelsResponse response;
   grpc::ClientContext other;

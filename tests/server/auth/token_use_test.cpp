@@ -1,4 +1,4 @@
-// Tokens that nearly match, and what calls that come to nothing leave of a quota.
+// Tokens that nearly match, and quotas after calls that were refused.
 #include <openssl/sha.h>
 
 #include <array>
@@ -20,7 +20,7 @@ Hash hash_of(const std::string& token) {
   return hash;
 }
 
-TEST_CASE("a token whose hash begins, ends or goes on alike is another token") {
+TEST_CASE("a token whose hash shares bytes with another's is another token") {
   const BearerTokenTable table(token_line("alice", "generate"), "a file");
   const Hash wanted = hash_of("token-alice");
   REQUIRE(table.find("token-alice"));
@@ -40,7 +40,7 @@ TEST_CASE("a token whose hash begins, ends or goes on alike is another token") {
 }
 
 TEST_CASE("a sequence that Score tried to submit in vain is not charged for") {
-  // Its state grows with the sequence, and somebody else holds a part of the memory it needs.
+  // Its state grows with the sequence, and another owner holds a part of the memory it needs.
   const TemporaryDirectory directory;
   write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 5);
   const std::shared_ptr<const Transformer> model =

@@ -4,11 +4,11 @@
 // to send anything at all.
 #include <catch2/catch.hpp>
 
-#include "server/grpc/transport/guarded.h"
 #include "server/grpc/kserve/streamed_response.h"
 #include "server/grpc/kserve/unary_call.h"
 #include "server/grpc/lintel_v1/generate_stream.h"
 #include "server/grpc/lintel_v1/score_stream.h"
+#include "server/grpc/transport/guarded.h"
 #include "tests/server/support/call_fixture.h"
 #include "tests/support/allocation_count.h"
 
@@ -40,7 +40,7 @@ void for_each_failure(CallFixture& f, std::size_t least, Body body, Check check)
   CHECK(failures >= least);
 }
 
-TEST_CASE("whichever allocation fails, a Generate call ends once and holds nothing") {
+TEST_CASE("any failed allocation: a Generate call ends once and holds nothing") {
   const bool gone = GENERATE(false, true);
   CAPTURE(gone);
   CallFixture f("tokens");
@@ -75,7 +75,7 @@ TEST_CASE("whichever allocation fails, a Generate call ends once and holds nothi
       });
 }
 
-TEST_CASE("whichever allocation fails, a Score call ends once and holds nothing") {
+TEST_CASE("any failed allocation: a Score call ends once and holds nothing") {
   CallFixture f("tokens");
   int finishes = 0;
   grpc::StatusCode code{};
@@ -86,7 +86,7 @@ TEST_CASE("whichever allocation fails, a Score call ends once and holds nothing"
         sequences.values = {1, 2, 3, 4, 5, 6};
         sequences.ends = {3, 6};
         const auto stream = std::make_shared<ScoreStream>(
-            f.model, f.store, sequences, ScoreStream::Options{.window = 2, .owner = "somebody"});
+            f.model, f.store, sequences, ScoreStream::Options{.window = 2, .owner = "alice"});
         auto* const reactor = f.entered<ScoreStream::Reactor>(Method::kScore);
         reactor->run(stream);
         CountingWriter<v1::ScoreResponse> writer(reactor);
@@ -104,7 +104,7 @@ TEST_CASE("whichever allocation fails, a Score call ends once and holds nothing"
       });
 }
 
-TEST_CASE("whichever allocation fails, a ModelInfer call is answered once and holds nothing") {
+TEST_CASE("any failed allocation: a ModelInfer call is answered once and holds nothing") {
   CallFixture f("tokens");
   int answers = 0;
   grpc::Status status;
@@ -152,7 +152,7 @@ struct InferenceWire final : TokenWire {
   int ends = 0;
 };
 
-TEST_CASE("whichever allocation fails, a streamed inference ends once and holds nothing") {
+TEST_CASE("any failed allocation: a streamed inference ends once and holds nothing") {
   CallFixture f("tokens");
   int ends = 0;
   bool refused = false;
@@ -187,7 +187,7 @@ TEST_CASE("whichever allocation fails, a streamed inference ends once and holds 
       });
 }
 
-TEST_CASE("a row that is done keeps no model while its call goes on") {
+TEST_CASE("a row that is done keeps no model while its call continues") {
   CallFixture f("tokens");
   const auto run = std::make_shared<RowGatherer>(
       asks_for_tokens(), [](const grpc::Status&, std::vector<RowValues>, ValueUse) {});

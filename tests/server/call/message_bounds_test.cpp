@@ -33,7 +33,7 @@ std::string repeated(const std::string& bytes, std::size_t times) {
   return all;
 }
 
-TEST_CASE("a request is parsed as libprotobuf would, whatever slices it comes in") {
+TEST_CASE("a request in any slices is parsed as libprotobuf would") {
   v1::GenerateRequest request;
   request.set_model(std::string(5000, 'm'));
   for (int i = 0; i < 50'000; ++i) request.mutable_prompt()->mutable_tokens()->add_ids(i);
@@ -78,7 +78,7 @@ TEST_CASE("a message of small elements is refused with its bound", "[threat-42]"
   CHECK_THAT(refusal(wide.SerializeAsString()), bound);
 }
 
-TEST_CASE("a message that is too large or none is refused by the name of its type") {
+TEST_CASE("a message that is too large or malformed is refused by the name of its type") {
   v1::GenerateRequest request;
   const auto refusal = [&](const std::string& bytes, MessageBounds bounds = kBounds) {
     const grpc::Status status = parse(bytes, request, bounds);
@@ -105,7 +105,7 @@ TEST_CASE("fields that a type does not know are left out") {
   CHECK(request.GetReflection()->GetUnknownFields(request).empty());
 }
 
-TEST_CASE("a request that was read holds its bytes no longer", "[threat-44]") {
+TEST_CASE("a request releases its bytes after it is read", "[threat-44]") {
   v1::GenerateRequest request;
   request.set_model("tokens");
   grpc::ByteBuffer bytes = buffer_of(request.SerializeAsString());

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMany = 20'000;  // in messages of one value: more than a connection takes unread
 
-// A connection whose window does not grow while nobody reads.
+// A connection whose window does not grow while it is not read.
 std::shared_ptr<grpc::Channel> narrow_channel(TestServer& server) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);

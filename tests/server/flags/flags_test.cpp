@@ -174,7 +174,7 @@ TEST_CASE("every option has a flag, or is known to have none") {
   for (const Flag& flag : flags) CHECK(names.insert(flag.name).second);
 }
 
-TEST_CASE("a flag sets the option of its name, or the one that is said to be its own") {
+TEST_CASE("a flag sets the option of its name, or the one in the list of exceptions") {
   ServerOptions options;
   const std::vector<Field> fields = fields_of(options);
   for (const Flag& flag : server_flags()) {
@@ -212,7 +212,7 @@ TEST_CASE("a number is taken from its lowest to its highest, and neither below n
   CHECK(rows > 30);
 }
 
-TEST_CASE("of a choice every word is taken, and no other") {
+TEST_CASE("a choice takes each of its words and no other") {
   for (const Flag& flag : server_flags()) {
     ServerOptions options;
     for (const std::string& word : flag.words) {

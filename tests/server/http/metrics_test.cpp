@@ -39,7 +39,7 @@ const std::string kGenerate =
 
 }  // namespace
 
-TEST_CASE("the metrics count what was asked for and what was done") {
+TEST_CASE("the metrics count requests and work") {
   ServerOptions options = with_metrics();
   options.sessions.idle_timeout = std::chrono::seconds(60);
   ManualClock clock;
@@ -90,7 +90,7 @@ TEST_CASE("the metrics count what was asked for and what was done") {
   CHECK(now.at(R"(lintel_sessions{state="idle"})") == 0);
 }
 
-TEST_CASE("calls are counted by the model that they are about, and names from the wire by none") {
+TEST_CASE("calls are counted by their model, and unknown names by none") {
   TestServer server({"tokens", "bytes"}, with_metrics());
   const std::string no_call = R"(lintel_requests_total{method="lintel.v1.GenerationService/Score",)"
                               R"(code="OK",model="bytes"})";
@@ -124,7 +124,7 @@ TEST_CASE("calls are counted by the model that they are about, and names from th
   CHECK_THAT(get(server.server(), "/metrics").body, !Catch::Contains("wire"));
 }
 
-TEST_CASE("a stranger whom the port's fence refuses is counted once") {
+TEST_CASE("a call that is refused by its headers is counted once") {
   const TokenFile file;
   ServerOptions options = with_metrics();
   options.security.auth_tokens = file.path;
@@ -136,13 +136,13 @@ TEST_CASE("a stranger whom the port's fence refuses is counted once") {
     v1::ListModelsResponse response;
     return server.models->List(&context, {}, &response).error_code();
   };
-  for (int i = 0; i < 3; ++i) CHECK(call_as("nobody") == grpc::StatusCode::UNAUTHENTICATED);
+  for (int i = 0; i < 3; ++i) CHECK(call_as("mallory") == grpc::StatusCode::UNAUTHENTICATED);
   CHECK(call_as("alice") == grpc::StatusCode::OK);
   CHECK(comes_to(server, list + R"(code="OK"})", 1));
   CHECK(comes_to(server, list + R"(code="UNAUTHENTICATED"})", 3));
 }
 
-TEST_CASE("how long calls took is a histogram of each method") {
+TEST_CASE("durations of calls are a histogram of each method") {
   TestServer server({"tokens"}, with_metrics());
   const std::string name = "lintel_request_duration_seconds";
   const std::string labels = R"({method="lintel.v1.GenerationService/Generate")";
@@ -166,12 +166,12 @@ TEST_CASE("how long calls took is a histogram of each method") {
   CHECK(durations.counts.back() == 1);
   CHECK(durations.sum == Approx(1e6 + 0.003));
   CHECK(counters.get(Method::kScore, 0, "a") == 1);
-  CHECK(counters.get(Method::kScore, 2, "b") == 1);  // UNKNOWN, whatever it was
+  CHECK(counters.get(Method::kScore, 2, "b") == 1);  // any other code counts as UNKNOWN
   CHECK(counters.get(Method::kScore, 0) == 1);
   CHECK(counters.total() == 3);
 }
 
-TEST_CASE("what the process takes of the machine is shown in Prometheus' own names") {
+TEST_CASE("resources of the process have Prometheus' standard names") {
   TestServer server({"tokens"}, with_metrics());
   auto now = values(server.server());
   rlimit limit{};
@@ -195,7 +195,7 @@ TEST_CASE("what the process takes of the machine is shown in Prometheus' own nam
   CHECK(values(server.server()).at("process_cpu_seconds_total") > cpu);
 }
 
-TEST_CASE("what speculation guessed, and guessed right, is counted") {
+TEST_CASE("draft tokens of speculation and accepted ones are counted") {
   ServerOptions options = with_metrics();
   options.models.scheduling.speculation = Speculation::kOn;
   TestServer server({"tokens"}, options);
@@ -297,8 +297,7 @@ TEST_CASE("metrics have our prefix, base units and a help text, and no ids", "[t
   for (const std::string& name : named) CHECK_FALSE(std::regex_search(name, unit));
 }
 
-TEST_CASE("healthz tells that the process lives, readyz that calls are taken, and nothing else is",
-          "[threat-57]") {
+TEST_CASE("healthz is liveness, readyz is readiness, and other paths are 404", "[threat-57]") {
   TestServer server({"tokens"}, with_metrics());
   CHECK(get(server.server(), "/healthz").code == 200);
   CHECK(get(server.server(), "/readyz").code == 200);
@@ -332,7 +331,7 @@ TEST_CASE("exception while a page is made: answered 500, counted, and the next p
   CHECK(get(endpoint.port(), "/readyz").code == 200);
 }
 
-TEST_CASE("a metrics address that is taken is an error that names it") {
+TEST_CASE("a metrics address in use: the error names it") {
   TestServer server({"tokens"}, with_metrics());
   ServerOptions options = with_metrics();
   options.monitoring.metrics_listen->port = server.server().metrics_port();
@@ -341,7 +340,7 @@ TEST_CASE("a metrics address that is taken is an error that names it") {
                         Catch::Contains("Address already in use"));
 }
 
-TEST_CASE("the dashboard asks for metrics that there are") {
+TEST_CASE("the dashboard queries metrics that exist") {
   const TemporaryDirectory directory;
   ServerOptions options = with_metrics();
   options.durable.store = directory.path() / "store";  // whose metrics are there with it alone
@@ -384,7 +383,7 @@ TEST_CASE("the metrics on a loopback address are read by names of this machine o
   }
 }
 
-TEST_CASE("the metrics are there before the server serves, and it is not ready until then") {
+TEST_CASE("metrics are served before the server is ready, and readyz fails until then") {
   SteadyClock clock;
   LintelServer server(with_metrics(), clock, tiny_models({"tokens"}));
   CHECK(get(server, "/metrics").code == 200);

@@ -8,7 +8,7 @@
 
 namespace lintel::testing {
 
-TEST_CASE("the counters of a model go on when it is loaded anew, and stay when it is unloaded") {
+TEST_CASE("the counters of a model continue when it is reloaded, and stay when it is unloaded") {
   const TemporaryDirectory repository;
   write_random_model(repository.path() / "second", tiny_config(TinyModel::kTokens), 5);
   ServerOptions options = with_metrics();

@@ -217,7 +217,7 @@ TEST_CASE("a drain does not wait for a stream between its requests") {
   CHECK_FALSE(stream->Finish().ok());
 }
 
-TEST_CASE("what does not fit the protocol is refused by its name") {
+TEST_CASE("a request that does not fit the protocol is refused by the field's name") {
   const InferenceServer server;
   const auto refusal = [&](const std::function<void(Request&)>& change) {
     Request request = request_of({{1, 2}}, 3);
@@ -266,7 +266,7 @@ TEST_CASE("what does not fit the protocol is refused by its name") {
              }),
              Catch::Contains("outputs[0].parameters[classification]"));
   CHECK_THAT(refusal(parameter("max_tokens", "5")), Catch::Contains("sequence_start"));
-  // 32 rows of a million values would not fit a response: told before a value is computed.
+  // 32 rows of a million values would not fit a response: refused before a value is computed.
   CHECK_THAT(refusal([](Request& r) {
                r = request_of(std::vector<std::vector<int>>(32, {1}), 1'000'000);
              }),

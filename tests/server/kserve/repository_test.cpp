@@ -19,7 +19,7 @@ using Catch::Matchers::Contains;
 // A server with the model "tokens" and a repository.
 struct Server {
   explicit Server(std::vector<std::string> flags = {}) {
-    // A line a call would fill the pipe that nobody reads while we poll.
+    // A line a call would fill the pipe, which is not read while the test polls.
     flags.insert(flags.end(),
                  {"--model-repository", repository.path().string(), "--log-level", "error"});
     process = std::make_unique<ServerProcess>(std::vector{TinyModel::kTokens}, flags);
@@ -114,7 +114,7 @@ struct Server {
 
 }  // namespace
 
-TEST_CASE("a model is loaded, loaded anew and unloaded by the repository calls") {
+TEST_CASE("a model is loaded, reloaded and unloaded by the repository calls") {
   const Server server;
   server.write("second/1", 1);
   CHECK(server.index() == std::vector<std::string>{"second 1 UNAVAILABLE", "tokens 1 READY"});
@@ -139,7 +139,7 @@ TEST_CASE("a model is loaded, loaded anew and unloaded by the repository calls")
   CHECK(server.unload("second").error_code() == Code::NOT_FOUND);
 }
 
-TEST_CASE("an unload that cuts a streamed request says so, and the stream goes on with others") {
+TEST_CASE("an unload that cuts a streamed request says so, and the stream continues with others") {
   const Server server({"--drain-timeout", "20ms", "--max-new-tokens", "1000000000"});
   server.write("second", 1);
   REQUIRE(server.load("second").ok());
@@ -184,7 +184,7 @@ TEST_CASE("an unload that cuts a streamed request says so, and the stream goes o
   CHECK(stream->Finish().ok());
 }
 
-TEST_CASE("a load is refused by the name of what is wrong with it", "[threat-58]") {
+TEST_CASE("a refused load names the parameter that is wrong", "[threat-58]") {
   const Server server;
   const auto violation =
       [&](const std::function<void(inference::RepositoryModelLoadRequest&)>& set) {
@@ -214,7 +214,7 @@ TEST_CASE("a load is refused by the name of what is wrong with it", "[threat-58]
   CHECK(server.tokens("tokens").size() == 8);
 }
 
-TEST_CASE("a model's configuration is told") {
+TEST_CASE("ModelConfig returns a model's configuration") {
   const Server server;
   inference::ModelConfigRequest request;
   request.set_name("tokens");
@@ -241,7 +241,7 @@ TEST_CASE("a model's configuration is told") {
   CHECK(server.stub->ModelConfig(&second, request, &response).error_code() == Code::NOT_FOUND);
 }
 
-TEST_CASE("statistics count what was asked of a model") {
+TEST_CASE("statistics count the requests of a model") {
   const Server server;
   inference::ModelStatistics stats = server.statistics("tokens");
   CHECK(stats.name() == "tokens");

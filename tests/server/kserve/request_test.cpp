@@ -19,7 +19,7 @@ inference::ModelInferRequest request_of(const std::vector<std::int32_t>& values,
   return wire;
 }
 
-TEST_CASE("every parameter reaches what it is named for, and that alone") {
+TEST_CASE("every parameter sets the field of its name and no other") {
   // Of each parameter: a value, and the field of the settings that has it then.
   const std::map<std::string, std::pair<const char*, const char*>> in_settings = {
       {"max_new_tokens", {"11", "max_new_tokens: 11"}},
@@ -68,7 +68,7 @@ TEST_CASE("every parameter reaches what it is named for, and that alone") {
   CHECK(read.settings.ShortDebugString().empty());
 }
 
-TEST_CASE("a parameter out of its range, of another type or unknown is told by its name") {
+TEST_CASE("a parameter out of its range, of another type or unknown is refused by its name") {
   const std::pair<const char*, const char*> bad[] = {
       {"max_new_tokens", "4294967296"},
       {"top_k", "-1"},
@@ -95,7 +95,7 @@ TEST_CASE("a parameter out of its range, of another type or unknown is told by i
   }
 }
 
-TEST_CASE("rows are told apart, typed and raw") {
+TEST_CASE("rows are separated, typed and raw") {
   const std::vector<std::int32_t> values = {1, 2, 3, 4, 5, 6};
   inference::ModelInferRequest typed = request_of(values, 3);
   inference::ModelInferRequest raw = typed;

@@ -43,7 +43,7 @@ struct Sequences {
   ClientSequences sequences{parts.context()};
 };
 
-TEST_CASE("of two starts of one sequence that come at once one session stays, the name's") {
+TEST_CASE("two concurrent starts of one sequence leave one session, that of the name") {
   MeetingClock clock;
   Sequences f({.session_memory_bytes = 1u << 26}, clock);
   ClientSequence started[2];
@@ -77,7 +77,7 @@ TEST_CASE("a start that finds no memory leaves neither session nor name") {
   CHECK(f.find(true, second, "bob").ok());
 }
 
-TEST_CASE("a start that came to nothing leaves nothing, and one that read a value stays") {
+TEST_CASE("a failed start leaves no sequence, and one that has read a token stays") {
   const ManualClock clock;
   Sequences f({.session_memory_bytes = 1u << 26}, clock);
   ClientSequence started;
@@ -131,7 +131,7 @@ TEST_CASE("a start that finds the queue full leaves no session") {
   }));
 }
 
-TEST_CASE("the end of a sequence leaves the one that took its name meanwhile") {
+TEST_CASE("the end of a sequence does not remove a later one of the same name") {
   const ManualClock clock;
   Sequences f({.session_memory_bytes = 1u << 26}, clock);
   ClientSequence first;

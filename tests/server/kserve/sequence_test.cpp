@@ -1,4 +1,4 @@
-// Sequences of the Open Inference Protocol: calls that go on where the last one was.
+// Sequences of the Open Inference Protocol: each call continues where the last one ended.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -14,7 +14,7 @@ using Response = inference::ModelInferResponse;
 
 }  // namespace
 
-TEST_CASE("a sequence goes on where it was, until it ends, and starts anew") {
+TEST_CASE("a sequence continues from call to call until it ends, then starts from nothing") {
   const InferenceServer server;
   const std::vector<int> whole = server.generate("1,2", 9, 7);
   const auto step = [&](const std::string& id, bool start, bool end, const std::vector<int>& prompt,
@@ -60,7 +60,7 @@ TEST_CASE("a sequence goes on where it was, until it ends, and starts anew") {
   CHECK(server.lintel({"session", "list", "--json"}).json().empty());
 }
 
-TEST_CASE("a sequence goes on and ends by requests without an input") {
+TEST_CASE("a sequence continues and ends by requests without an input") {
   const InferenceServer server;
   const std::vector<int> whole = server.generate("1,2", 9, 7);
   const auto request = [](int count, bool start = false, bool end = false) {
@@ -78,7 +78,7 @@ TEST_CASE("a sequence goes on and ends by requests without an input") {
   CHECK(server.infer(request(4), &response).error_code() == Code::NOT_FOUND);
   CHECK(server.infer(request(4, false, true), &response).error_code() == Code::NOT_FOUND);
   CHECK(server.infer(request(-1, false, true), &response).error_code() == Code::NOT_FOUND);
-  for (const int last : {-1, 0, 2}) {  // not told, none, two
+  for (const int last : {-1, 0, 2}) {  // not given, none, two
     CAPTURE(last);
     REQUIRE(server.infer(request(3, true), &response).ok());
     std::vector<int> all = tokens_of(response);
@@ -98,21 +98,21 @@ TEST_CASE("a sequence goes on and ends by requests without an input") {
   // In a stream of requests, too, where the last response of each is marked.
   grpc::ClientContext context;
   const auto stream = server.stub->ModelStreamInfer(&context);
-  inference::ModelStreamInferResponse told;
+  inference::ModelStreamInferResponse streamed;
   for (Request each : {request(1, true), request(-1, false, true), request(1)}) {
     (*each.mutable_parameters())["triton_enable_empty_final_response"].set_bool_param(true);
     REQUIRE(stream->Write(each));
-    REQUIRE(stream->Read(&told));
+    REQUIRE(stream->Read(&streamed));
     const bool is_gone = each.parameters().contains("sequence_start") == false &&
                          each.parameters().contains("sequence_end") == false;
-    CHECK(told.error_message().empty() == !is_gone);
+    CHECK(streamed.error_message().empty() == !is_gone);
     if (is_gone) continue;
-    CHECK(told.infer_response().parameters().at("triton_final_response").bool_param());
+    CHECK(streamed.infer_response().parameters().at("triton_final_response").bool_param());
   }
   stream->WritesDone();
   CHECK(stream->Finish().ok());
   CHECK(sessions() == 0);
-  // Whoever starts one, or has none, needs an input.
+  // A request that starts a sequence, or has none, needs an input.
   Request none = request(3, true);
   none.clear_inputs();
   CHECK(server.infer(none, &response).error_code() == Code::INVALID_ARGUMENT);
@@ -121,7 +121,7 @@ TEST_CASE("a sequence goes on and ends by requests without an input") {
   CHECK(server.infer(none, &response).error_code() == Code::INVALID_ARGUMENT);
 }
 
-TEST_CASE("a sequence whose state grows says how long it may become") {
+TEST_CASE("a sequence whose state grows needs max_tokens") {
   const InferenceServer server({"--attention", "softmax"});
   Request request = request_of({{1, 2}}, 3);
   auto& parameters = *request.mutable_parameters();
@@ -148,7 +148,8 @@ TEST_CASE("a sequence whose state grows says how long it may become") {
   CHECK(server.lintel({"session", "list", "--json"}).json().empty());
 }
 
-TEST_CASE("under tokens a sequence is its owner's, and being alive needs none", "[threat-3]") {
+TEST_CASE("with --auth-tokens a sequence belongs to its owner, and liveness needs no token",
+          "[threat-3]") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "tokens";
   const std::string alice = new_token(file, "alice", "generate"),
@@ -183,7 +184,7 @@ TEST_CASE("a cancelled call frees its sequence") {
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
   CHECK(server.stub->ModelInfer(&context, request, &response).error_code() ==
         Code::DEADLINE_EXCEEDED);
-  // Busy no more once the server has noticed: then it goes on.
+  // Once the server has noticed, the sequence is no longer busy and continues.
   request = request_of({{}}, 2);
   (*request.mutable_parameters())["sequence_id"].set_uint64_param(5);
   Code code = Code::ABORTED;

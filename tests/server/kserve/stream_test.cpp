@@ -32,7 +32,7 @@ Request request_of(const std::vector<int>& prompt, int max_new_tokens, bool stre
   return request;
 }
 
-// A line a call would fill the pipe that nobody reads while we poll.
+// A line a call would fill the pipe, which is not read while the test polls.
 std::vector<std::string> quiet(std::vector<std::string> flags) {
   flags.insert(flags.end(), {"--log-level", "error"});
   return flags;
@@ -188,7 +188,7 @@ TEST_CASE("streamed requests are answered one after the other, and an error ends
   CHECK_THAT(status.error_message(), Contains("parameters[stream]"));
 }
 
-TEST_CASE("a sequence goes on from stream to stream") {
+TEST_CASE("a sequence continues from stream to stream") {
   const Server server;
   const std::vector<int> whole = server.infer(request_of({1, 2}, 30, false));
   Stream stream(server);
@@ -208,7 +208,7 @@ TEST_CASE("a sequence goes on from stream to stream") {
   CHECK(server.lintel({"session", "list", "--json"}).json().empty());
 }
 
-TEST_CASE("a streamed request that is cancelled ends, and frees what it held") {
+TEST_CASE("a streamed request that is cancelled ends and frees its memory") {
   Server server({"--max-new-tokens", "1000000000"});
   for (int i = 1; i <= 5; ++i) {
     Stream stream(server);
@@ -227,7 +227,7 @@ TEST_CASE("a streamed request that is cancelled ends, and frees what it held") {
   CHECK(server.stop() == 0);  // the drain waits for nothing that still runs
 }
 
-TEST_CASE("a reader of a streamed request who is slow pauses it and loses nothing") {
+TEST_CASE("a slow reader of a streamed request pauses it and loses nothing") {
   const Server server({"--outbox-tokens", "64"});
   constexpr int kCount = 20'000;
   Request request = request_of({1, 2}, kCount, /*streams=*/true);
@@ -241,11 +241,11 @@ TEST_CASE("a reader of a streamed request who is slow pauses it and loses nothin
     same = executed > 0 && executed == before ? same + 1 : 0;
   }
   CHECK(server.statistics().inference_count() == 0);
-  CHECK(server.infer(request_of({5}, 10, false)).size() == 10);  // others go on
+  CHECK(server.infer(request_of({5}, 10, false)).size() == 10);  // others continue
   CHECK(stream.read().tokens == server.infer(request));
 }
 
-TEST_CASE("a streamed request that the drain cuts says so in its last response") {
+TEST_CASE("a streamed request that the drain ends has the error in its last response") {
   Server server({"--drain-timeout", "1ms", "--max-new-tokens", "1000000000"});
   Stream stream(server);
   REQUIRE(stream.stream->Write(request_of({1}, 1'000'000'000, /*streams=*/true)));

@@ -72,7 +72,7 @@ TextResponse answer(const InferenceServer& server, const TextRequest& request) {
 
 }  // namespace
 
-TEST_CASE("text in and out is what lintel.v1 generates, of rows of unlike length") {
+TEST_CASE("text in and out equals that of lintel.v1, for rows of different lengths") {
   const InferenceServer server;
   const std::vector<std::string> prompts = {"Hello", "a longer one", std::string("\xff\0x", 3)};
   const TextResponse typed = answer(server, text_request(prompts, 12));
@@ -135,7 +135,7 @@ TEST_CASE("stop strings end a row, as an input and as a parameter, with themselv
   TextRequest by_input = text_request({"Hello"}, 40);
   add_stop(by_input, {"not to be found", stop});
   CHECK(text_of(answer(server, by_input)) == until);
-  // Also beside raw contents.
+  // Also with raw contents.
   TextRequest raw = by_input;
   for (auto& input : *raw.mutable_inputs()) input.clear_contents();
   raw.add_raw_input_contents(raw_element("Hello"));
@@ -148,7 +148,7 @@ TEST_CASE("stop strings end a row, as an input and as a parameter, with themselv
   CHECK(text_of(answer(server, by_parameter)) == until + stop);
 }
 
-TEST_CASE("the most likely values come beside the values, and the score is their sum") {
+TEST_CASE("the most likely tokens come with each token, and the score is the sum") {
   const InferenceServer server;
   TextRequest request = text_request({"Hello", "Hi"}, 9);
   (*request.mutable_parameters())["temperature"].set_double_param(0);
@@ -181,7 +181,7 @@ TEST_CASE("the most likely values come beside the values, and the score is their
   }
 }
 
-TEST_CASE("an echoed prompt without new values is what Score says of it") {
+TEST_CASE("an echoed prompt without new tokens has the probabilities of Score") {
   const InferenceServer server;
   TextRequest request = text_request({"Hello, you"}, 0);
   (*request.mutable_parameters())["echo"].set_bool_param(true);
@@ -201,7 +201,7 @@ TEST_CASE("an echoed prompt without new values is what Score says of it") {
   CHECK(-score / 9 == Approx(bits_per_dim).epsilon(1e-6));
 }
 
-TEST_CASE("text streams in pieces that are the text, with what was asked for of each value") {
+TEST_CASE("streamed pieces add up to the text, with the requested fields of each token") {
   const InferenceServer server;
   TextRequest request = text_request({"Hello"}, 30);
   const std::string whole = text_of(answer(server, request));
@@ -268,7 +268,7 @@ TEST_CASE("text model with a trained length: KServe's requests and sequences hav
   CHECK(odd.error_code() == Code::INVALID_ARGUMENT);
   CHECK_THAT(odd.error_message(), Contains("window"));
 
-  // As it streams: told with the last response.
+  // In a stream: reported with the last response.
   request.mutable_parameters()->erase("window");
   (*request.mutable_parameters())["stream"].set_bool_param(true);
   grpc::ClientContext context;
@@ -283,9 +283,9 @@ TEST_CASE("text model with a trained length: KServe's requests and sequences hav
     if (message.infer_response().outputs_size() > 0) text += text_of(message.infer_response());
   }
   CHECK(text == text_of(chosen));
-  const auto& told = message.infer_response().parameters();
-  CHECK(told.at("lintel_window").int64_param() == 32);
-  CHECK(told.at("lintel_window_restarts").int64_param() == (140 - 1 - 32) / 16 + 1);
+  const auto& reported = message.infer_response().parameters();
+  CHECK(reported.at("lintel_window").int64_param() == 32);
+  CHECK(reported.at("lintel_window_restarts").int64_param() == (140 - 1 - 32) / 16 + 1);
   request.mutable_parameters()->erase("stream");
 
   // A sequence: its start names another window, none, or leaves it to the server.
@@ -309,7 +309,7 @@ TEST_CASE("text model with a trained length: KServe's requests and sequences hav
   }
 }
 
-TEST_CASE("tensors are described with text where a model has it, and without where not") {
+TEST_CASE("metadata has text tensors for models of text only") {
   const InferenceServer server;
   const auto described = [&](const std::string& model) {
     inference::ModelMetadataRequest request;
@@ -334,7 +334,7 @@ TEST_CASE("tensors are described with text where a model has it, and without whe
         "score:FP64 log2_evidence:FP64 ");
 }
 
-TEST_CASE("what is wrong with text, stop strings and outputs is told by name") {
+TEST_CASE("invalid text, stop strings and outputs are refused by name") {
   const InferenceServer server;
   const auto refusal = [&](const std::function<void(TextRequest&)>& change) {
     TextRequest request = text_request({"Hello"}, 3);

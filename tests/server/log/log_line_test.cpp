@@ -32,7 +32,7 @@ std::string standard_error_of(const std::function<void()>& body) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-TEST_CASE("a message and its fields are one line of the log, whatever is in them", "[threat-79]") {
+TEST_CASE("a message and its fields with any bytes are one line of the log", "[threat-79]") {
   const bool json = GENERATE(false, true);
   CAPTURE(json);
   const auto before = spdlog::default_logger();

@@ -6,7 +6,7 @@
 
 namespace lintel::testing {
 
-TEST_CASE("a request id is the client's if no log reader can stumble over it", "[threat-79]") {
+TEST_CASE("a request id is the client's if it is safe in a log", "[threat-79]") {
   for (const char* good : {"a", "7f3c-11", "req/1:2", "{x}"}) CHECK(request_id_from(good) == good);
   CHECK(request_id_from(std::string(128, 'x')) == std::string(128, 'x'));
   for (const std::string& bad : {std::string(), std::string("a b"), std::string("a\"b"),
@@ -19,7 +19,7 @@ TEST_CASE("a request id is the client's if no log reader can stumble over it", "
   }
 }
 
-TEST_CASE("a traceparent is read as W3C has it, or ignored", "[threat-79]") {
+TEST_CASE("a traceparent is read as W3C defines it, or ignored", "[threat-79]") {
   const std::string trace = "0af7651916cd43dd8448eb211c80319c", span = "b7ad6b7169203331";
   const auto parse = [](const std::string& text) { return parse_traceparent(text).trace_id; };
   CHECK(parse("00-" + trace + "-" + span + "-01") == trace);

@@ -17,7 +17,7 @@ grpc::Status end_of_headers_alone(TestServer& server, const char* method,
   return GenericCall(server.channel(), method, context).finish();
 }
 
-TEST_CASE("strangers are refused by their headers, before the server holds a message of theirs",
+TEST_CASE("calls without a valid token are refused by their headers, before a message is held",
           "[threat-25]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
@@ -25,8 +25,8 @@ TEST_CASE("strangers are refused by their headers, before the server holds a mes
        {"/lintel.v1.GenerationService/Generate", "/lintel.v1.SessionService/Create",
         "/inference.GRPCInferenceService/ModelInfer", "/no.such/Method"}) {
     INFO(method);
-    grpc::ClientContext nobody, unknown;
-    CHECK(end_of_headers_alone(server, method, nobody).error_code() == Code::UNAUTHENTICATED);
+    grpc::ClientContext anonymous, unknown;
+    CHECK(end_of_headers_alone(server, method, anonymous).error_code() == Code::UNAUTHENTICATED);
     unknown.AddMetadata("authorization", "Bearer 0123456789abcdef0123456789abcdef");
     CHECK(end_of_headers_alone(server, method, unknown).error_code() == Code::UNAUTHENTICATED);
   }
@@ -49,7 +49,7 @@ TEST_CASE("compressed messages are refused by the headers, before they are infla
 
 // gRPC closes the connection of a client whose headers are too large when they come in several
 // reads. That client opens another one; those of others are not touched.
-TEST_CASE("headers beyond their bound are refused, and the server goes on", "[threat-25]") {
+TEST_CASE("headers beyond their bound are refused, and the server continues", "[threat-25]") {
   ServerOptions options = test_options();
   options.connections.max_metadata_bytes = 4096;
   options.models.scheduling.workers = 0;

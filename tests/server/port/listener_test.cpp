@@ -84,14 +84,16 @@ TEST_CASE("a connection waits while there is no descriptor for it, and is refuse
   for (const int client : clients) close(client);
 }
 
-TEST_CASE("a unix socket is its server's: not taken while it is answered, not deleted by another") {
+TEST_CASE(
+    "a unix socket belongs to its server: not taken over while it is answered or deleted by "
+    "others") {
   const TemporaryDirectory directory;
   ListenAddress address;
   address.unix_path = (directory.path() / "socket").string();
   auto first = std::make_unique<Listener>(address, std::chrono::seconds(10));
   CHECK_THROWS_WITH(Listener(address, std::chrono::seconds(10)), Catch::Contains("in use"));
   CHECK(std::filesystem::exists(address.unix_path));
-  // Somebody else's, in its place.
+  // Another server's socket in its place.
   std::filesystem::rename(address.unix_path, address.unix_path + ".old");
   const Listener second(address, std::chrono::seconds(10));
   first.reset();
@@ -111,7 +113,7 @@ TEST_CASE("a unix socket that a killed server left is replaced") {
   CHECK_NOTHROW(Listener(address, std::chrono::seconds(10)));
 }
 
-TEST_CASE("an address that is taken or that is not there is named") {
+TEST_CASE("an address in use or unknown: the error names it") {
   ListenAddress address;
   address.port = 0;
   const Listener first(address, std::chrono::seconds(10));

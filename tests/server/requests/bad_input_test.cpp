@@ -144,7 +144,7 @@ TEST_CASE("bad input of every field is refused by the field's name", "[threat-25
   CHECK(server.server().store().bytes_in_use() == 0);
 }
 
-TEST_CASE("everything wrong with a request is named at once") {
+TEST_CASE("one refusal names all invalid fields of a request") {
   TestServer server({"tokens"}, small_limits());
   v1::GenerateRequest request = request_for("tokens", {99}, 1000);
   request.mutable_sampling()->set_temperature(-1);
@@ -173,7 +173,7 @@ TEST_CASE("a name of a megabyte is not sent back") {
   CHECK(generate(server, request).status.error_code() == grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_CASE("several samples cannot go on with one session") {
+TEST_CASE("several samples cannot continue one session") {
   TestServer server({"tokens"});
   v1::GenerateRequest request = request_for("", {1}, 5);
   request.set_session_id(create_session(server, "tokens").id());

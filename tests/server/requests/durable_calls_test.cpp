@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
+#include "server/api/prepare_generation.h"
 #include "server/sessions/persistence/durable_call.h"
 #include "server/sessions/persistence/durable_sessions.h"
-#include "server/api/prepare_generation.h"
 #include "server/sessions/storage/memory_vault.h"
 #include "tests/server/support/service_parts.h"
 #include "tests/support/manual_clock.h"
@@ -15,7 +15,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Code = grpc::StatusCode;
 
-// Forgets what it is told.
+// Keeps positions only.
 struct QuietSink final : TokenSink {
   bool on_token(const TokenEvent& event) override {
     positions.push_back(event.position);
@@ -85,7 +85,7 @@ struct DurableRoom {
   DurableSessions durable{vault, store, parts.registry, clock, {.threads = 0}};
 };
 
-TEST_CASE("what names a call is checked by name", "[durable]") {
+TEST_CASE("fields that name a call are refused by name", "[durable]") {
   DurableRoom f;
   const std::string id = f.new_session(Durability::kInput);
   const std::string here = f.new_session(Durability::kNone);
@@ -130,8 +130,7 @@ TEST_CASE("what names a call is checked by name", "[durable]") {
   CHECK(f.run(f.wire_for(id, std::string(64, '~')))->tokens.size() == 20);
 }
 
-TEST_CASE("a repeat asks for what the call asked for, with the seed that it was given",
-          "[durable]") {
+TEST_CASE("a repeat has the terms of the call, with the seed that it was given", "[durable]") {
   DurableRoom f;
   const std::string id = f.new_session(Durability::kInput);
   v1::GenerateRequest wire = f.wire_for(id, "a");
@@ -167,8 +166,7 @@ TEST_CASE("a repeat asks for what the call asked for, with the seed that it was 
   CHECK(f.run(other)->tokens != first->tokens);
 }
 
-TEST_CASE("a call that was interrupted is in the way of others, until it is repeated or given up",
-          "[durable]") {
+TEST_CASE("an interrupted call blocks other calls until it is repeated or given up", "[durable]") {
   DurableRoom f;
   const std::string id = f.new_session(Durability::kToken);
   const auto brief = f.run(f.wire_for(id, "a"), /*steps=*/7);

@@ -1,4 +1,4 @@
-// What a request holds once it is checked, and what one that is refused leaves.
+// Memory and leases of a prepared request, and of one that is refused.
 #include "server/api/prepare_generation.h"
 
 #include <catch2/catch.hpp>
@@ -24,7 +24,7 @@ struct Preparing {
   ServiceParts parts{clock, {.session_memory_bytes = 1u << 26}, Speculation::kOn};
 };
 
-TEST_CASE("what a call holds beside its sequence is counted, on a session as without one") {
+TEST_CASE("memory of a call in addition to its sequence is counted, with a session or without") {
   Preparing f;
   const std::size_t state =
       SessionStore::admitted_bytes(*f.parts.registry.find("tokens")->transformer, /*num_tokens=*/0);
@@ -47,7 +47,8 @@ TEST_CASE("what a call holds beside its sequence is counted, on a session as wit
   CHECK(f.parts.store.bytes_in_use() == session);
 }
 
-TEST_CASE("what penalties in a window count is held by each sample, and counted") {
+TEST_CASE(
+    "each sample holds the values that penalties in a window count, and their memory is counted") {
   Preparing f;
   const auto bytes_of = [&](std::uint32_t window, std::uint32_t samples) {
     v1::GenerateRequest wire = request_for("tokens", {1, 2}, 20);
@@ -63,7 +64,7 @@ TEST_CASE("what penalties in a window count is held by each sample, and counted"
   CHECK(bytes_of(1000, 3) == bytes_of(0, 3) + 3 * (values + counts));
 }
 
-TEST_CASE("penalties in a window are refused where a session has forgotten what they count") {
+TEST_CASE("penalties in a window are refused if a session no longer has the values they count") {
   Preparing f;
   const SharedModel model = f.parts.registry.find("tokens");
   // It keeps at least one value, in whole chunks: those before 1024 are gone.
@@ -96,7 +97,7 @@ TEST_CASE("penalties in a window are refused where a session has forgotten what 
              Catch::Contains("before position " + std::to_string(base) + " are no longer known"));
 }
 
-TEST_CASE("a session goes on with the version that it began with") {
+TEST_CASE("a session continues with the model version that it began with") {
   Preparing f;
   const std::string id = f.new_session();
   f.parts.serve(2);
@@ -108,7 +109,7 @@ TEST_CASE("a session goes on with the version that it began with") {
   CHECK(one_shot.model->version == 2);
 }
 
-TEST_CASE("a session whose model takes no more requests went with it, and is free to be closed") {
+TEST_CASE("a session of a model that is being unloaded is gone, and can be closed") {
   Preparing f;
   const std::string id = f.new_session();
   const std::vector<SharedModel> retired = f.parts.registry.retire("tokens", std::nullopt);

@@ -1,4 +1,4 @@
-// Which model a request means, and what it is told where there is none.
+// Which model a request means, and the error if there is none.
 #include "server/api/resolve_model.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ struct Fixture : ModelsRoom {
   SharedModel found;
 };
 
-TEST_CASE("a name stands for its highest version, no name for the only one there is") {
+TEST_CASE("a name means its highest version, no name the only model") {
   Fixture f;
   CHECK(f.resolved("").error_code() == grpc::StatusCode::NOT_FOUND);
   f.registry.add(f.model("b", 2));
@@ -46,7 +46,7 @@ TEST_CASE("a name stands for its highest version, no name for the only one there
   CHECK_THAT(nameless.error_message(), Catch::Contains("b, bb"));
 }
 
-TEST_CASE("requests are told that a model is being loaded, being unloaded or not there") {
+TEST_CASE("the refusal says whether a model is being loaded, being unloaded or not there") {
   Fixture f;
   f.registry.set_loading("a", 1);
   const grpc::Status loading = f.resolved("a");

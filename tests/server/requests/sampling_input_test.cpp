@@ -102,7 +102,7 @@ TEST_CASE("a strong bias decides, so sampling options reach the head") {
   CHECK(generate(server, request).only().tokens == std::vector<std::int32_t>(10, 42));
 }
 
-TEST_CASE("what means nothing to a mixture of logistics is refused by name") {
+TEST_CASE("sampling options without a meaning for a mixture of logistics are refused by name") {
   TestServer server({"image"});
   const std::pair<const char*, std::function<void(v1::Sampling&)>> refused[] = {
       {"sampling.top_k", [](v1::Sampling& s) { s.set_top_k(5); }},

@@ -141,7 +141,7 @@ TEST_CASE("a hundred unread streams of one client do not keep another's request 
   }
 }
 
-TEST_CASE("a slow reader is paused, loses nothing, and slows nobody else", "[threat-54]") {
+TEST_CASE("a slow reader is paused, loses nothing and does not slow other streams", "[threat-54]") {
   ServerOptions options = test_options();
   options.streaming.outbox_tokens = 64;
   options.models.scheduling.workers = 1;
@@ -149,7 +149,7 @@ TEST_CASE("a slow reader is paused, loses nothing, and slows nobody else", "[thr
   Scheduler& scheduler = server.scheduler("tokens");
   constexpr unsigned kMany = 20'000;
 
-  // A connection of its own, whose window does not grow while nobody reads.
+  // A connection of its own, whose window does not grow while it is not read.
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65'535);
@@ -161,7 +161,7 @@ TEST_CASE("a slow reader is paused, loses nothing, and slows nobody else", "[thr
   const auto reader = slow_client->Generate(&context, slow);
   REQUIRE(eventually([&] { return scheduler.stats().generated_tokens > 64; }));
 
-  // Others run to their end while nobody reads the first; sooner or later its row stands still.
+  // Others run to their end while the first is not read; sooner or later its row stands still.
   std::uint64_t others = 0;
   const bool paused = eventually([&] {
     const std::uint64_t before = scheduler.stats().generated_tokens;
@@ -226,8 +226,8 @@ TEST_CASE("a full queue refuses at once, with a time to retry", "[threat-56]") {
   }
 }
 
-// What a sample of the model "tokens" with so many values is admitted for, where nothing is
-// guessed: its sequence, and its values while they wait for the client.
+// Admitted bytes of a sample of the model "tokens" with so many values, without speculation: its
+// sequence, and its values while they wait for the client.
 std::size_t sample_bytes(std::size_t num_values) {
   return SessionStore::admitted_bytes(*tiny_models({"tokens"}).at("tokens"), 0) + num_values * 64;
 }
@@ -264,7 +264,7 @@ TEST_CASE("a call whose state would never fit is refused with both figures and n
                                           Catch::Contains(std::to_string(3 * bytes + 1)));
 }
 
-TEST_CASE("many callers at once each get the values they get alone", "[threat-8]") {
+TEST_CASE("batch invariance: concurrent callers get the tokens they get alone", "[threat-8]") {
   TestServer server({"tokens"});
   constexpr int kCallers = 24;
   std::vector<std::vector<std::int32_t>> alone(kCallers), together(kCallers);

@@ -24,7 +24,7 @@ TEST_CASE("every outcome has its code, and names the model or session that is co
     CHECK_THAT(status(outcome).error_message(), Contains("digits") && !Contains("session"));
     CHECK_THAT(status(outcome, "abc").error_message(), Contains("session abc is gone"));
     CHECK_THAT(outcome_status(outcome, model, "abc", /*is_stored=*/true).error_message(),
-               Contains("session abc goes on from what is stored of it") && !Contains("gone"));
+               Contains("session abc resumes from what is stored of it") && !Contains("gone"));
   }
   CHECK(status(RequestOutcome::kShutdown).error_code() == Code::UNAVAILABLE);
   CHECK_THAT(status(RequestOutcome::kShutdown).error_message(), Contains("shutting down"));

@@ -9,7 +9,7 @@
 namespace lintel::testing {
 namespace {
 
-// A wire of a third kind: keeps what it is told.
+// A wire of a third kind: records its calls.
 struct RecordingWire final : TokenWire {
   void write(std::span<const OutboxEntry> entries) override {
     take(entries);
@@ -83,7 +83,7 @@ struct OutboxFixture : CallFixture {
   RecordingWire wire;
 };
 
-TEST_CASE("every value goes out once and in order, and what it cost is told at the end") {
+TEST_CASE("every value goes out once and in order, and the usage comes at the end") {
   OutboxFixture f;
   const auto box = f.outbox({.max_tokens_per_message = 7, .tells_sample_ends = true});
   REQUIRE(f.submit(*box, 100).ok());
@@ -111,17 +111,18 @@ TEST_CASE("values gather for an interval, but the first goes out at once") {
   f.check_positions(50);
 }
 
-TEST_CASE("the end of a sample is told at once where it is told at all") {
-  const bool tells = GENERATE(true, false);
+TEST_CASE("the end of a sample is sent at once, if the wire asks for it") {
+  const bool sends_end = GENERATE(true, false);
   OutboxFixture f;
-  const auto box = f.outbox({.chunk_interval = std::chrono::hours(1), .tells_sample_ends = tells});
+  const auto box =
+      f.outbox({.chunk_interval = std::chrono::hours(1), .tells_sample_ends = sends_end});
   REQUIRE(f.submit(*box, 5).ok());
   f.run(*box);
   f.check_positions(5);
-  CHECK(f.wire.finishes == (tells ? 1 : 0));
+  CHECK(f.wire.finishes == (sends_end ? 1 : 0));
 }
 
-TEST_CASE("a wire that is slow pauses the request, which goes on when half is out") {
+TEST_CASE("a slow wire pauses the request, which resumes when half is out") {
   OutboxFixture f;
   const auto box = f.outbox({.outbox_tokens = 16, .max_tokens_per_message = 4});
   REQUIRE(f.submit(*box, 100).ok());
@@ -147,7 +148,7 @@ TEST_CASE("values that come while a message is made up go into it") {
   for (std::size_t i = 1; i + 1 < f.wire.messages.size(); ++i) CHECK(f.wire.messages[i] == 10);
 }
 
-TEST_CASE("a client that goes ends the request, and then the wire hears of it") {
+TEST_CASE("a client that disconnects ends the request, then the wire receives gone") {
   OutboxFixture f;
   const bool before = GENERATE(true, false);
   const auto box = f.outbox({});
@@ -177,7 +178,7 @@ TEST_CASE("an outbox whose request is over keeps no model, however slow its wire
   f.check_positions(20);
 }
 
-TEST_CASE("a full queue refuses an outbox's request, and its wire hears nothing") {
+TEST_CASE("a full queue refuses an outbox's request without a call to its wire") {
   OutboxFixture f;
   f.served->scheduler = std::make_unique<Scheduler>(
       f.model->transformer, Scheduler::Options{.workers = 0, .max_queued_requests = 1}, f.clock);

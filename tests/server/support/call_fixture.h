@@ -5,13 +5,13 @@
 #include <memory>
 #include <string>
 
-#include "server/grpc/transport/active_calls.h"
 #include "server/api/prepare_generation.h"
+#include "server/grpc/transport/active_calls.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {
 
-// What gRPC would be told, counted.
+// Counts the calls to gRPC.
 template <typename Response>
 class CountingWriter final : public grpc::ServerCallbackWriter<Response> {
  public:
@@ -65,7 +65,7 @@ struct CallFixture {
     made.lease = store.lease_one_shot("m", model->transformer, 0, num_samples).lease;
     return made;
   }
-  // Nobody holds the model or memory any more, and no call is counted.
+  // The model and memory are released, and no call is counted.
   void check_nothing_left() {
     CHECK(calls.count() == 0);
     CHECK(served->scheduler->idle());

@@ -1,4 +1,4 @@
-// Calls as one of those whom a token file names.
+// Calls with the token of a name in a token file.
 #pragma once
 
 #include <string>

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "model/transformer.h"
-#include "server/engine/request.h"
-#include "server/engine/token_sink.h"
 #include "server/engine/prefix_cache.h"
+#include "server/engine/request.h"
 #include "server/engine/scheduler.h"
+#include "server/engine/token_sink.h"
 #include "server/sessions/session_store.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/random_model.h"
@@ -85,8 +85,8 @@ class RecordingSink : public TokenSink {
   std::condition_variable finished_;
 };
 
-// No threads; speculation as LINTEL_TEST_SPECULATION (off, auto, on) says, by default auto: whoever
-// is generated for must not notice.
+// No threads; speculation as LINTEL_TEST_SPECULATION (off, auto, on) says, by default auto: it must
+// not change any output.
 Scheduler::Options without_threads();
 
 // Clock, store and a scheduler of one worker without a thread.

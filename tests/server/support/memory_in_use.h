@@ -1,4 +1,4 @@
-// How many bytes the process has taken and not given back.
+// How many bytes the process has allocated and not freed.
 #pragma once
 
 #include <malloc.h>

@@ -103,7 +103,7 @@ struct RepositoryServer {
   std::unique_ptr<v1::AdminService::Stub> admin;
 };
 
-// A stream that runs until somebody ends it; made when its first message has come.
+// A stream that runs until a test ends it; made when its first message has come.
 struct RunningStream {
   RunningStream(TestServer& server, v1::GenerateRequest request) {
     request.set_max_new_tokens(1'000'000);

@@ -1,4 +1,4 @@
-// What a server has behind its port, for tests that need no port.
+// The parts of a server without its port, for tests that need none.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A server whose sessions outlive it: ended, and begun anew on the same directory.
+// A server with durable sessions that can be restarted on the same directory.
 #pragma once
 
 #include <filesystem>
@@ -24,13 +24,13 @@ struct StoredServer {
   }
 
   void begin() { server = std::make_unique<TestServer>(names, options, clock); }
-  // Ends as with SIGTERM, and begins anew.
+  // Ends as with SIGTERM, and starts again.
   void restart() {
     server.reset();
     begin();
   }
   // What a machine has that lost its power now: the files as they are, served by another server.
-  // The log that grows is copied last, behind what refers to it.
+  // The log that grows is copied last, after the files that refer to it.
   std::unique_ptr<TestServer> crashed() {
     ServerOptions copy = options;
     copy.durable.store = files.path() / ("crash-" + std::to_string(++crashes));

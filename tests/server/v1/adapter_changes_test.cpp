@@ -62,7 +62,7 @@ TEST_CASE("an adapter is loaded, named and unloaded while others are served") {
   CHECK(f.values_with("") == base);
 }
 
-TEST_CASE("an unloaded adapter refuses new requests at once and waits for what uses it") {
+TEST_CASE("an unloaded adapter refuses new requests at once and waits for its users") {
   const ChangedServer f;
   f.write_adapter("second", "a", 1);
   f.write_adapter("second", "b", 2);
@@ -84,7 +84,7 @@ TEST_CASE("an unloaded adapter refuses new requests at once and waits for what u
   CHECK(f.generate_with("b").status.ok());
   CHECK(f.generate_with("").status.ok());
 
-  // What uses it goes on: the stream, and the session.
+  // Its users continue: the stream and the session.
   v1::GenerateResponse message;
   for (int i = 0; i < 10; ++i) REQUIRE(running.reader->Read(&message));
   v1::GenerateRequest next = request_for("", {1}, 5);
@@ -103,7 +103,7 @@ TEST_CASE("an unloaded adapter refuses new requests at once and waits for what u
   CHECK(f.load_adapter("a").ok());
 }
 
-TEST_CASE("past the drain timeout what uses an unloaded adapter ends, and nothing else does") {
+TEST_CASE("past the drain timeout the users of an unloaded adapter end, and no others") {
   const ChangedServer f([](ServerOptions& options) {
     options.models.drain_timeout_ms = std::chrono::milliseconds(20);
   });
@@ -193,7 +193,7 @@ TEST_CASE("adapters go with their model, and come back with it where they lie in
   v1::Session session;
   REQUIRE(f.create_session("a", &session).ok());
   fs::remove_all(f.directory.path() / "second/adapters/late");
-  REQUIRE(f.load("second").ok());  // anew
+  REQUIRE(f.load("second").ok());  // again
   CHECK(f.adapters() == Names{"a"});
   v1::GenerateRequest next = request_for("", {1}, 1);
   next.set_session_id(session.id());
@@ -221,7 +221,8 @@ TEST_CASE("an unload of an adapter whose model goes first is answered") {
   CHECK(f.listed(true).front() == "second 1 UNAVAILABLE");
 }
 
-TEST_CASE("a server that stops ends what uses an adapter that is unloaded, and answers who waits") {
+TEST_CASE(
+    "a server that stops ends the users of an adapter being unloaded and answers the unload") {
   const ChangedServer f;
   f.write_adapter("second", "a", 1);
   REQUIRE(f.load_adapter("a").ok());
@@ -236,7 +237,7 @@ TEST_CASE("a server that stops ends what uses an adapter that is unloaded, and a
   CHECK(unloaded.ok());
 }
 
-TEST_CASE("an adapter's memory is admitted before it is loaded, and given back after the last use",
+TEST_CASE("an adapter's memory is admitted before it is loaded, and released after the last use",
           "[threat-76]") {
   std::size_t room = 0;
   {

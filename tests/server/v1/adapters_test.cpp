@@ -22,7 +22,7 @@ struct Fixture : AdapterServer {
   }
 };
 
-TEST_CASE("adapters in a model's directory are served beside it, and shown") {
+TEST_CASE("adapters in a model's directory are served with it, and listed") {
   const Fixture f;
   CHECK(f.adapters() == Names{"a", "b"});
   const v1::Adapter b = f.model().adapters(1);
@@ -149,7 +149,7 @@ TEST_CASE("samples of one prompt and a Score have the adapter that is named") {
   }
 }
 
-TEST_CASE("requests with all adapters at once get what each gets alone") {
+TEST_CASE("batch invariance: requests with different adapters have the tokens of each alone") {
   const Fixture f;
   std::map<std::string, std::vector<float>> alone;
   for (const std::string adapter : {"", "a", "b"}) {
@@ -195,7 +195,7 @@ TEST_CASE("a session with an adapter is its owner's alone", "[threat-78]") {
   request.set_session_id(session.id());
   request.set_adapter("a");
   CHECK(generate_as(*f.server, "bob", request).error_code() == Code::NOT_FOUND);
-  request.set_adapter("b");  // what it was created with is not told
+  request.set_adapter("b");  // the error does not reveal its adapter
   CHECK_THAT(generate_as(*f.server, "bob", request).error_message(), !Contains("adapter"));
   request.set_adapter("a");
   CHECK(generate_as(*f.server, "alice", request).ok());

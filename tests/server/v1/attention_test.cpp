@@ -1,4 +1,4 @@
-// --attention: the same weights with another attention, said loudly.
+// --attention: the same weights with another attention, and its warnings.
 #include <catch2/catch.hpp>
 
 #include "tests/server/support/service_fixture.h"
@@ -81,21 +81,21 @@ TEST_CASE("another attention than the weights' own is named and warned of") {
   CHECK_THAT(recomputing.warnings(1), Catch::Contains("not for production"));
 }
 
-TEST_CASE("a model tells how its state grows, where it does") {
+TEST_CASE("a model whose state grows reports its growth") {
   const auto model = [](const char* spec, TinyModel kind = TinyModel::kImage) {
     return AttentionServer(spec, std::size_t{1} << 30, kind).model();
   };
-  const auto ends_where_state_bytes_are = [](const v1::Model& told) {
-    REQUIRE(told.state_growth_size() > 1);
-    CHECK(told.state_growth_size() <= 33);
-    CHECK(told.state_growth(0).position() == 0);
-    for (int i = 1; i < told.state_growth_size(); ++i) {
-      CHECK(told.state_growth(i).position() > told.state_growth(i - 1).position());
-      CHECK(told.state_growth(i).bytes() >= told.state_growth(i - 1).bytes());
+  const auto ends_where_state_bytes_are = [](const v1::Model& reported) {
+    REQUIRE(reported.state_growth_size() > 1);
+    CHECK(reported.state_growth_size() <= 33);
+    CHECK(reported.state_growth(0).position() == 0);
+    for (int i = 1; i < reported.state_growth_size(); ++i) {
+      CHECK(reported.state_growth(i).position() > reported.state_growth(i - 1).position());
+      CHECK(reported.state_growth(i).bytes() >= reported.state_growth(i - 1).bytes());
     }
-    const v1::StatePoint& last = told.state_growth(told.state_growth_size() - 1);
-    CHECK(last.bytes() == told.state_bytes());
-    CHECK(last.bytes() > told.state_growth(0).bytes());
+    const v1::StatePoint& last = reported.state_growth(reported.state_growth_size() - 1);
+    CHECK(last.bytes() == reported.state_bytes());
+    CHECK(last.bytes() > reported.state_growth(0).bytes());
     return last.position();
   };
   const v1::Model softmax = model("softmax");
@@ -107,7 +107,7 @@ TEST_CASE("a model tells how its state grows, where it does") {
   CHECK(model("softmax", TinyModel::kTokens).state_growth_size() == 0);  // has no end
 }
 
-TEST_CASE("a model whose state grows without an end tells what a value adds") {
+TEST_CASE("a model whose state grows without an end reports the bytes of a value") {
   for (const char* spec :
        {"softmax", "lsh:rounds=1,bits=4,chunk_size=8", "linear:recompute=true"}) {
     CAPTURE(spec);
@@ -123,13 +123,13 @@ TEST_CASE("a model whose state grows without an end tells what a value adds") {
     CHECK(static_cast<double>(model.state_bytes_per_value()) ==
           Approx(grown).epsilon(0.05).margin(1));
   }
-  // What has a largest size tells that.
-  const auto told = [](const char* spec, TinyModel kind) {
+  // A state with a largest size reports that.
+  const auto bounded = [](const char* spec, TinyModel kind) {
     return AttentionServer(spec, std::size_t{1} << 30, kind).model();
   };
   for (const v1::Model& model :
-       {told("softmax", TinyModel::kImage), told("linear", TinyModel::kTokens),
-        told("longformer:window=4", TinyModel::kTokens)}) {
+       {bounded("softmax", TinyModel::kImage), bounded("linear", TinyModel::kTokens),
+        bounded("longformer:window=4", TinyModel::kTokens)}) {
     CHECK(model.state_bytes() > 0);
     CHECK(model.state_bytes_per_value() == 0);
   }
@@ -153,14 +153,14 @@ TEST_CASE("a session of an unbounded growing state needs max_tokens, and is admi
         grpc::StatusCode::FAILED_PRECONDITION);
 }
 
-TEST_CASE("a sequence that can never fit ends its Score, and nothing waits for it") {
+TEST_CASE("a sequence that can never fit ends its Score at once") {
   AttentionServer server("softmax", /*session_memory=*/64 << 10);
   const grpc::Status status = server.score({2, 5000});
   CHECK(status.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
   CHECK_THAT(status.error_message(), Catch::Contains("in all"));
 }
 
-TEST_CASE("a model that cannot run with what is asked for is not loaded") {
+TEST_CASE("a model that cannot run with --attention is not loaded") {
   CHECK_THROWS_WITH(AttentionServer("lsh"), Catch::Contains("rounds"));
 }
 

@@ -1,4 +1,4 @@
-// Health and reflection, and the way a server goes.
+// Health, reflection and the drain of a server.
 #include <grpcpp/generic/generic_stub.h>
 
 #include <catch2/catch.hpp>
@@ -57,7 +57,7 @@ TEST_CASE("health is known for the server and every service, and turns at the dr
   for (auto& each : contexts) each->TryCancel();
 }
 
-TEST_CASE("a watcher that is open when the server stops learns that it does not serve") {
+TEST_CASE("an open Health.Watch receives NOT_SERVING when the server stops") {
   TestServer server({"tokens"});
   const auto health = Health::NewStub(server.channel());
   grpc::ClientContext context;

@@ -156,7 +156,7 @@ TEST_CASE("an echoed prompt comes first and has the log-probabilities of Score")
   CHECK(out.only().log2_probs == std::vector<float>(probs.begin(), probs.end()));
 }
 
-TEST_CASE("the most likely values come beside the chosen one, best first") {
+TEST_CASE("the most likely tokens come with the chosen one, best first") {
   TestServer server({"tokens"});
   v1::GenerateRequest request = request_for("tokens", {1}, 10);
   request.mutable_sampling()->set_temperature(0);

@@ -38,7 +38,7 @@ std::map<std::string, std::filesystem::path> golden_models() {
 
 }  // namespace
 
-TEST_CASE("a server of every kind of model scores what the reference says") {
+TEST_CASE("the Score of every kind of model has the reference's probabilities") {
   GivenModels given;
   for (const auto& [name, directory] : golden_models()) {
     given[name] = Transformer::load(directory, {});

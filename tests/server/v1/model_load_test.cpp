@@ -50,7 +50,7 @@ TEST_CASE("a model of the repository is loaded, serves and is unloaded while ano
   CHECK(f.tokens("second") != before);
 }
 
-TEST_CASE("loading a name anew serves with the old until the new is ready, then with the new") {
+TEST_CASE("reloading a model serves with the old one until the new one is ready") {
   RepositoryServer f;
   f.write("second/1", TinyModel::kTokens, 5);
   v1::Model model;
@@ -85,7 +85,7 @@ TEST_CASE("loading a name anew serves with the old until the new is ready, then 
   CHECK(f.tokens("second") == old_tokens);
 }
 
-TEST_CASE("a version that is named is loaded beside the others") {
+TEST_CASE("a load that names a version keeps the other versions") {
   RepositoryServer f;
   f.write("second/1", TinyModel::kTokens, 5);
   f.write("second/2", TinyModel::kTokens, 6);
@@ -136,7 +136,7 @@ TEST_CASE("a load that fails leaves the others serving, and says why without a p
     CHECK(f.health(name) != "serving");
     CHECK(f.tokens("good") == before);
   }
-  // Loading anew fails: the old one stays.
+  // Reloading fails: the old one stays.
   f.spoil("good/model.safetensors", 700);
   const grpc::Status not_anew = f.load("good");
   CHECK(not_anew.error_code() == Code::FAILED_PRECONDITION);
@@ -177,7 +177,7 @@ TEST_CASE("no name from the wire leaves the repository", "[threat-58]") {
   CHECK(f.listed(false) == std::vector<std::string>{"tokens 1 READY"});
 }
 
-TEST_CASE("what could be loaded is listed: directories of models, and no others") {
+TEST_CASE("the list of loadable models has directories of models and no others") {
   RepositoryServer f;
   f.write("whole");
   f.write("versions/3");
@@ -189,14 +189,14 @@ TEST_CASE("what could be loaded is listed: directories of models, and no others"
   CHECK_THAT(f.load("empty").error_message(), Contains("config.json"));
 }
 
-TEST_CASE("without a repository nothing is loaded, and that is why") {
+TEST_CASE("without a repository a load is refused and names the flag") {
   const RepositoryServer f([](ServerOptions& options) { options.models.repository.clear(); });
   const grpc::Status status = f.load("second");
   CHECK(status.error_code() == Code::NOT_FOUND);
   CHECK_THAT(status.error_message(), Contains("without --model-repository"));
 }
 
-TEST_CASE("a model's memory is admitted before it is loaded, and given back", "[threat-73]") {
+TEST_CASE("a model's memory is admitted before it is loaded, and released", "[threat-73]") {
   const TemporaryDirectory measured;
   write_random_model(measured.path(), tiny_config(TinyModel::kTokens), 5);
   const ModelSize size = measure_model(ModelFiles(measured.path()), {});
@@ -213,7 +213,7 @@ TEST_CASE("a model's memory is admitted before it is loaded, and given back", "[
   CHECK_THAT(refused.error_message(),
              Contains(std::to_string(limit - 2 * size.resident_bytes) + " of"));
   CHECK(f.tokens("a") == f.tokens("b"));
-  // So it is for one that is loaded anew: both are there for a while.
+  // Also for a reload: both models are there for a while.
   CHECK(f.load("a").error_code() == Code::RESOURCE_EXHAUSTED);
   CHECK(f.health("a") == "serving");
   REQUIRE(f.unload("b").ok());

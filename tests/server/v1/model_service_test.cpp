@@ -1,4 +1,4 @@
-// ModelService tells what is served.
+// ModelService lists the models and their statistics.
 #include <catch2/catch.hpp>
 
 #include "model/numerics.h"
@@ -25,7 +25,7 @@ TEST_CASE("models are listed by name") {
   CHECK(response.models(2).name() == "tokens");
 }
 
-TEST_CASE("a model tells its shape, size, limits and fingerprint") {
+TEST_CASE("a model has its shape, size, limits and fingerprint") {
   ServerOptions options = test_options();
   options.models.limits.max_prompt_tokens = 1234;
   options.models.limits.max_samples = 1000;
@@ -68,7 +68,7 @@ TEST_CASE("a model tells its shape, size, limits and fingerprint") {
   CHECK(model.limits().max_score_tokens() == 1'000'000);
 }
 
-TEST_CASE("statistics tell values, sessions, memory and time") {
+TEST_CASE("statistics report tokens, sessions, memory and time") {
   ServerOptions options = test_options();
   TestServer server({"tokens", "image"}, options);
   const auto statistics = [&] {

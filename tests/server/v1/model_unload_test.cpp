@@ -10,7 +10,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Code = grpc::StatusCode;
 
-TEST_CASE("an unloaded model refuses new requests at once while a running stream goes on") {
+TEST_CASE("an unloaded model refuses new requests at once while a running stream continues") {
   RepositoryServer f;
   f.write("second");
   REQUIRE(f.load("second").ok());
@@ -25,7 +25,7 @@ TEST_CASE("an unloaded model refuses new requests at once while a running stream
   CHECK_THAT(refused.error_message(), Contains("second is being unloaded"));
   CHECK(f.health("second") == "not serving");
   v1::GenerateResponse message;
-  for (int i = 0; i < 10; ++i) REQUIRE(running.reader->Read(&message));  // it goes on
+  for (int i = 0; i < 10; ++i) REQUIRE(running.reader->Read(&message));  // it continues
   running.context.TryCancel();
   running.end();
   unloading.join();
@@ -112,7 +112,7 @@ TEST_CASE("sessions go with their model, and say so, and those of others stay") 
   CHECK(refusal(kept.id()).ok());
 }
 
-TEST_CASE("a server that stops ends what is being unloaded, and answers who waits") {
+TEST_CASE("a server that stops ends the streams of a model being unloaded and answers the unload") {
   RepositoryServer f;
   f.write("second");
   REQUIRE(f.load("second").ok());
@@ -177,7 +177,7 @@ TEST_CASE("a Score that had to wait for memory does not keep its model") {
   CHECK(f.admin->UnloadModel(&unloading, unload, &unloaded).ok());
 }
 
-TEST_CASE("models can be all that a server begins without") {
+TEST_CASE("a server starts without models and loads one later") {
   RepositoryServer f;
   REQUIRE(f.unload("tokens").ok());
   CHECK(f.listed(false).empty());

@@ -1,4 +1,4 @@
-// Named states over gRPC: saved, begun with, listed and deleted.
+// Named states over gRPC: saved, used as initial states, listed and deleted.
 #include <catch2/catch.hpp>
 #include <optional>
 
@@ -51,7 +51,7 @@ std::vector<std::string> names_of(TestServer& server, const std::string& who = "
   return names;
 }
 
-TEST_CASE("what begins with a named state goes on as what has read the same") {
+TEST_CASE("a sequence that begins with a named state continues as its source does") {
   TestServer server({"tokens", "bytes"});
   const v1::Session source = create_session(server, "tokens");
   go_on(server, source.id(), 10, {1, 2, 3});
@@ -59,7 +59,7 @@ TEST_CASE("what begins with a named state goes on as what has read the same") {
   std::optional<std::int64_t> position;
   SECTION("where the session stands") {}
   SECTION("where the session stood") { position = 6; }
-  REQUIRE(save_state(server, source.id(), "begun", &state, "", false, position).ok());
+  REQUIRE(save_state(server, source.id(), "start", &state, "", false, position).ok());
   CHECK(state.position() == position.value_or(13));
   CHECK(state.model() == "tokens");
   CHECK(state.bytes() > 0);
@@ -69,7 +69,7 @@ TEST_CASE("what begins with a named state goes on as what has read the same") {
   const Sample expected = go_on(server, forked.sessions(0).id(), 20, {4});
 
   v1::CreateSessionRequest create;
-  create.set_initial_state("begun");
+  create.set_initial_state("start");
   v1::Session session;
   grpc::ClientContext creating;
   REQUIRE(server.sessions->Create(&creating, create, &session).ok());
@@ -80,7 +80,7 @@ TEST_CASE("what begins with a named state goes on as what has read the same") {
   CHECK(of_session.log2_probs == expected.log2_probs);
 
   v1::GenerateRequest request = request_for("", {4}, 20);
-  request.set_initial_state("begun");
+  request.set_initial_state("start");
   request.set_log2_probs(true);
   request.set_num_samples(2);
   const Generated once = generate(server, request);
@@ -105,9 +105,9 @@ TEST_CASE("a named state is refused where it does not fit") {
   }
   CHECK(save_state(server, source.id(), "far", &state, "", false, 5).error_code() ==
         grpc::StatusCode::OUT_OF_RANGE);
-  REQUIRE(save_state(server, source.id(), "begun", &state).ok());
+  REQUIRE(save_state(server, source.id(), "start", &state).ok());
   v1::GenerateRequest request = request_for("bytes", {4}, 20);
-  request.set_initial_state("begun");
+  request.set_initial_state("start");
   CHECK(violated_fields(generate(server, request).status) ==
         std::vector<std::string>{"initial_state"});
   request.set_model("");
@@ -119,7 +119,7 @@ TEST_CASE("a named state is refused where it does not fit") {
   CHECK(generate(server, request).status.error_code() == grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_CASE("named states are listed in pages and deleted, and give their memory back") {
+TEST_CASE("named states are listed in pages and deleted, and release their memory") {
   TestServer server({"tokens", "bytes"});
   const v1::Session tokens = create_session(server, "tokens");
   const v1::Session bytes = create_session(server, "bytes");

@@ -20,7 +20,7 @@ v1::GenerateRequest particles_request(unsigned particles, const std::string& mod
   return request;
 }
 
-TEST_CASE("one particle is what there is without particles") {
+TEST_CASE("one particle: the tokens of a request without particles") {
   TestServer server({"bytes"});
   const Sample without = generate(server, particles_request(0)).only();
   const Sample one = generate(server, particles_request(1)).only();
@@ -29,7 +29,7 @@ TEST_CASE("one particle is what there is without particles") {
   CHECK_FALSE(one.finish.has_log2_evidence());
 }
 
-TEST_CASE("samples of particles are whole, keep what is known, and tell the evidence") {
+TEST_CASE("samples of particles are whole, keep given tokens and have the evidence") {
   TestServer server({"bytes"});
   v1::GenerateRequest request = particles_request(16);
   request.set_num_samples(3);
@@ -60,7 +60,7 @@ TEST_CASE("samples of particles are whole, keep what is known, and tell the evid
   CHECK(again.samples.at(2).finish.log2_evidence() == out.samples.at(2).finish.log2_evidence());
 }
 
-TEST_CASE("what cannot be combined with particles is refused by name") {
+TEST_CASE("fields that cannot be combined with particles are refused by name") {
   TestServer server({"bytes"});
   std::string field;
   v1::GenerateRequest request = particles_request(8);
@@ -114,7 +114,7 @@ TEST_CASE("memory for all particles is admitted, or none is taken") {
   CHECK(eventually([&] { return server.server().store().bytes_in_use() == 0; }));
 }
 
-TEST_CASE("particles whose client is gone leave their rows and memory") {
+TEST_CASE("particles whose client is gone free their rows and memory") {
   ServerOptions options = test_options();
   options.sessions.session_memory_bytes = std::size_t{4} << 30;
   TestServer server({"tokens"}, options);

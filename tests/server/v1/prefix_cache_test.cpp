@@ -62,7 +62,7 @@ TEST_CASE("a prompt that begins as an earlier one says how much of it was not re
   CHECK(now.at(kBytes) > 400);
 }
 
-TEST_CASE("a state is kept behind as many values of a prompt as its caller says") {
+TEST_CASE("a state is kept after as many tokens of a prompt as the request says") {
   TestServer server({"tokens"});
   v1::GenerateRequest request = request_for("tokens", long_prompt(100), 1);
   request.set_cache_prefix_tokens(101);

@@ -1,4 +1,4 @@
-// Scores that find no room are told when there is some: nothing here runs but what the test runs.
+// Scores that wait for room resume when there is some. No threads: the test runs every step.
 #include <catch2/catch.hpp>
 
 #include "model/config/attention_spec.h"
@@ -81,7 +81,7 @@ TEST_CASE("a sequence that found the queue full joins it when a place is free") 
   CHECK(w.writer->code == grpc::StatusCode::OK);
 }
 
-TEST_CASE("a sequence that found no memory is submitted when others give theirs back") {
+TEST_CASE("a sequence that found no memory is submitted when others release theirs") {
   WaitingScore w(/*max_queued_requests=*/10);
   SessionLease others = w.lease(2);
   REQUIRE(w.stream->begin().ok());
@@ -95,7 +95,7 @@ TEST_CASE("a sequence that found no memory is submitted when others give theirs 
   CHECK(w.writer->code == grpc::StatusCode::OK);
 }
 
-TEST_CASE("a Score that waits for memory learns that its model is drained, or wanted back") {
+TEST_CASE("a Score that waits for memory ends when its model is drained or unloaded") {
   const bool drains = GENERATE(true, false);
   WaitingScore w(/*max_queued_requests=*/10);
   const SessionLease others = w.lease(2);
@@ -112,7 +112,7 @@ TEST_CASE("a Score that waits for memory learns that its model is drained, or wa
   CHECK(w.writer->code == grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_CASE("the sequences of a Score whose client goes end in the next step") {
+TEST_CASE("the sequences of a Score whose client disconnects end in the next step") {
   WaitingScore w(/*max_queued_requests=*/10);
   REQUIRE(w.stream->begin().ok());
   w.served->scheduler->run_one_step();  // the first is done, and its memory the second one's

@@ -122,7 +122,7 @@ TEST_CASE("a Score in progress waits for a queue others keep full") {
       .run_one_step();  // the first of the three has two values: it is done and the next queued
   grpc::ClientContext other_context;
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> other;
-  // Whatever place is free, another request may take it first: keep stepping until all have ended.
+  // Another request may take a free place first: keep stepping until all have ended.
   other = server.generation->Generate(&other_context, request_for("tokens", {1}, 3));
   std::vector<v1::ScoreResponse> responses;
   std::atomic<bool> ended{false};
@@ -174,7 +174,7 @@ TEST_CASE("a Score that arrives at a full queue is refused at once") {
   run_until_idle(server.scheduler("tokens"));
 }
 
-// When told so, throws where the next request to be submitted is given its time: after the store
+// When armed, throws where the next submitted request gets its time: after the store
 // has noted the date of its lease.
 class ClockWithoutMemory final : public ManualClock {
  public:
@@ -222,7 +222,7 @@ TEST_CASE("a Score that runs out of the machine's memory ends, and the server af
   CHECK(server.server().drain(std::chrono::seconds(20)));
 }
 
-TEST_CASE("a Score that waits for memory is told when the server stops") {
+TEST_CASE("a Score that waits for memory ends when the server stops") {
   // The state of a sequence grows with its length, and there is memory for one of 1000 values.
   const TemporaryDirectory directory;
   write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 5);

@@ -12,7 +12,7 @@ std::vector<std::int32_t> operator+(std::vector<std::int32_t> a,
   return a;
 }
 
-TEST_CASE("a fork goes on as its source does, given the same seed, and not with another") {
+TEST_CASE("a fork continues as its source with the same seed, and not with another") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   go_on(server, session.id(), 10, {1, 2});
@@ -32,7 +32,7 @@ TEST_CASE("a fork goes on as its source does, given the same seed, and not with 
   CHECK(get_session(server, second).digest() != get_session(server, session.id()).digest());
 }
 
-TEST_CASE("a fork at any position, and a rewind to it, go on as one that never went further") {
+TEST_CASE("a fork at any position, and a rewind to it, continue as a session that ended there") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   const auto values =
@@ -75,7 +75,7 @@ TEST_CASE("a rewind to the beginning leaves an empty session") {
   CHECK(go_on(server, session.id(), 10, {1, 2}).tokens == first.tokens);
 }
 
-TEST_CASE("checkpoints leave little to be read anew") {
+TEST_CASE("checkpoints leave few values to be read again") {
   TestServer server({"tokens"});
   v1::CreateSessionRequest request;
   request.mutable_checkpoints()->set_every_tokens(8);
@@ -89,7 +89,7 @@ TEST_CASE("checkpoints leave little to be read anew") {
   CHECK(go_on(server, session.id(), 1).finish.replayed_tokens() <= 8);
 }
 
-TEST_CASE("a position that the history does not reach is refused with those that it does") {
+TEST_CASE("a position outside the history is refused with the positions inside") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   go_on(server, session.id(), 10, {1, 2});
@@ -153,7 +153,7 @@ TEST_CASE("a rewind of another history than the expected one is refused, and not
   CHECK(rewound.position() == 5);
 }
 
-TEST_CASE("a history has every value and where it came from, in runs") {
+TEST_CASE("a history has every value and its source, in runs") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   CHECK(read_history(server, session.id()).runs.empty());
@@ -180,7 +180,7 @@ TEST_CASE("a history has every value and where it came from, in runs") {
   CHECK(part.values() == std::vector<std::int32_t>(all.begin() + 1, all.begin() + 5));
 }
 
-TEST_CASE("a session in use is forked where it has been, and read, but not taken back") {
+TEST_CASE("a session in use can be forked at past positions and read, but not rewound") {
   ServerOptions options = test_options();
   options.models.scheduling.workers = 0;
   TestServer server({"tokens"}, options);
@@ -209,7 +209,7 @@ TEST_CASE("a session in use is forked where it has been, and read, but not taken
   CHECK(running->Finish().ok());
 }
 
-TEST_CASE("forks beyond the memory are none at all") {
+TEST_CASE("forks that do not all fit into memory: none is made") {
   ServerOptions options = test_options();
   options.sessions.max_sessions = 4;
   TestServer server({"tokens"}, options);
@@ -224,7 +224,7 @@ TEST_CASE("forks beyond the memory are none at all") {
   CHECK(server.server().store().num_sessions() == 1);
 }
 
-TEST_CASE("whoever reads a history slowly or goes away holds up nobody and keeps nothing",
+TEST_CASE("a slow or disconnected reader of a history delays no other call and holds nothing",
           "[threat-52]") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
@@ -246,7 +246,8 @@ TEST_CASE("whoever reads a history slowly or goes away holds up nobody and keeps
   CHECK(go_on(server, session.id(), 5).tokens.size() == 5);
 }
 
-TEST_CASE("copies of a session are its owner's alone, word for word", "[threat-4]") {
+TEST_CASE("copies of a session are NOT_FOUND for other owners, with the text of an unknown one",
+          "[threat-4]") {
   const TokenFile file;
   TestServer server({"tokens"}, options_with(file));
   v1::Session session;

@@ -23,7 +23,7 @@ grpc::Status delete_session(TestServer& server, const std::string& id) {
   return server.sessions->Delete(&context, request, &response);
 }
 
-TEST_CASE("a session continued in three calls gives what one call gives") {
+TEST_CASE("a session continued in three calls has the tokens of one call") {
   TestServer server({"tokens"});
   const std::vector<std::int32_t> whole =
       generate(server, request_for("tokens", {1, 2}, 30)).only().tokens;

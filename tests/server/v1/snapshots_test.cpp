@@ -8,8 +8,8 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("a snapshot is restored to a session that goes on as the first one, bit for bit") {
-  // Also of one whose state has started anew, and will again.
+TEST_CASE("a session restored from a snapshot continues as the first one, bit for bit") {
+  // Also of one whose state has restarted in a window, and will again.
   const std::int64_t window = GENERATE(0, 8);
   CAPTURE(window);
   TestServer server({"tokens"});

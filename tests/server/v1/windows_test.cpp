@@ -19,7 +19,7 @@ Generated in_window(TestServer& server, const std::string& model, std::int64_t w
   return generate(server, request);
 }
 
-TEST_CASE("text in a window goes on behind the model's length, in one call or in several") {
+TEST_CASE("text in a window continues past the model's length, in one call or in several") {
   TestServer server({"bytes"});  // of at most 256 positions
   const Sample whole = in_window(server, "bytes", 32, 400).only();
   REQUIRE(whole.tokens.size() == 400);
@@ -150,7 +150,7 @@ TEST_CASE("text within its trained length: the bits of text without a window") {
   CHECK(generate(server, request).only().finish.position() == 257);
 }
 
-TEST_CASE("images, models that do not tell, particles and scores have no window of their own") {
+TEST_CASE("images, models without a trained length, particles and scores have no default window") {
   TestServer server({"image", "bytes", "text", "tokens"});
   CHECK(generate(server, request_for("image", {}, 29)).only().finish.window() == 0);
   CHECK(generate(server, request_for("bytes", {1}, 90)).only().finish.window() == 0);
@@ -252,14 +252,14 @@ TEST_CASE("initial state: a call that begins with it has its window, if its valu
     CHECK(got.finish.window() == window);
     v1::CreateSessionRequest create;
     create.set_initial_state(name);
-    const v1::Session begun = create_session(server, create);
-    CHECK(begun.window() == window);
-    require_same_values(got, go_on(server, begun.id(), 60));
+    const v1::Session created = create_session(server, create);
+    CHECK(created.window() == window);
+    require_same_values(got, go_on(server, created.id(), 60));
     require_same_values(got, go_on(server, session.id(), 60));
   }
 }
 
-TEST_CASE("session that was stored without a window: goes on without one, with the same bits",
+TEST_CASE("session stored without a window: continues without one, with the same bits",
           "[durable]") {
   StoredServer server([](ServerOptions&) {}, {"bytes", "text"});
   const auto create = [&](const std::string& model, bool is_off) {
@@ -296,22 +296,22 @@ TEST_CASE("session that was stored without a window: goes on without one, with t
   require_same_values(call(stored, "a", 50, /*says_off=*/true), first);
   require_same_values(call(stored, "b", 20), call(plain, "b", 20));
   CHECK(call(stored, "b", 20).finish.window() == 0);
-  // Of a call in a window the end is told as it was.
+  // A repeated call in a window has the same end.
   call(chosen, "b", 20);
-  const Sample told = call(chosen, "c", 500);
+  const Sample original = call(chosen, "c", 500);
   for (int i = 0; i < 2; ++i) {
     CAPTURE(i);
     const Sample repeated = call(chosen, "c", 500);
-    require_same_values(repeated, told);
+    require_same_values(repeated, original);
     CHECK(repeated.finish.window() == 32);
-    CHECK(repeated.finish.window_restarts() == told.finish.window_restarts());
-    CHECK(repeated.finish.prompt_tokens() == told.finish.prompt_tokens());
-    CHECK(repeated.finish.skipped_tokens() == told.finish.skipped_tokens());
+    CHECK(repeated.finish.window_restarts() == original.finish.window_restarts());
+    CHECK(repeated.finish.prompt_tokens() == original.finish.prompt_tokens());
+    CHECK(repeated.finish.skipped_tokens() == original.finish.skipped_tokens());
     server.restart();
   }
 }
 
-TEST_CASE("call in a window that is told again from the store: its end is as it was", "[durable]") {
+TEST_CASE("call in a window that is repeated from the store: its end is as it was", "[durable]") {
   StoredServer server([](ServerOptions&) {}, {"text"});
   v1::CreateSessionRequest create;
   create.set_model("text");
@@ -332,14 +332,14 @@ TEST_CASE("call in a window that is told again from the store: its end is as it 
   CHECK(first.finish.skipped_tokens() > 200);
   call("c", 5);
   server.restart();
-  const Sample told = call("b", 300);
-  CHECK(told.first_position == first.first_position);
-  CHECK(told.tokens == first.tokens);
-  CHECK(told.finish.window() == 32);
-  CHECK(told.finish.window_restarts() == first.finish.window_restarts());
-  CHECK(told.finish.prompt_tokens() == first.finish.prompt_tokens());
-  CHECK(told.finish.skipped_tokens() == first.finish.skipped_tokens());
-  CHECK(told.finish.position() == first.finish.position());
+  const Sample repeat = call("b", 300);
+  CHECK(repeat.first_position == first.first_position);
+  CHECK(repeat.tokens == first.tokens);
+  CHECK(repeat.finish.window() == 32);
+  CHECK(repeat.finish.window_restarts() == first.finish.window_restarts());
+  CHECK(repeat.finish.prompt_tokens() == first.finish.prompt_tokens());
+  CHECK(repeat.finish.skipped_tokens() == first.finish.skipped_tokens());
+  CHECK(repeat.finish.position() == first.finish.position());
 }
 
 }  // namespace

@@ -34,20 +34,20 @@ class FakeExchange final : public HttpExchange {
 
 const std::string kLong(BodyWork::kShortBytes + 1, ' ');
 
-// A reading that goes on until it is told to end.
+// A body reader that runs until it is cancelled.
 struct Endless {
   BodyWork::Read read() {
     return [this](const std::string&, JsonBudget& budget) {
-      begun.set_value();
+      started.set_value();
       while (!budget.cancelled()) std::this_thread::yield();
-      return grpc::Status(grpc::StatusCode::CANCELLED, "told");
+      return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled");
     };
   }
   BodyWork::Refuse refuse() {
     return [this](const grpc::Status& status) { refused.set_value(status); };
   }
 
-  std::promise<void> begun;
+  std::promise<void> started;
   std::promise<grpc::Status> refused;
 };
 
@@ -64,8 +64,8 @@ TEST_CASE("a short body is read by its own thread while long ones are read by ot
   const auto two = std::make_shared<FakeExchange>(kLong);
   work.read(one, first.read(), first.refuse());
   work.read(two, second.read(), second.refuse());
-  first.begun.get_future().wait();
-  second.begun.get_future().wait();
+  first.started.get_future().wait();
+  second.started.get_future().wait();
   // All threads of the object are busy, and the caller is not kept.
   std::optional<std::thread::id> reader;
   work.read(
@@ -79,8 +79,8 @@ TEST_CASE("a short body is read by its own thread while long ones are read by ot
   CHECK(reader == std::this_thread::get_id());
   one->go();
   two->go();
-  CHECK(first.refused.get_future().get().error_message() == "told");
-  CHECK(second.refused.get_future().get().error_message() == "told");
+  CHECK(first.refused.get_future().get().error_message() == "cancelled");
+  CHECK(second.refused.get_future().get().error_message() == "cancelled");
 }
 
 TEST_CASE("a drain ends the bodies that are read and those that wait, and takes no more",
@@ -91,7 +91,7 @@ TEST_CASE("a drain ends the bodies that are read and those that wait, and takes 
   for (Endless& each : read) {
     work.read(std::make_shared<FakeExchange>(kLong), each.read(), each.refuse());
   }
-  for (Endless& each : read) each.begun.get_future().wait();
+  for (Endless& each : read) each.started.get_future().wait();
   const auto never = [](const std::string&, JsonBudget&) -> grpc::Status {
     throw std::logic_error("read after the drain began");
   };
@@ -102,8 +102,8 @@ TEST_CASE("a drain ends the bodies that are read and those that wait, and takes 
   for (Endless& each : read) CHECK_FALSE(each.refused.get_future().get().ok());
   work.read(std::make_shared<FakeExchange>("{}"), never,
             [&](const grpc::Status& status) { later.set_value(status); });
-  for (auto* const told : {&waiting, &later}) {
-    const grpc::Status status = told->get_future().get();
+  for (auto* const ended : {&waiting, &later}) {
+    const grpc::Status status = ended->get_future().get();
     CHECK(status.error_code() == grpc::StatusCode::UNAVAILABLE);
     CHECK_THAT(status.error_message(), Contains("shutting down"));
   }
@@ -111,7 +111,7 @@ TEST_CASE("a drain ends the bodies that are read and those that wait, and takes 
   CHECK(counters.body_bytes == 0);
 }
 
-TEST_CASE("what bodies and their trees hold is counted with all others, and given back") {
+TEST_CASE("memory of bodies and their trees is counted with all others, and released") {
   HttpCounters counters;
   BodyWork work(kMemory, counters);
   counters.body_bytes = 1000;  // being received
@@ -130,16 +130,16 @@ TEST_CASE("what bodies and their trees hold is counted with all others, and give
   CHECK(counters.body_bytes == 1000);
 }
 
-TEST_CASE("what reading a body throws is its own refusal") {
+TEST_CASE("an exception while a body is read refuses that body") {
   HttpCounters counters;
   BodyWork work(kMemory, counters);
   for (const std::string& body : {std::string("{}"), kLong}) {
-    std::promise<grpc::Status> told;
+    std::promise<grpc::Status> refusal;
     work.read(
         std::make_shared<FakeExchange>(body),
         [](const std::string&, JsonBudget&) -> grpc::Status { throw std::bad_alloc(); },
-        [&](const grpc::Status& status) { told.set_value(status); });
-    CHECK(told.get_future().get().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+        [&](const grpc::Status& status) { refusal.set_value(status); });
+    CHECK(refusal.get_future().get().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   }
 }
 

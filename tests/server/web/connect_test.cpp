@@ -259,7 +259,7 @@ TEST_CASE("an error has the protocol's shape, gRPC's code and message, and its d
   CHECK(json::parse(unary.body)["code"] == "not_found");
 }
 
-TEST_CASE("what cannot be read or is not supported is refused by its name") {
+TEST_CASE("bodies and encodings that are invalid or not supported are refused by name") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   const std::string list = "/lintel.v1.ModelService/List";

@@ -1,4 +1,4 @@
-// How an answer gets from who makes it to the socket, and which threads it takes.
+// The way of an answer from its handler to the socket, and its threads.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -86,7 +86,7 @@ struct OneRequest {
 
 }  // namespace
 
-TEST_CASE("what an exchange is asked for happens at once where nobody else is on its connection") {
+TEST_CASE("a call on an exchange runs at once if no other thread is on its connection") {
   boost::asio::io_context io;  // of no thread
   const auto connection = std::make_shared<NotedConnection>(io);
   ConnectionExchange exchange(connection, {}, "");
@@ -100,8 +100,7 @@ TEST_CASE("what an exchange is asked for happens at once where nobody else is on
   CHECK(io.poll() == 0);  // nothing is left to do there
 }
 
-TEST_CASE(
-    "an exchange waits for nobody on its connection, and what it is asked for keeps its order") {
+TEST_CASE("a call on an exchange never waits for another thread, and calls keep their order") {
   boost::asio::io_context io;
   const auto connection = std::make_shared<NotedConnection>(io);
   ConnectionExchange exchange(connection, {}, "");
@@ -142,7 +141,7 @@ TEST_CASE("a piece is one write, on its way when write returns, and wakes no thr
   CHECK(f.io.poll() == 0);
 }
 
-TEST_CASE("what the socket does not take gathers, and goes out in large writes once it does") {
+TEST_CASE("pieces that the socket does not take gather, and go out in large writes once it does") {
   OneRequest f;
   f.exchange->begin({});
   const std::string piece(1000, 'x');
@@ -173,7 +172,7 @@ TEST_CASE("what the socket does not take gathers, and goes out in large writes o
 
 // The listener's one thread fails an allocation later on, wherever that is: between two requests,
 // in the next one, or where Asio has a handler to run.
-TEST_CASE("whichever allocation fails on a thread of HTTP, connections end and the thread goes on",
+TEST_CASE("any failed allocation on a thread of HTTP: connections end and the thread continues",
           "[threat-30]") {
   HttpOptions options;
   options.listen = ListenAddress{"127.0.0.1", 0, ""};
@@ -224,7 +223,7 @@ TEST_CASE("whichever allocation fails on a thread of HTTP, connections end and t
   listener.stop();
 }
 
-TEST_CASE("an exception of who hears that a piece was taken ends the connection alone") {
+TEST_CASE("an exception from the callback of a taken piece ends the connection alone") {
   OneRequest one;
   one.exchange->begin({200, {}, ""});
   one.exchange->write("piece", [](bool) { throw std::runtime_error("no more"); });

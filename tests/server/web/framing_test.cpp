@@ -19,7 +19,7 @@ namespace {
 using Catch::Matchers::Contains;
 
 const std::string kModelList = "/lintel.v1.ModelService/List";
-// What a body holds that nobody may take for a request.
+// A body's content that must never be taken for a request.
 const std::string kHidden = "GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 std::string head_of(const std::string& method, const std::string& path,
@@ -132,7 +132,7 @@ TEST_CASE("a request has at most 100 headers, and a refused one holds no memory 
   const int port = server.server().http_port();
   const auto with_headers = [](int count) {
     std::string headers;
-    for (int i = 2; i < count; ++i) headers += "a: b\r\n";  // beside Host and Content-Length
+    for (int i = 2; i < count; ++i) headers += "a: b\r\n";  // besides Host and Content-Length
     return headers;
   };
   const auto request_with = [&](int count) {
@@ -219,7 +219,7 @@ TEST_CASE("framings that contradict themselves are answered 400, and their body 
   }
 }
 
-TEST_CASE("chunks that make no sense are answered 400, and what follows is no request",
+TEST_CASE("malformed chunks are answered 400, and the bytes after them are no request",
           "[threat-29]") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();

@@ -48,7 +48,7 @@ TEST_CASE("JSON bombs in every protocol over HTTP cost little CPU time and leave
       {"depth", std::string(kBombBytes, '[')},
       {"depth of objects", repeated("", "{\"a\":", "")},
       {"objects", repeated(R"({"given":[{})", ",{}", "]}")},
-      {"objects behind numbers",
+      {"objects after numbers",
        repeated(repeated(R"({"inputs":[0)", ",0", "").substr(0, kBombBytes / 2), ",{}", "]}")},
       {"names", of_names("{", "}")},
       {"names of logit_bias", of_names(R"({"model":"bytes","prompt":"a","logit_bias":{)", "}}")},

@@ -88,7 +88,8 @@ TEST_CASE("HTTP/1.0 clients, HEAD, chunked bodies and expectations are served") 
             .header("allow") == "POST");
 }
 
-TEST_CASE("what is too long is refused by its limit, and the server goes on", "[threat-26]") {
+TEST_CASE("a request beyond a limit is refused with the limit, and the server continues",
+          "[threat-26]") {
   ServerOptions options = with_http();
   options.http.max_header_bytes = 2048;
   options.connections.max_message_bytes = 8192;
@@ -112,7 +113,7 @@ TEST_CASE("what is too long is refused by its limit, and the server goes on", "[
   CHECK(post(port, kList, "{}").status == 200);
 }
 
-TEST_CASE("a client that is slow to say what it wants is told, and its connection ends",
+TEST_CASE("a client that sends its request too slowly is answered 408, and its connection ends",
           "[threat-26]") {
   ServerOptions options = with_http();
   options.http.header_timeout_ms = std::chrono::milliseconds(100);
@@ -138,7 +139,7 @@ TEST_CASE("a client that is slow to say what it wants is told, and its connectio
   CHECK(comes_to(server, "lintel_http_connections", 0));
 }
 
-TEST_CASE("bodies that are being read share their memory, and give it back", "[threat-26]") {
+TEST_CASE("bodies that are being read share their memory, and release it", "[threat-26]") {
   ServerOptions options = with_http();
   options.http.memory_bytes = 10'000;
   TestServer server({"bytes"}, options);
@@ -201,7 +202,7 @@ TEST_CASE("tokens and roles are asked for over HTTP as over gRPC") {
   const HttpReply stranger = post_as(server, "", kGeneratePath, generate_body);
   CHECK(stranger.status == 401);
   CHECK(json::parse(stranger.body)["code"] == "unauthenticated");
-  CHECK(post_as(server, "nobody", kGeneratePath, generate_body).status == 401);
+  CHECK(post_as(server, "mallory", kGeneratePath, generate_body).status == 401);
   CHECK(post_as(server, "bob", kGeneratePath, generate_body).status == 200);
   CHECK(post_as(server, "bob", score_path, score_body).status == 403);
   CHECK(post_as(server, "carol", score_path, score_body).status == 200);
@@ -214,7 +215,7 @@ TEST_CASE("tokens and roles are asked for over HTTP as over gRPC") {
   CHECK(client.read().status == 401);
 }
 
-TEST_CASE("plain HTTP that other machines reach takes the role admin from everybody") {
+TEST_CASE("plain HTTP on a public address: no caller has the role admin") {
   ServerOptions options = with_http();
   options.security.insecure_public = true;
   const bool is_public = GENERATE(false, true);
@@ -225,7 +226,7 @@ TEST_CASE("plain HTTP that other machines reach takes the role admin from everyb
   CHECK(post_as(server, "", kList, "{}").status == 200);
 }
 
-TEST_CASE("who calls over gRPC cannot say that it calls over HTTP", "[threat-39]") {
+TEST_CASE("a gRPC client cannot claim to call over HTTP", "[threat-39]") {
   const TokenFile file;
   ServerOptions options = with_http();
   options.security.auth_tokens = file.path;
@@ -263,7 +264,7 @@ TEST_CASE("an identity's streams over HTTP and gRPC are counted together") {
   CHECK(eventually([&] { return post_as(server, "bob", kGeneratePath, body).status == 200; }));
 }
 
-TEST_CASE("a client that goes in mid-stream ends its call") {
+TEST_CASE("a client that disconnects in mid-stream ends its call") {
   TestServer server({"tokens"}, unlimited());
   HttpClient client(server.server().http_port());
   client.send(endless_post());
@@ -274,7 +275,7 @@ TEST_CASE("a client that goes in mid-stream ends its call") {
   CHECK(comes_to(server, "lintel_http_connections", 0));
 }
 
-TEST_CASE("a client that reads nothing stops its stream, and one that goes on gets all of it",
+TEST_CASE("a client that reads nothing stops its stream, and gets all of it once it reads",
           "[threat-34]") {
   ServerOptions options = unlimited();
   options.streaming.outbox_tokens = 256;
@@ -352,7 +353,7 @@ TEST_CASE("a drain lets streams end, closes idle connections and takes no new on
                          "application/connect+proto"));
   REQUIRE(eventually([&] { return server.scheduler("tokens").stats().queued == 1; }));
   std::thread draining([&] { CHECK(server.server().drain(std::chrono::seconds(60))); });
-  // The stream goes on for as long as nothing steps.
+  // The stream lasts for as long as nothing steps.
   CHECK(comes_to(server, "lintel_http_connections", 1));
   CHECK(idle.ended());
   run_until_idle(server.scheduler("tokens"));
@@ -376,7 +377,7 @@ TEST_CASE("pages of other origins call only where a flag names them", "[threat-3
     CHECK(from(port, "null").status == 403);
     CHECK(from(port, "http://localhost").status == 200);
     CHECK(from(port, "http://localhost:1").status == 403);  // another server's page
-    // A name of somebody else's that was made to point here.
+    // An attacker's name that resolves to this server.
     CHECK(from(port, "http://evil.example", "evil.example").status == 403);
     CHECK(from(port, "http://localhost").header("access-control-allow-origin").empty());
   }
@@ -402,7 +403,7 @@ TEST_CASE("pages of other origins call only where a flag names them", "[threat-3
   SECTION("all") {
     options.http.cors_origins = {"*"};
     TestServer server({"bytes"}, options);
-    CHECK(from(server.server().http_port(), "https://anybody.example")
+    CHECK(from(server.server().http_port(), "https://any.example")
               .header("access-control-allow-origin") == "*");
   }
 }
@@ -478,7 +479,7 @@ TEST_CASE("sessions are listed by no GET", "[threat-37]") {
   CHECK(post(port, path, "{}").status == 200);
 }
 
-TEST_CASE("a gRPC client that was given the HTTP port is told so") {
+TEST_CASE("a gRPC client on the HTTP port receives an error that names the mistake") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
   const auto list = [&] {
@@ -520,7 +521,7 @@ TEST_CASE("an HTTP connection past --max-connection-age takes no new request", "
   CHECK_THAT(running.read_raw(15), Contains("200 OK"));
   idle.send(post_text(kList, "{}", "application/json"));
   CHECK(idle.read().status == 200);
-  // One that always has another request is told with an answer, or closed between two.
+  // A busy connection is closed by "connection: close" of an answer, or between two requests.
   const auto began = std::chrono::steady_clock::now();
   int answers = 0;
   bool was_told = false;
@@ -536,7 +537,7 @@ TEST_CASE("an HTTP connection past --max-connection-age takes no new request", "
   CHECK(busy.ended());
   CHECK(std::chrono::steady_clock::now() < began + std::chrono::seconds(30));
   CHECK(idle.ended());
-  // The stream goes on.
+  // The stream continues.
   CHECK(running.read_raw(100'000).size() == 100'000);
   CHECK(values(server.server()).at("lintel_streams") == 1);
   running.close();

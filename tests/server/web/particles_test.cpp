@@ -67,7 +67,7 @@ struct EveryServer : TestServer {
   }
 };
 
-// Of both samples, one behind the other.
+// Of both samples, concatenated.
 std::vector<int> all_tokens(const Generated& generated) {
   std::vector<int> all;
   for (const auto& [index, sample] : generated.samples) {
@@ -229,7 +229,7 @@ TEST_CASE("best_of gives the most likely of its samples, the best one first") {
     CHECK(got["choices"][i]["logprobs"].is_null());
   }
   CHECK(got["usage"]["completion_tokens"] == kBestOf * kCount);
-  // A prompt each: the samples of the second begin behind those of the first.
+  // A prompt each: the samples of the second follow those of the first.
   body["prompt"] = {kPrompt, kPrompt};
   const json two = server.sent("/v1/completions", body);
   REQUIRE(two["choices"].size() == 4);
@@ -239,7 +239,7 @@ TEST_CASE("best_of gives the most likely of its samples, the best one first") {
   CHECK(server.sent("/v1/completions", body)["choices"][0]["text"] == two["choices"][2]["text"]);
 }
 
-TEST_CASE("what of particles a request cannot have is refused by name") {
+TEST_CASE("fields that cannot be combined with particles are refused in every protocol") {
   EveryServer server;
   const auto refused = [&](const char* path, const json& body) {
     const HttpReply reply = server.send(path, body);

@@ -252,7 +252,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("whole characters are told from bytes that may go on") {
+TEST_CASE("an incomplete character at the end of a text is not counted as whole") {
   CHECK(whole_utf8("") == 0);
   CHECK(whole_utf8("a\xc3") == 1);
   CHECK(whole_utf8("a\xc3\xa4") == 3);
@@ -284,7 +284,7 @@ TEST_CASE("every gRPC code has Connect's name and HTTP status") {
   }
 }
 
-TEST_CASE("an answer's headers end where they should, whatever their values quote") {
+TEST_CASE("line breaks in values do not end an answer's headers") {
   const HttpAnswer answer{200, {{"x-quote", "a\r\nset-cookie: b"}}, "body"};
   const ResponseHead head{answer, {}, "id", true, false};
   const std::string text = head.whole();

@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "lintel/v1/admin.grpc.pb.h"
-#include "server/security/certificates.h"
 #include "server/http/connect/envelope.h"
 #include "server/http/transport/tls_contexts.h"
+#include "server/security/certificates.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
 #include "tests/server/web/tls_client.h"
@@ -134,7 +134,7 @@ TEST_CASE("a long stream over HTTPS has the values of gRPC's") {
   CHECK(values == expected);
 }
 
-TEST_CASE("mutual TLS over HTTP turns away who has no good certificate, and says why",
+TEST_CASE("mutual TLS over HTTP refuses clients without a valid certificate, with the reason",
           "[threat-38]") {
   const CertificateAuthority authority, clients, foreign;
   TestServer server({"tokens"}, with_https(authority.issue("server"), clients.ca()));
@@ -154,7 +154,7 @@ TEST_CASE("mutual TLS over HTTP turns away who has no good certificate, and says
   }
 }
 
-TEST_CASE("a certificate that nobody asks for names nobody") {
+TEST_CASE("a client certificate that the server does not ask for gives no identity") {
   const CertificateAuthority authority, foreign;
   TestServer server({"tokens"}, with_https(authority.issue("server")));
   const IssuedCertificate own = foreign.issue("alice");
@@ -185,7 +185,7 @@ TEST_CASE("over HTTPS the named certificates have the role admin, no others", "[
   const HttpReply refused = https_post(bob, *house.server, kLogLevel);
   CHECK(refused.status == 403);
   CHECK_THAT(refused.body, Contains("--admin-certificate"));
-  // Nobody is who a header says, whichever port it is said to.
+  // A client's header never sets its identity, on any port.
   CHECK(https_post(bob, *house.server, kLogLevel, "{}",
                    "lintel-inner-certificate-bin: YWxpY2U=\r\nlintel-inner-key: \r\n")
             .status == 403);
@@ -224,7 +224,7 @@ TEST_CASE("a certificate's streams over HTTPS and gRPC are counted together") {
       [&] { return https_post(alice, *house.server, kGeneratePath, body).status == 200; }));
 }
 
-TEST_CASE("a resumed TLS session is who it was, as long as its authority is trusted",
+TEST_CASE("a resumed TLS session keeps its identity while its authority is trusted",
           "[threat-38]") {
   const CertificateAuthority authority, before, after;
   const TemporaryDirectory directory;
@@ -277,7 +277,7 @@ TEST_CASE("a kept connection of a client whose authority is trusted no more ends
   CHECK_THAT(client.problem(), Contains("unknown ca"));
 }
 
-TEST_CASE("a gRPC client that was given the HTTPS port is told so") {
+TEST_CASE("a gRPC client on the HTTPS port receives an error that names the mistake") {
   const CertificateAuthority authority;
   TestServer server({"tokens"}, with_https(authority.issue("server")));
   const auto channel = grpc::CreateChannel(
@@ -313,12 +313,12 @@ TEST_CASE("a changed certificate is shown to new HTTPS connections and drops no 
   stepping.join();
   CHECK(reply.whole);
   CHECK(reply.body.ends_with(envelope(kEndOfStream, "{}")));
-  // The connection goes on with what it was made with.
+  // The connection continues with the certificate it was made with.
   stream.send(post_text(kModels, "{}", "application/json"));
   CHECK(stream.read().status == 200);
 }
 
-TEST_CASE("tokens are asked for over HTTPS, beside certificates or without") {
+TEST_CASE("tokens are required over HTTPS, with certificates or without") {
   const TokenFile file;
   const CertificateAuthority authority;
   const IssuedCertificate alice = authority.issue("alice");
@@ -335,7 +335,7 @@ TEST_CASE("tokens are asked for over HTTPS, beside certificates or without") {
   CHECK(https_post(client, server, kLogLevel, "{}", bob).status == 403);
 }
 
-TEST_CASE("a handshake that never ends is let go, garbage at once, and others are served") {
+TEST_CASE("an endless handshake is ended by timeout, garbage at once, and others are served") {
   const CertificateAuthority authority;
   ServerOptions options = with_https(authority.issue("server"));
   options.http.header_timeout_ms = std::chrono::milliseconds(200);
@@ -373,7 +373,8 @@ TEST_CASE("clients over TLS that go, or take nothing, end their calls") {
   CHECK(comes_to(server, "lintel_http_connections", 0));
 }
 
-TEST_CASE("TLS before 1.2 is refused, whatever OpenSSL was told for the machine", "[threat-38]") {
+TEST_CASE("TLS before 1.2 is refused regardless of the machine's OpenSSL configuration",
+          "[threat-38]") {
   const CertificateAuthority authority;
   const IssuedCertificate own = authority.issue("server");
   TlsContexts contexts(

@@ -33,7 +33,7 @@ TEST_CASE(
   const Messages snapshot = messages_of(snapshot_of(server, session.id()).bytes);
   v1::SaveStateRequest save;
   save.set_session_id(session.id());
-  save.set_name("begun");
+  save.set_name("start");
   v1::NamedState saved;
   grpc::ClientContext saving;
   REQUIRE(server.sessions->SaveState(&saving, save, &saved).ok());
@@ -47,12 +47,12 @@ TEST_CASE(
   const auto restored = [&](v1::Session* out) { return restore(server, snapshot, out); };
   const auto created = [&](v1::Session* out) {
     v1::CreateSessionRequest request;
-    request.set_initial_state("begun");
+    request.set_initial_state("start");
     grpc::ClientContext context;
     return server.sessions->Create(&context, request, out);
   };
   v1::GenerateRequest once = request_for("", {4}, 5);
-  once.set_initial_state("begun");
+  once.set_initial_state("start");
   once.set_log2_probs(true);
 
   // Another adapter of that name.

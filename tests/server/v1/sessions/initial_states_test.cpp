@@ -1,4 +1,4 @@
-// States for everybody to begin with, from files.
+// Public initial states, from files.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -42,7 +42,7 @@ struct StateFiles {
 
 SnapshotOf read(const std::string& bytes) { return read_snapshot(std::as_bytes(std::span(bytes))); }
 
-TEST_CASE("files of initial states are public named states, which go on as their sessions") {
+TEST_CASE("files of initial states are public named states that continue as their sessions") {
   StateFiles files;
   TestServer first({"tokens"});
   const v1::Session session = create_session(first, "tokens");
@@ -52,7 +52,7 @@ TEST_CASE("files of initial states are public named states, which go on as their
   SECTION("whole") {}
   SECTION("without history") { request.set_without_history(true); }
   SECTION("without state") { request.set_without_state(true); }
-  files.write("begun.snapshot", snapshot_of(first, request).bytes);
+  files.write("start.snapshot", snapshot_of(first, request).bytes);
   files.write(".hidden", "no snapshot");
   std::filesystem::create_directory(files.directory.path() / "lost+found");
   const Sample expected = go_on(first, session.id(), 5, {4});
@@ -64,12 +64,12 @@ TEST_CASE("files of initial states are public named states, which go on as their
   grpc::ClientContext listing;
   REQUIRE(server.sessions->ListStates(&listing, {}, &page).ok());
   REQUIRE(page.states().size() == 1);
-  CHECK(page.states(0).name() == "begun");
+  CHECK(page.states(0).name() == "start");
   CHECK(page.states(0).is_public());
   CHECK(page.states(0).position() == 13);
   CHECK(static_cast<std::size_t>(page.states(0).bytes()) == held);
   v1::GenerateRequest once = request_for("", {4}, 5);
-  once.set_initial_state("begun");
+  once.set_initial_state("start");
   once.set_log2_probs(true);
   const Generated out = generate(server, once);
   INFO(out.status.error_message());

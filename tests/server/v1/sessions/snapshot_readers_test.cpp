@@ -43,7 +43,7 @@ v1::Session long_session(TestServer& server) {
   return session;
 }
 
-TEST_CASE("a slow reader of a snapshot gets the session of its moment, and keeps nobody waiting") {
+TEST_CASE("a slow reader of a snapshot gets the session as it was, and delays no other call") {
   TestServer server({"tokens"});
   const SessionStore& store = server.server().store();
   const v1::Session session = long_session(server);
@@ -52,7 +52,7 @@ TEST_CASE("a slow reader of a snapshot gets the session of its moment, and keeps
   SlowReader slow(server, session.id());
   REQUIRE(slow.reads);
   CHECK(store.bytes_in_use() > before);
-  // Meanwhile the session goes on, others read it, and it goes.
+  // Meanwhile the session continues, others read it, and it is deleted.
   CHECK(go_on(server, session.id(), 5).tokens.size() == 5);
   CHECK(snapshot_of(server, session.id()).status.ok());
   CHECK(store.bytes_in_use() > before);

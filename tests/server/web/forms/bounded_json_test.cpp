@@ -1,4 +1,4 @@
-// JSON of strangers.
+// Untrusted JSON.
 #include "server/http/encoding/bounded_json.h"
 
 #include <catch2/catch.hpp>
@@ -17,7 +17,7 @@ std::string refusal(const std::string& body) {
   return parsed.error_message();
 }
 
-// Nobody waits, or there is no room.
+// Either cancelled or without room.
 struct EmptyBudget final : JsonBudget {
   bool charge(std::int64_t) override { return has_room; }
   bool cancelled() const override { return has_room; }
@@ -26,7 +26,7 @@ struct EmptyBudget final : JsonBudget {
 
 }  // namespace
 
-TEST_CASE("what is no JSON object, or too much of one, is refused and says why") {
+TEST_CASE("a body that is no JSON object, or exceeds its bounds, is refused with the reason") {
   CHECK_THAT(refusal(""), Contains("not JSON"));
   CHECK_THAT(refusal(R"({"a":)"), Contains("byte"));
   CHECK_THAT(refusal("[1]"), Contains("not a JSON object"));
@@ -44,7 +44,7 @@ TEST_CASE("what is no JSON object, or too much of one, is refused and says why")
   CHECK(object["a"].size() == 3);
 }
 
-TEST_CASE("a body without room is to be sent again, and one that nobody waits for is left") {
+TEST_CASE("a body without room and a cancelled one are UNAVAILABLE, with the reason") {
   nlohmann::json object;
   EmptyBudget budget;
   const grpc::Status full = parse_object("{}", &budget, object);
@@ -56,7 +56,7 @@ TEST_CASE("a body without room is to be sent again, and one that nobody waits fo
   CHECK_THAT(left.error_message(), Contains("shutting down"));
 }
 
-TEST_CASE("a float is told by its shortest decimal, and what JSON has no number for by null") {
+TEST_CASE("a float is written as its shortest decimal, and NaN and infinity as null") {
   CHECK(short_number(0.1f).dump() == "0.1");
   CHECK(short_number(-7.25f).dump() == "-7.25");
   CHECK(static_cast<float>(short_number(1.0f / 3).get<double>()) == 1.0f / 3);

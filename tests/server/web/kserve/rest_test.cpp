@@ -63,7 +63,7 @@ const json& output(const json& response, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("health and what is served are told as the protocol has it") {
+TEST_CASE("health and models are reported as the protocol defines") {
   RestServer server;
   CHECK(json::parse(server.get("/v2/health/live").body)["live"] == true);
   CHECK(json::parse(server.get("/v2/health/ready").body)["ready"] == true);
@@ -204,7 +204,7 @@ TEST_CASE("text model with a trained length: REST requests have its window, and 
         off["text_output"]);
 }
 
-TEST_CASE("what the protocol's REST does not express is refused by name") {
+TEST_CASE("fields that the protocol's REST does not have are refused by name") {
   RestServer server;
   const auto refusal = [&](const std::string& path, const json& body,
                            const std::string& headers = "") {
@@ -252,7 +252,7 @@ TEST_CASE("what the protocol's REST does not express is refused by name") {
              Contains("bad_words"));
 }
 
-TEST_CASE("generate_stream refuses with the status of its cause, and tells when to try again") {
+TEST_CASE("generate_stream refuses with the status of its cause and a time to retry") {
   ServerOptions options = with_http();
   const TokenFile tokens;
   options.security = options_with(tokens).security;
@@ -285,7 +285,7 @@ TEST_CASE("generate_stream refuses with the status of its cause, and tells when 
   CHECK(refused(path, body, "alice").status == 503);
 }
 
-TEST_CASE("an error behind the first event of generate_stream is an event") {
+TEST_CASE("an error after the first event of generate_stream is an event") {
   ServerOptions options = with_http();
   options.models.scheduling.workers = 0;
   TestServer server({"bytes"}, options);
@@ -305,16 +305,16 @@ TEST_CASE("an error behind the first event of generate_stream is an event") {
   CHECK(json::parse(reply.body.substr(6, reply.body.find("\n\n") - 6)).contains("text_output"));
 }
 
-TEST_CASE("a sequence goes on and ends without a text or tokens over HTTP") {
+TEST_CASE("a sequence continues and ends without a text or tokens over HTTP") {
   RestServer server;
   const std::string generate_path = "/v2/models/bytes/generate";
   v1::GenerateRequest request = request_for("bytes", {}, 12);
   request.mutable_prompt()->set_text("Once");
   const std::vector<std::int32_t> whole = generate(server, request).only().tokens;
   const json seed = request.sampling().has_seed() ? json(request.sampling().seed()) : json();
-  std::vector<std::int32_t> told;
+  std::vector<std::int32_t> received;
   const auto add = [&](const json& response) {
-    for (const json& token : response["tokens"]) told.push_back(token.get<std::int32_t>());
+    for (const json& token : response["tokens"]) received.push_back(token.get<std::int32_t>());
   };
   const auto step = [&](json body, int count) {
     body["sequence_id"] = "tale";
@@ -332,7 +332,7 @@ TEST_CASE("a sequence goes on and ends without a text or tokens over HTTP") {
     const std::size_t end = events.body.find("\n\n", at);
     add(json::parse(events.body.substr(at + 6, end - at - 6)));
   }
-  CHECK(told == whole);
+  CHECK(received == whole);
   // A model of bytes answers with text where no output is named.
   const json next = server.sent(generate_path, {{"max_new_tokens", 1}, {"sequence_id", "tale"}});
   CHECK(next["text_output"].is_string());
@@ -342,7 +342,7 @@ TEST_CASE("a sequence goes on and ends without a text or tokens over HTTP") {
                    {"parameters", {{"sequence_id", "tale"}, {"sequence_end", true}}}});
   CHECK(output(ended, "text_output")["data"] == json::array({""}));
   CHECK(server.send(generate_path, step(json::object(), 1)).status == 404);
-  // Where nothing goes on there has to be something to begin with.
+  // Without a sequence to continue an input is required.
   for (const json& body :
        {json{{"max_new_tokens", 3}}, json{{"sequence_id", "new"}, {"sequence_start", true}}}) {
     const HttpReply refused = server.send(generate_path, body);

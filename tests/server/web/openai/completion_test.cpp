@@ -65,7 +65,7 @@ std::vector<std::string> events(const std::string& body) {
 
 }  // namespace
 
-TEST_CASE("a completion is the text that Generate generates, with what it took") {
+TEST_CASE("a completion is the text of Generate, with its usage") {
   OpenAiServer server;
   const Generated generated = generate(server, text_request("Hello", 30));
   const json got = server.completed(completion_of("Hello", 30));
@@ -262,7 +262,7 @@ TEST_CASE("text model with a trained length: completions have its window, and sa
     CHECK(got["choices"][0]["text"] == windowed["choices"][0]["text"]);
     CHECK(got["choices"][0]["window"] == 32);
     CHECK(got["choices"][0]["window_restarts"] == (1090 - 1 - 32) / 16 + 1);
-    CHECK(got["usage"]["prompt_tokens"] == 1000);  // whatever of it was read
+    CHECK(got["usage"]["prompt_tokens"] == 1000);  // also where less of it was read
   }
   body["stream"] = true;
   const std::vector<std::string> all = events(complete(body));
@@ -281,7 +281,7 @@ TEST_CASE("text model with a trained length: completions have its window, and sa
   CHECK(json::parse(complete(off))["choices"] == plain["choices"]);
 }
 
-TEST_CASE("values of a prompt that came before are told as cached") {
+TEST_CASE("tokens of a prompt that were read before are reported as cached") {
   ServerOptions options = with_http();
   TestServer server({"bytes"}, options);
   const std::string body = completion_of(std::string(200, 'x'), 3).dump();
@@ -297,7 +297,7 @@ TEST_CASE("values of a prompt that came before are told as cached") {
   CHECK(cached <= 200);
 }
 
-TEST_CASE("models are listed and told by name") {
+TEST_CASE("models are listed, and found by name") {
   OpenAiServer server;
   const int port = server.server().http_port();
   const HttpReply list = request(port, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -322,7 +322,7 @@ TEST_CASE("models are listed and told by name") {
   CHECK(json::parse(none.body)["error"]["code"] == "model_not_found");
 }
 
-TEST_CASE("what cannot be done is refused in OpenAI's shape, by OpenAI's names") {
+TEST_CASE("unsupported requests are refused in OpenAI's shape, by OpenAI's names") {
   OpenAiServer server;
   struct Case {
     const char* name;
@@ -379,13 +379,13 @@ TEST_CASE("what cannot be done is refused in OpenAI's shape, by OpenAI's names")
   CHECK_THAT(json::parse(broken.body)["error"]["message"].get<std::string>(), Contains("JSON"));
   const HttpReply chat = post(server.server().http_port(), "/v1/chat/completions", "{}");
   CHECK(chat.status == 404);
-  // Also of a stream, which has not begun.
+  // Also for a stream, before its first event.
   json streamed = completion_of("", 5);
   streamed["stream"] = true;
   CHECK(server.complete(streamed).status == 400);
 }
 
-TEST_CASE("errors below /v1 have OpenAI's shape, whatever refuses the request") {
+TEST_CASE("all errors below /v1 have OpenAI's shape") {
   ServerOptions options = with_http();
   const TokenFile tokens;
   options.security.auth_tokens = tokens.path;
