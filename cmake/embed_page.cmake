@@ -9,7 +9,7 @@ set(type_svg "image/svg+xml")
 set(type_png "image/png")
 
 file(GLOB_RECURSE names RELATIVE ${ROOT}/web ${ROOT}/web/*)
-list(REMOVE_ITEM names package.json)  # it tells Node what the modules are
+list(REMOVE_ITEM names package.json)  # for Node alone
 list(SORT names)
 set(arrays "")
 set(entries "")

@@ -139,7 +139,7 @@ def call(server: Server, method: str, request: dict, patience: float = 5.0):
 
 
 class Artist(threading.Thread):
-    """Draws digits until it is told to stop, with whichever server answers."""
+    """Draws digits until it is stopped, at the servers that answer."""
 
     def __init__(self, servers: list[Server]) -> None:
         super().__init__(daemon=True)
@@ -169,7 +169,7 @@ class Artist(threading.Thread):
                 last = error
                 self.serving = (self.serving + 1) % len(self.servers)
                 time.sleep(0.05)
-        raise RuntimeError(f"nobody answers: {last}")
+        raise RuntimeError(f"no server answers: {last}")
 
     def draw(self, seed: int) -> list[int]:
         session: dict = {}

@@ -14,7 +14,7 @@ meanwhile.
   --data DIR   MNIST files as they are distributed: t10k*images*idx3* and t10k*labels*idx1*.
                Without it there are no bits/dim and no occlusion experiment.
   --out DIR    where JSON, CSV and Markdown of each comparison go (default build/compare)
-  --again NAME only the comparison NAME (paper, length, serve or occlusion) anew, as part of the run that
+  --again NAME repeat only the comparison NAME (paper, length, serve or occlusion), as part of the run that
                --out holds; the others stay as they are there. paper and occlusion need --data again.
   --quick      a minute of small models, to see that everything works; docs/comparison.md is left alone
 EOT

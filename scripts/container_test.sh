@@ -5,21 +5,21 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'EOT'
-Usage: scripts/container_test.sh [--rooms ROOMS] [--keep]
+Usage: scripts/container_test.sh [--tests FOLDERS] [--keep]
 
 Builds docker/Dockerfile with Docker, or with podman (by root) where no Docker engine answers, and runs
 tests/docker/container_test.py with the image: read-only, without privileges and without a network of
 its own. Exit status 77: no engine can run here, or there is no base image.
-  --rooms ROOMS  first pass the stage `test` with these folders of tests/, e.g. "layering;cli"
+  --tests FOLDERS  first pass the stage `test` with these folders of tests/, e.g. "layering;cli"
   --keep         leave podman's images in build/container, for a faster next time
 Where debian:bookworm-slim cannot be pulled, root makes a base image like it with debootstrap.
 EOT
 }
 
-rooms= keep=false
+folders= keep=false
 while (($#)); do
   case $1 in
-    --rooms) rooms=$2; shift 2 ;;
+    --tests) folders=$2; shift 2 ;;
     --keep) keep=true; shift ;;
     -h | --help) usage; exit 0 ;;
     *) echo "container_test.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
@@ -35,7 +35,7 @@ start=$SECONDS
 work=$PWD/build/container
 mkdir -p "$work"
 
-# podman with images and settings of its own: nobody's are touched. Without CAP_SYS_RESOURCE limits can
+# podman with images and settings of its own: the user's stay untouched. Without CAP_SYS_RESOURCE limits can
 # only be lowered; without a bridge a container has loopback, or the machine's network.
 set_up_podman() {
   cat >"$work/storage.conf" <<EOT
@@ -100,9 +100,9 @@ made=$SECONDS
 build() {
   $engine build "${build_flags[@]}" --build-arg "BASE=$base" "$@" -f docker/Dockerfile .
 }
-if [[ -n $rooms ]]; then
-  echo "== stage test: $rooms"
-  build --target test --build-arg "ROOMS=$rooms"
+if [[ -n $folders ]]; then
+  echo "== stage test: $folders"
+  build --target test --build-arg "FOLDERS=$folders"
 fi
 tested=$SECONDS
 echo "== image"

@@ -34,7 +34,7 @@ fails, or tests fail without any defect.
 
 
 class MutateError(Exception):
-    """The run cannot go on; the text says why."""
+    """The run cannot continue; the text says why."""
 
 
 def read_table() -> list[dict]:

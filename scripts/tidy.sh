@@ -12,7 +12,7 @@ include a header that changed. What they find is an error.
   --since COMMIT  since then; default: since the merge base with origin/main, or, where there is none, since
                   the commit before the last
   --all           every source
-  --most N        where more have to be looked at, N of them, evenly spread; the others are told
+  --most N        of more than N sources, check N, evenly spread; a line says that others were left out
 EOF
 }
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/image_model.h"
 #include "client/cli/completion.h"
+#include "client/cli/image_model.h"
 
 namespace lintel::cli {
 

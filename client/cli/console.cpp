@@ -99,7 +99,7 @@ std::string Console::read_file(const std::string& flag, const std::string& path)
   if (path == "-") return read_all();
   std::ifstream in(path, std::ios::binary);
   std::ostringstream bytes;
-  // peek() reads: a directory can be opened, and is told apart by that alone.
+  // peek() reads: a directory can be opened, and only reading shows that it is one.
   if (in && in.peek() != std::ifstream::traits_type::eof()) bytes << in.rdbuf();
   const int error = errno;
   std::error_code ignored;

@@ -30,7 +30,7 @@ class Failure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Whoever read standard output has gone. The command ends quietly: the reader has what it wanted.
+// The reader of standard output is gone. The command ends quietly: the reader has what it wanted.
 class OutputClosed {};
 
 // Standard input, output and error of one command. Owns none of the descriptors.

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <utility>
 
-#include "client/cli/output_file.h"
 #include "client/cli/generation_defaults.h"
+#include "client/cli/output_file.h"
 
 namespace lintel::cli {
 

@@ -23,22 +23,21 @@ class Conversation {
     const ViewOptions& view;
   };
 
-  // Goes on with the session of --session, or makes one. `request`: how each turn is generated;
-  // its prompt is none of it.
+  // Continues the session of --session, or makes one. `request`: how each turn is generated;
+  // its prompt is ignored.
   Conversation(const Setting& setting, v1::GenerateRequest request, Console& console);
 
-  // Says something, or with no values lets it go on, and prints what comes. Ctrl-C ends the turn
-  // and keeps what had come. A turn that fails otherwise is thrown, once it is known where the
-  // session stands.
+  // Sends the prompt, which may be empty, and prints what the model generates. Ctrl-C ends the turn
+  // and keeps what had come. Any other failure is thrown, once the session's position is known.
   void say(const v1::Values& prompt);
 
-  // Goes on in a copy of the session; the one before is left as it is.
+  // Continues in a copy of the session; the original stays as it is.
   void fork();
   // Takes back the last turns. Throws UsageError where fewer were made here.
   void take_back(std::uint64_t turns);
   // Takes back what came from this position on.
   void go_back_to(std::int64_t position);
-  // Goes on with another session of the model.
+  // Continues another session of the model.
   void change_to(const std::string& session);
   void save(const std::string& file) const;  // as a snapshot
   // Deletes the sessions that it made.
@@ -47,7 +46,7 @@ class Conversation {
   v1::Sampling& sampling() { return *request_.mutable_sampling(); }
   const std::string& session() const { return session_; }
   std::int64_t position() const { return position_; }
-  // Of the values that a call gets at most, where nobody chose it and it ended a turn.
+  // Whether the default limit of new values ended a turn.
   bool ended_by_default() const { return ended_by_default_; }
   std::uint32_t most_values() const { return request_.max_new_tokens(); }
 

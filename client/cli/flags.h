@@ -24,8 +24,8 @@ struct CommandLine {
 };
 
 // Makes `run` what the command line does when `command` was chosen and its flags are read. Only
-// then is the environment looked at: a command that was not chosen neither fails for a variable nor
-// overwrites with it what its sibling was told by a flag.
+// then is the environment read: a command that was not chosen neither fails because of a variable
+// nor overwrites a flag of its sibling with it.
 void on_chosen(CLI::App& command, CommandLine& command_line, std::function<int()> run);
 
 // Declares a flag whose value goes through one of the parse functions: strict about numbers, where

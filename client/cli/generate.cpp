@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "client/cli/commands.h"
-#include "client/cli/model_choice.h"
 #include "client/cli/generation_defaults.h"
 #include "client/cli/generation_view.h"
 #include "client/cli/interactive.h"
+#include "client/cli/model_choice.h"
 
 namespace lintel::cli {
 namespace {

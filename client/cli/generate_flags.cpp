@@ -50,8 +50,8 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
              "Begin with this named state: see lintel state --help");
     add_parsed(
         app, "--window", window, parse_int64, "N",
-        "Text longer than the model was trained on: start the state anew from the last N/2 "
-        "values whenever it has taken N; 0: never [the server's choice: the initial state's, "
+        "Text longer than the model was trained on: reset the state whenever it has read N values, "
+        "and re-read the last N/2; 0: never [the server's choice: the initial state's, "
         "or what the model was trained on where that is known; of a session: its own]");
   }
   add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
@@ -63,14 +63,13 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
              "Stop with finish reason `deadline` after this long, keeping what there is");
   if (for_session) {
     add_parsed(app, "--retry", retry_seconds, parse_patience, "SECONDS",
-               "Of a session that outlives the server: go on where it was for so long after the "
-               "server went away or the connection was lost, within --deadline; 0: fail at once "
-               "[30]");
+               "Of a session that outlives the server: after the server or the connection is lost, "
+               "try for this long to resume where it was, within --deadline; 0: fail at once [30]");
     add_text(
         app, "--call-id", call_id, "ID",
-        "Of a session that outlives the server: the call's name. The command that was cut off, "
-        "given once more with the name that `lintel session get` tells, finishes the call: the "
-        "same values [a random one]");
+        "Of a session that outlives the server: the call's name. Running an interrupted command "
+        "again with the name that `lintel session get` prints finishes the call: the same values "
+        "[a random one]");
   } else {
     add_parsed(app, "--samples", samples, parse_uint32, "N",
                "Samples from the prompt; sample i has seed S + i [1]");

@@ -5,8 +5,7 @@
 namespace lintel::cli {
 namespace {
 
-// Where nothing ends a sequence but a number: as many values as somebody who did not think of it
-// likes to wait for.
+// The default limit where a sequence has no end of its own: as long as a user likes to wait.
 constexpr std::uint32_t kDefaultNewTokens = 256;
 
 }  // namespace
@@ -30,7 +29,7 @@ std::uint32_t default_new_tokens(const v1::Model& model) {
 
 std::string window_note(std::int64_t window) {
   const std::string size = std::to_string(window);
-  return "lintel: text longer than what the model was trained on goes on in a window of " + size +
+  return "lintel: text longer than what the model was trained on continues in a window of " + size +
          " values (--window " + size + "; --window 0: none)\n";
 }
 

@@ -3,8 +3,8 @@
 #include <sstream>
 #include <utility>
 
-#include "client/cli/waiting.h"
 #include "client/cli/generation_speed.h"
+#include "client/cli/waiting.h"
 
 namespace lintel::cli {
 namespace {
@@ -17,8 +17,8 @@ std::string reading_text(const v1::GenerateRequest& request) {
                    : "waiting for the first value after a prompt of " + std::to_string(size);
 }
 
-// Says while a call waits to be repeated why and for how long: on a terminal in a line that is
-// erased when it goes on, elsewhere once.
+// Says why and for how long a call waits to be repeated: on a terminal in a line that is erased
+// when the call resumes, elsewhere once.
 class RepeatNote {
  public:
   explicit RepeatNote(Console& console) : console_(console) {}

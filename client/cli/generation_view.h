@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/generate_output.h"
 #include "client/cli/console.h"
+#include "client/cli/generate_output.h"
 #include "client/lib/client.h"
 
 namespace lintel::cli {

@@ -12,16 +12,16 @@ namespace lintel::cli {
 namespace {
 
 constexpr const char* kHelp =
-    R"(What you type is read by the model, which goes on from there; an empty line lets it go on. A line that
-ends with \ goes on in the next, with a newline between them; one that begins with // is text with one
+    R"(The model reads what you type and continues from there; an empty line continues without input. A line that
+ends with \ continues on the next, with a newline between them; one that begins with // is text with one
 / less. Of a model whose values are no bytes: ids, as 3,1,4. Ctrl-C stops the model, not the program.
 
-/fork              go on in a copy; /session ID goes back to the one before
+/fork              continue in a copy; /session ID goes back to the one before
 /rewind [N]        take back the last N turns, what you typed and what came [1]
 /rewind @P         take back all from position P on
 /seed [N]          draw with this seed from now on; without N the server draws one for each turn
 /temperature [X]   draw with this temperature from now on; without X the model's distribution
-/session [ID]      which session this is and where it stands; with ID go on with that one
+/session [ID]      print this session's id and position; with ID continue that one
 /save FILE         write a snapshot of the session: see lintel session restore
 /detach            leave, and leave the sessions that were made here
 /quit, Ctrl-D      leave; sessions that were made here are deleted
@@ -103,7 +103,7 @@ class Interactive {
       values = setting_.model.modality() == "bytes" ? text_values(line)
                                                     : token_values(parse_ids("ids", line));
     } else if (conversation_.position() == 0 && !setting_.model.has_image()) {
-      return;  // there is nothing to go on from
+      return;  // there is nothing to continue
     }
     say(values);
   }
@@ -120,7 +120,7 @@ class Interactive {
     if (!conversation_.ended_by_default() || told_limit_ || setting_.flags.quiet) return;
     told_limit_ = true;  // once
     console_.err("lintel: stopped after " + std::to_string(conversation_.most_values()) +
-                 " values; an empty line goes on, --max-new-tokens N asks for another number\n");
+                 " values; an empty line continues, --max-new-tokens N asks for another number\n");
   }
 
   // "/rewind 3": the command and its argument.
@@ -154,7 +154,7 @@ class Interactive {
   void detach(const std::string&) {
     done_ = detached_ = true;
     answer("`lintel generate --interactive --session " + conversation_.session() +
-           "` goes on with it, `lintel session delete` deletes it");
+           "` continues it, `lintel session delete` deletes it");
   }
   void fork(const std::string&) {
     const std::string before = conversation_.session();

@@ -8,8 +8,8 @@ namespace lintel::cli {
 // Refuses flags that make no sense with it. Throws UsageError.
 void check_interactive(const GenerateFlags& flags);
 
-// Reads lines, of a terminal or of a pipe, until /quit or their end: each is said to a session, or
-// a command. Returns an ExitCode: kFailed where something failed and nobody sat there to see it.
+// Reads lines of a terminal or a pipe until /quit or their end: each is a session's prompt or a
+// command. Returns an ExitCode: kFailed where a line of a pipe failed.
 int run_interactive(const Conversation::Setting& setting, v1::GenerateRequest request,
                     Console& console);
 

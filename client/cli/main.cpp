@@ -15,8 +15,8 @@ namespace {
 
 std::atomic<int> received{0};  // the signal that ended the command; 0: none
 
-// As a program ends that leaves the signal alone. Loops of the shell end with a command that died
-// of Ctrl-C, and go on after one that exited, whatever its status.
+// Ends as a program without a handler does. A loop of the shell ends with a command that died of
+// Ctrl-C, and continues after one that exited with any status.
 [[noreturn]] void die_of(int signal_number) {
   signal(signal_number, SIG_DFL);
   sigset_t signals;
@@ -28,8 +28,8 @@ std::atomic<int> received{0};  // the signal that ended the command; 0: none
 }
 
 // Ctrl-C ends the call on the server; the command writes what it has and dies of the signal. A
-// second one does not wait for that. Where a command goes on behind what Ctrl-C ends, it does. The
-// signals are blocked in every thread and one waits for them: cancelling takes locks, which a
+// second one does not wait for that. A command that continues after an interrupted call does so.
+// The signals are blocked in every thread and one waits for them: cancelling takes locks, which a
 // signal handler must not. Those that are ignored, by nohup or in a shell's background, stay so.
 void cancel_on_signals(lintel::cli::Console& console) {
   sigset_t signals;

@@ -2,9 +2,9 @@
 #include <nlohmann/json.hpp>
 
 #include "client/cli/commands.h"
+#include "client/cli/json_writer.h"
 #include "client/cli/model_adapters.h"
 #include "client/cli/model_choice.h"
-#include "client/cli/json_writer.h"
 #include "client/cli/table.h"
 #include "model/core/json_reader.h"
 
@@ -57,7 +57,7 @@ std::string state_of(const v1::Model& model) {
   }
 }
 
-// Of a model that is loaded the rest is told too.
+// The server describes the rest of a loaded model only.
 bool is_loaded(const v1::Model& model) {
   return model.state() == v1::MODEL_STATE_READY || model.state() == v1::MODEL_STATE_UNSPECIFIED;
 }
@@ -118,7 +118,7 @@ std::string state_text(const v1::Model& model) {
   if (model.state_bytes_per_value() > 0) {
     return std::to_string(model.state_bytes_per_value()) + " bytes a value, growing without an end";
   }
-  // A server that does not tell what a value adds tells nothing of such a state.
+  // The server does not report how much a value adds to this state.
   if (model.state_bytes() == 0 && !model.constant_state()) return "growing without an end";
   return std::to_string(model.state_bytes()) + " bytes" +
          (model.constant_state() ? ", constant" : ", at its largest");
@@ -151,7 +151,7 @@ std::string describe(const v1::Model& model) {
       {"max length",
        model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()) + " positions"},
       {"trained length", model.trained_length() == 0
-                             ? "not told"
+                             ? "unknown"
                              : std::to_string(model.trained_length()) + " values"},
       {"parameters", std::to_string(model.parameters())},
       {"weights", model.weight_type() + ", " + std::to_string(model.weight_bytes()) + " bytes"},
@@ -275,7 +275,7 @@ void add_model(CLI::App& app, CommandLine& command_line) {
 
   CLI::App* load = command->add_subcommand(
       "load",
-      "Load a model of the server's --model-repository, or load it anew; answers when it is ready. "
+      "Load or reload a model of the server's --model-repository; answers when it is ready. "
       "Needs the role admin: see lintel admin --help. Several servers behind one address: it "
       "reaches "
       "one of them, and lasts until that starts again");

@@ -8,11 +8,11 @@
 
 #include "client/cli/commands.h"
 #include "client/cli/image_model.h"
-#include "client/cli/model_choice.h"
-#include "client/cli/score_input.h"
 #include "client/cli/json_writer.h"
+#include "client/cli/model_choice.h"
 #include "client/cli/output_file.h"
 #include "client/cli/progress.h"
+#include "client/cli/score_input.h"
 
 namespace lintel::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/image_model.h"
 #include "client/cli/console.h"
+#include "client/cli/image_model.h"
 
 namespace lintel::cli {
 

@@ -5,13 +5,13 @@
 #include <ctime>
 #include <memory>
 
+#include "client/cli/error_text.h"
+#include "client/cli/generate.h"
 #include "client/cli/generate_flags.h"
 #include "client/cli/generate_output.h"
 #include "client/cli/model_choice.h"
-#include "client/cli/error_text.h"
-#include "client/cli/table.h"
-#include "client/cli/generate.h"
 #include "client/cli/session_commands.h"
+#include "client/cli/table.h"
 
 namespace lintel::cli {
 namespace {
@@ -171,19 +171,20 @@ void add_create(CLI::App& command, CommandLine& command_line) {
   add_text(sub, "--initial-state", create->initial_state, "NAME",
            "Begin with this named state: see lintel state --help");
   add_parsed(sub, "--checkpoint-every", create->checkpoint_every, parse_uint32, "N",
-             "Keep a state every N values, so that rewinding and forking read less anew [none]");
+             "Keep a state every N values, so that rewinding and forking re-read less [none]");
   add_parsed(sub, "--checkpoints", create->checkpoints, parse_uint32, "K",
              "States kept so, at most; each takes memory of the server [0]");
   add_parsed(sub, "--history-tokens", create->history_tokens, parse_int64, "N",
              "Values that can be gone back to; 0: the server's choice [0]");
-  add_parsed(sub, "--window", create->window, parse_int64, "N",
-             "Start the state anew from the last N/2 values whenever it has taken N; 0: never [the "
-             "server's choice: the initial state's, or what the model was trained on where that is "
-             "known]");
+  add_parsed(
+      sub, "--window", create->window, parse_int64, "N",
+      "Reset the state whenever it has read N values, and re-read the last N/2; 0: never [the "
+      "server's choice: the initial state's, or what the model was trained on where that is "
+      "known]");
   add_durability_flag(
       sub, create->durability,
       "What of it outlives the server, which needs a store for it. none: nothing; call: calls that "
-      "were seen to end; input: every call, interrupted ones are gone on with; token: each value "
+      "were seen to end; input: every call, interrupted ones are continued; token: each value "
       "before it is sent, which is slower [input where the server has a store, else none]");
   add_parsed(sub, "--expire-after", create->expire_after, parse_duration, "DURATION",
              "Remove it, if it outlives the server, when unused for so long: 90s, 30m, 72h, 30d "
@@ -192,7 +193,7 @@ void add_create(CLI::App& command, CommandLine& command_line) {
 
 void add_continue(CLI::App& command, CommandLine& command_line) {
   auto generate_flags = std::make_shared<GenerateFlags>();
-  CLI::App* go_on = command.add_subcommand("continue", "Generate, going on where a session is");
+  CLI::App* go_on = command.add_subcommand("continue", "Generate, continuing a session");
   generate_flags->add_to(*go_on, /*for_session=*/true);
   go_on->footer(kSessionFooter);
   on_chosen(*go_on, command_line, [generate_flags, &command_line] {

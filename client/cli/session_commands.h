@@ -11,15 +11,15 @@
 namespace lintel::cli {
 
 inline constexpr const char* kSessionFooter = R"(
-A session remembers its state on the server, and the values that led to it: later calls go on without
-resending, and it can be copied, taken back to a position and moved. It belongs to who made it, takes
-memory of the server until it is deleted, and may be evicted when nobody uses it. Position P is where P
+A session keeps its state on the server, and the values that led to it: later calls continue without
+resending, and it can be copied, rewound to a position and moved. It belongs to its creator, takes
+memory of the server until it is deleted, and may be evicted while it is idle. Position P is where P
 values have been seen: a fork or a rewind to P keeps the values before it.
 
-Of a server with a store sessions outlive it (--durability): a call that a crash or a restart cuts off is
-gone on with where it was, without a value lost or printed twice, and unused sessions wait in the store
-alone (cold) until the next call. A call that nobody went on with is shown as interrupted: the same
-command with --call-id finishes it, rewind gives it up.
+Sessions of a server with a store outlive it (--durability): a call that a crash or a restart cuts off
+resumes where it was, without a value lost or printed twice. Idle sessions are in the store alone (cold)
+until the next call. A call that was never resumed is shown as interrupted: the same command with
+--call-id finishes it, rewind abandons it.
 
 Examples:
   id=$(lintel session create)

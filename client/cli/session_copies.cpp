@@ -137,7 +137,7 @@ void add_session_copies(CLI::App& command, CommandLine& command_line) {
   snapshot.add_flag("--without-history", copy->without_history,
                     "Leave out the values: smaller, and what is restored cannot be taken back");
   snapshot.add_flag("--without-state", copy->without_state,
-                    "Leave out the state: much smaller, and the values are read anew");
+                    "Leave out the state: much smaller, and the values are re-read");
 
   CLI::App& restore = add({.name = "restore",
                            .help = "Make a session of a snapshot, and print its id",
@@ -145,7 +145,7 @@ void add_session_copies(CLI::App& command, CommandLine& command_line) {
                           run_restore);
   restore.add_option("FILE", copy->snapshot, "The snapshot; - is standard input")->required();
   restore.add_flag("--verify", copy->verify,
-                   "Read its values anew and compare the states, bit for bit");
+                   "Re-read its values and compare the states, bit for bit");
   restore.add_flag("--accept-other-numerics", copy->accept_other_numerics,
                    "Also where this machine computes other bits than the snapshot's did");
   add_durability_flag(restore, copy->durability,

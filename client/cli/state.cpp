@@ -2,17 +2,17 @@
 #include <memory>
 #include <optional>
 
-#include "client/cli/table.h"
 #include "client/cli/session.h"
 #include "client/cli/session_commands.h"
+#include "client/cli/table.h"
 
 namespace lintel::cli {
 namespace {
 
 constexpr const char* kStateFooter = R"(
-A named state is what a session had seen at a position, kept on the server under a name: sessions and
+A named state is a session's state at a position, kept on the server under a name: sessions and
 one-shot calls begin with it instead of reading the same prompt each time. It takes memory of the server
-until it is deleted, belongs to who saved it, and public ones are everybody's.
+until it is deleted and belongs to its creator; all callers may use public ones.
 
 Examples:
   lintel state save "$id" instructions
@@ -114,7 +114,7 @@ void add_state(CLI::App& app, CommandLine& command_line) {
   CLI::App* remove = add("delete", "Delete named states", false, run_delete_states);
   remove->add_option("NAME", flags->names, "The states")->required();
   for (CLI::App* sub : {save, remove}) {
-    sub->add_flag("--public", flags->is_public, "For everybody: needs the role admin");
+    sub->add_flag("--public", flags->is_public, "For all callers: needs the role admin");
   }
 }
 

@@ -110,7 +110,7 @@ int run_new(const TokenFlags& flags, Console& console) {
   std::optional<File> out;
   if (!flags.out.empty()) out.emplace("--out", flags.out, O_WRONLY | O_CREAT | O_EXCL);
   try {
-    // The token first: an entry in the server's file whose token nobody has is of no use.
+    // The token first: the server's file should have no entry whose token is lost.
     if (out) {
       out->write(token + "\n");
     } else {

@@ -5,8 +5,8 @@
 
 namespace lintel {
 
-// Finds what is drawn on paper, or on whatever is the picture's border, and makes of it an image as
-// MNIST's are: light on black, in 20/28 of the smaller side with its aspect kept, its centre of
+// Finds what is drawn on paper, or on the colour of the picture's border, and makes of it an image
+// as MNIST's are: light on black, in 20/28 of the smaller side with its aspect kept, its centre of
 // mass in the middle (LeCun et al. 1998, section III.A). On the way:
 //
 //   - light that falls from a side is taken away: a plane through the greys of the border

@@ -13,8 +13,8 @@
 
 namespace lintel {
 
-// Reads images: unsigned bytes in three dimensions (count, height, width), plain or gzipped, told
-// apart by their content. Throws ImageError naming the file for anything else: labels instead of
+// Reads images: unsigned bytes in three dimensions (count, height, width), plain or gzipped, by
+// content. Throws ImageError naming the file for anything else: labels instead of
 // images, other types, zero or huge sizes, a file shorter or longer than its header says, a damaged
 // gzip stream. Never holds more than what the header promises, nor more than 1 GiB.
 std::vector<GrayImage> read_idx_images(const std::filesystem::path& file);

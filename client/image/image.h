@@ -32,7 +32,7 @@ using Cell = std::int32_t;
 inline constexpr Cell kHiddenPixel = -1;  // not known, or not yet
 inline constexpr Cell kGapPixel = -2;     // between images
 
-// Pixels for looking at: images side by side, hidden parts and gaps told apart from every grey.
+// Pixels to look at: images side by side; hidden parts and gaps differ from every grey.
 struct Canvas {
   Canvas() = default;
   Canvas(int canvas_height, int canvas_width, Cell fill)

@@ -1,4 +1,4 @@
-// Images of a model's size out of whatever file holds them.
+// Reads images of a model's size from IDX and PNG files.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,7 @@
 
 namespace lintel {
 
-// IDX (plain or gzipped) or PNG, told apart by content. A PNG is one image, or a sheet of images
+// IDX (plain or gzipped) or PNG, by content. A PNG is one image, or a sheet of images
 // side by side without gaps, numbered row by row. Throws ImageError naming the file, its size and
 // the size wanted when they do not go together.
 std::vector<GrayImage> read_images(const std::filesystem::path& file, int height, int width);
@@ -17,7 +17,7 @@ std::vector<GrayImage> read_images(const std::filesystem::path& file, int height
 // read_images, and for IDX files, which have none.
 std::vector<GrayImage> read_color_images(const std::filesystem::path& file, int height, int width);
 
-// The images of an IDX file, or a PNG as one image, whatever their size. Throws
+// The images of an IDX file, or a PNG as one image, of any size. Throws
 // ImageError naming the file.
 std::vector<GrayImage> read_whole_images(const std::filesystem::path& file);
 

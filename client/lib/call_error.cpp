@@ -18,7 +18,7 @@ std::string status_code_name(grpc::StatusCode code) {
 CallError::Details CallError::decode(const grpc::Status& status) {
   Details details;
   google::rpc::Status rich;
-  // A status without details, or with details from somebody else's proxy, is still a status.
+  // A status without details, or with those of an unknown proxy, is still a status.
   if (status.error_details().empty() || !rich.ParseFromString(status.error_details())) {
     return details;
   }

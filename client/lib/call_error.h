@@ -47,8 +47,8 @@ class CallError : public std::runtime_error {
   // After this long the same request is worth sending again.
   std::optional<std::chrono::milliseconds> retry_delay() const { return retry_delay_; }
 
-  // Where no server was reached: the address tried, why it was not, for people, and what this side
-  // guesses of it, if anything. Empty for every other failure.
+  // Where no server was reached: the address, the reason, for people, and a hint at the cause, if
+  // any. Empty for every other failure.
   const std::string& unreached() const { return unreached_; }
   const std::string& reason() const { return reason_; }
   const std::string& hint() const { return hint_; }
@@ -73,7 +73,7 @@ class CallError : public std::runtime_error {
   std::string unreached_, reason_, hint_;
 };
 
-// "INVALID_ARGUMENT" for grpc::StatusCode::INVALID_ARGUMENT; "status 42" for a code nobody knows.
+// "INVALID_ARGUMENT" for grpc::StatusCode::INVALID_ARGUMENT; "status 42" for an unknown code.
 std::string status_code_name(grpc::StatusCode code);
 
 }  // namespace lintel

@@ -11,7 +11,7 @@
 namespace lintel {
 
 // `address` is one of full_address(). `proxy` is one of proxy_address(), of an HTTP proxy that
-// CONNECT is sent to, or empty: none, whatever the environment says. An address on this machine is
+// CONNECT is sent to, or empty: none, regardless of the environment. An address on this machine is
 // never called through it.
 //
 // Throws std::invalid_argument for a certificate without a key or the reverse, and when a token

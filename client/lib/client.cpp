@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "client/lib/address.h"
-#include "client/lib/resolve.h"
 #include "client/lib/client_call.h"
+#include "client/lib/resolve.h"
 
 namespace lintel {
 

@@ -67,9 +67,9 @@ class SampleCollector {
 // reason that connections fail for (see connect_failure.h) is tried once more, within the deadline.
 //
 // Of several servers a client calls the first that answers, and stays there. A call that was not
-// sent goes on to the next; so does, after UNAVAILABLE, one that was but changes nothing or leaves
-// what expires (a session that nobody knows), while nothing of it came; a call on a session that
-// outlives the server goes on there with the first value that was not seen (see Repeat).
+// sent moves to the next. So does, after UNAVAILABLE and before anything of it came, a call that
+// changes nothing, or leaves only what expires (a session with an unknown id). A call on a session
+// that outlives the server resumes there at the first value that was not seen (see Repeat).
 //
 // Threads: const and stateless but for the channel; any number of threads may call.
 class Client {
@@ -86,8 +86,8 @@ class Client {
     // Sent with every call as "authorization: Bearer TOKEN"; empty: none. Never in plain text to
     // another machine.
     std::string token;
-    // HOST:PORT of an HTTP proxy to go through; empty: none, whatever http_proxy and its like in
-    // the environment say. Never used for loopback addresses and unix sockets; for other machines
+    // HOST:PORT of an HTTP proxy to go through; empty: none, regardless of http_proxy and its like
+    // in the environment. Never used for loopback addresses and unix sockets; for other machines
     // no_proxy in the environment is heeded. What is not encrypted, the proxy can read.
     std::string proxy;
     // For how long a call on a session that outlives the server (Session.durability) is repeated
@@ -111,18 +111,18 @@ class Client {
   std::vector<v1::SampleFinish> generate(const v1::GenerateRequest& request,
                                          const OnChunk& on_chunk,
                                          Cancellation* cancellation = nullptr) const;
-  // As above, for callers that keep what came before a call failed: a sample's end is told as it
-  // comes, by on_finish, else as OnChunk.
+  // As above, for callers that keep what came before a call failed: on_finish receives a sample's
+  // end as it comes.
   using OnFinish = std::function<void(const v1::SampleFinish&)>;
   void generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
                 const OnFinish& on_finish, Cancellation* cancellation) const;
   // How a call on a session that outlives the server is repeated when the server is away or the
   // connection is lost: under a random call_id, and from the first position that was not seen, so
-  // that each one is told once, and one finish. The deadline bounds all of it. A request that has a
-  // call_id keeps it, and its seed or the lack of one: the server knows the seed of an earlier try,
-  // but where it forgot the call (the level `call`) it draws another. Other calls are
-  // never repeated; with a patience a call on a session that this client knows nothing of asks
-  // get_session() first, once for each session.
+  // that the caller receives each one once, and one finish. The deadline bounds all of it. A
+  // request that has a call_id keeps it, and its seed or the lack of one: the server knows the seed
+  // of an earlier try, but where it forgot the call (the level `call`) it draws another. Other
+  // calls are never repeated; with a patience a call on a session that this client knows nothing of
+  // asks get_session() first, once for each session.
   struct Pause {
     const CallError& error;          // what cut the call off
     std::chrono::milliseconds left;  // of patience
@@ -168,8 +168,8 @@ class Client {
   // Collects them.
   std::string snapshot_session(const v1::SnapshotSessionRequest& request,
                                Cancellation* cancellation = nullptr) const;
-  // A new session out of a snapshot. The header's total_bytes are filled in; `on_sent` (or null) is
-  // told of each piece's bytes when it went out.
+  // A new session out of a snapshot. The header's total_bytes are filled in; `on_sent` (or null)
+  // receives the size of each piece when it went out.
   using OnSent = std::function<void(std::int64_t bytes)>;
   v1::Session restore_session(v1::RestoreHeader header, std::string_view snapshot,
                               const OnSent& on_sent = nullptr,

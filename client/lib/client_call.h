@@ -79,7 +79,7 @@ class Client::Call {
 
   // `open(server, context)` starts a server stream, which is read to its end; it is not sent again
   // once something has come. If `on_message` throws, the call is cancelled on the server and its
-  // status awaited before the exception goes on: a call is never left half read.
+  // status awaited before the exception propagates: a call is never left half read.
   template <typename Message, typename Open, typename OnMessage>
   void stream(const Open& open, const OnMessage& on_message, Again again) {
     Failures failures;
@@ -106,7 +106,7 @@ class Client::Call {
 
   // `open(server, context)` starts a client stream, into which `produce(writer)` writes for as long
   // as the server reads. The response is there when this returns. If `produce` throws, the call is
-  // cancelled on the server and its status awaited before the exception goes on.
+  // cancelled on the server and its status awaited before the exception propagates.
   template <typename Open, typename Produce>
   void upload(const Open& open, const Produce& produce) {
     Failures failures;
@@ -212,7 +212,7 @@ class Client::Call {
       connect_again(kConnectPatience);
       return false;
     }
-    // What a server said tells more than that another one was not reached.
+    // A server's own error says more than that another one was unreachable.
     throw failure && failures.said ? *failures.said : error;
   }
 

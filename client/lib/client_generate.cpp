@@ -27,14 +27,14 @@ void Client::read_samples(Call& call, const v1::GenerateRequest& request, const 
         for (const v1::Chunk& chunk : response.chunks()) {
           if (chunk.sample() >= num_samples) {
             throw CallError(grpc::StatusCode::INTERNAL,
-                            "the server sent a sample nobody asked for");
+                            "the server sent a sample that was not requested");
           }
           if (on_chunk) on_chunk(chunk);
         }
         for (const v1::SampleFinish& finish : response.finished()) {
           if (finish.sample() >= num_samples) {
             throw CallError(grpc::StatusCode::INTERNAL,
-                            "the server ended a sample nobody asked for");
+                            "the server ended a sample that was not requested");
           }
           finished.insert(finish.sample());
           on_finish(finish);
@@ -76,8 +76,8 @@ void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chun
   v1::GenerateRequest again = request;
   if (again.call_id().empty()) {
     again.set_call_id(random_call_id());
-    // Where the server knows nothing of the call any more it draws the values anew, of which some
-    // were seen. A call that its caller named may have its seed from an earlier try.
+    // A server that forgot the call draws all values again, some of which were seen: that takes the
+    // same seed. A call that its caller named may have its seed from an earlier try.
     if (!again.sampling().has_seed()) again.mutable_sampling()->set_seed(std::random_device{}());
   }
   SeenPositions seen(request.from_position());
@@ -109,7 +109,7 @@ void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chun
       const bool cancelled = cancellation != nullptr && cancellation->cancelled();
       if (with_caller || cancelled || !worth_repeating(error, sent)) throw;
       if (finished) return;  // there is nothing more to come
-      // The next server may go on with it at once.
+      // The next server may continue it at once.
       if (!call.go_on()) {
         const auto pause = pauses.next(error);
         if (!pause) throw;

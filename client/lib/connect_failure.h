@@ -18,7 +18,7 @@ struct ConnectFailure {
   bool odd = false;
 };
 
-// Nothing when the status tells of something else: then the call may have reached the server.
+// Nothing when the status has another cause: then the call may have reached the server.
 // `encrypted`: how the call was to be made.
 std::optional<ConnectFailure> connect_failure(const grpc::Status& status, bool encrypted);
 

@@ -20,8 +20,8 @@ namespace lintel {
 // 128 random bits in hexadecimal.
 std::string random_call_id();
 
-// Whether the server may be gone, and another one do what it did not. A server that ends cancels
-// what has not ended in time: REQUIRES that nobody on this side has cancelled the call.
+// Whether the server may be gone, so that another one can do the call. A server that shuts down
+// cancels calls that do not end in time: REQUIRES that this side has not cancelled the call.
 bool names_a_lost_server(const CallError& error);
 
 // Whether the call may go through when it is sent again. `sent`: it was before, and may still run

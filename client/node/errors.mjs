@@ -42,7 +42,7 @@ function decodeDetails(trailer) {
       }
     }
   } catch {
-    // Details from somebody else's proxy: a status is still a status.
+    // Details from an unknown proxy: a status is still a status.
   }
   return details;
 }

@@ -26,7 +26,7 @@ const request = {
 
 const client = connect(flags);
 const interrupted = new AbortController();
-process.once('SIGINT', () => interrupted.abort()); // the server need not go on either
+process.once('SIGINT', () => interrupted.abort()); // the server stops, too
 let finish;
 let separator = '';
 try {

@@ -1,7 +1,7 @@
 // What an image must be for a model to complete it.
 
 // Throws TypeError where `image` is not of the model's shape, and warns of one that looks inverted.
-// model: as the server tells of it. hidden(i): of which values nothing is known.
+// model: as the server describes it. hidden(i): whether the value at i is unknown.
 export function checkImage(image, hidden, model) {
   if (!model.image) throw new TypeError(`model ${model.name} draws no images`);
   const { height, width, channels } = model.image;

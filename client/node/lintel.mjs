@@ -47,7 +47,7 @@ function withoutBigInts(message) {
   return Object.fromEntries(Object.entries(message).map(([key, value]) => [key, withoutBigInts(value)]));
 }
 
-// Values that are generated where nobody said how many, of models that are none of images.
+// The default of maxNewTokens, of models without images.
 const DEFAULT_NEW_TOKENS = 256;
 
 // Sessions that are remembered to outlive the server or not; beyond that it is asked once more.
@@ -164,7 +164,7 @@ export class Client {
         return;
       } catch (error) {
         if (options.signal?.aborted || this.#closed) throw error;
-        // Another server may go on with it at once.
+        // Another server may continue it at once.
         if (!repeat.finished && (await this.#goesOn(server, error, ++moves, true))) {
           repeat.goesOn();
           continue;
@@ -190,16 +190,16 @@ export class Client {
   // The messages of a stream; while none has come, of another server's where that is safe.
   async *#read(service, method, request, options = {}, isSafe = true) {
     const call = options.call ?? this.#call(options.timeout, request.id);
-    for (let moves = 1, begun = false; ; ++moves) {
+    for (let moves = 1, started = false; ; ++moves) {
       const server = this.#servers.current;
       try {
         for await (const message of this.#stream(service, method, request, { ...options, call, server })) {
-          begun = true;
+          started = true;
           yield message;
         }
         return;
       } catch (error) {
-        if (begun || options.signal?.aborted || !(await this.#goesOn(server, error, moves, isSafe))) throw error;
+        if (started || options.signal?.aborted || !(await this.#goesOn(server, error, moves, isSafe))) throw error;
       }
     }
   }
@@ -245,7 +245,7 @@ export class Client {
   // Draws the pixels of `image` (a Uint8Array in raster order) where `hidden(i)` is true; the others
   // stay as they are. `onPixel(i, value)` sees each as it comes. TypeError for an image that is not of
   // the model's shape; warns of dark on light. An error that comes later has what was drawn: `image`.
-  // Known pixels bear on hidden ones before them with `particles` above 1: GenerateRequest has it.
+  // With `particles` above 1 known pixels influence hidden ones before them: see GenerateRequest.
   async completeImage(image, hidden, settings = {}) {
     const { model = '', adapter = '', sampling, startToken = 0, particles = 0, onPixel, ...options } = settings;
     const positions = [...image.keys()].filter((i) => hidden(i));

@@ -14,8 +14,8 @@ export class Repeat {
   #seen = false;
   finished = false; // there is nothing more to come
 
-  // `request` as generate sends it: the call gets a name, and a seed, for where the server knows nothing
-  // of it any more it draws the values anew, of which some were seen. `patience`: ms since something came.
+  // `request` as generate sends it: the call gets a name, and a seed, since a server that forgot the call
+  // draws all values again, some of which were seen. `patience`: ms since something came.
   constructor(request, patience) {
     const { callId, sampling, fromPosition = 0 } = request;
     this.request = {

@@ -18,7 +18,7 @@ std::vector<std::string> to_continue(const std::string& session) {
 
 }  // namespace
 
-TEST_CASE("a session that is continued prints on while its server is killed, or told to end") {
+TEST_CASE("a continued session keeps printing while its server is killed or shut down") {
   const int signal = GENERATE(SIGKILL, SIGTERM);
   const StoredServers addresses({"one", "two"}, {"--outbox-tokens", "40", "--drain-handover", "0"});
   auto server = addresses.serve("one");

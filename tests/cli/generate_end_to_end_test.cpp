@@ -46,7 +46,7 @@ TEST_CASE("a seed repeats its values, and the server says which one it drew") {
   CHECK(repeated["tokens"] == drawn["tokens"]);
 }
 
-TEST_CASE("sample i of seed s is what seed s + i gives") {
+TEST_CASE("sample i of seed s equals sample 0 of seed s + i") {
   const ServerProcess server({TinyModel::kTokens});
   const auto samples =
       server
@@ -206,7 +206,7 @@ TEST_CASE("a byte model's text streams, stops at a text, and is found by its mod
             .code == 2);
 }
 
-TEST_CASE("models and health are told") {
+TEST_CASE("model list and health print what the server reports") {
   ServerProcess server({TinyModel::kImage, TinyModel::kBytes});
   const auto models = server.lintel({"model", "list", "--json"}).json();
   REQUIRE(models.size() == 2);

@@ -65,7 +65,7 @@ TEST_CASE("turns of an interactive session are those of a session that is contin
   CHECK(server.num_sessions() == 1);
 }
 
-TEST_CASE("turns are taken back, repeated, and gone on with in copies") {
+TEST_CASE("turns are taken back, repeated, and continued in copies") {
   const TokensServer server;
   const std::string id = server.new_session();
   std::vector<std::string> flags = kShort;
@@ -92,10 +92,10 @@ TEST_CASE("seeds and temperatures hold until they are changed") {
   REQUIRE(turns.size() == 5);
   CHECK(turns[1] != turns[0]);
   CHECK(turns[2] == turns[0]);
-  CHECK(turns[4] == turns[3]);  // the most likely values, whatever the seed
+  CHECK(turns[4] == turns[3]);  // the most likely values, for any seed
 }
 
-TEST_CASE("a snapshot that is saved goes on as the session would have") {
+TEST_CASE("a saved snapshot continues as the session would have") {
   const TokensServer server;
   const std::string file = server.path("kept.snapshot");
   const auto turns = server.turns("3,1,4\n/save " + file + "\n7\n", kShort);
@@ -107,7 +107,7 @@ TEST_CASE("a snapshot that is saved goes on as the session would have") {
   CHECK(server.turns("7\n", flags) == std::vector<std::string>{turns[1]});
 }
 
-TEST_CASE("who detaches finds the session again") {
+TEST_CASE("a detached session can be continued") {
   const TokensServer server;
   std::vector<std::string> flags = kShort;
   const Result left = server.type("3,1,4\n/detach\nnever read\n", flags);
@@ -120,7 +120,7 @@ TEST_CASE("who detaches finds the session again") {
   CHECK(server.turns("7\n", flags)[0] == server.turns("3,1,4\n7\n", kShort)[1]);
 }
 
-TEST_CASE("in a terminal Ctrl-C stops the model, and the program goes on") {
+TEST_CASE("in a terminal Ctrl-C stops the model, and the program continues") {
   const TokensServer server;
   TerminalProcess terminal(server.command(
       {"generate", "--interactive", "--max-new-tokens", "1000000000", "--seed", "9", "--quiet"}));

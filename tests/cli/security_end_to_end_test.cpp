@@ -39,7 +39,7 @@ TEST_CASE("lintel talks TLS and mutual TLS with --tls-ca, --tls-cert and --tls-k
   CHECK(generated.code == 0);
 }
 
-TEST_CASE("a token that lintel makes lets its owner in, with its roles", "[threat-19]") {
+TEST_CASE("a token that lintel makes authenticates its owner, with its roles", "[threat-19]") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "tokens";
   const auto run = [](std::vector<std::string> arguments) {
@@ -76,7 +76,7 @@ TEST_CASE("a token that lintel makes lets its owner in, with its roles", "[threa
   CHECK(server.lintel({"health", "--token", "@/no/such"}).code == 1);
 }
 
-TEST_CASE("a name that the server would refuse the file for is refused before it is in there") {
+TEST_CASE("lintel token refuses a name that the server would refuse") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "tokens";
   const auto append = [&file](const std::string& name) {
@@ -96,7 +96,7 @@ TEST_CASE("a name that the server would refuse the file for is refused before it
   CHECK(server.lintel({"health"}).code == 0);
 }
 
-TEST_CASE("a token's entry is a line of its own, whatever its file ended with") {
+TEST_CASE("a token's entry is a line of its own, also in a file without a final newline") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "tokens";
   const std::string first = "carol admin sha256:" + std::string(64, '0');

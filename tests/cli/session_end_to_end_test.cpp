@@ -57,7 +57,7 @@ TEST_CASE("a session that is continued while its server is killed prints every v
   CHECK_FALSE(shown.contains("interrupted"));
 }
 
-TEST_CASE("a call that its command did not live to end is finished by its name") {
+TEST_CASE("a call whose command was killed is finished by its name") {
   StoredServer server;
   const std::string session = server.lintel({"session", "create", "--durability", "input"});
   // Without a seed: the one that was drawn for it is the call's.

@@ -1,4 +1,4 @@
-// A client of several servers: it goes on at another one where the first is killed, ends or refuses.
+// A client of several servers: it continues at another one where the first is killed, shuts down or refuses.
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -82,7 +82,7 @@ describe('a client of several servers', () => {
     });
   }
 
-  it('does not mind that the first is not there', async () => {
+  it('works without the first', async () => {
     const address = `127.0.0.1:${await freePort()}`;
     const server = await serveAt(address, 'unminded');
     const client = new Client(`127.0.0.1:${await freePort()},${address}`, { timeout: PATIENCE });
@@ -100,7 +100,7 @@ describe('a client of several servers', () => {
     }
   });
 
-  it('says that none of them answers', async () => {
+  it('reports that none of them answers', async () => {
     const client = new Client(`127.0.0.1:${await freePort()},127.0.0.1:${await freePort()}`, { timeout: PATIENCE });
     await assert.rejects(client.models(), (error) => error instanceof LintelError && isUnsent(error));
     client.close();

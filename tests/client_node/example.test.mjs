@@ -89,8 +89,8 @@ describe('the Node example', () => {
       await goOn({ sessionId: id, prompt: [3, 1, 4] });
       const forks = await tiny.forkSession(id, { count: 2 });
       const snapshot = await tiny.snapshotSession(id);
-      await tiny.saveState(id, 'begun');
-      assert.deepEqual((await tiny.states()).map(({ name }) => name), ['begun']);
+      await tiny.saveState(id, 'saved');
+      assert.deepEqual((await tiny.states()).map(({ name }) => name), ['saved']);
       const expected = await goOn({ sessionId: id });
       assert.equal((await tiny.rewindSession(id, 9)).position, '9');
       const restored = await tiny.restoreSession(snapshot, { verify: true });
@@ -98,14 +98,14 @@ describe('the Node example', () => {
         assert.deepEqual(await goOn({ sessionId }), expected);
         await tiny.deleteSession(sessionId);
       }
-      assert.deepEqual(await goOn({ initialState: 'begun' }), expected);
-      const again = await tiny.createSession({ initialState: 'begun' });
+      assert.deepEqual(await goOn({ initialState: 'saved' }), expected);
+      const again = await tiny.createSession({ initialState: 'saved' });
       const history = [];
       await goOn({ sessionId: again.id, prompt: [5], maxNewTokens: 1 });
       for await (const value of tiny.history(again.id, { from: Number(again.position) })) history.push(value);
       assert.deepEqual(history[0], { position: 9, token: 5, source: 'PROMPT' });
       await tiny.deleteSession(again.id);
-      await tiny.deleteState('begun');
+      await tiny.deleteState('saved');
       await assert.rejects(tiny.restoreSession(snapshot.subarray(1)), /INVALID_ARGUMENT|DATA_LOSS/);
     } finally {
       tiny.close();
@@ -241,7 +241,7 @@ describe('the Node example', () => {
     await assert.rejects(collect({}, { timeout: -1 }), /DEADLINE_EXCEEDED/);
   });
 
-  it('a session goes on where it was', async () => {
+  it('a session continues where it was', async () => {
     const sampling = { seed: 9n };
     const whole = await collect({ prompt: [0, 0, 12], maxNewTokens: 20, sampling });
     const { id } = await client.createSession();

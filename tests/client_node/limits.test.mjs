@@ -1,4 +1,4 @@
-// What the client refuses, bounds and keeps to this machine, where nobody asked for anything else.
+// The client's defaults: what it refuses, bounds and keeps to this machine.
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -44,7 +44,7 @@ after(async () => {
   rmSync(directory, { recursive: true });
 });
 
-describe('a generation nobody bounded', () => {
+describe('a generation without a bound', () => {
   it('ends after 256 values where the model has no end', () =>
     withClient(endless.address, {}, async (client) => {
       assert.equal(await count(client, { prompt: [1] }), 256);
@@ -114,7 +114,7 @@ describe('an image', () => {
         name: 'TypeError',
         message: 'the image has 400 values, model mnist-linear-small draws 28 x 28 = 784',
       });
-      await assert.rejects(client.completeImage(new Uint8Array(784), hidden, { model: 'nobody' }), /NOT_FOUND/);
+      await assert.rejects(client.completeImage(new Uint8Array(784), hidden, { model: 'unknown' }), /NOT_FOUND/);
     }));
 
   it('of a model that draws none is refused', () =>
@@ -149,7 +149,7 @@ describe('an image', () => {
       await run(process.execPath, command);
       return [...readFileSync(out).subarray(-784)];
     };
-    // A seed draws the same image, whatever completes it.
+    // A seed draws the same image, completed by any call.
     for (const seed of ['1', '18446744073709551615']) {
       const original = await withClient(mnist.address, {}, (client) =>
         client.completeImage(new Uint8Array(784), () => true, { sampling: { seed: BigInt(seed) } }));
@@ -162,7 +162,7 @@ describe('an image', () => {
 });
 
 describe('a proxy', () => {
-  const ELSEWHERE = 'model.invalid:50051'; // a name that nobody has
+  const ELSEWHERE = 'model.invalid:50051'; // a reserved name
   const VARIABLES = ['grpc_proxy', 'https_proxy', 'http_proxy'];
   const environment = {};
   const sockets = [];
@@ -217,7 +217,7 @@ describe('a proxy', () => {
     assert.throws(through, /through a proxy in plain text/);
   });
 
-  it('that is none is refused without telling its password', () => {
+  it('that is invalid is refused, without its password in the error', () => {
     for (const wrong of ['', 'host', 'host:', 'host:port', 'http://host:1', 'user:pass@host']) {
       assert.throws(
         () => new Client(ELSEWHERE, { proxy: wrong }),

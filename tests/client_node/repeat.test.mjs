@@ -167,7 +167,7 @@ afterEach(() => {
 });
 
 describe('a call on a session that outlives the server', () => {
-  it('is repeated when it is killed at any value, and tells each position once', async () => {
+  it('is repeated when it is killed at any value, with each position once', async () => {
     for (const count of positions.keys()) {
       fake.calls = [];
       checkWhole(await killedAt(count + 1));
@@ -178,12 +178,12 @@ describe('a call on a session that outlives the server', () => {
     }
   });
 
-  it('does not tell once more what is sent once more', async () => {
+  it('yields each value once when the server repeats some', async () => {
     fake.sendsFrom = 2;
     checkWhole(await killedAt(3));
   });
 
-  it('waits out what may pass, and ends with what cannot', async () => {
+  it('waits out transient errors, and ends with others', async () => {
     fake.script = [GONE, BUSY, GONE];
     checkWhole(await read());
     for (const code of [grpc.status.INVALID_ARGUMENT, grpc.status.DATA_LOSS, grpc.status.FAILED_PRECONDITION]) {
@@ -225,18 +225,18 @@ describe('a call on a session that outlives the server', () => {
     assert.deepEqual(busy.facts, {});
   });
 
-  it('waits for a server that is gone to let go of the session', async () => {
+  it('waits for the session that a lost server holds', async () => {
     fake.script = [reasoned(grpc.status.ABORTED, 'SESSION_HELD')];
     checkWhole(await read());
   });
 
-  it('is given up when the server stays away', async () => {
+  it('ends when the server stays away', async () => {
     fake.killAt = 2;
-    const begun = Date.now();
+    const start = Date.now();
     const { values, error } = await read({ retry: 500, onValue: (v) => v.length === 2 && fake.kill() });
     assert.equal(error.code, grpc.status.UNAVAILABLE);
     assert.deepEqual(values.map((v) => v.position), [2, 3]);
-    assert.ok(Date.now() - begun >= 500);
+    assert.ok(Date.now() - start >= 500);
   });
 
   it('asks the server once', async () => {

@@ -15,7 +15,7 @@ export async function eventually(condition, what) {
   }
 }
 
-// A port that nobody listens on.
+// A port without a listener.
 export const freePort = () =>
   new Promise((resolve) => {
     const probe = net.createServer().listen(0, '127.0.0.1', () => {
@@ -24,7 +24,7 @@ export const freePort = () =>
     });
   });
 
-// A lintel-server, on a port of its own unless it is told where, with metrics.
+// A lintel-server with metrics, by default on a free port.
 export async function serve(model, ...more) {
   const where = more.includes('--listen') ? [] : ['--listen', '127.0.0.1:0'];
   const flags = [...where, '--metrics-listen', '127.0.0.1:0', ...more];

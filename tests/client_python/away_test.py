@@ -39,7 +39,7 @@ class Away:
         self.start()
         self.addCleanup(lambda: self.server.stop())
 
-        # A client that waits once more has found nobody on the port.
+        # A client that waits once more has found no server on the port.
         self.waits = 0
         self.refused = threading.Event()
         delay_after = Attempts.delay_after

@@ -1,4 +1,4 @@
-"""Generations nobody bounded end, and what came before an error is kept."""
+"""Generations without a bound end, and values before an error are kept."""
 
 import concurrent.futures
 import threading

@@ -1,4 +1,4 @@
-"""A stream that nobody reads any more ends on the server too, and its slot is free."""
+"""A stream that its client stops reading ends on the server too, and its slot is free."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""A client of several servers: it goes on at another one where the first is killed, ends or refuses."""
+"""A client of several servers: it continues at another one where the first is killed, ends or refuses."""
 
 import os
 import signal
@@ -170,7 +170,7 @@ class RealServers(unittest.TestCase):
             listen=self.addresses[i])
 
     def change_over(self, how):
-        """The first is killed, or told to end; then there is the second."""
+        """The first is killed or shut down; then there is the second."""
         self.servers[0].process.send_signal(how)
         self.servers[0].process.wait()
         self.serve(1)

@@ -193,7 +193,7 @@ for package, message in (("google.rpc", "Status"), ("google.rpc", "RetryInfo"),
     def test_without_generated_code_the_import_says_what_to_do(self):
         status, output = run("-c", "import lintel", env=dict(os.environ, PYTHONPATH=PACKAGE))
         if os.path.exists(os.path.join(PACKAGE, "lintel", "_foreign_pb2.py")):
-            self.skipTest("somebody ran generate.py here")
+            self.skipTest("generate.py was run here")
         self.assertNotEqual(status, 0)
         self.assertIn("generate.py", output.splitlines()[-1])
 

@@ -10,7 +10,7 @@ from connect_proxy import ConnectProxy
 from serving import PATIENCE, ServedTest, run_async
 
 VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
-ELSEWHERE = "model.invalid:50051"  # a name that nobody has
+ELSEWHERE = "model.invalid:50051"  # a reserved name
 
 
 class ProxyTest(ServedTest):

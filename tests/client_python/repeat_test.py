@@ -236,11 +236,11 @@ class RepeatTests:
         def on_token(tokens):
             if len(tokens) == 2:
                 self.fake.kill()
-        begun = time.monotonic()
+        start = time.monotonic()
         tokens, _, error = self.read(on_token, retry=RetryPolicy(repeat_for=0.5))
         self.assertIsInstance(error, lintel.Unavailable)
         self.assertEqual([t.position for t in tokens], [2, 3])
-        self.assertGreaterEqual(time.monotonic() - begun, 0.5)
+        self.assertGreaterEqual(time.monotonic() - start, 0.5)
 
     def test_nothing_is_repeated_or_asked_without_a_policy(self):
         for retry in (None, RetryPolicy(repeat_for=0)):
@@ -252,9 +252,9 @@ class RepeatTests:
 
     def test_the_timeout_bounds_it(self):
         self.fake.script = [GONE] * 1000
-        begun = time.monotonic()
+        start = time.monotonic()
         self.assertIsNotNone(self.read(timeout=0.5)[2])
-        self.assertLess(time.monotonic() - begun, PATIENCE / 2)
+        self.assertLess(time.monotonic() - start, PATIENCE / 2)
 
 
 class SyncRepeatTest(SyncCalls, RepeatTests, unittest.TestCase):

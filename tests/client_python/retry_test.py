@@ -146,15 +146,15 @@ class AsyncCalls(SyncCalls):
 class RetryTests:
     def begun_waits(self):
         """An event that is set when a call that was refused begins to wait."""
-        begun = threading.Event()
+        started = threading.Event()
         delay_after = Attempts.delay_after
 
         def seen(attempts, error):
             delay = delay_after(attempts, error)
-            begun.set()
+            started.set()
             return delay
         self.enterContext(unittest.mock.patch.object(Attempts, "delay_after", seen))
-        return begun
+        return started
 
     def refused(self, call, error, script):
         self.fake.script = list(script)
@@ -187,10 +187,10 @@ class RetryTests:
         self.assertEqual(self.refused(self.create, lintel.Unavailable, [GONE] * 9), 4)
 
     def test_a_wait_past_the_timeout_is_not_begun(self):
-        begun = time.monotonic()
+        before = time.monotonic()
         script = [refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, 2 * PATIENCE)]
         self.assertEqual(self.refused(self.generate, lintel.ResourceExhausted, script), 1)
-        self.assertLess(time.monotonic() - begun, PATIENCE)
+        self.assertLess(time.monotonic() - before, PATIENCE)
 
     def test_other_errors_stand(self):
         self.assertEqual(self.refused(self.generate, lintel.ResourceExhausted, [TOO_LARGE]), 1)
@@ -255,7 +255,7 @@ class SyncRetryTest(SyncCalls, RetryTests, unittest.TestCase):
         """Calls close(client, start(client)) while what start gave, called, waits."""
         self.fake.script = [LATER]
         waits = self.begun_waits()
-        begun = time.monotonic()
+        before = time.monotonic()
         with lintel.Client(self.fake.address) as client:
             call = start(client)
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -263,7 +263,7 @@ class SyncRetryTest(SyncCalls, RetryTests, unittest.TestCase):
                 self.assertTrue(waits.wait(PATIENCE))
                 close(client, call)
                 self.assertIsInstance(reader.exception(), lintel.Cancelled)
-        self.assertLess(time.monotonic() - begun, PATIENCE / 2)
+        self.assertLess(time.monotonic() - before, PATIENCE / 2)
 
     def test_closing_a_stream_ends_its_wait(self):
         self.closed_while_it_waits(lambda c: c.generate([1]), lambda _, call: call.close())
@@ -302,9 +302,9 @@ class AsyncRetryTest(AsyncCalls, RetryTests, unittest.TestCase):
             await close(client, call)
             with self.assertRaises(lintel.Cancelled):
                 await reader
-        begun = time.monotonic()
+        before = time.monotonic()
         self.run_with(body, timeout=2 * PATIENCE)
-        self.assertLess(time.monotonic() - begun, PATIENCE / 2)
+        self.assertLess(time.monotonic() - before, PATIENCE / 2)
 
     def test_closing_a_stream_ends_its_wait(self):
         async def close(_, call):

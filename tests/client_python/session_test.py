@@ -106,15 +106,15 @@ class SessionTest(ServedTest):
     def test_sessions_and_calls_begin_with_a_named_state(self):
         with self.session() as session:
             session.generate([3, 1, 4], max_new_tokens=0).samples()
-            state = session.save_state("begun")
-            self.assertEqual((state.name, state.position), ("begun", 3))
-            self.assertEqual([s.name for s in self.client.states()], ["begun"])
+            state = session.save_state("saved")
+            self.assertEqual((state.name, state.position), ("saved", 3))
+            self.assertEqual([s.name for s in self.client.states()], ["saved"])
             expected = session.generate(max_new_tokens=6, seed=9).samples()[0].tokens
-        once = self.client.generate(initial_state="begun", max_new_tokens=6, seed=9).samples()[0]
+        once = self.client.generate(initial_state="saved", max_new_tokens=6, seed=9).samples()[0]
         np.testing.assert_array_equal(once.tokens, expected)
-        with self.client.session(initial_state="begun", checkpoint_every=4, checkpoints=2) as session:
+        with self.client.session(initial_state="saved", checkpoint_every=4, checkpoints=2) as session:
             self.assertEqual(session.info().position, 3)
-        self.client.delete_state("begun")
+        self.client.delete_state("saved")
         self.assertEqual(self.client.states(), [])
 
     def test_copies_from_asyncio(self):

@@ -97,15 +97,15 @@ class CompletionTest(unittest.TestCase):
         for bits in range(1, 64):
             hidden = [i for i in range(6) if bits >> i & 1]
             prompt, new, given = self.request(hidden, image=image)
-            told = dict(enumerate(prompt))
+            known = dict(enumerate(prompt))
             for at, values in given:
                 for i, value in enumerate(values):
-                    self.assertNotIn(at + i, told)
-                    told[at + i] = value
+                    self.assertNotIn(at + i, known)
+                    known[at + i] = value
             self.assertEqual(len(prompt) + new, max(hidden[-1] + 1, 1))
             for i in range(len(prompt) + new):
                 expected = 99 if i == 0 and 0 in hidden else None if i in hidden else 10 + i
-                self.assertEqual(told.get(i), expected, (hidden, i))
+                self.assertEqual(known.get(i), expected, (hidden, i))
 
     def test_a_mask_of_pixels_covers_all_channels(self):
         image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)

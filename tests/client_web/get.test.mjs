@@ -10,7 +10,7 @@ const web = await load('@connectrpc/connect-web');
 
 // The HTTP methods of what `asks` sends: clients decide on them behind their interceptors.
 async function methodsOf(channel, asks) {
-  const requests = new Set(); // one without a body is told of twice
+  const requests = new Set(); // one without a body is reported twice
   const note = ({ request }) => requests.add(request);
   subscribe(channel, note);
   await asks();

@@ -65,7 +65,7 @@ describe("Google's gRPC-Web client", () => {
       assert.match(Buffer.from(error.metadata['grpc-status-details-bin'], 'base64').toString('latin1'), /sampling\.top_p/);
     });
 
-    it(`sends metadata and is told some: ${format}`, async () => {
+    it(`sends and receives metadata: ${format}`, async () => {
       const id = `mine-${format}`;
       const got = await streamed(house, client, { ...request, maxNewTokens: 2 }, { metadata: { 'x-request-id': id } });
       assert.equal(got.metadata?.['x-request-id'], id);

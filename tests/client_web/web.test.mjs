@@ -44,7 +44,7 @@ describe('clients from npm over HTTP', () => {
         expected ??= got;
         assert.deepEqual(got, expected);
       });
-      it('tells errors by their code, message and details', async () => {
+      it('reports errors by their code, message and details', async () => {
         const client = createClient(service('ModelService'), transport());
         await assert.rejects(client.get({ name: 'nosuch' }), (error) => {
           assert.ok(error instanceof ConnectError);

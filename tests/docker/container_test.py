@@ -139,7 +139,7 @@ class ImageTest(unittest.TestCase):
         self.assertEqual(self.image["Config"]["User"], "10001:10001")
         self.assertEqual(self.shell("id -u; id -g").split(), ["10001", "10001"])
         # Even where the root file system is not read-only, and not the folders that Debian has for
-        # everybody. /var/lib/lintel is there for a volume.
+        # all users. /var/lib/lintel is there for a volume.
         writable = self.shell("find / -xdev -not -type l -writable 2>/dev/null || true",
                               options=()).split()
         self.assertLessEqual(set(writable), {"/tmp", "/var/tmp", "/run/lock", "/var/lock", "/var/lib/lintel"})

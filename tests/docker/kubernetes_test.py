@@ -87,7 +87,7 @@ class ManifestTests:
         done = subprocess.run(["kubectl", "kustomize", variant.directory],
                               capture_output=True, text=True, check=True)
         self.assertEqual(done.stderr, "")
-        # A ConfigMap's name ends with a hash of its data, so that pods start anew with it.
+        # A ConfigMap's name ends with a hash of its data, so that a change restarts the pods.
         built = list(yaml.safe_load_all(re.sub(r"name: lintel-[a-z0-9]{10}\n",
                                                "name: lintel\n", done.stdout)))
         order = json.dumps  # any order, for both

@@ -23,7 +23,7 @@ def read(name):
 
 
 def commands(block):
-    """The lines of a block of commands, those that go on with a backslash as one."""
+    """The commands of a block: lines that a backslash continues are one."""
     return block.replace("\\\n", " ").strip().splitlines()
 
 

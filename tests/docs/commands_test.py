@@ -51,7 +51,7 @@ stop_server() {
   kill -TERM "$server"
   wait "$server"
   server=
-  exec 9<&-  # with what it said and nobody read
+  exec 9<&-  # with its unread output
 }
 lintel-server() {
   stop_server

@@ -80,10 +80,10 @@ class KindsTest(unittest.TestCase):
         for page, name, make in PARTS:
             with self.subTest(page=page, part=name):
                 self.assertEqual(part_of(page, name)[1], make(kinds),
-                                 "tests/docs/kinds_test.py --write makes it anew")
+                                 "tests/docs/kinds_test.py --write updates it")
 
     def test_training_reads_what_is_declared(self):
-        self.assertEqual(read(TRAINING), declared(), "tests/docs/kinds_test.py --write makes it anew")
+        self.assertEqual(read(TRAINING), declared(), "tests/docs/kinds_test.py --write updates it")
 
 
 def write():

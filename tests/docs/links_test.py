@@ -37,7 +37,7 @@ class LinksTest(unittest.TestCase):
     def test_every_path_that_a_page_names_is_there(self):
         named = 0
         for page in pages():
-            # The changelog tells what was; models' cards what was run.
+            # The changelog is about the past; models' cards about what was run.
             if page == "CHANGELOG.md" or page.startswith("weights" + os.sep):
                 continue
             for span in spans(split(read(page))[0]):

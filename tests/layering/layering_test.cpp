@@ -56,7 +56,7 @@ TEST_CASE("a module sees only modules above it, so that there are no circles") {
   }
 }
 
-TEST_CASE("the rule finds what it is there for") {
+TEST_CASE("the rule finds forbidden includes") {
   const std::vector<Module> modules = {
       {"low", {}}, {"top/low", {"low"}}, {"top/high", {"top", "<json>", "proto"}}};
   const auto fault = [&](const char* file, const char* header, bool quoted = true) {
@@ -79,8 +79,7 @@ TEST_CASE("the rule finds what it is there for") {
 TEST_CASE("every source is in a module, and every module has sources") {
   const std::vector<Module> modules = read_modules(kModules);
   std::map<std::string, std::size_t> files;
-  for (const fs::path top :
-       {"model", "server", "client", "tools", "bench"}) {
+  for (const fs::path top : {"model", "server", "client", "tools", "bench"}) {
     for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
       const std::string extension = entry.path().extension().string();
       if (extension != ".h" && extension != ".cpp") continue;

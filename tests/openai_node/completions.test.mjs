@@ -71,7 +71,7 @@ describe("OpenAI's client", () => {
     assert.deepEqual(usage, whole.usage);
   });
 
-  it('tells log-probabilities of several choices', async () => {
+  it('returns log-probabilities of several choices', async () => {
     const { choices } = await client.completions.create({ model: 'text', prompt: ['a', 'b'], n: 2, max_tokens: 3, logprobs: 2, echo: true });
     assert.deepEqual(choices.map((choice) => choice.index), [0, 1, 2, 3]);
     for (const { logprobs } of choices) {

@@ -21,7 +21,7 @@ after(async () => {
   }
 });
 
-it('server killed and started again: the dot and every tab tell it in plain words, and recover', async () => {
+it('server killed and restarted: the dot and every tab say so, and recover', async () => {
   const page = await browser.page();
   const state = (which) => page.until(`document.querySelector('#connection').dataset.state === '${which}'`, which);
   const text = (selector) => page.evaluate(`document.querySelector('${selector}').textContent`);
@@ -35,7 +35,7 @@ it('server killed and started again: the dot and every tab tell it in plain word
   const { host } = new URL(server.url);
   await server.stop('SIGKILL');
 
-  // Nobody calls: the page notices by itself.
+  // Without a call: the page notices by itself.
   await state('bad');
   assert.equal(await text('#connection'), `the server at ${host} does not answer`);
   await page.click('#digits .primary');

@@ -55,7 +55,7 @@ export class Chromium {
     browser.child = child;
     browser.log = '';
     child.stderr.on('data', (data) => (browser.log += data));
-    // With all its processes: they share its standard error, and go on to write to the profile when the first has gone.
+    // With all its processes: they share its standard error, and still write to the profile when the first has exited.
     browser.ended = new Promise((resolve) => child.once('close', resolve));
     child.once('error', (error) => browser.#end(error));
     child.once('exit', () => browser.#end(new Error(`Chromium ended\n${browser.#account()}`)));

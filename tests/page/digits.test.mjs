@@ -65,7 +65,7 @@ describe('Digits', () => {
     for (const end = Date.now() + PATIENCE; (await hidden()) > 20; ) assert.ok(Date.now() < end, 'it stays hidden');
   });
 
-  it('gives the picture away', async () => {
+  it('downloads the picture', async () => {
     await at.open();
     await at.complete();
     const folder = mkdtempSync(join(tmpdir(), 'lintel-download-'));
@@ -140,7 +140,7 @@ describe('Digits', () => {
     assert.notDeepEqual(await at.levels('#digits-editor'), before);
   });
 
-  it('stops when it is told to', async () => {
+  it('stops on request', async () => {
     await at.open();
     await at.ready('digits');
     await at.set('#digits-mask', 'all');
@@ -153,7 +153,7 @@ describe('Digits', () => {
     assert.equal(await isDisabled(), false);
   });
 
-  it('tells what is refused', async () => {
+  it('shows refusals', async () => {
     await at.open();
     await at.ready('digits');
     await at.set('#digits-temperature', '-1');

@@ -34,8 +34,8 @@ const ask = (page, path, init = {}) =>
   page.evaluate(`fetch(${JSON.stringify(path)}, ${JSON.stringify(init)}).then(async (response) => ({
     status: response.status, text: await response.text() }))`);
 
-describe('a foreign page whose name was made to point to the server', () => {
-  it('gets 403 and nothing of the server, whatever it asks for [threat-37]', async () => {
+describe('a foreign page whose name points to the server (DNS rebinding)', () => {
+  it('gets 403 and nothing of the server for every request [threat-37]', async () => {
     const page = await browser.page();
     await page.go(as(server.url, 'evil.example'));
     assert.match(await page.evaluate('document.body.innerText'), /--http-allowed-host/);

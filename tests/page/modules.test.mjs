@@ -24,7 +24,7 @@ describe('envelopes', () => {
     return whole;
   });
 
-  it('come out as they went in, wherever the pieces are cut', () => {
+  it('come out as they went in, for any pieces', () => {
     const all = Uint8Array.from(envelopes.flatMap((e) => [...e]));
     for (let size = 1; size <= all.length; size += 7) {
       const reader = new EnvelopeReader();
@@ -95,7 +95,7 @@ describe('a server that is away', () => {
     }
   });
 
-  it('that goes in the middle of an answer has one text, whatever the browser says', async () => {
+  it('lost during a response has one error text in every browser', async () => {
     const lost = { code: 'unavailable', message: 'the connection to the server was lost' };
     const read = async () => {
       for await (const _ of stream('GenerationService/Generate', {}));
@@ -108,7 +108,7 @@ describe('a server that is away', () => {
     await assert.rejects(unary('ModelService/List'), lost);
   });
 
-  it('is told from an answer that is none', async () => {
+  it('differs from an invalid response', async () => {
     fetches(() => new Response('<html>'));
     await assert.rejects(unary('ModelService/List'), { code: 'internal', message: 'the answer is not JSON' });
     fetches(() => new Response('<html>', { status: 502 }));
@@ -120,28 +120,28 @@ describe('a server that is away', () => {
     await assert.rejects(unary('ModelService/List'), { message: 'model a is being loaded' });
   });
 
-  it('is waited for by what needs it', async () => {
+  it('is waited for by calls that need it', async () => {
     fetches(fails);
-    const told = [];
+    const reports = [];
     let tries = 0;
-    const begun = whenReached(
+    const models = whenReached(
       async () => {
         ++tries;
         return (await unary('ModelService/List')).models;
       },
-      (text) => told.push(text),
+      (text) => reports.push(text),
     );
-    while (told.length === 0 || isReached()) await new Promise((resolve) => setImmediate(resolve));
+    while (reports.length === 0 || isReached()) await new Promise((resolve) => setImmediate(resolve));
     await new Promise((resolve) => setImmediate(resolve));
     assert.equal(tries, 1);
     fetches(() => new Response('{"models":["a"]}'));
     noteReach(true);
-    assert.deepEqual(await begun, ['a']);
-    assert.deepEqual([tries, told], [2, ['the server does not answer', '']]);
+    assert.deepEqual(await models, ['a']);
+    assert.deepEqual([tries, reports], [2, ['the server does not answer', '']]);
   });
 });
 
-it('base64 gives back every byte', () => {
+it('base64 keeps every byte', () => {
   const all = Uint8Array.from({ length: 256 }, (_, i) => i);
   assert.deepEqual(fromBase64(toBase64(all)), all);
 });
@@ -152,14 +152,14 @@ describe('an occluded image', () => {
   const pixels = (values) => [...fromBase64(values.pixels)];
   const given = (request) => request.given.map((g) => [g.position, pixels(g.values)]);
 
-  it('has what is known ahead of the first hidden value as its prompt, and the rest at its positions', () => {
+  it('has the known values before the first hidden one as its prompt, and the others as given', () => {
     const request = completionRequest(image, hide(3, 6, 7));
     assert.equal(request.maxNewTokens, 5);
     assert.deepEqual(pixels(request.prompt), [0, 10, 20]);
     assert.deepEqual(given(request), [[4, [40, 50]]]);
   });
 
-  it('whose first value is hidden begins with the start token', () => {
+  it('with a hidden first value begins with the start token', () => {
     const hidden = hide(0, 1);
     assert.deepEqual([...firstKnown(image, hidden, 7).subarray(0, 2)], [7, 10]);
     assert.deepEqual(firstKnown(image, hide(1), 7), image);
@@ -168,7 +168,7 @@ describe('an occluded image', () => {
     assert.equal(request.maxNewTokens, 1);
   });
 
-  it('goes on segment by segment', () => {
+  it('continues segment by segment', () => {
     const hidden = hide(3, 6);
     const first = segmentRequest(image, hidden, 1, 5);
     assert.deepEqual(
@@ -249,7 +249,7 @@ describe('masks', () => {
     assert.equal(MASKS.left[1](28, 28)[13], 1);
   });
 
-  it('are told as runs of what is known', () => {
+  it('are sent as runs of known values', () => {
     assert.deepEqual(knownRuns([0, 0, 1, 0, 1, 1, 0], 0, 7), [
       [0, 2],
       [3, 4],
@@ -321,7 +321,7 @@ describe('a picture', () => {
 });
 
 describe('the clock of a race', () => {
-  it('tells what a value takes by position, of the fastest of several laps at each', () => {
+  it('shows the time of a value by position, of the fastest of several laps at each', () => {
     const clock = new LapClock();
     clock.took(1, 57, 100);
     clock.took(57, 85, 300);
@@ -338,15 +338,15 @@ describe('the clock of a race', () => {
     close(clock.overall(), (56 * 100 + 28 * 200) / 84);
   });
 
-  it('knows nothing before something came', () => {
+  it('is empty before the first value', () => {
     const clock = new LapClock();
     assert.deepEqual(clock.curve(), []);
     assert.ok(Number.isNaN(clock.overall()));
   });
 });
 
-describe('what a state takes', () => {
-  it('is constant, or lies between the points that the server tells', () => {
+describe('the size of a state', () => {
+  it('is constant, or lies between the points that the server reports', () => {
     assert.equal(stateBytes({ stateBytes: '700', constantState: true }, 55), 700);
     const growing = {
       stateBytes: '300',
@@ -373,7 +373,7 @@ describe('text', () => {
   const values = (text, log2 = -1) =>
     [...Buffer.from(text)].map((token) => ({ token, log2, source: 'VALUE_SOURCE_SAMPLED' }));
 
-  it('is told in characters, however many bytes they have', () => {
+  it('is counted in characters, however many bytes they have', () => {
     const out = characters(values('aé€😀b'));
     assert.deepEqual(
       out.map((c) => c.text),

@@ -1,4 +1,4 @@
-// Makes docs/images/page-digits.png and page-race.png anew: LINTEL_SERVER=build/release/bin/lintel-server node
+// Updates docs/images/page-digits.png and page-race.png: LINTEL_SERVER=build/release/bin/lintel-server node
 // tests/page/pictures.mjs [DIR], on a machine that has nothing else to do. DIR: where to, if not there.
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';

@@ -8,7 +8,7 @@ const number = (text) => Number(text.replaceAll(',', ''));
 describe('Race', () => {
   const at = watchedPages('--speculation', 'off');
 
-  it('lets all kinds draw one image, and tells time and state by position', async () => {
+  it('lets all kinds draw one image, and shows time and state by position', async () => {
     await at.open({}, '#race');
     await at.ready('race');
     assert.equal(await at.count('.lane'), 3);

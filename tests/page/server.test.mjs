@@ -8,7 +8,7 @@ const valuesInAll = () =>
   at.page.evaluate(`Number(document.querySelector('#tile-rate-note').textContent.replace(/\\D/g, ''))`);
 
 describe('Server', () => {
-  it('tells models, sessions, throughput and queue, and what changes', async () => {
+  it('shows models, sessions, throughput and queue, and their changes', async () => {
     await at.open({}, '#server');
     await at.page.until('document.querySelectorAll("#server-models tr").length === 4', 'the models');
     const models = await at.text('#server-models');

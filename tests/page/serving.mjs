@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 
 const weights = (name) => fileURLToPath(new URL(`../../weights/${name}`, import.meta.url));
 
-// A lintel-server on ports of its own, unless it is told where HTTP is; `url` is where the page is.
+// A lintel-server, by default on free ports; `url` is where the page is.
 export async function serve(models, ...more) {
   const flags = models.flatMap((name) => ['--model', weights(name)]);
   if (!more.includes('--http-listen')) flags.push('--http-listen', '127.0.0.1:0');

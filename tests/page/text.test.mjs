@@ -68,7 +68,7 @@ describe('Text', () => {
     await choose(1, 39);
     await at.press('text', 'Fork behind it');
     await written(2);
-    assert.equal((await wordsOf(2)).slice(0, 76), words, 'of the same seed it goes on as its source did');
+    assert.equal((await wordsOf(2)).slice(0, 76), words, 'with the same seed it continues as its source did');
     assert.equal(await at.count(`${branch(2)} .shared`), 76);
 
     await choose(1, 20);
@@ -91,7 +91,7 @@ describe('Text', () => {
     assert.equal((await wordsOf(1)).slice(0, 76), words);
   });
 
-  it('leaves the window to the server, which takes what the model was trained on', async () => {
+  it('leaves the window to the server, whose default is the trained length', async () => {
     await at.open({}, '#text');
     await at.ready('text');
     await at.page.evaluate(`(() => {

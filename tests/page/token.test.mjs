@@ -34,7 +34,7 @@ it('asks for a token until it has one that is known', async () => {
   await page.go(server.url);
   const isOpen = 'document.querySelector("#token").open';
   await page.until(isOpen, 'the question');
-  await page.type('token-nobody');
+  await page.type('token-unknown');
   await page.key('Enter');
   // The question comes again, empty.
   await page.until(`${isOpen} && document.querySelector('#token-value').value === ''`, 'the question, once more');

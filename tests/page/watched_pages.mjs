@@ -9,8 +9,8 @@ import { serve } from './serving.mjs';
 const { LINTEL_SCREENSHOTS } = process.env;
 const MODELS = ['mnist-linear-small', 'mnist-softmax-small', 'mnist-lsh1-small', 'text-linear-small'];
 
-// flags: the server's, beside those that it needs. Call it once a file, or once a suite. Gives functions for its tests: open() makes a page, and all others are about that one. Whatever a
-// test did, its page had nothing to complain of and asked nobody but the server.
+// flags: the server's, beside those that it needs. Call it once a file, or once a suite. Gives functions for its tests: open() makes a page, and all others are about that one. After every
+// test its page had no errors and had called the server alone.
 export function watchedPages(...flags) {
   let server;
   let browser;

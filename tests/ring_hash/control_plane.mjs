@@ -1,4 +1,4 @@
-// A control plane for gRPC's own clients: it tells them over xDS where the servers are and how to choose one.
+// A control plane for gRPC's own clients: it sends them over xDS where the servers are and how to choose one.
 //
 // Needs LINTEL_PACKAGES, where the packages are, whose descriptions of xDS it takes.
 import { createRequire } from 'node:module';
@@ -51,7 +51,7 @@ function resources(name, cluster, addresses) {
   ];
 }
 
-// Tells of the addresses under two names: xds:///ring goes by ring_hash over `entries` places, xds:///turns by
+// Sends the addresses under two names: xds:///ring goes by ring_hash over `entries` places, xds:///turns by
 // round_robin. `bootstrap` is what GRPC_XDS_BOOTSTRAP_CONFIG has to be for gRPC to ask here.
 export async function controlPlane(addresses, entries) {
   const ring = { minimum_ring_size: { value: entries }, maximum_ring_size: { value: entries } };
@@ -63,14 +63,14 @@ export async function controlPlane(addresses, entries) {
   server.addService(AggregatedDiscoveryService.service, {
     // A client names all that it wants of a type; a request without other names only says how it liked the answer.
     StreamAggregatedResources(stream) {
-      const told = new Map();
+      const sent = new Map();
       stream.on('data', ({ type_url: type, resource_names: names = [], error_detail: refusal }) => {
         if (refusal) console.error(`a client does not take ${type}: ${refusal.message}`);
         const wanted = [...names].sort().join();
-        if (told.get(type) === wanted) return;
-        told.set(type, wanted);
+        if (sent.get(type) === wanted) return;
+        sent.set(type, wanted);
         const found = all.filter((one) => one['@type'] === type && names.includes(one.name ?? one.cluster_name));
-        stream.write({ type_url: type, version_info: '1', nonce: String(told.size), resources: found });
+        stream.write({ type_url: type, version_info: '1', nonce: String(sent.size), resources: found });
       });
       stream.on('error', () => {}); // a client that has gone
       stream.on('end', () => stream.end());

@@ -1,4 +1,4 @@
-// A redis-server on loopback, which keeps what it is told in a directory.
+// A redis-server on loopback, which keeps its data in a directory.
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { freePort } from '../client_node/serving.mjs';

@@ -186,7 +186,7 @@ describe('several servers', () => {
     it("are chosen alike by gRPC's core over xDS", { timeout: PATIENCE }, async (t) => {
       if (!core) return t.skip('no grpcio of 1.52 or later');
       await sayByCore(house.talks, 20, 'xds:///ring');
-      return house.say(20); // which goes on behind those calls
+      return house.say(20); // which continues after those calls
     });
 
     it("are chosen alike by gRPC's core with the page's configuration", { timeout: PATIENCE }, async (t) => {
@@ -225,7 +225,7 @@ describe('several servers', () => {
         const where = new Set(talk.replicas.slice(-2));
         assert.equal(where.size, 1, 'a session moved twice');
         if (home === killed) assert.ok(!where.has(killed), 'a server that was killed has answered');
-        else assert.ok(where.has(home), `a session of ${home}, which goes on, is at ${[...where]}`);
+        else assert.ok(where.has(home), `a session of ${home}, which continues, is at ${[...where]}`);
       }
       if (core) await sayByCore(house.talks, 20, 'xds:///ring');
       servers[i] = await start(i);

@@ -12,7 +12,7 @@ import { start as text } from './tabs/text.js';
 const starts = { digits, text, race, server };
 const started = {};
 
-// One dialog, whoever asks.
+// One dialog for all calls that ask.
 let asking;
 onUnauthenticated((why) => {
   asking ??= new Promise((resolve) => {

@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 def task_is_cancelled() -> bool:
-    """gRPC raises CancelledError where a call is cancelled, too. Python 3.11 tells them apart."""
+    """gRPC raises CancelledError for a cancelled call, too. Python 3.11 can distinguish them."""
     task = asyncio.current_task()
     return task is not None and hasattr(task, "cancelling") and task.cancelling() > 0
 
 
 async def cancelled_by_server(call: Any, request_id: str) -> Optional[LintelError]:
-    """Why gRPC raised CancelledError, where nobody here has cancelled `call`: a server that ends does.
-    None: it was this side, or Python is too old to tell.
+    """The error of a `call` that the server cancelled, which it does when it shuts down.
+    None: this side cancelled it, or Python is too old to know.
     """
     task = asyncio.current_task()
     if not hasattr(task, "cancelling") or task_is_cancelled() or call is None:
@@ -85,7 +85,7 @@ class AsyncCalls(CallsBase):
     def invoke(
         self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
     ) -> T:
-        """One attempt; what this returns is awaited or, of a stream, has begun."""
+        """One attempt; the result is awaitable or, of a stream, has started."""
         try:
             return self._send(method, request, attempts, request_id)
         except grpc.aio.UsageError:  # what gRPC has to say of a closed channel

@@ -1,4 +1,4 @@
-"""How much is generated where nobody said: images end of themselves, texts do not."""
+"""The default of max_new_tokens: images have an end of their own, texts do not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ DEFAULT_NEW_TOKENS = 256  # of a model that is none of images
 
 
 def is_open(request: pb.GenerateRequest) -> bool:
-    """Whether only the model can tell where the request ends. Sets the bound of those whose prompt
-    tells already.
+    """Whether the end of the request depends on the model. Sets the bound where the prompt's form
+    decides it.
     """
     if request.HasField("max_new_tokens") or request.HasField("time_limit"):
         return False

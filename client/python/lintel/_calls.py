@@ -146,7 +146,7 @@ class CallsBase:
 
 
 def is_reached(code: grpc.StatusCode) -> bool:
-    """Of the end of a call that waited for a connection: whatever the server said to it."""
+    """Whether a call that waited for a connection reached the server, by the code it ended with."""
     return code not in LOCAL_ENDINGS
 
 
@@ -174,7 +174,7 @@ class Calls(CallsBase):
     def invoke(
         self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
     ) -> T:
-        """One attempt; a stream's has begun when this returns."""
+        """One attempt; a stream has started when this returns."""
         try:
             return self._send(method, request, attempts, request_id)
         except ValueError:  # what gRPC has to say of a closed channel

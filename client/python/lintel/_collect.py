@@ -63,7 +63,7 @@ class Results:
         """Raises Internal where the server answers what was not asked."""
         for item in (*response.chunks, *response.finished):
             if item.sample >= self._num_samples:
-                raise self._nonsense("the server sent a sample nobody asked for")
+                raise self._nonsense("the server sent a sample that was not requested")
         for finish in response.finished:
             self._results[finish.sample] = read_finish(finish)
 
@@ -158,7 +158,7 @@ class _Parts:
         self.top += [*top, *[()] * (len(chunk.tokens) - len(top))]
 
     def result(self, sample: int, seed: int, reason: FinishReason) -> SampleResult:
-        """Of a sample whose end nobody told."""
+        """Of a sample whose end did not come."""
         return SampleResult(
             sample=sample,
             finish_reason=reason,

@@ -27,8 +27,8 @@ class Repeat:
     """One such call: the same under one name, from the first position that was not seen."""
 
     def __init__(self, request: pb.GenerateRequest, patience: float) -> None:
-        """Names the call, and draws its seed: where the server knows nothing of the call any more it
-        draws the values anew, of which some were seen. patience: seconds since something came.
+        """Names the call and draws its seed: a server that forgot the call draws all values again,
+        some of which were seen. patience: seconds since something came.
         """
         if not request.call_id:
             request.call_id = uuid.uuid4().hex

@@ -59,12 +59,12 @@ class Generates(Generic[GenerationT]):
             uint8 image of two or more dimensions in raster order. None: the start token, or what a
             session has pending.
         model: may be empty when one model is loaded; of a session, the session's.
-        session: id of the session to go on with; Session.generate() fills it.
+        session: id of the session to continue; Session.generate() fills it.
         adapter: a LoRA adapter of the model; of a session, the session's.
         initial_state: a named state to begin with; not with a session.
-        window: the state starts anew from the last half of so many values, for text longer than the
-            model was trained on; 0: never. None: the session's, or the server's choice: what the model
-            was trained on, where that is known (see result.window).
+        window: having read so many values the state is reset and re-reads the last half, for text longer
+            than the model was trained on; 0: never. None: the session's, or the server's choice:
+            what the model was trained on, where that is known (see result.window).
         max_new_tokens: None: of an image, to its end; of anything else 256, unless there is a
             time_limit. The model is asked which it is where the prompt does not tell.
         temperature to logit_bias: see message Sampling of proto/lintel/v1/generation.proto; what is

@@ -45,7 +45,7 @@ class Servers:
 
     @property
     def stubs(self) -> Any:
-        """Of whichever is current when one of them is called."""
+        """Each call uses the server that is current then."""
         return _Stubs(self)
 
     def leave(self, failed: Server, found: list[str]) -> bool:

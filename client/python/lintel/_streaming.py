@@ -13,7 +13,7 @@ from lintel.v1 import generation_pb2 as pb
 
 
 class StreamBase:
-    """One server stream, begun again while nothing has come of it."""
+    """One server stream, restarted while nothing has come of it."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class StreamBase:
         self.ended = False  # with OK
         self._lost = False  # ended without the server's word
         self.request_id = _channel.new_request_id()
-        self._call: Any = None  # not begun
+        self._call: Any = None  # not started
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         return self._call is not None
 
     @property
@@ -75,7 +75,7 @@ class StreamBase:
     def cancel(self) -> None:
         """Nothing happens to a stream that has ended. Of Stream: from any thread."""
         self._cancelled.set()
-        if not self.ended and self.begun:
+        if not self.ended and self.has_started:
             self._call.cancel()
 
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class AsyncStream(StreamBase, Generic[T]):
-    """One server stream, begun again while nothing has come of it."""
+    """One server stream, restarted while nothing has come of it."""
 
     _calls: AsyncCalls
 
@@ -60,7 +60,7 @@ class AsyncStream(StreamBase, Generic[T]):
         if self.ended:
             return None
         try:
-            if not self.begun:
+            if not self.has_started:
                 await self._prepare_and_begin()
             while True:
                 try:
@@ -97,11 +97,11 @@ class AsyncStream(StreamBase, Generic[T]):
 
 
 class AsyncGeneration(GenerationBase):
-    """A stream of tokens: iterate over it with `async for`, once. The call has begun already, unless
+    """A stream of tokens: iterate over it with `async for`, once. The call has started already, unless
     the server must be asked first where it ends (max_new_tokens), or whether its session outlives the
     server; then it begins when it is read.
 
-    The server stops, and what it held is free, as soon as nobody reads any more: leaving the loop,
+    The server stops, and frees the call's memory, when the client stops reading: leaving the loop,
     close(), the end of an `async with`, cancelling the task or dropping the object cancel the call.
     """
 

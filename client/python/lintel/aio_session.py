@@ -123,7 +123,7 @@ class AsyncSession(SessionBase[AsyncGeneration]):
         timeout: Optional[float] = None,
     ) -> NamedState:
         """Keeps the session's state under a name, which session(initial_state=...) and
-        generate(initial_state=...) begin with. public: for everybody; needs the role admin.
+        generate(initial_state=...) begin with. public: for all callers; needs the role admin.
         """
         request = session_pb2.SaveStateRequest(
             session_id=self.id, name=name, position=position, is_public=public

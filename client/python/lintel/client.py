@@ -86,7 +86,7 @@ class Client(ClientBase[Calls, Generation]):
         timeout: Optional[float] = None,
     ) -> npt.NDArray[np.uint8]:
         """Draws the pixels where `mask` is true; the others stay as they are. Each is drawn given the
-        pixels before it, row by row: known ones behind it do not bear on it, unless with particles.
+        pixels before it, row by row: known ones after it influence it only with particles.
 
         image: uint8 [height, width] or [height, width, channels]; mask: bool, of the image's shape
         or [height, width]. particles: as generate()'s. Returns an image, or [num_samples, ...] where a number is given.
@@ -161,12 +161,12 @@ class Client(ClientBase[Calls, Generation]):
 
         initial_state: a named state to begin with: see Session.save_state.
         checkpoint_every, checkpoints: a state is kept every so many values, of those at most so many,
-            so that rewinding and forking read little anew.
+            so that rewinding and forking re-read little.
         history_tokens: values that can be gone back to; 0: the server's choice.
-        window: the state starts anew from the last half of so many values; 0: never. None: the
+        window: having read so many values the state is reset and re-reads the last half; 0: never. None: the
             initial state's, or what the model was trained on, where that is known.
         durability: what of it outlives the server; None: the server's default, INPUT where it has a
-            store. Calls on such a session go on over a crash of the server: see RetryPolicy.
+            store. Calls on such a session survive a crash of the server: see RetryPolicy.
         expire_after: seconds after which such a session is removed when unused; None: the server's
             choice.
         """
@@ -225,8 +225,8 @@ class Client(ClientBase[Calls, Generation]):
         """A new session out of what Session.snapshot() gave, here or on another server.
 
         model: that it shall run on; empty: of the snapshot's name.
-        verify: its values are read anew, and have to lead to its state, bit for bit.
-        accept_other_numerics: go on also where the server's machine computes other bits.
+        verify: the server re-reads its values, which have to lead to its state, bit for bit.
+        accept_other_numerics: continue also where the server's machine computes other bits.
         durability: as of session().
         """
         calls = self._calls

@@ -227,7 +227,7 @@ def _decode(trailer: bytes) -> dict[str, Any]:
                 resources.append(
                     ResourceProblem(info.resource_type, info.resource_name, info.description)
                 )
-    except Exception:  # details from somebody else's proxy: a status is still a status
+    except Exception:  # details from an unknown proxy: a status is still a status
         pass
     return {
         "violations": tuple(violations),

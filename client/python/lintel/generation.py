@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Stream(StreamBase, Generic[T]):
-    """One server stream, begun again while nothing has come of it."""
+    """One server stream, restarted while nothing has come of it."""
 
     _calls: Calls
 
@@ -56,7 +56,7 @@ class Stream(StreamBase, Generic[T]):
                 return None
             except grpc.RpcError as rpc_error:
                 error = self._calls.error_of(rpc_error, self.request_id, self._attempts)
-            except BaseException:  # KeyboardInterrupt: the server need not go on
+            except BaseException:  # KeyboardInterrupt: the server stops, too
                 self.cancel()
                 raise
             try:
@@ -70,9 +70,9 @@ class Stream(StreamBase, Generic[T]):
 
 
 class Generation(GenerationBase):
-    """A stream of tokens: iterate over it, once. The call has begun already.
+    """A stream of tokens: iterate over it, once. The call has started already.
 
-    The server stops, and what it held is free, as soon as nobody reads any more: leaving the loop,
+    The server stops, and frees the call's memory, when the client stops reading: leaving the loop,
     close(), the end of a `with`, or dropping the object cancel the call. Not for several threads,
     but close() may be called from another one, which ends the loop with Cancelled.
     """

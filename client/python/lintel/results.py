@@ -1,4 +1,4 @@
-"""What calls give back, as plain Python and NumPy."""
+"""Results of calls, as plain Python and NumPy."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SampleResult:
     reused_tokens: int  # of the session's earlier calls, not read again
     generated_tokens: int  # sampled or given values produced by this call
     given_tokens: int  # of which given
-    drafted_tokens: int  # guessed by the server's speculation
+    drafted_tokens: int  # proposed by the server's speculation
     accepted_tokens: int  # of which right
     position: int  # values of the sequence so far
     stop_string: bytes  # the one that matched
@@ -89,7 +89,7 @@ class SampleResult:
     log2_evidence: Optional[float] = None
     # Of the prompt, not read: in a window, those that no value depends on.
     skipped_tokens: int = 0
-    window: int = 0  # values after which the state started anew; 0: it had no window
+    window: int = 0  # values after which the state was reset; 0: it had no window
     window_restarts: int = 0  # how often, for the values of this call
 
 
@@ -167,7 +167,7 @@ class Model:
     max_batch_rows: int  # per worker
     limits: dict[str, int]  # of one request, by the names of ModelLimits
     warnings: tuple[str, ...] = field(default=())
-    trained_length: int = 0  # values it was trained on at once; 0: not told
+    trained_length: int = 0  # values it was trained on at once; 0: unknown
     kernels: str = ""  # what multiplies the matrices on the server's machine
     adapters: tuple[Adapter, ...] = ()  # that calls can name
     state_bytes_per_value: int = 0  # what a value adds to a state that grows without an end
@@ -179,12 +179,12 @@ class Durability(enum.Enum):
 
     NONE = session_pb2.DURABILITY_NONE  # nothing
     CALL = session_pb2.DURABILITY_CALL  # calls whose end was seen
-    INPUT = session_pb2.DURABILITY_INPUT  # calls from their beginning: interrupted ones are gone on with
+    INPUT = session_pb2.DURABILITY_INPUT  # calls from their beginning: interrupted ones are continued
     TOKEN = session_pb2.DURABILITY_TOKEN  # each value before it is sent
 
 
 class InterruptedCall(NamedTuple):
-    """A call that the server did not live to end. It is gone on with under its name, or given up by
+    """A call that ended with its server. It is continued under its name, or abandoned by
     Session.rewind().
     """
 
@@ -211,7 +211,7 @@ class SessionInfo:
     oldest_position: int = 0  # the lowest that rewind() and fork() take
     digest: str = ""  # of its history: equal histories have equal digests
     numerics: str = ""  # of the model that computes it: equal ones give equal bits
-    window: int = 0  # values after which the state starts anew; 0: never
+    window: int = 0  # values after which the state is reset; 0: never
     durability: Durability = Durability.NONE  # what of it outlives the server
     in_memory: bool = True  # else in the server's store alone: the next call brings it back
     interrupted: Optional[InterruptedCall] = None

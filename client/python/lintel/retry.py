@@ -18,22 +18,22 @@ from lintel.errors import LOST_SERVER, LintelError
 class RetryPolicy:
     """Calls are sent again after UNAVAILABLE, after RESOURCE_EXHAUSTED with a RetryInfo (every
     refusal of the server has one; without it, the request itself is too large), and after CANCELLED
-    where nobody has cancelled them on this side: a server that ends does it to what did not end in
-    time. Of calls of asyncio only Python 3.11 and later can tell the latter.
+    where this side has not cancelled them: a server that shuts down cancels calls that do not end in
+    time. In asyncio only Python 3.11 and later can distinguish the two.
 
     The waits grow exponentially and are shortened at random by up to half, so that clients do not
     come back together; a server's RetryInfo is always waited out. A wait that would reach past the
-    call's timeout is not begun: the error is raised at once.
+    call's timeout does not start: the error is raised at once.
 
     What is never sent again:
     - a stream of which anything has arrived: no value is delivered twice;
-    - generation in a session after UNAVAILABLE or CANCELLED, unless there was no connection: the server
-      says that too to calls it has begun, and a session that has read the prompt would read it twice.
-      RESOURCE_EXHAUSTED is said before a session is touched only.
+    - generation in a session after UNAVAILABLE or CANCELLED, unless there was no connection: the call
+      may have started, and a session that has read the prompt would read it twice.
+      RESOURCE_EXHAUSTED always comes before a session changes.
 
     But a call on a session that outlives the server (SessionInfo.durability) is repeated wherever it
-    was cut off, for up to repeat_for seconds since something of it came: it has a name by which the
-    server knows it again, and goes on with the first value that was not seen.
+    was cut off, for up to repeat_for seconds since something of it came. The server identifies it by
+    its name and resumes with the first value that was not seen.
 
     Of several servers one that was not tried yet is asked at once, without a wait.
     """
@@ -120,7 +120,7 @@ class Attempts:
             is_safe = self._policy is not None and not self.changes_session
             self._went = error.unreached or self._reads or is_safe
         else:
-            return False  # the session is free for nobody yet
+            return False  # no server has the session free yet
         return self._went
 
     def delay_after(self, error: LintelError) -> float:

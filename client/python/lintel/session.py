@@ -20,7 +20,7 @@ class Session(SessionBase[Generation]):
 
         with client.session() as session:
             for token in session.generate([1, 2, 3], max_new_tokens=10): ...
-            for token in session.generate(max_new_tokens=10): ...  # goes on
+            for token in session.generate(max_new_tokens=10): ...  # continues
 
     After a call that was cut short the session holds what the server had fed by then.
     """
@@ -129,7 +129,7 @@ class Session(SessionBase[Generation]):
         timeout: Optional[float] = None,
     ) -> NamedState:
         """Keeps the session's state under a name, which session(initial_state=...) and
-        generate(initial_state=...) begin with. public: for everybody; needs the role admin.
+        generate(initial_state=...) begin with. public: for all callers; needs the role admin.
         """
         request = session_pb2.SaveStateRequest(
             session_id=self.id, name=name, position=position, is_public=public

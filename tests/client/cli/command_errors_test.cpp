@@ -67,7 +67,7 @@ TEST_CASE("every error is one line that begins with the program's name") {
   }
 }
 
-TEST_CASE("commands and flags that are none are told what may have been meant") {
+TEST_CASE("an error about an unknown command or flag suggests a similar one") {
   const auto err = [](std::vector<std::string> line) { return run_lintel(line).err; };
   CHECK_THAT(err({"generat"}), Catch::Contains("no such command: generat; did you mean generate?"));
   CHECK_THAT(err({"session", "lst"}), Catch::Contains("did you mean list?"));
@@ -139,9 +139,9 @@ TEST_CASE("texts of the server name flags and commands, not fields and methods")
         "lintel: session a has a call that was interrupted: repeat it with its --call-id, or give "
         "it up with `lintel session rewind` (FAILED_PRECONDITION)\n");
   server.failure = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
-                                "other bits: accept_other_numerics goes on, model my_own stays");
+                                "other bits: accept_other_numerics continues, model my_own stays");
   CHECK_THAT(err({"session", "restore", "-"}),
-             Catch::Contains("--accept-other-numerics goes on, model my_own stays"));
+             Catch::Contains("--accept-other-numerics continues, model my_own stays"));
   const auto field = [&](const std::string& name, std::vector<std::string> line) {
     server.failure = detailed_status(grpc::StatusCode::INVALID_ARGUMENT, "no", name);
     return err(std::move(line));
@@ -198,7 +198,7 @@ TEST_CASE("lintel help explains what --help does") {
   CHECK_THAT(run_lintel({"--help"}).out, Catch::Contains("help COMMAND"));
 }
 
-TEST_CASE("without a server the address is named, and what to start") {
+TEST_CASE("no server: the error names the address and the command to start one") {
   const CommandResult result = run_lintel({"generate", "--address", "127.0.0.1:1"});
   CHECK(result.code == 3);
   CHECK(result.err ==
@@ -232,7 +232,7 @@ TEST_CASE("refused fields are named by the flags that filled them") {
   CHECK_THAT(refusal("some.other_field", {}), flag("some.other_field"));
 }
 
-TEST_CASE("health does not wait long, and no answer is no service") {
+TEST_CASE("health has a short deadline, after which the server is not serving") {
   FakeServer server;
   const auto now = std::chrono::system_clock::now();
   CHECK(run_lintel({"health", "--address", server.address()}).code == 0);
@@ -262,7 +262,7 @@ TEST_CASE("without --max-new-tokens a text ends where people still wait, and say
   CHECK(asked.err.empty());
 }
 
-TEST_CASE("a time limit that ends a text is told on standard error, unless --quiet") {
+TEST_CASE("a time limit that ends a text is reported on standard error, unless --quiet") {
   FakeServer server;
   server.model = model_of("text", "bytes");
   server.finish_reason = v1::FINISH_REASON_DEADLINE;
@@ -294,7 +294,7 @@ TEST_CASE("a deadline that cuts a text off is named, and the text stays") {
         "lintel: it took longer than --deadline 1 (seconds); give it more (DEADLINE_EXCEEDED)\n");
 }
 
-TEST_CASE("of several models the only one that can is taken") {
+TEST_CASE("without --model the only suitable model is taken") {
   FakeServer server;
   server.others = {model_of("text", "bytes"), model_of("ids", "tokens")};
   const auto run = [&server](std::vector<std::string> line) {
@@ -313,7 +313,7 @@ TEST_CASE("of several models the only one that can is taken") {
   CHECK_THAT(two.err, Catch::Contains("--model") && Catch::Contains("tiny, more"));
 }
 
-TEST_CASE("files that are none are named with their flag") {
+TEST_CASE("invalid files are named with their flag") {
   FakeServer server;
   const TemporaryDirectory directory;
   const std::string path = directory.path().string();
@@ -332,7 +332,7 @@ TEST_CASE("files that are none are named with their flag") {
   CHECK(err({"generate", "--prompt-file", path + "/empty"}, 0).empty());
 }
 
-TEST_CASE("score counts one as one") {
+TEST_CASE("score uses the singular for one sequence") {
   FakeServer server;
   const CommandResult one =
       run_lintel({"score", "--address", server.address(), "--input", "-"}, "[0,1]\n");
@@ -367,7 +367,7 @@ TEST_CASE("token files are their owner's alone, and none is overwritten") {
              Catch::StartsWith("eve generate,score sha256:"));
 }
 
-TEST_CASE("while a server is silent a terminal is told how long, and then cleaned") {
+TEST_CASE("a terminal shows how long a server has been silent, and is then cleaned") {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
   REQUIRE(terminal >= 0);
   REQUIRE(grantpt(terminal) == 0);

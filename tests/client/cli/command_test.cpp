@@ -132,7 +132,7 @@ TEST_CASE("every generate flag reaches the request") {
   CHECK(request.given(1).values().tokens().ids(0) == 3);
 }
 
-TEST_CASE("what is not said is not sent") {
+TEST_CASE("a flag that is not given is not sent") {
   FakeServer server;
   REQUIRE(run_lintel({"generate", "--address", server.address()}).code == cli::kOk);
   v1::GenerateRequest plain;
@@ -209,7 +209,7 @@ TEST_CASE("a byte model's text comes out as its bytes") {
   CHECK(result.out == expected);
 }
 
-TEST_CASE("window: sent where a flag names it, and told where the server chose one") {
+TEST_CASE("window: sent where a flag names it, and printed where the server chose one") {
   FakeServer server;
   server.model.set_modality("bytes");
   server.model.clear_image();
@@ -395,9 +395,9 @@ TEST_CASE("a refused call exits with 1 and names the flag") {
 }
 
 TEST_CASE("no server, or one that turns calls away, exits with 3") {
-  const auto nobody = run_lintel({"generate", "--address", "127.0.0.1:1"});
-  CHECK(nobody.code == cli::kUnavailable);
-  CHECK_THAT(nobody.err, !Catch::Contains("TLS"));
+  const auto unreachable = run_lintel({"generate", "--address", "127.0.0.1:1"});
+  CHECK(unreachable.code == cli::kUnavailable);
+  CHECK_THAT(unreachable.err, !Catch::Contains("TLS"));
   FakeServer server;
   server.failure = grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining");
   CHECK(run_lintel({"generate", "--address", server.address()}).code == cli::kUnavailable);
@@ -430,7 +430,7 @@ TEST_CASE("a cancelled command ends its call on the server and exits with 1") {
   close(out[1]);
 }
 
-TEST_CASE("what had come of samples is printed when their call fails") {
+TEST_CASE("samples that had come are printed when their call fails") {
   FakeServer server;
   const auto generate = [&server](std::vector<std::string> more) {
     std::vector<std::string> line = {"generate", "--address", server.address(), "--samples", "2",

@@ -179,7 +179,7 @@ TEST_CASE("an image of three channels is known, hidden and drawn pixel by pixel,
   CHECK(film.substr(film.find("acTL") + 4, 4) == std::string("\0\0\0\x07", 4));
 }
 
-TEST_CASE("colours that a grey model does not see are said") {
+TEST_CASE("a grey model: the command reports that colours are lost") {
   Pictures pictures;
   CHECK_THAT(pictures.complete({"--images", pictures.path("blue.png")}).err,
              Catch::Contains("blue.png has colours; the model is grey"));

@@ -118,7 +118,7 @@ TEST_CASE("the picture shows original, occluded and completions") {
   }
 }
 
-TEST_CASE("ways to complete are run side by side, and of the best of some one is kept") {
+TEST_CASE("complete: several --particles and --best-of run side by side, and --best-of keeps one") {
   FakeServer server;
   Digits digits;
   const std::string out = digits.path("ways.png");
@@ -170,7 +170,7 @@ TEST_CASE("ways to complete are run side by side, and of the best of some one is
   CHECK(with_particles == 2);
 }
 
-TEST_CASE("particles and the best of some are for images that are there, and counted from 1") {
+TEST_CASE("complete: --particles and --best-of need images, and are at least 1") {
   FakeServer server;
   Digits digits;
   for (const char* const flag : {"--particles", "--best-of"}) {
@@ -216,7 +216,7 @@ TEST_CASE("images are drawn from nothing in a square, and the sheet can be read 
   CHECK(nlohmann::json::parse(result.out)["images"][0]["samples"][0]["tokens"] == tokens);
 }
 
-TEST_CASE("the same seed hides and draws the same, whatever else is asked for") {
+TEST_CASE("the same seed hides and draws the same, regardless of other flags") {
   FakeServer server;
   Digits digits;
   const auto tokens_of = [&](const std::string& index, const std::string& concurrency) {
@@ -274,7 +274,7 @@ TEST_CASE("values that are no pixels are refused") {
   CHECK_THAT(result.err, Catch::Contains("256"));
 }
 
-TEST_CASE("what cannot be completed is refused before it is tried") {
+TEST_CASE("an image that cannot be completed is refused before the call") {
   FakeServer server;
   Digits digits;
   const auto code_of = [&](std::vector<std::string> arguments) {

@@ -141,8 +141,8 @@ TEST_CASE("a variable that makes no sense fails the commands that read it alone"
   CHECK(run_lintel({"model", "list", "--deadline", "20", "--address", server.address()}).code == 0);
 }
 
-TEST_CASE("an address may lack its port, and what is none is refused with its flag") {
-  // Nobody serves at the default port of an address that is not ours.
+TEST_CASE("an address may lack its port, and an invalid one is refused with its flag") {
+  // No server listens at the default port of another loopback address.
   const CommandResult alone = run_lintel({"health", "--address", "127.255.255.254"});
   CHECK(alone.code == 3);
   CHECK_THAT(alone.err, Catch::Contains("no server answers at 127.255.255.254:50051") &&
@@ -157,7 +157,7 @@ TEST_CASE("an address may lack its port, and what is none is refused with its fl
   }
 }
 
-TEST_CASE("files of TLS that hold something else are told apart before the server is called") {
+TEST_CASE("TLS files with other content are refused before the server is called") {
   const CertificateAuthority authority;
   const IssuedCertificate own = authority.issue("one"), other = authority.issue("other");
   const auto error = [](std::vector<std::string> flags) {

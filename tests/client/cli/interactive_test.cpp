@@ -51,7 +51,7 @@ TEST_CASE("each line that is typed goes to one session, with the sampling of the
 }
 
 TEST_CASE(
-    "window of a session that is typed to: the flag's, or the server's choice, which is told") {
+    "window of an interactive session: the flag's, or the server's choice, which is printed") {
   TextServer server;
   server.session.set_window(256);
   const std::string note = "window of 256 values (--window 256; --window 0: none)";
@@ -67,7 +67,7 @@ TEST_CASE(
   CHECK_FALSE(server.generate_requests().back().has_window());
 }
 
-TEST_CASE("a line that ends with a backslash goes on in the next one") {
+TEST_CASE("a line that ends with a backslash continues on the next one") {
   TextServer server;
   REQUIRE(server.type("one\\\ntwo\\\nthree\n/quit\nnever\n").code == cli::kOk);
   REQUIRE(server.generate_requests().size() == 1);
@@ -90,14 +90,14 @@ TEST_CASE("a command that makes no sense is named, and the lines after it are re
     CAPTURE(line);
     const std::size_t before = server.generate_requests().size();
     const CommandResult result = server.type(std::string(line) + "\nand on\n");
-    CHECK(result.code == cli::kFailed);  // nobody sat there to see it
+    CHECK(result.code == cli::kFailed);  // a pipe has no user to see it
     CHECK_THAT(result.err, Catch::Contains(said));
     CHECK(server.generate_requests().size() == before + 1);
   }
   CHECK_THAT(server.type("/help\n").err, Catch::Contains("/rewind @P"));
 }
 
-TEST_CASE("what makes no sense with an interactive session is a usage error") {
+TEST_CASE("a flag that makes no sense in an interactive session is a usage error") {
   TextServer server;
   for (const std::vector<std::string>& flags :
        std::vector<std::vector<std::string>>{{"--samples", "2"},
@@ -113,7 +113,7 @@ TEST_CASE("what makes no sense with an interactive session is a usage error") {
   }
 }
 
-TEST_CASE("a session that was named is gone on with, and not deleted") {
+TEST_CASE("a named session is continued, and not deleted") {
   TextServer server;
   REQUIRE(server.type("text\n", {"--session", "abc"}).code == cli::kOk);
   CHECK(server.generate_requests()[0].session_id() == "abc");

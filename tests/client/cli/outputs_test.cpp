@@ -80,7 +80,7 @@ TEST_CASE("a failed command leaves the files of an earlier one, and makes none")
   CHECK_THAT(text_of(files.path("new")), Catch::StartsWith("\x89PNG"));
 }
 
-TEST_CASE("score does not write over what it reads") {
+TEST_CASE("score does not overwrite its input") {
   FakeServer server;
   const Files files;
   const std::string input = files.write("in", "[0,1]\n");

@@ -117,7 +117,7 @@ TEST_CASE("many sequences go in calls of bounded size, in order") {
   CHECK(requests[6].sequences_size() == 1);
 }
 
-TEST_CASE("score waits for a full queue as long as it is told to") {
+TEST_CASE("score waits for a full queue as long as its flag says") {
   FakeServer server;
   server.full_for_calls = 3;
   const auto result =

@@ -30,7 +30,7 @@ std::string contents_of(const std::filesystem::path& path) {
   return text.str();
 }
 
-TEST_CASE("session create says what is to be kept") {
+TEST_CASE("session create sends its checkpoint and history flags") {
   FakeServer server;
   const auto result = run_on(
       server, {"session", "create", "--checkpoint-every", "64", "--checkpoints", "4",
@@ -126,7 +126,7 @@ TEST_CASE("a history is printed as ids, text or runs with their sources") {
   CHECK(run_on(server, {"session", "history", "abc"}).out == "hey");
 }
 
-TEST_CASE("named states are saved, listed and deleted, and begun with") {
+TEST_CASE("named states are saved, listed, deleted, and used as initial states") {
   FakeServer server;
   CHECK(run_on(server, {"state", "save", "abc", "greeting", "--position", "3"}).out ==
         "greeting: 12 values, 4096 bytes\n");

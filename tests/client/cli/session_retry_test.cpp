@@ -1,4 +1,4 @@
-// `lintel session`, of sessions that outlive the server: made, shown, and gone on with.
+// `lintel session`, of sessions that outlive the server: created, shown, and continued.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -44,7 +44,7 @@ CommandResult with_a_kill(FakeServer& server, const std::string& format, int kil
   return result;
 }
 
-TEST_CASE("session create says what is to outlive the server, and for how long") {
+TEST_CASE("session create sends --durability and --expire-after") {
   FakeServer server;
   for (const char* level : {"none", "call", "input", "token"}) {
     run_at(server, {"session", "create", "--durability", level, "--expire-after", "36h"});
@@ -116,7 +116,7 @@ TEST_CASE("a session that is continued over a crash prints what it prints withou
   }
 }
 
-TEST_CASE("a server that stays away is given up after --retry, saying how far it came") {
+TEST_CASE("a server that stays away: after --retry the error has the last position") {
   ByteServer server;
   server.hang = true;
   server.values_before_hanging = 3;

@@ -100,7 +100,7 @@ std::vector<Rgb> colors_of(const Canvas& canvas) {
   return colors;
 }
 
-TEST_CASE("an animated PNG plays every frame, for as long as it was told") {
+TEST_CASE("an animated PNG plays every frame for its duration") {
   Canvas canvas(7, 9, kHiddenPixel);
   std::vector<Canvas> canvases = {canvas};
   AnimatedPng png(canvas);
@@ -121,7 +121,7 @@ TEST_CASE("an animated PNG plays every frame, for as long as it was told") {
   }
 }
 
-TEST_CASE("who knows nothing of animation sees the first frame") {
+TEST_CASE("a decoder without animation shows the first frame") {
   const TemporaryDirectory directory;
   const auto file = directory.path() / "film.png";
   Canvas canvas(5, 4, 100);

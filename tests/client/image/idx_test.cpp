@@ -55,7 +55,7 @@ std::string error_of(const std::filesystem::path& file) {
 
 }  // namespace
 
-TEST_CASE("IDX labels are read, and images, too few and too many of them are refused") {
+TEST_CASE("IDX labels are read; images, too few and too many labels are refused") {
   Files files;
   const std::string labels = be(0x00000801) + be(3) + std::string("\x07\x00\x09", 3);
   CHECK(read_idx_labels(files.write(labels)) == std::vector<std::uint8_t>{7, 0, 9});

@@ -28,7 +28,7 @@ GrayImage counting(int height, int width) {
 
 }  // namespace
 
-TEST_CASE("masks hide what their words say") {
+TEST_CASE("masks hide the pixels that they name") {
   CHECK(drawn("none", 3, 4) == "..../..../....");
   CHECK(drawn("bottom:1", 3, 4) == "..../..../####");
   CHECK(drawn("top:2", 3, 4) == "####/####/....");

@@ -25,7 +25,7 @@ TEST_CASE("colours are written only where they change") {
   CHECK(line.find("38;2") == line.rfind("38;2"));
 }
 
-TEST_CASE("ASCII tells black, white, hidden and gap apart") {
+TEST_CASE("ASCII distinguishes black, white, hidden and gap") {
   Canvas canvas(3, 4, 0);
   for (int row = 0; row < 3; ++row) {
     canvas.set(row, 1, 255);
@@ -35,7 +35,7 @@ TEST_CASE("ASCII tells black, white, hidden and gap apart") {
   CHECK(paint(canvas, TerminalStyle::kAscii) == " @? \n @? \n");
 }
 
-TEST_CASE("frames are painted over each other until told to start below") {
+TEST_CASE("frames are painted over each other until the painter starts below") {
   TerminalPainter painter(TerminalStyle::kAscii);
   const Canvas canvas(5, 2, 255);
   const std::string picture = "@@\n@@\n@@\n";

@@ -79,7 +79,7 @@ TEST_CASE("every call carries a deadline") {
                   std::invalid_argument);
 }
 
-TEST_CASE("the longest deadline there is is far away, not passed") {
+TEST_CASE("the longest possible deadline has not passed") {
   FakeServer server;
   CHECK(server.client(std::chrono::milliseconds::max()).generate(request_of(1, 1)).size() == 1);
 }
@@ -117,7 +117,7 @@ TEST_CASE("after cancel() later calls end at once") {
   CHECK(error.code() == grpc::StatusCode::CANCELLED);
 }
 
-TEST_CASE("what the callback throws ends the call on the server and leaves generate") {
+TEST_CASE("an exception of the callback ends the call on the server and leaves generate") {
   FakeServer server;
   server.hang = true;
   CHECK_THROWS_WITH(
@@ -145,7 +145,7 @@ TEST_CASE("an error carries the field, the resource and the delay") {
         "250 ms");
 }
 
-TEST_CASE("details that are none leave the error readable") {
+TEST_CASE("invalid details leave the error readable") {
   const CallError error(grpc::Status(grpc::StatusCode::ABORTED, "busy", "\xff\xff no protobuf"));
   CHECK(std::string(error.what()) == "ABORTED: busy");
   CHECK(error.violations().empty());
@@ -181,12 +181,12 @@ TEST_CASE("list_sessions follows the pages") {
   CHECK(sessions[3].id() == "session-3");
 }
 
-TEST_CASE("a server that is not there is UNAVAILABLE") {
+TEST_CASE("an unreachable server is UNAVAILABLE") {
   const Client client({.address = "127.0.0.1:1"});
   CHECK(error_of([&] { client.get_model(); }).code() == grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_CASE("health tells serving from not serving and from unknown") {
+TEST_CASE("health distinguishes serving, not serving and unknown") {
   FakeServer server;
   CHECK(server.client().serving());
   server.serving = false;

@@ -27,7 +27,7 @@ class ProxyEnvironment {
   static constexpr const char* kNames[] = {"http_proxy", "https_proxy", "grpc_proxy"};
 };
 
-constexpr const char* kElsewhere = "lintel.invalid:50051";  // a name that is nobody's
+constexpr const char* kElsewhere = "lintel.invalid:50051";  // a reserved name
 
 // What gRPC reports when connect() gave this errno's text.
 grpc::Status failed_connect(const std::string& address, const std::string& text) {
@@ -106,7 +106,7 @@ TEST_CASE("an address has a port, a machine, and no protocol") {
   }
 }
 
-TEST_CASE("proxies of the environment are used by nobody who did not ask for one") {
+TEST_CASE("proxies of the environment are used only on request") {
   FakeServer server;
   ConnectProxy proxy(server.address());
   const ProxyEnvironment environment(proxy.address());
@@ -115,7 +115,7 @@ TEST_CASE("proxies of the environment are used by nobody who did not ask for one
   CHECK(proxy.asked().empty());
 }
 
-TEST_CASE("a proxy is gone through when it is asked for, but not to this machine") {
+TEST_CASE("a requested proxy is used, but not to this machine") {
   FakeServer server;
   ConnectProxy proxy(server.address());
   const auto health = [&proxy](const std::string& address, std::vector<std::string> more) {
@@ -141,7 +141,7 @@ TEST_CASE("a token does not go through a proxy in plain text") {
   CHECK(proxy.asked().empty());
 }
 
-TEST_CASE("a connection that fails for no reason of connect is told from one that does") {
+TEST_CASE("a failure that is not of connect is no connect failure") {
   const auto odd = [](const grpc::Status& status) {
     const auto failure = connect_failure(status, /*encrypted=*/false);
     REQUIRE(failure);
@@ -151,7 +151,7 @@ TEST_CASE("a connection that fails for no reason of connect is told from one tha
   CHECK(odd(failed_connect("ipv6:%5B::1%5D:5", "Success")));
   CHECK_FALSE(odd(failed_connect("unix:/x", "No such file or directory")));
   CHECK_FALSE(odd(failed_connect("ipv4:127.0.0.1:5", "Connection refused")));
-  CHECK_FALSE(odd({grpc::StatusCode::UNAVAILABLE, "DNS resolution failed for a:1: whatever"}));
+  CHECK_FALSE(odd({grpc::StatusCode::UNAVAILABLE, "DNS resolution failed for a:1: any text"}));
   CHECK(connect_failure(failed_connect("ipv4:127.0.0.1:5", "Connection refused"), false)->reason ==
         "Connection refused");
   CHECK_FALSE(connect_failure({grpc::StatusCode::UNAVAILABLE, "Socket closed"}, false));
@@ -159,7 +159,7 @@ TEST_CASE("a connection that fails for no reason of connect is told from one tha
       connect_failure({grpc::StatusCode::INTERNAL, "failed to connect to all addresses"}, false));
 }
 
-TEST_CASE("a lost connection is told from what a server says") {
+TEST_CASE("a lost connection is distinguished from a server's error") {
   const auto lost = [](const std::string& text) {
     return is_lost_connection({grpc::StatusCode::UNAVAILABLE, text});
   };
@@ -174,7 +174,7 @@ TEST_CASE("a lost connection is told from what a server says") {
   CHECK_FALSE(is_lost_connection({grpc::StatusCode::UNAVAILABLE, "Socket closed", "details"}));
 }
 
-TEST_CASE("a first connection that fails oddly is tried once more, and not twice") {
+TEST_CASE("a first connection with an unknown failure is retried once") {
   FakeServer server;
   const auto odd = failed_connect("ipv4:127.0.0.1:5", "No such file or directory");
   v1::GenerateRequest request;

@@ -80,7 +80,7 @@ void check_whole(const Seen& seen) {
   }
 }
 
-// All but from_position, which tells how far the caller was.
+// All but from_position, which is the caller's progress.
 std::set<std::string> distinct(const FakeServer& server) {
   std::set<std::string> requests;
   for (v1::GenerateRequest request : server.generate_requests()) {
@@ -90,7 +90,7 @@ std::set<std::string> distinct(const FakeServer& server) {
   return requests;
 }
 
-TEST_CASE("a call that is killed at any value is repeated, and each position told once") {
+TEST_CASE("a call that is killed at any value is repeated, and each position comes once") {
   const auto killed_at = GENERATE(range<std::size_t>(1, kValues + 1));
   DurableServer server;
   server.hang = true;
@@ -132,7 +132,7 @@ TEST_CASE("a call that is killed at every value is repeated for as long as value
   CHECK(server.generate_requests().size() == kValues + 1);
 }
 
-TEST_CASE("a call whose end was seen is over, whatever becomes of the connection") {
+TEST_CASE("a call whose end was seen is over, even if the connection is lost") {
   DurableServer server;
   server.hang = true;
   server.end_before_hanging = true;
@@ -150,7 +150,7 @@ TEST_CASE("a call whose end was seen is over, whatever becomes of the connection
   CHECK(server.generate_requests().size() == 1);
 }
 
-TEST_CASE("a server that sends what was seen already is heard from there on") {
+TEST_CASE("values that were seen already are skipped") {
   SeenPositions seen(0);
   v1::Chunk chunk;
   chunk.set_first_position(4);
@@ -171,7 +171,7 @@ TEST_CASE("a server that sends what was seen already is heard from there on") {
   CHECK_THROWS_AS(seen.new_part(chunk), CallError);
 }
 
-TEST_CASE("what may pass is waited out in a repeat, what cannot pass ends it with its reason") {
+TEST_CASE("a repeat waits out transient errors and ends with the reason of others") {
   DurableServer server;
   const grpc::Status lost(grpc::StatusCode::UNAVAILABLE, "store away");
   const grpc::Status held(grpc::StatusCode::ABORTED, "in use");
@@ -201,7 +201,7 @@ TEST_CASE("what may pass is waited out in a repeat, what cannot pass ends it wit
   }
 }
 
-TEST_CASE("a call that a server cancels, as one that ends does, is repeated") {
+TEST_CASE("a call that a server cancels on shutdown is repeated") {
   DurableServer server;
   const grpc::Status cancelled(grpc::StatusCode::CANCELLED, "");
   server.refusals = {cancelled, grpc::Status(grpc::StatusCode::ABORTED, "in use"), cancelled};
@@ -245,7 +245,7 @@ TEST_CASE("sessions that end with the server and one-shot calls are never repeat
   CHECK(server.generate_requests()[0].call_id().empty());
 }
 
-TEST_CASE("with no patience nothing is repeated, and nothing is asked") {
+TEST_CASE("without patience nothing is repeated, and the session is not looked up") {
   DurableServer server;
   server.refusals = {grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone")};
   const Seen seen =
@@ -280,7 +280,7 @@ TEST_CASE("the server is asked once whether a session outlives it, unless that i
   CHECK(distinct(server).size() == server.generate_requests().size());
 }
 
-TEST_CASE("a server that does not come back is given up with its own error") {
+TEST_CASE("a server that does not come back ends the call with its own error") {
   DurableServer server;
   server.hang = true;
   const auto begin = std::chrono::steady_clock::now();
@@ -311,7 +311,7 @@ TEST_CASE("the deadline and a cancellation end a repeat") {
   }
 }
 
-TEST_CASE("what the caller throws is never taken for the server's") {
+TEST_CASE("an exception of the caller is never taken for a server error") {
   DurableServer server;
   server.hang = true;
   CHECK_THROWS_WITH(

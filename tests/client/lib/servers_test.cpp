@@ -56,7 +56,7 @@ v1::GenerateRequest call_in_session() {
   return request;
 }
 
-// The positions that come, each of which is told to `on_value`; pauses are counted.
+// The positions that come, each of which `on_value` receives; pauses are counted.
 std::vector<std::int64_t> positions_of(const Client& client, int* pauses = nullptr,
                                        const std::function<void(std::size_t)>& on_value = nullptr) {
   std::vector<std::int64_t> positions;
@@ -89,7 +89,7 @@ TEST_CASE("several addresses are split at commas, and each is judged") {
   CHECK_THAT(result.err, Catch::Contains("--address"));
 }
 
-TEST_CASE("a name is looked up, and what is none is not") {
+TEST_CASE("names are resolved, addresses are not") {
   CHECK_FALSE(addresses_of("localhost:7").empty());
   for (const std::string& address : addresses_of("localhost:7")) CHECK(is_local_address(address));
   for (const char* const none : {"127.0.0.1:7", "[::1]:7", "unix:/x", "dns:///a:1"}) {
@@ -102,7 +102,7 @@ TEST_CASE("a session's key is the one that the server says", "[threat-15]") {
   CHECK(affinity_key("abc") == "ba7816bf8f01cfea");
 }
 
-TEST_CASE("a call that is killed at any value goes on at the other server, without a pause") {
+TEST_CASE("a call that is killed at any value resumes at the other server, without a pause") {
   const auto killed_at = GENERATE(range<std::size_t>(1, 7));
   TwoServers two;
   two.a.hang = true;
@@ -145,13 +145,14 @@ TEST_CASE("a session that is held everywhere is waited for, as long as the serve
   const auto held = reasoned(grpc::StatusCode::ABORTED, "SESSION_HELD", milliseconds(300));
   two.a.refusals = two.b.refusals = {held};
   int pauses = 0;
-  const auto begun = std::chrono::steady_clock::now();
+  const auto start = std::chrono::steady_clock::now();
   CHECK(positions_of(two.client(), &pauses) == kAll);
   CHECK(pauses == 1);
-  CHECK(std::chrono::steady_clock::now() - begun >= milliseconds(300));
+  CHECK(std::chrono::steady_clock::now() - start >= milliseconds(300));
 }
 
-TEST_CASE("where no server answers patience comes to its end, and the error names all of them") {
+TEST_CASE(
+    "no server answers: the call ends after its patience with an error that names all of them") {
   TwoServers two;
   two.a.hang = true;
   try {
@@ -166,7 +167,7 @@ TEST_CASE("where no server answers patience comes to its end, and the error name
   }
 }
 
-TEST_CASE("a first server that is not there is no failure") {
+TEST_CASE("an unreachable first server is no failure") {
   TwoServers two;
   two.a.stop();
   const Client client = two.client();
@@ -178,17 +179,17 @@ TEST_CASE("a first server that is not there is no failure") {
   CHECK(positions_of(client) == kAll);
 }
 
-TEST_CASE("what a server that ends refused is asked of the other where that is safe") {
+TEST_CASE("a call that an ending server refused moves to the other one where that is safe") {
   const bool is_cancelled = GENERATE(false, true);
   const grpc::Status ending = is_cancelled ? kCancelled : kEnding;
   TwoServers two;
   v1::GenerateRequest request;
   request.set_max_new_tokens(3);
-  SECTION("a call of its own, of which nothing came") {
+  SECTION("a one-shot call, of which nothing came") {
     two.a.refusals = {ending};
     CHECK(two.client().generate(request).at(0).tokens.size() == 3);
   }
-  SECTION("a call on a session that cannot be told from a second one") {
+  SECTION("a call on a session that a repeat would run twice") {
     for (FakeServer* const server : {&two.a, &two.b}) {
       server->session.set_durability(v1::DURABILITY_NONE);
     }
@@ -196,7 +197,7 @@ TEST_CASE("what a server that ends refused is asked of the other where that is s
     CHECK_THROWS_AS(two.client().generate(call_in_session()), CallError);
     CHECK(two.b.generate_requests().empty());
   }
-  SECTION("a session's making and reading, and not what changes one") {
+  SECTION("creating and reading a session, but not changing one") {
     two.a.failure = ending;
     CHECK(two.client().create_session("").id() == "session-0");
     CHECK(two.client().get_session("session-0").id() == "session-0");
@@ -206,7 +207,7 @@ TEST_CASE("what a server that ends refused is asked of the other where that is s
   }
 }
 
-TEST_CASE("what a server said tells more than that the next was not reached") {
+TEST_CASE("a server's error is thrown rather than that the next was unreachable") {
   TwoServers two;
   two.b.stop();
   two.a.failure = kEnding;
@@ -219,7 +220,7 @@ TEST_CASE("what a server said tells more than that the next was not reached") {
   }
 }
 
-TEST_CASE("calls that name a session say its key, for balancers", "[threat-15]") {
+TEST_CASE("calls that name a session send its key, for balancers", "[threat-15]") {
   FakeServer server;
   const Client client = server.client();
   client.get_session("abc");
@@ -242,7 +243,7 @@ NamedServers::Shared named(const std::string& address) {
   return std::make_shared<Named>(Named{address});
 }
 
-TEST_CASE("a name stands for all its addresses once it failed, and for itself after all of them") {
+TEST_CASE("a name is replaced by all its addresses once it failed, and tried again after them") {
   int looked_up = 0;
   NamedServers servers({named("lintel:1"), named("other:1")},
                        [&](const Named& server, const std::string& peer) {

@@ -9,8 +9,8 @@
 
 namespace lintel::testing {
 
-// Connects every tunnel to one server, whatever was asked for: a name that nobody serves can stand
-// for another machine.
+// Connects every tunnel to one server, regardless of the requested name: a name without a server
+// can stand for another machine.
 class ConnectProxy {
  public:
   explicit ConnectProxy(const std::string& server);  // "127.0.0.1:PORT"

@@ -1,5 +1,5 @@
 // A server of lintel.v1 without a model: its values are a function of seed and position, and it
-// fails as it is told. To be scored, ids have to be of the vocabulary.
+// fails as a test sets it. To be scored, ids have to be of the vocabulary.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -16,7 +16,7 @@ namespace lintel::testing {
 
 class FakeSessions : public v1::SessionService::Service {
  public:
-  // Is told the calls that FakeServer::last_seen() is about.
+  // Receives the calls that FakeServer::last_seen() is about.
   using NoteCall = std::function<void(const grpc::ServerContext&, const std::string& model)>;
   // The others: FakeServer's, and outlive it.
   FakeSessions(NoteCall note_call, const std::optional<grpc::Status>& failure,

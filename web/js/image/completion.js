@@ -25,7 +25,7 @@ export function completionRequest(image, hidden) {
   return { prompt: pixels(image, 0, first), maxNewTokens: end - first, given: givenSpans(image, hidden, first, end) };
 }
 
-// Fields of a request that goes on with a session that has the values before `first`, up to `end`. The
+// Fields of a request that continues a session that has the values before `first`, up to `end`. The
 // first one brings the first value.
 export function segmentRequest(image, hidden, first, end) {
   return {

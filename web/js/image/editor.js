@@ -20,7 +20,7 @@ export class Editor {
   radius = 2;
   #cursor = { x: 14, y: 20 };
   #past = [];
-  #stroke; // the last point of the one that goes on
+  #stroke; // the last point of the current one
 
   // changed(hidden): whenever image or mask are other ones.
   constructor(canvas, shape, changed) {
@@ -96,7 +96,7 @@ export class Editor {
         : `rgb(${v},${v},${v})`;
       context.fillRect(x, y, CELL, CELL);
       if (!this.hidden[i] || v < 64) continue;
-      // What is there is still told, faintly.
+      // The value stays visible, faintly.
       context.fillStyle = `rgba(255,178,92,${(v / 255) * 0.22})`;
       context.fillRect(x + 5, y + 5, CELL - 10, CELL - 10);
     }

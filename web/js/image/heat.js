@@ -23,7 +23,7 @@ export class HeatMap {
     this.canvas.addEventListener('pointerleave', () => (this.#note.textContent = this.#summary));
   }
 
-  // Of completions whose distributions are not told.
+  // Of completions whose distributions are unknown.
   useSpread() {
     this.#of.querySelector('[value=spread]').checked = true;
   }
@@ -38,7 +38,7 @@ export class HeatMap {
     drawHeat(this.canvas, shape, values, most);
     byId('heat-most').textContent = `${digits(most)} ${UNITS[of]}`;
     if (highest < 0) {
-      this.#summary = completion.tokens > 0 ? 'Not told of these.' : 'Nothing is drawn yet.';
+      this.#summary = completion.tokens > 0 ? 'Unknown for these.' : 'Nothing is drawn yet.';
     } else {
       const mean = there.reduce((sum, i) => sum + values[i], 0) / there.length;
       this.#summary = `${digits(mean)} ${UNITS[of]} on the average; least sure at ${this.#place(highest)}: ${digits(values[highest])} ${UNITS[of]}.`;

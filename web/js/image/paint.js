@@ -1,6 +1,6 @@
 // Images onto canvases: one canvas pixel a value, enlarged by style.
 
-// What the model drew is tinted, so that it is told from what it was given.
+// Drawn pixels are tinted, to distinguish them from given ones.
 const DRAWN = [255, 178, 92];
 const HIDDEN = [64, 52, 44];
 

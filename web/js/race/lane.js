@@ -47,7 +47,7 @@ export class Lane {
     this.position = 0;
   }
 
-  // One lap: a session, which goes on segment by segment. moved(): whenever values came.
+  // One lap: a session, continued segment by segment. moved(): whenever values came.
   async run(seed, signal, moved) {
     this.#begin();
     const session = await unary(

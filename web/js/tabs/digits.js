@@ -122,12 +122,12 @@ export function start() {
     running = new AbortController();
     [complete.hidden, stop.hidden] = [true, false];
     status.textContent = 'drawing';
-    const begun = performance.now();
+    const startedAt = performance.now();
     try {
       for await (const messages of stream('GenerationService/Generate', request, { signal: running.signal })) {
         for (const message of messages) results.came(completion.take(message));
       }
-      status.textContent = summary(completion, (performance.now() - begun) / 1000, asked);
+      status.textContent = summary(completion, (performance.now() - startedAt) / 1000, asked);
       say(status.textContent);
     } catch (error) {
       status.textContent = error.code === 'canceled' ? 'stopped' : error.message;

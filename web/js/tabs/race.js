@@ -54,7 +54,7 @@ export function start() {
     (text) => (status.textContent = text),
   );
 
-  // Everybody at the start.
+  // All lanes at the start.
   function prepare() {
     running?.abort();
     lanes = all.filter((lane) => lane.enters.checked);
@@ -84,7 +84,7 @@ export function start() {
       say(status.textContent);
     } catch (error) {
       status.textContent = error.code === 'canceled' ? 'stopped' : error.message;
-      running.abort(); // the others need not go on
+      running.abort(); // the others stop, too
     } finally {
       running = undefined;
       [go.hidden, stop.hidden] = [false, true];

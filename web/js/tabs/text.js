@@ -1,5 +1,5 @@
 // Text: a prompt, sampling, and what comes of it, coloured by probability. Every text is a session of the server, so
-// that it can go on, be taken back, and fork at any character.
+// that it can be continued, taken back, and forked at any character.
 import { byId, options, say } from '../dom.js';
 import { BranchCard } from '../text/branch.js';
 import { Inspector } from '../text/inspector.js';
@@ -24,7 +24,7 @@ export function start() {
   let made = 0; // branches so far
 
   form.addEventListener('submit', (event) => (event.preventDefault(), begin()));
-  // What nobody can come back to takes no memory of the server.
+  // Sessions that no page can reach any more are deleted.
   addEventListener('pagehide', () => {
     for (const { sessionId } of branches) deleteSession(sessionId, { keepalive: true }).catch(() => {});
   });
@@ -112,7 +112,7 @@ export function start() {
     });
   }
 
-  // A new branch with the values before `position`, which goes on with `text`, by itself.
+  // A new branch with the values before `position`, which continues with `text`, by itself.
   function fork(card, position, text) {
     return guarded(async () => {
       inspector.close();

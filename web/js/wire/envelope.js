@@ -1,5 +1,5 @@
 // Connect's envelopes: a byte of flags, four of length (big endian), a message. What a stream's messages come in,
-// both ways; the last one of an answer has the flag END and tells how it ended.
+// both ways; the last one of an answer has the flag END and the call's status.
 // https://connectrpc.com/docs/protocol#streaming-rpcs
 
 export const END = 2;

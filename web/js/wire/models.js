@@ -1,4 +1,4 @@
-// What the server has: asked once, and again when somebody asks for it.
+// The server's models: listed once, and again on request.
 import { unary } from './rpc.js';
 
 let known;
@@ -23,7 +23,7 @@ export async function textModels() {
   return (await models()).filter((m) => m.modality === 'bytes');
 }
 
-// The kind of attention, with what tells models of one kind apart: 'linear, favor', 'lsh, 4 rounds'.
+// The kind of attention, with its parameters: 'linear, favor', 'lsh, 4 rounds'.
 export function attentionName(model) {
   if (!model.configJson) return model.attention ?? '';
   const { feature_map: map, rounds } = JSON.parse(model.configJson).attention ?? {};
@@ -31,8 +31,8 @@ export function attentionName(model) {
   return rounds ? `${model.attention}, ${rounds} round${rounds === 1 ? '' : 's'}` : model.attention;
 }
 
-// What a state takes behind so many values: between the points that the server tells, on a line; without an end
-// what each value adds.
+// Bytes of a state after so many values: linear between the points that the server reports; without a maximum,
+// the bytes of each value.
 export function stateBytes(model, position) {
   const points = (model.stateGrowth ?? []).map((p) => [Number(p.position ?? 0), Number(p.bytes ?? 0)]);
   if (points.length === 0) {

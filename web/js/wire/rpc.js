@@ -40,7 +40,7 @@ const CODES = {
   504: 'unavailable',
 };
 
-// The connection broke while an answer came: whether the server is gone a look tells.
+// The connection broke during a response: look() finds out whether the server is gone.
 function broken(signal) {
   if (signal?.aborted) return new RpcError({ code: 'canceled' });
   look();
