@@ -12,6 +12,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/read_size.hpp>
 #include <boost/beast/http/error.hpp>
+#include <cerrno>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -159,7 +160,7 @@ class Connection final : public HttpConnection,
 
   void on_expired() {
     if (phase_ == Phase::kShut) return;
-    if (phase_ != Phase::kIdle && phase_ != Phase::kLingering) house_.counters.timeouts++;
+    if (phase_ != Phase::kIdle && phase_ != Phase::kLingering) count_timeout();
     if (phase_ == Phase::kBody || (phase_ == Phase::kHead && !writing_ && !is_http2_)) {
       const auto& options = house_.options;
       const bool head = phase_ == Phase::kHead;
@@ -177,10 +178,14 @@ class Connection final : public HttpConnection,
     return std::to_string(time.count()) + " ms";
   }
 
-  // The kernel, too, detects a client that takes nothing, and may report it first: once, to the
-  // next read or write.
+  // A connection counts once: the kernel, too, detects a client that takes nothing, and reports it
+  // to a read or a write before or after our own deadline.
+  void count_timeout() {
+    if (!std::exchange(is_timed_out_, true)) house_.counters.timeouts++;
+  }
+
   void count_timeout(error_code error) {
-    if (error == asio::error::timed_out) house_.counters.timeouts++;
+    if (error == asio::error::timed_out) count_timeout();
   }
 
   // --- Reading ---------------------------------------------------------------------------------
@@ -519,13 +524,16 @@ class Connection final : public HttpConnection,
   }
 
   // Writes what the system takes without waiting, nearly always everything: then no thread is woken
-  // for the completion. Any error is left to the write that waits.
+  // for the completion. The write that waits ends the connection for an error.
   void write_at_once() {
     if constexpr (std::is_same_v<Stream, Socket>) {
       for (std::string_view next = bytes_.in_flight(); !next.empty(); next = bytes_.in_flight()) {
         const ssize_t size =
             ::send(stream_.native_handle(), next.data(), next.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (size < 0) return;
+        if (size < 0) {
+          if (errno == ETIMEDOUT) count_timeout();  // the write that waits gets another error
+          return;
+        }
         bytes_.written(static_cast<std::size_t>(size));
       }
     }
@@ -586,6 +594,7 @@ class Connection final : public HttpConnection,
   ClientDeadline deadline_;
   ClientDeadline age_;  // of the connection, regardless of its client
   bool aged_ = false;
+  bool is_timed_out_ = false;
   std::atomic<bool> lost_{false};
 
   boost::beast::flat_buffer buffer_;  // what came and was not looked at
