@@ -26,9 +26,11 @@ class ServedTest(Away, unittest.TestCase):
         async def main():
             async with lintel.AsyncClient(self.address) as client, client.session() as session:
                 async with session.generate([3], max_new_tokens=1_000_000) as generation:
-                    await anext(aiter(generation))
+                    tokens = aiter(generation)  # an iterator that is collected cancels its call
+                    await anext(tokens)
                     with self.assertRaisesRegex(lintel.Aborted, "in use needs `position`"):
                         await client.attach_session(session.id).fork()
+                    del tokens
         run_async(main())
 
     def test_a_connection_that_is_lost_is_told_in_plain_words(self):
