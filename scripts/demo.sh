@@ -13,7 +13,7 @@ model and completes occluded digits through gRPC.
   --images FILE   digits to complete: IDX (also .gz), e.g. the official t10k-images-idx3-ubyte.gz, or
                   PNG. Default: weights/demo-digits.png, drawn by our own model.
   --model DIR     default: weights/mnist-linear, or weights/mnist-linear-small if that is missing
-  --preset NAME   CMake preset of the build: release (default), or dev, which scripts/test.sh makes
+  --preset NAME   CMake preset of the build: release (default), or ci, which scripts/test.sh makes
 Further arguments go to `lintel complete`, e.g. --occlude random:0.7 --samples 8.
 Writes build/demo/completions.png and build/demo/results.json.
 EOF

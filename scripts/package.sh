@@ -12,7 +12,7 @@ Writes into build/packages:
   lintel-VERSION-linux-amd64.tar.gz   the same files, to be unpacked anywhere; the libraries they need are those
                                       that the Debian package depends on
   lintel-VERSION-py3-none-any.whl     the Python client: pip install lintel-*.whl
-  --preset NAME   CMake preset of the build: release (default), or dev, which scripts/test.sh makes
+  --preset NAME   CMake preset of the build: release (default), or ci, which scripts/test.sh makes
 EOT
 }
 

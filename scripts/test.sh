@@ -8,15 +8,16 @@ usage() {
   cat <<'EOF'
 Usage: scripts/test.sh [--all] [PRESET] [CTEST-ARGUMENT...]
 
-Installs what is missing, builds with PRESET (dev, ci, release, asan or tsan; default dev) and runs the unit
-tests and the integration tests. Further arguments go to ctest, e.g. scripts/test.sh dev -R golden.
+Installs what is missing, builds with PRESET (ci, dev, release, asan or tsan; default ci) and runs the unit
+tests and the integration tests. Further arguments go to ctest, e.g. scripts/test.sh ci -R engine.
   --all   also the campaigns: faults on purpose, browsers, other instruction sets; a quarter of an hour more
-PRESET ci compiles several files together: the fastest from a clean clone, the slowest after an edit.
+PRESET ci compiles several files together, which is fastest from a clean clone; dev compiles each alone, which is
+fastest after an edit.
 EOF
 }
 
 only=(-LE '^campaign$')
-preset=dev
+preset=ci
 while (($#)); do
   case $1 in
     -h | --help) usage; exit 0 ;;

@@ -99,7 +99,7 @@ TEST_CASE("prompts share the rows of a step") {
   REQUIRE(first_done >= 45);
 }
 
-TEST_CASE("a full queue refuses at once and gives the lease back") {
+TEST_CASE("a full queue refuses at once and releases the lease") {
   Core core(tiny_model(TinyModel::kTokens),
             {.workers = 0, .max_queued_requests = 2, .speculation = Speculation::kOff});
   core.submit(tokens_request(1, 1));
