@@ -7,10 +7,8 @@
 #include "bench/measure.h"
 #include "bench/run_flags.h"
 #include "bench/sequences.h"
-#include "bench/shapes.h"
-#include "client/cli/progress.h"
+#include "client/cli/output.h"
 #include "model/lora/adapter.h"
-#include "model/lora/random_adapter.h"
 
 namespace lintel::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/shapes.h"
+#include "bench/sequences.h"
 
 namespace lintel::bench {
 

@@ -6,11 +6,9 @@
 #include <vector>
 
 #include "bench/commands.h"
-#include "bench/moves.h"
-#include "bench/placement.h"
+#include "bench/fleet_model.h"
 #include "bench/run_flags.h"
-#include "bench/store_load.h"
-#include "client/cli/progress.h"
+#include "client/cli/output.h"
 
 namespace lintel::bench {
 namespace {

@@ -6,11 +6,9 @@
 #include "bench/attentions.h"
 #include "bench/commands.h"
 #include "bench/measure.h"
-#include "bench/plot.h"
 #include "bench/run_flags.h"
 #include "bench/sequences.h"
-#include "bench/shapes.h"
-#include "client/cli/progress.h"
+#include "client/cli/output.h"
 #include "model/core/random.h"
 
 namespace lintel::bench {

@@ -2,15 +2,40 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "bench/sequence_plan.h"
+#include "bench/sequences.h"
 #include "client/lib/channel.h"
 #include "lintel/v1/session.pb.h"
+#include "model/transformer.h"
+#include "server/app/lintel_server.h"
 
 namespace lintel::bench {
+
+// A server in this process, on a loopback port of the system's choice.
+
+class OwnServer {
+ public:
+  struct Options {
+    int workers = 1;
+    int rows = 16;  // of a worker's step
+    Speculation speculation = Speculation::kAuto;
+    bool http = false;                      // also over HTTP
+    std::filesystem::path session_store{};  // empty: sessions are in memory alone
+  };
+
+  OwnServer(std::shared_ptr<const Transformer> model, const Options& options);
+  std::string address() const { return server_.address(); }
+  std::string http_address() const { return server_.http_address(); }  // REQUIRES: with http
+
+ private:
+  const SteadyClock clock_;
+  LintelServer server_;
+};
 
 struct LoadOptions {
   std::string address;  // HOST:PORT or unix:PATH

@@ -4,11 +4,40 @@
 
 #include <algorithm>
 #include <barrier>
+#include <cassert>
 #include <chrono>
+#include <cmath>
 #include <exception>
+#include <numeric>
+#include <string>
 #include <thread>
 
+#include "client/cli/console.h"
+
 namespace lintel::bench {
+
+double quantile(std::vector<double> values, double share) {
+  assert(!values.empty() && share >= 0 && share <= 1);
+  std::ranges::sort(values);
+  const double rank = share * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(rank);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return std::lerp(values[below], values[above], rank - static_cast<double>(below));
+}
+
+Summary summarize(std::vector<double> values) {
+  assert(!values.empty());
+  const auto [least, most] = std::ranges::minmax(values);
+  const int count = static_cast<int>(values.size());
+  return {quantile(std::move(values), 0.5), least, most, count};
+}
+
+Summary quotient(double factor, const Summary& measured) {
+  assert(factor > 0 && measured.least > 0);
+  return {factor / measured.median, factor / measured.most, factor / measured.least,
+          measured.count};
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -69,6 +98,48 @@ double process_cpu_seconds() {
     seconds += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
   }
   return seconds;
+}
+
+namespace {
+
+constexpr std::size_t kRows = 64;  // of one step
+
+double bits_of(const Transformer& model, const std::vector<std::uint8_t>& values,
+               Workspace& workspace) {
+  SequenceState sequence = model.new_sequence();
+  double bits = 0;
+  std::vector<StepRow> rows;
+  for (std::size_t begin = 0; begin + 1 < values.size(); begin += kRows) {
+    const std::size_t end = std::min(begin + kRows, values.size() - 1);
+    rows.clear();
+    for (std::size_t t = begin; t < end; ++t) rows.push_back({values[t], &sequence, true});
+    const auto outputs = model.step(rows, workspace);
+    for (std::size_t t = begin; t < end; ++t) {
+      bits -= model.head().log2_prob(outputs.row(t - begin), values[t + 1]);
+    }
+  }
+  return bits;
+}
+
+}  // namespace
+
+double bits_per_dim(const Transformer& model, const std::vector<GrayImage>& images, int workers) {
+  const auto values = static_cast<std::size_t>(model.config().max_values());
+  for (const GrayImage& image : images) {
+    if (image.pixels.size() == values) continue;
+    throw cli::Failure("images of " + std::to_string(image.pixels.size()) +
+                       " pixels for a model of " + std::to_string(values));
+  }
+  std::vector<double> bits(images.size());
+  run_on_workers(workers, [&](int w) {
+    Workspace workspace = model.new_workspace(kRows);
+    for (std::size_t i = static_cast<std::size_t>(w); i < images.size();
+         i += static_cast<std::size_t>(workers)) {
+      bits[i] = bits_of(model, images[i].pixels, workspace);
+    }
+  });
+  return std::accumulate(bits.begin(), bits.end(), 0.0) /
+         static_cast<double>(images.size() * (values - 1));
 }
 
 }  // namespace lintel::bench

@@ -4,9 +4,32 @@
 #include <functional>
 #include <vector>
 
-#include "bench/statistics.h"
+#include "client/image/image.h"
+#include "model/transformer.h"
 
 namespace lintel::bench {
+
+// What is said of repeated measurements: the median and how far they lie apart.
+
+struct Summary {
+  double median = 0;
+  double least = 0;
+  double most = 0;
+  int count = 0;  // of measurements
+
+  bool operator==(const Summary&) const = default;
+};
+
+// REQUIRES: not empty, no NaN. The median of an even number is the mean of the middle two.
+Summary summarize(std::vector<double> values);
+
+// The value below or at which a share of `values` lies, by linear interpolation between ranks.
+// REQUIRES: not empty; 0 <= share <= 1.
+double quantile(std::vector<double> values, double share);
+
+// Of a quantity that is factor / measured, e.g. images a second from seconds: the summary of the
+// quotients. REQUIRES: factor > 0, all measured > 0.
+Summary quotient(double factor, const Summary& measured);
 
 // Runs work(0) .. work(workers - 1), each on a thread of its own, as the server's workers do.
 // Returns the seconds from the first's beginning, when all are ready, to the last's end. What a
@@ -21,5 +44,11 @@ double seconds_of(const std::function<void()>& work);
 
 // CPU that all threads of this process have used until now, in seconds, the system's part included.
 double process_cpu_seconds();
+
+// Bits/dim of images under a model.
+
+// Mean of -log2 p over every pixel after the first of every image. Throws cli::Failure when the
+// images are not of the model's size.
+double bits_per_dim(const Transformer& model, const std::vector<GrayImage>& images, int workers);
 
 }  // namespace lintel::bench

@@ -8,14 +8,12 @@
 
 #include "bench/classifier.h"
 #include "bench/commands.h"
-#include "bench/completion.h"
 #include "bench/measure.h"
 #include "bench/run_flags.h"
-#include "bench/shapes.h"
-#include "client/cli/progress.h"
-#include "client/image/idx.h"
+#include "bench/sequences.h"
+#include "client/cli/output.h"
 #include "client/image/image_file.h"
-#include "model/config/names.h"
+#include "model/config/config.h"
 
 namespace lintel::bench {
 namespace {

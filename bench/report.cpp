@@ -1,15 +1,236 @@
 #include "bench/report.h"
 
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cassert>
 #include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
 #include "client/cli/console.h"
+#include "model/ops/dense.h"
 
 namespace lintel::bench {
+namespace {
+
+// Commas between thousands of the whole part.
+std::string with_commas(const std::string& number) {
+  const std::size_t begin = number.starts_with('-') ? 1 : 0;
+  const std::size_t end = std::min(number.find('.'), number.size());
+  std::string text;
+  for (std::size_t i = 0; i < number.size(); ++i) {
+    if (i > begin && i < end && (end - i) % 3 == 0) text += ',';
+    text += number[i];
+  }
+  return text;
+}
+
+std::string escaped(const std::string& text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c == '|') safe += '\\';
+    safe += c;
+  }
+  return safe;
+}
+
+}  // namespace
+
+std::string format_number(double value, int digits) {
+  if (!std::isfinite(value)) return "-";
+  if (value == 0) return "0";
+  const auto magnitude_of = [](double x) {
+    return static_cast<int>(std::floor(std::log10(std::abs(x)))) + 1;
+  };
+  // 12,345 with three digits: 12,300. And 9.996: 10.0, which has a digit more before the point.
+  const double unit = std::pow(10.0, magnitude_of(value) - digits);
+  const double rounded = std::round(value / unit) * unit;
+  const int magnitude = magnitude_of(rounded * (1 + 1e-12));
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", std::clamp(digits - magnitude, 0, 12), rounded);
+  return with_commas(text);
+}
+
+Cell Cell::text(std::string words) {
+  Cell cell;
+  cell.words_ = std::move(words);
+  return cell;
+}
+
+Cell Cell::number(double value, int digits) {
+  Cell cell;
+  cell.value_ = value;
+  cell.digits_ = digits;
+  return cell;
+}
+
+Cell Cell::count(std::int64_t value) {
+  Cell cell = number(static_cast<double>(value));
+  cell.is_count_ = true;
+  return cell;
+}
+
+Cell Cell::measured(const Summary& summary, int digits) {
+  Cell cell = number(summary.median, digits);
+  cell.summary_ = summary;
+  return cell;
+}
+
+Cell Cell::none() { return {}; }
+
+std::string Cell::to_text() const {
+  if (!words_.empty()) return words_;
+  if (!value_) return "-";
+  if (is_count_) return with_commas(std::to_string(std::llround(*value_)));
+  const std::string median = format_number(*value_, digits_);
+  if (!summary_ || summary_->count < 2) return median;
+  return median + " (" + format_number(summary_->least, digits_) + " to " +
+         format_number(summary_->most, digits_) + ")";
+}
+
+std::string to_markdown(const Table& table) {
+  std::string text = "### " + table.title + "\n\n|";
+  std::string rule = "|";
+  for (std::size_t i = 0; i < table.columns.size(); ++i) {
+    text += " " + escaped(table.columns[i]) + " |";
+    const bool numbers = i > 0 && std::ranges::any_of(table.rows, [i](const auto& row) {
+                           return row[i].value().has_value();
+                         });
+    rule += numbers ? "---:|" : "---|";
+  }
+  text += "\n" + rule + "\n";
+  for (const std::vector<Cell>& row : table.rows) {
+    assert(row.size() == table.columns.size());
+    text += "|";
+    for (const Cell& cell : row) text += " " + escaped(cell.to_text()) + " |";
+    text += "\n";
+  }
+  for (const std::string& note : table.notes) text += "\n" + note + "\n";
+  return text;
+}
+
+namespace {
+
+std::string trimmed(const std::string& text) {
+  const auto begin = text.find_first_not_of(" \t");
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+// "key : value" lines of the first processor.
+std::map<std::string, std::string> cpu_facts() {
+  std::map<std::string, std::string> facts;
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line) && !line.empty();) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    facts[trimmed(line.substr(0, colon))] = trimmed(line.substr(colon + 1));
+  }
+  return facts;
+}
+
+std::string cpu_name() {
+  auto facts = cpu_facts();
+  const std::string name = facts["model name"];
+  if (name.empty()) return "unknown processor";
+  // Virtual machines often hide the model behind a bare brand.
+  return name + " (family " + facts["cpu family"] + ", model " + facts["model"] + ")";
+}
+
+// From the kernel: what the C library computes from CPUID may be the host's.
+std::uint64_t l3_bytes() {
+  std::ifstream in("/sys/devices/system/cpu/cpu0/cache/index3/size");
+  std::uint64_t kib = 0;
+  char unit = 0;
+  if (!(in >> kib >> unit) || unit != 'K') return 0;
+  return kib << 10;
+}
+
+std::string first_line(const char* path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+// The mode of transparent huge pages stands in brackets: "always [madvise] never".
+std::string page_sizes() {
+  std::string text = std::to_string(sysconf(_SC_PAGE_SIZE) >> 10) + " KiB pages";
+  const std::string modes = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
+  const std::size_t open = modes.find('['), close = modes.find(']');
+  if (open == std::string::npos || close == std::string::npos) return text;
+  const std::string bytes = first_line("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+  text += ", huge pages";
+  if (!bytes.empty()) text += " (" + std::to_string(std::stoull(bytes) >> 20) + " MiB)";
+  const std::string mode = modes.substr(open + 1, close - open - 1);
+  return text + (mode == "madvise" ? " on madvise" : " " + mode);
+}
+
+int allowed_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+std::string compiler_name() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#else
+  return "g++ " __VERSION__;
+#endif
+}
+
+std::string build_name() {
+  std::string name = LINTEL_BUILD_TYPE;
+#ifndef NDEBUG
+  name += ", with assertions";
+#endif
+  return name;
+}
+
+}  // namespace
+
+Machine this_machine() {
+  return {.cpu = cpu_name(),
+          .cores = allowed_cores(),
+          .instructions = dense_kernels_description(),
+          .l3_bytes = l3_bytes(),
+          .memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                          static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE)),
+          .pages = page_sizes(),
+          .compiler = compiler_name(),
+          .build = build_name()};
+}
+
+std::string to_string(const Machine& machine) {
+  const auto in = [](std::uint64_t bytes, int shift) {
+    return std::to_string(std::lround(static_cast<double>(bytes) / std::pow(2.0, shift)));
+  };
+  std::string text = machine.cpu + ", " + std::to_string(machine.cores) +
+                     (machine.cores == 1 ? " core" : " cores") + ", " + machine.instructions;
+  if (machine.l3_bytes > 0) text += ", " + in(machine.l3_bytes, 20) + " MiB L3";
+  text += ", " + in(machine.memory_bytes, 30) + " GiB memory, " + machine.pages + ", " +
+          machine.compiler + ", " + machine.build;
+  return text;
+}
+
+std::string date_and_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &utc);
+  return text;
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;

@@ -3,15 +3,49 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "bench/plot.h"
 #include "bench/report.h"
+#include "client/cli/console.h"
 #include "client/cli/flags.h"
-#include "model/ops/kernel_choice.h"
 #include "model/ops/weight_type.h"
 
 namespace lintel::bench {
+
+// Plots as PNG, drawn by gnuplot.
+
+struct Series {
+  std::string name;
+  std::vector<std::pair<double, double>> points;  // x, y; both > 0
+};
+
+// One pair of logarithmic axes.
+struct Plot {
+  std::string title;
+  std::string x_label;
+  std::string y_label;
+  std::vector<Series> series;  // those without points are left out
+};
+
+// The script that draws the plots side by side into `file`.
+std::string gnuplot_script(const std::vector<Plot>& plots, const std::string& file);
+
+// Throws cli::Failure where draw() could not start gnuplot.
+void require_gnuplot();
+
+// Runs gnuplot. Throws cli::Failure when there is none or it fails.
+void draw(const std::vector<Plot>& plots, const std::string& file);
+
+// Files that a run writes at its end: tried before it measures.
+
+// Throws cli::Failure, naming the flag, the file and the reason, where `file` cannot be written.
+// What is in it stays; one that was not there is not there afterwards. "-" and "" are none.
+void require_writable(const std::string& flag, const std::string& file);
+
+// Throws cli::Failure as above. "-": to standard output.
+void write_file(const std::string& flag, const std::string& file, const std::string& text,
+                cli::Console& console);
 
 struct RunFlags {
   int repeats = 5;

@@ -3,13 +3,33 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "lintel/v1/model.pb.h"
+#include "model/config/config.h"
 #include "model/transformer.h"
 
 namespace lintel::bench {
+
+// What is one sequence of a model: images end of themselves, texts do not.
+
+// Values of a sequence that has no end of its own.
+constexpr std::int64_t kEndlessValues = 1024;
+
+struct SequencePlan {
+  std::optional<std::int32_t> first_value;  // to give; none: the model's start token is the first
+  std::int64_t values = 0;                  // to generate after the first
+  bool ends_itself = true;  // after so many, because the model has no more positions
+};
+
+SequencePlan sequence_plan(const ModelConfig& config);
+// Of a remote server, as its API reports it.
+SequencePlan sequence_plan(const v1::Model& model);
 
 // One thread at a time. The model outlives it.
 class Sequences {
@@ -54,5 +74,47 @@ class Sequences {
   std::vector<std::vector<std::int32_t>> drawn_;  // [most]
   std::vector<StepRow> rows_;
 };
+
+// Model shapes that are compared, and where their weights come from.
+
+// A model of the literature: Katharopoulos et al. 2020, section 4.2, and the small one of weights/.
+struct Shape {
+  std::string name;    // "mnist"
+  ModelConfig config;  // with linear attention
+  int lsh_bits = 32;   // half the buckets of a round
+  int lsh_chunk = 32;
+
+  // What --attention takes: LSH as the paper ran it.
+  std::string lsh_spec(int rounds) const;
+};
+
+// "mnist", "cifar10", "mnist-small". Throws cli::UsageError for another name.
+Shape find_shape(const std::string& name);
+std::vector<std::string> shape_names();
+
+// A model directory, or one with random weights that lives as long as this.
+class ModelFiles {
+ public:
+  explicit ModelFiles(std::filesystem::path directory);  // existing files
+  // Random weights in the system's temporary directory.
+  explicit ModelFiles(const ModelConfig& config);
+  ~ModelFiles();
+  ModelFiles(const ModelFiles&) = delete;
+  ModelFiles& operator=(const ModelFiles&) = delete;
+
+  const std::filesystem::path& directory() const { return directory_; }
+  bool random() const { return random_; }
+  std::string name() const;  // "random weights" or the directory's name
+  // `attention` empty: the model's own. Throws ModelError.
+  std::shared_ptr<const Transformer> load(WeightType weight_type,
+                                          const std::string& attention = "") const;
+
+ private:
+  std::filesystem::path directory_;
+  bool random_ = false;
+};
+
+// "mnist: 8 layers, 8 heads of 32, d_model 256, feed-forward 1024, 784 values"
+std::string describe(const std::string& name, const ModelConfig& config);
 
 }  // namespace lintel::bench

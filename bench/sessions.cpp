@@ -8,17 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "bench/call_costs.h"
 #include "bench/commands.h"
-#include "bench/copy_costs.h"
-#include "bench/level_costs.h"
 #include "bench/run_flags.h"
-#include "bench/sequence_plan.h"
-#include "bench/session_figure.h"
-#include "bench/session_maker.h"
-#include "bench/shapes.h"
-#include "bench/vault_costs.h"
-#include "client/cli/progress.h"
+#include "bench/sequences.h"
+#include "bench/session_costs.h"
+#include "bench/storage_costs.h"
+#include "client/cli/output.h"
 #include "server/observability/logging.h"
 
 namespace lintel::bench {

@@ -1,29 +1,52 @@
 // How near the server is to what the machine's arithmetic and memory allow.
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <memory>
 #include <optional>
 
-#include "bench/bandwidth.h"
+#include "bench/bounds.h"
 #include "bench/commands.h"
 #include "bench/load.h"
 #include "bench/measure.h"
-#include "bench/own_server.h"
-#include "bench/product_bound.h"
 #include "bench/run_flags.h"
-#include "bench/scoring.h"
-#include "bench/sequence_plan.h"
 #include "bench/sequences.h"
-#include "bench/shapes.h"
-#include "bench/step_profile.h"
-#include "client/cli/progress.h"
+#include "client/cli/output.h"
 #include "client/image/image_file.h"
+#include "model/transformer.h"
 #include "server/models/batch_rows.h"
 #include "server/observability/logging.h"
 
 namespace lintel::bench {
+
+// Where the time of steps goes: the clock that the model itself has not.
+
+class StepProfile final : public StepObserver {
+ public:
+  void enter(StepPart part) override {
+    const auto now = std::chrono::steady_clock::now();
+    seconds_[static_cast<std::size_t>(part_)] +=
+        std::chrono::duration<double>(now - since_).count();
+    since_ = now;
+    part_ = part;
+  }
+  // Forgets what was counted.
+  void start() {
+    seconds_ = {};
+    part_ = StepPart::kOther;
+    since_ = std::chrono::steady_clock::now();
+  }
+  double seconds(StepPart part) const { return seconds_[static_cast<std::size_t>(part)]; }
+
+ private:
+  std::array<double, 3> seconds_ = {};
+  StepPart part_ = StepPart::kOther;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+};
+
 namespace {
 
 constexpr const char* kSpeedFooter = R"(

@@ -14,7 +14,7 @@ file(WRITE ${OUT} "// Made by cmake/embed_scripts.cmake.
 #include <cstdlib>
 #include <string_view>
 
-#include \"server/sessions/storage/redis/redis_scripts.h\"
+#include \"server/sessions/storage/redis/redis_protocol.h\"
 
 namespace lintel {
 

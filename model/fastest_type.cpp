@@ -1,16 +1,173 @@
 #include "model/fastest_type.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
-#include "model/bits_lost.h"
-#include "model/core/model_error.h"
+#include "model/core/errors.h"
+#include "model/core/kernels.h"
 #include "model/formats/model_files.h"
-#include "model/formats/tensor_list.h"
+#include "model/formats/weights.h"
+#include "model/layer.h"
+#include "model/ops/dense.h"
 
 namespace lintel {
+namespace {
+
+constexpr std::size_t kSequences = 4;
+constexpr std::int64_t kLongest = 192;          // values
+constexpr std::int64_t kMostTerms = 1'000'000;  // of all sums: a large vocabulary has fewer values
+constexpr std::int64_t kFewestValues = 8;
+
+std::int64_t values_to_draw(const ModelConfig& config, int num_values) {
+  const std::int64_t affordable =
+      kMostTerms / (static_cast<std::int64_t>(kSequences) * std::max(num_values, 1));
+  const std::int64_t wanted = std::clamp(affordable, kFewestValues, kLongest);
+  return config.max_length > 0 ? std::min(config.max_length, wanted) : wanted;
+}
+
+// kSequences sequences of one model, of the same values as another's.
+class Side {
+ public:
+  explicit Side(const Transformer& model)
+      : model_(model), workspace_(model.new_workspace(kSequences)) {
+    for (std::size_t i = 0; i < kSequences; ++i) sequences_.push_back(model.new_sequence());
+  }
+
+  MatrixView<const float> feed(std::span<const std::int32_t> values) {
+    std::vector<StepRow> rows;
+    for (std::size_t i = 0; i < kSequences; ++i) {
+      rows.push_back({values[i], &sequences_[i], /*wants_output=*/true});
+    }
+    return model_.step(rows, workspace_);
+  }
+
+ private:
+  const Transformer& model_;
+  Workspace workspace_;
+  std::vector<SequenceState> sequences_;
+};
+
+}  // namespace
+
+double bits_lost(const Transformer& exact, const Transformer& narrow) {
+  const ModelConfig& config = exact.config();
+  const Head& head = exact.head();
+  const auto num_values = static_cast<std::size_t>(head.num_values());
+  const std::int64_t length = values_to_draw(config, head.num_values());
+  Side of_exact(exact);
+  Side of_narrow(narrow);
+  SamplingScratch scratch;
+  std::vector<double> p(num_values);
+  std::vector<double> q(num_values);
+  // Texts begin with values of their own: they have no token that stands before all.
+  const bool is_image = config.modality == ModalityKind::kImage;
+  std::vector<std::int32_t> values(kSequences, config.image.start_token);
+  for (std::size_t i = 0; !is_image && i < kSequences; ++i) {
+    values[i] = static_cast<std::int32_t>((i + 1) * num_values / (kSequences + 1));
+  }
+  double sum = 0.0;
+  for (std::int64_t position = 0; position < length; ++position) {
+    const MatrixView<const float> wanted = of_exact.feed(values);
+    const MatrixView<const float> found = of_narrow.feed(values);
+    for (std::size_t i = 0; i < kSequences; ++i) {
+      if (!all_finite(wanted.row(i)) || !all_finite(found.row(i))) {
+        return std::numeric_limits<double>::quiet_NaN();
+      }
+      head.log2_probs(wanted.row(i), p);
+      head.log2_probs(found.row(i), q);
+      for (std::size_t value = 0; value < num_values; ++value) {
+        if (p[value] > -100.0) sum += std::exp2(p[value]) * (p[value] - q[value]);
+      }
+      const DrawSource draw{.seed = i, .position = position};
+      values[i] = head.sample(wanted.row(i), {}, {}, draw, scratch);
+    }
+  }
+  return sum / static_cast<double>(length * static_cast<std::int64_t>(kSequences));
+}
+
+namespace {
+
+std::size_t product(std::size_t a, std::size_t b) {
+  std::size_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? SIZE_MAX : result;
+}
+
+void add(std::size_t& sum, std::size_t bytes) {
+  if (__builtin_add_overflow(sum, bytes, &sum)) sum = SIZE_MAX;
+}
+
+std::size_t f32_bytes_of(const TensorSpec& spec) {
+  std::size_t bytes = sizeof(float);
+  for (const std::int64_t n : spec.shape) bytes = product(bytes, static_cast<std::size_t>(n));
+  return bytes;
+}
+
+// Projections of a layer are put together before they are packed.
+std::size_t stacked_bytes(const ModelConfig& config) {
+  std::size_t most = 0;
+  for (const AttentionConfig& attention : config.attention) {
+    std::size_t width = 0;
+    for (const Projection& p : attention.kind().projections(attention, config.dims())) {
+      if (p.is_read) width += static_cast<std::size_t>(p.width);
+    }
+    most = std::max(most, product(width * sizeof(float), static_cast<std::size_t>(config.d_model)));
+  }
+  return most;
+}
+
+}  // namespace
+
+ModelSize measure_model(const ModelFiles& files, const Transformer::Options& options) {
+  const ModelConfig& config = files.config();
+  const SafetensorsFile& file = files.weights();
+  check_tensors(file, config);
+  check_weight_type(config, options.weight_type);
+  ModelSize size;
+  const auto is_left_out = [&](const TensorSpec& spec) {
+    // A table the file leaves out is computed while loading, or, where it is large, at every call.
+    return !file.tensors().contains(spec.name) && f32_bytes_of(spec) > kMaxComputedTableBytes;
+  };
+  for (const TensorSpec& spec : list_tensors(config)) {
+    if (!is_left_out(spec)) add(size.loading_bytes, f32_bytes_of(spec));
+  }
+  const ModelConfig running =
+      options.attention.has_value() ? with_attention(config, *options.attention) : config;
+  const bool is_seeded = options.attention.has_value() && options.attention->seed.has_value();
+  for (const TensorSpec& spec : list_tensors(running)) {
+    // Drawn in place of what the file has.
+    const auto found = file.tensors().find(spec.name);
+    const bool is_drawn = (is_seeded && spec.is_own) || found == file.tensors().end() ||
+                          found->second.shape != spec.shape;
+    if (is_drawn && !spec.optional) {
+      add(size.loading_bytes, f32_bytes_of(spec));
+    }
+    const bool is_predictor = spec.name == "predictor.weight";
+    if (!spec.is_projection && !is_predictor) {
+      if (!is_left_out(spec)) add(size.resident_bytes, f32_bytes_of(spec));
+      continue;
+    }
+    add(size.resident_bytes,
+        Dense::most_weight_bytes(static_cast<std::size_t>(spec.shape[1]),
+                                 static_cast<std::size_t>(spec.shape[0]),
+                                 is_predictor ? WeightType::kF32 : options.weight_type));
+  }
+  for (int i = 0; i < running.num_layer_weights(); ++i) {
+    const AttentionConfig& attention = running.attention[running.first_layer_with(i)];
+    const auto table_floats = attention.kind().table_floats;
+    if (table_floats == nullptr) continue;
+    add(size.resident_bytes, product(table_floats(attention, running.dims()), sizeof(float)));
+  }
+  add(size.loading_bytes, stacked_bytes(running));
+  return size;
+}
+
 namespace {
 
 std::string digits(double bits) {

@@ -1,16 +1,50 @@
 // One layer of the model, packed for its products.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/config/config.h"
 #include "model/core/tensor.h"
-#include "model/formats/tensor_list.h"
+#include "model/formats/weights.h"
+#include "model/layers/attention/attention.h"
 #include "model/ops/dense.h"
+#include "model/sampling/head.h"
 
 namespace lintel {
+
+// Embedding: a token and its position -> the row that enters the first layer.
+
+// Const and shareable between threads. Keeps copies of what it is made from.
+class Embedding {
+ public:
+  // values: [V, value width]; positions: [max_length, position width], row-major. Empty positions
+  // where the model has some: sinusoidal ones, computed at every call.
+  Embedding(const ModelConfig& config, std::span<const float> values,
+            std::span<const float> positions);
+
+  // Concat: [value, position]; add: value + position; value: the value alone. out: [E].
+  // REQUIRES: token in 0 .. V-1; 0 <= position, and < max_length where that is not 0.
+  void embed(std::int32_t token, std::int64_t position, std::span<float> out) const;
+  // The part of the position alone. out: [position width].
+  void position_row(std::int64_t position, std::span<float> out) const;
+
+ private:
+  // Calls body(i, value i of the position's row).
+  template <typename Body>
+  void for_each_part(std::int64_t position, Body&& body) const;
+
+  bool concat_ = false;
+  std::size_t value_width_ = 0;
+  std::size_t position_width_ = 0;
+  std::vector<float> values_;
+  std::vector<float> positions_;     // [max_length, position_width]; empty: computed
+  std::vector<double> frequencies_;  // [position_width / 2, rounded up] when computed
+};
 
 // Layer normalization.
 struct Norm {
@@ -49,5 +83,28 @@ std::string kernels_of(std::span<const Layer> layers);
 
 // A linear projection with its weights packed.
 Dense pack(const LinearWeights& linear, const Dense::Options& options);
+
+// What Transformer::load makes of a model directory, and a transformer is made of.
+
+struct TransformerParts {
+  ModelConfig config;
+  WeightType weight_type = WeightType::kF32;
+  std::string config_json;
+  std::string fingerprint;
+  std::vector<std::string> warnings;
+  bool recompute = false;
+  std::unique_ptr<Head> head;
+  std::unique_ptr<Embedding> embedding;
+  Matrix step_embedding;  // [n_layers, E]; empty without
+  // [n_layers]; layers of the same weights have the same.
+  std::vector<std::shared_ptr<const AttentionBackend>> attention;
+  std::vector<Layer> layers;         // [config.num_layer_weights()]
+  std::unique_ptr<Norm> final_norm;  // null without
+  std::unique_ptr<Dense> predictor;
+
+  const Layer& layer(std::size_t i) const {
+    return layers[static_cast<std::size_t>(config.weights_of(static_cast<int>(i)))];
+  }
+};
 
 }  // namespace lintel

@@ -8,7 +8,7 @@
 #include "model/config/config.h"
 #include "model/core/kernels.h"
 #include "model/core/sha256.h"
-#include "model/core/state_stream.h"
+#include "model/core/state_bytes.h"
 
 namespace lintel {
 namespace {

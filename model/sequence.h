@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "model/core/paged_array.h"
 #include "model/core/tensor.h"
 #include "model/layers/attention/attention.h"
 

@@ -8,13 +8,11 @@
 #include <iostream>
 
 #include "model/config/config.h"
-#include "model/core/error_text.h"
-#include "model/ops/kernel_choice.h"
+#include "model/core/errors.h"
+#include "model/ops/weight_type.h"
 #include "server/app/lintel_server.h"
 #include "server/app/options.h"
-#include "server/app/print_numerics.h"
-#include "server/app/signals.h"
-#include "server/app/startup_checks.h"
+#include "server/app/startup.h"
 #include "server/observability/logging.h"
 
 namespace lintel {

@@ -5,13 +5,10 @@
 #include <mutex>
 
 #include "client/cli/commands.h"
-#include "client/cli/complete_picture.h"
-#include "client/cli/complete_report.h"
+#include "client/cli/complete_output.h"
+#include "client/cli/completion.h"
 #include "client/cli/model_choice.h"
-#include "client/cli/output_file.h"
-#include "client/cli/progress.h"
-#include "client/cli/watch.h"
-#include "client/cli/ways.h"
+#include "client/cli/output.h"
 
 namespace lintel::cli {
 namespace {

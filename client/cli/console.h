@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "client/lib/cancellation.h"
+#include "client/lib/call_error.h"
 
 namespace lintel::cli {
 

@@ -2,16 +2,202 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <utility>
 
 #include "client/cli/commands.h"
-#include "client/cli/generation_defaults.h"
-#include "client/cli/generation_view.h"
+#include "client/cli/generate_output.h"
 #include "client/cli/interactive.h"
 #include "client/cli/model_choice.h"
 
 namespace lintel::cli {
+namespace {
+
+std::optional<std::string> any_text(std::string_view, std::string_view text) {
+  return std::string(text);
+}
+
+double parse_seconds(std::string_view flag, std::string_view text) {
+  const double seconds = parse_double(flag, text);
+  if (!(seconds > 0 && seconds <= 1e8)) {
+    throw UsageError(std::string(flag) + " '" + std::string(text) +
+                     "': expected seconds, more than 0");
+  }
+  return seconds;
+}
+
+double parse_patience(std::string_view flag, std::string_view text) {
+  const double seconds = parse_double(flag, text);
+  if (!(seconds >= 0 && seconds <= 1e8)) {
+    throw UsageError(std::string(flag) + " '" + std::string(text) +
+                     "': expected seconds, 0 or more");
+  }
+  return seconds;
+}
+
+}  // namespace
+
+void GenerateFlags::add_to(CLI::App& app, bool for_session) {
+  command = &app;
+  auto* text =
+      add_parsed(app, "--prompt", prompt, any_text, "TEXT", "Prompt for a model of bytes (text)");
+  auto* ids = add_parsed(app, "--prompt-tokens", prompt_tokens, any_text, "ID,ID,...",
+                         "Prompt as token ids, for any model; of an image: its pixels, row by row");
+  auto* file = add_parsed(app, "--prompt-file", prompt_file, any_text, "FILE",
+                          "Prompt: the file's bytes, each one a token; - is standard input");
+  text->excludes(ids)->excludes(file);
+  ids->excludes(file);
+  if (for_session) {
+    app.add_option("ID", session_id, "The session to continue")->required();
+  } else {
+    app.add_flag("--interactive", interactive,
+                 "Type to a session, and it answers: see /help there");
+    add_text(app, "--session", session_id, "ID", "Continue this session");
+    add_adapter_flag(app, adapter);
+    add_text(app, "--initial-state", initial_state, "NAME",
+             "Begin with this named state: see lintel state --help");
+    add_parsed(
+        app, "--window", window, parse_int64, "N",
+        "Text longer than the model was trained on: reset the state whenever it has read N values, "
+        "and re-read the last N/2; 0: never [the server's choice: the initial state's, "
+        "or what the model was trained on where that is known; of a session: its own]");
+  }
+  add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
+             "Most values to produce, given ones included [256; of an image: up to its end]");
+  add_repeated(app, "--given", given, "POS=ID,ID,...",
+               "Known values from position POS on, fed instead of sampled; they matter to what is "
+               "sampled after them, not before");
+  add_parsed(app, "--time-limit", time_limit_seconds, parse_seconds, "SECONDS",
+             "Stop with finish reason `deadline` after this long, keeping what there is");
+  if (for_session) {
+    add_parsed(app, "--retry", retry_seconds, parse_patience, "SECONDS",
+               "Of a session that outlives the server: after the server or the connection is lost, "
+               "try for this long to resume where it was, within --deadline; 0: fail at once [30]");
+    add_text(
+        app, "--call-id", call_id, "ID",
+        "Of a session that outlives the server: the call's name. Running an interrupted command "
+        "again with the name that `lintel session get` prints finishes the call: the same values "
+        "[a random one]");
+  } else {
+    add_parsed(app, "--samples", samples, parse_uint32, "N",
+               "Samples from the prompt; sample i has seed S + i [1]");
+  }
+
+  sampling.add_to(app, "Seed: the same one gives the same values [the server draws one]");
+
+  add_repeated(app, "--stop", stop_strings, "TEXT",
+               "Stop at this text (byte models); \\n, \\t, \\\\ and \\xHH are understood")
+      ->group("Stopping");
+  add_repeated(app, "--stop-token", stop_tokens, "ID[,ID...]", "Stop at this token")
+      ->group("Stopping");
+  app.add_flag("--include-stop", include_stop, "Print what stopped, too")->group("Stopping");
+
+  app.add_option(
+         "--format", format,
+         "text: bytes as they are, streamed; tokens: ids; jsonl: one object per sample with "
+         "everything [text for byte models, else tokens]")
+      ->check(CLI::IsMember({"text", "tokens", "jsonl"}))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+      ->group("Output");
+  app.add_flag("--log-probs", log_probs,
+               "With tokens: each id followed by :LOG2-PROBABILITY (jsonl always has them)")
+      ->group("Output");
+  add_parsed(app, "--top-log-probs", top_log_probs, parse_uint32, "N",
+             "With jsonl: the N most likely values at each position")
+      ->group("Output");
+  app.add_flag("--echo", echo, "Print the prompt, too")->group("Output");
+  add_parsed(app, "--tokens-per-message", tokens_per_message, parse_uint32, "N",
+             "At most N tokens in a message; 1 streams each as it comes [the server decides]")
+      ->group("Output");
+  app.add_flag("--stats", stats,
+               "Say at the end how fast it was, on standard error, also where that is no terminal")
+      ->group("Output");
+  app.add_flag("--quiet", quiet,
+               "Say nothing on standard error but failures: no speed, no notes, no sign of life")
+      ->group("Output");
+  connection.add_to(app);
+}
+
+v1::GenerateRequest GenerateFlags::request(Console& console) const {
+  v1::GenerateRequest request;
+  request.set_model(connection.model);
+  request.set_session_id(session_id);
+  request.set_call_id(call_id);
+  request.set_adapter(adapter);
+  request.set_initial_state(initial_state);
+  if (window) request.set_window(*window);
+  if (prompt) {
+    *request.mutable_prompt() = text_values(*prompt);
+  } else if (prompt_tokens) {
+    *request.mutable_prompt() = token_values(parse_ids("--prompt-tokens", *prompt_tokens));
+  } else if (prompt_file) {
+    const std::string bytes = console.read_file("--prompt-file", *prompt_file);
+    std::vector<std::int32_t> ids;
+    for (const char byte : bytes) ids.push_back(static_cast<unsigned char>(byte));
+    *request.mutable_prompt() = token_values(ids);
+  }
+  if (max_new_tokens) request.set_max_new_tokens(*max_new_tokens);
+  sampling.fill(*request.mutable_sampling());
+  for (const std::string& stop : stop_strings) {
+    request.mutable_stop()->add_strings(unescape("--stop", stop));
+  }
+  for (const std::string& stop : stop_tokens) {
+    for (const std::int32_t id : parse_ids("--stop-token", stop)) {
+      request.mutable_stop()->add_token_ids(id);
+    }
+  }
+  if (include_stop) request.mutable_stop()->set_include_in_output(true);
+  for (const std::string& text : given) {
+    const GivenValues values = parse_given("--given", text);
+    v1::GivenSpan& span = *request.add_given();
+    span.set_position(values.position);
+    *span.mutable_values() = token_values(values.tokens);
+  }
+  if (samples) request.set_num_samples(*samples);
+  if (time_limit_seconds) {
+    const double whole = std::floor(*time_limit_seconds);
+    request.mutable_time_limit()->set_seconds(static_cast<std::int64_t>(whole));
+    request.mutable_time_limit()->set_nanos(
+        static_cast<std::int32_t>((*time_limit_seconds - whole) * 1e9));
+  }
+  request.set_log2_probs(format == "jsonl" || log_probs || top_log_probs.value_or(0) > 0);
+  request.set_top_log2_probs(top_log_probs.value_or(0));
+  request.set_echo_prompt(echo);
+  request.set_max_tokens_per_message(tokens_per_message.value_or(0));
+  return request;
+}
+
+namespace {
+
+// The default limit where a sequence has no end of its own: as long as a user likes to wait.
+constexpr std::uint32_t kDefaultNewTokens = 256;
+
+}  // namespace
+
+std::string format_for(const GenerateFlags& flags, const v1::Model& model) {
+  const bool bytes = model.modality() == "bytes";
+  if (flags.format == "text" && !bytes) {
+    throw UsageError("--format text: this model's tokens are no bytes; use tokens or jsonl");
+  }
+  const std::string format = !flags.format.empty() ? flags.format : bytes ? "text" : "tokens";
+  if (flags.log_probs && format == "text") {
+    throw UsageError("--log-probs goes with --format tokens or jsonl");
+  }
+  return format;
+}
+
+std::uint32_t default_new_tokens(const v1::Model& model) {
+  const std::uint32_t limit = model.limits().max_new_tokens();
+  return limit == 0 ? kDefaultNewTokens : std::min(limit, kDefaultNewTokens);
+}
+
+std::string window_note(std::int64_t window) {
+  const std::string size = std::to_string(window);
+  return "lintel: text longer than what the model was trained on continues in a window of " + size +
+         " values (--window " + size + "; --window 0: none)\n";
+}
+
 namespace {
 
 constexpr const char* kGenerateFooter = R"(

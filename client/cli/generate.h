@@ -1,9 +1,57 @@
 // `lintel generate`, and what `lintel session continue` does.
 #pragma once
 
-#include "client/cli/generate_flags.h"
+#include <cstdint>
+#include <string>
+
+#include "client/cli/flags.h"
 
 namespace lintel::cli {
+
+// Flags of `lintel generate` and `lintel session continue`.
+
+struct GenerateFlags {
+  ConnectionFlags connection;
+  SamplingFlags sampling;
+
+  std::optional<std::string> prompt, prompt_tokens, prompt_file;
+  std::optional<std::uint32_t> max_new_tokens;
+  std::optional<std::uint32_t> samples;
+  std::vector<std::string> stop_strings, stop_tokens;
+  bool include_stop = false;
+  bool log_probs = false;
+  std::optional<std::uint32_t> top_log_probs;
+  bool echo = false;
+  std::string session_id;
+  std::string adapter;
+  std::string initial_state;
+  std::optional<std::int64_t> window;
+  std::vector<std::string> given;
+  std::optional<double> time_limit_seconds;
+  std::optional<std::uint32_t> tokens_per_message;
+  double retry_seconds = 30;  // of sessions that outlive the server
+  std::string call_id;        // of a call on such a session; empty: a random one
+  std::string format;         // "text", "tokens", "jsonl"; empty: by the model
+  bool stats = false, quiet = false;
+  bool interactive = false;
+  const CLI::App* command = nullptr;  // that has these flags
+
+  // `for_session`: the session's id is the command's argument and --samples makes no sense.
+  void add_to(CLI::App& app, bool for_session);
+  // Reads the prompt's file, or standard input. Throws UsageError.
+  v1::GenerateRequest request(Console& console) const;
+};
+
+// What a Generate request gets where its flags say nothing.
+
+// How values are printed: --format, or what suits the model. Throws UsageError.
+std::string format_for(const GenerateFlags& flags, const v1::Model& model);
+
+// Most values of what has no end.
+std::uint32_t default_new_tokens(const v1::Model& model);
+
+// Says that the server chose a window of so many values.
+std::string window_note(std::int64_t window);
 
 // Calls the server and prints in the format asked for; with --interactive a session that is typed
 // to. Returns an ExitCode.

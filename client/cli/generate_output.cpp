@@ -1,10 +1,110 @@
 #include "client/cli/generate_output.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <sstream>
+#include <utility>
 
-#include "client/cli/json_writer.h"
+#include "client/cli/output.h"
 
 namespace lintel::cli {
+namespace {
+
+std::string counted(std::uint64_t number, const std::string& one) {
+  return std::to_string(number) + " " + one + (number == 1 ? "" : "s");
+}
+
+// Three digits at least, as people read rates.
+std::string rate_text(double rate) {
+  char text[32];
+  std::snprintf(text, sizeof text, rate < 1000 ? "%.1f" : "%.0f", rate);
+  return std::string(text) + "/s";
+}
+
+std::string time_text(double seconds) {
+  char text[32];
+  if (seconds < 1) {
+    std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
+  } else {
+    std::snprintf(text, sizeof text, "%.2f s", seconds);
+  }
+  return text;
+}
+
+}  // namespace
+
+void GenerationSpeed::on_chunk(const v1::Chunk& chunk) {
+  if (first_ || chunk.source() == v1::VALUE_SOURCE_PROMPT || chunk.tokens_size() == 0) return;
+  first_ = Clock::now();
+}
+
+std::string GenerationSpeed::prompt_text() const {
+  // The samples of a call share its prompt: the first one read it.
+  const v1::SampleFinish& finish = finishes_.front();
+  if (finish.prompt_tokens() == 0 && finish.cached_tokens() == 0) return "";
+  std::string text = "; prompt: " + counted(finish.prompt_tokens(), "value");
+  const double seconds = seconds_of(finish.timings().prompt());
+  if (finish.prompt_tokens() > 0 && seconds > 0) {
+    text += " at " + rate_text(finish.prompt_tokens() / seconds);
+  }
+  if (finish.cached_tokens() > 0) {
+    text += ", " + std::to_string(finish.cached_tokens()) + " more from the cache";
+  }
+  if (finish.skipped_tokens() > 0) {
+    text += ", " + std::to_string(finish.skipped_tokens()) + " before its window not read";
+  }
+  return text;
+}
+
+std::string GenerationSpeed::text() const {
+  if (finishes_.empty()) return "nothing was generated";
+  std::uint64_t values = 0;
+  double seconds = 0;  // of the sample that took longest; they run at the same time
+  for (const v1::SampleFinish& finish : finishes_) {
+    values += finish.generated_tokens();
+    seconds = std::max(seconds, seconds_of(finish.timings().generation()));
+  }
+  std::string text = finishes_.size() > 1 ? counted(finishes_.size(), "sample") + ", " : "";
+  text += counted(values, "value");
+  // The time is from a sample's first value to its last.
+  if (values > finishes_.size() && seconds > 0) {
+    text += " at " + rate_text(static_cast<double>(values - finishes_.size()) / seconds);
+  }
+  if (first_) {
+    text +=
+        ", the first after " + time_text(std::chrono::duration<double>(*first_ - start_).count());
+  }
+  return text + prompt_text();
+}
+
+Waiting::Waiting(Console& console, std::string what, std::chrono::milliseconds period)
+    : console_(console), what_(std::move(what)), period_(period) {
+  if (console_.err_is_terminal()) thread_ = std::thread([this] { draw_until_stopped(); });
+}
+
+void Waiting::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Waiting::draw_until_stopped() {
+  const auto start = std::chrono::steady_clock::now();
+  bool drawn = false;
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, period_, [this] { return stopping_; })) {
+    const auto elapsed =
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start);
+    console_.err("\r\x1b[K" + what_ + ", " + std::to_string(elapsed.count()) + " s");
+    drawn = true;
+  }
+  if (drawn) console_.err("\r\x1b[K");
+}
+
 namespace {
 
 void append_byte(std::string& text, std::int32_t token) {
@@ -312,6 +412,139 @@ std::string finish_reason_name(v1::FinishReason reason) {
 
 double seconds_of(const google::protobuf::Duration& duration) {
   return static_cast<double>(duration.seconds()) + duration.nanos() * 1e-9;
+}
+
+namespace {
+
+std::string reading_text(const v1::GenerateRequest& request) {
+  const v1::Values& prompt = request.prompt();
+  const std::size_t size = prompt.has_text() ? prompt.text().size()
+                                             : static_cast<std::size_t>(prompt.tokens().ids_size());
+  return size == 0 ? "waiting for the first value"
+                   : "waiting for the first value after a prompt of " + std::to_string(size);
+}
+
+// Says why and for how long a call waits to be repeated: on a terminal in a line that is erased
+// when the call resumes, elsewhere once.
+class RepeatNote {
+ public:
+  explicit RepeatNote(Console& console) : console_(console) {}
+  ~RepeatNote() { erase(); }
+
+  void on_pause(const Client::Pause& pause) {
+    const bool terminal = console_.err_is_terminal();
+    if (said_ && !terminal) return;
+    said_ = true;
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(pause.left).count();
+    const std::string text =
+        "lintel: " + reason(pause.error) + "; trying again for " + std::to_string(seconds) + " s";
+    console_.err(terminal ? "\r\x1b[K" + text : text + "\n");
+    drawn_ = terminal;
+  }
+
+  void erase() {
+    if (std::exchange(drawn_, false)) console_.err("\r\x1b[K");
+  }
+
+  bool said() const { return said_; }
+
+ private:
+  static std::string reason(const CallError& error) {
+    const grpc::StatusCode code = error.code();
+    if (error.message().find("session store") != std::string::npos) {
+      return code == grpc::StatusCode::RESOURCE_EXHAUSTED ? "the session store is full"
+                                                          : "the session store is unavailable";
+    }
+    if (code == grpc::StatusCode::ABORTED) return "the session is still in use";
+    if (code == grpc::StatusCode::RESOURCE_EXHAUSTED) return "the server is full";
+    return "the server is away";
+  }
+
+  Console& console_;
+  bool said_ = false;
+  bool drawn_ = false;  // there is something to erase
+};
+
+// "the time limit of 0.5 s ended it after 120 values"; nothing where it ended no sample.
+std::string time_limit_text(const v1::GenerateRequest& request,
+                            const std::vector<v1::SampleFinish>& finishes) {
+  std::size_t ended = 0;
+  std::uint64_t values = 0;
+  for (const v1::SampleFinish& finish : finishes) {
+    if (finish.reason() != v1::FINISH_REASON_DEADLINE) continue;
+    ++ended;
+    values += finish.generated_tokens();
+  }
+  if (ended == 0) return "";
+  std::string text = "the time limit";
+  if (request.has_time_limit()) {
+    std::ostringstream seconds;
+    seconds << seconds_of(request.time_limit());
+    text += " of " + seconds.str() + " s";
+  }
+  text += finishes.size() == 1 ? " ended it"
+                               : " ended " + std::to_string(ended) + " of " +
+                                     std::to_string(finishes.size()) + " samples";
+  return text + " after " + std::to_string(values) + (values == 1 ? " value" : " values");
+}
+
+}  // namespace
+
+std::vector<v1::SampleFinish> generate_in_view(const Client& client,
+                                               const v1::GenerateRequest& request,
+                                               const ViewOptions& options, Console& console,
+                                               Cancellation& cancellation) {
+  const auto printer = make_printer(options.print, console, request);
+  std::vector<v1::SampleFinish> finishes;
+  GenerationSpeed speed;
+  std::optional<Waiting> waiting;
+  if (!options.quiet) waiting.emplace(console, reading_text(request));
+  RepeatNote note(console);
+  const auto something_came = [&] {
+    if (waiting) waiting->stop();
+    note.erase();
+  };
+  std::int64_t position = 0;  // behind the last value that came
+  Client::Repeat repeat;
+  repeat.patience = options.patience;
+  repeat.on_pause = [&](const Client::Pause& pause) {
+    if (waiting) waiting->stop();
+    note.on_pause(pause);
+  };
+  try {
+    client.generate(
+        request,
+        [&](const v1::Chunk& chunk) {
+          something_came();
+          position = chunk.first_position() + chunk.tokens_size();
+          speed.on_chunk(chunk);
+          printer->on_chunk(chunk);
+        },
+        [&](const v1::SampleFinish& finish) {
+          something_came();
+          finishes.push_back(finish);
+          speed.on_finish(finish);
+          printer->on_finish(finish);
+        },
+        repeat, &cancellation);
+  } catch (const CallError& error) {
+    something_came();
+    printer->on_failure(error.code());  // what came before is the user's
+    if (note.said()) {
+      console.flush();
+      console.err(
+          "lintel: gave up " +
+          (position == 0 ? "before the first value" : "at position " + std::to_string(position)) +
+          "; `lintel session get " + request.session_id() + "` says what is stored\n");
+    }
+    throw;
+  }
+  printer->on_end();
+  console.flush();
+  const std::string limited = time_limit_text(request, finishes);
+  if (!limited.empty() && !options.quiet) console.err("lintel: " + limited + "\n");
+  if (options.shows_speed) console.err("lintel: " + speed.text() + "\n");
+  return finishes;
 }
 
 }  // namespace lintel::cli

@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "client/cli/commands.h"
-#include "client/cli/json_writer.h"
+#include "client/cli/output.h"
 
 namespace lintel::cli {
 namespace {

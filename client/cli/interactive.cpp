@@ -1,14 +1,343 @@
 #include "client/cli/interactive.h"
 
+#include <histedit.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <cwchar>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
-#include "client/cli/error_text.h"
-#include "client/cli/flag_values.h"
-#include "client/cli/line_editor.h"
+#include "client/cli/console.h"
+#include "client/cli/flags.h"
+#include "client/cli/generate.h"
+#include "client/cli/output.h"
+#include "client/cli/program.h"
+#include "client/lib/call_error.h"
 
 namespace lintel::cli {
+
+// Lines that people type, edited as they are used to.
+
+// On a terminal libedit's: arrows, Emacs' keys, the lines of this run to go back to, all of UTF-8.
+// Ctrl-C clears the line, Ctrl-D on an empty one is the end. Nothing is written to a file: prompts
+// are their owner's. Where standard input, or error, on which lines are edited, is no terminal:
+// lines as they are, and no prompt is shown.
+//
+// Threads: one at a time.
+class LineEditor {
+ public:
+  explicit LineEditor(Console& console);
+  ~LineEditor();
+  LineEditor(const LineEditor&) = delete;
+  LineEditor& operator=(const LineEditor&) = delete;
+
+  // The next line without its newline; nothing at the end. Throws as Console::read_line().
+  std::optional<std::string> read(const std::string& prompt);
+  bool edits() const { return terminal_ != nullptr; }
+
+ private:
+  class Terminal;
+  Console& console_;
+  std::unique_ptr<Terminal> terminal_;  // null: lines as they are
+};
+
+namespace {
+
+constexpr int kHistoryLines = 1000;
+
+}  // namespace
+
+class LineEditor::Terminal {
+  // libedit reads characters by the thread's locale. Elsewhere in the program numbers and texts are
+  // the same everywhere; so it has the user's while a line is edited. Where that knows no
+  // characters beyond ASCII: UTF-8.
+  class UserCharacters {
+   public:
+    UserCharacters() : locale_(newlocale(LC_CTYPE_MASK, "", nullptr)) {
+      if (locale_ != nullptr && std::strcmp(nl_langinfo_l(CODESET, locale_), "UTF-8") == 0) return;
+      if (locale_ != nullptr) freelocale(locale_);
+      locale_ = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+    }
+    ~UserCharacters() {
+      if (locale_ != nullptr) freelocale(locale_);
+    }
+    UserCharacters(const UserCharacters&) = delete;
+    UserCharacters& operator=(const UserCharacters&) = delete;
+
+    // Runs `body` with them.
+    template <typename Body>
+    auto use(Body&& body) const {
+      if (locale_ == nullptr) return body();
+      const locale_t before = uselocale(locale_);
+      struct Restore {
+        locale_t before;
+        ~Restore() { uselocale(before); }
+      } const restore{before};
+      return body();
+    }
+
+   private:
+    locale_t locale_;
+  };
+
+  using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+  static File open_copy(int fd, const char* mode) {
+    File file(fdopen(dup(fd), mode), &std::fclose);
+    if (file == nullptr) throw Failure(std::string("terminal: ") + std::strerror(errno));
+    return file;
+  }
+
+ public:
+  explicit Terminal(Console& console)
+      : console_(console),
+        in_(open_copy(console.in_fd(), "r")),
+        err_(open_copy(console.err_fd(), "w")),
+        history_(history_init(), &history_end),
+        editor_(make_editor(), &el_end) {
+    if (history_ == nullptr || editor_ == nullptr) throw Failure("terminal: cannot be edited on");
+    HistEvent event;
+    history(history_.get(), &event, H_SETSIZE, kHistoryLines);
+    history(history_.get(), &event, H_SETUNIQUE, 1);
+    EditLine* const editor = editor_.get();
+    el_set(editor, EL_CLIENTDATA, this);
+    el_set(editor, EL_PROMPT, &prompt_of);
+    // Which keys are letters is asked of the locale here.
+    characters_.use([&] { return el_set(editor, EL_EDITOR, "emacs"); });
+    el_set(editor, EL_HIST, &history, history_.get());
+    el_set(editor, EL_GETCFN, &read_character);
+    el_set(editor, EL_SIGNAL, 0);  // a thread waits for signals
+    // Ctrl-C is a key while a line is edited.
+    el_set(editor, EL_SETTY, "-d", "-isig", nullptr);
+    el_set(editor, EL_BIND, "^C", "em-kill-line", nullptr);
+    el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  }
+
+  std::optional<std::string> read(const std::string& prompt) {
+    prompt_ = prompt;
+    el_resize(editor_.get());
+    // Before the prompt invites to type: what came in between would be shown twice, and a Ctrl-C
+    // that is meant for the answer be taken for a key.
+    el_set(editor_.get(), EL_PREP_TERM, 1);
+    int count = 0;
+    const char* const line = characters_.use([&] { return el_gets(editor_.get(), &count); });
+    if (console_.cancellation().cancelled()) {
+      std::fputs("\n", err_.get());
+      std::fflush(err_.get());
+      throw CallError(grpc::StatusCode::CANCELLED, "cancelled");
+    }
+    if (line == nullptr || count <= 0) {  // Ctrl-D leaves the cursor behind the prompt
+      std::fputs("\n", err_.get());
+      std::fflush(err_.get());
+      return std::nullopt;
+    }
+    std::string text(line, static_cast<std::size_t>(count));
+    while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+    if (!text.empty()) {
+      HistEvent event;
+      characters_.use([&] { return history(history_.get(), &event, H_ENTER, text.c_str()); });
+    }
+    return text;
+  }
+
+ private:
+  EditLine* make_editor() {
+    return characters_.use([&] { return el_init("lintel", in_.get(), err_.get(), err_.get()); });
+  }
+
+  static Terminal& of(EditLine* editor) {
+    void* self = nullptr;
+    el_get(editor, EL_CLIENTDATA, &self);
+    return *static_cast<Terminal*>(self);
+  }
+
+  static char* prompt_of(EditLine* editor) { return of(editor).prompt_.data(); }
+
+  // One character; 0 at the end, or when the command is cancelled. It waits in slices: the signal
+  // that cancels is not delivered to this thread.
+  static int read_character(EditLine* editor, wchar_t* character) {
+    Terminal& self = of(editor);
+    std::mbstate_t state{};
+    for (;;) {
+      pollfd waiting{self.console_.in_fd(), POLLIN, 0};
+      while (poll(&waiting, 1, /*milliseconds=*/100) == 0) {
+        if (self.console_.cancellation().cancelled()) return 0;
+      }
+      char byte = 0;
+      const ssize_t got = ::read(self.console_.in_fd(), &byte, 1);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return static_cast<int>(got);
+      const std::size_t length = std::mbrtowc(character, &byte, 1, &state);
+      if (length == static_cast<std::size_t>(-1)) {
+        state = {};  // no character: it is passed over
+      } else if (length != static_cast<std::size_t>(-2)) {
+        return 1;
+      }
+    }
+  }
+
+  Console& console_;
+  const UserCharacters characters_;
+  const File in_, err_;
+  std::string prompt_;
+  const std::unique_ptr<History, void (*)(History*)> history_;
+  const std::unique_ptr<EditLine, void (*)(EditLine*)> editor_;
+};
+
+LineEditor::LineEditor(Console& console) : console_(console) {
+  if (console.in_is_terminal() && console.err_is_terminal()) {
+    terminal_ = std::make_unique<Terminal>(console);
+  }
+}
+
+LineEditor::~LineEditor() = default;
+
+std::optional<std::string> LineEditor::read(const std::string& prompt) {
+  return terminal_ == nullptr ? console_.read_line() : terminal_->read(prompt);
+}
+
+Conversation::Conversation(const Setting& setting, v1::GenerateRequest request, Console& console)
+    : setting_(setting), console_(console), request_(std::move(request)) {
+  // The session has them.
+  request_.clear_model();
+  request_.clear_adapter();
+  request_.clear_initial_state();
+  request_.clear_window();
+  request_.clear_prompt();
+  if (setting_.flags.session_id.empty()) {
+    session_ = new_session();
+    made_.push_back(session_);
+  } else {
+    session_ = setting_.flags.session_id;
+  }
+  look();
+}
+
+std::string Conversation::new_session() const {
+  const GenerateFlags& flags = setting_.flags;
+  v1::CreateSessionRequest create;
+  create.set_model(setting_.model.name());
+  create.set_adapter(flags.adapter);
+  create.set_initial_state(flags.initial_state);
+  if (flags.window) create.set_window(*flags.window);
+  const v1::Session made = setting_.client.create_session(create, &console_.cancellation());
+  if (!flags.window && made.window() > 0 && !flags.quiet) console_.err(window_note(made.window()));
+  return made.id();
+}
+
+void Conversation::say(const v1::Values& prompt) {
+  v1::GenerateRequest request = request_;
+  request.set_session_id(session_);
+  *request.mutable_prompt() = prompt;
+  const std::int64_t begin = position_;
+  ended_by_default_ = false;
+  Console::Interruptible interruptible(console_);
+  try {
+    const auto finishes = generate_in_view(setting_.client, request, setting_.view, console_,
+                                           interruptible.cancellation());
+    // On a terminal, and of ids, the line is ended.
+    if (setting_.view.print.format == "text" && !console_.out_is_terminal()) console_.out("\n");
+    console_.flush();
+    position_ = finishes.front().position();
+    ended_by_default_ = !setting_.flags.max_new_tokens && request.has_max_new_tokens() &&
+                        finishes.front().reason() == v1::FINISH_REASON_LENGTH;
+  } catch (const CallError&) {
+    console_.out("\n");
+    console_.flush();
+    if (console_.cancellation().cancelled()) throw;
+    const bool interrupted = interruptible.cancellation().cancelled();
+    try {
+      look();
+    } catch (const CallError&) {  // what failed first says more
+    }
+    if (position_ > begin) turns_.push_back(begin);
+    if (!interrupted) throw;
+    console_.err("lintel: stopped at position " + std::to_string(position_) + "\n");
+    return;
+  }
+  turns_.push_back(begin);
+}
+
+void Conversation::look() {
+  constexpr std::chrono::milliseconds kPause{20};
+  constexpr int kMostPauses = 500;
+  v1::Session session = setting_.client.get_session(session_, &console_.cancellation());
+  for (int i = 0; i < kMostPauses && session.busy(); ++i) {
+    console_.cancellation().wait_for(kPause);
+    session = setting_.client.get_session(session_, &console_.cancellation());
+  }
+  if (session.model() != setting_.model.name()) {
+    throw UsageError("session " + session_ + " is one of model " + session.model() + ", not of " +
+                     setting_.model.name());
+  }
+  position_ = session.position();
+}
+
+void Conversation::fork() {
+  v1::ForkSessionRequest request;
+  request.set_id(session_);
+  request.set_count(1);
+  session_ = setting_.client.fork_session(request, &console_.cancellation()).front().id();
+  made_.push_back(session_);
+}
+
+void Conversation::rewind(std::int64_t position) {
+  v1::RewindSessionRequest request;
+  request.set_id(session_);
+  request.set_position(position);
+  position_ = setting_.client.rewind_session(request, &console_.cancellation()).position();
+  while (!turns_.empty() && turns_.back() >= position_) turns_.pop_back();
+}
+
+void Conversation::take_back(std::uint64_t turns) {
+  if (turns == 0) return;
+  if (turns > turns_.size()) {
+    throw UsageError(std::to_string(turns_.size()) +
+                     " turns were made here; /rewind @P takes back all from position P on");
+  }
+  rewind(turns_[turns_.size() - turns]);
+}
+
+void Conversation::go_back_to(std::int64_t position) { rewind(position); }
+
+void Conversation::change_to(const std::string& session) {
+  const std::string before = std::exchange(session_, session);
+  try {
+    look();
+  } catch (...) {
+    session_ = before;
+    throw;
+  }
+  turns_.clear();
+}
+
+void Conversation::save(const std::string& file) const {
+  OutputFile out("/save", file);
+  v1::SnapshotSessionRequest request;
+  request.set_id(session_);
+  out.write(setting_.client.snapshot_session(request, &console_.cancellation()));
+}
+
+void Conversation::end() {
+  for (const std::string& session : made_) {
+    try {
+      setting_.client.delete_session(session, &console_.cancellation());
+    } catch (const CallError& error) {  // it may be gone already
+      if (error.code() != grpc::StatusCode::NOT_FOUND) throw;
+    }
+  }
+  made_.clear();
+}
+
 namespace {
 
 constexpr const char* kHelp =

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/cli/command_line.h"
+#include "client/cli/program.h"
 
 namespace {
 

@@ -2,9 +2,8 @@
 #include <memory>
 #include <optional>
 
+#include "client/cli/output.h"
 #include "client/cli/session.h"
-#include "client/cli/session_commands.h"
-#include "client/cli/table.h"
 
 namespace lintel::cli {
 namespace {

@@ -1,15 +1,130 @@
 #include "client/image/image_file.h"
 
+#include <zlib.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <string>
 
-#include "client/image/idx.h"
 #include "client/image/png.h"
 
 namespace lintel {
+namespace {
+
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;
+constexpr std::uint32_t kMaxSide = 65535;
+constexpr std::size_t kSliceBytes = std::size_t{1} << 20;
+
+// Reads through zlib, which passes files that are not gzipped on as they are.
+class Reader {
+ public:
+  explicit Reader(const std::filesystem::path& file)
+      : name_(file.string()), file_(gzopen(file.c_str(), "rb"), &gzclose) {
+    if (!file_) fail(std::string("cannot be opened: ") + std::strerror(errno));
+  }
+
+  [[noreturn]] void fail(const std::string& what) const { throw ImageError(name_ + ": " + what); }
+
+  // Returns how many bytes there were, at most `size`.
+  std::size_t read(void* to, std::size_t size) {
+    const int got = gzread(file_.get(), to, static_cast<unsigned>(size));
+    int code = Z_OK;
+    const char* const message = gzerror(file_.get(), &code);
+    if (got < 0) fail(std::string("cannot be read: ") + message);
+    // The end of the file inside a gzip stream is no error to gzread.
+    if (code == Z_BUF_ERROR) fail("the gzip stream is truncated");
+    return static_cast<std::size_t>(got);
+  }
+
+ private:
+  const std::string name_;
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
+};
+
+std::uint32_t big_endian(const unsigned char* bytes) {
+  return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) |
+         (std::uint32_t{bytes[2]} << 8) | std::uint32_t{bytes[3]};
+}
+
+// The header's first four bytes, checked: unsigned bytes in so many dimensions. `what`: "images".
+void read_kind(Reader& reader, int dimensions, const std::string& what, unsigned char* header) {
+  if (reader.read(header, 4) < 4) reader.fail("too short for an IDX header");
+  if (header[0] != 0 || header[1] != 0) reader.fail("neither IDX nor PNG: it starts like neither");
+  if (header[2] != 0x08) {
+    reader.fail("IDX values of type " + std::to_string(header[2]) +
+                ", expected 8 (unsigned bytes)");
+  }
+  if (header[3] == dimensions) return;
+  const char* const hint = header[3] == 1   ? "; this may be the file of labels"
+                           : header[3] == 3 ? "; this may be the file of images"
+                                            : "";
+  reader.fail("IDX with " + std::to_string(header[3]) + " dimensions, expected " +
+              std::to_string(dimensions) + " (" + what + ")" + hint);
+}
+
+}  // namespace
+
+std::vector<std::uint8_t> read_idx_labels(const std::filesystem::path& file) {
+  Reader reader(file);
+  std::array<unsigned char, 8> header{};
+  read_kind(reader, 1, "labels", header.data());
+  if (reader.read(&header[4], 4) < 4) reader.fail("the IDX header is truncated");
+  const std::uint32_t count = big_endian(&header[4]);
+  if (count > kMaxBytes) reader.fail(std::to_string(count) + " labels: more than 1 GiB");
+  std::vector<std::uint8_t> labels;
+  while (labels.size() < count) {
+    const std::size_t had = labels.size();
+    const std::size_t wanted = std::min<std::size_t>(count - had, kSliceBytes);
+    labels.resize(had + wanted);
+    if (reader.read(labels.data() + had, wanted) < wanted) {
+      reader.fail("truncated: fewer than " + std::to_string(count) + " labels");
+    }
+  }
+  unsigned char surplus = 0;
+  if (reader.read(&surplus, 1) != 0) {
+    reader.fail("longer than " + std::to_string(count) + " labels");
+  }
+  return labels;
+}
+
+std::vector<GrayImage> read_idx_images(const std::filesystem::path& file) {
+  Reader reader(file);
+  std::array<unsigned char, 16> header{};
+  read_kind(reader, 3, "images", header.data());
+  if (reader.read(header.data() + 4, 12) < 12) reader.fail("the IDX header is truncated");
+  const std::uint32_t count = big_endian(&header[4]);
+  const std::uint32_t height = big_endian(&header[8]);
+  const std::uint32_t width = big_endian(&header[12]);
+  const std::string sizes =
+      std::to_string(count) + " images of " + std::to_string(height) + "x" + std::to_string(width);
+  if (count == 0 || height == 0 || width == 0) reader.fail(sizes + ": a size of zero");
+  if (height > kMaxSide || width > kMaxSide) reader.fail(sizes + ": too large");
+  const std::uint64_t image_bytes = std::uint64_t{height} * width;
+  if (image_bytes > kMaxBytes / count) reader.fail(sizes + ": more than 1 GiB");
+
+  // Grows with what is really there: a header may promise a gigabyte and have nothing behind it.
+  std::vector<GrayImage> images;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    GrayImage image{static_cast<int>(height), static_cast<int>(width), {}};
+    while (image.pixels.size() < image_bytes) {
+      const std::size_t had = image.pixels.size();
+      const std::size_t wanted = std::min<std::uint64_t>(image_bytes - had, kSliceBytes);
+      image.pixels.resize(had + wanted);
+      if (reader.read(image.pixels.data() + had, wanted) < wanted) {
+        reader.fail("truncated in image " + std::to_string(i) + " of " + sizes);
+      }
+    }
+    images.push_back(std::move(image));
+  }
+  unsigned char surplus = 0;
+  if (reader.read(&surplus, 1) != 0) reader.fail("longer than " + sizes);
+  return images;
+}
+
 namespace {
 
 bool starts_like_png(const std::filesystem::path& file) {

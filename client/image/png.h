@@ -1,6 +1,7 @@
 // PNG in and out.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -26,5 +27,37 @@ std::string encode_png(const Canvas& canvas, int scale);
 
 // Writes encode_png() to a file. Throws ImageError naming the file when it cannot be written.
 void write_png(const std::filesystem::path& file, const Canvas& canvas, int scale);
+
+// Animated PNG out.
+
+// A PNG whose frames follow one another (PNG, third edition, section 11.3.2: acTL, fcTL and fdAT),
+// over and over. A viewer that knows nothing of them shows the first. A frame holds only what has
+// changed since the one before, the rest of it is transparent: pixels that come one by one take few
+// bytes.
+//
+//   AnimatedPng png(first);
+//   png.add(second, std::chrono::milliseconds(20));   // the first was shown for 20 ms
+//   file << png.finish(std::chrono::seconds(2));      // how long the last one is
+class AnimatedPng {
+ public:
+  // Every cell is a pixel. REQUIRES: the canvas not empty.
+  explicit AnimatedPng(const Canvas& first);
+
+  // The next frame, when the one before has been shown for so long. REQUIRES: of the same size.
+  void add(const Canvas& frame, std::chrono::milliseconds shown_before);
+  // The bytes of the file. REQUIRES: called once, last.
+  std::string finish(std::chrono::milliseconds last_shown);
+
+ private:
+  // What stands of the frame in hand goes out, now that it is known for how long it is shown.
+  void put_frame(std::chrono::milliseconds shown);
+
+  Canvas shown_;
+  std::string frame_;                                // in hand, compressed
+  int top_ = 0, left_ = 0, height_ = 0, width_ = 0;  // where it goes
+  std::uint32_t frames_ = 0;
+  std::uint32_t chunks_ = 0;  // fcTL and fdAT are numbered
+  std::string body_;          // what follows the header and acTL
+};
 
 }  // namespace lintel

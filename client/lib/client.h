@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "client/lib/call_error.h"
-#include "client/lib/cancellation.h"
 #include "client/lib/channel.h"
 #include "lintel/v1/admin.grpc.pb.h"
 #include "lintel/v1/generation.grpc.pb.h"

@@ -3,14 +3,28 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "model/config/config.h"
+#include "model/layers/attention/attention.h"
 
 namespace lintel {
+
+// The attention of a layer as JSON, as its kind declares its keys.
+
+// One "attention" object, at `path` of `file`: both are only used in errors. Throws ModelError.
+AttentionConfig read_attention(const nlohmann::json& value, const std::string& file,
+                               const std::string& path);
+// The object that read_attention reads back as the same: every key, in the declared order.
+nlohmann::ordered_json attention_json(const AttentionConfig& attention);
+
+// The same of text.
+AttentionConfig parse_attention_config(std::string_view json_text, const std::string& name);
+std::string to_json(const AttentionConfig& attention);
 
 // "TYPE" or "TYPE:key=value,key=value": a type of attention/kinds.inc, keys of config.json's
 // attention object, and
@@ -47,5 +61,20 @@ AttentionConfig attention_of(const std::string& spec);
 // ModelError for a type that is not in kinds.inc.
 std::vector<std::string> sample_specs(std::string_view type);
 AttentionConfig sample_attention(std::string_view type);
+
+// The kinds of attention as their declarations tell of them: to programs, and to people.
+
+// A JSON list of all kinds with their keys, and of each sample the attention object, projections
+// and tensors of a layer of kSampleDims. `lintel-convert --kinds` prints it and training reads it.
+std::string kinds_json();
+inline constexpr LayerDims kSampleDims{.d_model = 24, .n_heads = 2, .d_head = 8, .max_length = 64};
+
+// "a whole number from 1 to 256", "above 0, at most 1", "`true` or `false`".
+std::string range_of(const ConfigKey& key);
+// What it is when it is left out: "1e-6", "1/sqrt(d_head)"; empty where it must be given.
+std::string default_of(const ConfigKey& key);
+
+// For --help: "lsh (rounds: hash rounds, a whole number from 1 to 256; ...)" of each kind.
+std::string kinds_help();
 
 }  // namespace lintel

@@ -5,13 +5,237 @@
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
-#include "model/config/attention_json.h"
-#include "model/config/config_limits.h"
-#include "model/config/json_fields.h"
-#include "model/config/names.h"
+#include "model/config/attention_spec.h"
+#include "model/core/errors.h"
+#include "model/core/json_reader.h"
 
 namespace lintel {
+
+std::string attention_names(const ModelConfig& config) {
+  std::string names;
+  bool differ = false;
+  for (const AttentionConfig& layer : config.attention) {
+    differ = differ || &layer.kind() != &config.attention.front().kind();
+    names += (names.empty() ? "" : ",") + std::string(layer.type());
+  }
+  return differ || config.attention.empty() ? names : config.attention.front().type();
+}
+
+using nlohmann::json;
+
+json parse_strictly(std::string_view text, const std::string& file) {
+  const JsonBounds bounds{
+      .max_depth = 8, .max_bytes = std::int64_t{16} << 20, .takes_repeated_names = false};
+  JsonFailure failure;
+  std::optional<json> tree = read_json_tree(text, bounds, failure);
+  if (tree) return *std::move(tree);
+  switch (failure.kind) {
+    case JsonFailure::Kind::kTooDeep:
+      throw ModelError(file + ": found JSON nested " + std::to_string(bounds.max_depth + 1) +
+                       " deep, expected at most " + std::to_string(bounds.max_depth));
+    case JsonFailure::Kind::kRepeatedName:
+      throw ModelError(file + ": key " + quote(failure.name) + " is there twice, expected once");
+    case JsonFailure::Kind::kNotJson:
+      throw ModelError(file + ": not JSON: " + one_line(shorten(failure.what, 300)));
+    default:
+      throw ModelError(file + ": found JSON that " + failure.what);
+  }
+}
+
+std::string found_text(const json& value) {
+  return shorten(value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace));
+}
+
+Fields::Fields(const json& object, std::string file, std::string path)
+    : object_(object), file_(std::move(file)), path_(std::move(path)) {
+  if (!object.is_object()) {
+    const std::string name = path_.empty() ? "" : path_.substr(0, path_.size() - 1);
+    throw ModelError(file_ + ": " + (name.empty() ? "" : "key \"" + name + "\": ") + "found " +
+                     found_text(object) + ", expected an object");
+  }
+}
+
+void Fields::fail(const std::string& key, const std::string& found,
+                  const std::string& expected) const {
+  throw ModelError(file_ + ": key \"" + path_ + key + "\": found " + found + ", expected " +
+                   expected);
+}
+
+bool Fields::has(const std::string& key) {
+  known_.insert(key);
+  return object_.contains(key);
+}
+
+const json& Fields::value(const std::string& key, const std::string& expected) {
+  if (!has(key)) fail(key, "nothing", expected);
+  return object_.at(key);
+}
+
+namespace {
+
+bool is_integer_within(const json& v, std::int64_t low, std::int64_t high) {
+  const bool fits = v.is_number_unsigned() ? v.get<std::uint64_t>() <= std::uint64_t(INT64_MAX)
+                                           : v.is_number_integer();
+  return fits && v.get<std::int64_t>() >= low && v.get<std::int64_t>() <= high;
+}
+
+std::string whole_number(std::int64_t low, std::int64_t high) {
+  return "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+}
+
+// Not one that is 0 as f32 and nowhere else.
+bool is_positive_float(double number, double high) {
+  return number >= std::numeric_limits<float>::min() && number <= high;
+}
+
+}  // namespace
+
+std::int64_t Fields::integer(const std::string& key, std::int64_t low, std::int64_t high,
+                             const char* or_else) {
+  const std::string expected = whole_number(low, high) + or_else;
+  const json& v = value(key, expected);
+  if (!is_integer_within(v, low, high)) fail(key, found_text(v), expected);
+  return v.get<std::int64_t>();
+}
+
+std::vector<std::int64_t> Fields::integers(const std::string& key, std::int64_t low,
+                                           std::int64_t high, std::string expected) {
+  if (expected.empty()) expected = whole_number(low, high) + ", or a list of n_heads of them";
+  const json& list = value(key, expected);
+  const auto all_fit = [&] {
+    for (const json& v : list) {
+      if (!is_integer_within(v, low, high)) return false;
+    }
+    return list.is_array() && !list.empty();
+  };
+  if (!all_fit()) fail(key, found_text(list), expected);
+  return list.get<std::vector<std::int64_t>>();
+}
+
+double Fields::positive(const std::string& key, double high, const char* or_null) {
+  const std::string expected = "a number above 0 and at most " + json(high).dump() + or_null;
+  const json& v = value(key, expected);
+  if (!v.is_number() || !is_positive_float(v.get<double>(), high)) {
+    fail(key, found_text(v), expected);
+  }
+  return v.get<double>();
+}
+
+double Fields::not_negative(const std::string& key, double high, const char* or_null) {
+  const std::string expected = "a number from 0 to " + json(high).dump() + or_null;
+  const json& v = value(key, expected);
+  const bool fits =
+      v.is_number() && (v.get<double>() == 0.0 || is_positive_float(v.get<double>(), high));
+  if (!fits) fail(key, found_text(v), expected);
+  return v.get<double>();
+}
+
+bool Fields::boolean(const std::string& key) {
+  const json& v = value(key, "true or false");
+  if (!v.is_boolean()) fail(key, found_text(v), "true or false");
+  return v.get<bool>();
+}
+
+std::size_t Fields::choice(const std::string& key, std::span<const char* const> names) {
+  std::string expected;
+  for (const char* const name : names) {
+    expected += (expected.empty() ? "\"" : " or \"") + std::string(name) + "\"";
+  }
+  const json& v = value(key, expected);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (v.is_string() && v.get_ref<const std::string&>() == names[i]) return i;
+  }
+  fail(key, found_text(v), expected);
+}
+
+void Fields::finish(const std::string& of) const {
+  for (const auto& [key, unused] : object_.items()) {
+    if (known_.contains(key)) continue;
+    std::string expected;
+    for (const std::string& name : known_) expected += (expected.empty() ? "" : ", ") + name;
+    throw ModelError(file_ + ": unknown key " + quote(path_ + key) + of + ", expected one of " +
+                     expected);
+  }
+}
+
+void check_attention(const AttentionConfig& attention, const LayerDims& dims,
+                     const std::string& file, const std::string& path) {
+  const auto contradiction = attention.kind().contradiction;
+  if (contradiction == nullptr) return;
+  if (const auto wrong = contradiction(attention, dims)) {
+    throw ModelError(file + ": key \"" + path + wrong->key + "\": found " + wrong->found +
+                     ", expected " + wrong->expected);
+  }
+}
+
+void check_config(const ModelConfig& config, const std::string& file) {
+  const auto fail = [&](const std::string& key, const std::string& found,
+                        const std::string& expected) {
+    throw ModelError(file + ": key \"" + key + "\": found " + found + ", expected " + expected);
+  };
+  const std::int64_t projection = std::int64_t{config.n_heads} * config.d_head;
+  if (projection > kMaxProjectionWidth) {
+    fail("d_head", "n_heads * d_head = " + std::to_string(projection),
+         "at most " + std::to_string(kMaxProjectionWidth));
+  }
+
+  const bool concat = config.embedding == EmbeddingKind::kValueConcatPosition;
+  const bool positions = config.embedding != EmbeddingKind::kValue;
+  const std::string width = std::to_string(config.d_model);
+  if (concat && config.d_model % 2 != 0) {
+    fail("d_model", width, "an even number for embedding \"value_concat_position\"");
+  }
+  if (positions == (config.position_encoding == PositionEncoding::kNone)) {
+    fail("position_encoding", std::string("\"") + to_string(config.position_encoding) + "\"",
+         std::string(positions ? "\"sinusoidal\" or \"learned\"" : "\"none\"") +
+             " for embedding \"" + to_string(config.embedding) + "\"");
+  }
+  if (config.position_encoding == PositionEncoding::kSinusoidal &&
+      config.d_model % (concat ? 4 : 2) != 0) {
+    fail("d_model", width,
+         concat ? "a multiple of 4: half of it holds pairs of sine and cosine"
+                : "an even number: it holds pairs of sine and cosine");
+  }
+  if (config.position_encoding == PositionEncoding::kLearned && config.max_length == 0) {
+    fail("max_length", "0", "at least 1 for position_encoding \"learned\"");
+  }
+
+  if (config.position_injection == PositionInjection::kEveryLayer &&
+      config.embedding != EmbeddingKind::kValueAddPosition) {
+    fail("position_injection", "\"every_layer\"",
+         std::string("\"input\" for embedding \"") + to_string(config.embedding) + "\"");
+  }
+  if (config.is_reversible() && config.norm_placement != NormPlacement::kPre) {
+    fail("residual", std::string("\"") + to_string(config.residual) + "\"",
+         "\"sum\" for norm_placement \"post\"");
+  }
+
+  const std::string vocab = std::to_string(config.vocab_size);
+  if (config.head == HeadKind::kMixtureOfLogistics && config.vocab_size != 256) {
+    fail("vocab_size", vocab, "256 for head type \"mixture_of_logistics\"");
+  }
+  if (config.modality == ModalityKind::kBytes && config.vocab_size != 256) {
+    fail("vocab_size", vocab, "256 for modality type \"bytes\"");
+  }
+  if (config.modality == ModalityKind::kImage && config.vocab_size != 256) {
+    fail("vocab_size", vocab, "256 for modality type \"image\"");
+  }
+  const bool all_equal =
+      std::ranges::adjacent_find(config.attention, std::not_equal_to<>()) == config.attention.end();
+  for (std::size_t i = 0; i < config.attention.size(); ++i) {
+    const std::string path = all_equal ? "attention." : "attention[" + std::to_string(i) + "].";
+    check_attention(config.attention[i], config.dims(), file, path);
+    const int layer = static_cast<int>(i);
+    const int first = config.first_layer_with(config.weights_of(layer));
+    if (config.attention[i] == config.attention[static_cast<std::size_t>(first)]) continue;
+    fail("attention[" + std::to_string(i) + "]", shorten(to_json(config.attention[i])),
+         "that of layer " + std::to_string(first) + ", whose weights it shares");
+  }
+}
+
 namespace {
 
 using nlohmann::json;

@@ -2,14 +2,21 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "model/core/model_error.h"
-#include "model/layers/attention/declaration.h"
+#include "model/core/errors.h"
+#include "model/layers/attention/attention.h"
 
 namespace lintel {
 
@@ -90,5 +97,139 @@ ModelConfig load_config(const std::filesystem::path& file);
 
 // The config.json that parse_config reads back as the same config.
 std::string to_json(const ModelConfig& config);
+
+// What a configuration's values are called: in config.json, on the wire and in the metrics.
+
+// Names of the kinds of attention, "linear", or one for each layer, with commas, when they differ.
+std::string attention_names(const ModelConfig& config);
+
+constexpr const char* to_string(Residual residual) {
+  switch (residual) {
+    case Residual::kSum:
+      return "sum";
+    case Residual::kReversibleMean:
+      return "reversible_mean";
+    case Residual::kReversibleConcat:
+      return "reversible_concat";
+  }
+  return "";
+}
+
+constexpr const char* to_string(HeadKind kind) {
+  return kind == HeadKind::kCategorical ? "categorical" : "mixture_of_logistics";
+}
+
+constexpr const char* to_string(ModalityKind kind) {
+  switch (kind) {
+    case ModalityKind::kImage:
+      return "image";
+    case ModalityKind::kBytes:
+      return "bytes";
+    case ModalityKind::kTokens:
+      return "tokens";
+  }
+  return "";
+}
+
+constexpr const char* to_string(EmbeddingKind kind) {
+  switch (kind) {
+    case EmbeddingKind::kValueConcatPosition:
+      return "value_concat_position";
+    case EmbeddingKind::kValueAddPosition:
+      return "value_add_position";
+    case EmbeddingKind::kValue:
+      return "value";
+  }
+  return "";
+}
+
+constexpr const char* to_string(PositionEncoding encoding) {
+  switch (encoding) {
+    case PositionEncoding::kSinusoidal:
+      return "sinusoidal";
+    case PositionEncoding::kLearned:
+      return "learned";
+    case PositionEncoding::kNone:
+      return "none";
+  }
+  return "";
+}
+
+// Fields: the keys of one object of config.json, read and checked by name.
+
+// Refuses text that is not JSON, that nests more than 8 deep, that has a key twice in an object, or
+// whose tree takes more than 16 MiB. `file` is only used in errors. Throws ModelError.
+nlohmann::json parse_strictly(std::string_view text, const std::string& file);
+
+// Text of a found value for an error.
+std::string found_text(const nlohmann::json& value);
+
+// Every get marks its key as known; finish() refuses the others. All throw ModelError naming the
+// file, the path of the key, what was found and what was expected.
+class Fields {
+ public:
+  // path: of this object within the file, "" or "head." REQUIRES: object outlives this.
+  Fields(const nlohmann::json& object, std::string file, std::string path);
+
+  [[noreturn]] void fail(const std::string& key, const std::string& found,
+                         const std::string& expected) const;
+
+  bool has(const std::string& key);
+  const nlohmann::json& value(const std::string& key, const std::string& expected);
+  std::int64_t integer(const std::string& key, std::int64_t low, std::int64_t high,
+                       const char* or_else = "");
+  // A list with something in it. `expected` empty: the text for numbers of the heads.
+  std::vector<std::int64_t> integers(const std::string& key, std::int64_t low, std::int64_t high,
+                                     std::string expected = "");
+  int small_integer(const std::string& key, int low, int high) {
+    return static_cast<int>(integer(key, low, high));
+  }
+  // A number that is still positive and finite as f32, which is what kernels use.
+  double positive(const std::string& key, double high, const char* or_null = "");
+  // The same, or 0.
+  double not_negative(const std::string& key, double high, const char* or_null = "");
+  bool boolean(const std::string& key);
+  // The place of the value among `names`.
+  std::size_t choice(const std::string& key, std::span<const char* const> names);
+  template <typename T>
+  T choice(const std::string& key, std::initializer_list<std::pair<const char*, T>> names) {
+    std::vector<const char*> known;
+    for (const auto& [name, unused] : names) known.push_back(name);
+    return (names.begin() + choice(key, known))->second;
+  }
+
+  // of: " for head type \"categorical\"", or empty.
+  void finish(const std::string& of = "") const;
+
+ private:
+  const nlohmann::json& object_;
+  const std::string file_;
+  const std::string path_;
+  std::set<std::string> known_;
+};
+
+// Largest dimensions a config may ask for. Far beyond what is served today, and small enough that
+// no product of them overflows 64 bits. Stated in docs/model_format.md. The keys of a kind of
+// attention have theirs in its declaration.
+
+inline constexpr std::size_t kMaxConfigBytes = 1 << 20;
+inline constexpr int kMaxVocabSize = 1 << 20;
+inline constexpr std::int64_t kMaxMaxLength = INT32_MAX;
+inline constexpr int kMaxModelWidth = 1 << 16;
+inline constexpr int kMaxLayers = 1024;
+inline constexpr int kMaxHeads = 1024;
+inline constexpr int kMaxHeadWidth = 4096;
+inline constexpr int kMaxProjectionWidth = 1 << 16;  // n_heads * d_head
+inline constexpr int kMaxFeedForwardWidth = 1 << 18;
+inline constexpr int kMaxMixtures = 1024;
+inline constexpr int kMaxImageSide = 1 << 14;
+inline constexpr int kMaxImageChannels = 4;
+inline constexpr double kMaxEpsilon = 1.0;
+
+// Refuse fields that contradict each other, each legal by itself: those of a model, and those of
+// the attention of a layer, whose keys `path` names in errors. Throw ModelError.
+void check_config(const ModelConfig& config, const std::string& file);
+void check_attention(const AttentionConfig& attention, const LayerDims& dims,
+                     const std::string& file, const std::string& path);
 
 }  // namespace lintel

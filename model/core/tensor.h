@@ -1,15 +1,85 @@
 // Row-major float matrices. Matrix owns 64-byte aligned memory, MatrixView borrows.
 #pragma once
 
+#include <algorithm>
 #include <cassert>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <span>
-
-#include "model/core/page_arena.h"
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace lintel {
+
+// PageArena: memory of weights and states, in huge pages where the system has them.
+
+// What a step reads is far larger than what a processor's address tables (TLB) reach in pages of 4
+// KB. A state of 270 KB holds no page of 2 MB, so blocks share slabs of one such page each, for
+// which the system is asked (madvise); larger blocks have a mapping of their own. What is not in
+// use is returned slab by slab, except one empty slab, which a session that opens and closes would
+// else map again each time. Thread-safe.
+class PageArena {
+ public:
+  static constexpr std::size_t kSlabBytes = std::size_t{2} << 20;
+  static constexpr std::size_t kMostShared = kSlabBytes / 2;  // of a block in a slab
+
+  PageArena() = default;
+  ~PageArena();
+  PageArena(const PageArena&) = delete;
+  PageArena& operator=(const PageArena&) = delete;
+
+  // At a cache line's boundary, with any content. bytes: above 0. Throws std::bad_alloc.
+  void* allocate(std::size_t bytes);
+  // Whether `block` came from allocate(); then it is freed.
+  bool free(void* block) noexcept;
+  // How long a block is; 0: it is none.
+  std::size_t bytes_of(const void* block) const;
+
+  // Bytes of blocks in use, and those requested from the system.
+  std::size_t used_bytes() const;
+  std::size_t mapped_bytes() const;
+
+ private:
+  // Of a slab, where it begins; lies there itself. In order of addresses.
+  struct Gap {
+    std::size_t bytes;
+    Gap* next;
+  };
+  struct Slab {
+    Gap* gaps = nullptr;
+    std::size_t largest = 0;  // gap
+  };
+  using Slabs = std::map<std::uintptr_t, Slab>;  // by address
+
+  void* share(std::size_t bytes);
+  void* take(Slabs::iterator slab, std::size_t bytes);
+  void give_back(Slabs::iterator slab, void* block, std::size_t bytes);
+  void note_largest(Slabs::iterator slab);
+  void unmap(std::uintptr_t address, std::size_t bytes);
+
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, std::size_t> blocks_;  // bytes
+  Slabs slabs_;
+  std::set<std::pair<std::size_t, std::uintptr_t>> by_largest_;  // gap; all slabs
+  std::uintptr_t empty_ = 0;                                     // slab; 0: none is
+  std::size_t used_ = 0;
+  std::size_t mapped_ = 0;
+};
+
+// The process's. Blocks of fewer bytes are malloc's.
+PageArena& page_arena();
+inline constexpr std::size_t kLeastArenaBytes = std::size_t{16} << 10;
+
+// A block at a cache line's boundary from the arena or, small, from malloc; with any content.
+// Throws std::bad_alloc.
+void* allocate_block(std::size_t bytes);
+void free_block(void* block) noexcept;
 
 inline constexpr std::size_t kAlignment = 64;  // bytes: a cache line and an AVX-512 register
 
@@ -96,5 +166,85 @@ AlignedArray<T> make_aligned(std::size_t count) {
   std::uninitialized_value_construct_n(p, count);
   return AlignedArray<T>(p);
 }
+
+// PagedArray: memory that grows by whole pages, so that what is there is never copied to grow.
+
+// Owns pages of page_elements zeroed elements each, every page at a 64-byte boundary and at one
+// address for as long as it lives. Pages are zeroed before their memory goes back. One thread at a
+// time. T is trivially copyable.
+template <typename T>
+class PagedArray {
+ public:
+  explicit PagedArray(std::size_t page_elements) : page_elements_(page_elements) {}
+  ~PagedArray() { clear(); }
+  PagedArray(PagedArray&&) = default;  // leaves the other one empty
+  PagedArray& operator=(PagedArray&& other) noexcept {
+    if (this == &other) return *this;
+    clear();
+    page_elements_ = other.page_elements_;
+    pages_ = std::move(other.pages_);
+    return *this;
+  }
+
+  T* page(std::size_t i) { return pages_[i].get(); }
+  const T* page(std::size_t i) const { return pages_[i].get(); }
+  std::size_t num_pages() const { return pages_.size(); }
+
+  // Throws std::bad_alloc and then holds what it held.
+  void grow_to(std::size_t num_pages) {
+    // Exactly this much, so that bytes() can be known in advance.
+    if (num_pages > pages_.capacity()) pages_.reserve(table_size(num_pages));
+    while (pages_.size() < num_pages) pages_.push_back(make_aligned<T>(page_elements_));
+  }
+
+  // Zeroes and frees the pages after the first num_pages.
+  void shrink_to(std::size_t num_pages) {
+    if (num_pages >= pages_.size()) return;
+    for (std::size_t i = num_pages; i < pages_.size(); ++i) {
+      zero_memory(std::span(page(i), page_elements_));
+    }
+    std::vector<AlignedArray<T>> kept;
+    kept.reserve(table_size(num_pages));
+    std::move(pages_.begin(), pages_.begin() + static_cast<std::ptrdiff_t>(num_pages),
+              std::back_inserter(kept));
+    pages_ = std::move(kept);
+  }
+
+  // Becomes equal to `other`, which has pages of the same size.
+  void assign(const PagedArray& other) {
+    if (num_pages() != other.num_pages()) {
+      clear();
+      grow_to(other.num_pages());
+    }
+    for (std::size_t i = 0; i < pages_.size(); ++i) {
+      std::copy_n(other.page(i), page_elements_, page(i));
+    }
+  }
+
+  // Zeroes and frees everything.
+  void clear() {
+    for (auto& page : pages_) zero_memory(std::span(page.get(), page_elements_));
+    std::vector<AlignedArray<T>>().swap(pages_);
+  }
+
+  // Of the pages and of the table of their addresses.
+  std::size_t bytes() const {
+    return pages_.size() * page_elements_ * sizeof(T) + pages_.capacity() * sizeof(AlignedArray<T>);
+  }
+  // bytes() of an array that has grown to num_pages.
+  static std::size_t bytes_of(std::size_t num_pages, std::size_t page_elements) {
+    return num_pages * page_elements * sizeof(T) + table_size(num_pages) * sizeof(AlignedArray<T>);
+  }
+
+ private:
+  // Addresses are added by a cache line at a time.
+  static std::size_t table_size(std::size_t num_pages) {
+    constexpr std::size_t kStep = kAlignment / sizeof(AlignedArray<T>);
+    return (num_pages + kStep - 1) / kStep * kStep;
+  }
+
+  std::size_t page_elements_;
+  std::vector<AlignedArray<T>> pages_;
+};
 
 }  // namespace lintel

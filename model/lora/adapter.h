@@ -4,17 +4,113 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "model/config/config.h"
+#include "model/core/errors.h"
 #include "model/core/tensor.h"
-#include "model/lora/adapter_files.h"
+#include "model/formats/safetensors.h"
 #include "model/lora/low_rank.h"
-#include "model/ops/prefetch_list.h"
+#include "model/ops/weight_type.h"
 
 namespace lintel {
+
+// The matrices of a model that an adapter may adapt.
+
+// A product of the model. Projections of a layer are one, side by side.
+enum class AdaptedProduct { kProjections, kOut, kLinear1, kLinear2, kPredictor };
+inline constexpr std::size_t kLayerProducts = 4;  // of them, a layer's
+
+struct AdaptableModule {
+  std::string name;    // as in the state_dict: "transformer.layers.0.linear1"
+  std::size_t in = 0;  // of an embedding: V
+  std::size_t out = 0;
+  bool is_embedding = false;  // value_embedding: of no product
+  AdaptedProduct product = AdaptedProduct::kPredictor;
+  std::size_t weights = 0;       // the set of layer tensors that it is of
+  std::size_t first_output = 0;  // where its outputs begin in those of the product
+  bool is_read = true;           // false: stored by the format and never computed
+};
+
+// Of a model, in the order of its tensors.
+std::vector<AdaptableModule> adaptable_modules(const ModelConfig& config);
+
+// AdapterConfig: what adapter_config.json says, as PEFT writes it.
+
+inline constexpr int kMaxAdapterRank = 1024;
+inline constexpr double kMaxAdapterAlpha = 1e6;
+inline constexpr std::size_t kMaxAdapterPatterns = 10'000;
+
+// Of low-rank adaptation (Hu et al. 2021, "LoRA").
+struct AdapterConfig {
+  int rank = 0;                     // r
+  double alpha = 0.0;               // lora_alpha
+  bool is_rank_stabilized = false;  // use_rslora: alpha / sqrt(r), not alpha / r
+  // Of modules of their own, in the file's order: a whole name or what follows one of its dots. The
+  // first that fits counts.
+  std::vector<std::pair<std::string, int>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+
+  // module: "transformer.layers.0.linear1".
+  int rank_of(std::string_view module) const;
+  double scaling_of(std::string_view module) const;
+};
+
+// Parses and checks the text of an adapter_config.json. Which modules are adapted say the tensors.
+// Refused is what changes the function and is not computed here, and every key that is not known
+// and says something: PEFT's new switches do change it. `file` is only used in errors. Throws
+// ModelError.
+AdapterConfig parse_adapter_config(std::string_view json_text, const std::string& file);
+
+// AdapterFiles: the files of a LoRA adapter, opened once.
+
+// A module that an adapter adapts: y += scaling B (A x), or of an embedding scaling B A[:, token].
+struct AdaptedModule {
+  AdaptableModule module;
+  std::size_t rank = 0;
+  double scaling = 0.0;
+  const TensorEntry* a = nullptr;  // [rank, in]
+  const TensorEntry* b = nullptr;  // [out, rank]
+};
+
+// adapter_config.json as it was read, and adapter_model.safetensors, open: as PEFT writes them
+// around the model that the state_dict names are of. What is asked of it is of these two files,
+// also when others take their places meanwhile.
+class AdapterFiles {
+ public:
+  // Reads and checks both headers against a model of `config`; no tensor. Throws ModelError naming
+  // file, key or tensor, and both values.
+  AdapterFiles(const std::filesystem::path& directory, const ModelConfig& config);
+
+  // Upper bounds: of Adapter::bytes(), and of what Adapter::load takes beside that until it
+  // returns.
+  std::size_t bytes() const { return bytes_; }
+  std::size_t loading_bytes() const { return loading_bytes_; }
+
+  const std::string& config_json() const { return config_json_; }
+  const SafetensorsFile& tensors() const { return tensors_; }
+  std::span<const AdaptedModule> modules() const { return modules_; }   // at least one
+  std::size_t num_layer_weights() const { return num_layer_weights_; }  // of the model
+
+ private:
+  void find_modules(const std::string& file, const ModelConfig& config);
+  void measure();
+
+  const std::string config_json_;
+  const AdapterConfig config_;
+  const SafetensorsFile tensors_;
+  const std::size_t num_layer_weights_;
+  std::vector<AdaptedModule> modules_;
+  std::size_t bytes_ = 0;
+  std::size_t loading_bytes_ = 0;
+};
 
 // Immutable; const and shareable between threads. For models of the config that its files were
 // opened with. Its matrices are f32 in every model, and never merged into those.
@@ -72,5 +168,56 @@ class Adapter {
   LowRankOutput value_output_;
   float value_scaling_ = 0.0f;
 };
+
+// AdaptedRows: which rows of a pass go through an adapter.
+
+// Grouped by adapter, so that the matrices of each are read once a product. Working memory of one
+// thread: it allocates nothing within what was reserved.
+class AdaptedRows {
+ public:
+  void reserve(std::size_t max_rows);
+  void clear() { rows_.clear(), groups_.clear(), found_.clear(); }
+  // Row by row; null: it has none. The adapter outlives the pass.
+  void note(std::size_t row, const Adapter* adapter) {
+    if (adapter != nullptr) found_.emplace_back(adapter, static_cast<std::uint32_t>(row));
+  }
+  void group();  // once all are noted
+
+  // What add() will read, as far as a core's cache is likely to hold it: a product that goes before
+  // asks for it.
+  void list(AdaptedProduct product, std::size_t weights, PrefetchList& prefetch) const;
+
+  bool empty() const { return rows_.empty(); }
+  // What the adapters add to a product of x.
+  void add(AdaptedProduct product, std::size_t weights, MatrixView<const float> x,
+           MatrixView<float> y) const;
+
+ private:
+  struct Group {
+    const Adapter* adapter;
+    std::size_t first;  // of rows_
+    std::size_t count;
+  };
+  std::vector<std::pair<const Adapter*, std::uint32_t>> found_;
+  std::vector<std::uint32_t> rows_;
+  std::vector<Group> groups_;
+};
+
+// LoRA adapters with random weights, for tests and measurements, which need some adapter and
+// not a trained one.
+
+struct RandomAdapter {
+  int rank = 4;
+  double alpha = 8.0;
+  std::uint64_t seed = 1;
+  bool b_is_zero = false;  // as before training: it changes nothing
+  // Which modules, by name; null: each that can be adapted.
+  std::function<bool(const std::string& module)> adapts = nullptr;
+};
+
+// Writes adapter_config.json and adapter_model.safetensors (F32) into `directory`, made if absent,
+// for models of `config`. A is N(0, 1 / in), B is N(0, 0.1): outputs change visibly.
+void write_random_adapter(const std::filesystem::path& directory, const ModelConfig& config,
+                          const RandomAdapter& options = {});
 
 }  // namespace lintel

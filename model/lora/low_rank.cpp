@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cassert>
 
-#include "model/lora/adapter_config.h"
+#include "model/lora/adapter.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lintel {

@@ -8,8 +8,6 @@
 
 #include "model/core/tensor.h"
 #include "model/ops/dense_input.h"
-#include "model/ops/kernel_choice.h"
-#include "model/ops/prefetch_list.h"
 #include "model/ops/weight_type.h"
 
 namespace lintel {

@@ -11,7 +11,6 @@
 #include <string>
 
 #include "model/ops/packed_weights.h"
-#include "model/ops/prefetch_list.h"
 #include "model/ops/weight_type.h"
 
 namespace lintel {

@@ -1,5 +1,7 @@
 #include "model/ops/weight_type.h"
 
+#include <atomic>
+
 namespace lintel {
 
 const char* to_string(WeightType type) {
@@ -20,5 +22,33 @@ std::optional<WeightType> weight_type_named(std::string_view name) {
   }
   return std::nullopt;
 }
+
+namespace {
+
+std::atomic<KernelChoice> of_process{KernelChoice::kAuto};
+
+}  // namespace
+
+const char* to_string(KernelChoice choice) {
+  switch (choice) {
+    case KernelChoice::kAuto:
+      return "auto";
+    case KernelChoice::kOwn:
+      return "own";
+    case KernelChoice::kOneDnn:
+      return "onednn";
+  }
+  return "unknown";
+}
+
+std::optional<KernelChoice> kernels_named(std::string_view name) {
+  for (const KernelChoice choice : kKernelChoices) {
+    if (name == to_string(choice)) return choice;
+  }
+  return std::nullopt;
+}
+
+void choose_kernels(KernelChoice choice) { of_process.store(choice); }
+KernelChoice chosen_kernels() { return of_process.load(); }
 
 }  // namespace lintel

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 namespace lintel {
 
@@ -13,5 +17,61 @@ inline constexpr std::array kWeightTypes = {WeightType::kF32, WeightType::kBf16,
 
 const char* to_string(WeightType type);  // "f32", "bf16", "int8"
 std::optional<WeightType> weight_type_named(std::string_view name);
+
+// Who multiplies matrices: our own kernels, or oneDNN.
+
+enum class KernelChoice {
+  kAuto,    // for each weight type what is faster on this machine, by a table: ProductLibrary
+  kOwn,     // our own kernels alone
+  kOneDnn,  // oneDNN wherever its rows are independent of each other, else our own
+};
+
+inline constexpr std::array kKernelChoices = {KernelChoice::kAuto, KernelChoice::kOwn,
+                                              KernelChoice::kOneDnn};
+
+const char* to_string(KernelChoice choice);  // "auto", "own", "onednn"
+std::optional<KernelChoice> kernels_named(std::string_view name);
+
+// Of the process: the default for layers that are made from now on. kAuto at first.
+void choose_kernels(KernelChoice choice);
+KernelChoice chosen_kernels();
+
+// PrefetchList: memory that will be read soon.
+
+// Blocks that a matrix product asks into its core's cache while it computes, a line with every cell
+// of its weights: a product waits for arithmetic, and what follows it would wait for memory.
+class PrefetchList {
+ public:
+  static constexpr std::size_t kLineFloats = 16;  // of 64 bytes
+
+  void reserve(std::size_t blocks) { blocks_.reserve(blocks); }
+  void clear() {
+    blocks_.clear();
+    next_ = 0;
+    done_ = 0;
+  }
+  void add(std::span<const float> block) {
+    if (!block.empty()) blocks_.push_back(block);
+  }
+
+  // The first of `lines` lines to ask for; null when nothing is left. The last of them may lie
+  // beyond their block: asking for memory reads nothing.
+  const float* take(std::size_t lines) {
+    if (next_ == blocks_.size()) return nullptr;
+    const std::span<const float> block = blocks_[next_];
+    const float* const first = block.data() + done_;
+    done_ += lines * kLineFloats;
+    if (done_ >= block.size()) {
+      ++next_;
+      done_ = 0;
+    }
+    return first;
+  }
+
+ private:
+  std::vector<std::span<const float>> blocks_;
+  std::size_t next_ = 0;  // block
+  std::size_t done_ = 0;  // floats of it
+};
 
 }  // namespace lintel

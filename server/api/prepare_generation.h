@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/api/generate_checks.h"
+#include "server/api/request_checks.h"
 #include "server/api/service_context.h"
 #include "server/sessions/persistence/past_call.h"
 

@@ -5,14 +5,26 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "server/engine/scheduler.h"
-#include "server/models/load_refusal.h"
-#include "server/models/served_model.h"
+#include "server/engine/token_sink.h"
+#include "server/models/model_manager.h"
+#include "server/models/model_registry.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
+
+// The status of a call from the outcome of its request.
+
+// Why calls that run on the model are ended, or find no place, when its scheduler stops.
+grpc::Status stopped_status(const ServedModel& model);
+
+// The status of a call whose request ended so; session_id is empty where it had no session.
+// is_stored: the session is in a store, too, which has it as it was.
+grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
+                            const std::string& session_id = "", bool is_stored = false);
 
 // INTERNAL: the model produced NaN or infinity, and the session (empty: a one-shot call) is gone.
 grpc::Status non_finite(std::string_view model, std::string_view session_id, bool is_stored);

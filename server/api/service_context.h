@@ -2,8 +2,12 @@
 // them.
 #pragma once
 
-#include "server/api/server_health.h"
-#include "server/api/streaming_options.h"
+#include <grpcpp/support/status.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+
 #include "server/core/clock.h"
 #include "server/grpc/transport/active_calls.h"
 #include "server/grpc/transport/call_scope.h"
@@ -14,6 +18,50 @@
 #include "server/sessions/session_store.h"
 
 namespace lintel {
+
+// ServerHealth: liveness and readiness for every probe.
+
+// /readyz, /healthz, gRPC health and the Open Inference Protocol's ServerReady, ServerLive and
+// ModelReady, over gRPC and HTTP, all ask this one. Thread-safe; asks nothing of a disk.
+class ServerHealth {
+ public:
+  // broken_timeout: how long a server stays alive whose session store is broken; 0: for ever.
+  // `calls` and `clock` outlive the object.
+  ServerHealth(const ActiveCalls& calls, const Clock& clock,
+               std::chrono::milliseconds broken_timeout)
+      : calls_(calls), clock_(clock), broken_timeout_(broken_timeout) {}
+
+  // A write to the session store failed: it is broken until the process restarts.
+  void note_broken_store() {
+    TimePoint unbroken = kNotBroken;
+    broken_since_.compare_exchange_strong(unbroken, clock_.now());
+  }
+
+  // Whether new calls are taken: the server does not drain, and its session store is not broken.
+  bool is_ready() const { return !calls_.closed() && broken_since_.load() == kNotBroken; }
+  // Whether the process is of use. Only a new one opens a broken store again, so that this one is
+  // to be ended after the timeout. A drain is no reason.
+  bool is_alive() const {
+    const TimePoint since = broken_since_.load();
+    return since == kNotBroken || broken_timeout_.count() == 0 ||
+           clock_.now() - since < broken_timeout_;
+  }
+
+ private:
+  static constexpr TimePoint kNotBroken = TimePoint::max();
+
+  const ActiveCalls& calls_;
+  const Clock& clock_;
+  const std::chrono::milliseconds broken_timeout_;
+  std::atomic<TimePoint> broken_since_{kNotBroken};
+};
+
+// StreamingOptions: how values become messages.
+
+struct StreamingOptions {
+  std::chrono::milliseconds chunk_interval_ms{10};  // between messages of one stream
+  int outbox_tokens = 4096;                         // a stream that holds more is paused
+};
 
 struct ServiceContext {
   const ModelRegistry& models;
@@ -27,5 +75,16 @@ struct ServiceContext {
   const ServerHealth& health;
   DurableSessions* durable = nullptr;  // null: nothing outlives the process
 };
+
+// Work that may have to wait for the session store.
+
+// Has a thread of the store run `work`, whose lines of the log are the call's. RESOURCE_EXHAUSTED:
+// too much waits, and it is not run. REQUIRES: there is a store.
+grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
+                          std::function<void()> work);
+
+// Of a session that was just made: what of it is to outlive the server does when this says OK;
+// else it is gone again. Waits where there is a store.
+grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info);
 
 }  // namespace lintel

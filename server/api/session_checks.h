@@ -9,7 +9,7 @@
 
 #include "lintel/v1/session.pb.h"
 #include "model/config/config.h"
-#include "server/api/violations.h"
+#include "server/api/request_checks.h"
 #include "server/sessions/digest.h"
 #include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/session_store.h"

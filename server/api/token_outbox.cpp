@@ -4,9 +4,8 @@
 #include <iterator>
 #include <utility>
 
-#include "server/api/outcome_status.h"
 #include "server/api/refusals.h"
-#include "server/core/guarded.h"
+#include "server/core/threads.h"
 #include "server/grpc/transport/status.h"
 #include "server/sessions/persistence/durable_call.h"
 #include "server/sessions/persistence/past_call.h"

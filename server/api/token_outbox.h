@@ -17,7 +17,7 @@
 #include "server/engine/token_sink.h"
 #include "server/grpc/transport/active_calls.h"
 #include "server/grpc/transport/call_scope.h"
-#include "server/models/served_model.h"
+#include "server/models/model_registry.h"
 
 namespace lintel {
 

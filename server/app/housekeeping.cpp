@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/core/thread_failures.h"
+#include "server/core/threads.h"
 
 namespace lintel {
 namespace {

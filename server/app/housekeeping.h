@@ -9,9 +9,9 @@
 
 #include "server/app/stored_sessions.h"
 #include "server/core/clock.h"
-#include "server/core/doorbell.h"
+#include "server/core/notification.h"
 #include "server/grpc/transport/active_calls.h"
-#include "server/grpc/transport/request_counters.h"
+#include "server/grpc/transport/call_scope.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"
 #include "server/sessions/session_store.h"

@@ -1,5 +1,6 @@
 #include "server/app/lintel_server.h"
 
+#include <grpcpp/channel.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <spdlog/spdlog.h>
@@ -7,20 +8,22 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <future>
+#include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "grpc/health/v1/health.pb.h"
 #include "server/api/service_context.h"
 #include "server/app/housekeeping.h"
-#include "server/app/http_server.h"
 #include "server/app/stored_sessions.h"
-#include "server/config/session_store_flags.h"
+#include "server/config/flags.h"
 #include "server/core/random_bytes.h"
-#include "server/core/thread_failures.h"
+#include "server/core/threads.h"
 #include "server/engine/prefix_cache.h"
 #include "server/grpc/kserve/service.h"
 #include "server/grpc/lintel_v1/admin_service.h"
@@ -28,18 +31,107 @@
 #include "server/grpc/lintel_v1/initial_states.h"
 #include "server/grpc/lintel_v1/model_service.h"
 #include "server/grpc/lintel_v1/session_service.h"
-#include "server/grpc/transport/channelz_service.h"
+#include "server/grpc/transport/introspection.h"
 #include "server/grpc/transport/listener.h"
 #include "server/grpc/transport/message_bounds.h"
 #include "server/grpc/transport/port_credentials.h"
-#include "server/grpc/transport/reflection_service.h"
+#include "server/http/connect/routes.h"
+#include "server/http/kserve/routes.h"
+#include "server/http/openai/routes.h"
+#include "server/http/transport/body_work.h"
+#include "server/http/transport/http_listener.h"
+#include "server/http/transport/http_message.h"
+#include "server/http/transport/http_routes.h"
+#include "server/http/transport/inner_calls.h"
+#include "server/http/ui/routes.h"
 #include "server/metrics/metrics.h"
 #include "server/metrics/metrics_endpoint.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
+#include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"
 
 namespace lintel {
+
+// HttpServer: all routes over HTTP, on one port.
+
+// Makes calls to the gRPC server within this process, and is stopped after that server: then no
+// call is left to answer. Threads: one starts, drains and stops it.
+class HttpServer {
+ public:
+  struct Parts {
+    const HttpOptions& options;                  // with an address to listen on
+    std::shared_ptr<grpc::Channel> calls;        // to the gRPC server in this process
+    std::string inner_key;                       // CallGate::inner_key
+    std::shared_ptr<Certificates> certificates;  // null: plain text
+    const BearerTokens* tokens = nullptr;        // null: none is asked for
+    std::size_t max_body_bytes = 0;
+    HttpCounters& counters;
+    std::string replica_id = {};  // for every answer's header lintel-replica; empty: none
+    std::chrono::milliseconds max_age{0}, max_age_grace{0};  // as ConnectionOptions has them
+  };
+  // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot
+  // be listened on.
+  explicit HttpServer(Parts parts);
+  ~HttpServer();
+
+  int port() const;
+  void start();
+  // Takes no more connections; those that are open close with the answers that they wait for.
+  void begin_drain();
+  // Waits until they have, at most this long.
+  void flush(std::chrono::nanoseconds timeout);
+  // Ends all connections. Returns whether all calls have ended within `timeout`: the gRPC server
+  // has to have been shut down before. If not, the object must not be destroyed.
+  bool stop(std::chrono::nanoseconds timeout);
+
+ private:
+  struct Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+struct HttpServer::Impl {
+  explicit Impl(Parts parts)
+      : calls(std::move(parts.calls), std::move(parts.inner_key)),
+        bodies(parts.options.memory_bytes, parts.counters),
+        listener({parts.options, routes, std::move(parts.certificates), parts.tokens,
+                  parts.max_body_bytes, parts.counters, std::move(parts.replica_id), parts.max_age,
+                  parts.max_age_grace}) {
+    add_connect_routes(routes, calls, bodies);
+    add_kserve_routes(routes, calls, bodies);
+    add_openai_routes(routes, calls, bodies);
+    add_page_routes(routes);
+  }
+
+  HttpRoutes routes;
+  InnerCalls calls;
+  BodyWork bodies;
+  HttpListener listener;
+};
+
+HttpServer::HttpServer(Parts parts) : impl_(std::make_unique<Impl>(std::move(parts))) {}
+
+HttpServer::~HttpServer() = default;
+
+int HttpServer::port() const { return impl_->listener.port(); }
+
+void HttpServer::start() { impl_->listener.start(); }
+
+void HttpServer::begin_drain() {
+  impl_->listener.begin_drain();
+  impl_->bodies.begin_drain();
+}
+
+void HttpServer::flush(std::chrono::nanoseconds timeout) {
+  impl_->listener.wait_until_closed(timeout);
+}
+
+bool HttpServer::stop(std::chrono::nanoseconds timeout) {
+  impl_->listener.stop();
+  impl_->bodies.stop();
+  return impl_->calls.stop(timeout);
+}
+
 namespace {
 
 // After kFlushTime, what is left, Health.Watch for one, gets this long to see NOT_SERVING.

@@ -2,19 +2,575 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <memory>
+#include <optional>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "server/app/config_file.h"
-#include "server/app/flag_errors.h"
-#include "server/app/flag_help.h"
-#include "server/app/option_checks.h"
 #include "server/config/flags.h"
-#include "server/core/cores.h"
-#include "server/models/packaged_models.h"
+#include "server/config/option_values.h"
+#include "server/config/server_options.h"
+#include "server/core/threads.h"
+#include "server/models/model_repository.h"
+#include "server/sessions/storage/redis/redis_servers.h"
 #include "tools/describe/flags.h"
 
 namespace lintel {
+
+// The file of --config: flags as keys.
+
+// What TOML and INI files have in common, and of TOML what flags need:
+//
+//   # a comment, or one that begins with ;
+//   model = ["weights/a", 'other=weights/b']   # a list, also over several lines
+//   session-memory = "512MiB"                  # or without quotes, where it is one word
+//   workers = 4
+//   insecure-public = true
+//
+// No sections. CLI11's own reader takes nearly anything for a value, up to the end of the file
+// where a bracket is missing; this one says what is wrong, and in which line.
+class ConfigFile final : public CLI::ConfigTOML {
+ public:
+  // `app` declares the flags and --config; it is asked while a file is read.
+  explicit ConfigFile(const CLI::App& app) : app_(app) {}
+
+  // Throws UsageError: "FILE, line N: ...".
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override;
+
+  // "FILE, line N" where a flag ("--workers") was set, else empty.
+  std::string place_of(const std::string& flag) const;
+  // As the file has it, "" when it has none; also when the file is refused for something else.
+  const std::string& log_format() const { return log_format_; }
+
+ private:
+  const CLI::App& app_;
+  // Of the last file; from_config is const in CLI11, and called once.
+  mutable std::map<std::string, std::string> places_;  // by key
+  mutable std::string log_format_;
+};
+
+namespace {
+
+// One file's text, read from its beginning to its end.
+class Reader {
+ public:
+  Reader(std::string text, std::string file) : text_(std::move(text)), file_(std::move(file)) {}
+
+  std::string place(int line) const { return file_ + ", line " + std::to_string(line); }
+  [[noreturn]] void fail(int line, const std::string& why) const {
+    throw UsageError(place(line) + ": " + why);
+  }
+  int line() const { return line_; }
+  bool at_end() const { return at_ == text_.size(); }
+  char peek() const { return at_end() ? '\n' : text_[at_]; }
+  char take() {
+    const char c = text_[at_++];
+    if (c == '\n') ++line_;
+    return c;
+  }
+  bool takes(char c) {
+    if (at_end() || text_[at_] != c) return false;
+    take();
+    return true;
+  }
+  void skip_spaces() {
+    while (!at_end() && (peek() == ' ' || peek() == '\t' || peek() == '\r')) take();
+  }
+  void skip_line() {
+    while (!at_end() && take() != '\n') {
+    }
+  }
+  // Spaces, line ends and comments, as between the elements of a list.
+  void skip_blank() {
+    while (!at_end()) {
+      skip_spaces();
+      if (peek() == '#') {
+        skip_line();
+      } else if (!takes('\n')) {
+        return;
+      }
+    }
+  }
+  // Until one of these or the end of the line, without the spaces at its end.
+  std::string take_until(std::string_view stops) {
+    std::string text;
+    while (!at_end() && peek() != '\n' && stops.find(peek()) == std::string_view::npos) {
+      text.push_back(take());
+    }
+    while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) {
+      text.pop_back();
+    }
+    return text;
+  }
+
+ private:
+  const std::string text_, file_;
+  std::size_t at_ = 0;
+  int line_ = 1;
+};
+
+// "..." with TOML's escapes, or '...' as it is. REQUIRES: at a quote.
+std::string read_quoted(Reader& in, const std::string& key) {
+  const int line = in.line();
+  const char quote = in.take();
+  std::string value;
+  while (!in.at_end() && in.peek() != '\n') {
+    const char c = in.take();
+    if (c == quote) return value;
+    if (c != '\\' || quote == '\'') {
+      value.push_back(c);
+      continue;
+    }
+    const char escaped = in.peek();
+    static constexpr std::string_view kNames = "\"\\nt", kMeant = "\"\\\n\t";
+    const std::size_t at = kNames.find(escaped);
+    if (at == std::string_view::npos) {
+      in.fail(line,
+              key + ": '\\" + std::string(1, escaped) +
+                  "' is not \\\\, \\\", \\n or \\t; a text in single quotes is taken as it is");
+    }
+    in.take();
+    value.push_back(kMeant[at]);
+  }
+  in.fail(line, key + ": the " + std::string(1, quote) + " at the end is missing");
+}
+
+// A value without quotes: one word.
+std::string read_word(Reader& in, const std::string& key, std::string_view stops) {
+  const int line = in.line();
+  const std::string word = in.take_until(stops);
+  if (word.find_first_of(" \t,") != std::string::npos) {
+    in.fail(line, key + ": '" + word + "' needs quotes, or as a list brackets: [\"a\", \"b\"]");
+  }
+  if (word.find_first_of("\"'[]{}=") != std::string::npos) {
+    in.fail(line, key + ": '" + word + "' is not a number, a word or a text in quotes");
+  }
+  return word;
+}
+
+std::string read_scalar(Reader& in, const std::string& key, std::string_view stops) {
+  const bool quoted = in.peek() == '"' || in.peek() == '\'';
+  return quoted ? read_quoted(in, key) : read_word(in, key, stops);
+}
+
+// REQUIRES: after its "[".
+std::vector<std::string> read_list(Reader& in, const std::string& key) {
+  const int line = in.line();
+  std::vector<std::string> values;
+  while (true) {
+    in.skip_blank();
+    if (in.takes(']')) return values;
+    if (in.at_end()) in.fail(line, key + ": the ] of its list is missing");
+    values.push_back(read_scalar(in, key, ",]#="));
+    in.skip_blank();
+    if (in.takes(',') || in.peek() == ']') continue;
+    // At the end, or at what can only be the next key.
+    in.fail(line, key + ": the ] of its list is missing, or a comma before '" +
+                      in.take_until(" #,]") + "' in line " + std::to_string(in.line()));
+  }
+}
+
+// What stands between "=" and the end of the line. A comment may follow.
+std::vector<std::string> read_value(Reader& in, const std::string& key) {
+  const int line = in.line();
+  in.skip_spaces();
+  std::vector<std::string> values;
+  if (in.takes('[')) {
+    values = read_list(in, key);
+  } else {
+    const bool quoted = in.peek() == '"' || in.peek() == '\'';
+    values.push_back(read_scalar(in, key, "#"));
+    if (!quoted && values.front().empty()) in.fail(line, key + ": a value is missing after =");
+  }
+  in.skip_spaces();
+  if (in.peek() != '\n' && in.peek() != '#') {
+    in.fail(in.line(), key + ": '" + in.take_until("#") + "' stands after the value");
+  }
+  in.skip_line();
+  return values;
+}
+
+std::vector<std::string> keys_of(const CLI::App& app) {
+  std::vector<std::string> keys;
+  for (const CLI::Option* const option : app.get_options()) {
+    if (option->get_configurable()) keys.push_back(option->get_single_name());
+  }
+  return keys;
+}
+
+}  // namespace
+
+std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const {
+  std::ostringstream all;
+  all << input.rdbuf();
+  static const std::regex kLogFormat("(?:^|\n)[ \t]*log-format[ \t]*=[ \t]*[\"']?([a-z]+)");
+  const std::string text = all.str();
+  if (std::smatch match; std::regex_search(text, match, kLogFormat)) log_format_ = match[1];
+
+  Reader in(text, app_["--config"]->as<std::string>());
+  std::vector<CLI::ConfigItem> found;
+  while (!in.at_end()) {
+    in.skip_blank();
+    if (in.at_end()) break;
+    const int line = in.line();
+    if (in.peek() == ';') {
+      in.skip_line();
+      continue;
+    }
+    if (in.peek() == '[') {
+      in.skip_line();
+      in.fail(line, "there are no sections, only keys");
+    }
+    const std::string key = in.take_until("=#");
+    const CLI::Option* const option = app_.get_option_no_throw("--" + key);
+    if (option == nullptr || !option->get_configurable()) {
+      in.fail(line, "there is no key " + key + describe::did_you_mean(key, keys_of(app_)) +
+                        (option != nullptr ? ": it is for the command line"
+                                           : " Keys are the flags without the dashes in front"));
+    }
+    CLI::ConfigItem item;
+    item.name = key;
+    const bool is_switch = option->get_expected_max() == 0;
+    if (in.takes('=')) {
+      item.inputs = read_value(in, key);
+    } else {
+      if (!is_switch) in.fail(line, key + ": a value is missing: " + key + " = ...");
+      in.skip_line();
+      item.inputs = {"true"};
+    }
+    if (is_switch && item.inputs != std::vector<std::string>{"true"} &&
+        item.inputs != std::vector<std::string>{"false"}) {
+      in.fail(line, key + ": is true or false");
+    }
+    if (!is_switch && option->get_expected_max() == 1 && item.inputs.size() != 1) {
+      in.fail(line, key + ": takes one value, not a list of " + std::to_string(item.inputs.size()));
+    }
+    const auto [first, is_new] = places_.emplace(key, in.place(line));
+    if (!is_new) in.fail(line, key + ": is given twice, first in " + first->second);
+    if (!item.inputs.empty()) found.push_back(std::move(item));
+  }
+  return found;
+}
+
+std::string ConfigFile::place_of(const std::string& flag) const {
+  const auto found = places_.find(flag.substr(std::min<std::size_t>(2, flag.size())));
+  return found == places_.end() ? "" : found->second;
+}
+
+// Error texts for flags that CLI11 refuses.
+
+// CLI11's error in the words of ours: the flag, what was given, what is taken, and what may have
+// been meant; for a value of the configuration file, the file and line in front. argc, argv: as
+// they were parsed.
+std::string in_words(const CLI::ParseError& error, const CLI::App& app, const ConfigFile& config,
+                     int argc, const char* const* argv);
+
+// Whether errors are to be lines of JSON, as --log-format says on the command line, wherever the
+// parsing stopped.
+bool asks_for_json(int argc, const char* const* argv, const ConfigFile& config);
+
+namespace {
+
+// The value of --NAME VALUE or --NAME=VALUE; the last one counts.
+std::optional<std::string> given(const std::string& flag, int argc, const char* const* argv) {
+  std::optional<std::string> value;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == flag) value = i + 1 < argc ? argv[i + 1] : "";
+    if (word.starts_with(flag + "=")) value = word.substr(flag.size() + 1);
+  }
+  return value;
+}
+
+std::string unknown_words(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* const option : app.get_options()) {
+    flags.push_back(option->get_single_name());
+  }
+  const std::vector<std::string> words = app.remaining();
+  for (const std::string& word : words) {
+    if (!word.starts_with("-") || word.size() < 2) continue;
+    const std::string flag = word.substr(0, word.find('='));
+    const std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+    return "there is no flag " + flag + describe::did_you_mean(name, flags, "--");
+  }
+  const std::string word = words.empty() ? "" : words.front();
+  return "'" + word + "' belongs to no flag" +
+         (std::filesystem::is_directory(word) ? ": a model's directory is given by --model" : "");
+}
+
+// Why a configuration file cannot be opened.
+std::string unreadable(const std::string& file) {
+  if (std::filesystem::is_directory(file)) return std::strerror(EISDIR);
+  errno = 0;
+  const std::ifstream in(file);
+  return std::strerror(errno == 0 ? ENOENT : errno);
+}
+
+}  // namespace
+
+std::string in_words(const CLI::ParseError& error, const CLI::App& app, const ConfigFile& config,
+                     int argc, const char* const* argv) {
+  const std::string text = error.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) return unknown_words(app);
+  if (dynamic_cast<const CLI::FileError*>(&error) != nullptr) {
+    const std::string file = app["--config"]->as<std::string>();
+    return "--config: " + file + ": " + unreadable(file);
+  }
+  const std::string flag = text.substr(0, text.find(':'));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    const CLI::Option* const option = app.get_option_no_throw(flag);
+    if (option == nullptr || option->get_expected_max() == 0) return text;
+    const std::string wanted = flag + " " + option->get_type_name();
+    return option->count() > 1 ? flag + ": is given more than once"
+                               : flag + ": a value is missing: " + wanted;
+  }
+  const std::string place = config.place_of(flag);
+  return place.empty() || given(flag, argc, argv) ? text : place + ": " + text;
+}
+
+bool asks_for_json(int argc, const char* const* argv, const ConfigFile& config) {
+  return given("--log-format", argc, argv).value_or(config.log_format()) == "json";
+}
+
+// The text of --help around the flags, and its layout.
+
+// Gives `app`, whose flags are declared, its introduction and examples, and breaks the flags' texts
+// into lines that a terminal of 80 columns shows.
+void lay_out_help(CLI::App& app);
+
+namespace {
+
+// Of a line of the help, and of a flag's name to the left of its text.
+constexpr std::size_t kColumns = 80;
+constexpr std::size_t kNameColumns = 26;
+
+constexpr const char* kIntroduction =
+    "Serves autoregressive linear transformers over gRPC.\n\n"
+    "Without --model, --model-repository and --config it serves the small models that\n"
+    "come with it, on 127.0.0.1:50051 and with their page on http://127.0.0.1:8080/.\n"
+    "BYTES are 1048576, 512MiB or 2GB; a DURATION is 250ms, 30s, 10m or 2h.\n";
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  lintel-server\n"
+    "      to try it; then: lintel generate --model text-linear-small --prompt 'The '\n"
+    "  lintel-server --model weights/mnist-linear-small\n"
+    "      for this machine; then: lintel complete --unconditional 4\n"
+    "  lintel-server --model DIR --listen 0.0.0.0:50051 --tls-cert server.pem \\\n"
+    "      --tls-key server.key --auth-tokens tokens --metrics-listen 127.0.0.1:9464\n"
+    "      for others, with tokens of `lintel token new`, and watched by Prometheus\n"
+    "  lintel-server --config server.toml\n"
+    "      with flags as keys: model = [\"DIR\"], listen = \"0.0.0.0:50051\", ...\n\n"
+    "When it serves it says so in a line of standard output, and when no model is\n"
+    "named in a second one where the page is; the rest is logged to standard error.\n"
+    "After SIGTERM or SIGINT what runs may end (--drain-timeout), and a second one\n"
+    "ends it at once. Exit status: 0 after a drain, 1 when a model, a file or the\n"
+    "address cannot be used, 2 when flags make no sense.\n";
+
+// Lines of at most `width` bytes, broken between words.
+std::string wrapped(const std::string& text, std::size_t width) {
+  std::string out;
+  std::size_t column = 0;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const bool fits = column + 1 + word.size() <= width;
+    if (column > 0) out += fits ? " " : "\n";
+    column = column > 0 && fits ? column + 1 + word.size() : word.size();
+    out += word;
+  }
+  return out;
+}
+
+}  // namespace
+
+void lay_out_help(CLI::App& app) {
+  app.description(kIntroduction);
+  app.footer(kExamples);
+  app.get_formatter()->column_width(kNameColumns);
+  for (CLI::Option* const option : app.get_options()) {
+    option->description(wrapped(option->get_description(), kColumns - kNameColumns));
+  }
+}
+
+// Checks of combinations of flags.
+
+// Throws UsageError. Lowers a default of --prefill-rows to fit --max-batch-rows.
+void check_together(ServerOptions& options, bool prefill_rows_given);
+
+namespace {
+
+// Plain text leaves this machine only with --insecure-public, and never with tokens.
+void check_plain_text(const std::string& flag, const ListenAddress& address,
+                      const SecurityOptions& security) {
+  if (security.tls() || address.is_local()) return;
+  if (!security.auth_tokens.empty()) {
+    throw UsageError("--auth-tokens: tokens would travel in plain text to " +
+                     address.to_string(address.port) + ": give --tls-cert and --tls-key");
+  }
+  if (!security.insecure_public) {
+    throw UsageError(flag + " " + address.to_string(address.port) +
+                     " would serve plain text to other machines: give --tls-cert and --tls-key, "
+                     "or --insecure-public if something else protects the way");
+  }
+}
+
+// What travels over the port, and who may read it on its way.
+void check_security(const ServerOptions& options) {
+  const SecurityOptions& security = options.security;
+  if (security.tls_cert.empty() != security.tls_key.empty()) {
+    throw UsageError("--tls-cert and --tls-key belong together");
+  }
+  if (!security.tls_client_ca.empty() && !security.tls()) {
+    throw UsageError("--tls-client-ca needs --tls-cert and --tls-key");
+  }
+  if (!security.admin_certificates.empty()) {
+    if (security.tls_client_ca.empty())
+      throw UsageError("--admin-certificate needs --tls-client-ca");
+    if (!security.auth_tokens.empty()) {
+      throw UsageError("--admin-certificate: with --auth-tokens the tokens' roles decide");
+    }
+  }
+  check_plain_text("--listen", options.listen, security);
+  if (options.http.listen) check_plain_text("--http-listen", *options.http.listen, security);
+}
+
+// Where sessions outlive the server, and what of that place can be chosen.
+void check_store(const ServerOptions& options) {
+  const ServerOptions::DurableOptions& durable = options.durable;
+  const ServerOptions::SharedStoreOptions& shared = options.shared;
+  const ServerOptions defaults;
+  const std::string store = durable.store.string();
+  const bool is_redis = is_redis_url(store);
+  if (store.empty() && durable.durability.value_or(Durability::kNone) != Durability::kNone) {
+    throw UsageError("--session-durability needs --session-store, but for none");
+  }
+  const bool hands_over =
+      durable.drain_handover_ms && handover_after(durable) != ServerOptions::DurableOptions::kNever;
+  if (store.empty() && hands_over) {
+    throw UsageError("--drain-handover needs --session-store, but for off");
+  }
+  std::string why;
+  const std::optional<RedisUrl> url = is_redis ? parse_redis_url(store, &why) : std::nullopt;
+  if (is_redis && !url) throw UsageError("--session-store: " + why);
+  if (!is_redis && store.find("://") != std::string::npos) {
+    throw UsageError("--session-store: '" + store +
+                     "' is neither a directory nor redis:// nor rediss://");
+  }
+  if (is_redis && durable.store_size_bytes != defaults.durable.store_size_bytes) {
+    throw UsageError(
+        "--session-store-size is of a directory: a Redis server is bounded by its own maxmemory");
+  }
+  const std::pair<const char*, bool> of_redis[] = {
+      {"--session-lease", shared.lease_ms != defaults.shared.lease_ms},
+      {"--session-store-wait-replicas", shared.wait_replicas.has_value()},
+      {"--session-store-wait", shared.wait_ms != defaults.shared.wait_ms},
+      {"--session-store-credentials", !shared.credentials.empty()}};
+  for (const auto& [flag, is_given] : of_redis) {
+    if (is_given && !is_redis) {
+      throw UsageError(std::string(flag) + " needs --session-store redis:// or rediss://");
+    }
+  }
+  const std::pair<const char*, bool> of_tls[] = {{"--session-store-ca", !shared.ca.empty()},
+                                                 {"--session-store-cert", !shared.cert.empty()},
+                                                 {"--session-store-key", !shared.key.empty()}};
+  for (const auto& [flag, is_given] : of_tls) {
+    if (is_given && !(url && url->is_encrypted)) {
+      throw UsageError(std::string(flag) + " needs --session-store rediss://");
+    }
+  }
+  if (shared.cert.empty() != shared.key.empty()) {
+    throw UsageError("--session-store-cert and --session-store-key belong together");
+  }
+}
+
+// Each names a model that may be served, and no name is there twice.
+void check_adapters(ModelOptions& models) {
+  std::vector<std::string> served;
+  for (const auto& model : models.directories) served.push_back(model.name);
+  served.insert(served.end(), models.load.begin(), models.load.end());
+  std::set<std::pair<std::string, std::string>> names;
+  for (AdapterDirectory& adapter : models.adapters) {
+    if (adapter.model.empty()) {
+      if (served.size() != 1 || served.front() == "*") {
+        throw UsageError("--adapter: name the model of '" + adapter.name +
+                         "', as in --adapter MODEL:" + adapter.name + "=DIR");
+      }
+      adapter.model = served.front();
+    }
+    // One of the repository may be loaded later.
+    if (models.repository.empty() &&
+        std::find(served.begin(), served.end(), adapter.model) == served.end()) {
+      throw UsageError("--adapter: no --model is named '" + adapter.model + "'");
+    }
+    if (!names.emplace(adapter.model, adapter.name).second) {
+      throw UsageError("--adapter: '" + adapter.name + "' of model '" + adapter.model +
+                       "' is given twice");
+    }
+  }
+}
+
+}  // namespace
+
+void check_together(ServerOptions& options, bool prefill_rows_given) {
+  check_security(options);
+  if (!options.http.listen && !options.http.cors_origins.empty()) {
+    throw UsageError("--http-cors-origin needs --http-listen");
+  }
+  if (!options.http.allowed_hosts.empty() && !options.http.listen &&
+      !options.monitoring.metrics_listen) {
+    throw UsageError("--http-allowed-host needs --http-listen or --metrics-listen");
+  }
+  if (!options.models.load.empty() && options.models.repository.empty()) {
+    throw UsageError("--load-model needs --model-repository");
+  }
+  if (options.models.directories.empty() && options.models.repository.empty()) {
+    throw UsageError("--model is required, or --model-repository");
+  }
+  std::set<std::string> names;
+  for (const std::string& name : options.models.load) {
+    if (name != "*" && !is_model_name(name)) {
+      throw UsageError("--load-model: '" + name + "' cannot name a model");
+    }
+    if (!names.insert(name).second) throw UsageError("--load-model: " + name + " is given twice");
+  }
+  for (const auto& model : options.models.directories) {
+    if (!names.insert(model.name).second) {
+      throw UsageError("--model: two models are named '" + model.name +
+                       "'; give one another name with NAME=DIR");
+    }
+  }
+  check_adapters(options.models);
+  if (options.initial_states.accept_other_numerics && options.initial_states.directory.empty()) {
+    throw UsageError("--accept-other-numerics needs --initial-states");
+  }
+  check_store(options);
+  if (options.identity.token_burst > 0 && options.identity.tokens_per_second == 0) {
+    throw UsageError("--identity-token-burst needs --identity-tokens-per-second");
+  }
+  Scheduler::Options& scheduling = options.models.scheduling;
+  const bool rows_given = scheduling.max_batch_rows > 0;
+  if (rows_given && scheduling.prefill_rows_per_step > scheduling.max_batch_rows) {
+    if (prefill_rows_given) {
+      throw UsageError("--prefill-rows " + std::to_string(scheduling.prefill_rows_per_step) +
+                       " is more than --max-batch-rows " +
+                       std::to_string(scheduling.max_batch_rows));
+    }
+    scheduling.prefill_rows_per_step = scheduling.max_batch_rows;
+  }
+}
+
 namespace {
 
 // `options` holds the defaults and takes the values; it outlives the parsing.

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <limits>
 
-#include "server/core/replica_id.h"
+#include "server/core/random_bytes.h"
 #include "server/models/model_repository.h"
 
 namespace lintel {

@@ -7,21 +7,33 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "server/api/streaming_options.h"
+#include "server/api/service_context.h"
 #include "server/core/listen_address.h"
-#include "server/core/replica_id.h"
+#include "server/core/random_bytes.h"
 #include "server/engine/prefix_cache.h"
 #include "server/grpc/transport/connection_settings.h"
-#include "server/http/transport/http_options.h"
+#include "server/http/transport/http_message.h"
 #include "server/models/model_options.h"
 #include "server/observability/logging.h"
 #include "server/security/quotas.h"
-#include "server/security/security_options.h"
-#include "server/sessions/durability.h"
+#include "server/sessions/session_options.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
+
+// SecurityOptions: authentication of callers and of the server.
+
+struct SecurityOptions {
+  std::filesystem::path tls_cert, tls_key;  // both empty: plain text
+  std::filesystem::path tls_client_ca;      // not empty: clients need a certificate signed by it
+  // Names of certificates with the role admin, where there are no tokens.
+  std::vector<std::string> admin_certificates;
+  bool insecure_public = false;       // plain text beyond this machine
+  std::filesystem::path auth_tokens;  // BearerTokenTable; empty: no token is asked for
+  bool tls() const { return !tls_cert.empty(); }
+};
 
 // A member is set by a row of server_flags(), or it is in the list of those without a flag in
 // tests/server/flags/flags_test.cpp.

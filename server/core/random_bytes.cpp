@@ -1,8 +1,12 @@
 #include "server/core/random_bytes.h"
 
 #include <sys/random.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <system_error>
 
 namespace lintel {
@@ -15,6 +19,32 @@ void fill_with_random(std::span<std::byte> bytes) {
     }
     if (n > 0) bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
+}
+
+namespace {
+
+constexpr std::size_t kMostCharacters = 64;
+
+// By the ASCII table: what a locale takes for a letter may be no character of a header.
+bool may_be_in_replica_id(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == '-';
+}
+
+}  // namespace
+
+bool is_replica_id(std::string_view text) {
+  return !text.empty() && text.size() <= kMostCharacters &&
+         std::ranges::all_of(text, may_be_in_replica_id);
+}
+
+std::string default_replica_id() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "lintel";
+  std::string id = std::string(name.data()).substr(0, kMostCharacters);
+  std::ranges::replace_if(
+      id, [](char c) { return !may_be_in_replica_id(c); }, '-');
+  return id.empty() ? "lintel" : id;
 }
 
 }  // namespace lintel

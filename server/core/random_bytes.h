@@ -3,10 +3,20 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
+#include <string_view>
 
 namespace lintel {
 
 // Fills `bytes` from the system's generator. Throws std::system_error.
 void fill_with_random(std::span<std::byte> bytes);
+
+// What one server among several is called.
+
+// 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'.
+bool is_replica_id(std::string_view text);
+
+// Made of this machine's host name; "lintel" where it has none.
+std::string default_replica_id();
 
 }  // namespace lintel

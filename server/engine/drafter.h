@@ -5,11 +5,43 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/config/config.h"
+#include "server/engine/request.h"
 
 namespace lintel {
+
+// Speculation: whether draft tokens are fed before they are drawn, and what a sample offers for it.
+
+// A step then yields several tokens of one sequence. What is drawn never depends on it.
+enum class Speculation {
+  kOff,
+  kAuto,  // where it saves time: likely drafts, in steps of few rows
+  kOn,    // every draft there is room for: for tests
+};
+
+// Whether the samples of a model draft at all: without a state, a row costs a whole prefix.
+constexpr bool guesses(Speculation speculation, bool recomputes) {
+  return speculation == Speculation::kOn || (speculation == Speculation::kAuto && !recomputes);
+}
+
+// A sample that offers drafts for a step, one at a time: RowPlanner takes the one in hand, or
+// leaves it and all that would follow.
+class DraftSource {
+ public:
+  virtual ~DraftSource() = default;
+  // Drafts for this step, after the sample's first `rows` rows, the last of which is sampled.
+  // Returns whether there is one in hand.
+  virtual bool begin_drafts(int rows) = 0;
+  // How likely the draft in hand is right, and all before it. REQUIRES: the last call of
+  // begin_drafts or take_draft returned true.
+  virtual float draft_probability() const = 0;
+  // It gets a row. Returns whether there is one more in hand.
+  virtual bool take_draft() = 0;
+};
 
 // Remembers for several contexts of the next token (those before it; in an image also those above)
 // what came after them the last times, and how often that was so again. The context that is most
@@ -76,6 +108,57 @@ class Drafter {
   std::uint64_t observed_ = 0;
   std::uint64_t learnt_ = 0;  // of the observed: those before
   std::uint64_t assumed_ = 0;
+};
+
+// SampleDrafts: the tokens of one sample that are fed before their turn.
+
+// Chooses drafts for a step: known tokens, and draft tokens between them. Used by the one thread
+// that runs the request.
+class SampleDrafts {
+ public:
+  // `context` outlives the object. Without begin() or fork() there are never any.
+  explicit SampleDrafts(const RequestContext& context) : context_(context) {}
+
+  // From now on there may be up to `most` in a step. `pending`: the sequence's.
+  void begin(int most, std::optional<std::int32_t> pending);
+  // The same, with what `first` has learnt.
+  void fork(const SampleDrafts& first);
+  // The next token of the sequence.
+  void observe(std::int32_t value);
+  void release() { drafter_.reset(); }
+
+  // As DraftSource has it, for rows that begin with token `position`, in a sequence of at most
+  // `end` tokens. REQUIRES: none are taken.
+  bool propose(std::int64_t position, int rows, std::int64_t end);
+  float probability() const { return probability_; }
+  bool take();
+
+  // Those taken for this step, in order.
+  int size() const { return static_cast<int>(taken_.size()); }
+  std::int32_t value(int i) const { return taken_[static_cast<std::size_t>(i)].guess.value; }
+  int guesses() const;  // among them
+  enum class Verdict { kKnown, kRight, kWrong };
+  // What became of one: `value` came in its place. Learns from it.
+  Verdict judge(int i, std::int32_t value);
+  void clear() { taken_.clear(); }
+
+ private:
+  struct Draft {
+    Drafter::Guess guess;
+    bool is_known = false;  // given: not of the drafter
+  };
+
+  // Looks for a draft to have in hand.
+  bool next();
+
+  const RequestContext& context_;
+  std::unique_ptr<Drafter> drafter_;  // null: no drafts
+  int most_ = 0;
+  std::vector<Draft> taken_;
+  Draft in_hand_;
+  std::int64_t position_ = 0;  // of in_hand_
+  std::int64_t end_ = 0;       // no draft from this position on
+  float probability_ = 0;
 };
 
 }  // namespace lintel

@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
-#include "server/engine/outlet.h"
 #include "server/engine/particle_set.h"
-#include "server/engine/request_context.h"
+#include "server/engine/request.h"
 #include "server/engine/sample_run.h"
+#include "server/engine/token_sink.h"
 
 namespace lintel {
 

@@ -1,13 +1,201 @@
 #include "server/engine/prefix_cache.h"
 
 #include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include "model/core/state_bytes.h"
-#include "server/core/guarded.h"
+#include "model/core/tensor.h"
+#include "server/core/threads.h"
 
 namespace lintel {
+namespace {
+
+// With the allocator's own share: the node, its place in the order of use and among its parent's
+// children, and of a root the part and its owner's name.
+constexpr std::size_t kNodeBytes = 320;
+constexpr std::size_t kRootBytes = 512;
+// The same of a state: its object, and its place in the order of worth.
+constexpr std::size_t kStateBytes = 192;
+
+// Where a child whose edge begins with the token stands, or would.
+auto place_of(std::vector<PrefixTree::Node*>& children, std::int32_t value) {
+  return std::ranges::lower_bound(
+      children, value, {}, [](const PrefixTree::Node* child) { return child->edge.front(); });
+}
+
+std::size_t bytes_of(const PrefixTree::Node& node) {
+  return node.parent == nullptr ? kRootBytes + node.part->key.owner.size()
+                                : PrefixTree::bytes_of_path(node.edge.size());
+}
+
+}  // namespace
+
+SavedState::~SavedState() { zero_memory(std::span(bytes)); }
+
+PrefixTree::Node::~Node() { zero_memory(std::span(edge)); }
+
+std::size_t PrefixTree::bytes_of_state(std::size_t saved_bytes) {
+  return saved_bytes + kStateBytes;
+}
+
+std::size_t PrefixTree::bytes_of_path(std::size_t num_values) {
+  return kNodeBytes + num_values * sizeof(std::int32_t);
+}
+
+PrefixTree::Node& PrefixTree::root(const PrefixPartKey& key, const SharedAdapter& adapter,
+                                   Gone& gone) {
+  const auto found = parts_.find(key);
+  if (found != parts_.end()) {
+    if (found->second.adapter.lock() == adapter) return *found->second.root;
+    const Part* const old = &found->second;
+    take_parts([&](const Part& part) { return &part == old; }, gone);
+  }
+  const auto made = parts_.emplace(key, Part{key, adapter, nullptr}).first;
+  try {
+    made->second.root = &new_node(nodes_.begin(), made->second, nullptr, {});
+  } catch (...) {
+    parts_.erase(made);
+    throw;
+  }
+  return *made->second.root;
+}
+
+PrefixTree::Node& PrefixTree::new_node(std::list<Node>::iterator before, Part& part, Node* parent,
+                                       std::span<const std::int32_t> edge) {
+  const auto made = nodes_.emplace(before);
+  Node& node = *made;
+  try {
+    node.edge.assign(edge.begin(), edge.end());
+  } catch (...) {
+    nodes_.erase(made);
+    throw;
+  }
+  node.part = &part;
+  node.parent = parent;
+  node.end = (parent == nullptr ? 0 : parent->end) + static_cast<std::int64_t>(edge.size());
+  node.self = made;
+  path_bytes_ += bytes_of(node);
+  return node;
+}
+
+PrefixTree::Walk PrefixTree::walk(Node& root, std::span<const std::int32_t> prompt) {
+  Walk walk{.node = &root};
+  while (!prompt.empty()) {
+    const auto next = place_of(walk.node->children, prompt.front());
+    if (next == walk.node->children.end() || (*next)->edge.front() != prompt.front()) break;
+    walk.node = *next;
+    const std::vector<std::int32_t>& edge = walk.node->edge;
+    const auto same = std::ranges::mismatch(edge, prompt).in1 - edge.begin();
+    walk.matched += same;
+    if (static_cast<std::size_t>(same) < edge.size()) break;
+    if (walk.node->has_state) walk.nearest = walk.node;
+    prompt = prompt.subspan(edge.size());
+  }
+  use(walk.node);
+  return walk;
+}
+
+PrefixTree::Node& PrefixTree::node_behind(std::span<const std::int32_t> prompt, const Walk& walk) {
+  Node& at = walk.matched < walk.node->end ? split(*walk.node, walk.matched) : *walk.node;
+  const auto rest = prompt.subspan(static_cast<std::size_t>(walk.matched));
+  if (rest.empty()) return at;
+  if (at.children.size() == at.children.capacity()) {
+    at.children.reserve(std::max<std::size_t>(4, 2 * at.children.size()));
+  }
+  Node& node = new_node(nodes_.begin(), *at.part, &at, rest);
+  at.children.insert(place_of(at.children, rest.front()), &node);
+  use(&at);
+  return node;
+}
+
+PrefixTree::Node& PrefixTree::split(Node& node, std::int64_t at) {
+  Node& parent = *node.parent;
+  const auto length = static_cast<std::size_t>(at - parent.end);
+  const std::span<const std::int32_t> edge(node.edge);
+  std::vector<std::int32_t> rest(edge.begin() + static_cast<std::ptrdiff_t>(length), edge.end());
+  Node& middle = new_node(node.self, *node.part, &parent, edge.first(length));
+  try {
+    middle.children.push_back(&node);
+  } catch (...) {
+    path_bytes_ -= bytes_of(middle);
+    nodes_.erase(middle.self);
+    throw;
+  }
+  *place_of(parent.children, middle.edge.front()) = &middle;
+  path_bytes_ -= length * sizeof(std::int32_t);
+  node.edge.swap(rest);
+  zero_memory(std::span(rest));
+  node.parent = &middle;
+  return middle;
+}
+
+void PrefixTree::use(Node* node) {
+  for (; node != nullptr; node = node->parent) {
+    nodes_.splice(nodes_.begin(), nodes_, node->self);
+  }
+}
+
+std::shared_ptr<const SavedState> PrefixTree::state_of(Node& node) const {
+  return node.has_state ? states_.at({node.worth, &node}) : nullptr;
+}
+
+void PrefixTree::put_state(Node& node, std::shared_ptr<const SavedState> state) {
+  assert(node.parent != nullptr && !node.has_state);
+  const std::size_t bytes = bytes_of_state(state->bytes.size());
+  node.worth = 0;
+  states_.emplace(std::pair(node.worth, &node), std::move(state));
+  node.has_state = true;
+  state_bytes_ += bytes;
+  note_use(node);
+}
+
+void PrefixTree::note_use(Node& node) {
+  const Node* before = node.parent;
+  while (before->parent != nullptr && !before->has_state) before = before->parent;
+  const auto saved = static_cast<double>(node.end - before->end);
+  auto state = states_.extract({node.worth, &node});
+  node.worth = gone_worth_ + saved / static_cast<double>(state.mapped()->bytes.size());
+  state.key().first = node.worth;
+  states_.insert(std::move(state));
+}
+
+void PrefixTree::take_state(Node& node, Gone& gone) {
+  if (!node.has_state) return;
+  auto state = states_.extract({node.worth, &node});
+  state_bytes_ -= bytes_of_state(state.mapped()->bytes.size());
+  node.has_state = false;
+  gone.states.insert(std::move(state));
+}
+
+PrefixTree::Node* PrefixTree::least_worth() const {
+  return states_.empty() ? nullptr : states_.begin()->first.second;
+}
+
+void PrefixTree::evict_state(Node& node, Gone& gone) {
+  gone_worth_ = node.worth;
+  take_state(node, gone);
+}
+
+PrefixTree::Node* PrefixTree::longest_unused() { return nodes_.empty() ? nullptr : &nodes_.back(); }
+
+void PrefixTree::take_leaf(Node& node, Gone& gone) {
+  assert(node.children.empty());
+  take_state(node, gone);
+  path_bytes_ -= bytes_of(node);
+  if (node.parent != nullptr) {
+    std::vector<Node*>& siblings = node.parent->children;
+    siblings.erase(place_of(siblings, node.edge.front()));
+  } else {
+    parts_.erase(parts_.find(node.part->key));
+  }
+  gone.nodes.splice(gone.nodes.end(), nodes_, node.self);
+}
+
 namespace {
 
 // Of the budget: what the tokens of prompts may take, and the longest of them of that.
@@ -197,6 +385,90 @@ PrefixCache::Stats PrefixCache::stats() const {
           .saved_tokens = saved_tokens_.load(),
           .evictions = evictions_.load(),
           .bytes = bytes_.load()};
+}
+
+namespace {
+
+// Where nothing was measured yet: of a small model on a busy machine.
+constexpr Duration kUsualPace = std::chrono::microseconds(50);
+
+std::int64_t values_in_common(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+  return std::ranges::mismatch(a, b).in1 - a.begin();
+}
+
+}  // namespace
+
+PrefixReadings::Shared PrefixReadings::begin(const PrefixPartKey& key,
+                                             std::span<const std::int32_t> prompt,
+                                             std::int64_t cached, TimePoint now) {
+  auto reading = std::make_shared<Reading>();
+  reading->key_ = key;
+  reading->prompt_ = prompt;
+  reading->first_ = cached;
+  reading->began_ = now;
+  reading->passed_ = cached;
+  MutexLock lock(mutex_);
+  reading->self_ = readings_.insert(readings_.end(), reading.get());
+  return reading;
+}
+
+void PrefixReadings::advance(Reading& reading, std::int64_t values) {
+  std::size_t waited = 0;
+  {
+    MutexLock lock(mutex_);
+    reading.passed_.store(values);
+    waited = std::erase_if(reading.wanted_, [&](std::int64_t wanted) { return wanted <= values; });
+  }
+  if (waited > 0) wake_();
+}
+
+std::int64_t PrefixReadings::next_wanted(const Reading& reading) const {
+  MutexLock lock(mutex_);
+  const auto next = std::ranges::min_element(reading.wanted_);
+  return next == reading.wanted_.end() ? 0 : *next;
+}
+
+void PrefixReadings::end(Reading& reading, TimePoint now) {
+  bool is_waited_for = false;
+  {
+    MutexLock lock(mutex_);
+    // Without memory for it the next one is taken for a usual one.
+    guarded([&]() REQUIRES(mutex_) { paces_[reading.key_.model] = pace(reading, now); }, [] {});
+    readings_.erase(reading.self_);
+    reading.passed_.store(std::numeric_limits<std::int64_t>::max());
+    is_waited_for = !reading.wanted_.empty();
+  }
+  if (is_waited_for) wake_();
+}
+
+Duration PrefixReadings::pace(const Reading& reading, TimePoint now) const {
+  const std::int64_t values = reading.passed_.load() - reading.first_;
+  if (values > 0 && now > reading.began_) return (now - reading.began_) / values;
+  const auto last = paces_.find(reading.key_.model);
+  return last == paces_.end() ? kUsualPace : last->second;
+}
+
+PrefixReadings::Wait PrefixReadings::wait_for(const PrefixPartKey& key,
+                                              std::span<const std::int32_t> prompt,
+                                              std::int64_t cached, std::int64_t least,
+                                              TimePoint now) {
+  Wait wait;
+  MutexLock lock(mutex_);
+  Reading* best = nullptr;
+  for (Reading* const reading : readings_) {
+    if (reading->key_ != key) continue;
+    const std::int64_t passed = reading->passed_.load();
+    const std::int64_t common = values_in_common(prompt, reading->prompt_);
+    if (common <= wait.values || common < cached + least) continue;
+    if (passed < cached || passed >= common) continue;
+    best = reading;
+    wait.values = common;
+  }
+  if (best == nullptr) return {};
+  best->wanted_.push_back(wait.values);
+  wait.reading = best->shared_from_this();
+  wait.longest = pace(*best, now) * (wait.values - cached);
+  return wait;
 }
 
 }  // namespace lintel

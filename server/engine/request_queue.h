@@ -16,9 +16,8 @@
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/core/thread_annotations.h"
-#include "server/core/waiting_room.h"
-#include "server/engine/prefix_readings.h"
+#include "server/core/notification.h"
+#include "server/engine/prefix_cache.h"
 #include "server/engine/running_request.h"
 
 namespace lintel {

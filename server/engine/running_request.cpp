@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "server/core/guarded.h"
+#include "server/core/threads.h"
 #include "server/sessions/session_history.h"
 
 namespace lintel {

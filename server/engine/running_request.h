@@ -11,11 +11,10 @@
 #include "server/core/clock.h"
 #include "server/engine/particle_filter.h"
 #include "server/engine/prefix_cache.h"
-#include "server/engine/prefix_readings.h"
 #include "server/engine/request.h"
-#include "server/engine/request_control.h"
 #include "server/engine/row_planner.h"
 #include "server/engine/sample_run.h"
+#include "server/engine/token_sink.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {

@@ -1,24 +1,94 @@
 // SampleRun: one sample of a request on its way through the sequence's positions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "model/core/tensor.h"
+#include "model/sampling/head.h"
 #include "model/transformer.h"
 #include "server/core/clock.h"
-#include "server/engine/outlet.h"
-#include "server/engine/recent_values.h"
-#include "server/engine/request_context.h"
-#include "server/engine/sample_drafts.h"
-#include "server/engine/speculation.h"
-#include "server/engine/step_context.h"
-#include "server/engine/stop_gate.h"
-#include "server/sessions/value_log.h"
+#include "server/engine/drafter.h"
+#include "server/engine/request.h"
+#include "server/engine/token_sink.h"
+#include "server/engine/work_metrics.h"
+#include "server/sessions/session_history.h"
 
 namespace lintel {
+
+// StepContext: what a worker's step lends the samples that take tokens from its outputs.
+
+// One worker's memory and counters for turning outputs into tokens.
+struct StepContext {
+  TimePoint now;
+  std::uint64_t prompt_tokens = 0;  // read, since the counters were taken
+  std::uint64_t generated_tokens = 0;
+  std::uint64_t drafted_tokens = 0;
+  std::uint64_t accepted_tokens = 0;
+  int most_drafts = 0;  // of a sample in a step; constant
+  WorkerMetrics metrics;
+  SamplingScratch sampling;
+  std::vector<double> log2_probs;  // [V]
+  std::vector<std::int32_t> order;
+  std::vector<TopValue> top;
+};
+
+// The rows of one sequence in one step, handed to its sample after the step.
+class OutputRows {
+ public:
+  OutputRows(MatrixView<const float> outputs, std::size_t first)
+      : outputs_(outputs), next_(first) {}
+  std::span<const float> next() { return outputs_.row(next_++); }
+
+ private:
+  MatrixView<const float> outputs_;
+  std::size_t next_;
+};
+
+// StopGate: lets the sampled tokens of one sample out, but for what stop tokens and strings
+// exclude.
+
+// Tokens that may turn out to be the beginning of an excluded stop string are held back until that
+// is known. `tail` is the sequence's generated_tail: what a match may begin in. Used by the one
+// thread that runs the request.
+class StopGate {
+ public:
+  // The references outlive the gate.
+  StopGate(const RequestContext& context, Outlet& outlet)
+      : context_(context), outlet_(outlet), matcher_(context.stop_strings) {}
+
+  // Takes the text that the sequence begins with, in place of what there was.
+  void replay(const std::string& tail);
+  // Takes the next sampled token, and its byte into the tail. Returns why the sample ends, if it
+  // does.
+  std::optional<FinishReason> pass(const TokenEvent& event, std::string& tail);
+  // A token that was not sampled comes next: nothing is held back, and no match reaches across it.
+  void interrupt(std::string& tail);
+  // Nothing comes any more that could complete a match: lets go of what is held back.
+  void flush() { flush(0); }
+
+  const std::string& stop_string() const { return stop_string_; }  // the match; empty: none
+
+ private:
+  struct HeldToken {
+    TokenEvent event;
+    std::vector<TopValue> top;
+  };
+
+  // Lets go of held-back tokens but the last `keep`.
+  void flush(std::size_t keep);
+
+  const RequestContext& context_;
+  Outlet& outlet_;
+  StopMatcher matcher_;
+  std::vector<HeldToken> held_;
+  std::string stop_string_;
+};
 
 // A sequence is empty or has a pending token, its last. A row feeds the pending token; the token at
 // the next position is then known (prompt, given) or drawn from the row's output, and becomes the

@@ -7,8 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "server/core/cores.h"
-#include "server/core/thread_failures.h"
+#include "server/core/threads.h"
 #include "server/engine/prefix_cache.h"
 #include "server/engine/request_queue.h"
 #include "server/engine/running_request.h"

@@ -1,13 +1,16 @@
 // TokenSink: the receiver of what a request produces, and its terms. Free of gRPC.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "server/core/clock.h"
-#include "server/sessions/value_source.h"
+#include "server/engine/particle_set.h"
+#include "server/sessions/session_history.h"
 
 namespace lintel {
 
@@ -103,6 +106,72 @@ class TokenSink {
   virtual void on_step_end() = 0;
   // Exactly once, last, always, for every accepted request.
   virtual void on_finish(RequestOutcome outcome) = 0;
+};
+
+// RequestHandle: what others may ask of a request while a worker owns it.
+
+// Shared by a request and its handles; freed with the last of them. Thread-safe.
+struct RequestControl {
+  std::atomic<bool> cancelled{false};  // stays set
+  // The sink has room again. Cleared before every on_token of a step until one is refused, so that
+  // a resume that comes between the refusal and the end of the step is not lost, and an old one
+  // does not undo a later pause.
+  std::atomic<bool> resumed{false};
+};
+
+// A request as its caller knows it: made first and given to Scheduler::submit, so that a sink has
+// it from its first call on, and a request may be cancelled before it is submitted. Copies mean the
+// same request, and outlive it safely.
+class RequestHandle {
+ public:
+  RequestHandle() : control_(std::make_shared<RequestControl>()) {}
+
+ private:
+  friend class Scheduler;
+  std::shared_ptr<RequestControl> control_;
+};
+
+// Outlet: where the samples of one request put what they have for its sink.
+
+// Passes events to a sink and notes when it is full. Used by the one thread that runs the request.
+class Outlet {
+ public:
+  Outlet(TokenSink& sink, RequestControl& control, int num_samples)
+      : sink_(sink), control_(control), num_samples_(num_samples) {}
+
+  // From now on a new token is a particle's and kept by the set, which decides later what to report
+  // of it. The set outlives the outlet, or the last call of emit().
+  void keep_in(ParticleSet& particles) { particles_ = &particles; }
+
+  // Prompt tokens are read once and go to every sample.
+  void emit(const TokenEvent& event) {
+    if (event.source == ValueSource::kPrompt) return tell_all(event);
+    if (particles_ == nullptr) return tell(event);
+    particles_->append(event.sample, {.token = event.token,
+                                      .log2_prob = event.log2_prob.value_or(0.0f),
+                                      .has_log2_prob = event.log2_prob.has_value(),
+                                      .source = event.source});
+  }
+  // What a particle says of a known token. REQUIRES: keep_in().
+  void weigh(int particle, double log2_prob) { particles_->weigh(particle, log2_prob); }
+
+  void tell_all(TokenEvent event) {
+    for (event.sample = 0; event.sample < num_samples_; ++event.sample) tell(event);
+  }
+  void tell(const TokenEvent& event) {
+    if (!full) control_.resumed.store(false);
+    delivered = true;
+    if (!sink_.on_token(event)) full = true;
+  }
+
+  bool full = false;       // a call was refused: the request pauses after this step
+  bool delivered = false;  // something since the last on_step_end
+
+ private:
+  TokenSink& sink_;
+  RequestControl& control_;
+  const int num_samples_;
+  ParticleSet* particles_ = nullptr;  // null: tokens are reported as they come
 };
 
 }  // namespace lintel

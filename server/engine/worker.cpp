@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/core/guarded.h"
-#include "server/core/thread_failures.h"
+#include "server/core/threads.h"
 
 namespace lintel {
 namespace {

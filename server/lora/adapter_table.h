@@ -10,11 +10,30 @@
 #include <string_view>
 #include <vector>
 
-#include "server/core/doorbell.h"
 #include "server/core/mutex.h"
-#include "server/lora/served_adapter.h"
+#include "server/core/notification.h"
 
 namespace lintel {
+
+// ServedAdapter: a LoRA adapter of a model, loaded, as requests and sessions hold it.
+
+class Adapter;  // model/lora/adapter.h
+
+// Constant after construction, but for the flag.
+struct ServedAdapter {
+  std::string name;
+  std::shared_ptr<const Adapter> weights;
+  // It was unloaded, and the time for what still uses it is over: requests end.
+  mutable std::atomic<bool> ended{false};
+};
+
+using SharedAdapter = std::shared_ptr<const ServedAdapter>;
+
+// What a sequence holds: its weights, which keep the adapter in use. Null for null.
+inline std::shared_ptr<const Adapter> weights_of(const SharedAdapter& adapter) {
+  if (adapter == nullptr) return nullptr;
+  return {adapter, adapter->weights.get()};
+}
 
 // An adapter is ready from add() on; retired, no call finds it any more, and its name is free again
 // after forget(). A call that found it keeps it: its weights are freed with the last of the

@@ -8,9 +8,9 @@
 
 #include "server/engine/prefix_cache.h"
 #include "server/grpc/transport/active_calls.h"
-#include "server/grpc/transport/request_counters.h"
-#include "server/http/transport/http_counters.h"
-#include "server/models/model_memory.h"
+#include "server/grpc/transport/call_scope.h"
+#include "server/http/transport/http_message.h"
+#include "server/models/model_loader.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/session_store.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/core/thread_failures.h"
+#include "server/core/threads.h"
 
 namespace lintel {
 namespace {

@@ -13,16 +13,32 @@
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/lora/served_adapter.h"
-#include "server/models/load_refusal.h"
+#include "server/lora/adapter_table.h"
 #include "server/models/model_loader.h"
-#include "server/models/model_memory.h"
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
 #include "server/models/model_repository.h"
 #include "server/sessions/session_store.h"
 
 namespace lintel {
+
+// LoadRefusal: why a model or an adapter is not loaded or unloaded.
+
+struct LoadRefusal {
+  enum class Kind {
+    kNotFound,          // no such model, version or adapter on the disk, or none is loaded
+    kUnusable,          // its files are not those of one that can run here, or its name is taken
+    kOutOfModelMemory,  // what models may take is taken
+    kTooManyLoads,      // as many as may wait do
+    kStopping,          // the server is shutting down
+    kOutOfMemory,       // the machine's
+    kFailed,            // a fault of ours
+  };
+  Kind kind = Kind::kFailed;
+  std::string model;
+  std::string text = {};  // for the caller; empty for kStopping and kOutOfMemory, which say enough
+  std::string adapter = {};  // of the model; empty: it is about the model itself
+};
 
 // After calls were ended, for their last messages to go out.
 inline constexpr std::chrono::milliseconds kFlushTime{1000};

@@ -3,7 +3,13 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <system_error>
+#include <utility>
+
+#include "model/core/errors.h"
 
 namespace lintel {
 namespace {
@@ -74,6 +80,66 @@ std::optional<std::int64_t> parse_model_version(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   if (version < 1 || text.front() == '0') return std::nullopt;
   return version;
+}
+
+namespace {
+
+// The repository that the build in `build` is of, by its CMakeCache.txt. Empty: it is no build.
+std::filesystem::path repository_of(const std::filesystem::path& build) {
+  static const std::string kKey = "CMAKE_HOME_DIRECTORY:INTERNAL=";
+  std::ifstream cache(build / "CMakeCache.txt");
+  for (std::string line; std::getline(cache, line);) {
+    if (line.starts_with(kKey)) return line.substr(kKey.size());
+  }
+  return {};
+}
+
+}  // namespace
+
+std::filesystem::path program_directory() {
+  std::error_code unknown;
+  return std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path();
+}
+
+std::vector<ModelSource> packaged_models(const std::filesystem::path& bin) {
+  if (bin.empty()) return {};
+  const std::filesystem::path prefix = bin.parent_path(), repository = repository_of(prefix);
+  const std::filesystem::path models =
+      repository.empty() ? prefix / "share/lintel/models" : repository / "weights";
+  std::vector<ModelSource> found;
+  std::istringstream names(LINTEL_PACKAGED_MODELS);  // "a,b"
+  for (std::string name; std::getline(names, name, ',');) {
+    std::error_code unreadable;
+    std::filesystem::path directory = models / name;
+    if (std::filesystem::exists(directory / "config.json", unreadable)) {
+      found.push_back({.name = std::move(name), .directory = std::move(directory)});
+    }
+  }
+  return found;
+}
+
+std::vector<ModelSource> start_sources(const ModelOptions& options,
+                                       const ModelRepository& repository) {
+  std::vector<ModelSource> sources;
+  for (const auto& model : options.directories) sources.push_back({model.name, 1, model.path});
+  std::vector<std::string> names = options.load;
+  if (std::ranges::find(names, "*") != names.end()) {
+    names = repository.names();
+    for (const auto& model : options.directories) {
+      if (std::ranges::find(names, model.name) == names.end()) continue;
+      throw ModelError("--load-model '*': model " + model.name + " of " +
+                       options.repository.string() + " is given by --model, too");
+    }
+  }
+  for (const std::string& name : names) {
+    const std::vector<ModelSource> versions = repository.versions(name);
+    if (versions.empty()) {
+      throw ModelError("--load-model " + name + ": no such model in " +
+                       options.repository.string());
+    }
+    sources.push_back(versions.back());
+  }
+  return sources;
 }
 
 }  // namespace lintel

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "server/models/model_options.h"
+
 namespace lintel {
 
 // One version of a model on the disk.
@@ -46,5 +48,22 @@ class ModelRepository {
 bool is_model_name(std::string_view name);
 // "17": a whole number from 1, without leading zeros.
 std::optional<std::int64_t> parse_model_version(std::string_view text);
+
+// The small models that come with the program.
+
+// Of this process's executable, symbolic links resolved. Empty where the system does not tell.
+std::filesystem::path program_directory();
+
+// The models of the package that are there, in the package's order: in PREFIX/share/lintel/models
+// where `bin` is an installed PREFIX/bin, in the repository's weights/ where it is the bin/ of a
+// build. Empty where neither has any.
+std::vector<ModelSource> packaged_models(const std::filesystem::path& bin);
+
+// Which models a server starts with.
+
+// The directories of the options, and the newest versions of what is to be loaded of the
+// repository. Throws ModelError for a name that is not there, or there twice.
+std::vector<ModelSource> start_sources(const ModelOptions& options,
+                                       const ModelRepository& repository);
 
 }  // namespace lintel

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "model/core/error_text.h"
+#include "model/core/errors.h"
 
 namespace lintel {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/core/token_allowance.h"
 
 namespace lintel {
 

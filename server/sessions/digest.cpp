@@ -1,6 +1,6 @@
+#define XXH_INLINE_ALL
 #include "server/sessions/digest.h"
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
@@ -8,8 +8,6 @@
 #include <cstring>
 #include <memory>
 #include <new>
-
-#include "server/sessions/digest_avx2.h"
 
 namespace lintel {
 namespace {

@@ -29,4 +29,12 @@ Digest digest_of(std::span<const std::byte> head, std::span<const std::byte> bod
 
 std::string to_hex(const Digest& digest);  // 32 characters
 
+// XXH3-128 in registers of 32 bytes, for machines that have them.
+
+// Of `head` and then `body`, canonical. The same bits as digest_of() everywhere, more than twice as
+// fast. REQUIRES: digest_avx2_runs_here().
+void digest_avx2(const void* head, std::size_t head_bytes, const void* body, std::size_t body_bytes,
+                 void* digest_of_16_bytes);
+bool digest_avx2_runs_here();
+
 }  // namespace lintel

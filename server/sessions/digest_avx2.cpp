@@ -1,6 +1,6 @@
 // Compiled with -mavx2 where there is such a thing (server/CMakeLists.txt), so that nothing of it
 // may be shared with other files: no templates, no inline functions but xxHash's, which are static.
-#include "server/sessions/digest_avx2.h"
+#include "server/sessions/digest.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

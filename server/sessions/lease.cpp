@@ -4,7 +4,6 @@
 #include <new>
 #include <utility>
 
-#include "server/sessions/lease_keeper.h"
 #include "server/sessions/session_record.h"
 #include "server/sessions/session_store.h"
 

@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "server/core/mutex.h"
-#include "server/core/thread_annotations.h"
-#include "server/sessions/session_image.h"
+#include "server/sessions/session_history.h"
 #include "server/sessions/session_memory.h"
 
 namespace lintel {

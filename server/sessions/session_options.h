@@ -8,10 +8,15 @@
 #include <optional>
 #include <string>
 
-#include "server/sessions/durability.h"
-#include "server/sessions/session_image.h"
+#include "server/sessions/session_history.h"
 
 namespace lintel {
+
+// Durability: what of a session outlives the process.
+
+// Nothing; whole calls; calls in progress, whose values are drawn again; each value before it is
+// sent.
+enum class Durability : std::uint8_t { kNone, kCall, kInput, kToken };
 
 class Transformer;
 

@@ -2,23 +2,67 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "model/transformer.h"
 #include "server/core/clock.h"
-#include "server/lora/served_adapter.h"
-#include "server/sessions/checkpoints.h"
-#include "server/sessions/lease_keeper.h"
+#include "server/core/mutex.h"
+#include "server/lora/adapter_table.h"
+#include "server/sessions/lease.h"
 #include "server/sessions/session_history.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"
 
 namespace lintel {
+
+// Checkpoints: states of a session on its way, to go back to.
+
+// At most `keep` states, which sessions with the same past share. Where there would be more, the
+// one whose loss costs least is dropped: going back d values means reading about d again.
+// Thread-safe; states are copied and freed without its mutex.
+class Checkpoints {
+ public:
+  struct Policy {
+    std::int64_t every = 0;  // a state every so many values; 0: only where it is asked for
+    std::size_t keep = 0;    // 0: none
+  };
+  using State = std::shared_ptr<const SequenceState>;
+
+  explicit Checkpoints(const Policy& policy);
+
+  const Policy& policy() const { return policy_; }
+  // Whether a sequence that has so many values by now is to be kept.
+  bool is_due(std::int64_t num_values) const EXCLUDES(mutex_) {
+    return policy_.keep > 0 && policy_.every > 0 && num_values >= next_due();
+  }
+  // Keeps a copy, unless there is one of as many values. May throw std::bad_alloc.
+  void take(const SequenceState& sequence) EXCLUDES(mutex_);
+
+  // The latest with at most `position` values; null: none.
+  State before(std::int64_t position) const EXCLUDES(mutex_);
+  // The least values of one that has at least `base`.
+  std::optional<std::int64_t> oldest(std::int64_t base) const EXCLUDES(mutex_);
+  // Those with at most `position` values, and at least `base`.
+  void cut(std::int64_t base, std::int64_t position) EXCLUDES(mutex_);
+  // Takes those of another that have at most `position` values. REQUIRES: empty.
+  void share(const Checkpoints& other, std::int64_t position) EXCLUDES(mutex_);
+
+ private:
+  std::int64_t next_due() const EXCLUDES(mutex_);
+  // Which goes when one with num_values comes.
+  std::size_t least_missed(std::int64_t num_values) const REQUIRES(mutex_);
+
+  const Policy policy_;
+  mutable Mutex mutex_;
+  std::vector<State> states_ GUARDED_BY(mutex_);  // ascending by values
+};
 
 struct OwnersSessions;  // session_store.h
 
@@ -70,5 +114,36 @@ struct SessionRecord {
   std::chrono::system_clock::time_point created_at;
   std::chrono::system_clock::time_point last_used_at;
 };
+
+// NearestState: where a session's state can be taken up again on the way to a position.
+
+// The state with the most values of those at hand that have no more than a position wants: the
+// session's own, one that was kept, the one it began with, or an empty one. Refers to the record,
+// whose lease or history keeps it from going.
+class NearestState {
+ public:
+  // own: the session's sequence, where it may be read; else null. base: first value of the history.
+  NearestState(const SessionRecord& record, const SequenceState* own, std::int64_t base,
+               std::int64_t position);
+
+  // Whether there is one from which the history leads to the position.
+  explicit operator bool() const { return num_values_ >= 0; }
+  std::int64_t num_values() const { return num_values_; }
+  bool is_empty() const { return num_values_ == 0; }
+  bool is(const SequenceState& sequence) const { return sequence_ == &sequence; }
+  SequenceState copy() const;
+  // Appends it as SequenceState::save writes it. REQUIRES: not empty.
+  void save(std::vector<std::byte>& to) const;
+  std::size_t saved_bytes() const;  // that save() appends
+
+ private:
+  const SessionRecord& record_;
+  std::int64_t num_values_ = -1;
+  const SequenceState* sequence_ = nullptr;  // null: empty, or what the session began with
+  Checkpoints::State kept_;
+};
+
+// A sequence whose values were cut has the tail of those that are left.
+void remember_tail(SequenceState& sequence, const SessionHistory& history);
 
 }  // namespace lintel

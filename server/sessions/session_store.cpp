@@ -7,6 +7,9 @@
 #include <span>
 #include <utility>
 
+#include "model/core/errors.h"
+#include "model/core/state_bytes.h"
+#include "model/lora/adapter.h"
 #include "server/core/random_bytes.h"
 #include "server/sessions/session_record.h"
 
@@ -420,6 +423,454 @@ SessionStore::Stats SessionStore::stats() const {
 std::size_t SessionStore::num_sessions() const {
   MutexLock lock(mutex_);
   return sessions_.size();
+}
+
+// SessionStore: fork, rewind and history.
+
+SessionStore::Source SessionStore::find_source(const std::string& id, const Owner& owner) {
+  Source source;
+  LeaseResult leased = lease(id, owner);
+  source.refusal = leased.refusal;
+  if (leased.lease) {
+    source.record = leased.lease.record_;
+    source.held = std::move(leased.lease);
+  } else if (leased.refusal.error == SessionError::kBusy) {
+    MutexLock lock(mutex_);
+    source.record = find(id, owner);
+    if (source.record == nullptr) source.refusal = absence_of(id, owner);  // gone since
+  }
+  return source;
+}
+
+SessionRefusal SessionStore::out_of_range(const SessionRecord& record) const {
+  SessionRefusal refusal{SessionError::kOutOfRange};
+  const SessionHistory::Extent extent = record.history->extent();
+  MutexLock lock(mutex_);
+  refusal.lowest = oldest_position(record, extent);
+  refusal.highest = extent.position;
+  return refusal;
+}
+
+SessionStore::ForkResult SessionStore::fork(const std::string& id, const Owner& owner,
+                                            std::optional<std::int64_t> position, int count,
+                                            std::optional<Durability> durability) {
+  ForkResult result;
+  const auto refused = [&](const SessionRefusal& refusal) {
+    result.refusal = refusal;
+    result.infos.clear();
+    return std::move(result);
+  };
+  Source source = find_source(id, owner);
+  if (source.record == nullptr || (!source.held && !position)) return refused(source.refusal);
+  const SessionRecord& origin = *source.record;
+  const std::int64_t values = position.value_or(origin.history->position());
+
+  SessionOptions session = origin.options;
+  session.durability = durability.value_or(session.durability);
+  session.id_prefix.clear();  // a copy has no name
+  const std::int64_t foreign = [&] {
+    MutexLock lock(mutex_);
+    return std::min(origin.foreign_values, values);
+  }();
+  std::vector<std::shared_ptr<SessionRecord>> forks;
+  Sessions added;
+  try {
+    for (int i = 0; i < count; ++i) {
+      // All are admitted before the first is made; an abandoned attempt releases them with `forks`.
+      Made made = new_record(origin.model_name, origin.model, session, origin.reservation.bytes(),
+                             /*takes_place=*/true, owner, origin.adapter);
+      if (made.refusal) return refused(made.refusal);
+      made.record->max_values = origin.max_values;
+      forks.push_back(std::move(made.record));
+    }
+    for (const std::shared_ptr<SessionRecord>& fork : forks) {
+      fork->history = origin.history->fork(values);
+      if (fork->history == nullptr) return refused(out_of_range(origin));
+      const NearestState nearest(origin, source.held ? &*origin.sequence : nullptr,
+                                 fork->history->base(), values);
+      if (!nearest) return refused(out_of_range(origin));
+      fork->sequence.emplace(nearest.copy());
+      fork->state_values = fork->sequence->next_position();
+      if (fork->state_values == values) remember_tail(*fork->sequence, *fork->history);
+      fork->checkpoints.share(origin.checkpoints, values);
+      fork->foreign_values = foreign;
+      added.emplace(fork->id, fork);
+    }
+    result.infos.reserve(forks.size());
+    for (const auto& fork : forks) result.infos.push_back(info_of(*fork));
+  } catch (const std::bad_alloc&) {
+    return refused({SessionError::kOutOfMemory});
+  }
+  source.held = SessionLease();
+
+  MutexLock lock(mutex_);
+  // Its model may have gone meanwhile: then it closes no more sessions.
+  if (find(id, owner) != source.record || origin.unloaded) return refused(absence_of(id, owner));
+  sessions_.merge(added);
+  for (const auto& fork : forks) {
+    fork->of_owner = origin.of_owner;
+    ++fork->of_owner->count;
+    note_use(*fork);
+    session_bytes_ += fork->reservation.bytes();
+    ++forked_;
+  }
+  return result;
+}
+
+SessionStore::CreateResult SessionStore::rewind(const std::string& id, const Owner& owner,
+                                                std::int64_t position,
+                                                const std::optional<Digest>& expected) {
+  CreateResult result;
+  LeaseResult leased = lease(id, owner);
+  result.refusal = leased.refusal;
+  if (!leased.lease) return result;
+  const std::shared_ptr<SessionRecord> record = leased.lease.record_;
+  result.refusal = rewind(leased.lease, position, expected);
+  leased.lease = SessionLease();
+  // Idle, it says of its own state, too, how far it can go back.
+  if (result.refusal.error == SessionError::kOutOfRange) result.refusal = out_of_range(*record);
+  if (result.refusal) return result;
+  MutexLock lock(mutex_);
+  if (find(id, owner) == nullptr) {  // deleted or closed meanwhile
+    result.refusal = absence_of(id, owner);
+    return result;
+  }
+  ++rewound_;
+  result.info = info_of(*record);
+  return result;
+}
+
+SessionRefusal SessionStore::rewind(SessionLease& lease, std::int64_t position,
+                                    const std::optional<Digest>& expected,
+                                    const StoredState* stored) {
+  SessionRecord& record = *lease.record_;
+  const SessionHistory::Extent extent = record.history->extent();
+  if (expected && *expected != extent.digest) return {SessionError::kDigestMismatch};
+  SequenceState& sequence = *record.sequence;
+  const NearestState nearest(record, &sequence, extent.base, position);
+  const bool takes_stored = stored != nullptr && extent.base <= stored->num_values &&
+                            stored->num_values <= position &&
+                            stored->num_values > std::max<std::int64_t>(nearest.num_values(), 0);
+  if (position < extent.base || position > extent.position || (!nearest && !takes_stored)) {
+    return out_of_range(record);
+  }
+  try {
+    if (takes_stored) {
+      // Until the old one is gone.
+      const SessionMemory::Reservation both =
+          memory_.take(lease.owner(), record.reservation.bytes());
+      SequenceState loaded = record.model->new_sequence(weights_of(record.adapter));
+      StateByteReader reader(stored->bytes);
+      loaded.load(reader, stored->num_values);
+      sequence = std::move(loaded);
+    } else if (nearest.is_empty()) {
+      sequence.reset();
+    } else if (!nearest.is(sequence)) {
+      // Until the old one is gone.
+      const SessionMemory::Reservation both =
+          memory_.take(lease.owner(), record.reservation.bytes());
+      sequence = nearest.copy();
+    }
+    record.history->rewind(position);
+    record.checkpoints.cut(extent.base, position);
+  } catch (const std::bad_alloc&) {
+    return {SessionError::kOutOfMemory};
+  }
+  if (sequence.next_position() == position) remember_tail(sequence, *record.history);
+  record.values_at_lease = sequence.next_position();  // nothing was added
+  MutexLock lock(mutex_);
+  record.foreign_values = std::min(record.foreign_values, position);
+  return {};
+}
+
+SessionStore::HistoryResult SessionStore::history(const std::string& id, const Owner& owner,
+                                                  std::int64_t from,
+                                                  std::optional<std::int64_t> to) const {
+  HistoryResult result;
+  std::shared_ptr<SessionRecord> record;
+  {
+    MutexLock lock(mutex_);
+    record = find(id, owner);
+    if (record == nullptr) result.refusal = absence_of(id, owner);
+  }
+  if (record == nullptr) return result;
+  // Of one moment: a worker may write meanwhile.
+  const std::int64_t end = to.value_or(record->history->position());
+  const auto past = end < 0 ? nullptr : record->history->fork(end);
+  if (past == nullptr || from < past->base() || from > end) {
+    const SessionHistory::Extent extent = record->history->extent();
+    result.refusal = {SessionError::kOutOfRange, 0, 0, extent.base, extent.position};
+    return result;
+  }
+  result.first = from;
+  result.values = past->values(from, end);
+  result.marks = past->marks(from, end);
+  if (!result.marks.empty() && result.marks.back().position == end) result.marks.pop_back();
+  return result;
+}
+
+// SessionStore: sessions as images, and out of images.
+
+namespace {
+
+// What an image says has to fit together, and this model, before anything is admitted for it.
+void check_image(const SessionImage& image, const Transformer& model, std::int64_t limit) {
+  const auto require = [](bool holds, const char* what) {
+    if (!holds) throw ModelError(std::string("session image: ") + what);
+  };
+  const auto num_values = static_cast<std::int64_t>(image.values.size());
+  require(
+      image.base >= 0 && image.position >= image.base && num_values == image.position - image.base,
+      "its values are not those from its base to its position");
+  require(limit == 0 || image.position <= limit, "it has more values than the session may have");
+  require(!image.state_bytes().empty() || image.base == 0, "it has neither all values nor a state");
+  require(image.state_position >= image.base && image.state_position <= image.position &&
+              image.state_bytes().empty() == (image.state_position == 0),
+          "its state is not one of its values");
+  const int vocab_size = model.head().num_values();
+  require(std::all_of(image.values.begin(), image.values.end(),
+                      [&](std::int32_t value) { return value >= 0 && value < vocab_size; }),
+          "it has values that the model does not know");
+  const auto unordered = std::adjacent_find(
+      image.marks.begin(), image.marks.end(),
+      [](const HistoryMark& a, const HistoryMark& b) { return a.position >= b.position; });
+  require(unordered == image.marks.end(), "its marks are not in order");
+}
+
+}  // namespace
+
+SessionStore::Made SessionStore::new_session(const std::string& model_name,
+                                             std::shared_ptr<const Transformer> model,
+                                             SessionOptions session, const SessionImage* image,
+                                             const Owner& owner, SharedAdapter adapter) {
+  const SessionHistory::Options history =
+      history_of(*model, session, options_.history_tokens, image);
+  const std::size_t bytes = session_bytes(*model, session, options_.history_tokens, image);
+  Made made;
+  if (history.max_values == 0 && session.window == 0 && model->tokens_until_full() == kNeverFull) {
+    made.refusal.error = SessionError::kNeedsMaxTokens;
+    return made;
+  }
+  if (image != nullptr) check_image(*image, *model, history.max_values);
+  if (image == nullptr || image->base == 0) session.initial = nullptr;
+  made = new_record(model_name, std::move(model), session, bytes, /*takes_place=*/true, owner,
+                    std::move(adapter));
+  if (made.record == nullptr) return made;
+  SessionRecord& record = *made.record;
+  record.max_values = history.max_values;
+  try {
+    record.sequence.emplace(record.model->new_sequence(weights_of(record.adapter)));
+    record.history = std::make_unique<SessionHistory>(history);
+    if (image == nullptr) return made;
+    SequenceState& sequence = *record.sequence;
+    if (!image->state_bytes().empty()) {
+      StateByteReader reader(image->state_bytes());
+      sequence.load(reader, image->state_position);
+      if (sequence.next_position() != image->state_position || reader.bytes_left() > 0) {
+        throw ModelError("session image: its state is not as long as it says");
+      }
+    }
+    if (image->base > 0) {
+      record.history->begin_at(
+          image->base, image->base_digest,
+          sequence.next_position() == image->base ? sequence.generated_tail : "");
+    }
+    record.history->append(*image);
+    if (record.history->extent().digest != image->digest) {
+      throw ModelError("session image: its values do not have the digest that it says");
+    }
+    record.state_values = sequence.next_position();
+    if (!record.options.numerics.empty()) record.foreign_values = image->position;
+  } catch (const std::bad_alloc&) {
+    made.record = nullptr;
+    made.refusal.error = SessionError::kOutOfMemory;
+  }
+  return made;
+}
+
+SessionStore::CreateResult SessionStore::restore(const std::string& model_name,
+                                                 std::shared_ptr<const Transformer> model,
+                                                 const SessionImage& image, const Owner& owner,
+                                                 SharedAdapter adapter,
+                                                 const SessionOptions& session) {
+  SessionOptions whole = session;
+  whole.max_values = image.max_values;
+  whole.window = image.window;
+  return add(new_session(model_name, std::move(model), std::move(whole), &image, owner,
+                         std::move(adapter)));
+}
+
+SessionStore::CreateResult SessionStore::wake(const StoredSession& stored,
+                                              const std::string& model_name,
+                                              std::shared_ptr<const Transformer> model,
+                                              const SessionImage& image, const Owner& owner,
+                                              SharedAdapter adapter) {
+  CreateResult result;
+  Made made =
+      new_session(model_name, std::move(model), stored.options, &image, owner, std::move(adapter));
+  result.refusal = made.refusal;
+  if (made.record == nullptr) return result;
+  SessionRecord& record = *made.record;
+  record.id = stored.id;
+  record.stored = true;
+  record.created_at = stored.created;
+  MutexLock lock(mutex_);
+  if (!insert(made.record)) {
+    result.refusal.error = SessionError::kBusy;
+    return result;
+  }
+  record.last_used_at = stored.last_used;
+  ++woken_;
+  result.info = info_of(record);
+  return result;
+}
+
+SessionStore::ImageResult SessionStore::image(const std::string& id, const Owner& owner,
+                                              std::optional<std::int64_t> position,
+                                              bool with_history, bool with_state,
+                                              const StatePlace& place) {
+  ImageResult result;
+  const Source source = find_source(id, owner);
+  result.refusal = source.refusal;
+  if (source.record == nullptr || (!source.held && !position)) return result;
+  const SessionRecord& record = *source.record;
+  SessionImage& image = result.image;
+  image.position = position.value_or(record.history->position());
+  try {
+    const auto past = record.history->fork(image.position);
+    const NearestState nearest(record, source.held ? &*record.sequence : nullptr,
+                               past == nullptr ? 0 : past->base(), image.position);
+    if (past == nullptr || !nearest) {
+      result.refusal = out_of_range(record);
+      return result;
+    }
+    result.refusal = {};
+    image.model = record.model_name;
+    if (record.adapter != nullptr) {
+      image.adapter = record.adapter->name;
+      image.adapter_fingerprint = record.adapter->weights->fingerprint();
+    }
+    image.max_values = record.max_values;
+    image.window = record.options.window;
+    image.base = past->base();
+    const bool has_state = (with_state || image.base > 0) && !nearest.is_empty();
+    if (has_state) image.state_position = nearest.num_values();
+    if (!with_history && image.state_position > 0) {
+      // What the state lacks, what the tail behind that may reach back to, and what a window is
+      // rebuilt from.
+      const std::int64_t reach = image.state_position == image.position
+                                     ? 0
+                                     : static_cast<std::int64_t>(SessionHistory::kMostTailBytes);
+      image.base = std::max(image.base, image.state_position - std::max(reach, image.window));
+    }
+    image.values = past->values(image.base, image.position);
+    image.marks = past->marks(image.base, image.position);
+    image.digest = past->extent().digest;
+    image.base_digest = *past->digest_at(image.base);
+    if (has_state) nearest.save(place ? place(image, nearest.saved_bytes()) : image.state);
+  } catch (const std::bad_alloc&) {
+    result.refusal.error = SessionError::kOutOfMemory;
+  }
+  return result;
+}
+
+// SessionStore: how sessions leave it, and what is said of those that are gone.
+
+bool SessionStore::make_room(SessionError refused, const Owner& owner) {
+  if (evict_idle() > 0) return true;
+  if (refused == SessionError::kTooLarge) return false;
+  const bool for_owner =
+      refused == SessionError::kOwnerTooManySessions || refused == SessionError::kOwnerOutOfMemory;
+  Sessions::node_type gone;  // freed without the mutex
+  MutexLock lock(mutex_);
+  const auto of_owner = for_owner ? owners_.find(owner) : owners_.end();
+  if (for_owner && of_owner == owners_.end()) return false;
+  const std::list<SessionRecord*>& order = for_owner ? of_owner->second.idle_stored : idle_stored_;
+  if (order.empty()) return false;
+  ++examined_;
+  gone = extract(sessions_.find(order.front()->id));
+  ++parked_;
+  return true;
+}
+
+SessionRefusal SessionStore::take_out(const std::string& id, const Owner& owner, bool later) {
+  Sessions::node_type gone;  // freed without the mutex
+  MutexLock lock(mutex_);
+  const std::shared_ptr<SessionRecord> record = find(id, owner);
+  if (record == nullptr) return absence_of(id, owner);
+  if (record->busy) {
+    record->removed = record->removed || later;
+    return {SessionError::kBusy};
+  }
+  gone = extract(sessions_.find(id));
+  return {};
+}
+
+SessionRefusal SessionStore::remove(const std::string& id, const Owner& owner) {
+  return take_out(id, owner, /*later=*/false);
+}
+
+void SessionStore::remove_when_idle(const std::string& id, const Owner& owner) {
+  take_out(id, owner, /*later=*/true);
+}
+
+std::size_t SessionStore::evict_idle() {
+  if (options_.idle_timeout.count() == 0) return 0;
+  const TimePoint used_before = clock_.now() - options_.idle_timeout;
+  Sessions evicted;  // freed without the mutex
+  MutexLock lock(mutex_);
+  while (!idle_.empty()) {
+    ++examined_;
+    SessionRecord& longest_unused = *idle_.front();
+    if (longest_unused.last_used > used_before) break;
+    evicted.insert(extract(sessions_.find(longest_unused.id)));
+  }
+  evicted_ += evicted.size();
+  return evicted.size();
+}
+
+std::size_t SessionStore::close_sessions(const Transformer& model) {
+  return close_sessions_that(
+      [&](const SessionRecord& record) { return record.model.get() == &model; });
+}
+
+std::size_t SessionStore::close_sessions(const ServedAdapter& adapter) {
+  return close_sessions_that(
+      [&](const SessionRecord& record) { return record.adapter.get() == &adapter; });
+}
+
+template <typename Goes>
+std::size_t SessionStore::close_sessions_that(const Goes& goes) {
+  std::size_t count = 0;
+  std::string after;
+  while (true) {
+    Sessions closed;  // freed without the mutex
+    MutexLock lock(mutex_);
+    auto it = sessions_.upper_bound(after);
+    for (std::size_t seen = 0; seen < kWalkAtATime; ++seen) {
+      if (it == sessions_.end()) return count;
+      after = it->first;
+      SessionRecord& record = *it->second;
+      const auto session = it++;
+      if (!goes(record)) continue;
+      ++count;
+      if (record.busy) {
+        record.unloaded = true;
+        continue;
+      }
+      if (!record.stored) closed_.remember(record.id, record.reservation.owner());
+      closed.insert(extract(session));
+    }
+  }
+}
+
+SessionRefusal SessionStore::absence(const std::string& id, const Owner& owner) const {
+  MutexLock lock(mutex_);
+  return absence_of(id, owner);
+}
+
+SessionRefusal SessionStore::absence_of(const std::string& id, const Owner& owner) const {
+  return {closed_.had(id, owner) ? SessionError::kUnloaded : SessionError::kNotFound};
 }
 
 }  // namespace lintel

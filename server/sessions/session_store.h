@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,17 +17,44 @@
 #include "model/transformer.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/core/thread_annotations.h"
-#include "server/lora/served_adapter.h"
-#include "server/sessions/closed_sessions.h"
+#include "server/lora/adapter_table.h"
 #include "server/sessions/lease.h"
 #include "server/sessions/session_history.h"
-#include "server/sessions/session_image.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"
-#include "server/sessions/session_refusal.h"
 
 namespace lintel {
+
+// ClosedSessions: ids of sessions that went with their models, so that their owners learn why.
+
+// Remembers the last kMost. Not thread-safe: the store's mutex guards it.
+class ClosedSessions {
+ public:
+  static constexpr std::size_t kMost = 10'000;
+
+  // Where there is no memory for it, the session is simply not found.
+  void remember(const std::string& id, const Owner& owner) noexcept {
+    try {
+      if (order_.size() == kMost) {
+        owners_.erase(order_.front());
+        order_.pop_front();
+      }
+      order_.push_back(id);
+      owners_.emplace(id, owner);
+    } catch (const std::bad_alloc&) {
+    }
+  }
+
+  // Whether the owner had such a session.
+  bool had(const std::string& id, const Owner& owner) const {
+    const auto found = owners_.find(id);
+    return found != owners_.end() && found->second == owner;
+  }
+
+ private:
+  std::map<std::string, Owner> owners_;  // by id
+  std::deque<std::string> order_;        // in which they are forgotten
+};
 
 // An owner's sessions in the store, and of them those that are idle and outlive it, last used last.
 struct OwnersSessions {

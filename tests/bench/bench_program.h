@@ -12,7 +12,7 @@
 
 #include "bench/commands.h"
 #include "model/config/attention_spec.h"
-#include "model/formats/safetensors_writer.h"
+#include "model/formats/safetensors.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

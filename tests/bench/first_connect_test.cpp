@@ -9,9 +9,7 @@
 #include <chrono>
 
 #include "bench/load.h"
-#include "bench/own_server.h"
-#include "bench/sequence_plan.h"
-#include "bench/shapes.h"
+#include "bench/sequences.h"
 #include "client/lib/call_error.h"
 #include "tests/support/random_model.h"
 

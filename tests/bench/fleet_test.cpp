@@ -4,9 +4,7 @@
 #include <map>
 #include <numeric>
 
-#include "bench/moves.h"
-#include "bench/placement.h"
-#include "bench/store_load.h"
+#include "bench/fleet_model.h"
 #include "tests/bench/bench_program.h"
 
 namespace lintel::testing {

@@ -1,6 +1,6 @@
-#include "bench/integration.h"
-
 #include <catch2/catch.hpp>
+
+#include "bench/generation_speed.h"
 
 namespace lintel::bench {
 namespace {

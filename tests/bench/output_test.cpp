@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
-#include "bench/output_files.h"
+#include "bench/run_flags.h"
 #include "tests/bench/bench_program.h"
 
 namespace lintel::testing {

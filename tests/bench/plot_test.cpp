@@ -1,6 +1,6 @@
-#include "bench/plot.h"
-
 #include <catch2/catch.hpp>
+
+#include "bench/run_flags.h"
 
 namespace lintel::bench {
 

@@ -1,6 +1,6 @@
-#include "bench/statistics.h"
-
 #include <catch2/catch.hpp>
+
+#include "bench/measure.h"
 
 namespace lintel::bench {
 

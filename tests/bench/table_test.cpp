@@ -1,6 +1,6 @@
-#include "bench/table.h"
-
 #include <catch2/catch.hpp>
+
+#include "bench/report.h"
 
 namespace lintel::bench {
 

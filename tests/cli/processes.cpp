@@ -6,7 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "model/lora/random_adapter.h"
+#include "model/lora/adapter.h"
 
 namespace lintel::testing {
 

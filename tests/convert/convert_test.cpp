@@ -12,7 +12,6 @@
 
 #include "model/formats/safetensors.h"
 #include "model/lora/adapter.h"
-#include "model/lora/random_adapter.h"
 #include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

@@ -1,6 +1,6 @@
-#include "tools/describe/suggest.h"
-
 #include <catch2/catch.hpp>
+
+#include "tools/describe/flags.h"
 
 namespace lintel::describe {
 

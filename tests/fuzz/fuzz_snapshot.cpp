@@ -6,7 +6,6 @@
 #include <string>
 
 #include "server/sessions/snapshot.h"
-#include "server/sessions/snapshot_preamble.h"
 #include "tests/fuzz/counted_memory.h"
 #include "tests/fuzz/inputs.h"
 

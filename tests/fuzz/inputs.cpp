@@ -10,8 +10,8 @@
 
 #include "model/config/config.h"
 #include "model/formats/safetensors.h"
-#include "model/lora/adapter_config.h"
-#include "server/sessions/snapshot_reader.h"
+#include "model/lora/adapter.h"
+#include "server/sessions/snapshot.h"
 
 namespace lintel::fuzz {
 namespace {

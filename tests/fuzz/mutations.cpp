@@ -8,8 +8,6 @@
 #include "model/config/attention_spec.h"
 #include "model/config/config.h"
 #include "server/sessions/snapshot.h"
-#include "server/sessions/snapshot_layout.h"
-#include "server/sessions/snapshot_preamble.h"
 #include "tests/support/random_model.h"
 
 namespace lintel::fuzz {

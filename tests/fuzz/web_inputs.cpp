@@ -11,10 +11,9 @@
 
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
-#include "server/http/connect/envelope.h"
+#include "server/http/connect/rpc_format.h"
 #include "server/http/connect/rpc_json.h"
 #include "server/http/encoding/bounded_json.h"
-#include "server/http/kserve/generate_json.h"
 #include "server/http/kserve/infer_json.h"
 #include "server/http/openai/completion_request.h"
 #include "server/http/transport/request_gate.h"

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "server/app/options.h"
-#include "server/config/session_store_flags.h"
+#include "server/config/flags.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "model/config/config.h"
-#include "model/formats/random_weights.h"
+#include "model/formats/model_files.h"
 
 namespace lintel::testing {
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "model/core/page_arena.h"
+#include "model/core/tensor.h"
 #include "tests/support/allocation_count.h"
 
 namespace lintel::testing {

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <iostream>
 
-#include "model/formats/random_weights.h"
-#include "model/lora/random_adapter.h"
+#include "model/formats/model_files.h"
+#include "model/lora/adapter.h"
 #include "tests/support/random_model.h"
 
 int main(int argc, char** argv) {

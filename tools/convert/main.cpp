@@ -6,8 +6,8 @@
 #include <iostream>
 #include <string>
 
-#include "model/config/kind_pages.h"
-#include "model/core/error_text.h"
+#include "model/config/attention_spec.h"
+#include "model/core/errors.h"
 #include "tools/convert/convert_model.h"
 #include "tools/describe/flags.h"
 

@@ -1,15 +1,112 @@
 #include "tools/describe/flags.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cstddef>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <memory>
+#include <regex>
 
 #include "tools/describe/formats.h"
-#include "tools/describe/help_format.h"
 
 namespace lintel::describe {
+namespace {
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, at);) parts.push_back(part);
+  return parts;
+}
+
+// CLI11 has no list of an option's validators, only one by its number.
+std::vector<CLI::Validator*> validators_of(CLI::Option& option) {
+  std::vector<CLI::Validator*> found;
+  try {
+    for (int i = 0;; ++i) found.push_back(option.get_validator(i));
+  } catch (const CLI::OptionNotFound&) {
+  }
+  return found;
+}
+
+Argument read_option(CLI::Option& option) {
+  Argument argument;
+  if (option.get_positional()) {
+    argument.names.push_back(option.get_name(/*positional=*/true));
+  } else {
+    for (const std::string& name : option.get_snames()) argument.names.push_back("-" + name);
+    for (const std::string& name : option.get_lnames()) argument.names.push_back("--" + name);
+  }
+  argument.initial = option.get_default_str();
+  argument.variable = option.get_envname();
+  argument.group = option.get_group();
+  argument.help = option.get_description();
+  argument.repeated = option.get_expected_max() > 1;
+  argument.required = option.get_required();
+  if (option.get_items_expected_max() == 0) return argument;  // a switch
+  // get_type_name() has ":DESCRIPTION" of each validator behind the name.
+  std::string behind;
+  static const std::regex kSet(R"(^\{(.*)\}$)");
+  static const std::regex kRange(R"( in \[(\S+) - (\S+)\]$)");
+  static const std::regex kTaken(R"(^\[(.*)\]$)");  // of takes()
+  for (CLI::Validator* const validator : validators_of(option)) {
+    const std::string description = validator->get_description();
+    if (!description.empty()) behind += ":" + description;
+    std::smatch match;
+    for (const std::string& text : {validator->get_name(), description}) {
+      if (std::regex_match(text, match, kSet)) argument.choices = split(match[1], ',');
+    }
+    if (std::regex_search(description, match, kRange)) {
+      argument.range = match[1].str() + " to " + match[2].str();
+    }
+    const std::string name = validator->get_name();
+    if (std::regex_match(name, match, kTaken)) argument.range = match[1];
+  }
+  const std::string type = option.get_type_name();
+  argument.value = type.substr(0, type.size() - behind.size());
+  if (argument.value.empty()) argument.value = "VALUE";
+  return argument;
+}
+
+}  // namespace
+
+bool Argument::is_file() const { return value.find("FILE") != std::string::npos; }
+bool Argument::is_directory() const { return value.find("DIR") != std::string::npos; }
+
+Command read_command(const CLI::App& app, const std::string& parent) {
+  Command command;
+  command.name = app.get_name();
+  command.path = parent.empty() ? command.name : parent + " " + command.name;
+  command.description = app.get_description();
+  command.footer = app.get_footer();
+  for (const CLI::Option* const option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // as --help
+    // Reading validators by number is not const, though it changes nothing.
+    const Argument argument = read_option(const_cast<CLI::Option&>(*option));
+    (option->get_positional() ? command.arguments : command.flags).push_back(argument);
+  }
+  // As --help has them: together by group, in the order in which groups first come.
+  std::vector<std::string> groups;
+  for (const Argument& flag : command.flags) {
+    if (std::ranges::count(groups, flag.group) == 0) groups.push_back(flag.group);
+  }
+  std::ranges::stable_sort(command.flags, {}, [&groups](const Argument& flag) {
+    return std::ranges::find(groups, flag.group) - groups.begin();
+  });
+  for (const CLI::App* const sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!sub->get_group().empty()) command.commands.push_back(read_command(*sub, command.path));
+  }
+  return command;
+}
+
+std::string join(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
 namespace {
 
 // Today, or the day of SOURCE_DATE_EPOCH: the same sources give the same pages.
@@ -89,6 +186,67 @@ CLI::Validator takes(const std::string& range) {
   CLI::Validator validator([](std::string&) { return std::string(); }, "");
   validator.name("[" + range + "]");
   return validator;
+}
+
+namespace {
+
+// A longer word is no typing error; it bounds the table below.
+constexpr std::size_t kLongestWord = 64;
+
+std::string normal(std::string_view word) {
+  std::string text(word);
+  for (char& c : text) {
+    c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return text;
+}
+
+// Edits between two words: the optimal string alignment distance.
+std::size_t edits(const std::string& a, const std::string& b) {
+  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
+  for (std::size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1,
+                          d[i - 1][j - 1] + static_cast<std::size_t>(a[i - 1] != b[j - 1])});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+}  // namespace
+
+std::string nearest_word(std::string_view word, const std::vector<std::string>& known) {
+  const std::string asked = normal(word);
+  if (asked.empty() || asked.size() > kLongestWord) return "";
+  // A third of the word may be wrong: else "drain" would be near "train" and everything near "a".
+  const std::size_t most = std::max<std::size_t>(1, asked.size() / 3);
+  std::string best, completed;  // `completed`: a word that `asked` begins
+  std::size_t fewest = most + 1, begins = 0;
+  for (const std::string& candidate : known) {
+    const std::string there = normal(candidate);
+    std::size_t distance = edits(asked, there);
+    if (there.starts_with(asked)) {
+      completed = candidate;
+      ++begins;
+      // The beginning of a long word is as good as one letter wrong.
+      if (asked.size() >= 4) distance = std::min<std::size_t>(distance, 1);
+    }
+    if (distance < fewest) {
+      fewest = distance;
+      best = candidate;
+    }
+  }
+  return best.empty() && begins == 1 ? completed : best;
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known,
+                         std::string_view prefix) {
+  const std::string nearest = nearest_word(word, known);
+  return nearest.empty() ? "" : ", did you mean " + std::string(prefix) + nearest + "?";
 }
 
 }  // namespace lintel::describe

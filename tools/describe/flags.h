@@ -3,9 +3,45 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lintel::describe {
+
+// A program or sub-command as CLI11 knows it, without CLI11: what pages and completions are made
+// of.
+
+// A flag or, with a name without dashes, a positional argument.
+struct Argument {
+  std::vector<std::string> names;    // "-h", "--help"; of a positional one, e.g. "ID"
+  std::string value;                 // what stands for its value, e.g. "FILE"; empty: it takes none
+  std::vector<std::string> choices;  // the values there are; empty: others
+  std::string range;                 // "1 to 64", "1s on"; empty: none, or it is not known
+  std::string initial;               // its default as text; empty: none
+  std::string variable;              // of the environment, which stands for it
+  std::string group;                 // its heading in --help
+  std::string help;
+  bool repeated = false;
+  bool required = false;
+
+  bool is_file() const;       // its value names a file
+  bool is_directory() const;  // its value names a directory
+};
+
+struct Command {
+  std::string name;  // "complete"
+  std::string path;  // "lintel complete"
+  std::string description;
+  std::string footer;               // as --help ends
+  std::vector<Argument> flags;      // in the order of --help; the hidden ones are left out
+  std::vector<Argument> arguments;  // positional
+  std::vector<Command> commands;    // sub-commands
+};
+
+Command read_command(const CLI::App& app, const std::string& parent = "");
+
+// "a b c"
+std::string join(const std::vector<std::string>& words, const std::string& between = " ");
 
 // Lays --help out as HelpFormat does, also of sub-commands that are added after. Adds
 // --completion SHELL, which prints a script for bash or zsh, and two that --help does not
@@ -22,5 +58,16 @@ CLI::Validator offers(const std::vector<std::string>& values);
 
 // The same for a range that is checked elsewhere, e.g. "1 to 64": pages have it, --help has not.
 CLI::Validator takes(const std::string& range);
+
+// The known word that a mistyped one was meant to be.
+
+// The known word nearest to `word` by edits of one letter (insert, delete, replace, swap two
+// neighbours), '-' and '_' taken as one, or one that `word` begins: of a short word only if it is
+// the only one. Empty when none is near.
+std::string nearest_word(std::string_view word, const std::vector<std::string>& known);
+
+// ", did you mean WORD?" with `prefix` before the word; empty when nothing is near.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known,
+                         std::string_view prefix = "");
 
 }  // namespace lintel::describe

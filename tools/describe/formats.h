@@ -1,13 +1,23 @@
 // What a Command becomes.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tools/describe/command.h"
+#include "tools/describe/flags.h"
 
 namespace lintel::describe {
+
+// How --help is laid out.
+
+// As CLI11's own, but for the flags that a flag needs or excludes: CLI11 lists them by where they
+// lie in memory, in another order at each run; here they are sorted.
+class HelpFormat : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override;
+};
 
 // A script that bash sources, or zsh finds as _NAME or sources. Flags, sub-commands and values
 // where they are known; files and directories elsewhere.

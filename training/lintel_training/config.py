@@ -13,7 +13,7 @@ from .checks import ConfigError, check_float, check_int, check_keys, is_int, req
 
 FORMAT_VERSION = 1
 
-# What the server takes at most (model/config/config_limits.h, docs/model_format.md).
+# What the server takes at most (model/config/config.h, docs/model_format.md).
 LIMITS = {
     "vocab_size": 2**20, "max_length": 2**31 - 1, "d_model": 2**16, "n_layers": 1024,
     "n_heads": 1024, "d_head": 4096, "d_ff": 2**18, "mixtures": 1024, "height": 2**14,

@@ -18,7 +18,6 @@
 
 #include "model/core/random.h"
 #include "model/layers/attention/pattern_attention.h"
-#include "model/layers/attention/position_pattern.h"
 
 namespace lintel {
 namespace {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "model/layers/attention/pattern_attention.h"
-#include "model/layers/attention/position_pattern.h"
 
 namespace lintel {
 namespace {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "model/layers/attention/attention.h"
+#include "model/layers/attention/common/history.h"
 #include "model/layers/attention/common/relative_kernels.h"
-#include "model/layers/attention/common/saved_state.h"
 
 namespace lintel {
 namespace {

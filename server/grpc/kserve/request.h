@@ -9,7 +9,7 @@
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/session.pb.h"
-#include "server/api/violations.h"
+#include "server/api/request_checks.h"
 
 namespace lintel {
 

@@ -4,7 +4,7 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "server/api/service_context.h"
 #include "server/grpc/kserve/sequences.h"
-#include "server/grpc/transport/bounded_service.h"
+#include "server/grpc/transport/unary_call.h"
 
 namespace lintel {
 

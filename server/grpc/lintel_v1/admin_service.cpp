@@ -4,8 +4,8 @@
 
 #include <stdexcept>
 
+#include "server/api/lookup.h"
 #include "server/api/refusals.h"
-#include "server/api/resolve_model.h"
 #include "server/grpc/lintel_v1/model_service.h"
 #include "server/grpc/transport/unary_call.h"
 #include "server/observability/logging.h"

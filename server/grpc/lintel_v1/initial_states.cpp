@@ -12,11 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/lookup.h"
 #include "server/api/refusals.h"
-#include "server/api/resolve_adapter.h"
-#include "server/api/resolve_model.h"
-#include "server/api/resolve_state.h"
-#include "server/grpc/lintel_v1/restored_image.h"
+#include "server/grpc/lintel_v1/restore_call.h"
 #include "server/grpc/lintel_v1/snapshot_bytes.h"
 #include "server/sessions/snapshot.h"
 

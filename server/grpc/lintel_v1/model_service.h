@@ -3,7 +3,7 @@
 
 #include "lintel/v1/model.grpc.pb.h"
 #include "server/api/service_context.h"
-#include "server/grpc/transport/bounded_service.h"
+#include "server/grpc/transport/unary_call.h"
 
 namespace lintel {
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/status.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,13 +14,30 @@
 #include "lintel/v1/session.pb.h"
 #include "server/api/service_context.h"
 #include "server/core/mutex.h"
-#include "server/engine/request_control.h"
-#include "server/grpc/lintel_v1/places.h"
-#include "server/grpc/transport/received.h"
-#include "server/grpc/transport/stream_call.h"
-#include "server/sessions/snapshot_reader.h"
+#include "server/engine/token_sink.h"
+#include "server/grpc/lintel_v1/session_calls.h"
+#include "server/grpc/transport/unary_call.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/session_store.h"
+#include "server/sessions/snapshot.h"
 
 namespace lintel {
+
+// Checks that a snapshot can become a session here.
+
+// The most bytes a snapshot of the model's sessions may have: a state and a history as long as
+// there can be, and 64 KiB. Of any model that is ready where it is null. At most the memory for
+// sessions.
+std::size_t most_restored_bytes(const ModelRegistry& models, const ServedModel* model,
+                                const SessionStore::Options& store);
+
+// DATA_LOSS for bytes that are damaged, INVALID_ARGUMENT for a field that makes no sense.
+grpc::Status snapshot_refused(const SnapshotError& error);
+
+// Whether the model can continue the snapshot: its weights, attention and weight type, its
+// numerics unless other ones are accepted, and values that it has.
+grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model,
+                            bool accept_other_numerics);
 
 // Reads the header, reserves what it says will come, reads that, checks all of it and makes the
 // session: nothing is there before, nor when anything is wrong. With `verify` a second session is

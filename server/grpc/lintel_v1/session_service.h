@@ -3,9 +3,8 @@
 
 #include "lintel/v1/session.grpc.pb.h"
 #include "server/api/service_context.h"
-#include "server/grpc/lintel_v1/piece_stream.h"
-#include "server/grpc/lintel_v1/places.h"
-#include "server/grpc/transport/bounded_service.h"
+#include "server/grpc/lintel_v1/session_calls.h"
+#include "server/grpc/transport/unary_call.h"
 
 namespace lintel {
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "model/config/names.h"
+#include "model/config/config.h"
 
 namespace lintel {
 namespace {

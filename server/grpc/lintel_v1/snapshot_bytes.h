@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/core/tensor.h"
-#include "server/models/served_model.h"
+#include "server/models/model_registry.h"
 #include "server/sessions/session_options.h"
 #include "server/sessions/snapshot.h"
 

@@ -1,16 +1,117 @@
 #include "server/grpc/transport/call_scope.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "server/grpc/transport/status.h"
 #include "server/observability/request_id.h"
-#include "server/security/inner_call.h"
+#include "server/security/identity.h"
 
 namespace lintel {
+
+RequestCounters::Cell& RequestCounters::cell(std::string_view model, Method method,
+                                             int code) noexcept {
+  const std::size_t row = static_cast<std::size_t>(method);
+  auto column = static_cast<std::size_t>(code);
+  if (column >= kNumStatusCodes) column = 2;  // UNKNOWN
+  if (model.empty()) return without_model_[row][column];
+  try {
+    MutexLock lock(mutex_);
+    auto found = models_.find(model);
+    if (found == models_.end()) {
+      found = models_.emplace(std::string(model), std::make_unique<Cells>()).first;
+    }
+    return (*found->second)[row][column];
+  } catch (const std::bad_alloc&) {
+    return without_model_[row][column];
+  }
+}
+
+void RequestCounters::count(Method method, std::string_view model, int code,
+                            double seconds) noexcept {
+  cell(model, method, code).fetch_add(1, kRelaxed);
+  Durations& durations = durations_[static_cast<std::size_t>(method)];
+  const auto bucket = std::ranges::lower_bound(kBounds, seconds) - kBounds.begin();
+  durations.counts[static_cast<std::size_t>(bucket)].fetch_add(1, kRelaxed);
+  durations.sum.fetch_add(seconds, kRelaxed);
+}
+
+std::uint64_t RequestCounters::get(Method method, std::size_t code, std::string_view model) const {
+  const std::size_t row = static_cast<std::size_t>(method);
+  if (model.empty()) return without_model_[row][code].load(kRelaxed);
+  MutexLock lock(mutex_);
+  const auto found = models_.find(model);
+  return found == models_.end() ? 0 : (*found->second)[row][code].load(kRelaxed);
+}
+
+std::vector<std::pair<std::string, std::array<RequestCounters::Codes, kMethods.size()>>>
+RequestCounters::by_model() const {
+  std::vector<std::pair<std::string, std::array<Codes, kMethods.size()>>> all;
+  const auto add = [&all](const std::string& model, const Cells& cells) {
+    auto& counts = all.emplace_back(model, std::array<Codes, kMethods.size()>{}).second;
+    for (std::size_t row = 0; row < cells.size(); ++row) {
+      for (std::size_t code = 0; code < kNumStatusCodes; ++code) {
+        counts[row][code] = cells[row][code].load(kRelaxed);
+      }
+    }
+  };
+  add("", without_model_);
+  MutexLock lock(mutex_);
+  for (const auto& [model, cells] : models_) add(model, *cells);
+  return all;
+}
+
+HistogramSnapshot RequestCounters::durations(Method method) const {
+  const Durations& durations = durations_[static_cast<std::size_t>(method)];
+  HistogramSnapshot snapshot;
+  snapshot.bounds.assign(kBounds.begin(), kBounds.end());
+  for (const Cell& count : durations.counts) snapshot.counts.push_back(count.load(kRelaxed));
+  snapshot.sum = durations.sum.load(kRelaxed);
+  return snapshot;
+}
+
+std::uint64_t RequestCounters::total() const {
+  std::uint64_t sum = 0;
+  const auto add = [&sum](const Cells& cells) {
+    for (const auto& codes : cells) {
+      for (const Cell& count : codes) sum += count.load(kRelaxed);
+    }
+  };
+  add(without_model_);
+  MutexLock lock(mutex_);
+  for (const auto& [model, cells] : models_) add(*cells);
+  return sum;
+}
+
+void record_end(RequestCounters& counters, const CallEnd& end, const grpc::Status& status,
+                LogFields& fields) noexcept {
+  try {
+    const int code = status.error_code();
+    if (end.seconds) {
+      counters.count(end.method, end.model, code, *end.seconds);
+    } else {
+      counters.count(end.method, code);
+    }
+    // Never what was sent or generated; the status's text may quote the request.
+    fields.add("code", code_name(code));
+    if (end.seconds) fields.add("seconds", *end.seconds);
+    if (end.used.prompt + end.used.generated > 0) {
+      fields.add("prompt_tokens", end.used.prompt);
+      fields.add("generated_tokens", end.used.generated);
+    }
+    const LogScope scope(fields);
+    spdlog::info("call ended");
+    if (!status.ok()) spdlog::debug("because: {}", status.error_message());
+  } catch (...) {
+  }
+}
+
 namespace {
 
 // Of a header that was sent once; empty when it was not, or when several make it ambiguous.
@@ -116,6 +217,42 @@ void CallScope::end(const grpc::Status& status) noexcept {
   record_end(gate_.counters,
              {.method = method_.method, .model = model_, .seconds = seconds, .used = used_}, status,
              fields_);
+}
+
+grpc::Status StreamQuota::enter() {
+  if (!quotas_.enter_stream(identity_)) {
+    return quota_exceeded(identity_, "at most " + std::to_string(quotas_.limits().max_streams) +
+                                         " streams at a time");
+  }
+  state_ = State::kRunning;
+  return grpc::Status::OK;
+}
+
+grpc::Status StreamQuota::check_tokens() const {
+  const Duration wait = quotas_.wait_to_begin(identity_);
+  if (wait == Duration::zero()) return grpc::Status::OK;
+  return quota_exceeded(identity_,
+                        std::to_string(quotas_.limits().tokens_per_second) +
+                            " tokens a second, of which its calls have used more",
+                        std::chrono::ceil<std::chrono::milliseconds>(wait));
+}
+
+std::shared_ptr<TokenAllowance> StreamQuota::allowance() const {
+  if (quotas_.limits().tokens_per_second == 0) return nullptr;
+  return std::make_shared<QuotaAllowance>(quotas_, identity_);
+}
+
+void StreamQuota::finish() noexcept {
+  if (state_ != State::kRunning) return;
+  state_ = State::kFinished;
+  quotas_.finish_stream(identity_);
+}
+
+void StreamQuota::leave() noexcept {
+  finish();
+  if (state_ != State::kFinished) return;
+  state_ = State::kOutside;
+  quotas_.leave_stream(identity_);
 }
 
 }  // namespace lintel

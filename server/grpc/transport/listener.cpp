@@ -20,7 +20,7 @@
 #include <string>
 #include <utility>
 
-#include "server/core/thread_failures.h"
+#include "server/core/threads.h"
 
 namespace lintel {
 namespace {

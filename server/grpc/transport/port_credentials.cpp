@@ -9,9 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "server/grpc/transport/call_end.h"
 #include "server/grpc/transport/call_scope.h"
-#include "server/grpc/transport/methods.h"
 #include "server/grpc/transport/status.h"
 #include "server/observability/logging.h"
 #include "server/observability/request_id.h"

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "server/grpc/transport/request_counters.h"
+#include "server/grpc/transport/call_scope.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"
 

@@ -11,8 +11,7 @@
 #include "google/rpc/code.pb.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "model/core/error_text.h"
-#include "server/grpc/transport/wire_time.h"
+#include "model/core/errors.h"
 
 namespace lintel {
 namespace {

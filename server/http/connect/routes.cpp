@@ -1,8 +1,12 @@
 #include "server/http/connect/routes.h"
 
+#include <absl/strings/escaping.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
+#include <grpcpp/support/status.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,15 +17,220 @@
 #include "lintel/v1/model.pb.h"
 #include "lintel/v1/session.pb.h"
 #include "server/grpc/transport/status.h"
-#include "server/http/connect/connect_get.h"
-#include "server/http/connect/envelope.h"
-#include "server/http/connect/rpc_errors.h"
 #include "server/http/connect/rpc_format.h"
 #include "server/http/connect/rpc_json.h"
-#include "server/http/connect/stream_answers.h"
-#include "server/http/transport/http_status.h"
+#include "server/http/transport/http_message.h"
+#include "server/http/transport/http_routes.h"
+#include "server/http/transport/inner_calls.h"
+#include "server/http/transport/response_head.h"
 
 namespace lintel {
+
+// A unary call without side effects as a GET.
+
+// What the query says (https://connectrpc.com/docs/protocol#unary-get-request):
+// connect=v1&encoding=json&message=..., in base64 with base64=1.
+struct ConnectGet {
+  RpcFormat format{.protocol = RpcProtocol::kUnary, .is_json = true};
+  std::string message;
+};
+
+// UNIMPLEMENTED for a compressed message, INVALID_ARGUMENT for what makes no sense, each by its
+// name; `get` has the format to say so in.
+grpc::Status read_connect_get(const HttpRequest& request, ConnectGet& get);
+
+namespace {
+
+grpc::Status wrong_query(std::string what) {
+  return {grpc::StatusCode::INVALID_ARGUMENT, "the query: " + std::move(what)};
+}
+
+// Names and values, decoded as a form's; of a name that is there twice the first.
+std::map<std::string, std::string> query_members(std::string_view query) {
+  std::map<std::string, std::string> members;
+  while (!query.empty()) {
+    std::string member(query.substr(0, query.find('&')));
+    query.remove_prefix(std::min(member.size() + 1, query.size()));
+    std::ranges::replace(member, '+', ' ');
+    const std::size_t name = std::min(member.find('='), member.size());
+    members.emplace(percent_decoded(member.substr(0, name)),
+                    percent_decoded(member.substr(std::min(name + 1, member.size()))));
+  }
+  return members;
+}
+
+// The alphabet that may stand in a query, with or without padding.
+bool decode_url_base64(std::string text, std::string* bytes) {
+  std::ranges::replace(text, '-', '+');
+  std::ranges::replace(text, '_', '/');
+  while (text.size() % 4 != 0) text += '=';
+  return decode_base64(text, bytes);
+}
+
+}  // namespace
+
+grpc::Status read_connect_get(const HttpRequest& request, ConnectGet& get) {
+  std::map<std::string, std::string> members = query_members(request.query);
+  const auto value_of = [&](const char* name) {
+    const auto found = members.find(name);
+    return found == members.end() ? std::string() : found->second;
+  };
+  const std::string encoding = value_of("encoding");
+  get.format.is_json = encoding != "proto";
+  if (encoding != "proto" && encoding != "json") {
+    return wrong_query("encoding=" + clip(encoding) + " is not json or proto");
+  }
+  const std::string compression = value_of("compression");
+  if (!compression.empty() && compression != "identity") {
+    return {grpc::StatusCode::UNIMPLEMENTED,
+            "compression=" + clip(compression) + " is not supported, send identity"};
+  }
+  const std::string version = value_of("connect");
+  if (!version.empty() && version != "v1") {
+    return wrong_query("connect=" + clip(version) + " is not supported, send v1");
+  }
+  if (!members.contains("message")) return wrong_query("message is missing");
+  get.message = value_of("message");
+  const std::string base64 = value_of("base64");
+  if (base64.empty() || base64 == "0") return grpc::Status::OK;
+  if (base64 != "1") return wrong_query("base64=" + clip(base64) + " is not 1");
+  std::string bytes;
+  if (!decode_url_base64(get.message, &bytes)) return wrong_query("message is no base64");
+  get.message = std::move(bytes);
+  return grpc::Status::OK;
+}
+
+// What a method's messages become in each protocol that streams.
+
+// Connect's streams: envelopes (https://connectrpc.com/docs/protocol#streaming-rpcs).
+// `type`: of the messages.
+std::unique_ptr<StreamAnswer> connect_stream(const RpcFormat& format,
+                                             const google::protobuf::Descriptor* type);
+
+// gRPC-Web: frames (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md).
+std::unique_ptr<StreamAnswer> grpc_web_stream(const RpcFormat& format);
+
+// A line of JSON for each message, and one with "error" where the call failed after the first.
+// `with_text`: chunks of values have `text` in addition to `tokens`, which are bytes.
+std::unique_ptr<StreamAnswer> plain_json_stream(const google::protobuf::Descriptor* type,
+                                                bool with_text);
+
+namespace {
+
+namespace pb = google::protobuf;
+
+HttpAnswer head_of(const RpcFormat& format) {
+  return {200, {{"content-type", format.content_type()}, {"cache-control", "no-store"}}, {}};
+}
+
+class ConnectStream final : public StreamAnswer {
+ public:
+  ConnectStream(const RpcFormat& format, const pb::Descriptor* type)
+      : format_(format), type_(type) {}
+
+  HttpAnswer head() override { return head_of(format_); }
+
+  grpc::Status piece(grpc::ByteBuffer& message, std::string& out) override {
+    if (!format_.is_json) {
+      out = envelope_head(0, message.Length());
+      append_to(out, message);
+      return grpc::Status::OK;
+    }
+    const auto parsed = new_message(type_);
+    if (!parse_from(message, *parsed)) return internal_error("message", type_->name(), "unread");
+    out = envelope(0, write_json(*parsed));
+    return grpc::Status::OK;
+  }
+
+  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+    return envelope(kEndOfStream,
+                    status.ok() ? "{}" : "{\"error\":" + connect_error_json(status) + "}");
+  }
+
+  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+    return rpc_refusal(format_, http_status_of(status.error_code()), status);
+  }
+
+ private:
+  const RpcFormat format_;
+  const pb::Descriptor* const type_;
+};
+
+class GrpcWebStream final : public StreamAnswer {
+ public:
+  explicit GrpcWebStream(const RpcFormat& format) : format_(format) {}
+
+  HttpAnswer head() override { return head_of(format_); }
+
+  grpc::Status piece(grpc::ByteBuffer& message, std::string& out) override {
+    std::string frame = envelope_head(0, message.Length());
+    append_to(frame, message);
+    out = coded(std::move(frame));
+    return grpc::Status::OK;
+  }
+
+  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+    std::string lines;
+    for (const auto& [name, value] : grpc_trailers(status)) {
+      lines.append(name).append(": ").append(value).append("\r\n");
+    }
+    return coded(envelope(kTrailers, lines));
+  }
+
+  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+    return rpc_refusal(format_, 200, status);
+  }
+
+ private:
+  std::string coded(std::string frame) const {
+    return format_.is_text ? absl::Base64Escape(frame) : frame;
+  }
+
+  const RpcFormat format_;
+};
+
+class PlainJsonStream final : public StreamAnswer {
+ public:
+  PlainJsonStream(const pb::Descriptor* type, bool with_text) : type_(type), messages_(with_text) {}
+
+  HttpAnswer head() override { return head_of(kFormat); }
+
+  grpc::Status piece(grpc::ByteBuffer& message, std::string& out) override {
+    const auto parsed = new_message(type_);
+    if (!parse_from(message, *parsed)) return internal_error("message", type_->name(), "unread");
+    out = messages_.line(*parsed) + "\n";
+    return grpc::Status::OK;
+  }
+
+  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+    return status.ok() ? "" : "{\"error\":" + connect_error_json(status) + "}\n";
+  }
+
+  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+    return rpc_refusal(kFormat, http_status_of(status.error_code()), status);
+  }
+
+ private:
+  static constexpr RpcFormat kFormat{.protocol = RpcProtocol::kPlainJson, .is_json = true};
+
+  const pb::Descriptor* const type_;
+  PlainMessages messages_;
+};
+
+}  // namespace
+
+std::unique_ptr<StreamAnswer> connect_stream(const RpcFormat& format, const pb::Descriptor* type) {
+  return std::make_unique<ConnectStream>(format, type);
+}
+
+std::unique_ptr<StreamAnswer> grpc_web_stream(const RpcFormat& format) {
+  return std::make_unique<GrpcWebStream>(format);
+}
+
+std::unique_ptr<StreamAnswer> plain_json_stream(const pb::Descriptor* type, bool with_text) {
+  return std::make_unique<PlainJsonStream>(type, with_text);
+}
+
 namespace {
 
 namespace pb = google::protobuf;

@@ -1,13 +1,78 @@
 #include "server/http/connect/rpc_format.h"
 
+#include <absl/strings/escaping.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string_view>
 
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "server/grpc/transport/status.h"
+#include "server/http/transport/response_head.h"
 
 namespace lintel {
+
+std::string envelope(std::uint8_t flags, std::string_view message) {
+  std::string out = envelope_head(flags, message.size());
+  out += message;
+  return out;
+}
+
+std::string envelope_head(std::uint8_t flags, std::size_t size) {
+  const auto length = static_cast<std::uint32_t>(size);
+  std::string out;
+  out.reserve(kEnvelopeHead + size);  // the message follows
+  out += static_cast<char>(flags);
+  for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>((length >> shift) & 0xff);
+  return out;
+}
+
+bool open_envelope(std::string_view body, std::string_view* message, std::string* why) {
+  if (body.size() < kEnvelopeHead) {
+    *why = "the body is shorter than the five bytes before a message";
+    return false;
+  }
+  const auto flags = static_cast<std::uint8_t>(body[0]);
+  if ((flags & kCompressed) != 0) {
+    *why = "the message is compressed, which is not supported";
+    return false;
+  }
+  if (flags != 0) {
+    *why = "the message's flags are " + std::to_string(flags) + ", not 0";
+    return false;
+  }
+  std::size_t size = 0;
+  for (std::size_t i = 1; i < kEnvelopeHead; ++i) {
+    size = size << 8 | static_cast<std::uint8_t>(body[i]);
+  }
+  body.remove_prefix(kEnvelopeHead);
+  if (size != body.size()) {
+    *why = "the message should have " + std::to_string(size) + " bytes, and the body has " +
+           std::to_string(body.size()) + " after its length: a request is one message";
+    return false;
+  }
+  *message = body;
+  return true;
+}
+
+bool decode_base64(std::string_view text, std::string* bytes) {
+  bytes->clear();
+  while (!text.empty()) {
+    // A piece ends after its padding.
+    std::size_t end = std::min(text.find('='), text.size());
+    while (end < text.size() && text[end] == '=') ++end;
+    std::string piece;
+    if (end % 4 != 0 || !absl::Base64Unescape({text.data(), end}, &piece)) return false;
+    *bytes += piece;
+    text.remove_prefix(end);
+  }
+  return true;
+}
+
 namespace {
 
 // "application/json; charset=utf-8" as "application/json".
@@ -120,6 +185,90 @@ std::optional<std::chrono::milliseconds> rpc_timeout(const HttpRequest& request,
   }
   *valid = timeout.has_value();
   return timeout;
+}
+
+namespace {
+
+std::string base64_without_padding(const std::string& bytes) {
+  std::string text = absl::Base64Escape(bytes);
+  while (!text.empty() && text.back() == '=') text.pop_back();
+  return text;
+}
+
+// A message in a header: what is no printable ASCII as %XX
+// (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, Percent-Encoded).
+std::string percent_encoded(const std::string& text) {
+  std::string encoded;
+  for (const char c : text) {
+    if (c >= ' ' && c <= '~' && c != '%') {
+      encoded += c;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(c);
+    encoded += '%';
+    encoded += "0123456789ABCDEF"[byte >> 4];
+    encoded += "0123456789ABCDEF"[byte & 15];
+  }
+  return encoded;
+}
+
+google::rpc::Status details_of(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) details.Clear();
+  return details;
+}
+
+}  // namespace
+
+std::string connect_error_json(const grpc::Status& status) {
+  nlohmann::ordered_json error = {{"code", connect_code_name(status.error_code())},
+                                  {"message", status.error_message()}};
+  const google::rpc::Status details = details_of(status);
+  for (const auto& detail : details.details()) {
+    const std::string& url = detail.type_url();
+    error["details"].push_back({{"type", url.substr(url.rfind('/') + 1)},
+                                {"value", base64_without_padding(detail.value())}});
+  }
+  return error.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+HttpHeaders grpc_trailers(const grpc::Status& status) {
+  HttpHeaders trailers = {{"grpc-status", std::to_string(status.error_code())}};
+  if (!status.error_message().empty()) {
+    trailers.emplace_back("grpc-message", percent_encoded(status.error_message()));
+  }
+  if (!status.error_details().empty()) {
+    trailers.emplace_back("grpc-status-details-bin",
+                          base64_without_padding(status.error_details()));
+  }
+  return trailers;
+}
+
+HttpHeaders retry_after(const grpc::Status& status) {
+  const google::rpc::Status details = details_of(status);
+  for (const auto& detail : details.details()) {
+    google::rpc::RetryInfo retry;
+    if (!detail.UnpackTo(&retry)) continue;
+    const auto& delay = retry.retry_delay();
+    return {{"retry-after", std::to_string(delay.seconds() + (delay.nanos() > 0 ? 1 : 0))}};
+  }
+  return {};
+}
+
+HttpAnswer rpc_refusal(const RpcFormat& format, int http_status, const grpc::Status& status) {
+  HttpAnswer answer{200, {{"content-type", format.content_type()}}, {}};
+  switch (format.protocol) {
+    case RpcProtocol::kStream:
+      answer.body = envelope(kEndOfStream, "{\"error\":" + connect_error_json(status) + "}");
+      return answer;
+    case RpcProtocol::kGrpcWeb:
+      for (auto& trailer : grpc_trailers(status)) answer.headers.push_back(std::move(trailer));
+      return answer;
+    default:
+      answer = json_answer(http_status, connect_error_json(status) + "\n");
+      for (auto& header : retry_after(status)) answer.headers.push_back(std::move(header));
+      return answer;
+  }
 }
 
 }  // namespace lintel

@@ -8,14 +8,148 @@
 #include <google/protobuf/util/type_resolver_util.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "server/http/connect/values_json.h"
+#include "lintel/v1/generation.pb.h"
 #include "server/http/encoding/bounded_json.h"
 
 namespace lintel {
+
+// Messages of values as JSON, quickly.
+
+// Who reads the JSON, which shows in its floats alone.
+enum class JsonReader {
+  kProgram,  // protobuf's spelling: a float's 6 digits, or 9 where those are another float
+  kPerson,   // what nlohmann::json makes of that spelling, as the rest of a line of JSON is
+};
+
+// A chunk as protobuf's JSON has it. By hand, because protobuf's printer goes by reflection, which
+// costs more than all else that happens to a message.
+void add_chunk(std::string& json, const v1::Chunk& chunk, JsonReader reader);
+
+// The whole message, as protobuf prints it. REQUIRES: no sample ends with it.
+std::string values_json(const v1::GenerateResponse& message);
+
+namespace {
+
+template <typename Integer>
+void add_integer(std::string& json, Integer value) {
+  char text[24];
+  json.append(text, std::to_chars(text, text + sizeof text, value).ptr);
+}
+
+// protobuf's digits (SimpleFtoa): FLT_DIG of them, or three more where fewer are not the float.
+std::string_view spell(float value, char (&text)[32]) {
+  constexpr int kDigits = std::numeric_limits<float>::digits10;
+  const auto with = [&](int digits) {
+    char* const end =
+        std::to_chars(text, text + sizeof text, value, std::chars_format::general, digits).ptr;
+    return std::string_view(text, static_cast<std::size_t>(end - text));
+  };
+  const std::string_view few = with(kDigits);
+  float back = 0;
+  std::from_chars(few.begin(), few.end(), back);
+  return back == value ? few : with(kDigits + 3);
+}
+
+void add_float(std::string& json, float value, JsonReader reader) {
+  if (!std::isfinite(value)) {
+    json += std::isnan(value) ? "\"NaN\"" : value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
+    return;
+  }
+  char text[32];
+  const std::string_view spelled = spell(value, text);
+  if (reader == JsonReader::kProgram) {
+    json += spelled;
+  } else if (spelled == "-0") {
+    json += '0';  // an integer, which has no sign there
+  } else if (spelled.find_first_of(".e") == std::string_view::npos) {
+    json += spelled;
+  } else {
+    double parsed = 0;
+    std::from_chars(spelled.begin(), spelled.end(), parsed);
+    json += nlohmann::json(parsed).dump();
+  }
+}
+
+// A field's name, after a comma unless it is the first in its braces.
+void add_name(std::string& json, std::string_view name) {
+  if (json.back() != '{') json += ',';
+  json += '"';
+  json += name;
+  json += "\":";
+}
+
+// Nothing where there are no values, as protobuf has it.
+template <typename Values, typename Add>
+void add_list(std::string& json, std::string_view name, const Values& values, Add add) {
+  if (values.empty()) return;
+  add_name(json, name);
+  char before = '[';
+  for (const auto& value : values) {
+    json += before;
+    add(value);
+    before = ',';
+  }
+  json += ']';
+}
+
+// Of a chunk, and of the most likely values in place of one of its own.
+template <typename Message>
+void add_values(std::string& json, const Message& message, JsonReader reader) {
+  add_list(json, "tokens", message.tokens(),
+           [&json](std::int32_t token) { add_integer(json, token); });
+  add_list(json, "log2Probs", message.log2_probs(),
+           [&json, reader](float value) { add_float(json, value, reader); });
+}
+
+}  // namespace
+
+void add_chunk(std::string& json, const v1::Chunk& chunk, JsonReader reader) {
+  json += '{';
+  if (chunk.sample() != 0) {
+    add_name(json, "sample");
+    add_integer(json, chunk.sample());
+  }
+  if (chunk.first_position() != 0) {  // 64 bits: in quotes
+    add_name(json, "firstPosition");
+    json += '"';
+    add_integer(json, chunk.first_position());
+    json += '"';
+  }
+  if (chunk.source() != 0) {
+    add_name(json, "source");
+    const std::string& name = v1::ValueSource_Name(chunk.source());
+    if (name.empty()) {
+      add_integer(json, static_cast<int>(chunk.source()));
+    } else {
+      json += '"' + name + '"';
+    }
+  }
+  add_values(json, chunk, reader);
+  add_list(json, "top", chunk.top(), [&json, reader](const v1::TopValues& top) {
+    json += '{';
+    add_values(json, top, reader);
+    json += '}';
+  });
+  json += '}';
+}
+
+std::string values_json(const v1::GenerateResponse& message) {
+  std::string json = "{";
+  add_list(json, "chunks", message.chunks(),
+           [&json](const v1::Chunk& chunk) { add_chunk(json, chunk, JsonReader::kProgram); });
+  return json + '}';
+}
+
 namespace {
 
 namespace pb = google::protobuf;
@@ -225,6 +359,97 @@ grpc::Status read_plain_json(const std::string& json, pb::Message& message) {
   std::string bytes;
   grpc::Status read = plain_json_to_bytes(json, message.GetDescriptor(), nullptr, bytes);
   return read.ok() ? parse_into(bytes, message) : read;
+}
+
+namespace {
+
+namespace pb = google::protobuf;
+using Json = nlohmann::ordered_json;
+
+void from_base64(Json& value) {
+  if (value.is_array()) {
+    for (Json& one : value) from_base64(one);
+  } else if (value.is_string()) {
+    std::string bytes;
+    if (absl::Base64Unescape(value.get_ref<const std::string&>(), &bytes)) value = bytes;
+  }
+}
+
+// Turns what protobuf wrote into what people read, in all of the message.
+void show_text(Json& json, const pb::Descriptor* type) {
+  if (json.is_array()) {
+    for (Json& one : json) show_text(one, type);
+    return;
+  }
+  if (!json.is_object()) return;
+  for (auto& [name, value] : json.items()) {
+    const pb::FieldDescriptor* const field = type->FindFieldByCamelcaseName(name);
+    if (field == nullptr || field->is_map()) continue;
+    if (field->type() == pb::FieldDescriptor::TYPE_MESSAGE) {
+      show_text(value, field->message_type());
+    } else if (field->type() == pb::FieldDescriptor::TYPE_BYTES && is_text(*field)) {
+      from_base64(value);
+    }
+  }
+}
+
+std::string dumped_line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::size_t whole_utf8(std::string_view text) {
+  // The last character begins within the last four bytes, where there is one.
+  for (std::size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xc0) == 0x80) continue;  // inside of one
+    const std::size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+    return length > back ? text.size() - back : text.size();
+  }
+  return text.size();
+}
+
+std::string PlainMessages::line(const pb::Message& message) {
+  const auto* const response = dynamic_cast<const v1::GenerateResponse*>(&message);
+  // All but the last messages of a sample.
+  if (response != nullptr && response->finished().empty()) return line_of_values(*response);
+  Json json = Json::parse(write_json(message));
+  show_text(json, message.GetDescriptor());
+  if (response != nullptr && with_text_) {
+    for (int i = 0; i < response->chunks_size(); ++i) {
+      json["chunks"][static_cast<std::size_t>(i)]["text"] = text_of(response->chunks(i));
+    }
+    for (int i = 0; i < response->finished_size(); ++i) {
+      const auto cut = cut_.find(response->finished(i).sample());
+      if (cut == cut_.end()) continue;
+      if (!cut->second.empty()) json["finished"][static_cast<std::size_t>(i)]["text"] = "\ufffd";
+      cut_.erase(cut);
+    }
+  }
+  return dumped_line(json);
+}
+
+std::string PlainMessages::line_of_values(const v1::GenerateResponse& message) {
+  std::string line = "{";
+  for (const v1::Chunk& chunk : message.chunks()) {
+    line += line.size() == 1 ? "\"chunks\":[" : ",";
+    add_chunk(line, chunk, JsonReader::kPerson);
+    if (!with_text_) continue;
+    line.pop_back();  // the brace
+    if (line.back() != '{') line += ',';
+    line += "\"text\":" + dumped_line(text_of(chunk)) + '}';
+  }
+  return line + (line.size() == 1 ? "}" : "]}");
+}
+
+std::string PlainMessages::text_of(const v1::Chunk& chunk) {
+  std::string& cut = cut_[chunk.sample()];
+  for (const std::int32_t byte : chunk.tokens()) cut += static_cast<char>(byte);
+  const std::size_t whole = whole_utf8(cut);
+  std::string text = cut.substr(0, whole);
+  cut.erase(0, whole);
+  return text;
 }
 
 }  // namespace lintel

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "server/http/transport/http_message.h"
+
 namespace lintel {
 
 // A character that is not whole yet is held back. What is no UTF-8 becomes U+FFFD, one for each
@@ -32,5 +34,19 @@ class Utf8Text {
   unsigned char highest_ = 0;
   std::size_t num_characters_ = 0;
 };
+
+// Server-sent events: a stream of texts over HTTP that browsers and others read.
+
+// https://html.spec.whatwg.org/multipage/server-sent-events.html. REQUIRES: `data` is one line.
+inline std::string server_sent_event(std::string_view data) {
+  std::string event = "data: ";
+  event += data;
+  event += "\n\n";
+  return event;
+}
+
+inline HttpAnswer server_sent_head() {
+  return {200, {{"content-type", "text/event-stream"}, {"cache-control", "no-cache"}}, ""};
+}
 
 }  // namespace lintel

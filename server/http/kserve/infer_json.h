@@ -6,6 +6,7 @@
 #include <string>
 
 #include "inference/grpc_service.pb.h"
+#include "server/http/encoding/utf8_text.h"
 
 namespace lintel {
 
@@ -21,5 +22,22 @@ std::string read_infer_parameters(
 // UTF-8.
 nlohmann::ordered_json tensor_values(
     const inference::ModelInferResponse::InferOutputTensor& tensor);
+
+// Triton's generate: an inference of one row as a flat object
+// (https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md).
+
+// {"text_input" or "tokens", "stop", "outputs", "parameters": {...}}; any other member is a
+// parameter. Not empty: what is wrong with it.
+std::string read_generate_request(nlohmann::json json, inference::ModelInferRequest& wire);
+
+// A response as {"model_name", "model_version", "text_output": ..., ...}, one after the other of a
+// stream: a character that is not whole yet waits for the next.
+class GenerateJson {
+ public:
+  std::string of(const inference::ModelInferResponse& wire, bool is_last);
+
+ private:
+  Utf8Text utf8_;
+};
 
 }  // namespace lintel

@@ -8,10 +8,9 @@
 #include "server/grpc/transport/status.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/call_error.h"
-#include "server/http/encoding/server_sent_events.h"
-#include "server/http/kserve/generate_json.h"
+#include "server/http/encoding/utf8_text.h"
 #include "server/http/kserve/infer_json.h"
-#include "server/http/transport/http_status.h"
+#include "server/http/transport/response_head.h"
 
 namespace lintel {
 namespace {

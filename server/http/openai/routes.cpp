@@ -12,7 +12,6 @@
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/openai/completion.h"
 #include "server/http/openai/completion_request.h"
-#include "server/http/openai/openai_error.h"
 
 namespace lintel {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "server/grpc/transport/guarded.h"
 #include "server/grpc/transport/status.h"
+#include "server/grpc/transport/unary_call.h"
 
 namespace lintel {
 

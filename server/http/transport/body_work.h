@@ -14,8 +14,7 @@
 
 #include "model/core/json_reader.h"
 #include "server/core/mutex.h"
-#include "server/http/transport/http_counters.h"
-#include "server/http/transport/http_exchange.h"
+#include "server/http/transport/http_message.h"
 
 namespace lintel {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/http/transport/http_exchange.h"
+#include "server/http/transport/http_message.h"
 
 namespace lintel {
 

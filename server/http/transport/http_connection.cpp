@@ -4,18 +4,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/basic_waitable_timer.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/wait_traits.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/read_size.hpp>
 #include <boost/beast/http/error.hpp>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,11 +28,7 @@
 #include <utility>
 
 #include "server/grpc/transport/status.h"
-#include "server/http/transport/answer_bytes.h"
-#include "server/http/transport/client_deadline.h"
 #include "server/http/transport/connection_exchange.h"
-#include "server/http/transport/http2_refusal.h"
-#include "server/http/transport/http_status.h"
 #include "server/http/transport/request_gate.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
@@ -36,6 +37,153 @@
 #include "server/observability/request_id.h"
 
 namespace lintel {
+
+// ClientDeadline: how long a connection waits for its client, by one timer for all it waits for.
+
+// Whose handlers Asio runs.
+class HandlerOwner {
+ public:
+  virtual ~HandlerOwner() = default;
+  // Ends it, for an exception that is being handled. From any thread.
+  virtual void fail() noexcept = 0;
+  // Notes that a handler of it will never run. From any thread, also when Asio is being taken down.
+  virtual void lose() noexcept = 0;
+};
+
+// A handler of Asio's that keeps its owner alive. An exception of it ends the owner and not the
+// thread. Where Asio has no memory to run a handler it throws and drops it: its owner, which may
+// wait for nothing else, gets to know.
+template <typename Function>
+class OwnedHandler {
+ public:
+  OwnedHandler(std::shared_ptr<HandlerOwner> owner, Function function)
+      : owner_(std::move(owner)), function_(std::move(function)) {}
+  OwnedHandler(OwnedHandler&&) = default;
+  OwnedHandler& operator=(OwnedHandler&&) = delete;
+  ~OwnedHandler() {
+    if (owner_ != nullptr) owner_->lose();
+  }
+
+  template <typename... Results>
+  void operator()(Results... results) {
+    const std::shared_ptr<HandlerOwner> owner = std::move(owner_);
+    try {
+      function_(results...);
+    } catch (...) {
+      owner->fail();
+    }
+  }
+
+ private:
+  std::shared_ptr<HandlerOwner> owner_;  // null: it ran
+  Function function_;
+};
+
+// Used on the strand. A deadline that is moved on, as every write does, costs no call of the
+// system: the timer looks again when it is over.
+class ClientDeadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  template <typename Strand>
+  explicit ClientDeadline(const Strand& strand) : timer_(strand) {}
+
+  // Before all else. `expired` is called on the strand. The owner, of which this is a part, lives
+  // until cancel() or the deadline.
+  void bind(std::weak_ptr<HandlerOwner> owner, std::function<void()> expired) {
+    owner_ = std::move(owner);
+    expired_ = std::move(expired);
+  }
+
+  // From now on the client has this long; nothing: as long as it likes.
+  void allow(std::optional<Clock::duration> time) {
+    deadline_ = time ? Clock::now() + *time : Clock::time_point::max();
+    if (!time || (waits_ && timer_.expiry() <= deadline_)) return;
+    timer_.expires_at(deadline_);
+    waits_ = true;
+    const int wait = ++wait_;
+    timer_.async_wait(
+        OwnedHandler(owner_.lock(), [this, wait](boost::system::error_code) { look(wait); }));
+  }
+
+  void cancel() {
+    deadline_ = Clock::time_point::max();
+    timer_.cancel();
+  }
+
+ private:
+  void look(int wait) {
+    if (wait != wait_) return;  // another wait took its place
+    waits_ = false;
+    if (deadline_ == Clock::time_point::max()) return;
+    const auto left = deadline_ - Clock::now();
+    left > Clock::duration::zero() ? allow(left) : expired_();
+  }
+
+  // Of the strand's own type: an executor of any type needs memory where Asio may not throw.
+  using Strand = boost::asio::strand<boost::asio::io_context::executor_type>;
+  boost::asio::basic_waitable_timer<Clock, boost::asio::wait_traits<Clock>, Strand> timer_;
+  std::weak_ptr<HandlerOwner> owner_;
+  std::function<void()> expired_;
+  Clock::time_point deadline_ = Clock::time_point::max();
+  bool waits_ = false;
+  int wait_ = 0;  // the number of the last one
+};
+
+// AnswerBytes: what a connection writes next, framed as HTTP/1.1 or 1.0 has it.
+
+// Used on the strand. Two buffers: one gathers while the other is written.
+class AnswerBytes {
+ public:
+  // An answer begins. `chunked`: its pieces are HTTP/1.1's; else they are bytes as they are, up to
+  // the connection's end. `bodiless`: to HEAD, of which the body is left out.
+  void begin(std::string head, bool chunked, bool bodiless) {
+    gathered_ += head;
+    chunked_ = chunked;
+    bodiless_ = bodiless;
+  }
+  // A whole body, of the head's content-length, or an interim response such as "100 Continue".
+  void add(std::string_view bytes) { gathered_ += bytes; }
+  void add_body(std::string_view body) {
+    if (!bodiless_) gathered_ += body;
+  }
+  void add_piece(std::string_view piece) {
+    if (piece.empty() || bodiless_) return;  // an empty one would be the last
+    if (chunked_) gathered_ += chunk_size_line(piece.size());
+    gathered_ += piece;
+    if (chunked_) gathered_ += "\r\n";
+  }
+  void add_last_piece(std::string_view piece) {
+    add_piece(piece);
+    if (chunked_ && !bodiless_) gathered_ += "0\r\n\r\n";
+  }
+
+  // What is to be written now, until so much of it was written; empty: nothing is.
+  std::string_view in_flight() {
+    if (written_ == in_flight_.size()) {
+      written_ = 0;
+      in_flight_.clear();
+      std::swap(in_flight_, gathered_);
+      if (in_flight_.empty() && in_flight_.capacity() > kKeptBytes) in_flight_ = {};
+    }
+    return std::string_view(in_flight_).substr(written_);
+  }
+  void written(std::size_t bytes) { written_ += bytes; }
+
+  // Waits for the write in progress.
+  std::size_t gathered() const { return gathered_.size(); }
+  void drop_gathered() { gathered_.clear(); }
+
+ private:
+  static constexpr std::size_t kKeptBytes = std::size_t{64} << 10;  // of an idle connection
+
+  std::string gathered_;
+  std::string in_flight_;
+  std::size_t written_ = 0;  // of in_flight_
+  bool chunked_ = false;
+  bool bodiless_ = false;
+};
+
 namespace {
 
 namespace asio = boost::asio;

@@ -10,10 +10,9 @@
 #include <string>
 
 #include "server/core/mutex.h"
-#include "server/http/transport/http_counters.h"
-#include "server/http/transport/http_options.h"
+#include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
-#include "server/http/transport/origin_rules.h"
+#include "server/http/transport/request_head.h"
 #include "server/security/bearer_tokens.h"
 
 namespace boost::asio {

@@ -6,8 +6,7 @@
 #include <chrono>
 #include <memory>
 
-#include "server/http/transport/http_counters.h"
-#include "server/http/transport/http_options.h"
+#include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"

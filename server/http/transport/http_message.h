@@ -1,10 +1,20 @@
 // HttpRequest and HttpAnswer.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "server/core/listen_address.h"
 
 namespace lintel {
 
@@ -43,5 +53,76 @@ struct HttpAnswer {
 inline HttpAnswer json_answer(int status, std::string body) {
   return {status, {{"content-type", "application/json"}}, std::move(body)};
 }
+
+// HttpExchange: one request and its answer.
+
+// Answered exactly once: whole by answer(), or in pieces by begin(), write()... and end(). An
+// exchange that is destroyed unanswered is answered with 500.
+//
+// Thread-safe. Callbacks run on a thread of HTTP's or on one that calls the exchange, also before
+// that call returns, one at a time; they must not block. What is asked of an exchange whose client
+// is gone does nothing (but write still calls back).
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+
+  virtual const HttpRequest& request() const = 0;
+  // The request's body, once: its memory is the caller's from now on.
+  virtual std::string take_body() = 0;
+
+  virtual void answer(HttpAnswer answer) = 0;
+
+  // Status and headers of an answer in pieces; `head.body` is its first piece. They go out with
+  // what is written next, so that an answer of one piece is one write.
+  virtual void begin(HttpAnswer head) = 0;
+  // REQUIRES: after begin, before end, and the last piece was taken. `taken` is called once: with
+  // true as soon as there is room for the next piece, with false when the client is gone. So a slow
+  // client holds one piece and what the connection has gathered, some tens of KiB.
+  virtual void write(std::string piece, std::function<void(bool more)> taken) = 0;
+  virtual void end(std::string last_piece = {}) = 0;
+  // Ends the connection in the middle of an answer, so that its client sees that it is not whole.
+  virtual void abort() = 0;
+
+  // Called once, when the client goes before its answer is out; at once when it is gone already.
+  // Of several calls the last one's function counts.
+  virtual void when_gone(std::function<void()> gone) = 0;
+};
+
+using SharedExchange = std::shared_ptr<HttpExchange>;
+
+// HttpOptions: the address of HTTP and the limits of its clients.
+
+struct HttpOptions {
+  std::optional<ListenAddress> listen;    // none: no HTTP
+  std::vector<std::string> cors_origins;  // pages of these origins may call; "*": of all
+  // Names by which the server may be called, besides those of its own machine, where it listens for
+  // that alone: "proxy.example" or "proxy.example:8443".
+  std::vector<std::string> allowed_hosts;
+  int threads = 2;  // that read, write and translate for all connections
+  int max_connections = 1024;
+  int max_client_connections = 256;  // of one address
+  int max_header_bytes = 16 << 10;   // of a request: its first line and its headers
+  // What came of requests' bodies and is not yet handed on, of all connections together.
+  std::int64_t memory_bytes = 64 << 20;
+  std::chrono::milliseconds header_timeout_ms{
+      10'000};                                         // from a request's first byte to its headers
+  std::chrono::milliseconds body_timeout_ms{60'000};   // from its headers to its end
+  std::chrono::milliseconds idle_timeout_ms{75'000};   // between two requests
+  std::chrono::milliseconds write_timeout_ms{60'000};  // a client that takes nothing for so long
+};
+
+// HttpCounters: what HTTP counts for the metrics.
+
+// Thread-safe. Requests that were turned into calls are among gRPC's counts, too.
+struct HttpCounters {
+  std::atomic<std::int64_t> connections{0};  // open now
+  std::atomic<std::uint64_t> accepted{0};    // connections so far
+  std::atomic<std::uint64_t> refused{0};     // connections beyond a bound
+  std::atomic<std::int64_t> body_bytes{0};   // of requests, not yet handed on
+  std::atomic<std::uint64_t> timeouts{0};    // connections closed for being slow
+  std::atomic<std::uint64_t> exceptions{0};  // caught, each the end of a connection at most
+  // Answers by their status: [4] of 4xx. [0]: clients that went before theirs was out.
+  std::array<std::atomic<std::uint64_t>, 6> answers{};
+};
 
 }  // namespace lintel

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "server/http/transport/http_status.h"
+#include "server/http/transport/response_head.h"
 
 namespace lintel {
 namespace {

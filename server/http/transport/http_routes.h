@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "server/http/transport/http_exchange.h"
 #include "server/http/transport/http_message.h"
 
 namespace lintel {

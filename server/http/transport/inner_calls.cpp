@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/grpc/transport/guarded.h"
-#include "server/security/inner_call.h"
+#include "server/grpc/transport/unary_call.h"
+#include "server/security/identity.h"
 
 namespace lintel {
 namespace {

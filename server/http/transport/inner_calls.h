@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "server/core/mutex.h"
-#include "server/http/transport/http_exchange.h"
+#include "server/http/transport/http_message.h"
 
 namespace lintel {
 

@@ -9,8 +9,8 @@
 
 #include "server/grpc/transport/call_scope.h"
 #include "server/grpc/transport/status.h"
-#include "server/http/transport/http_status.h"
 #include "server/http/transport/request_head.h"
+#include "server/http/transport/response_head.h"
 #include "server/observability/logging.h"
 
 namespace lintel {

@@ -1,11 +1,87 @@
 #include "server/http/transport/request_head.h"
 
+#include <grpcpp/support/status_code_enum.h>
+
 #include <algorithm>
 #include <boost/beast/http/error.hpp>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace lintel {
+namespace {
+
+// "https://host:port" as "host:port".
+std::string_view authority_of(std::string_view origin) {
+  const std::size_t scheme = origin.find("://");
+  return scheme == std::string_view::npos ? std::string_view() : origin.substr(scheme + 3);
+}
+
+// Origins' authorities and other names, as HostRules takes them.
+std::vector<std::string> names_of(const std::vector<std::string>& origins,
+                                  std::vector<std::string> names) {
+  for (const std::string& origin : origins) {
+    if (origin != "*") names.emplace_back(authority_of(origin));
+  }
+  return names;
+}
+
+}  // namespace
+
+OriginRules::OriginRules(std::vector<std::string> allowed, const ListenAddress& address,
+                         std::vector<std::string> hosts)
+    : allowed_(std::move(allowed)),
+      all_(std::ranges::find(allowed_, "*") != allowed_.end()),
+      hosts_(address, names_of(allowed_, std::move(hosts))) {}
+
+bool OriginRules::is_named(std::string_view origin) const {
+  return all_ || std::ranges::find(allowed_, origin) != allowed_.end();
+}
+
+bool OriginRules::takes_host(const HttpRequest& request) const {
+  const std::string_view host = request.header("host");
+  return all_ || host.empty() || hosts_.takes(host);
+}
+
+bool OriginRules::takes(const HttpRequest& request) const {
+  const bool has_origin = std::ranges::any_of(
+      request.headers, [](const auto& header) { return header.first == "origin"; });
+  if (!has_origin) return true;
+  const std::string_view origin = request.header("origin");
+  if (is_named(origin)) return true;
+  const std::string_view authority = authority_of(origin);
+  return !authority.empty() && authority == request.header("host");
+}
+
+HttpHeaders OriginRules::headers_for(const HttpRequest& request) const {
+  if (allowed_.empty()) return {};
+  HttpHeaders headers = {{"vary", "origin"}};
+  const std::string_view origin = request.header("origin");
+  if (origin.empty() || !is_named(origin)) return headers;
+  headers.emplace_back("access-control-allow-origin", all_ ? "*" : std::string(origin));
+  headers.emplace_back("access-control-expose-headers",
+                       "grpc-status, grpc-message, grpc-status-details-bin, retry-after, "
+                       "x-request-id, lintel-replica");
+  return headers;
+}
+
+bool OriginRules::is_preflight(const HttpRequest& request) {
+  return request.method == "OPTIONS" && !request.header("origin").empty() &&
+         !request.header("access-control-request-method").empty();
+}
+
+HttpAnswer OriginRules::preflight(const HttpRequest& request) const {
+  HttpAnswer answer{204, {}, {}};
+  if (!is_named(request.header("origin"))) return answer;
+  answer.headers.emplace_back("access-control-allow-methods", "GET, POST");
+  if (const std::string_view asked = request.header("access-control-request-headers");
+      !asked.empty()) {
+    answer.headers.emplace_back("access-control-allow-headers", std::string(asked));
+  }
+  answer.headers.emplace_back("access-control-max-age", "7200");
+  return answer;
+}
+
 namespace {
 
 namespace http = boost::beast::http;
@@ -159,6 +235,75 @@ void RequestParser::on_chunk_header_impl(std::uint64_t size, BeastView extension
 
 std::size_t RequestParser::on_chunk_body_impl(std::uint64_t, BeastView piece, ErrorCode& error) {
   return on_body_impl(piece, error);
+}
+
+namespace {
+
+constexpr std::size_t kFrameHead = 9;  // bytes before a frame's own
+enum FrameType : std::uint8_t { kHeaders = 1, kSettings = 4, kGoaway = 7 };
+constexpr std::uint8_t kAck = 1, kEndStream = 1, kEndHeaders = 4;
+
+std::string big_endian(std::uint64_t value, int bytes) {
+  std::string text;
+  for (int i = bytes - 1; i >= 0; --i) text.push_back(static_cast<char>(value >> (8 * i)));
+  return text;
+}
+
+std::uint32_t number_of(std::string_view bytes) {
+  std::uint32_t value = 0;
+  for (const char byte : bytes) value = value << 8 | static_cast<unsigned char>(byte);
+  return value;
+}
+
+std::string frame(FrameType type, std::uint8_t flags, std::uint32_t stream,
+                  std::string_view payload) {
+  return big_endian(payload.size(), 3) + big_endian(type, 1) + big_endian(flags, 1) +
+         big_endian(stream, 4) + std::string(payload);
+}
+
+// HPACK's form of a text without Huffman's code (RFC 7541, 5.1 and 5.2).
+std::string packed(std::string_view text) {
+  constexpr std::size_t kPrefix = 127;
+  if (text.size() < kPrefix) return big_endian(text.size(), 1) + std::string(text);
+  std::string packed(1, static_cast<char>(kPrefix));
+  std::size_t rest = text.size() - kPrefix;
+  for (; rest >= 128; rest /= 128) packed.push_back(static_cast<char>(128 + rest % 128));
+  packed.push_back(static_cast<char>(rest));
+  return packed + std::string(text);
+}
+
+// A header that no table is to remember.
+std::string field(std::string_view name, std::string_view value) {
+  return std::string(1, '\0') + packed(name) + packed(value);
+}
+
+}  // namespace
+
+std::string http2_settings() { return frame(kSettings, 0, 0, {}) + frame(kSettings, kAck, 0, {}); }
+
+Http2Frames http2_frames(std::string_view bytes) {
+  Http2Frames frames;
+  while (bytes.size() - frames.size >= kFrameHead) {
+    const std::string_view next = bytes.substr(frames.size);
+    if (static_cast<std::uint8_t>(next[3]) == kHeaders) {
+      frames.stream = number_of(next.substr(5, 4)) & 0x7fffffff;
+      return frames;
+    }
+    const std::size_t size = kFrameHead + number_of(next.substr(0, 3));
+    if (next.size() < size) return frames;
+    frames.size += size;
+  }
+  return frames;
+}
+
+std::string http2_refusal(std::uint32_t stream, std::string_view message) {
+  // "Trailers-Only" of gRPC's protocol over HTTP/2.
+  const std::string headers = field(":status", "200") + field("content-type", "application/grpc") +
+                              field("grpc-status", std::to_string(grpc::UNIMPLEMENTED)) +
+                              field("grpc-message", message);
+  constexpr std::uint32_t kNoError = 0;
+  return frame(kHeaders, kEndStream | kEndHeaders, stream, headers) +
+         frame(kGoaway, 0, 0, big_endian(stream, 4) + big_endian(kNoError, 4));
 }
 
 }  // namespace lintel

@@ -7,10 +7,45 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "server/core/listen_address.h"
 #include "server/http/transport/http_message.h"
 
 namespace lintel {
+
+// OriginRules: which web pages may call, and by which names.
+
+// Browsers name by Origin the page that a request comes from. The server's own pages are always
+// accepted, others where they are listed: without this any page in a user's browser could use a
+// server on the user's machine. Requests without Origin come from no page. Constant after
+// construction.
+class OriginRules {
+ public:
+  // `allowed`: "https://example.org:8443", or "*" for every page. `address`: where the server
+  // listens. `hosts`: by which names it may be called besides those of this machine and of the
+  // allowed origins, see HostRules.
+  OriginRules(std::vector<std::string> allowed, const ListenAddress& address,
+              std::vector<std::string> hosts = {});
+
+  // Whether the server may be called by the name in the request's Host. A request that has none is
+  // no browser's.
+  bool takes_host(const HttpRequest& request) const;
+  // Whether the page that the request comes from may call. REQUIRES: takes_host(request).
+  bool takes(const HttpRequest& request) const;
+  // Of the answer, for a browser to show it to the page; none where no flag names the page.
+  HttpHeaders headers_for(const HttpRequest& request) const;
+  // The answer to a preflight request; REQUIRES: takes(request).
+  HttpAnswer preflight(const HttpRequest& request) const;
+  static bool is_preflight(const HttpRequest& request);
+
+ private:
+  bool is_named(std::string_view origin) const;
+
+  const std::vector<std::string> allowed_;
+  const bool all_;
+  const HostRules hosts_;
+};
 
 // ASCII's letters; all else as it is.
 std::string lower(std::string_view text);
@@ -68,5 +103,23 @@ class RequestParser final : public boost::beast::http::basic_parser<true> {
   int headers_ = 0;  // then trailers
   bool in_trailers_ = false;
 };
+
+// The refusal of HTTP/2 clients, such as gRPC's, at a port that speaks HTTP/1.1 only.
+
+// The first bytes of every HTTP/2 client (RFC 9113, 3.4).
+inline constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// What a server says first, and to its client's settings: gRPC sends no call before.
+std::string http2_settings();
+
+struct Http2Frames {
+  std::size_t size = 0;      // bytes of the whole frames, up to the one that opens a stream
+  std::uint32_t stream = 0;  // that a client opened; 0: none yet
+};
+// Looks through frames; what they say is not read. `bytes`: without the preface.
+Http2Frames http2_frames(std::string_view bytes);
+
+// The answer to a call on `stream`: UNIMPLEMENTED with `message`, then the connection's end.
+std::string http2_refusal(std::uint32_t stream, std::string_view message);
 
 }  // namespace lintel

@@ -5,8 +5,8 @@
 #include <span>
 #include <utility>
 
-#include "server/engine/recent_values.h"
-#include "server/sessions/storage/record_bytes.h"
+#include "server/engine/request.h"
+#include "server/sessions/storage/vault_records.h"
 
 namespace lintel {
 namespace {

@@ -10,7 +10,6 @@
 #include "server/engine/token_sink.h"
 #include "server/sessions/digest.h"
 #include "server/sessions/session_history.h"
-#include "server/sessions/session_image.h"
 #include "server/sessions/session_options.h"
 #include "server/sessions/storage/session_vault.h"
 

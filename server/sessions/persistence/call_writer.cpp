@@ -1,14 +1,116 @@
 #include "server/sessions/persistence/call_writer.h"
 
 #include <algorithm>
+#include <future>
+#include <memory>
+#include <span>
 #include <utility>
 
-#include "server/core/guarded.h"
-#include "server/core/thread_failures.h"
+#include "server/core/threads.h"
 #include "server/sessions/persistence/durable_call.h"
-#include "server/sessions/persistence/vault_batch.h"
 
 namespace lintel {
+
+void VaultBatch::add(SessionVault::Write write, VaultBytes body) {
+  bodies_.push_back(std::move(body));
+  write.body = bodies_.back();
+  writes_.push_back(std::move(write));
+}
+
+void VaultBatch::cut(std::size_t size) {
+  writes_.resize(size);
+  while (bodies_.size() > size) bodies_.pop_back();
+}
+
+void VaultBatch::commit(SessionVault& vault, SessionVault::Done done) {
+  vault.commit(std::move(writes_), std::move(done));
+}
+
+VaultOutcome VaultBatch::commit_and_wait(SessionVault& vault) {
+  std::promise<VaultOutcome> promise;
+  commit(vault, [&](std::span<const VaultOutcome> outcomes) {
+    const auto failed = std::ranges::find_if(
+        outcomes, [](VaultOutcome outcome) { return outcome != VaultOutcome::kDone; });
+    promise.set_value(failed == outcomes.end() ? VaultOutcome::kDone : *failed);
+  });
+  return promise.get_future().get();
+}
+
+SessionRefusal refusal_of(VaultOutcome outcome) {
+  switch (outcome) {
+    case VaultOutcome::kDone:
+      return {};
+    case VaultOutcome::kNotFound:
+      return {SessionError::kNotFound};
+    case VaultOutcome::kHeld:
+      return {SessionError::kHeld};
+    case VaultOutcome::kFull:
+      return {SessionError::kStoreFull};
+    case VaultOutcome::kBroken:
+      return {SessionError::kStoreBroken};
+    case VaultOutcome::kCorrupt:
+      return {SessionError::kDamaged};
+    case VaultOutcome::kFenced:
+    case VaultOutcome::kRolledBack:
+      return {SessionError::kFenced};
+    case VaultOutcome::kUnavailable:
+      break;
+  }
+  return {SessionError::kStoreAway};
+}
+
+SessionRefusal refusal_of(const SessionVault::Opened& opened) {
+  SessionRefusal refusal = refusal_of(opened.outcome);
+  refusal.holder = opened.holder;
+  refusal.held_for = std::chrono::ceil<std::chrono::milliseconds>(opened.held_for);
+  return refusal;
+}
+
+void LostClaims::add(std::string id, Owner owner, const SessionVault::Claim& claim) {
+  book_->add({std::move(id), std::move(owner), claim});
+}
+
+void LostClaims::give_back(SessionVault& vault, const SessionVault::Row& row,
+                           const SessionVault::Claim& claim) {
+  const auto batch = std::make_shared<VaultBatch>();
+  batch->add({.kind = SessionVault::Write::Kind::kRelease,
+              .id = row.id,
+              .claim = claim,
+              .before = row.digest,
+              .after = row.digest,
+              .position = row.position},
+             {});
+  const auto done = [book = book_, batch, lost = Lost{row.id, row.owner, claim}](
+                        std::span<const VaultOutcome> outcomes) {
+    const VaultOutcome outcome = outcomes.front();
+    if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable) book->add(lost);
+  };
+  batch->commit(vault, done);
+}
+
+void LostClaims::give_back(SessionVault& vault) {
+  std::vector<Lost> lost;
+  {
+    MutexLock lock(book_->mutex);
+    lost.swap(book_->lost);
+  }
+  for (Lost& each : lost) {
+    const Digest digest = vault.find(each.id, each.owner).row.digest;
+    VaultBatch batch;
+    batch.add({.kind = SessionVault::Write::Kind::kRelease,
+               .id = each.id,
+               .claim = each.claim,
+               .before = digest,
+               .after = digest},
+              {});
+    const VaultOutcome outcome = batch.commit_and_wait(vault);
+    // A broken vault releases nothing before it is reopened, and then no session is held.
+    if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable) {
+      add(std::move(each.id), std::move(each.owner), each.claim);
+    }
+  }
+}
+
 namespace {
 
 // How often INPUT and CALL calls are looked at, for whether they have enough values.

@@ -2,17 +2,79 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/sessions/persistence/lost_claims.h"
+#include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"
 #include "server/sessions/storage/session_vault.h"
+#include "server/sessions/storage/vault_records.h"
 
 namespace lintel {
+
+// VaultBatch: writes with their bodies, and how a vault's answers are waited for.
+
+// Used by one thread.
+class VaultBatch {
+ public:
+  void add(SessionVault::Write write, VaultBytes body);
+  bool empty() const { return writes_.empty(); }
+  std::size_t size() const { return writes_.size(); }
+  // Only the first `size` writes stay.
+  void cut(std::size_t size);
+  // `this` lives until `done` was called. Once.
+  void commit(SessionVault& vault, SessionVault::Done done);
+  // Waits. The first outcome that is not kDone, if there is one.
+  VaultOutcome commit_and_wait(SessionVault& vault);
+
+ private:
+  std::vector<SessionVault::Write> writes_;
+  std::deque<VaultBytes> bodies_;
+};
+
+// What a vault's outcome means to who asked for the session.
+SessionRefusal refusal_of(VaultOutcome outcome);
+// The same; of one that is held, by whom and for how long.
+SessionRefusal refusal_of(const SessionVault::Opened& opened);
+
+// LostClaims: claims on sessions whose release failed.
+
+// A full disk takes no write, not even the one that gives a session back. Thread-safe.
+class LostClaims {
+ public:
+  void add(std::string id, Owner owner, const SessionVault::Claim& claim);
+  // Gives one back that nothing was written under, without waiting; what fails is one of these. The
+  // vault may answer when this is gone: then the lease ends it.
+  void give_back(SessionVault& vault, const SessionVault::Row& row,
+                 const SessionVault::Claim& claim);
+  // Waits. Tries again to give them back.
+  void give_back(SessionVault& vault);
+
+ private:
+  struct Lost {
+    std::string id;
+    Owner owner;
+    SessionVault::Claim claim;
+  };
+
+  struct Book {
+    Mutex mutex;
+    std::vector<Lost> lost GUARDED_BY(mutex);
+
+    void add(Lost claim) EXCLUDES(mutex) {
+      MutexLock lock(mutex);
+      lost.push_back(std::move(claim));
+    }
+  };
+
+  const std::shared_ptr<Book> book_ = std::make_shared<Book>();
+};
 
 class DurableCall;
 

@@ -12,15 +12,13 @@
 
 #include "server/core/mutex.h"
 #include "server/engine/request.h"
-#include "server/engine/request_control.h"
 #include "server/engine/scheduler.h"
 #include "server/engine/token_sink.h"
-#include "server/models/served_model.h"
+#include "server/models/model_registry.h"
 #include "server/sessions/lease.h"
-#include "server/sessions/lease_keeper.h"
 #include "server/sessions/persistence/call_records.h"
 #include "server/sessions/persistence/call_writer.h"
-#include "server/sessions/session_refusal.h"
+#include "server/sessions/session_memory.h"
 #include "server/sessions/storage/session_vault.h"
 
 namespace lintel {

@@ -13,16 +13,15 @@
 #include <vector>
 
 #include "server/core/clock.h"
-#include "server/core/work_threads.h"
-#include "server/models/served_model.h"
+#include "server/core/mutex.h"
+#include "server/core/threads.h"
+#include "server/models/model_registry.h"
 #include "server/sessions/digest.h"
-#include "server/sessions/durability.h"
 #include "server/sessions/persistence/call_records.h"
 #include "server/sessions/persistence/call_writer.h"
 #include "server/sessions/persistence/durable_call.h"
-#include "server/sessions/persistence/id_locks.h"
-#include "server/sessions/persistence/lost_claims.h"
 #include "server/sessions/persistence/past_call.h"
+#include "server/sessions/session_options.h"
 #include "server/sessions/session_store.h"
 #include "server/sessions/storage/session_vault.h"
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "model/core/tensor.h"
-#include "server/core/guarded.h"
-#include "server/engine/recent_values.h"
+#include "server/core/threads.h"
+#include "server/engine/request.h"
 #include "server/sessions/persistence/durable_sessions.h"
 #include "server/sessions/session_history.h"
 

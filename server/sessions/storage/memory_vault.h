@@ -9,7 +9,7 @@
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/sessions/storage/session_vault.h"
-#include "server/sessions/storage/vault_session.h"
+#include "server/sessions/storage/vault_records.h"
 
 namespace lintel {
 

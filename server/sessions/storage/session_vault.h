@@ -15,10 +15,25 @@
 
 #include "server/core/clock.h"
 #include "server/sessions/digest.h"
-#include "server/sessions/durability.h"
-#include "server/sessions/storage/vault_outcome.h"
+#include "server/sessions/session_options.h"
 
 namespace lintel {
+
+// VaultOutcome: what became of something asked of a vault.
+
+enum class VaultOutcome {
+  kDone,
+  kNotFound,    // also another owner's
+  kHeld,        // by a call elsewhere
+  kFenced,      // another process took it over
+  kRolledBack,  // the store went back to before an acknowledged write
+  kFull,
+  kUnavailable,  // for now
+  kBroken,       // until a restart: a write failed, and its effect is unknown
+  kCorrupt,
+};
+
+const char* to_string(VaultOutcome outcome);  // as logs have it, e.g. "rolled back"
 
 // How long a claim is good for without word of the store. Thread-safe.
 class ClaimLease {

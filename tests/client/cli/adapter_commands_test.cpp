@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "client/cli/command_line.h"
+#include "client/cli/program.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
 

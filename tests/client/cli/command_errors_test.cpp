@@ -9,7 +9,7 @@
 #include <sstream>
 #include <thread>
 
-#include "client/cli/waiting.h"
+#include "client/cli/generate_output.h"
 #include "tests/client/support/detailed_status.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "client/cli/console.h"
-#include "client/image/apng.h"
 #include "client/image/png.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"

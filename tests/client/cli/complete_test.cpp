@@ -9,7 +9,7 @@
 #include <sstream>
 #include <thread>
 
-#include "client/cli/command_line.h"
+#include "client/cli/program.h"
 #include "client/image/png.h"
 #include "tests/client/support/detailed_status.h"
 #include "tests/client/support/fake_server.h"

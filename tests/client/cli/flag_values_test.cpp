@@ -1,8 +1,7 @@
-#include "client/cli/flag_values.h"
-
 #include <catch2/catch.hpp>
 
 #include "client/cli/console.h"
+#include "client/cli/flags.h"
 
 namespace lintel::cli {
 

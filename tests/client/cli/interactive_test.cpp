@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "client/cli/console.h"
-#include "client/cli/generation_speed.h"
+#include "client/cli/generate_output.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
 #include "tests/support/temporary_directory.h"

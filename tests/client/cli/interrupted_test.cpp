@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "client/cli/command_line.h"
+#include "client/cli/program.h"
 #include "client/image/png.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"

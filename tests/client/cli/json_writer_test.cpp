@@ -1,11 +1,11 @@
-#include "client/cli/json_writer.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
+
+#include "client/cli/output.h"
 
 namespace lintel::cli {
 

@@ -1,6 +1,4 @@
 // Animated PNGs, read back by hand.
-#include "client/image/apng.h"
-
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
@@ -8,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/image/letters.h"
+#include "client/image/image.h"
 #include "client/image/png.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,11 +1,10 @@
-#include "client/image/idx.h"
-
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <random>
 
+#include "client/image/image_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

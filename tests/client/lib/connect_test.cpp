@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
-#include "client/lib/address.h"
-#include "client/lib/connect_failure.h"
+#include "client/lib/channel.h"
+#include "client/lib/repeat.h"
 #include "tests/client/support/connect_proxy.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"

@@ -1,11 +1,8 @@
 // A client of several servers: which it calls, and what it does when that one is gone.
-#include "client/lib/servers.h"
-
 #include <catch2/catch.hpp>
 
-#include "client/lib/address.h"
-#include "client/lib/affinity.h"
-#include "client/lib/resolve.h"
+#include "client/lib/channel.h"
+#include "client/lib/repeat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "tests/client/support/fake_server.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "client/cli/command_line.h"
 #include "client/cli/console.h"
+#include "client/cli/program.h"
 
 namespace lintel::testing {
 

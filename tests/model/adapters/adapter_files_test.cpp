@@ -1,6 +1,4 @@
 // PEFT's two files: what is read, and how every defect is refused.
-#include "model/lora/adapter_files.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -11,9 +9,8 @@
 
 #include "model/config/attention_spec.h"
 #include "model/core/sha256.h"
-#include "model/formats/safetensors_writer.h"
+#include "model/formats/safetensors.h"
 #include "model/lora/adapter.h"
-#include "model/lora/random_adapter.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

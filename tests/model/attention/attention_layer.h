@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
-#include "model/formats/tensor_list.h"
+#include "model/formats/weights.h"
 #include "model/layers/attention/attention.h"
 #include "model/sequence.h"
 

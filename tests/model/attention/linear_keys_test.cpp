@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
-#include "model/config/config_limits.h"
+#include "model/config/config.h"
 #include "model/layers/attention/attention.h"
 
 namespace lintel {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
-#include "model/config/config_limits.h"
+#include "model/config/config.h"
 #include "tests/model/attention/state_bytes.h"
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"

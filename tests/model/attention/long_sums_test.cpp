@@ -12,7 +12,7 @@
 
 #include "model/config/attention_spec.h"
 #include "model/core/kernels.h"
-#include "model/formats/tensor_list.h"
+#include "model/formats/weights.h"
 #include "model/layers/attention/attention.h"
 #include "model/layers/attention/common/sum_kernels.h"
 #include "model/sequence.h"

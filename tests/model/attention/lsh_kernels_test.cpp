@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "model/core/paged_array.h"
+#include "model/core/tensor.h"
 #include "tests/model/support/instruction_sets.h"
 
 namespace lintel {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "model/config/attention_json.h"
-#include "model/formats/tensor_list.h"
+#include "model/config/attention_spec.h"
+#include "model/formats/weights.h"
 
 namespace lintel::testing {
 namespace {

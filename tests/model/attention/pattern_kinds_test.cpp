@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "model/config/attention_json.h"
 #include "model/config/attention_spec.h"
-#include "model/config/config_limits.h"
+#include "model/config/config.h"
 
 namespace lintel {
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "model/config/attention_json.h"
+#include "model/config/attention_spec.h"
 #include "tests/model/attention/pattern_cases.h"
 #include "tests/model/attention/state_bytes.h"
 

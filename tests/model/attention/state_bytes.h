@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "model/core/model_error.h"
-#include "model/core/state_stream.h"
+#include "model/core/errors.h"
+#include "model/core/state_bytes.h"
 
 namespace lintel::testing {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
-#include "model/config/config_limits.h"
-#include "model/model_size.h"
+#include "model/config/config.h"
+#include "model/fastest_type.h"
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/support/random_model.h"

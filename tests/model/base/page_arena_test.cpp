@@ -1,5 +1,3 @@
-#include "model/core/page_arena.h"
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>

@@ -6,7 +6,6 @@
 #include <random>
 #include <vector>
 
-#include "model/config/attention_json.h"
 #include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "model/config/attention_spec.h"
-#include "model/config/config_limits.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -4,12 +4,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "model/config/attention_json.h"
 #include "model/config/attention_spec.h"
-#include "model/config/kind_pages.h"
+#include "model/fastest_type.h"
 #include "model/formats/model_files.h"
-#include "model/formats/tensor_list.h"
-#include "model/model_size.h"
+#include "model/formats/weights.h"
 #include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/core/sha256.h"
-#include "model/formats/safetensors_writer.h"
+#include "model/formats/safetensors.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -10,9 +10,8 @@
 #include <limits>
 #include <random>
 
+#include "model/core/errors.h"
 #include "model/core/float_formats.h"
-#include "model/core/model_error.h"
-#include "model/formats/safetensors_writer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

@@ -10,9 +10,8 @@
 
 #include "model/config/attention_spec.h"
 #include "model/core/float_formats.h"
-#include "model/core/sinusoidal.h"
 #include "model/formats/model_files.h"
-#include "model/formats/safetensors_writer.h"
+#include "model/formats/safetensors.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -13,7 +13,6 @@
 
 #include "model/config/attention_spec.h"
 #include "model/formats/model_files.h"
-#include "model/lora/random_adapter.h"
 #include "model/transformer.h"
 #include "tests/model/support/reference.h"
 #include "tests/support/allocation_count.h"

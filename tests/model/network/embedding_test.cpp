@@ -1,8 +1,8 @@
-#include "model/embedding.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>
+
+#include "model/layer.h"
 
 namespace lintel {
 namespace {

@@ -1,11 +1,10 @@
 // What a model is said to take, against what it takes.
-#include "model/model_size.h"
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 
 #include "model/config/config.h"
+#include "model/fastest_type.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

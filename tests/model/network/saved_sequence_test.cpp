@@ -9,10 +9,8 @@
 
 #include "model/config/attention_spec.h"
 #include "model/core/state_bytes.h"
-#include "model/formats/random_weights.h"
+#include "model/formats/model_files.h"
 #include "model/lora/adapter.h"
-#include "model/lora/adapter_files.h"
-#include "model/lora/random_adapter.h"
 #include "model/transformer.h"
 #include "tests/model/attention/attention_layer.h"
 #include "tests/model/support/whole_models.h"

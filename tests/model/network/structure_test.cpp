@@ -7,11 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "model/fastest_type.h"
 #include "model/formats/model_files.h"
-#include "model/formats/replace_attention.h"
-#include "model/formats/safetensors_writer.h"
+#include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
-#include "model/model_size.h"
 #include "tests/model/support/whole_models.h"
 
 namespace lintel {

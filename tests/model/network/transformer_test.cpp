@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
+#include "model/fastest_type.h"
 #include "model/formats/model_files.h"
 #include "model/formats/weights.h"
-#include "model/model_size.h"
 #include "tests/model/support/reference.h"
 #include "tests/model/support/whole_models.h"
 #include "tests/support/allocation_count.h"

@@ -1,9 +1,8 @@
-#include "model/bits_lost.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
 
+#include "model/fastest_type.h"
 #include "model/formats/weights.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "model/ops/dense_amx.h"
-#include "model/ops/kernel_choice.h"
+#include "model/ops/weight_type.h"
 
 namespace lintel {
 namespace {

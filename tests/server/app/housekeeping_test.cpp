@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
-#include "server/core/thread_failures.h"
+#include "server/core/threads.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/server/support/token_file.h"
 

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "server/config/session_store_flags.h"
+#include "server/config/flags.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

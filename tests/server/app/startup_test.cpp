@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "model/lora/random_adapter.h"
+#include "model/lora/adapter.h"
 #include "tests/support/certificate_authority.h"
 #include "tests/support/process.h"
 #include "tests/support/random_model.h"

@@ -1,10 +1,9 @@
-#include "server/core/cores.h"
-
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <string>
 #include <thread>
 
+#include "server/core/threads.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -1,13 +1,11 @@
 // Exceptions on threads that run until the server ends.
-#include "server/core/thread_failures.h"
-
 #include <catch2/catch.hpp>
 #include <future>
 #include <new>
 #include <stdexcept>
 #include <string>
 
-#include "server/core/work_threads.h"
+#include "server/core/threads.h"
 
 namespace lintel::testing {
 namespace {

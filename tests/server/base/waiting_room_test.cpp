@@ -1,8 +1,8 @@
 // Waiters for room: notified once, with nothing missed and no recursion.
-#include "server/core/waiting_room.h"
-
 #include <catch2/catch.hpp>
 #include <functional>
+
+#include "server/core/notification.h"
 
 namespace lintel::testing {
 namespace {

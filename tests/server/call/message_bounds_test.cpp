@@ -6,7 +6,7 @@
 
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
-#include "server/grpc/transport/received.h"
+#include "server/grpc/transport/unary_call.h"
 
 namespace lintel::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "model/layers/attention/attention.h"
-#include "model/layers/attention/common/saved_state.h"
+#include "model/layers/attention/common/history.h"
 
 namespace lintel {
 namespace {

@@ -1,8 +1,8 @@
-#include "server/engine/stop_matcher.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
+
+#include "server/engine/request.h"
 
 namespace lintel {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/engine/recent_values.h"
+#include "server/engine/request.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {

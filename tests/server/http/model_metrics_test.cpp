@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "lintel/v1/admin.grpc.pb.h"
-#include "model/lora/random_adapter.h"
+#include "model/lora/adapter.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/support/temporary_directory.h"
 

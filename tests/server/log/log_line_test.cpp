@@ -9,7 +9,7 @@
 #include <functional>
 #include <iterator>
 
-#include "model/core/error_text.h"
+#include "model/core/errors.h"
 #include "server/grpc/transport/status.h"
 #include "server/observability/logging.h"
 #include "tests/support/temporary_directory.h"

@@ -6,8 +6,6 @@
 
 #include "model/formats/model_files.h"
 #include "model/lora/adapter.h"
-#include "model/lora/adapter_files.h"
-#include "model/lora/random_adapter.h"
 #include "server/models/model_manager.h"
 #include "tests/server/support/models_room.h"
 #include "tests/support/eventually.h"

@@ -7,7 +7,6 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "model/bits_lost.h"
 #include "model/formats/model_files.h"
 #include "server/models/model_manager.h"
 #include "tests/support/random_model.h"

@@ -1,10 +1,9 @@
-#include "server/models/self_check.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>
 
+#include "server/models/model_loader.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {

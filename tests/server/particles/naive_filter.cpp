@@ -6,7 +6,6 @@
 #include <span>
 
 #include "server/engine/particle_set.h"
-#include "server/engine/resampling.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,7 +1,7 @@
 // Requests with particles: their tokens are a function of the request alone.
 #include <catch2/catch.hpp>
 
-#include "model/layers/attention/declaration.h"
+#include "model/layers/attention/attention.h"
 #include "tests/server/particles/naive_filter.h"
 
 namespace lintel::testing {

@@ -1,6 +1,4 @@
 // Which particles survive: shares, order, and the sums of weights of any size.
-#include "server/engine/resampling.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

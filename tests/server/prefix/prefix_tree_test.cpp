@@ -1,6 +1,4 @@
 // The tree of prompts against a naive set of all their beginnings.
-#include "server/engine/prefix_tree.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -8,6 +6,8 @@
 #include <random>
 #include <set>
 #include <vector>
+
+#include "server/engine/prefix_cache.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,8 @@
-#include "server/models/adapter_sources.h"
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 
+#include "server/models/model_loader.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

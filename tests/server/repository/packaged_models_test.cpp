@@ -1,8 +1,7 @@
-#include "server/models/packaged_models.h"
-
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "server/models/model_repository.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

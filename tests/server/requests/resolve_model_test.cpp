@@ -1,8 +1,7 @@
 // Which model a request means, and the error if there is none.
-#include "server/api/resolve_model.h"
-
 #include <catch2/catch.hpp>
 
+#include "server/api/lookup.h"
 #include "tests/server/support/models_room.h"
 #include "tests/server/support/service_fixture.h"
 

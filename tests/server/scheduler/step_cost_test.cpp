@@ -1,9 +1,8 @@
-#include "server/engine/step_cost.h"
-
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <vector>
 
+#include "server/engine/row_planner.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {

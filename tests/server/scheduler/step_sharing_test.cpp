@@ -1,10 +1,11 @@
 // Idle workers that help others with their steps.
+#include "server/engine/step_sharing.h"
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
 
-#include "server/engine/idle_help.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {

@@ -1,9 +1,9 @@
-#include "server/engine/thread_choice.h"
-
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
 #include <map>
+
+#include "server/engine/step_sharing.h"
 
 namespace lintel::testing {
 namespace {

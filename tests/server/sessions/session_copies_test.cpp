@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "model/core/model_error.h"
+#include "model/core/errors.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/sanitized.h"
 

@@ -1,9 +1,8 @@
 // The header of a snapshot that a stranger made: whole, and wrong.
-#include "server/sessions/snapshot_header.h"
-
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "server/sessions/snapshot.h"
 #include "tests/server/snapshot/snapshots.h"
 
 namespace lintel::testing {

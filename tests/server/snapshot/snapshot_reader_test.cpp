@@ -1,8 +1,7 @@
 // Snapshots in pieces.
-#include "server/sessions/snapshot_reader.h"
-
 #include <catch2/catch.hpp>
 
+#include "server/sessions/snapshot.h"
 #include "tests/server/snapshot/snapshots.h"
 
 namespace lintel::testing {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "server/sessions/snapshot.h"
-#include "server/sessions/snapshot_preamble.h"
 
 namespace lintel::testing {
 

@@ -1,8 +1,8 @@
 // How a request ended, as a status. Clients time their own deadlines: only here, in metrics and in
 // logs does it show what the server says of one.
-#include "server/api/outcome_status.h"
-
 #include <catch2/catch.hpp>
+
+#include "server/api/refusals.h"
 
 namespace lintel::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "model/lora/random_adapter.h"
+#include "model/lora/adapter.h"
 #include "tests/server/support/repository_server.h"
 
 namespace lintel::testing {

@@ -6,9 +6,7 @@
 #include <string>
 
 #include "model/lora/adapter.h"
-#include "model/lora/adapter_files.h"
-#include "model/lora/random_adapter.h"
-#include "server/lora/served_adapter.h"
+#include "server/lora/adapter_table.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "model/core/page_arena.h"
+#include "model/core/tensor.h"
 
 namespace lintel::testing {
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <thread>
 
-#include "model/formats/safetensors_writer.h"
+#include "model/formats/safetensors.h"
 #include "tests/server/support/adapter_calls.h"
 
 namespace lintel::testing {

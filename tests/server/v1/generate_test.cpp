@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "server/api/token_outbox.h"
-#include "server/grpc/lintel_v1/generate_stream.h"
+#include "server/grpc/lintel_v1/generation_service.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <thread>
 
-#include "model/model_size.h"
+#include "model/fastest_type.h"
 #include "tests/server/support/repository_server.h"
 
 namespace lintel::testing {

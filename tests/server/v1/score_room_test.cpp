@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "model/config/attention_spec.h"
-#include "server/grpc/lintel_v1/score_stream.h"
+#include "server/grpc/lintel_v1/generation_service.h"
 #include "tests/server/support/call_fixture.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

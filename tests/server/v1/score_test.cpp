@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "server/api/score_checks.h"
+#include "server/api/request_checks.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/support/temporary_directory.h"
 

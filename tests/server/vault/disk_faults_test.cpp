@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/core/thread_failures.h"
+#include "server/core/threads.h"
 #include "tests/server/vault/disk_vault.h"
 #include "tests/server/vault/vault_scenario.h"
 #include "tests/support/sanitized.h"

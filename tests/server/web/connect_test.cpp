@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lintel/v1/model.pb.h"
-#include "server/http/connect/envelope.h"
+#include "server/http/connect/rpc_format.h"
 #include "tests/server/support/http_client.h"
 
 namespace lintel::testing {

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/http/connect/envelope.h"
+#include "server/http/connect/rpc_format.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/metrics_page.h"
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "server/http/connect/envelope.h"
+#include "server/http/connect/rpc_format.h"
 #include "tests/server/support/calls_as.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/metrics_page.h"

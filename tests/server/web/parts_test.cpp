@@ -8,13 +8,10 @@
 #include <random>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/http/connect/envelope.h"
-#include "server/http/connect/plain_messages.h"
-#include "server/http/connect/rpc_errors.h"
+#include "server/http/connect/rpc_format.h"
 #include "server/http/connect/rpc_json.h"
 #include "server/http/transport/http_routes.h"
-#include "server/http/transport/http_status.h"
-#include "server/http/transport/origin_rules.h"
+#include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "tests/support/sanitized.h"
 

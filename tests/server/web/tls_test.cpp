@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "lintel/v1/admin.grpc.pb.h"
-#include "server/http/connect/envelope.h"
+#include "server/http/connect/rpc_format.h"
 #include "server/http/transport/tls_contexts.h"
 #include "server/security/certificates.h"
 #include "tests/server/support/metrics_page.h"

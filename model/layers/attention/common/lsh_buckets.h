@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "model/core/paged_array.h"
+#include "model/core/tensor.h"
 
 namespace lintel {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/sessions/storage/vault_session.h"
+#include "server/sessions/storage/vault_records.h"
 
 namespace lintel {
 namespace {

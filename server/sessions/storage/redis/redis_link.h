@@ -9,9 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "server/sessions/storage/redis/name_lookups.h"
-#include "server/sessions/storage/redis/redis_reply.h"
-#include "server/sessions/storage/redis/redis_url.h"
+#include "server/sessions/storage/redis/redis_protocol.h"
+#include "server/sessions/storage/redis/redis_servers.h"
 
 namespace lintel {
 

@@ -19,7 +19,7 @@
 #include "server/core/mutex.h"
 #include "server/sessions/storage/redis/held_session.h"
 #include "server/sessions/storage/redis/redis_client.h"
-#include "server/sessions/storage/redis/redis_keys.h"
+#include "server/sessions/storage/redis/redis_servers.h"
 #include "server/sessions/storage/session_vault.h"
 
 namespace lintel {

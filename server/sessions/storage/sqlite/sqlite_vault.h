@@ -18,12 +18,11 @@
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/sessions/storage/session_vault.h"
-#include "server/sessions/storage/sqlite/acknowledged.h"
 #include "server/sessions/storage/sqlite/sqlite_connection.h"
 #include "server/sessions/storage/sqlite/state_slab.h"
 #include "server/sessions/storage/sqlite/vault_file.h"
 #include "server/sessions/storage/sqlite/vault_schema.h"
-#include "server/sessions/storage/vault_session.h"
+#include "server/sessions/storage/vault_records.h"
 
 namespace lintel {
 

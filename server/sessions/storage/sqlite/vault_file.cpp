@@ -1,3 +1,4 @@
+#define XXH_INLINE_ALL
 #include "server/sessions/storage/sqlite/vault_file.h"
 
 #include <fcntl.h>
@@ -5,15 +6,19 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <regex>
+#include <span>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 namespace lintel {
@@ -224,6 +229,33 @@ std::vector<std::size_t> VaultDirectory::slot_sizes() const {
     if (bytes > 0) sizes.push_back(bytes);
   }
   return sizes;
+}
+
+namespace {
+
+struct AcknowledgedNote {
+  std::int64_t seq = 0;
+  std::uint64_t hash = 0;
+};
+static_assert(std::endian::native == std::endian::little);
+
+}  // namespace
+
+Acknowledged::Acknowledged(std::unique_ptr<VaultFile> file) : file_(std::move(file)) {
+  AcknowledgedNote note;
+  const auto bytes = std::as_writable_bytes(std::span(&note, 1));
+  if (file_->read(0, bytes, {}) == bytes.size() &&
+      note.hash == XXH3_64bits(&note.seq, sizeof(note.seq))) {
+    found_ = note.seq;
+  }
+}
+
+void Acknowledged::note(std::int64_t seq) noexcept {
+  const AcknowledgedNote note{seq, XXH3_64bits(&seq, sizeof(seq))};
+  try {
+    file_->write(0, std::as_bytes(std::span(&note, 1)), {});
+  } catch (const std::system_error&) {
+  }
 }
 
 }  // namespace lintel

@@ -12,7 +12,6 @@
 #include "server/sessions/storage/session_vault.h"
 #include "server/sessions/storage/sqlite/sqlite_connection.h"
 #include "server/sessions/storage/vault_records.h"
-#include "server/sessions/storage/vault_session.h"
 
 namespace lintel {
 

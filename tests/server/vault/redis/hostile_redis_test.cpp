@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "server/core/thread_failures.h"
-#include "server/sessions/storage/redis/redis_keys.h"
+#include "server/core/threads.h"
+#include "server/sessions/storage/redis/redis_servers.h"
 #include "tests/server/redis_lab/fake_redis.h"
 #include "tests/server/vault/redis/redis_vaults.h"
 #include "tests/support/eventually.h"

@@ -1,7 +1,7 @@
 // A RedisVault whose requests arrive, and whose answers do not.
 #include <catch2/catch.hpp>
 
-#include "server/sessions/storage/redis/redis_scripts.h"
+#include "server/sessions/storage/redis/redis_protocol.h"
 #include "tests/server/redis_lab/tcp_proxy.h"
 #include "tests/server/vault/redis/redis_vaults.h"
 #include "tests/support/eventually.h"

@@ -1,9 +1,8 @@
 // Which servers a redis:// address means, and which it refuses.
-#include "server/sessions/storage/redis/redis_url.h"
-
 #include <catch2/catch.hpp>
 
-#include "server/sessions/storage/redis/redis_nodes.h"
+#include "server/sessions/storage/redis/redis_client.h"
+#include "server/sessions/storage/redis/redis_servers.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,0 +1,269 @@
+#include "bench/bounds.h"
+
+#include <omp.h>
+
+#include <atomic>
+#include <cstring>
+#include <dnnl.hpp>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "bench/measure.h"
+#include "model/config/attention_spec.h"
+#include "model/core/random.h"
+#include "model/core/tensor.h"
+#include "model/layers/attention/attention.h"
+
+namespace lintel::bench {
+namespace {
+
+// A cache line; the compiler makes of it the registers there are.
+using Block = std::uint64_t __attribute__((vector_size(64)));
+
+// XOR of everything. Eight places are read at a time, each with a chain of its own: that keeps more
+// of the memory's requests under way than one place does.
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+std::uint64_t
+read_all(const Block* data, std::size_t blocks) {
+  constexpr std::size_t kPlaces = 8;
+  const std::size_t part = blocks / kPlaces;
+  Block chain[kPlaces] = {};
+  for (std::size_t i = 0; i < part; ++i) {
+    for (std::size_t p = 0; p < kPlaces; ++p) chain[p] ^= data[p * part + i];
+  }
+  for (std::size_t p = 1; p < kPlaces; ++p) chain[0] ^= chain[p];
+  std::uint64_t all = 0;
+  for (std::size_t lane = 0; lane < 8; ++lane) all ^= chain[0][lane];
+  return all;
+}
+
+Matrix random_rows(std::size_t rows, std::size_t width, std::uint64_t seed) {
+  Matrix matrix(rows, width);
+  std::uint32_t index = 0;
+  const DrawSource draw{.seed = seed, .position = 0};
+  for (float& value : matrix.values()) value = static_cast<float>(draw.uniform(index++) - 0.5);
+  return matrix;
+}
+
+// One worker's sequences: the states of every layer.
+class CachedLayers {
+ public:
+  CachedLayers(const AttentionBackend& backend, std::size_t layers, std::size_t batch,
+               std::size_t position, std::size_t width)
+      : backend_(backend),
+        batch_(batch),
+        q_(random_rows(batch, width, 1)),
+        inputs_(3, std::as_const(q_).view()),
+        out_(batch, width) {
+    for (std::size_t i = 0; i < layers * batch; ++i) {
+      states_.push_back(backend.new_state({}));
+      pointers_.push_back(states_.back().get());
+    }
+    const Matrix rows = random_rows(position, width, 2);
+    Matrix out(position, width);
+    const std::vector<AttentionState*> first(position, pointers_.front());
+    const std::vector<MatrixView<const float>> inputs(3, rows.view());
+    backend.step(first, inputs, out.view(), scratch_);
+    for (std::size_t i = 1; i < states_.size(); ++i) states_[i]->assign(*states_.front());
+  }
+
+  // Layer after layer, as a step of the model goes: no cache holds what is read next.
+  void step() {
+    for (std::size_t first = 0; first < pointers_.size(); first += batch_) {
+      backend_.step(std::span(pointers_).subspan(first, batch_), inputs_, out_.view(), scratch_);
+    }
+  }
+
+ private:
+  const AttentionBackend& backend_;
+  const std::size_t batch_;
+  std::vector<std::unique_ptr<AttentionState>> states_;  // [layers, batch]
+  std::vector<AttentionState*> pointers_;
+  Matrix q_;
+  std::vector<MatrixView<const float>> inputs_;  // queries, keys and values alike
+  Matrix out_;
+  AttentionScratch scratch_;
+};
+
+}  // namespace
+
+Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats) {
+  const std::size_t blocks = bytes_per_worker / sizeof(Block);
+  std::vector<AlignedArray<Block>> buffers;
+  // Zeroed, so every page is there.
+  for (int w = 0; w < workers; ++w) buffers.push_back(make_aligned<Block>(blocks));
+  std::atomic<std::uint64_t> sink{0};  // so that reading is not optimised away
+  const Summary seconds = repeat(repeats, [&] {
+    return run_on_workers(workers, [&](int w) { sink ^= read_all(buffers[w].get(), blocks); });
+  });
+  return quotient(static_cast<double>(blocks * sizeof(Block)) * workers, seconds);
+}
+
+Bandwidth measure_bandwidth(const ModelConfig& config, int workers, int batch,
+                            std::int64_t position, int repeats) {
+  const auto backend =
+      make_attention({.config = sample_attention("softmax"), .dims = config.dims(), .own = {}});
+  const auto layers = static_cast<std::size_t>(config.n_layers);
+  const auto sequences = static_cast<std::size_t>(batch);
+  const std::size_t width =
+      static_cast<std::size_t>(config.n_heads) * static_cast<std::size_t>(config.d_head);
+  constexpr std::size_t kBlocks = kBufferBytes / sizeof(Block);
+  std::vector<std::unique_ptr<CachedLayers>> caches;
+  std::vector<AlignedArray<Block>> buffers;
+  for (int w = 0; w < workers; ++w) {
+    caches.push_back(std::make_unique<CachedLayers>(*backend, layers, sequences,
+                                                    static_cast<std::size_t>(position), width));
+    buffers.push_back(make_aligned<Block>(kBlocks));  // zeroed, so every page is there
+  }
+  std::atomic<std::uint64_t> sink{0};  // so that reading is not optimised away
+  std::vector<double> memory, softmax, share;
+  for (int r = 0; r < repeats; ++r) {
+    // Every step adds a value to every sequence.
+    const double values =
+        static_cast<double>(position + r + 1) * static_cast<double>(sequences * layers) * workers;
+    const double bytes = values * static_cast<double>(2 * width * sizeof(float));
+    memory.push_back(
+        static_cast<double>(kBufferBytes) * workers /
+        run_on_workers(workers, [&](int w) { sink ^= read_all(buffers[w].get(), kBlocks); }));
+    softmax.push_back(bytes / run_on_workers(workers, [&](int w) { caches[w]->step(); }));
+    share.push_back(softmax.back() / memory.back());
+  }
+  return {summarize(memory), summarize(softmax), summarize(share)};
+}
+
+namespace {
+
+using dnnl::memory;
+
+struct Shape {
+  memory::dim in = 0;
+  memory::dim out = 0;
+};
+
+// Of one layer.
+std::vector<Shape> shapes_of(const ModelConfig& config) {
+  const memory::dim width = memory::dim{config.n_heads} * config.d_head;
+  return {{config.d_model, 3 * width},
+          {width, config.d_model},
+          {config.d_model, config.d_ff},
+          {config.d_ff, config.d_model}};
+}
+
+memory::data_type input_type(WeightType type) {
+  if (type == WeightType::kF32) return memory::data_type::f32;
+  return type == WeightType::kBf16 ? memory::data_type::bf16 : memory::data_type::u8;
+}
+
+memory::data_type matrix_type(WeightType type) {
+  if (type == WeightType::kF32) return memory::data_type::f32;
+  return type == WeightType::kBf16 ? memory::data_type::bf16 : memory::data_type::s8;
+}
+
+}  // namespace
+
+struct ProductBound::Impl {
+  struct Call {
+    dnnl::matmul product;
+    std::unordered_map<int, memory> arguments;
+  };
+  struct Worker {
+    explicit Worker(const dnnl::engine& engine) : stream(engine) {}
+    dnnl::stream stream;
+    std::vector<Call> calls;  // of one step
+  };
+
+  memory filled(const memory::desc& desc) const {
+    memory made(desc, engine);
+    std::memset(made.get_data_handle(), 0, desc.get_size());
+    return made;
+  }
+
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  std::vector<memory> weights;  // [layers * shapes]
+  std::vector<Worker> workers;
+};
+
+ProductBound::ProductBound(const ModelConfig& config, WeightType type, std::size_t rows,
+                           int workers)
+    : impl_(std::make_unique<Impl>()) {
+  using enum memory::format_tag;
+  const std::vector<Shape> shapes = shapes_of(config);
+  omp_set_num_threads(1);  // of this thread's primitives: a worker is one thread
+  try {
+    for (int w = 0; w < workers; ++w) impl_->workers.emplace_back(impl_->engine);
+    const auto m = static_cast<memory::dim>(rows);
+    std::vector<dnnl::matmul::primitive_desc> descriptions;
+    for (const Shape& shape : shapes) {
+      const memory::desc x({m, shape.in}, input_type(type), ab);
+      const memory::desc matrix({shape.in, shape.out}, matrix_type(type), any);
+      const memory::desc bias({1, shape.out}, memory::data_type::f32, ab);
+      const memory::desc y({m, shape.out}, memory::data_type::f32, ab);
+      dnnl::primitive_attr attributes;
+      if (type == WeightType::kInt8) {
+        attributes.set_output_scales(1 << 1, std::vector<float>(shape.out, 0.5f));
+      }
+      descriptions.emplace_back(dnnl::matmul::desc(x, matrix, bias, y), attributes, impl_->engine);
+    }
+    for (int layer = 0; layer < config.n_layers; ++layer) {
+      for (const auto& description : descriptions) {
+        impl_->weights.push_back(impl_->filled(description.weights_desc()));
+        for (Impl::Worker& worker : impl_->workers) {
+          worker.calls.push_back({dnnl::matmul(description),
+                                  {{DNNL_ARG_SRC, impl_->filled(description.src_desc())},
+                                   {DNNL_ARG_WEIGHTS, impl_->weights.back()},
+                                   {DNNL_ARG_BIAS, impl_->filled(description.bias_desc())},
+                                   {DNNL_ARG_DST, impl_->filled(description.dst_desc())}}});
+        }
+      }
+    }
+  } catch (const dnnl::error& error) {
+    throw NoProduct(std::string("oneDNN has no product for weight type ") + to_string(type) +
+                    " on this machine: " + error.what());
+  }
+}
+
+ProductBound::~ProductBound() = default;
+
+void ProductBound::step(int worker) const {
+  omp_set_num_threads(1);
+  Impl::Worker& own = impl_->workers[static_cast<std::size_t>(worker)];
+  for (const Impl::Call& call : own.calls) call.product.execute(own.stream, call.arguments);
+  own.stream.wait();
+}
+
+OwnProducts::OwnProducts(const ModelConfig& config, WeightType type, std::size_t rows,
+                         int workers) {
+  const std::vector<Shape> shapes = shapes_of(config);
+  for (int layer = 0; layer < config.n_layers; ++layer) {
+    for (const Shape& shape : shapes) {
+      const auto in = static_cast<std::size_t>(shape.in);
+      const auto out = static_cast<std::size_t>(shape.out);
+      layers_.emplace_back(std::vector<float>(in * out), std::vector<float>(out), in, out,
+                           Dense::Options{.weight_type = type, .kernels = KernelChoice::kOwn});
+    }
+  }
+  workers_.resize(static_cast<std::size_t>(workers));
+  for (Worker& worker : workers_) {
+    for (const Shape& shape : shapes) {
+      worker.inputs.emplace_back(type, rows, static_cast<std::size_t>(shape.in)).prepare(0, rows);
+      worker.outputs.emplace_back(rows, static_cast<std::size_t>(shape.out));
+    }
+  }
+}
+
+void OwnProducts::step(int worker) {
+  Worker& own = workers_[static_cast<std::size_t>(worker)];
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const std::size_t shape = i % own.inputs.size();
+    layers_[i].apply(own.inputs[shape], own.outputs[shape].view());
+  }
+}
+
+}  // namespace lintel::bench

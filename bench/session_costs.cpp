@@ -1,0 +1,402 @@
+#include "bench/session_costs.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/load.h"
+#include "bench/report.h"
+#include "client/lib/client.h"
+#include "model/core/tensor.h"
+#include "server/grpc/lintel_v1/snapshot_bytes.h"
+#include "server/sessions/session_history.h"
+#include "server/sessions/snapshot.h"
+
+namespace lintel::bench {
+namespace {
+
+constexpr std::size_t kRowsOfASlice = 64;
+
+std::vector<std::int32_t> random_values(std::int64_t count, int vocab_size) {
+  std::mt19937 random(1);
+  std::vector<std::int32_t> values(static_cast<std::size_t>(count));
+  for (std::int32_t& value : values) {
+    value = static_cast<std::int32_t>(random() % static_cast<unsigned>(vocab_size));
+  }
+  return values;
+}
+
+SessionImage image_of(const Transformer& model, const std::vector<std::int32_t>& values) {
+  SessionHistory history({.vocab_size = model.head().num_values()});
+  for (const std::int32_t value : values) history.append(value, ValueSource::kSampled);
+  const auto position = static_cast<std::int64_t>(values.size());
+  SessionImage image;
+  image.model = "model";
+  image.position = position;
+  image.values = values;
+  image.marks = history.marks(0, position);
+  image.digest = history.extent().digest;
+  image.base_digest = *history.digest_at(0);
+  return image;
+}
+
+// All but the last, which stays pending.
+void feed(const Transformer& model, std::span<const std::int32_t> values, SequenceState& sequence) {
+  Workspace workspace = model.new_workspace(kRowsOfASlice);
+  std::vector<StepRow> rows;
+  for (std::size_t at = 0; at + 1 < values.size(); at += rows.size()) {
+    rows.clear();
+    const std::size_t count = std::min(kRowsOfASlice, values.size() - 1 - at);
+    for (std::size_t i = 0; i < count; ++i) rows.push_back({values[at + i], &sequence, false});
+    model.step(rows, workspace);
+  }
+  sequence.pending = values.back();
+}
+
+}  // namespace
+
+MadeSession::MadeSession(std::shared_ptr<const Transformer> model, std::int64_t num_values)
+    : values_(random_values(num_values, model->head().num_values())),
+      store_({.session_memory_bytes = std::size_t{1} << 40}, clock_) {
+  model_.name = "model";
+  model_.numerics = numerics_of(*model);
+  model_.transformer = model;
+  const auto made = store_.restore("model", model, image_of(*model, values_));
+  id_ = made.info.id;
+  SessionStore::LeaseResult leased = store_.lease(id_);
+  if (!leased.lease) throw std::runtime_error("a session of this model cannot be made");
+  feed(*model, values_, leased.lease.sequence());
+}
+
+std::vector<SessionFigure> call_costs(const std::shared_ptr<const Transformer>& model,
+                                      std::int64_t num_values, int repeats, int count) {
+  const OwnServer server(model, {});
+  const Client client({.address = server.address()});
+  const std::string id = client.create_session("model", num_values).id();
+  v1::GenerateRequest generate;
+  generate.set_session_id(id);
+  generate.set_max_new_tokens(static_cast<std::uint32_t>(num_values));
+  client.generate(generate);
+  v1::SnapshotSessionRequest request;
+  request.set_id(id);
+  const std::string bytes = client.snapshot_session(request);
+
+  Repeats smallest, snapshot, restore;
+  for (int r = 0; r < repeats; ++r) {
+    smallest.add(quantile(microseconds_of(count, [&] { client.get_session(id); }), 0.5));
+    snapshot.add(quantile(microseconds_of(count, [&] { client.snapshot_session(request); }), 0.5));
+    std::vector<double> restores;
+    for (int i = 0; i < count; ++i) {
+      std::string made;
+      restores.push_back(
+          microseconds_of(1, [&] { made = client.restore_session({}, bytes).id(); })[0]);
+      client.delete_session(made);
+    }
+    restore.add(quantile(restores, 0.5));
+  }
+  const std::string beside = "a call of nothing " + format_number(smallest.median(), 2) + " us";
+  const char* const others = "ai00: states as JSON; llama.cpp refuses recurrent ones (issue 8220)";
+  return {
+      {"snapshot_call_us", "Snapshot over loopback", "us", snapshot.summary(), 500, beside, others},
+      {"restore_call_us", "Restore over loopback", "us", restore.summary(), 500, beside, others}};
+}
+
+std::vector<SessionFigure> prefix_costs(const std::shared_ptr<const Transformer>& model,
+                                        std::int64_t num_values, int repeats) {
+  constexpr int kRequests = 64;
+  const OwnServer server(model, {});
+  const Client client({.address = server.address()});
+  v1::GenerateRequest request;
+  request.set_max_new_tokens(1);
+  auto& prompt = *request.mutable_prompt()->mutable_tokens()->mutable_ids();
+  prompt.Resize(static_cast<int>(num_values), 0);
+  const int vocab_size = model->head().num_values();
+
+  Repeats missed, hit, miss;
+  for (int r = 0; r < repeats; ++r) {
+    // Another beginning each time, of which nothing is known.
+    for (int i = 0; i < prompt.size(); ++i) prompt[i] = (i * (r + 3) + r) % vocab_size;
+    std::vector<double> hits, misses;
+    for (int i = 0; i < kRequests; ++i) {
+      prompt[prompt.size() - 1] = i % vocab_size;
+      std::vector<v1::SampleFinish> finished;
+      const double took = 1e-3 * microseconds_of(1, [&] {
+                            finished = client.generate(request, [](const v1::Chunk&) {});
+                          })[0];
+      (finished.at(0).cached_tokens() > 0 ? hits : misses).push_back(took);
+    }
+    missed.add(static_cast<double>(misses.size()));
+    if (!hits.empty()) hit.add(quantile(hits, 0.5));
+    if (!misses.empty()) miss.add(quantile(misses, 0.5));
+  }
+  std::vector<SessionFigure> figures = {
+      {"prefix_misses",
+       "prompts read from their beginning, of " + std::to_string(kRequests) +
+           " that share all but the last of " + std::to_string(num_values) + " values",
+       "calls", missed.summary(), 2, "", "vLLM with blocks: none or 52 of 64 hit (issue 45238)"}};
+  if (!hit.empty() && !miss.empty()) {
+    figures.push_back({"prefix_call_ms",
+                       "a call of one value behind a prompt that came before",
+                       "ms",
+                       hit.summary(),
+                       {},
+                       "behind one that is read " + format_number(miss.median(), 3) + " ms",
+                       ""});
+  }
+  return figures;
+}
+
+namespace {
+
+const Owner kNobody;
+
+double median_of(int count, const std::function<void()>& call) {
+  return quantile(microseconds_of(count, call), 0.5);
+}
+
+}  // namespace
+
+std::vector<SessionFigure> copy_costs(MadeSession& session, int repeats, int count) {
+  SessionStore& store = session.store();
+  const auto image_of = [&] {
+    return std::move(store.image(session.id(), kNobody, std::nullopt, true, true).image);
+  };
+  SnapshotOf of = snapshot_of(image_of(), session.model());
+  const std::vector<std::byte> bytes = write_snapshot(of);
+  std::vector<std::byte> target(bytes.size());
+  const auto values = static_cast<std::int64_t>(session.values().size());
+  volatile std::byte sink{};
+
+  Repeats copied, hashed, image, written, snapshot, read, restore, forked, rewound;
+  for (int r = 0; r < repeats; ++r) {
+    copied.add(median_of(count, [&] {
+      std::memcpy(target.data(), bytes.data(), bytes.size());
+      sink = target[static_cast<std::size_t>(r)];
+    }));
+    hashed.add(median_of(count, [&] { sink = digest_of(bytes).bytes[0]; }));
+    image.add(median_of(count, [&] {
+      SessionImage taken = image_of();
+      zero(taken);
+    }));
+    written.add(median_of(count, [&] {
+      std::vector<std::byte> made = write_snapshot(of);
+      zero_memory(std::span(made));
+    }));
+    snapshot.add(median_of(count, [&] {  // as the RPC makes one
+      const SnapshotOf about = snapshot_of({}, session.model());
+      std::optional<SnapshotDraft> draft;
+      SessionImage taken =
+          store
+              .image(session.id(), kNobody, std::nullopt, true, true,
+                     [&](const SessionImage& rest, std::size_t size) -> std::vector<std::byte>& {
+                       return draft.emplace(about, rest, size).bytes();
+                     })
+              .image;
+      const ZeroedBytes made(draft->finish(taken));
+      zero(taken);
+    }));
+    read.add(median_of(count, [&] {
+      SnapshotOf taken = view_snapshot(bytes);
+      zero(taken.image);
+    }));
+    std::vector<double> restores, forks, rewinds;
+    for (int i = 0; i < count; ++i) {
+      std::string id;
+      restores.push_back(microseconds_of(1, [&] {
+        SnapshotOf taken = view_snapshot(bytes);
+        id = store.restore("model", session.model().transformer, taken.image).info.id;
+        zero(taken.image);
+      })[0]);
+      store.remove(id);
+      forks.push_back(microseconds_of(
+          1, [&] { id = store.fork(session.id(), kNobody, std::nullopt, 1).infos.at(0).id; })[0]);
+      rewinds.push_back(
+          microseconds_of(1, [&] { store.rewind(id, kNobody, values / 2, std::nullopt); })[0]);
+      store.remove(id);
+    }
+    restore.add(quantile(restores, 0.5));
+    forked.add(quantile(forks, 0.5));
+    rewound.add(quantile(rewinds, 0.5));
+  }
+  (void)sink;
+
+  const std::string beside = "memcpy " + format_number(copied.median(), 2) + ", XXH3-128 " +
+                             format_number(hashed.median(), 2) + " us";
+  const char* const llama =
+      "llama.cpp: 20 and 26 us for 541 KB, and then computes the prompt again (issue 25913)";
+  const std::string size = format_number(static_cast<double>(bytes.size()), 6) + " bytes";
+  const auto row = [](std::string name, std::string what, const Repeats& values_of,
+                      std::optional<double> most = {}, std::string beside_it = "",
+                      std::string others = "") {
+    return SessionFigure{std::move(name),      std::move(what),  "us", values_of.summary(), most,
+                         std::move(beside_it), std::move(others)};
+  };
+  std::vector<SessionFigure> figures = {
+      row("snapshot_us", "snapshot in process, " + size, snapshot, 20, beside, llama),
+      row("snapshot_image_us", "state and history taken, as for a store", image),
+      row("snapshot_write_us", "written out of that, and hashed", written),
+      row("restore_us", "restored in process", restore, 20, beside, llama),
+      row("restore_read_us", "of that: hash checked, read", read),
+      row("fork_us", "fork of " + std::to_string(values) + " values", forked, 50, beside,
+          "none is exact to the token; rwkv_lightning forks by turn"),
+      row("rewind_us", "rewind to half of them", rewound, 50, "", "as above"),
+  };
+  const Transformer& model = *session.model().transformer;
+  const auto state = static_cast<double>(model.state_bytes(values));
+  const auto admitted = static_cast<double>(
+      SessionStore::session_bytes(model, {.max_values = values}, store.options().history_tokens));
+  Repeats share;
+  share.add(100 * (admitted - state) / state);
+  figures.push_back({"beside_state_percent", "memory of an open session beside its state", "%",
+                     share.summary(), 5, "a state is " + format_number(state, 6) + " bytes", ""});
+  return figures;
+}
+
+namespace {
+
+// What is promised of a level: percent of tokens/s, and of the first token ms.
+struct Level {
+  v1::Durability durability;
+  const char* name;
+  double most_percent;
+  std::optional<double> most_first_ms;
+  std::optional<double> most_bytes;  // written for a value
+};
+constexpr std::array kLevels = {
+    Level{v1::DURABILITY_NONE, "none", 0.2, {}, {}},
+    Level{v1::DURABILITY_CALL, "call", 1, {}, {}},
+    Level{v1::DURABILITY_INPUT, "input", 1, 0.5, 16},
+    Level{v1::DURABILITY_TOKEN, "token", 2, 6, 48},
+};
+
+// Of one stream; sequences are not waited for.
+constexpr std::chrono::duration<double> kWindowAlone{2};
+// Values of a call whose first one is what counts.
+constexpr std::int64_t kValuesOfAFirst = 4;
+
+struct Seen {
+  double tokens_per_second = 0, cpu_us_a_value = 0, bytes_a_value = 0;
+  double first_ms = 0, between_ms = 0;  // of a stream alone
+};
+
+class LevelLoad {
+ public:
+  LevelLoad(const OwnServer& server, const Transformer& model, const LevelPlan& plan)
+      : load_{.address = server.address(),
+              .sequence = sequence_plan(model.config()),
+              .clients = plan.streams,
+              .warm_up = std::chrono::duration<double>(plan.seconds / 4),
+              .window = std::chrono::duration<double>(plan.seconds)} {}
+
+  Seen run(v1::Durability durability) {
+    Seen seen;
+    load_.durability = durability;
+    const LoadResult all = run_load(load_);
+    const double values = all.tokens_per_second * all.seconds;
+    seen.tokens_per_second = all.tokens_per_second;
+    seen.cpu_us_a_value = 1e6 * all.cpu_seconds / values;
+    seen.bytes_a_value = all.bytes_written / values;
+    LoadOptions one = load_;
+    one.clients = 1;
+    one.values_per_message = 1;
+    one.window = std::min(one.window, kWindowAlone);
+    const LoadResult alone = run_load(one);
+    if (!alone.between_tokens_seconds.empty()) {
+      seen.between_ms = 1000 * quantile(alone.between_tokens_seconds, 0.5);
+    }
+    one.sequence.values = kValuesOfAFirst;
+    one.sequence.ends_itself = false;
+    const LoadResult firsts = run_load(one);
+    if (!firsts.first_token_seconds.empty()) {
+      seen.first_ms = 1000 * quantile(firsts.first_token_seconds, 0.5);
+    }
+    return seen;
+  }
+
+ private:
+  LoadOptions load_;
+};
+
+}  // namespace
+
+std::vector<SessionFigure> level_costs(const std::shared_ptr<const Transformer>& model,
+                                       const LevelPlan& plan) {
+  const ScratchDirectory scratch(plan.directory);
+  OwnServer::Options options{.workers = plan.workers, .rows = 64, .speculation = Speculation::kOff};
+  const OwnServer plain(model, options);
+  options.session_store = scratch.path() / "store";
+  const OwnServer storing(model, options);
+  LevelLoad of_plain(plain, *model, plan), of_storing(storing, *model, plan);
+
+  struct Costs {
+    Repeats lost_percent, cpu_percent, first_ms, between_ms, bytes;
+  };
+  std::array<Costs, kLevels.size()> costs;
+  Repeats base_tokens, base_cpu, base_first;
+  for (int r = 0; r < plan.repeats; ++r) {
+    for (std::size_t n = 0; n < kLevels.size(); ++n) {
+      // Each level beside a run of its own without a store, which comes first every other time:
+      // what else the machine does then falls on both alike.
+      const auto round = static_cast<std::size_t>(r);
+      const std::size_t i = (n + round) % kLevels.size();
+      const bool base_first_now = (i + round) % 2 == 0;
+      Seen base, seen;
+      if (base_first_now) base = of_plain.run(v1::DURABILITY_NONE);
+      seen = of_storing.run(kLevels[i].durability);
+      if (!base_first_now) base = of_plain.run(v1::DURABILITY_NONE);
+      base_tokens.add(base.tokens_per_second);
+      base_cpu.add(base.cpu_us_a_value);
+      base_first.add(base.first_ms);
+      costs[i].lost_percent.add(100 * (1 - seen.tokens_per_second / base.tokens_per_second));
+      costs[i].cpu_percent.add(100 * (seen.cpu_us_a_value / base.cpu_us_a_value - 1));
+      costs[i].first_ms.add(seen.first_ms - base.first_ms);
+      costs[i].between_ms.add(seen.between_ms - base.between_ms);
+      costs[i].bytes.add(seen.bytes_a_value - base.bytes_a_value);
+    }
+  }
+
+  const std::string beside = "without a store " + format_number(base_tokens.median(), 4) +
+                             " tokens/s, " + format_number(base_cpu.median(), 3) +
+                             " us of CPU a value, first " + "token after " +
+                             format_number(base_first.median(), 3) + " ms";
+  std::vector<SessionFigure> figures;
+  for (std::size_t i = 0; i < kLevels.size(); ++i) {
+    const Level& level = kLevels[i];
+    const std::string name = level.name;
+    figures.push_back({name + "_lost_percent",
+                       name + ": tokens/s lost at " + std::to_string(plan.streams) + " streams",
+                       "%", costs[i].lost_percent.summary(), level.most_percent,
+                       i == 0 ? beside : "", "none has it"});
+    figures.push_back({name + "_cpu_percent",
+                       name + ": more CPU a value, clients included",
+                       "%",
+                       costs[i].cpu_percent.summary(),
+                       {},
+                       "",
+                       ""});
+    if (level.durability == v1::DURABILITY_NONE) continue;
+    figures.push_back({name + "_first_token_ms", name + ": later first token, one stream", "ms",
+                       costs[i].first_ms.summary(), level.most_first_ms, "", ""});
+    figures.push_back({name + "_between_tokens_ms",
+                       name + ": longer between tokens, one stream",
+                       "ms",
+                       costs[i].between_ms.summary(),
+                       {},
+                       "",
+                       ""});
+    figures.push_back(
+        {name + "_bytes_a_value", name + ": bytes written for a value", "bytes",
+         costs[i].bytes.summary(), level.most_bytes, "",
+         "a state for each: " + format_number(static_cast<double>(model->state_bytes(784)), 6)});
+  }
+  return figures;
+}
+
+}  // namespace lintel::bench

@@ -1,0 +1,134 @@
+#pragma once
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "bench/measure.h"
+#include "model/transformer.h"
+#include "server/core/clock.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/session_store.h"
+
+namespace lintel::bench {
+
+// ScratchDirectory: a directory of its own in another, gone with this.
+
+class ScratchDirectory {
+ public:
+  explicit ScratchDirectory(const std::filesystem::path& parent) {
+    std::string name = (parent / "lintel-bench-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) {
+      throw std::system_error(errno, std::generic_category(), parent.string());
+    }
+    path_ = name;
+  }
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// SessionFigure: one row of what sessions cost, with what it is to be held against.
+
+struct SessionFigure {
+  std::string name;  // for programs, e.g. "fork_us"
+  std::string what;
+  std::string unit;              // "us"
+  Summary value;                 // of the repeats
+  std::optional<double> most{};  // that it is to be; none: nothing was promised
+  std::string beside{};          // what the machine does of the same kind, measured next to it
+  std::string others{};          // what other systems do, from their own figures or code
+};
+
+// Microseconds of each of `count` calls.
+inline std::vector<double> microseconds_of(int count, const std::function<void()>& call) {
+  std::vector<double> all;
+  for (int i = 0; i < count; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    call();
+    all.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+            .count());
+  }
+  return all;
+}
+
+// What a quantity was in each repeat.
+class Repeats {
+ public:
+  void add(double value) { values_.push_back(value); }
+  bool empty() const { return values_.empty(); }
+  Summary summary() const { return summarize(values_); }
+  double median() const { return summary().median; }
+
+ private:
+  std::vector<double> values_;
+};
+
+// Sessions to measure with, made without a scheduler.
+
+// A store, and a session in it that has seen as many values as a whole sequence of the model.
+// One thread.
+class MadeSession {
+ public:
+  MadeSession(std::shared_ptr<const Transformer> model, std::int64_t num_values);
+
+  SessionStore& store() { return store_; }
+  const std::string& id() const { return id_; }
+  const ServedModel& model() const { return model_; }
+  const std::vector<std::int32_t>& values() const { return values_; }
+
+ private:
+  const SteadyClock clock_;
+  ServedModel model_;  // without a scheduler
+  const std::vector<std::int32_t> values_;
+  SessionStore store_;
+  std::string id_;
+};
+
+// What calls about sessions, and calls whose prompts came before, cost over gRPC, on loopback.
+
+std::vector<SessionFigure> call_costs(const std::shared_ptr<const Transformer>& model,
+                                      std::int64_t num_values, int repeats, int count);
+
+// Prompts of num_values that differ in their last value alone: how many are read from their
+// beginning, and what that costs.
+std::vector<SessionFigure> prefix_costs(const std::shared_ptr<const Transformer>& model,
+                                        std::int64_t num_values, int repeats);
+
+// What copies of a session cost in memory: snapshots, forks, rewinds.
+
+// Each repeat measures all of them, one after the other, `count` times each.
+std::vector<SessionFigure> copy_costs(MadeSession& session, int repeats, int count);
+
+// What each level of durability costs streams.
+
+struct LevelPlan {
+  std::filesystem::path directory;  // a store is made in it, and removed
+  int workers = 1;
+  int streams = 64;
+  int repeats = 5;
+  double seconds = 2;  // of each measurement
+};
+
+// Each repeat has the levels in turn, beginning with another each time. What one loses is against a
+// server without a store that was measured just before or just after it.
+std::vector<SessionFigure> level_costs(const std::shared_ptr<const Transformer>& model,
+                                       const LevelPlan& plan);
+
+}  // namespace lintel::bench

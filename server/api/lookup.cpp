@@ -1,0 +1,192 @@
+#include "server/api/lookup.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "model/config/config.h"
+#include "model/lora/adapter.h"
+#include "server/grpc/transport/status.h"
+#include "server/models/model_repository.h"
+
+namespace lintel {
+namespace {
+
+// How soon a model that is being loaded may be asked for again.
+constexpr std::chrono::milliseconds kLoadRetry{1000};
+
+// A request that names no model, where not one alone is loaded.
+grpc::Status nameless(const ModelRegistry& models, const std::string& field) {
+  std::string names;
+  std::string last;  // of which there may be several versions
+  for (const SharedModel& model : models.ready()) {
+    if (model->name == last) continue;
+    last = model->name;
+    names += (names.empty() ? "" : ", ") + last;
+  }
+  if (names.empty()) return not_found("model", "", "no model is loaded");
+  return invalid_argument({{field, "several models are loaded, name one: " + names}});
+}
+
+// The field of the version for the one that names the model: "model_name" -> "model_version".
+std::string version_field(const std::string& name_field) {
+  const std::size_t name = name_field.rfind("name");
+  return name == std::string::npos ? "version" : name_field.substr(0, name) + "version";
+}
+
+}  // namespace
+
+SharedModel resolve_model(const std::string& asked, const ModelRegistry& models,
+                          grpc::Status* status, const std::string& field,
+                          std::optional<std::int64_t> version) {
+  std::string name = asked;
+  if (name.empty()) {
+    const SharedModel only = models.only();
+    if (only == nullptr) {
+      *status = nameless(models, field);
+      return nullptr;
+    }
+    name = only->name;
+  }
+  if (SharedModel found = models.find(name, version)) return found;
+  switch (models.state(name)) {
+    case ModelState::kReady:  // or it went between the two questions
+      *status = not_found("model", name,
+                          version_field(field) + ": model " + clip(name) + " has no version " +
+                              std::to_string(version.value_or(0)) + " that is loaded");
+      break;
+    case ModelState::kLoading:
+      *status = unavailable("model " + clip(name) + " is being loaded", kLoadRetry);
+      break;
+    case ModelState::kUnloading:
+      *status = not_found("model", name, "model " + clip(name) + " is being unloaded");
+      break;
+    case ModelState::kUnavailable:
+      *status = not_found("model", name, "no model is named " + clip(name));
+      break;
+  }
+  return nullptr;
+}
+
+SharedModel resolve_version(const std::string& name, const std::string& version,
+                            const std::string& prefix, const ModelRegistry& models,
+                            grpc::Status* status) {
+  std::optional<std::int64_t> wanted;
+  *status = read_model_version(version, prefix + "version", &wanted);
+  if (!status->ok()) return nullptr;
+  return resolve_model(name, models, status, prefix + "name", wanted);
+}
+
+grpc::Status check_model_name(const std::string& name, const std::string& field) {
+  return check_name(name, "a model", field);
+}
+
+grpc::Status check_name(const std::string& name, const std::string& what,
+                        const std::string& field) {
+  if (is_model_name(name)) return grpc::Status::OK;
+  return invalid_argument({{field, "'" + clip(name) + "' cannot name " + what +
+                                       ": 1 to 128 of letters, digits, '.', '-' and '_', not "
+                                       "beginning with '.'"}});
+}
+
+grpc::Status read_model_version(const std::string& text, const std::string& field,
+                                std::optional<std::int64_t>* version) {
+  if (text.empty()) return grpc::Status::OK;
+  *version = parse_model_version(text);
+  if (*version) return grpc::Status::OK;
+  return invalid_argument({{field, "'" + clip(text) + "' is not a whole number from 1"}});
+}
+
+namespace {
+
+constexpr std::size_t kMostNames = 16;  // in an error's text
+
+// "a, b and 3 more"
+std::string names_of(const std::vector<SharedAdapter>& adapters) {
+  std::string names;
+  for (std::size_t i = 0; i < std::min(adapters.size(), kMostNames); ++i) {
+    names += (names.empty() ? "" : ", ") + clip(adapters[i]->name);
+  }
+  if (adapters.size() <= kMostNames) return names;
+  return names + " and " + std::to_string(adapters.size() - kMostNames) + " more";
+}
+
+}  // namespace
+
+grpc::Status resolve_adapter(const std::string& name, const ServedModel& model,
+                             SharedAdapter* adapter) {
+  if (name.empty()) return grpc::Status::OK;
+  *adapter = model.adapters->find(name);
+  if (*adapter != nullptr) return grpc::Status::OK;
+  const std::string subject = "adapter " + clip(name) + " of model " + clip(model.name);
+  if (model.adapters->has(name)) return not_found("adapter", name, subject + " is being unloaded");
+  const std::vector<SharedAdapter> known = model.adapters->ready();
+  return not_found(
+      "adapter", name,
+      "there is no " + subject + (known.empty() ? ": it has none" : ": it has " + names_of(known)));
+}
+
+grpc::Status resolve_adapter(const SessionImage& image, const ServedModel& model,
+                             SharedAdapter* adapter) {
+  if (grpc::Status named = resolve_adapter(image.adapter, model, adapter); !named.ok())
+    return named;
+  if (*adapter == nullptr) return grpc::Status::OK;
+  const std::string& here = (*adapter)->weights->fingerprint();
+  if (here == image.adapter_fingerprint) return grpc::Status::OK;
+  return wrong_state("MODEL_MISMATCH",
+                     "adapter " + clip(image.adapter) + " of model " + clip(model.name) +
+                         " has other weights than the one that the state was computed with: " +
+                         clip(here) + ", not " + clip(image.adapter_fingerprint),
+                     {{"what", "adapter"}, {"state", image.adapter_fingerprint}, {"model", here}});
+}
+
+grpc::Status check_session_adapter(const std::string& name, const SessionLease& lease,
+                                   const ServedModel& model) {
+  const std::string own = lease.adapter() == nullptr ? "" : lease.adapter()->name;
+  if (name.empty() || name == own) return grpc::Status::OK;
+  SharedAdapter other;
+  if (grpc::Status found = resolve_adapter(name, model, &other); !found.ok()) return found;
+  return invalid_argument(
+      {{"adapter",
+        own.empty() ? "the session was created without an adapter, not with '" + clip(name) + "'"
+                    : "'" + clip(name) + "' is not the session's adapter, '" + clip(own) + "'"}});
+}
+
+std::string model_identity(const ServedModel& model) {
+  const Transformer& transformer = *model.transformer;
+  return transformer.fingerprint() + " " + to_string(transformer.weight_type()) + " " +
+         attention_names(transformer.config());
+}
+
+grpc::Status state_not_found(const std::string& name) {
+  return not_found("state", name, "there is no state " + clip(name) + ", of the caller or public");
+}
+
+grpc::Status resolve_state(const std::string& name, const Owner& caller, const std::string& model,
+                           const NamedStates& states, NamedStates::Shared* state) {
+  *state = states.find(caller, name);
+  if (*state == nullptr) return state_not_found(name);
+  const std::string& own = (*state)->image.model;
+  if (model.empty() || model == own) return grpc::Status::OK;
+  return invalid_argument({{"initial_state", "'" + clip(name) + "' is of model '" + clip(own) +
+                                                 "', not '" + clip(model) + "'"}});
+}
+
+grpc::Status check_state(const NamedState& state, const ServedModel& model,
+                         const std::string& adapter) {
+  if (state.model_identity != model_identity(model)) {
+    return wrong_state("MODEL_MISMATCH",
+                       "model " + clip(model.name) + " is no longer the one that state " +
+                           clip(state.name) + " was saved from",
+                       {{"state", state.model_identity}, {"model", model_identity(model)}});
+  }
+  const std::string& own = state.image.adapter;
+  if (adapter.empty() || adapter == own) return grpc::Status::OK;
+  return invalid_argument(
+      {{"adapter",
+        own.empty()
+            ? "the initial state was computed without an adapter, not with '" + clip(adapter) + "'"
+            : "'" + clip(adapter) + "' is not the initial state's adapter, '" + clip(own) + "'"}});
+}
+
+}  // namespace lintel

@@ -1,0 +1,161 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "model/config/config.h"
+#include "server/engine/request.h"
+#include "server/grpc/transport/status.h"
+#include "server/models/model_options.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/lease.h"
+#include "server/sessions/persistence/durable_call.h"
+#include "server/sessions/session_history.h"
+
+namespace lintel {
+
+// Violations: the invalid fields of a request.
+//
+// A request is checked once, on its way in, and no later code checks it again. What lintel.v1 asks
+// for is judged in this room: value_checks, generate_checks, sampling_checks, score_checks,
+// session_checks, and resolve_model for the names of models. The Open Inference Protocol is judged
+// in server/grpc/kserve as far as its own form goes (tensors and parameters in request, loading in
+// service_models); what it asks for with them, here.
+
+// Gathers violations; one pass over a request names everything that is wrong with it.
+class Violations {
+ public:
+  // At most 64 are kept: a request of a million bad tokens needs no million messages.
+  void add(std::string field, std::string description) {
+    if (!full()) violations_.push_back({std::move(field), std::move(description)});
+  }
+  bool empty() const { return violations_.empty(); }
+  bool full() const { return violations_.size() >= 64; }
+  const std::vector<FieldViolation>& list() const { return violations_; }
+  // REQUIRES: not empty.
+  grpc::Status status() const { return invalid_argument(violations_); }
+
+ private:
+  std::vector<FieldViolation> violations_;
+};
+
+// "given[2]"
+inline std::string indexed(const std::string& path, std::size_t index) {
+  return path + "[" + std::to_string(index) + "]";
+}
+
+// Checks of values: ids, a text's bytes or an image's pixels, each from 0 to V-1.
+
+std::int64_t num_values(const v1::Values& values);
+
+void check_token(std::int64_t token, const std::string& field, int vocab_size,
+                 Violations& violations);
+
+// Ids that go by the name `path`.tokens.ids. Returns whether they are at most `max_values`.
+bool check_tokens(std::span<const std::int32_t> ids, const std::string& path,
+                  const ModelConfig& config, std::int64_t max_values, Violations& violations);
+
+// Appends the ids of `values`, at most `max_values` of them, naming what is wrong with `path`
+// before the field.
+void read_values(const v1::Values& values, const std::string& path, const ModelConfig& config,
+                 std::int64_t max_values, std::vector<std::int32_t>& out, Violations& violations);
+
+// Checks of a Generate request: its fields, and whether it fits the position of its sequence.
+
+// The position of the sequence that a request continues.
+struct SequencePosition {
+  std::int64_t num_values = 0;  // a pending one included; 0: a new sequence
+  bool has_pending = false;
+  std::int64_t max_values = 0;  // 0: unbounded
+};
+
+// Longest window of a model without a max_length.
+inline constexpr std::int64_t kMostWindow = 65'536;
+
+// Notes a `window` that a request or session of this model cannot have; returns it, or 0.
+std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violations& violations);
+// That of a request or session which names none: the initial state's (null: there is no such
+// state), or else the largest one within what a model of text was trained on. 0: none, also where
+// the state lacks the values that it would restart from.
+std::int64_t default_window(const ModelConfig& config, const SessionImage* initial);
+// Whether an image has the values that a window restarts from. Not OK where it lacks some.
+grpc::Status check_window_of_state(std::int64_t window, const SessionImage& image);
+// Whether the values that penalties count are known of a sequence that has num_values, those before
+// `base` no more. Not OK where they are not: to count others would be another request.
+grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base,
+                                  std::int64_t num_values);
+
+struct CheckedGenerate {
+  // seed is set where the client gave one; deadline is left to the caller
+  GenerationRequest request;
+  bool has_seed = false;
+  std::optional<std::chrono::nanoseconds> time_limit;
+  int max_tokens_per_message = 0;       // 0: the server coalesces
+  std::optional<std::int64_t> max_new;  // what the client asked for
+  bool has_default_window = false;      // of a call without a session that named none
+};
+
+// Everything of a GenerateRequest that does not depend on the sequence it continues. `prompt`
+// stands for the request's where it came in another form; session_window: of the session that it
+// continues; initial: the state that it begins with, or null.
+CheckedGenerate check_generate(const v1::GenerateRequest& wire,
+                               std::optional<std::vector<std::int32_t>> prompt,
+                               const ServedModel& model, std::optional<std::int64_t> session_window,
+                               const SessionImage* initial, Violations& violations);
+
+// The rest: prompt, given positions and max_new_tokens against where the sequence stands; settles
+// checked.request.max_new_tokens. Not OK when the sequence, which errors call `subject`, is
+// complete or the request cannot follow. REQUIRES: check_generate found no violation.
+grpc::Status check_position(const SequencePosition& at, const ServedModel& model,
+                            const std::string& subject, CheckedGenerate& checked);
+
+// Values of the prompt as the sequence takes them: where it is empty, perhaps a start token.
+// REQUIRES: check_position was OK.
+std::int64_t prompt_values_of(const SequencePosition& at, const ServedModel& model,
+                              const GenerationRequest& request);
+
+// Values that the state of a request's sequence will hold at most. REQUIRES: check_position was OK.
+std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& checked);
+
+// Checks of a Score request.
+
+// Most sequences of a Score request: each takes some memory of its own, however short it is, on its
+// way here and while it waits. Far more than are worth sending at once.
+inline constexpr int kMaxScoreSequences = 65'536;
+
+// The sequences of a Score request, concatenated.
+struct ScoreSequences {
+  std::vector<std::int32_t> values;
+  std::vector<std::size_t> ends;  // of each sequence in `values`
+
+  std::size_t size() const { return ends.size(); }
+  std::span<const std::int32_t> operator[](std::size_t index) const {
+    const std::size_t begin = index == 0 ? 0 : ends[index - 1];
+    return std::span(values).subspan(begin, ends[index] - begin);
+  }
+};
+
+// Fills none when something is wrong.
+ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& config,
+                           const RequestLimits& limits, Violations& violations);
+
+// Checks of the fields that name a call and its repeats.
+
+// Longest call_id.
+inline constexpr std::size_t kMostCallIdBytes = 64;
+
+// `prompt`: where it came in another form than the request's; else null. `lease`: of the session
+// that the call continues; none: a one-shot call.
+CallTerms check_call_terms(const v1::GenerateRequest& wire, const std::vector<std::int32_t>* prompt,
+                           const SessionLease& lease, Violations& violations);
+// Of a call on a session that nothing of outlives the process: kPositionMismatch.
+SessionRefusal check_expected_position(const CallTerms& terms, std::int64_t num_values);
+
+}  // namespace lintel

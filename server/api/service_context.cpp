@@ -1,0 +1,37 @@
+#include "server/api/service_context.h"
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "server/api/refusals.h"
+#include "server/core/threads.h"
+#include "server/grpc/transport/status.h"
+
+namespace lintel {
+
+grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
+                          std::function<void()> work) {
+  const bool taken = context.durable->run([log_fields, work = std::move(work)] {
+    // Without memory for its log fields it is done all the same: its call waits for it.
+    std::optional<LogScope> log;
+    guarded([&] { log.emplace(log_fields); }, [] {});
+    work();
+  });
+  if (taken) return grpc::Status::OK;
+  return resource_exhausted("too many calls wait for the session store",
+                            std::chrono::milliseconds(200));
+}
+
+grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info) {
+  if (context.durable == nullptr || info.durability == Durability::kNone) return grpc::Status::OK;
+  if (const SessionRefusal refusal = context.durable->keep(info.id, owner)) {
+    context.store.remove(info.id, owner);
+    return store_refusal(refusal, context.store.options(), /*session_id=*/"", owner);
+  }
+  // With what the store says of it.
+  if (auto kept = context.durable->find(info.id, owner)) info = *std::move(kept);
+  return grpc::Status::OK;
+}
+
+}  // namespace lintel

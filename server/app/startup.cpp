@@ -1,0 +1,169 @@
+#include "server/app/startup.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <ostream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/fastest_type.h"
+#include "model/formats/model_files.h"
+#include "model/numerics.h"
+#include "model/transformer.h"
+#include "server/core/threads.h"
+#include "server/grpc/transport/listener.h"
+#include "server/models/model_repository.h"
+#include "server/security/bearer_tokens.h"
+#include "server/security/certificates.h"
+
+namespace lintel {
+namespace {
+
+// `message`, which begins with a file, with the flags in front that name that file.
+std::string with_flag(const std::string& message, const SecurityOptions& security) {
+  const std::pair<const char*, const std::filesystem::path&> flags[] = {
+      {"--tls-cert", security.tls_cert},
+      {"--tls-key", security.tls_key},
+      {"--tls-client-ca", security.tls_client_ca},
+      {"--auth-tokens", security.auth_tokens}};
+  std::string named;
+  for (const auto& [flag, file] : flags) {
+    if (file.empty() || !message.starts_with(file.string())) continue;
+    const char after = message.c_str()[file.string().size()];
+    if (after == ':' || after == ',') named += (named.empty() ? "" : ", ") + std::string(flag);
+  }
+  return named.empty() ? message : named + ": " + message;
+}
+
+void check_security_files(const SecurityOptions& security) {
+  try {
+    if (security.tls()) {
+      read_certificates({security.tls_cert, security.tls_key, security.tls_client_ca});
+    }
+    if (!security.auth_tokens.empty()) BearerTokens tokens(security.auth_tokens);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(with_flag(error.what(), security));
+  }
+}
+
+void check_repository(const ServerOptions& options) {
+  if (options.models.repository.empty()) return;
+  const std::string directory = options.models.repository.string();
+  DIR* const opened = ::opendir(directory.c_str());
+  if (opened == nullptr) {
+    throw std::runtime_error("--model-repository: " + directory + ": " + std::strerror(errno));
+  }
+  ::closedir(opened);
+  // A server without a model is ready, and all that it answers is that there is none.
+  if (!options.models.directories.empty() || !options.models.load.empty()) return;
+  std::string names;
+  for (const std::string& name : ModelRepository(options.models.repository).names()) {
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  if (names.empty()) {
+    spdlog::warn("no model is loaded, and --model-repository {} has none yet", directory);
+  } else {
+    spdlog::warn(
+        "no model is loaded: give --load-model, or `lintel model load NAME` with one of {}", names);
+  }
+}
+
+void check_directory(const char* flag, const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path)) return;
+  throw std::runtime_error(std::string(flag) + ": " + path.string() + ": " +
+                           std::strerror(std::filesystem::exists(path) ? ENOTDIR : ENOENT));
+}
+
+// Holds the address until the others are looked at: two flags may name one.
+std::unique_ptr<const Listener> hold(const std::string& flag, const ListenAddress& address,
+                                     bool is_first_start) {
+  try {
+    return std::make_unique<const Listener>(address, std::chrono::seconds(20));
+  } catch (const std::runtime_error& error) {
+    const std::string other = "; " + flag + " 127.0.0.1:0 takes a free port";
+    throw std::runtime_error(flag + ": " + error.what() + (is_first_start ? other : ""));
+  }
+}
+
+}  // namespace
+
+void check_before_loading(const ServerOptions& options) {
+  check_security_files(options.security);
+  check_repository(options);
+  for (const auto& model : options.models.directories) check_directory("--model", model.path);
+  for (const auto& adapter : options.models.adapters) check_directory("--adapter", adapter.path);
+  if (const auto& states = options.initial_states.directory; !states.empty()) {
+    check_directory("--initial-states", states);
+  }
+  // A second server on one address ends here, and not after its models are loaded.
+  const bool is_first_start = options.serves_packaged_models;
+  const auto grpc = hold("--listen", options.listen, is_first_start);
+  std::unique_ptr<const Listener> http, metrics;
+  if (const auto& address = options.http.listen) {
+    http = hold("--http-listen", *address, is_first_start);
+  }
+  if (const auto& address = options.monitoring.metrics_listen) {
+    metrics = hold("--metrics-listen", *address, is_first_start);
+  }
+}
+
+void print_numerics(const ModelOptions& options, std::ostream& out) {
+  for (const ModelSource& source : start_sources(options, ModelRepository(options.repository))) {
+    const ModelFiles files(source.directory);
+    const auto model =
+        load_as_planned(files, plan_to_load(files, options.weight_type, options.attention))
+            .transformer;
+    const Numerics numerics = numerics_of(*model);
+    out << source.name << '\t' << source.version << '\t' << numerics.hex << '\t' << numerics.text
+        << '\n';
+  }
+}
+
+namespace {
+
+constexpr int kQuit = SIGUSR1;  // from the destructor; from others it means nothing
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, kQuit);
+  return set;
+}
+
+}  // namespace
+
+SignalWatcher::SignalWatcher(std::function<void(int)> on_first) {
+  const sigset_t set = watched_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  thread_ = std::thread([this, set, on_first = std::move(on_first)] {
+    bool first = true;
+    while (true) {
+      int signal = 0;
+      if (sigwait(&set, &signal) != 0 || quitting_) return;
+      if (signal == kQuit) continue;
+      if (!first) std::_Exit(128 + signal);
+      first = false;
+      survives(ServerThread::kSignals, [&] { on_first(signal); });
+    }
+  });
+}
+
+SignalWatcher::~SignalWatcher() {
+  quitting_ = true;
+  pthread_kill(thread_.native_handle(), kQuit);
+  thread_.join();
+}
+
+}  // namespace lintel

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <iosfwd>
+#include <thread>
+
+#include "server/config/server_options.h"
+#include "server/models/model_options.h"
+
+namespace lintel {
+
+// Checks of options before models are loaded, which may take minutes.
+
+// Looks at the files and directories that flags name, and whether the addresses are free. What is
+// read is read again by who uses it. Throws std::runtime_error naming the flag, the file and what
+// is wrong with it.
+void check_before_loading(const ServerOptions& options);
+
+// --print-numerics: prints which bits this machine computes and exits.
+
+// A line for each model that a server of these options would start with: name, version, hash, and
+// what computes it, between tabs. Loads one after the other. Throws ModelError.
+void print_numerics(const ModelOptions& options, std::ostream& out);
+
+// SignalWatcher: SIGTERM and SIGINT, taken by one thread.
+
+// The constructor blocks both signals in the calling thread, hence in every thread it makes later,
+// and a thread of its own waits for them: nothing runs in a signal handler. The first signal calls
+// `on_first` on that thread; a second one ends the process at once.
+// REQUIRES: made in main before any other thread.
+class SignalWatcher {
+ public:
+  explicit SignalWatcher(std::function<void(int signal)> on_first);
+  ~SignalWatcher();
+  SignalWatcher(const SignalWatcher&) = delete;
+  SignalWatcher& operator=(const SignalWatcher&) = delete;
+
+ private:
+  std::atomic<bool> quitting_{false};
+  std::thread thread_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,121 @@
+#include "server/engine/request.h"
+
+#include <algorithm>
+#include <cassert>
+#include <stdexcept>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+std::vector<std::size_t> borders_of(const std::string& string) {
+  std::vector<std::size_t> borders(string.size() + 1, 0);
+  std::size_t border = 0;
+  for (std::size_t i = 1; i < string.size(); ++i) {
+    while (border > 0 && string[i] != string[border]) border = borders[border];
+    if (string[i] == string[border]) ++border;
+    borders[i + 1] = border;
+  }
+  return borders;
+}
+
+}  // namespace
+
+StopStrings::StopStrings(std::vector<std::string> strings) : strings_(std::move(strings)) {
+  borders_.reserve(strings_.size());
+  for (const std::string& string : strings_) {
+    assert(!string.empty());
+    borders_.push_back(borders_of(string));
+  }
+}
+
+std::size_t StopStrings::advance(std::size_t i, std::size_t matched, char byte) const {
+  const std::string& string = strings_[i];
+  if (matched == string.size()) matched = borders_[i][matched];
+  while (matched > 0 && string[matched] != byte) matched = borders_[i][matched];
+  return string[matched] == byte ? matched + 1 : 0;
+}
+
+StopMatcher::StopMatcher(const StopStrings& strings)
+    : strings_(&strings), matched_(strings.size(), 0) {}
+
+void StopMatcher::replay(std::string_view text) {
+  for (const char byte : text) push(byte);
+}
+
+std::optional<std::size_t> StopMatcher::push(char byte) {
+  std::optional<std::size_t> longest;
+  for (std::size_t i = 0; i < matched_.size(); ++i) {
+    matched_[i] = strings_->advance(i, matched_[i], byte);
+    const std::size_t length = (*strings_)[i].size();
+    if (matched_[i] == length && (!longest || length > (*strings_)[*longest].size())) longest = i;
+  }
+  return longest;
+}
+
+std::size_t StopMatcher::undecided() const {
+  return matched_.empty() ? 0 : *std::max_element(matched_.begin(), matched_.end());
+}
+
+void StopMatcher::reset() { std::fill(matched_.begin(), matched_.end(), 0); }
+
+namespace {
+
+bool has_penalties(const SamplingOptions& sampling) {
+  return sampling.repetition_penalty != 1.0f || sampling.presence_penalty != 0.0f ||
+         sampling.frequency_penalty != 0.0f;
+}
+
+}  // namespace
+
+RequestContext::RequestContext(GenerationRequest given_request, const Transformer& transformer,
+                               const SequenceState& sequence, std::int64_t most_values)
+    : request(std::move(given_request)),
+      model(transformer),
+      stop_strings(request.stop.strings),
+      max_values(most_values),
+      first_position(sequence.next_position() + static_cast<std::int64_t>(request.replay.size())),
+      is_bytes(model.config().modality == ModalityKind::kBytes),
+      uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)) {
+  if (first_position == 0 && request.prompt.empty() && given_value(0) == nullptr) {
+    if (model.config().modality != ModalityKind::kImage) {
+      throw std::invalid_argument("nothing to begin the sequence with");
+    }
+    request.prompt.push_back(model.config().image.start_token);
+  }
+}
+
+const GivenValue* RequestContext::given_value(std::int64_t position) const {
+  const auto found = std::lower_bound(
+      request.given.begin(), request.given.end(), position,
+      [](const GivenValue& given, std::int64_t wanted) { return given.position < wanted; });
+  return found == request.given.end() || found->position != position ? nullptr : &*found;
+}
+
+std::optional<std::pair<std::int32_t, ValueSource>> RequestContext::known_value(
+    std::int64_t position) const {
+  if (position < prompt_end()) {
+    const std::int64_t index = position - first_position;
+    assert(index >= 0);
+    return std::pair(request.prompt[static_cast<std::size_t>(index)], ValueSource::kPrompt);
+  }
+  const GivenValue* const given = given_value(position);
+  if (given != nullptr) return std::pair(given->value, ValueSource::kGiven);
+  if (position >= drawn_end()) return std::nullopt;
+  return std::pair(request.drawn[static_cast<std::size_t>(position - prompt_end())],
+                   ValueSource::kSampled);
+}
+
+std::int64_t RequestContext::origin_at(std::int64_t position) const {
+  return window_origin(request.window, position);
+}
+
+bool RequestContext::needs_output(std::int64_t position) const {
+  const auto known = known_value(position);
+  if (!known) return true;
+  if (request.uses_particles() && known->second == ValueSource::kGiven) return true;
+  const bool shown = known->second != ValueSource::kPrompt || request.echo_prompt;
+  return shown && (request.log2_probs || request.top_log2_probs > 0);
+}
+
+}  // namespace lintel

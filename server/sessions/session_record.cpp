@@ -1,0 +1,158 @@
+#include "server/sessions/session_record.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "model/core/state_bytes.h"
+
+namespace lintel {
+
+Checkpoints::Checkpoints(const Policy& policy) : policy_(policy) {
+  MutexLock lock(mutex_);
+  states_.reserve(policy.keep);
+}
+
+std::int64_t Checkpoints::next_due() const {
+  MutexLock lock(mutex_);
+  const std::int64_t last = states_.empty() ? 0 : states_.back()->next_position();
+  return (last / policy_.every + 1) * policy_.every;
+}
+
+std::size_t Checkpoints::least_missed(std::int64_t num_values) const {
+  std::size_t least = 0;
+  double least_loss = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const std::int64_t before = i == 0 ? 0 : states_[i - 1]->next_position();
+    const std::int64_t after =
+        i + 1 == states_.size() ? num_values : states_[i + 1]->next_position();
+    // Without it there is a gap; how long, against how far one has to go back to feel it.
+    const double loss =
+        static_cast<double>(after - before) / static_cast<double>(num_values - before);
+    if (loss >= least_loss) continue;
+    least_loss = loss;
+    least = i;
+  }
+  return least;
+}
+
+void Checkpoints::take(const SequenceState& sequence) {
+  if (policy_.keep == 0 || sequence.next_position() == 0) return;
+  State gone;
+  {
+    MutexLock lock(mutex_);
+    if (!states_.empty() && states_.back()->next_position() >= sequence.next_position()) return;
+    if (states_.size() == policy_.keep) {  // before there is a new one: it was admitted for so many
+      const auto least =
+          states_.begin() + static_cast<std::ptrdiff_t>(least_missed(sequence.next_position()));
+      gone = std::move(*least);
+      states_.erase(least);
+    }
+  }
+  gone.reset();
+  auto copy = std::make_shared<const SequenceState>(sequence.clone());
+  MutexLock lock(mutex_);
+  states_.push_back(std::move(copy));
+}
+
+Checkpoints::State Checkpoints::before(std::int64_t position) const {
+  MutexLock lock(mutex_);
+  const auto found = std::find_if(states_.rbegin(), states_.rend(), [&](const State& state) {
+    return state->next_position() <= position;
+  });
+  return found == states_.rend() ? nullptr : *found;
+}
+
+std::optional<std::int64_t> Checkpoints::oldest(std::int64_t base) const {
+  MutexLock lock(mutex_);
+  for (const State& state : states_) {
+    if (state->next_position() >= base) return state->next_position();
+  }
+  return std::nullopt;
+}
+
+void Checkpoints::cut(std::int64_t base, std::int64_t position) {
+  std::vector<State> gone;
+  MutexLock lock(mutex_);
+  const auto within = [&](const State& state) {
+    return base <= state->next_position() && state->next_position() <= position;
+  };
+  const auto end = std::stable_partition(states_.begin(), states_.end(), within);
+  gone.assign(std::move_iterator(end), std::move_iterator(states_.end()));
+  states_.erase(end, states_.end());
+}
+
+void Checkpoints::share(const Checkpoints& other, std::int64_t position) {
+  if (policy_.keep == 0) return;
+  std::vector<State> states;
+  {
+    MutexLock lock(other.mutex_);
+    for (const State& state : other.states_) {
+      if (state->next_position() <= position) states.push_back(state);
+    }
+  }
+  MutexLock lock(mutex_);
+  states_ = std::move(states);
+  states_.reserve(policy_.keep);
+}
+
+NearestState::NearestState(const SessionRecord& record, const SequenceState* own, std::int64_t base,
+                           std::int64_t position)
+    : record_(record) {
+  if (base == 0) num_values_ = 0;
+  const auto is_nearer = [&](std::int64_t num_values) {
+    return num_values > num_values_ && base <= num_values && num_values <= position;
+  };
+  if (record.options.initial != nullptr && is_nearer(record.options.initial->state_position)) {
+    num_values_ = record.options.initial->state_position;
+  }
+  Checkpoints::State kept = record.checkpoints.before(position);
+  if (kept != nullptr && is_nearer(kept->next_position())) {
+    num_values_ = kept->next_position();
+    sequence_ = kept.get();
+    kept_ = std::move(kept);
+  }
+  // Rather than a copy.
+  if (own != nullptr && (is_nearer(own->next_position()) || own->next_position() == num_values_)) {
+    num_values_ = own->next_position();
+    sequence_ = own;
+  }
+}
+
+SequenceState NearestState::copy() const {
+  if (sequence_ != nullptr) return sequence_->clone();
+  SequenceState sequence = record_.model->new_sequence(weights_of(record_.adapter));
+  if (num_values_ > 0) {
+    StateByteReader reader(record_.options.initial->state);
+    sequence.load(reader);
+  }
+  return sequence;
+}
+
+void NearestState::save(std::vector<std::byte>& to) const {
+  to.reserve(to.size() + saved_bytes());
+  if (sequence_ == nullptr) {
+    const std::vector<std::byte>& initial = record_.options.initial->state;
+    to.insert(to.end(), initial.begin(), initial.end());
+  } else {
+    StateByteWriter writer(to);
+    sequence_->save(writer);
+  }
+}
+
+std::size_t NearestState::saved_bytes() const {
+  return sequence_ == nullptr ? record_.options.initial->state.size() : sequence_->saved_bytes();
+}
+
+void remember_tail(SequenceState& sequence, const SessionHistory& history) {
+  std::string& tail = sequence.generated_tail;
+  const std::string now = history.tail_at(sequence.next_position());
+  // In place, and what was longer zeroed: nothing of it shows in the memory's next owner.
+  tail.resize(tail.capacity());
+  zero_memory(std::span(tail));
+  tail.reserve(std::max(tail.size(), now.size()));
+  tail.assign(now);
+}
+
+}  // namespace lintel

@@ -1,0 +1,180 @@
+#include "server/sessions/storage/redis/redis_protocol.h"
+
+#include <hiredis/hiredis.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+// hiredis makes replies of ours, of as many elements as are allowed (a task's privdata). Nothing
+// may be thrown through it: a null pointer ends the reading.
+
+// Where the reply of a task belongs: into its parent's list, or by itself.
+RedisReply* place_of(const redisReadTask* task) {
+  if (task->parent == nullptr) return new (std::nothrow) RedisReply;
+  return &static_cast<RedisReply*>(task->parent->obj)->list[static_cast<std::size_t>(task->idx)];
+}
+
+void free_reply(void* reply) { delete static_cast<RedisReply*>(reply); }
+
+// Fills a reply in; frees it where that fails.
+template <typename Fill>
+void* made(const redisReadTask* task, const Fill& fill) noexcept {
+  RedisReply* const reply = place_of(task);
+  if (reply == nullptr) return nullptr;
+  try {
+    fill(*reply);
+    return reply;
+  } catch (...) {
+    if (task->parent == nullptr) delete reply;
+    return nullptr;
+  }
+}
+
+void* make_text(const redisReadTask* task, char* text, std::size_t size) {
+  return made(task, [&](RedisReply& reply) {
+    reply.kind =
+        task->type == REDIS_REPLY_ERROR ? RedisReply::Kind::kError : RedisReply::Kind::kText;
+    reply.text.assign(text, size);
+  });
+}
+
+void* make_list(const redisReadTask* task, int elements) {
+  auto& allowed = *static_cast<std::size_t*>(task->privdata);
+  const auto count = static_cast<std::size_t>(elements);
+  if (count > allowed) return nullptr;
+  allowed -= count;
+  return made(task, [&](RedisReply& reply) {
+    reply.kind = RedisReply::Kind::kList;
+    reply.list.resize(count);
+  });
+}
+
+void* make_number(const redisReadTask* task, long long number) {
+  return made(task, [&](RedisReply& reply) {
+    reply.kind = RedisReply::Kind::kNumber;
+    reply.number = number;
+  });
+}
+
+void* make_nil(const redisReadTask* task) {
+  return made(task, [](RedisReply&) {});
+}
+
+redisReplyObjectFunctions kMakers = {make_text, make_list, make_number, make_nil, free_reply};
+
+}  // namespace
+
+struct RedisReplies::redisReaderHolder {
+  redisReader* reader = redisReaderCreateWithFunctions(&kMakers);
+  std::size_t elements_allowed = 0;
+
+  std::size_t unread() const { return reader->len - reader->pos; }
+};
+
+const std::string& RedisReply::at(std::size_t i) const {
+  static const std::string kNone;
+  return i < list.size() ? list[i].text : kNone;
+}
+
+std::int64_t RedisReply::number_at(std::size_t i) const {
+  if (i >= list.size()) return 0;
+  if (list[i].kind == Kind::kNumber) return list[i].number;
+  std::int64_t value = 0;
+  const std::string& digits = list[i].text;
+  std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  return value;
+}
+
+RedisReplies::RedisReplies() : reader_(new redisReaderHolder) {
+  if (reader_->reader == nullptr) {
+    delete reader_;
+    throw std::bad_alloc();
+  }
+  reader_->reader->maxbuf = 0;  // the buffer is kept from reply to reply
+  reader_->reader->privdata = &reader_->elements_allowed;
+}
+
+RedisReplies::~RedisReplies() {
+  redisReaderFree(reader_->reader);
+  delete reader_;
+}
+
+bool RedisReplies::feed(std::string_view bytes) {
+  return redisReaderFeed(reader_->reader, bytes.data(), bytes.size()) == REDIS_OK;
+}
+
+bool RedisReplies::has_bytes() const { return bytes_ > 0 || reader_->unread() > 0; }
+
+std::optional<RedisReply> RedisReplies::next(const RedisReplyBounds& bounds) {
+  if (!error_.empty() || !has_bytes()) return std::nullopt;
+  const std::size_t most = std::max(bounds.bytes, RedisReplyBounds::kLeastBytes);
+  if (bytes_ == 0) reader_->elements_allowed = bounds.elements;
+  const std::size_t before = reader_->unread();
+  void* made = nullptr;
+  const bool is_well = redisReaderGetReply(reader_->reader, &made) == REDIS_OK;
+  const std::unique_ptr<RedisReply> reply(static_cast<RedisReply*>(made));
+  bytes_ += before - std::min(before, reader_->unread());
+  if (!is_well) {
+    const bool has_too_many = reader_->reader->err == REDIS_ERR_OOM;
+    error_ = has_too_many ? "its reply has more than " + std::to_string(bounds.elements) +
+                                " elements, which nothing that was asked has"
+                          : "it is no Redis server";
+    return std::nullopt;
+  }
+  if (bytes_ + (reply == nullptr ? reader_->unread() : 0) > most) {
+    error_ = "its reply is longer than " + std::to_string(most) +
+             " bytes, which is more than was asked for";
+    return std::nullopt;
+  }
+  if (reply == nullptr) return std::nullopt;
+  bytes_ = 0;
+  return std::move(*reply);
+}
+
+std::string encode_redis_command(const std::vector<std::string>& words) {
+  std::string bytes = "*" + std::to_string(words.size()) + "\r\n";
+  for (const std::string& word : words) {
+    bytes += "$" + std::to_string(word.size()) + "\r\n";
+    bytes += word;
+    bytes += "\r\n";
+  }
+  return bytes;
+}
+
+namespace {
+
+RedisScript script_named(const char* name, bool when_full) {
+  const std::string head = when_full ? "#!lua flags=allow-oom\n" : "#!lua\n";
+  return RedisScript::of(head + redis_script_text("common") + redis_script_text(name));
+}
+
+}  // namespace
+
+const RedisScripts& RedisScripts::get() {
+  static const RedisScripts scripts{.claim = script_named("claim", true),
+                                    .create = script_named("create", false),
+                                    .write = script_named("write", false),
+                                    .write_when_full = script_named("write", true),
+                                    .check = script_named("check", true),
+                                    .find = script_named("find", true),
+                                    .read = script_named("read", true),
+                                    .list = script_named("list", true),
+                                    .sweep = script_named("sweep", true),
+                                    .state = script_named("state", false),
+                                    .drop_state = script_named("state", true)};
+  return scripts;
+}
+
+std::vector<const RedisScript*> RedisScripts::all() const {
+  return {&claim, &create, &write, &write_when_full, &check,     &find,
+          &read,  &list,   &sweep, &state,           &drop_state};
+}
+
+}  // namespace lintel

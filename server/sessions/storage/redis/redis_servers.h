@@ -1,0 +1,141 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/sessions/storage/redis/redis_protocol.h"
+#include "server/sessions/storage/session_vault.h"
+
+namespace lintel {
+
+// RedisUrl: which Redis servers to begin with.
+
+struct RedisAddress {
+  std::string host;  // a name or an IP address, without brackets
+  std::uint16_t port = 6379;
+
+  auto operator<=>(const RedisAddress&) const = default;
+};
+std::string to_string(const RedisAddress& address);  // HOST:PORT, IPv6 in brackets
+
+struct RedisUrl {
+  std::vector<RedisAddress> servers;
+  bool is_encrypted = false;
+
+  bool operator==(const RedisUrl&) const = default;
+};
+
+// Whether a text means Redis: begins with redis:// or rediss://.
+bool is_redis_url(std::string_view text);
+// redis://HOST:PORT[,HOST:PORT...], or rediss:// for TLS. Nothing: `*why` says what is wrong.
+std::optional<RedisUrl> parse_redis_url(std::string_view text, std::string* why);
+
+// The slot of a key in a Redis Cluster: 0 to 16383, of what is between its first braces.
+int redis_slot(std::string_view key);
+
+// NameLookups: the addresses of names, looked up outside of the thread that needs them.
+
+struct SocketAddress {
+  sockaddr_storage address{};
+  socklen_t size = 0;
+};
+
+// What a name stands for. Empty addresses: `why` says why.
+struct LookedUp {
+  std::vector<SocketAddress> addresses{};
+  std::string why{};
+};
+using LookUpName = std::function<LookedUp(const RedisAddress& name)>;
+// Asks the system, which may take as long as its resolver waits for servers: many seconds.
+LookedUp look_up_by_system(const RedisAddress& name);
+
+// Each name is looked up by a detached thread of its own: a resolver that hangs holds up nothing
+// else. Used by one thread.
+class NameLookups {
+ public:
+  // bell: an eventfd that is rung when a name was looked up. look_up: called by other threads, also
+  // after this object is gone. Throws std::system_error.
+  NameLookups(LookUpName look_up, int bell);
+  ~NameLookups();
+
+  // What is known of a name. Null: it is being looked up. IP addresses are known at once.
+  std::shared_ptr<const LookedUp> find(const RedisAddress& name, TimePoint now);
+
+ private:
+  struct Shared;
+  struct Lookup;
+
+  const std::shared_ptr<Shared> shared_;
+  std::map<RedisAddress, std::shared_ptr<Lookup>> lookups_;
+};
+
+// Which Redis servers are spoken to, and how.
+
+struct RedisOptions {
+  RedisUrl url{};
+  std::string user{}, password{};  // password empty: no login
+  // Files. ca: empty: the system's; certificate and key: both or neither.
+  std::string ca{}, certificate{}, key{};
+  // So many replicas have a write before it is done; nothing: one, where there are any.
+  std::optional<int> wait_replicas{};
+  std::chrono::milliseconds wait{50};          // for them
+  Duration timeout = std::chrono::seconds(3);  // of a request, the search for new masters included
+  Duration silence = std::chrono::seconds(1);  // of a server that is to answer
+  std::vector<const RedisScript*> scripts{};   // loaded with each connection; outlive the client
+  LookUpName look_up_name = look_up_by_system;
+};
+
+struct RedisState {
+  bool is_away = false;
+  std::string why{};       // where it is
+  std::size_t queued = 0;  // requests that have not been answered
+  std::size_t masters = 0;
+  std::uint64_t reconnects = 0, redirects = 0;
+  std::uint64_t short_waits = 0;  // pipelines that too few replicas had in time
+};
+
+// Under which keys a Redis server has sessions and states.
+
+// Sessions lie in 4,096 buckets by how their ids begin, in the order of the ids; all of a bucket
+// are in one slot of a cluster, and so is what is said of them together.
+inline constexpr int kRedisBuckets = 4096;
+
+// The bucket of an id, or of those that begin so. Ascending with the id, for arbitrary bytes; even
+// where ids begin with random hexadecimal digits.
+int redis_bucket(std::string_view id);
+
+struct RedisKeys {
+  explicit RedisKeys(int bucket);
+  std::string session(const SessionVault::SessionId& id) const { return prefix + id + ":m"; }
+  std::string values(const SessionVault::SessionId& id) const { return prefix + id + ":h"; }
+
+  std::string prefix;  // of sessions
+  std::string ids, expiries, garbage;
+  int slot = 0;
+};
+
+// A state lies in a slot of its own: sessions that were forked share it.
+struct RedisStateKeys {
+  explicit RedisStateKeys(std::uint64_t where);
+
+  std::string bytes, sessions;
+  int slot = 0;
+};
+
+// 16 hexadecimal digits each.
+std::string redis_state_names(const std::vector<SessionVault::StateRef>& states);
+std::string redis_state_name(std::uint64_t where);
+std::uint64_t redis_state_where(std::string_view name);
+
+}  // namespace lintel
